@@ -1,0 +1,209 @@
+// Package engine is the contract for container engines, in the words that
+// sessions, measuring and garbage collection need. The implementations are
+// engine/docker and, later, engine/containerd; enginetest is the suite that
+// every one passes against a real engine.
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"time"
+)
+
+// Errors that callers decide by. They come wrapped; test with errors.Is.
+// "The engine does not answer" wraps holdfast.ErrEngine, "no such container"
+// wraps holdfast.ErrNotFound.
+var (
+	ErrNoImage  = errors.New("no such image on this host")
+	ErrConflict = errors.New("name is in use")
+)
+
+// Engine talks to one container engine on this host. All methods may be called
+// from any goroutine and return when ctx is done.
+type Engine interface {
+	// Info says what the engine is. It is the cheapest call that proves
+	// that the engine answers.
+	Info(ctx context.Context) (Info, error)
+
+	// ImageID resolves a reference to the id of an image on this host.
+	// ErrNoImage.
+	ImageID(ctx context.Context, ref string) (string, error)
+
+	// Pull fetches an image and yields what the engine says on the way,
+	// ending with the first error. A stream that ends without error means
+	// that the image is there. Stopping the iteration cancels the pull.
+	Pull(ctx context.Context, ref string) iter.Seq2[PullEvent, error]
+
+	// Create makes a container and returns its full id. ErrNoImage,
+	// ErrConflict. Nothing is pulled.
+	Create(ctx context.Context, s Spec) (string, error)
+
+	// Start starts a created container and returns when its init runs.
+	Start(ctx context.Context, id string) error
+
+	// Inspect tells all about one container, by id or name.
+	Inspect(ctx context.Context, id string) (Container, error)
+
+	// List returns the containers that carry all the labels (a value of ""
+	// matches any), running or not, oldest first. It fills ID, Name, Image,
+	// Labels, State and Created only.
+	List(ctx context.Context, labels map[string]string) ([]Container, error)
+
+	// Events yields what happens to containers that carry all the labels
+	// until ctx is done; then the sequence ends. It begins with a Gap, and
+	// yields another after each break in the connection to the engine,
+	// once it is subscribed again: the reader lists at every Gap and so
+	// misses nothing. It never ends by itself.
+	Events(ctx context.Context, labels map[string]string) iter.Seq[Event]
+
+	// Logs copies a container's output to w, both streams interleaved.
+	Logs(ctx context.Context, id string, o LogOptions, w io.Writer) error
+
+	// Exec runs a command in a running container and returns its exit code
+	// once it has ended and its output is written.
+	Exec(ctx context.Context, id string, e Exec) (int, error)
+
+	// Kill sends SIGKILL by way of the engine and returns when the engine
+	// says that the container is dead. A container that does not run is no
+	// error. Holdfast itself kills with internal/kill; this is the peer
+	// that benches measure and the way for engines in a VM.
+	Kill(ctx context.Context, id string) error
+
+	// Remove deletes a container with its anonymous volumes, killing it
+	// first if it runs. One that is gone is no error.
+	Remove(ctx context.Context, id string) error
+
+	// SetRestartPolicy changes the policy of an existing container, so that
+	// the engine does not bring it back when it is killed (moby#11065).
+	SetRestartPolicy(ctx context.Context, id string, p RestartPolicy) error
+
+	// Close frees the connections. No call may follow.
+	Close() error
+}
+
+// Info is what the engine says of itself.
+type Info struct {
+	Name          string `json:"name"`    // docker, containerd
+	Version       string `json:"version"` // 20.10.24
+	APIVersion    string `json:"api_version"`
+	StorageDriver string `json:"storage_driver"` // overlay2
+	CgroupVersion string `json:"cgroup_version"` // 1 or 2, as the engine uses them
+	DataRoot      string `json:"data_root"`
+	Socket        string `json:"socket"` // path of the unix socket; "" for others
+}
+
+// RestartPolicy is what the engine does when a container ends.
+type RestartPolicy string
+
+// The policies.
+const (
+	RestartNo            RestartPolicy = "no"
+	RestartAlways        RestartPolicy = "always"
+	RestartUnlessStopped RestartPolicy = "unless-stopped"
+	RestartOnFailure     RestartPolicy = "on-failure"
+)
+
+// Spec is a container to be made.
+type Spec struct {
+	Name     string
+	Image    string
+	Command  []string // empty: the image's own
+	Env      []string // KEY=value
+	Labels   map[string]string
+	Hostname string
+	Mounts   []Mount
+	Network  string // a network's name, "none", "host", or "container:ID"; "" is the engine's default
+	PIDMode  string // "", "host" or "container:ID"
+	Restart  RestartPolicy
+	Memory   int64   // bytes, 0 is no limit
+	CPUs     float64 // 0 is no limit
+	PIDs     int64   // 0 is no limit
+	// Init runs a minimal init of the engine's as pid 1, which reaps.
+	Init bool
+	// NoNewPrivileges forbids the container's processes to gain any.
+	NoNewPrivileges bool
+}
+
+// Mount is one mount of a container.
+type Mount struct {
+	Type     string // bind, volume or tmpfs
+	Source   string // host path (bind) or volume name; "" for tmpfs
+	Target   string // absolute path inside
+	ReadOnly bool
+}
+
+// Container is what the engine knows of a container.
+type Container struct {
+	ID      string
+	Name    string
+	Image   string // as it was named at create
+	Labels  map[string]string
+	State   string // created, running, paused, restarting, removing, exited, dead
+	Created time.Time
+
+	// From Inspect only:
+
+	Pid        int      // of init in the host's pid namespace; 0 when it does not run
+	PIDMode    string   // "", host, container:ID
+	CgroupPath string   // the path under each cgroup mount, "" where unknown
+	Network    string   // network mode
+	Addresses  []string // IPs, IPv4 first; those of the joined container for container:ID
+	Restart    RestartPolicy
+	StartedAt  time.Time
+	FinishedAt time.Time
+	ExitCode   int
+	OOMKilled  bool
+	Error      string
+	Env        []string
+}
+
+// Running reports whether the container has a live init.
+func (c Container) Running() bool { return c.State == "running" || c.State == "paused" }
+
+// Event is one thing that happened.
+type Event struct {
+	Gap    bool   // list now: what happened before this is not known
+	ID     string // of the container
+	Action string // create, start, die, destroy, oom, …
+	Labels map[string]string
+	Time   time.Time
+	// ExitCode is of a die.
+	ExitCode int
+}
+
+// PullEvent is one line of a pull's stream, unaltered in meaning: measuring is
+// internal/spinup's job.
+type PullEvent struct {
+	Time    time.Time // when it was read, from the monotonic clock
+	Layer   string    // short id of the layer; "" for a line about the whole pull
+	Status  string    // the engine's word: "Downloading", "Pull complete", …
+	Current int64     // bytes so far; 0 where not given
+	Total   int64     // bytes in all; 0 or less where the engine does not know
+}
+
+// LogOptions selects log lines.
+type LogOptions struct {
+	Tail       int // last n lines; below 0 is all
+	Follow     bool
+	Timestamps bool
+}
+
+// Exec is a command to run in a container.
+type Exec struct {
+	Command []string
+	TTY     bool
+	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
+	// Stdout.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize delivers the terminal's size, the first before the command
+	// starts. May be nil.
+	Resize <-chan Size
+}
+
+// Size is a terminal's size in characters.
+type Size struct {
+	Rows, Cols uint
+}

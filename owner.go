@@ -1,0 +1,89 @@
+package holdfast
+
+import (
+	"fmt"
+	"time"
+)
+
+// NodeID names a host with an agent. It is unique in a fleet.
+type NodeID string
+
+// Epoch is the store's revision of a claim. It only grows, over all keys, and
+// is the fencing token: whoever serves a session with a smaller epoch is the
+// past. It reaches the container as HOLDFAST_EPOCH.
+type Epoch int64
+
+// Revision is the store's revision of a record's last write; every write to a
+// record names the revision it has seen.
+type Revision int64
+
+// State is how far a session has come. It only moves forward:
+// claimed → starting → ready → leaving.
+type State string
+
+// The states, in their order.
+const (
+	Claimed  State = "claimed"  // the record is ours, nothing runs yet
+	Starting State = "starting" // the container is being created and started
+	Ready    State = "ready"    // the container answers; Address is set
+	Leaving  State = "leaving"  // the container is being stopped or handed over
+)
+
+// order is the position of a state, 0 for an unknown one.
+func (s State) order() int {
+	switch s {
+	case Claimed:
+		return 1
+	case Starting:
+		return 2
+	case Ready:
+		return 3
+	case Leaving:
+		return 4
+	}
+	return 0
+}
+
+// CanBecome reports whether a record may go from s to next. A record may be
+// written again in the state it has.
+func (s State) CanBecome(next State) bool {
+	return s.order() > 0 && next.order() >= s.order()
+}
+
+// Owner is the record of one session: who serves it, since which epoch, and
+// where. It is a value; the store hands out copies.
+type Owner struct {
+	Key         SessionKey `json:"key"`
+	Node        NodeID     `json:"node"`
+	Epoch       Epoch      `json:"epoch"`    // set by the store at the claim
+	Revision    Revision   `json:"revision"` // set by the store at each write
+	State       State      `json:"state"`
+	Template    string     `json:"template"`
+	ContainerID string     `json:"container_id,omitempty"` // the engine's full id, from Starting on
+	Address     string     `json:"address,omitempty"`      // host:port that the session's server listens on, from Ready on
+	ClaimedAt   time.Time  `json:"claimed_at"`
+	ReadyAt     time.Time  `json:"ready_at,omitzero"`
+}
+
+func (o Owner) String() string {
+	return fmt.Sprintf("%s@%s epoch %d %s", o.Key, o.Node, o.Epoch, o.State)
+}
+
+// Node is what a node publishes of itself under its lease.
+type Node struct {
+	ID       NodeID    `json:"id"`
+	Address  string    `json:"address,omitempty"` // host:port of its gateway
+	Version  string    `json:"version,omitempty"`
+	Draining bool      `json:"draining"` // takes no new session
+	Sessions int       `json:"sessions"`
+	CPULoad  float64   `json:"cpu_load"` // busy share of all CPUs over the last interval, 0 to 1
+	Memory   Memory    `json:"memory"`
+	Since    time.Time `json:"since"` // when the agent came up
+	SeenAt   time.Time `json:"seen_at"`
+}
+
+// Memory is a host's memory in bytes.
+type Memory struct {
+	Total     int64 `json:"total"`
+	Available int64 `json:"available"`
+}

@@ -1,0 +1,82 @@
+package holdfast
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Millis is a duration that JSON shows as a number of milliseconds with at most
+// three decimals; its fields are named with the suffix _ms.
+type Millis time.Duration
+
+// MarshalJSON implements json.Marshaler.
+func (m Millis) MarshalJSON() ([]byte, error) {
+	return json.Marshal(math.Round(float64(m)/1e3) / 1e3)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *Millis) UnmarshalJSON(b []byte) error {
+	var ms float64
+	if err := json.Unmarshal(b, &ms); err != nil {
+		return fmt.Errorf("milliseconds: %w", err)
+	}
+	*m = Millis(ms * 1e6)
+	return nil
+}
+
+// String shows milliseconds with one decimal below ten, seconds from a second
+// on: 3.2ms, 48ms, 1.28s.
+func (m Millis) String() string {
+	d := time.Duration(m)
+	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", float64(d)/1e6)
+	case d < time.Second:
+		return fmt.Sprintf("%.0fms", float64(d)/1e6)
+	default:
+		return fmt.Sprintf("%.2fs", d.Seconds())
+	}
+}
+
+// Step is one timed part of a longer act.
+type Step struct {
+	Name  string `json:"name"`
+	Took  Millis `json:"took_ms"`
+	Count int    `json:"count"` // how many things the step acted on
+}
+
+// Leftover is a container that could not be seen dead.
+type Leftover struct {
+	ContainerID string     `json:"container_id"`
+	Name        string     `json:"name"`
+	Key         SessionKey `json:"key,omitempty"`
+	Pids        []int      `json:"pids,omitempty"` // still in its cgroup
+	Reason      string     `json:"reason"`
+}
+
+// KillReport is what became of a set of containers that were to die.
+type KillReport struct {
+	Took   Millis     `json:"took_ms"` // from the call until the last was seen dead
+	Dead   []string   `json:"dead"`    // container ids, each seen dead
+	Left   []Leftover `json:"left"`
+	Steps  []Step     `json:"steps"`
+	Quiet  bool       `json:"quiet"`            // the engine was stopped meanwhile
+	Notice string     `json:"notice,omitempty"` // why it was not, where it should have been
+}
+
+// DrainReport is what became of everything that a node owned.
+type DrainReport struct {
+	Node     NodeID     `json:"node"`
+	Started  time.Time  `json:"started"`
+	Took     Millis     `json:"took_ms"`
+	Dead     int        `json:"dead"`     // containers seen dead
+	Released int        `json:"released"` // sessions whose ownership was given up
+	Steps    []Step     `json:"steps"`
+	Left     []Leftover `json:"left"`
+	Notice   string     `json:"notice,omitempty"`
+}
+
+// Clean reports whether nothing was left behind.
+func (r DrainReport) Clean() bool { return len(r.Left) == 0 }
