@@ -1,0 +1,90 @@
+// Package bench holds the side-by-side experiments behind `holdfast bench`:
+// each measures Holdfast beside its peer, on this machine, in one run and in
+// turns, on an engine, images and containers of its own.
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+)
+
+// Result is what one experiment found. Its JSON form is the output of
+// `holdfast bench NAME --json`.
+type Result struct {
+	Name    string   `json:"name"`
+	Machine Machine  `json:"machine"`
+	Rows    []Row    `json:"rows"`
+	Failed  int      `json:"failed"` // operations that did not do what they should
+	Score   float64  `json:"score"`  // ours against the peer; over 1 is better than the peer
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// Machine says where the figures were taken.
+type Machine struct {
+	CPUs   int    `json:"cpus"`
+	Model  string `json:"model"`
+	Memory int64  `json:"memory"` // bytes
+	Kernel string `json:"kernel"`
+	Engine string `json:"engine,omitempty"` // docker 20.10.24, overlay2, cgroup 1
+}
+
+// Row is the distribution of one figure.
+type Row struct {
+	Name string  `json:"name"`
+	Unit string  `json:"unit"` // ms, msg/s
+	N    int     `json:"n"`    // samples
+	Min  float64 `json:"min"`
+	P50  float64 `json:"p50"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
+}
+
+// NewRow sums samples up. Quantiles are by nearest rank. No samples gives a row
+// of zeros.
+func NewRow(name, unit string, samples []float64) Row {
+	r := Row{Name: name, Unit: unit, N: len(samples)}
+	if len(samples) == 0 {
+		return r
+	}
+	s := slices.Sorted(slices.Values(samples))
+	rank := func(q float64) float64 { return s[max(0, int(math.Ceil(q*float64(len(s))))-1)] }
+	r.Min, r.P50, r.P99, r.Max = s[0], rank(0.5), rank(0.99), s[len(s)-1]
+	return r
+}
+
+// WriteText prints the result as people read it.
+func (r Result) WriteText(w io.Writer) error {
+	m := r.Machine
+	fmt.Fprintf(w, "%s on %d CPUs (%s), %.1f GiB, Linux %s", r.Name, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel)
+	if m.Engine != "" {
+		fmt.Fprintf(w, ", %s", m.Engine)
+	}
+	fmt.Fprint(w, "\n\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tn\tmin\tp50\tp99\tmax\tunit\t")
+	for _, row := range r.Rows {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", row.Name, row.N,
+			figure(row.Min), figure(row.P50), figure(row.P99), figure(row.Max), row.Unit)
+	}
+	t.Flush()
+	fmt.Fprintf(w, "\nscore %.2f (over 1 is better than the peer), failed %d\n", r.Score, r.Failed)
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	return nil
+}
+
+// figure shows three significant digits without an exponent.
+func figure(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
