@@ -1,0 +1,143 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Config is how to reach an etcd cluster.
+type Config struct {
+	Endpoints []string // host:port or URL each
+	TLS       TLSConfig
+	Username  string
+	// PasswordFile holds the password; a newline at its end does not count.
+	PasswordFile string
+	// DialTimeout bounds the making of a connection; 0 is 5 s.
+	DialTimeout time.Duration
+	// Timeout bounds each call; 0 is 2 s.
+	Timeout time.Duration
+	// Log gets the client's warnings and errors; nil is none.
+	Log *slog.Logger
+}
+
+// TLSConfig names PEM files. They are read again for new connections, so that
+// certificates can be renewed under a running agent. All empty is no TLS unless
+// an endpoint is an https:// URL.
+type TLSConfig struct {
+	CAFile   string // who may sign etcd's certificate; empty is the system's roots
+	CertFile string // ours, for etcd's --client-cert-auth; with KeyFile
+	KeyFile  string
+}
+
+const (
+	defaultDialTimeout = 5 * time.Second
+	defaultTimeout     = 2 * time.Second
+	keepAliveTime      = 3 * time.Second // an idle connection is asked for life this often
+	keepAliveTimeout   = 2 * time.Second
+)
+
+// Dial connects to a cluster and asks it once, so that a wrong address or
+// password is an error here rather than later.
+func Dial(ctx context.Context, c Config) (*Store, error) {
+	conf, err := c.client(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	where := strings.Join(c.Endpoints, ", ")
+	s := &Store{
+		log:     cmpLog(c.Log),
+		timeout: timeoutOr(c.Timeout),
+		where:   "check that etcd runs and answers at " + where,
+	}
+	s.client, err = clientv3.New(conf)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", where, s.explain(ctx, err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, conf.DialTimeout)
+	defer cancel()
+	if err := s.Ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", where, err), ignoreCancel(client.Close()))
+	}
+	return s, nil
+}
+
+func (c Config) client(ctx context.Context) (clientv3.Config, error) {
+	if len(c.Endpoints) == 0 {
+		return clientv3.Config{}, errors.New("no endpoints are given")
+	}
+	tlsConfig, err := c.TLS.load(c.Endpoints)
+	if err != nil {
+		return clientv3.Config{}, err
+	}
+	conf := clientv3.Config{
+		Context:              context.WithoutCancel(ctx), // the connection outlives the dialling
+		Endpoints:            c.Endpoints,
+		TLS:                  tlsConfig,
+		Username:             c.Username,
+		DialTimeout:          c.DialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		Logger:               zapLogger(cmpLog(c.Log), newFailure()),
+	}
+	if conf.DialTimeout == 0 {
+		conf.DialTimeout = defaultDialTimeout
+	}
+	if c.PasswordFile != "" {
+		b, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return clientv3.Config{}, fmt.Errorf("read the password of user %q: %w", c.Username, err)
+		}
+		conf.Password = strings.TrimRight(string(b), "\r\n")
+	}
+	return conf, nil
+}
+
+func (t TLSConfig) load(endpoints []string) (*tls.Config, error) {
+	https := false
+	for _, e := range endpoints {
+		https = https || strings.HasPrefix(e, "https://")
+	}
+	if t == (TLSConfig{}) && !https {
+		return nil, nil
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return nil, errors.New("a TLS certificate needs its key, and a key its certificate")
+	}
+	conf, err := transport.TLSInfo{TrustedCAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("load the TLS files: %w", err)
+	}
+	return conf, nil
+}
+
+// ignoreCancel drops what clientv3 returns from every Close: that its own
+// context is cancelled.
+func ignoreCancel(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func timeoutOr(d time.Duration) time.Duration {
+	if d <= 0 {
+		return defaultTimeout
+	}
+	return d
+}
+
+func cmpLog(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return log
+}

@@ -1,0 +1,131 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// failure is the end of an embedded server, noted once. A nil *failure never
+// happens.
+type failure struct {
+	once  sync.Once
+	ended chan struct{}
+	cause error
+}
+
+func newFailure() *failure { return &failure{ended: make(chan struct{})} }
+
+func (f *failure) set(err error) {
+	f.once.Do(func() {
+		f.cause = err
+		close(f.ended)
+	})
+}
+
+// done is closed when the server has failed.
+func (f *failure) done() <-chan struct{} {
+	if f == nil {
+		return nil
+	}
+	return f.ended
+}
+
+// err is why, nil while it has not.
+func (f *failure) err() error {
+	if f == nil {
+		return nil
+	}
+	select {
+	case <-f.ended:
+		return f.cause
+	default:
+		return nil
+	}
+}
+
+// zapLogger passes etcd's log on to log, from warnings up. Where etcd would end
+// the process (zap's Fatal, Panic), it notes the failure and ends the goroutine
+// instead: the process lives, the server does not.
+func zapLogger(log *slog.Logger, f *failure) *zap.Logger {
+	hook := fatalHook{f}
+	return zap.New(bridge{log: log}, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
+}
+
+// bridge is a zapcore.Core that writes to slog. It leaves out stacks.
+type bridge struct {
+	log    *slog.Logger
+	fields []zapcore.Field
+}
+
+func (b bridge) Enabled(l zapcore.Level) bool {
+	return l >= zapcore.WarnLevel && b.log.Enabled(context.Background(), slogLevel(l))
+}
+
+func (b bridge) With(fields []zapcore.Field) zapcore.Core {
+	return bridge{b.log, append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+}
+
+func (b bridge) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	// Not Enabled: what kills the server is passed to the hook even if
+	// nobody reads the log.
+	if b.Enabled(e.Level) {
+		return ce.AddCore(e, b)
+	}
+	return ce
+}
+
+func (b bridge) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	b.log.LogAttrs(context.Background(), slogLevel(e.Level), "etcd: "+e.Message, attrs(b.fields, fields)...)
+	return nil
+}
+
+func (b bridge) Sync() error { return nil }
+
+func slogLevel(l zapcore.Level) slog.Level {
+	if l >= zapcore.ErrorLevel {
+		return slog.LevelError
+	}
+	return slog.LevelWarn
+}
+
+func attrs(lists ...[]zapcore.Field) []slog.Attr {
+	var out []slog.Attr
+	for _, fields := range lists {
+		for _, field := range fields {
+			m := zapcore.NewMapObjectEncoder()
+			field.AddTo(m)
+			for key, value := range m.Fields {
+				if key != "stack" && key != "stacktrace" && key != "errorVerbose" {
+					out = append(out, slog.Any(key, value))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// fatalHook takes the place of os.Exit and panic behind zap's Fatal and Panic.
+type fatalHook struct{ f *failure }
+
+func (h fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
+	h.f.set(failureOf(ce.Message, fields))
+	runtime.Goexit()
+}
+
+// failureOf keeps the error among the fields in the chain, so that a full disk
+// can be told from a broken file.
+func failureOf(message string, fields []zapcore.Field) error {
+	for _, field := range fields {
+		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			return fmt.Errorf("etcd: %s: %w", message, err)
+		}
+	}
+	return errors.New("etcd: " + message)
+}

@@ -1,0 +1,76 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+)
+
+const (
+	// releaseBatch is how many records one transaction deletes. etcd allows
+	// 128 operations by default (--max-txn-ops) and takes a nested
+	// transaction for one of its own with all that its parent has
+	// (checkTxnRequest in etcd's api/v3rpc/key.go), so 127 is the most.
+	releaseBatch = 127
+	// releaseParallel is how many transactions are on their way at once.
+	releaseParallel = 4
+)
+
+// Release deletes records, 127 in a round trip: each record is a transaction of
+// its own inside a big one, so that a record which has changed does not keep
+// the others.
+func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error) {
+	var (
+		mu   sync.Mutex
+		keys []holdfast.SessionKey
+	)
+	// No shared context: when one batch fails the others still count.
+	var g errgroup.Group
+	g.SetLimit(releaseParallel)
+	for batch := range slices.Chunk(owners, releaseBatch) {
+		g.Go(func() error {
+			deleted, err := s.release(ctx, batch)
+			mu.Lock()
+			defer mu.Unlock()
+			keys = append(keys, deleted...)
+			return err
+		})
+	}
+	err := g.Wait()
+	slices.Sort(keys)
+	return keys, err
+}
+
+func (s *Store) release(ctx context.Context, owners []holdfast.Owner) ([]holdfast.SessionKey, error) {
+	ops := make([]clientv3.Op, len(owners))
+	for i, o := range owners {
+		key := sessionPrefix + string(o.Key)
+		ops[i] = clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", int64(o.Revision))},
+			[]clientv3.Op{clientv3.OpDelete(key)}, nil)
+	}
+	doing := fmt.Sprintf("release %d sessions", len(owners))
+	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).Then(ops...).Commit()
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Responses) != len(owners) {
+		return nil, fmt.Errorf("%s: etcd answered for %d", doing, len(r.Responses))
+	}
+	var keys []holdfast.SessionKey
+	for i, each := range r.Responses {
+		done := each.GetResponseTxn().GetResponses()
+		if len(done) == 1 && done[0].GetResponseDeleteRange().GetDeleted() > 0 {
+			keys = append(keys, owners[i].Key)
+		}
+	}
+	return keys, nil
+}
