@@ -65,7 +65,7 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, conf.DialTimeout)
 	defer cancel()
 	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", where, err), ignoreCancel(client.Close()))
+		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", where, err), ignoreCancel(s.client.Close()))
 	}
 	return s, nil
 }
