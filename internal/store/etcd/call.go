@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -18,6 +19,34 @@ var ErrNoSpace = errors.New("store is out of space")
 
 // errEnded is what a call gets whose goroutine the server's death has ended.
 var errEnded = errors.New("the embedded etcd has failed")
+
+// inFlight counts the calls on their way, until there may be no more.
+type inFlight struct {
+	mu    sync.Mutex
+	calls sync.WaitGroup
+	ended bool
+}
+
+// add notes a call, false where none may begin.
+func (f *inFlight) add() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.ended {
+		f.calls.Add(1)
+	}
+	return !f.ended
+}
+
+func (f *inFlight) done() { f.calls.Done() }
+
+// end lets no further call begin and waits for those on their way, each of
+// which has a deadline.
+func (f *inFlight) end() {
+	f.mu.Lock()
+	f.ended = true
+	f.mu.Unlock()
+	f.calls.Wait()
+}
 
 // call makes one call to etcd, with a deadline of our own (etcd's client can
 // hang silently, etcd#6922) and in a goroutine of its own: whatever the client
@@ -35,10 +64,14 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	if err := s.dead.err(); err != nil {
 		return zero, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, err)
 	}
+	if !s.inFlight.add() {
+		return zero, fmt.Errorf("%s: %w: it is closed", doing, holdfast.ErrStore)
+	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	done := make(chan answer, 1)
 	go func() {
+		defer s.inFlight.done()
 		a := answer{err: errEnded}
 		defer func() { done <- a }()
 		a.value, a.err = f(limited)

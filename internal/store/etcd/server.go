@@ -88,7 +88,6 @@ func (s *Server) Err() error { return s.explain(s.dead.err()) }
 // Close stops the server and waits until all of it has stopped. Leases and
 // records stay on disk: a lease goes on for its full TTL from the next Open.
 func (s *Server) Close() error {
-	s.store.client.Close() // ends the watches; nothing in it can fail
 	timeout := closeTimeout
 	if s.dead.err() != nil {
 		timeout = closeTimeoutFailed
@@ -96,6 +95,9 @@ func (s *Server) Close() error {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
+		// A call that reads the database while it is closed would panic.
+		s.store.inFlight.end()
+		s.store.client.Close() // ends the watches; nothing in it can fail
 		s.etcd.HardStop()
 	}()
 	select {
@@ -252,9 +254,6 @@ func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 		WatchProgressNotifyInterval: time.Minute,
 		DowngradeCheckTime:          time.Minute,
 		CompactHashCheckTime:        time.Hour,
-		AuthToken:                   "simple",
-		BcryptCost:                  10,
-		TokenTTL:                    300,
 		MaxLearners:                 1,
 		V2Deprecation:               config.V2DeprDefault,
 		ServerFeatureGate:           features.NewDefaultServerFeatureGate(name, logger),

@@ -28,6 +28,8 @@ type Store struct {
 	where   string        // what the hint says to look at
 	lists   store.Lists
 
+	inFlight inFlight
+
 	// Of the embedded server only, nil otherwise:
 
 	room func() error // an error where the disk has no room for a write
@@ -240,6 +242,10 @@ func (s *Store) Ping(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connection. No call may follow. The store of an embedded
-// server is closed by Server.Close.
-func (s *Store) Close() error { return ignoreCancel(s.client.Close()) }
+// Close ends the connection and the calls that are on their way; later ones
+// fail. The store of an embedded server is closed by Server.Close.
+func (s *Store) Close() error {
+	err := ignoreCancel(s.client.Close())
+	s.inFlight.end()
+	return err
+}
