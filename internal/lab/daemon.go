@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+)
+
+// systemPath is where the daemon finds its runtime and firewall programs, also
+// when a user's PATH lacks the sbin directories.
+const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// findDaemon returns the path of dockerd, or of what is given.
+func findDaemon(given string) (string, error) {
+	candidates := []string{"dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"}
+	if given != "" {
+		candidates = []string{given}
+	}
+	for _, name := range candidates {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", holdfast.WithHint(fmt.Errorf("no Docker engine is installed (%s not found)", candidates[0]),
+		"apt-get install docker.io")
+}
+
+// daemon is a running dockerd.
+type daemon struct {
+	cmd   *exec.Cmd
+	log   string
+	ended chan struct{} // closed when it was reaped
+	err   error         // how it ended, valid after ended
+}
+
+// startDaemon starts dockerd with its output appended to the file log.
+func startDaemon(command string, args []string, log string) (*daemon, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(command, args...)
+	// Nothing of the caller's environment changes the daemon (DOCKER_*,
+	// *_PROXY).
+	cmd.Env = []string{"PATH=" + systemPath, "HOME=/root", "TMPDIR=/tmp"}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", command, err)
+	}
+	d := &daemon{cmd: cmd, log: log, ended: make(chan struct{})}
+	go func() {
+		d.err = cmd.Wait()
+		close(d.ended)
+	}()
+	return d, nil
+}
+
+func (d *daemon) pid() int { return d.cmd.Process.Pid }
+
+func (d *daemon) running() bool {
+	select {
+	case <-d.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// waitReady returns when the daemon answers, has ended, or ctx is done.
+func (d *daemon) waitReady(ctx context.Context, api *client.Client) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for dockerd: %w; its last lines:\n%s", ctx.Err(), tail(d.log))
+		case <-d.ended:
+			return fmt.Errorf("dockerd ended at its start: %w; its last lines:\n%s", d.err, tail(d.log))
+		case <-tick.C:
+			if _, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// stop ends the daemon with SIGTERM, after grace with SIGKILL.
+func (d *daemon) stop(grace time.Duration) error {
+	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop dockerd: %w", err)
+	}
+	select {
+	case <-d.ended:
+		return nil
+	case <-time.After(grace):
+		return d.kill()
+	}
+}
+
+func (d *daemon) kill() error {
+	if err := d.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill dockerd: %w", err)
+	}
+	<-d.ended
+	return nil
+}
+
+// tail returns the last 2 KiB of a file, as far as it can be read.
+func tail(path string) string {
+	const size = 2 << 10
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err == nil && fi.Size() > size {
+		if _, err := f.Seek(-size, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, size))
+	return strings.TrimSpace(string(data))
+}

@@ -1,0 +1,149 @@
+// Package echoserver is the HTTP server that tests and benches run as a
+// session: it tells what it was asked, echoes WebSocket messages and streams.
+//
+//	/         what was asked, as a Reply in JSON
+//	/ws       WebSocket echo, messages up to 1 MiB
+//	/stream   ?n=10&every=100ms: n lines, flushed one by one
+//	/healthz  204
+package echoserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// Reply is the answer of /.
+type Reply struct {
+	Method     string      `json:"method"`
+	Path       string      `json:"path"` // with the query, as it was sent
+	Host       string      `json:"host"`
+	RemoteAddr string      `json:"remote_addr"`
+	Header     http.Header `json:"header"`
+	Session    string      `json:"session"` // HOLDFAST_SESSION
+	Epoch      string      `json:"epoch"`   // HOLDFAST_EPOCH
+	Hostname   string      `json:"hostname"`
+}
+
+// maxMessage is the longest WebSocket message in bytes, maxTicks the most lines
+// of a stream.
+const (
+	maxMessage = 1 << 20
+	maxTicks   = 100_000
+)
+
+// Run serves on addr (host:port) until ctx is done, then returns nil; open
+// connections are cut.
+func Run(ctx context.Context, addr string) error {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return Serve(ctx, ln)
+}
+
+// Serve is Run on a listener, which it closes.
+func Serve(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	srv := &http.Server{
+		Handler:           Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		// WebSockets end with their context; Close does not reach them.
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	err := srv.Close()
+	if serveErr := <-done; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
+	return err
+}
+
+// Handler is the server's handler.
+func Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", tell)
+	mux.HandleFunc("/ws", echo)
+	mux.HandleFunc("/stream", stream)
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	return mux
+}
+
+func tell(w http.ResponseWriter, r *http.Request) {
+	hostname, _ := os.Hostname() // "" says it as well
+	w.Header().Set("Content-Type", "application/json")
+	// An error means that the client has gone.
+	_ = json.NewEncoder(w).Encode(Reply{
+		Method:     r.Method,
+		Path:       r.RequestURI,
+		Host:       r.Host,
+		RemoteAddr: r.RemoteAddr,
+		Header:     r.Header,
+		Session:    os.Getenv("HOLDFAST_SESSION"),
+		Epoch:      os.Getenv("HOLDFAST_EPOCH"),
+		Hostname:   hostname,
+	})
+}
+
+// echo sends back every WebSocket message. Behind a proxy the origin is not the
+// host that it sees, and there is nothing to protect here.
+func echo(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		return // Accept has answered
+	}
+	defer c.CloseNow()
+	c.SetReadLimit(maxMessage)
+	for {
+		kind, data, err := c.Read(r.Context())
+		if err != nil {
+			return
+		}
+		if err := c.Write(r.Context(), kind, data); err != nil {
+			return
+		}
+	}
+}
+
+// stream writes n numbered lines and flushes each.
+func stream(w http.ResponseWriter, r *http.Request) {
+	n, every := 10, 100*time.Millisecond
+	if v, err := strconv.Atoi(r.FormValue("n")); err == nil {
+		n = min(v, maxTicks)
+	}
+	if v, err := time.ParseDuration(r.FormValue("every")); err == nil && v > 0 {
+		every = v
+	}
+	flush := http.NewResponseController(w)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for i := range n {
+		if _, err := fmt.Fprintf(w, "tick %d\n", i); err != nil {
+			return
+		}
+		if err := flush.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+)
+
+// Options is what may differ between engines. The zero value is an engine as
+// Debian's docker.io installs it.
+type Options struct {
+	// LiveRestore keeps containers running while the daemon is away.
+	LiveRestore bool
+	// Args are more arguments for dockerd ("--experimental").
+	Args []string
+	// Dockerd is the program; "" is the one on PATH or in /usr/sbin.
+	Dockerd string
+	// Dir is where the engine's directory is made, on a disk; "" is TMPDIR,
+	// /tmp or /var/tmp, the first that can hold one.
+	Dir string
+}
+
+// Engine is a private Docker engine. One process runs one at a time. Its
+// methods may be called from any goroutine.
+type Engine struct {
+	space   *workspace
+	runDir  string // under the lab's own /run: the socket's path has to be short
+	command string
+	args    []string
+	api     *client.Client
+
+	mu     sync.Mutex
+	daemon *daemon // nil while it is stopped
+}
+
+// StartEngine starts an engine and returns when it answers. It works inside a
+// lab only. Directories and cgroups of labs that were killed are removed first.
+func StartEngine(ctx context.Context, o Options) (*Engine, error) {
+	if !Inside() {
+		return nil, errors.New("start a private engine: this process is not in a lab")
+	}
+	command, err := findDaemon(o.Dockerd)
+	if err != nil {
+		return nil, err
+	}
+	space, err := newWorkspace(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{space: space, runDir: "/run/" + space.name, command: command}
+	e.args = e.daemonArgs(o)
+	if err := e.prepare(); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a private engine: %w", err), e.Stop())
+	}
+	if err := e.StartDaemon(ctx); err != nil {
+		return nil, errors.Join(err, e.Stop())
+	}
+	return e, nil
+}
+
+// prepare makes what the daemon's arguments name.
+func (e *Engine) prepare() error {
+	if err := os.MkdirAll(e.runDir, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(e.configFile(), []byte("{}\n"), 0o600); err != nil {
+		return err
+	}
+	var err error
+	e.api, err = client.New(client.WithHost(e.Host()))
+	return err
+}
+
+// daemonArgs are the arguments of dockerd: everything that it would share with
+// the host's engine is named.
+func (e *Engine) daemonArgs(o Options) []string {
+	args := []string{
+		"--config-file=" + e.configFile(),
+		"--data-root=" + e.DataRoot(),
+		"--exec-root=" + filepath.Join(e.runDir, "exec"),
+		"--pidfile=" + filepath.Join(e.runDir, "docker.pid"),
+		"--host=" + e.Host(),
+		// With systemd as the driver the parent would be a slice, made by
+		// the host's systemd.
+		"--exec-opt=native.cgroupdriver=cgroupfs",
+		"--cgroup-parent=/" + e.space.name,
+		// 1,000 containers, as many as a Linux bridge has ports.
+		"--bip=10.213.0.1/22",
+		"--default-address-pool=base=10.214.0.0/16,size=24",
+		"--log-level=warn",
+	}
+	if o.LiveRestore {
+		args = append(args, "--live-restore")
+	}
+	return append(args, o.Args...)
+}
+
+// Host is the address of the engine's API, as in DOCKER_HOST. It can be reached
+// from inside the lab only.
+func (e *Engine) Host() string { return "unix://" + e.Socket() }
+
+// Socket is the path of the engine's unix socket.
+func (e *Engine) Socket() string { return filepath.Join(e.runDir, "docker.sock") }
+
+// DataRoot is the engine's data directory.
+func (e *Engine) DataRoot() string { return filepath.Join(e.space.dir, "data") }
+
+// CgroupParent is the path, under each cgroup mount, of the cgroup that the
+// containers are in.
+func (e *Engine) CgroupParent() string { return "/" + e.space.name }
+
+// LogFile is the path of the daemon's log.
+func (e *Engine) LogFile() string { return filepath.Join(e.space.dir, "dockerd.log") }
+
+func (e *Engine) configFile() string { return filepath.Join(e.space.dir, "daemon.json") }
+
+// Pid is the daemon's process, 0 while it is stopped.
+func (e *Engine) Pid() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.daemon == nil {
+		return 0
+	}
+	return e.daemon.pid()
+}
+
+// StartDaemon starts the daemon on the engine's data and returns when it
+// answers. One that runs is left alone.
+func (e *Engine) StartDaemon(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.daemon != nil && e.daemon.running() {
+		return nil
+	}
+	d, err := startDaemon(e.command, e.args, e.LogFile())
+	if err != nil {
+		return err
+	}
+	e.daemon = d
+	return d.waitReady(ctx, e.api)
+}
+
+// StopDaemon ends the daemon as a service manager does: SIGTERM, and SIGKILL
+// after 30 seconds. Without live restore the daemon ends the containers first.
+func (e *Engine) StopDaemon() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.daemon == nil {
+		return nil
+	}
+	err := e.daemon.stop(30 * time.Second)
+	e.daemon = nil
+	return err
+}
+
+// Restart stops the daemon and starts it again. Containers live on if the
+// engine has LiveRestore.
+func (e *Engine) Restart(ctx context.Context) error {
+	if err := e.StopDaemon(); err != nil {
+		return err
+	}
+	return e.StartDaemon(ctx)
+}
+
+// Kill ends the daemon with SIGKILL, and leaves shims and containers running.
+// StartDaemon brings it back.
+func (e *Engine) Kill() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.daemon == nil {
+		return nil
+	}
+	err := e.daemon.kill()
+	e.daemon = nil
+	return err
+}
+
+// Stop ends the engine with all its containers and removes its data. Nothing is
+// ended gracefully, because nothing is kept. It is the last call.
+func (e *Engine) Stop() error {
+	errs := []error{e.Kill()}
+	if e.api != nil {
+		errs = append(errs, e.api.Close())
+	}
+	errs = append(errs,
+		removeCgroup(e.space.name),
+		killMentioning(e.space.name),
+		detachBelow(e.runDir),
+		os.RemoveAll(e.runDir),
+		e.space.remove(),
+	)
+	return errors.Join(errs...)
+}
+
+// killMentioning ends the processes that have word in their arguments: the
+// engine's shims and runtimes all name its directory.
+func killMentioning(word string) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		pids, err := mentioning(word)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v outlive their engine", pids)
+		}
+		for _, pid := range pids {
+			// ESRCH: it has just ended.
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill process %d: %w", pid, err)
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// mentioning returns the processes of this pid namespace that have word in
+// their arguments, this one excepted. A zombie has none.
+func mentioning(word string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() || pid == 1 {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err == nil && strings.Contains(string(cmdline), word) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

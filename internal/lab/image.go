@@ -1,0 +1,179 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"holdfast"
+)
+
+// Image is an image made of files of this host, with one layer.
+type Image struct {
+	Ref     string            // "busybox:latest"
+	Files   map[string]string // path in the image → file of this host
+	Links   map[string]string // path in the image → target of the symbolic link
+	Command []string
+	Env     []string // KEY=value
+}
+
+// Import puts an image into the engine; one of the same name loses its name.
+func (e *Engine) Import(ctx context.Context, img Image) error {
+	root, err := img.tar()
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", img.Ref, err)
+	}
+	changes, err := img.changes()
+	if err != nil {
+		return fmt.Errorf("make image %s: %w", img.Ref, err)
+	}
+	res, err := e.api.ImageImport(ctx,
+		client.ImageImportSource{Source: bytes.NewReader(root), SourceName: "-"},
+		img.Ref, client.ImageImportOptions{Changes: changes})
+	if err != nil {
+		return fmt.Errorf("import image %s: %w", img.Ref, err)
+	}
+	defer res.Close()
+	// Errors after the first byte come in the stream.
+	for dec := json.NewDecoder(res); ; {
+		var line struct {
+			Error string `json:"error"`
+		}
+		err := dec.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && line.Error != "" {
+			err = errors.New(line.Error)
+		}
+		if err != nil {
+			return fmt.Errorf("import image %s: %w", img.Ref, err)
+		}
+	}
+}
+
+// changes are the image's settings as lines of a Dockerfile.
+func (img Image) changes() ([]string, error) {
+	var changes []string
+	if len(img.Command) > 0 {
+		command, err := json.Marshal(img.Command)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, "CMD "+string(command))
+	}
+	for _, kv := range img.Env {
+		key, value, _ := strings.Cut(kv, "=")
+		changes = append(changes, fmt.Sprintf("ENV %s=%q", key, value))
+	}
+	return changes, nil
+}
+
+// tar is the image's file system.
+func (img Image) tar() ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, dir := range []string{"tmp/", "etc/", "root/", "home/"} {
+		mode := int64(0o755)
+		if dir == "tmp/" {
+			mode = 0o1777
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: mode}); err != nil {
+			return nil, err
+		}
+	}
+	for name, source := range img.Files {
+		data, err := os.ReadFile(source)
+		if err != nil {
+			return nil, err
+		}
+		h := tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(name, "/"), Mode: 0o755, Size: int64(len(data))}
+		if err := w.WriteHeader(&h); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(data); err != nil {
+			return nil, err
+		}
+	}
+	for name, target := range img.Links {
+		h := tar.Header{Typeflag: tar.TypeSymlink, Name: strings.TrimPrefix(name, "/"), Linkname: target, Mode: 0o777}
+		if err := w.WriteHeader(&h); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return buf.Bytes(), err
+}
+
+// Busybox is an image of Debian's busybox-static with all its applets. Its
+// command sleeps until it is killed.
+func Busybox() (Image, error) {
+	path, err := exec.LookPath("busybox")
+	if err == nil {
+		err = checkStatic(path)
+	}
+	if err != nil {
+		return Image{}, holdfast.WithHint(fmt.Errorf("make an image of busybox: %w", err), "apt-get install busybox-static")
+	}
+	applets, err := exec.Command(path, "--list").Output()
+	if err != nil {
+		return Image{}, fmt.Errorf("list the applets of %s: %w", path, err)
+	}
+	img := Image{
+		Ref:     "busybox:latest",
+		Files:   map[string]string{"/bin/busybox": path},
+		Links:   map[string]string{},
+		Command: []string{"/bin/sleep", "inf"},
+		Env:     []string{"PATH=/bin"},
+	}
+	for _, applet := range strings.Fields(string(applets)) {
+		if applet != "busybox" {
+			img.Links["/bin/"+applet] = "busybox"
+		}
+	}
+	return img, nil
+}
+
+// Binary is an image of one static program, started with args.
+func Binary(ref, path string, args ...string) (Image, error) {
+	if err := checkStatic(path); err != nil {
+		return Image{}, fmt.Errorf("make an image of a program: %w", err)
+	}
+	return Image{
+		Ref:     ref,
+		Files:   map[string]string{"/program": path},
+		Command: append([]string{"/program"}, args...),
+	}, nil
+}
+
+// SelfImage is an image of the running program, started with args. The program
+// has to be static (CGO_ENABLED=0).
+func SelfImage(ref string, args ...string) (Image, error) {
+	return Binary(ref, "/proc/self/exe", args...)
+}
+
+// checkStatic reports why the program at path does not run in an image without
+// libraries: it asks for a dynamic loader (PT_INTERP, elf(5)).
+func checkStatic(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return holdfast.WithHint(fmt.Errorf("%s is linked dynamically", path), "build it with CGO_ENABLED=0")
+		}
+	}
+	return nil
+}

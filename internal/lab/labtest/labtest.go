@@ -1,0 +1,166 @@
+// Package labtest gives a package's tests a private Docker engine.
+//
+//	func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+//
+//	func TestSomething(t *testing.T) {
+//		engine := labtest.Engine(t) // one for the package, started by the first
+//		engine.Host()
+//	}
+//
+// The whole test binary runs in the lab, as root. Without root, -short skips
+// the tests that ask for an engine, and nothing else does.
+package labtest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/internal/lab"
+)
+
+// Images that the shared engine has. Their containers run until killed.
+const (
+	Busybox    = "busybox:latest"    // command: sleep inf
+	TestServer = "testserver:latest" // internal/lab/testserver, listening on :8080
+)
+
+// shared is the package's engine. A test binary has one.
+var shared struct {
+	sync.Mutex
+	engine *lab.Engine
+	err    error
+	server string // directory of the built test server
+}
+
+// Main runs a package's tests in a lab, ends the shared engine, checks that no
+// goroutine is left (options are goleak's) and returns the exit code.
+func Main(m *testing.M, options ...goleak.Option) int {
+	flag.Parse()
+	if !lab.Inside() {
+		if testing.Short() && os.Geteuid() != 0 {
+			return m.Run()
+		}
+		code, err := lab.Reenter()
+		if err != nil {
+			return complain(err)
+		}
+		return code
+	}
+	code := m.Run()
+	if err := stopShared(); err != nil && code == 0 {
+		code = complain(err)
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			code = complain(err)
+		}
+	}
+	return code
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, "error:", err)
+	if hint := holdfast.HintOf(err); hint != "" {
+		fmt.Fprintln(os.Stderr, "hint:", hint)
+	}
+	return 1
+}
+
+// Engine returns the package's shared engine, with live restore and the images
+// Busybox and TestServer. The test removes the containers it makes.
+func Engine(t testing.TB) *lab.Engine {
+	t.Helper()
+	needLab(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.engine == nil && shared.err == nil {
+		shared.engine, shared.err = startShared()
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.engine
+}
+
+// needLab skips without root, where that was asked for, and fails where
+// TestMain forgot Main.
+func needLab(t testing.TB) {
+	t.Helper()
+	if lab.Inside() {
+		return
+	}
+	if testing.Short() && os.Geteuid() != 0 {
+		t.Skip("-short without root: a private engine needs root")
+	}
+	t.Fatal("TestMain does not call labtest.Main")
+}
+
+func startShared() (*lab.Engine, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	engine, err := lab.StartEngine(ctx, lab.Options{LiveRestore: true})
+	if err != nil {
+		return nil, err
+	}
+	if err := importImages(ctx, engine); err != nil {
+		return nil, errors.Join(err, engine.Stop())
+	}
+	return engine, nil
+}
+
+func importImages(ctx context.Context, engine *lab.Engine) error {
+	busybox, err := lab.Busybox()
+	if err != nil {
+		return err
+	}
+	if err := engine.Import(ctx, busybox); err != nil {
+		return err
+	}
+	shared.server, err = os.MkdirTemp("", "testserver-")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(shared.server, "testserver")
+	if err := BuildTestServer(ctx, path); err != nil {
+		return err
+	}
+	server, err := lab.Binary(TestServer, path)
+	if err != nil {
+		return err
+	}
+	return engine.Import(ctx, server)
+}
+
+// BuildTestServer builds the static test server to the file path.
+func BuildTestServer(ctx context.Context, path string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", path, "holdfast/internal/lab/testserver")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the test server: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	var errs []error
+	if shared.engine != nil {
+		errs = append(errs, shared.engine.Stop())
+	}
+	if shared.server != "" {
+		errs = append(errs, os.RemoveAll(shared.server))
+	}
+	return errors.Join(errs...)
+}
