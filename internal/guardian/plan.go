@@ -1,0 +1,164 @@
+// Package guardian stands behind risky acts: a small process of the same binary
+// that is told how to undo an act, and by when, before the act begins. It undoes
+// when its starter dies, when the deadline passes, and not when it is disarmed.
+//
+// The starter and the guardian watch each other over one socket: if the
+// guardian dies first, the starter undoes by itself. If both are killed, the
+// next one to start reads the plan from a file and undoes then (Recover).
+//
+// docs/guardian.md has the protocol.
+package guardian
+
+import (
+	"errors"
+	"fmt"
+
+	"holdfast/internal/kill"
+	"holdfast/internal/linux/boottime"
+	"holdfast/internal/linux/pidfd"
+)
+
+// Errors that callers decide by; they come wrapped.
+var (
+	// ErrUndone means that a plan was carried out before it was disarmed:
+	// the deadline passed, or the guardian died.
+	ErrUndone = errors.New("it was undone already")
+	// ErrNoGuardian means that no guardian stands by, so that nothing risky
+	// may begin.
+	ErrNoGuardian = errors.New("no guardian stands by")
+)
+
+// Kind says what an undo does.
+type Kind string
+
+// The kinds of undo. Another kind is another constant here, a case in perform
+// and one in harmless.
+const (
+	// Continue sends SIGCONT to the processes.
+	Continue Kind = "continue"
+	// Kill makes the containers dead.
+	Kill Kind = "kill"
+)
+
+// harmless reports whether an undo does no harm when it is done although nobody
+// needs it: by a starter whose guardian has died, or from a file after both have.
+// A stopped process has to run again in any case. Containers are not killed
+// then: their agent, or the next one, decides about them by its records.
+func (k Kind) harmless() bool { return k == Continue }
+
+// Undo is one part of a plan.
+type Undo struct {
+	Kind       Kind
+	Processes  []*pidfd.Process // of Continue; they stay the caller's
+	Containers []Container      // of Kill
+}
+
+// Container names a container to be killed, for kill.Open; Start is the start
+// time of its init.
+type Container struct {
+	ID    string `json:"id"`
+	Name  string `json:"name,omitempty"`
+	Pid   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// ContainerOf describes a target.
+func ContainerOf(t *kill.Target) Container {
+	return Container{ID: t.ID, Name: t.Name, Pid: t.Pid(), Start: t.Start()}
+}
+
+// Plan is what has to be done, and by when, if nobody says otherwise.
+type Plan struct {
+	Name     string // for logs: "quiet the engine"
+	Deadline boottime.Instant
+	Undo     []Undo // in this order
+}
+
+// process is a Process as it is written down.
+type process struct {
+	Pid   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// message goes from starter to guardian. The descriptors of Processes travel
+// with it (SCM_RIGHTS, unix(7)), in their order.
+type message struct {
+	Op         op               `json:"op"`
+	Seq        uint64           `json:"seq"` // of the question; its answer carries it
+	ID         uint64           `json:"id"`
+	Name       string           `json:"name,omitempty"`
+	Deadline   boottime.Instant `json:"deadline,omitempty"`
+	Kind       Kind             `json:"kind,omitempty"`
+	Processes  []process        `json:"processes,omitempty"`
+	Containers []Container      `json:"containers,omitempty"`
+}
+
+type op string
+
+const (
+	opAdd    op = "add"    // append an undo to the plan ID, which is not armed yet; no reply
+	opArm    op = "arm"    // the plan is whole and counts from now on
+	opExtend op = "extend" // another deadline
+	opDisarm op = "disarm" // forget the plan
+)
+
+// reply goes from guardian to starter, one for each arm, extend and disarm.
+type reply struct {
+	Seq    uint64 `json:"seq"`
+	Error  string `json:"error,omitempty"`
+	Undone bool   `json:"undone,omitempty"` // the plan was carried out before
+}
+
+const (
+	// maxFDs bounds the descriptors of one message: the kernel's
+	// SCM_MAX_FD is 253.
+	maxFDs = 250
+	// maxContainers keeps a message well under the least socket buffer.
+	maxContainers = 100
+	// maxMessage bounds a message; longer ones are refused.
+	maxMessage = 128 << 10
+	// maxPlans and maxParts bound what a guardian takes on.
+	maxPlans = 64
+	maxParts = 1024
+)
+
+// messages splits a plan into messages, the last of which arms it. With each
+// come the processes whose descriptors travel with it.
+func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
+	var ms []message
+	var fds [][]*pidfd.Process
+	for _, u := range p.Undo {
+		for rest := u.Processes; len(rest) > 0; {
+			n := min(maxFDs, len(rest))
+			m := message{Op: opAdd, ID: id, Kind: u.Kind}
+			for _, x := range rest[:n] {
+				m.Processes = append(m.Processes, process{x.Pid(), x.Start()})
+			}
+			ms, fds = append(ms, m), append(fds, rest[:n])
+			rest = rest[n:]
+		}
+		for rest := u.Containers; len(rest) > 0; {
+			n := min(maxContainers, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Containers: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
+	}
+	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
+}
+
+// validate refuses what a guardian could not carry out.
+func (p Plan) validate() error {
+	if p.Deadline <= 0 {
+		return fmt.Errorf("plan %q has no deadline", p.Name)
+	}
+	for _, u := range p.Undo {
+		switch {
+		case u.Kind == Continue && len(u.Containers) == 0:
+		case u.Kind == Kill && len(u.Processes) == 0:
+		default:
+			return fmt.Errorf("plan %q: %d processes and %d containers do not fit undo %q",
+				p.Name, len(u.Processes), len(u.Containers), u.Kind)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+// Package boottime is the clock that goes on while the machine sleeps:
+// CLOCK_BOOTTIME, clock_gettime(2). Go's own monotonic clock and timers stand
+// still during a suspend, so a deadline that others rely on cannot be kept with
+// them.
+package boottime
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Instant is a moment: the time since the machine booted. It means the same to
+// every process of this boot and time namespace.
+type Instant time.Duration
+
+// Now reads the clock.
+func Now() Instant {
+	var ts unix.Timespec
+	// It fails for an unknown clock or a bad address only.
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return Instant(ts.Nano())
+}
+
+// Add returns the moment d later.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+
+// Until is the time from now to i, below zero when i has passed.
+func (i Instant) Until() time.Duration { return time.Duration(i - Now()) }
+
+// Timer is a descriptor that becomes readable when a moment comes,
+// timerfd_create(2). For one goroutine.
+type Timer struct{ fd int }
+
+// NewTimer makes a timer that is not set.
+func NewTimer() (*Timer, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("timerfd_create: %w", err)
+	}
+	return &Timer{fd: fd}, nil
+}
+
+// Set makes the timer readable at i and not before; the zero Instant unsets it.
+func (t *Timer) Set(i Instant) error {
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(i))}
+	if err := unix.TimerfdSettime(t.fd, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
+		return fmt.Errorf("timerfd_settime: %w", err)
+	}
+	return nil
+}
+
+// FD is the descriptor, for poll(2).
+func (t *Timer) FD() int { return t.fd }
+
+// Close frees the descriptor.
+func (t *Timer) Close() { unix.Close(t.fd) }
