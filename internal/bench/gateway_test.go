@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// childArg makes the test binary a child of the bench.
+const childArg = "bench-gateway-child"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == childArg {
+		if err := GatewayChild(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestGatewayComparesAllWays(t *testing.T) {
+	o := GatewayOptions{Conns: 10, Duration: 100 * time.Millisecond, Rounds: 2, Child: []string{os.Args[0], childArg}}
+	res, err := Gateway(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Failed != 0 || res.Score <= 0 || len(res.Rows) != 2*2*int(ways) {
+		t.Errorf("failed %d, score %v, %d rows", res.Failed, res.Score, len(res.Rows))
+	}
+	for _, r := range res.Rows {
+		if r.N == 0 || r.P50 <= 0 {
+			t.Errorf("row without figures: %+v", r)
+		}
+	}
+	if testing.Verbose() {
+		res.WriteText(os.Stdout)
+	}
+}

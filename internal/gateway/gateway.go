@@ -1,0 +1,172 @@
+// Package gateway is where clients come in: HTTP and WebSockets for a session
+// by path (/s/<key>/) or by host (<key>.<domain>). A request whose session is
+// not ready is parked until it is, within bounds, instead of being refused.
+//
+// The gateway is an origin of its own. What sessions serve is not trusted: it
+// sets no cookie, knows no login, and shares no listener with the API.
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"runtime"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/gateway/relay"
+)
+
+// Sessions is what the gateway needs to know of sessions. Its methods are
+// called from many goroutines.
+type Sessions interface {
+	// Acquire says where key is served, booting it if nobody serves it,
+	// and keeps it from being stopped for idleness until release is called
+	// (exactly once). It blocks until the session is ready or ctx is done;
+	// a session that is ready is returned without waiting. Errors:
+	// *holdfast.BootError, holdfast.ErrNotFound, ErrDraining, ErrBusy,
+	// ErrStore, ErrEngine, or ctx's.
+	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)
+
+	// Refused reports that r could not be reached, before a byte was sent,
+	// so that the next Acquire looks again past any cache.
+	Refused(key holdfast.SessionKey, r holdfast.Route)
+}
+
+// Gateway serves clients. Its only methods to call are Run and ServeHTTP.
+type Gateway struct {
+	cfg      Config
+	sessions Sessions
+	metrics  *Metrics
+	log      *slog.Logger
+	tls      *tls.Config // nil: plain HTTP
+	parking  *parking
+	handlers *handlers
+	relay    *relay.Relay
+	dialer   net.Dialer
+	pool     *http.Transport
+	proxy    *httputil.ReverseProxy
+}
+
+// New returns a gateway; it loads the certificate and starts nothing.
+func New(cfg Config, s Sessions, m *Metrics, log *slog.Logger) (*Gateway, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg: cfg, sessions: s, metrics: m, log: log,
+		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
+		handlers: newHandlers(),
+		relay:    relay.New(runtime.GOMAXPROCS(0)),
+		dialer:   net.Dialer{Timeout: dialTimeout},
+	}
+	if cfg.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, holdfast.WithHint(fmt.Errorf("gateway: certificate: %w", err),
+				"gateway.cert_file and gateway.key_file have to be a PEM certificate chain and its key")
+		}
+		g.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	g.pool = &http.Transport{
+		DialContext:            g.dialPooled,
+		MaxIdleConns:           1024,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        30 * time.Second,
+		ResponseHeaderTimeout:  cfg.ResponseTimeout,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: int64(cfg.MaxHeaderBytes),
+		DisableCompression:     true, // bytes go through as they are
+	}
+	g.proxy = g.newProxy()
+	return g, nil
+}
+
+// Run serves ln until ctx is done. Then it takes no more requests, sends parked
+// ones away with 503, lets the others finish within StopTimeout, closes
+// upgraded connections (WebSockets with 1012), and returns when nothing of it
+// runs any more. ln is closed in any case. Run may be called once.
+func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
+	// Requests and upgraded connections outlive ctx for as long as they may.
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	relayCtx, stopRelay := context.WithCancel(base)
+	defer stopRelay()
+
+	relayEnd := make(chan error, 1)
+	relayUp := make(chan struct{})
+	go func() { relayEnd <- g.relay.Run(relayCtx, func() { close(relayUp) }) }()
+	select {
+	case <-relayUp:
+	case err := <-relayEnd:
+		ln.Close()
+		return fmt.Errorf("gateway: %w", err)
+	}
+
+	srv := g.server(base)
+	serveEnd := make(chan error, 1)
+	go func() { serveEnd <- g.serve(srv, ln) }()
+
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-serveEnd: // before ctx: the listener broke
+		serveEnd <- nil
+	case failed = <-relayEnd:
+		relayEnd <- nil
+	}
+	g.stop(srv, cancel, stopRelay)
+	failed = errors.Join(failed, <-serveEnd, <-relayEnd)
+	g.pool.CloseIdleConnections()
+	if failed != nil {
+		return fmt.Errorf("gateway: %w", failed)
+	}
+	return nil
+}
+
+// stop ends requests, the server and upgraded connections, in parallel where
+// they do not hang on each other. cancel ends what takes too long.
+func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
+	g.parking.close()
+	g.handlers.close() // what comes now on an open connection gets 503
+	stopRelay()
+	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
+	defer done()
+	if err := srv.Shutdown(bound); err != nil {
+		g.log.Warn("requests were cut off at the end of the stop timeout", "err", err)
+		cancel()
+		srv.Close()
+	}
+	g.handlers.wait()
+}
+
+func (g *Gateway) serve(srv *http.Server, ln net.Listener) error {
+	var err error
+	if g.tls != nil {
+		err = srv.ServeTLS(ln, "", "")
+	} else {
+		err = srv.Serve(ln)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (g *Gateway) server(base context.Context) *http.Server {
+	return &http.Server{
+		Handler:           g,
+		TLSConfig:         g.tls,
+		ReadHeaderTimeout: g.cfg.HeaderTimeout,
+		IdleTimeout:       g.cfg.IdleTimeout,
+		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withConn,
+	}
+}

@@ -1,0 +1,54 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the gateway's collectors.
+type Metrics struct {
+	connects *prometheus.CounterVec // by kind
+	errors   *prometheus.CounterVec // by reason
+	parked   prometheus.Gauge
+	parkTime prometheus.Histogram
+	upgraded prometheus.Gauge
+}
+
+// NewMetrics makes the collectors and registers them with reg. It panics where
+// they are registered already.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_connects_total",
+			Help: "Requests for a session, by kind: request or upgrade.",
+		}, []string{"kind"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_connect_errors_total",
+			Help: "Requests that the gateway answered itself because they could not be served, by reason.",
+		}, []string{"reason"}),
+		parked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_gateway_parked_requests",
+			Help: "Requests that wait for their session right now.",
+		}),
+		parkTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:                        "holdfast_gateway_park_seconds",
+			Help:                        "How long requests waited for their session; a session that is ready falls into the first bucket.",
+			Buckets:                     []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60},
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}),
+		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_gateway_upgraded_connections",
+			Help: "Open upgraded connections (WebSockets, mostly).",
+		}),
+	}
+	// Known label values start at 0, so that a rate sees the first error.
+	m.connects.WithLabelValues("request")
+	m.connects.WithLabelValues("upgrade")
+	for _, r := range reasons {
+		m.errors.WithLabelValues(r)
+	}
+	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded)
+	return m
+}

@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast"
+)
+
+var (
+	errParkedTooLong = errors.New("the session did not get ready in time")
+	errParkingFull   = errors.New("too many requests wait for a session")
+	errStopping      = errors.New("the gateway is stopping")
+)
+
+// grace is how long a request over the bounds may take to find its session
+// ready. Every request passes through the parking, so the bounds are reached by
+// a burst to a ready session, too; that is not to be refused.
+const grace = 20 * time.Millisecond
+
+// parking bounds how many requests wait for sessions. It is split by key, so
+// that requests for different sessions do not meet on one lock.
+type parking struct {
+	perKey, total int
+	metrics       *Metrics
+	seed          maphash.Seed
+	parked        atomic.Int64
+	lots          [64]lot
+}
+
+type lot struct {
+	mu     sync.Mutex
+	closed bool
+	keys   map[holdfast.SessionKey]int
+	places map[*place]struct{}
+}
+
+// place is one request's.
+type place struct {
+	cancel context.CancelCauseFunc
+}
+
+func newParking(perKey, total int, m *Metrics) *parking {
+	p := &parking{perKey: perKey, total: total, metrics: m, seed: maphash.MakeSeed()}
+	for i := range p.lots {
+		p.lots[i].keys = map[holdfast.SessionKey]int{}
+		p.lots[i].places = map[*place]struct{}{}
+	}
+	return p
+}
+
+// wait calls f with a context that ends when the request has waited too long,
+// the client has gone or the gateway stops; the cause tells which. Over the
+// bounds f gets only a moment.
+func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pl := &place{cancel}
+	cause := errParkedTooLong
+	l := &p.lots[maphash.String(p.seed, string(key))%uint64(len(p.lots))]
+	roomy, open := p.enter(l, key, pl)
+	if !open {
+		return errStopping
+	}
+	defer p.leave(l, key, pl)
+	if !roomy {
+		limit, cause = min(grace, limit), errParkingFull
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, limit, cause)
+	defer stop()
+
+	start := time.Now()
+	err := f(ctx)
+	p.metrics.parkTime.Observe(time.Since(start).Seconds())
+	if err != nil && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Cause(ctx))) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (p *parking) enter(l *lot, key holdfast.SessionKey, pl *place) (roomy, open bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false, false
+	}
+	l.keys[key]++
+	l.places[pl] = struct{}{}
+	parked := p.parked.Add(1)
+	p.metrics.parked.Inc()
+	return l.keys[key] <= p.perKey && parked <= int64(p.total), true
+}
+
+func (p *parking) leave(l *lot, key holdfast.SessionKey, pl *place) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys[key]--; l.keys[key] == 0 {
+		delete(l.keys, key)
+	}
+	delete(l.places, pl)
+	p.parked.Add(-1)
+	p.metrics.parked.Dec()
+}
+
+// close sends every waiting request away, and those that come later.
+func (p *parking) close() {
+	for i := range p.lots {
+		l := &p.lots[i]
+		l.mu.Lock()
+		l.closed = true
+		for pl := range l.places {
+			pl.cancel(errStopping)
+		}
+		l.mu.Unlock()
+	}
+}

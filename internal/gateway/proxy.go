@@ -1,0 +1,195 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !g.handlers.enter() {
+		g.fail(w, r, target{}, errStopping)
+		return
+	}
+	defer g.handlers.leave()
+
+	t, err := parseTarget(g.cfg.Domain, r.Host, r.URL.EscapedPath())
+	if errors.Is(err, errSlash) {
+		to := t.prefix + "/"
+		if r.URL.RawQuery != "" {
+			to += "?" + r.URL.RawQuery
+		}
+		http.Redirect(w, r, to, http.StatusPermanentRedirect)
+		return
+	}
+	if err == nil {
+		err = g.admit(w, r)
+	}
+	if err != nil {
+		g.fail(w, r, t, err)
+		return
+	}
+	waiting, unwatch := hangupContext(r)
+	trip := &trip{
+		target: t, gateway: g, deadline: time.Now().Add(g.cfg.ParkTime),
+		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
+	}
+	defer trip.done()
+	defer trip.unwatch()
+	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
+}
+
+// admit checks what can be checked before anything waits, and sorts upgrades
+// from requests.
+func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
+	if r.Header.Get("Upgrade") != "" && (r.ProtoMajor != 1 || r.ContentLength != 0) {
+		// HTTP/2 knows no Upgrade, and one with a body may be ignored
+		// (RFC 9110, 7.8): the request is served as an ordinary one.
+		r.Header.Del("Upgrade")
+		r.Header.Del("Connection")
+	}
+	kind := "request"
+	if r.Header.Get("Upgrade") != "" {
+		kind = "upgrade"
+		if !allowedOrigin(g.cfg.Origins, r) {
+			return errOrigin
+		}
+	}
+	g.metrics.connects.WithLabelValues(kind).Inc()
+	if limit := g.cfg.MaxBodyBytes; limit > 0 && r.ContentLength != 0 {
+		if r.ContentLength > limit {
+			return &http.MaxBytesError{Limit: limit}
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
+	}
+	return nil
+}
+
+func (g *Gateway) newProxy() *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Transport:      g,
+		Rewrite:        rewrite,
+		ModifyResponse: rewriteResponse,
+		FlushInterval:  -1,
+		BufferPool:     &bufferPool{},
+		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
+			t := tripOf(out.Context())
+			var s *switched
+			if errors.As(err, &s) {
+				err = g.upgrade(w, out, t, s)
+				if err == nil {
+					return
+				}
+			}
+			g.fail(w, out, t.target, err)
+		},
+	}
+}
+
+// rewrite turns the client's request into the one for the session's server.
+func rewrite(p *httputil.ProxyRequest) {
+	t := tripOf(p.In.Context())
+	_ = rewriteURL(p.Out.URL, t.target)
+	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, odd or not
+	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
+
+	h := p.Out.Header
+	for name := range h {
+		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, reservedPrefix) {
+			delete(h, name)
+		}
+	}
+	h.Del("X-Real-Ip")
+	client, _, err := net.SplitHostPort(p.In.RemoteAddr)
+	if err == nil {
+		h.Set("X-Forwarded-For", client)
+	}
+	h.Set("X-Forwarded-Host", p.In.Host)
+	proto := "http"
+	if p.In.TLS != nil {
+		proto = "https"
+	}
+	h.Set("X-Forwarded-Proto", proto)
+	if t.prefix != "" {
+		h.Set("X-Forwarded-Prefix", t.prefix)
+	}
+}
+
+// reservedPrefix starts the headers that gateways speak to each other with.
+const reservedPrefix = "X-Holdfast-"
+
+// rewriteResponse makes a server that knows nothing of its prefix work behind
+// it, and keeps its cookies at home.
+func rewriteResponse(resp *http.Response) error {
+	t := tripOf(resp.Request.Context())
+	h := resp.Header
+	if loc := h.Get("Location"); loc != "" {
+		h.Set("Location", t.location(loc, resp.Request.Host))
+	}
+	for i, c := range h["Set-Cookie"] {
+		h["Set-Cookie"][i] = t.cookie(c)
+	}
+	return nil
+}
+
+// location puts the prefix before a path on this host that lacks it.
+func (t target) location(loc, host string) string {
+	origin, path := "", loc
+	for _, scheme := range []string{"http://", "https://", "//"} {
+		if rest, ok := strings.CutPrefix(loc, scheme+host); ok && (rest == "" || rest[0] == '/') {
+			origin, path = scheme+host, rest
+		}
+	}
+	outside := origin == "" && (!strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//"))
+	if outside || t.prefix == "" {
+		return loc // relative, or elsewhere
+	}
+	return origin + t.prefixed(path)
+}
+
+func (t target) prefixed(path string) string {
+	if path == t.prefix || strings.HasPrefix(path, t.prefix+"/") {
+		return path
+	}
+	return t.prefix + path
+}
+
+// cookie puts the prefix before a cookie's path, and takes its domain away:
+// with one, a session could set cookies for all the others.
+func (t target) cookie(c string) string {
+	parts := strings.Split(c, ";")
+	kept := parts[:1]
+	for _, p := range parts[1:] {
+		name, value, _ := strings.Cut(p, "=")
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "domain":
+			continue
+		case "path":
+			if path := strings.TrimSpace(value); strings.HasPrefix(path, "/") {
+				p = " Path=" + t.prefixed(path)
+			}
+		}
+		kept = append(kept, p)
+	}
+	return strings.Join(kept, ";")
+}
+
+// bufferPool lends the proxy its copy buffers.
+type bufferPool struct{ pool sync.Pool }
+
+func (b *bufferPool) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *bufferPool) Put(p []byte) { b.pool.Put(&p) }

@@ -1,0 +1,292 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sizes of a loop. A side that has more to read than turns buffers goes to the
+// end of the queue, so that one stream cannot starve the others.
+const (
+	eventBatch = 256
+	turns      = 8
+	spareKept  = 8 // buffers kept for readers that are slow
+)
+
+type commandKind int8
+
+const (
+	cmdAdd commandKind = iota
+	cmdLeave
+)
+
+type command struct {
+	pair *socketPair
+	kind commandKind
+}
+
+// loop serves pairs of sockets on one goroutine. Everything below mu belongs to
+// that goroutine alone.
+type loop struct {
+	ended func(pair, Spec)
+
+	mu       sync.Mutex // guards the next three
+	inbox    []command
+	isOpen   bool
+	stopping bool
+
+	epoll, wake int // wake is an eventfd
+
+	slots  []*side // by the index that epoll returns
+	free   []int32
+	gen    int32 // tells a slot's present side from past ones
+	pairs  map[*socketPair]struct{}
+	queue  []*side // have something to do without a new event
+	timed  map[*socketPair]time.Time
+	next   time.Time // no timed pair is due before
+	buf    []byte
+	spare  [][]byte
+	leaves bool // stop was seen
+}
+
+// open makes the loop's descriptors.
+func (l *loop) open() (err error) {
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("epoll_create1: %w", err)
+	}
+	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		unix.Close(l.epoll)
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1}
+	if err = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, l.wake, &ev); err != nil {
+		unix.Close(l.wake)
+		unix.Close(l.epoll)
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	l.pairs = map[*socketPair]struct{}{}
+	l.timed = map[*socketPair]time.Time{}
+	l.buf = make([]byte, bufferSize)
+	l.mu.Lock()
+	l.isOpen, l.stopping = true, false
+	l.mu.Unlock()
+	l.leaves = false
+	return nil
+}
+
+// close gives the descriptors back; from then on post refuses.
+func (l *loop) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.isOpen = false
+	unix.Close(l.wake)
+	unix.Close(l.epoll)
+}
+
+// post hands a command to the loop. It is false when the loop has ended.
+func (l *loop) post(c command) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.isOpen {
+		return false
+	}
+	l.inbox = append(l.inbox, c)
+	if len(l.inbox) == 1 {
+		l.ring()
+	}
+	return true
+}
+
+// stop makes run return when all pairs have left.
+func (l *loop) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isOpen {
+		l.stopping = true
+		l.ring()
+	}
+}
+
+// ring wakes the loop. A full counter (EAGAIN) means that it is being woken.
+func (l *loop) ring() {
+	one := [8]byte{1}
+	_, _ = unix.Write(l.wake, one[:])
+}
+
+// run serves until stop and the end of all pairs, or until epoll fails.
+func (l *loop) run() error {
+	defer l.drop()
+	events := make([]unix.EpollEvent, eventBatch)
+	for !l.leaves || len(l.pairs) > 0 {
+		n, err := unix.EpollWait(l.epoll, events, l.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("epoll_wait: %w", err)
+		}
+		for i := range max(n, 0) {
+			if ev := &events[i]; ev.Fd < 0 {
+				l.takeInbox()
+			} else if s := l.slots[ev.Fd]; s != nil && s.gen == ev.Pad {
+				s.event(ev.Events)
+			}
+		}
+		l.runQueue()
+		l.expire()
+	}
+	return nil
+}
+
+// drop closes what is left when the loop ends.
+func (l *loop) drop() {
+	l.close()
+	l.mu.Lock()
+	inbox := l.inbox
+	l.inbox = nil
+	l.mu.Unlock()
+	for _, c := range inbox {
+		if c.kind == cmdAdd {
+			l.pairs[c.pair] = struct{}{}
+		}
+	}
+	for p := range l.pairs {
+		p.close()
+	}
+	l.slots, l.free, l.queue, l.spare = nil, nil, nil, nil
+}
+
+func (l *loop) takeInbox() {
+	var count [8]byte
+	_, _ = unix.Read(l.wake, count[:])
+	l.mu.Lock()
+	inbox, stopping := l.inbox, l.stopping
+	l.inbox = nil
+	l.mu.Unlock()
+	for _, c := range inbox {
+		switch c.kind {
+		case cmdAdd:
+			c.pair.start()
+		case cmdLeave:
+			c.pair.goodbye()
+		}
+	}
+	if stopping && !l.leaves {
+		l.leaves = true
+		for p := range l.pairs {
+			p.goodbye()
+		}
+	}
+}
+
+// register gives the side a slot and adds its socket to epoll: once, edge
+// triggered, for everything (epoll(7)).
+func (l *loop) register(s *side) error {
+	if n := len(l.free); n > 0 {
+		s.slot = l.free[n-1]
+		l.free = l.free[:n-1]
+	} else {
+		s.slot = int32(len(l.slots))
+		l.slots = append(l.slots, nil)
+	}
+	l.gen++
+	s.gen = l.gen
+	l.slots[s.slot] = s
+	ev := unix.EpollEvent{
+		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET,
+		Fd:     s.slot, Pad: s.gen,
+	}
+	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+func (l *loop) unregister(s *side) {
+	if s.gen != 0 {
+		l.slots[s.slot] = nil
+		l.free = append(l.free, s.slot)
+		s.gen = 0
+	}
+}
+
+func (l *loop) enqueue(s *side) {
+	if !s.queued {
+		s.queued = true
+		l.queue = append(l.queue, s)
+	}
+}
+
+// runQueue gives every queued side one turn.
+func (l *loop) runQueue() {
+	for range len(l.queue) {
+		s := l.queue[0]
+		l.queue = l.queue[1:]
+		s.queued = false
+		if !s.pair.closed {
+			s.pump()
+		}
+	}
+	if len(l.queue) == 0 {
+		l.queue = nil
+	}
+}
+
+// timeout is what epoll_wait may wait, in milliseconds; -1 is for ever.
+func (l *loop) timeout() int {
+	switch {
+	case len(l.queue) > 0:
+		return 0
+	case len(l.timed) > 0:
+		return int(max(0, time.Until(l.next))/time.Millisecond) + 1
+	}
+	return -1
+}
+
+// after has the pair told when d has passed.
+func (l *loop) after(p *socketPair, d time.Duration) {
+	due := time.Now().Add(d)
+	if len(l.timed) == 0 || due.Before(l.next) {
+		l.next = due
+	}
+	l.timed[p] = due
+}
+
+// expire tells the timed pairs that are due.
+func (l *loop) expire() {
+	if len(l.timed) == 0 {
+		return
+	}
+	now := time.Now()
+	if now.Before(l.next) {
+		return
+	}
+	var next time.Time
+	for p, due := range l.timed {
+		if !now.Before(due) {
+			delete(l.timed, p)
+			p.timeUp()
+		} else if next.IsZero() || due.Before(next) {
+			next = due
+		}
+	}
+	l.next = next
+}
+
+// hold copies bytes that have to wait for their reader.
+func (l *loop) hold(b []byte) []byte {
+	if n := len(l.spare); n > 0 {
+		s := l.spare[n-1]
+		l.spare = l.spare[:n-1]
+		return append(s[:0], b...)
+	}
+	return append(make([]byte, 0, bufferSize), b...)
+}
+
+// unhold takes a buffer of hold back.
+func (l *loop) unhold(b []byte) {
+	if cap(b) >= bufferSize && len(l.spare) < spareKept {
+		l.spare = append(l.spare, b)
+	}
+}

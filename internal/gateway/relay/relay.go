@@ -1,0 +1,206 @@
+// Package relay moves bytes between the two connections of an upgraded request
+// (a WebSocket, mostly) until both directions have ended.
+//
+// Pairs of plain TCP sockets are served by a few epoll loops that share one
+// buffer each, so that an idle pair costs no goroutine and no buffer. Where
+// one side is not a plain socket (TLS), two goroutines copy. Both keep the same
+// promises: bytes arrive in order and complete, a slow reader holds its writer
+// back, a half close is passed on, and when the session leaves, a WebSocket
+// whose stream is between two frames gets a Close frame with code 1012.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// ErrClosed says that the relay does not run (yet, or any more).
+var ErrClosed = errors.New("relay is not running")
+
+const (
+	// bufferSize is what one read takes at most, and with it what a pair
+	// keeps per direction for a reader that is slow.
+	bufferSize = 64 << 10
+
+	// linger is how long a client may take to read the Close frame and to
+	// hang up. Closing at once would send a reset where bytes of the
+	// client are unread, and the reset would overtake the frame.
+	linger = time.Second
+
+	// orphanWait is how long a WebSocket whose server went away without a
+	// Close frame waits to learn that its session left. The kernel tells of
+	// a killed server before anybody else does.
+	orphanWait = 500 * time.Millisecond
+)
+
+// Spec is a pair of connections to relay between.
+type Spec struct {
+	Client   net.Conn
+	Upstream *net.TCPConn
+
+	// ToUpstream and ToClient are bytes that were read ahead from the
+	// other side; they are delivered first.
+	ToUpstream, ToClient []byte
+
+	// WebSocket says that both sides speak RFC 6455 from the first byte of
+	// ToClient on; only then is 1012 sent.
+	WebSocket bool
+
+	// Left is closed when the session leaves. nil for never.
+	Left <-chan struct{}
+
+	// Done is called once, from a goroutine of its own, when both
+	// connections are closed.
+	Done func()
+}
+
+// pair is what both kinds of relaying have in common.
+type pair interface {
+	// leave starts the end of the pair: last words, then close. It does
+	// not block and may be called from any goroutine, any number of times.
+	leave()
+}
+
+// Relay serves pairs. Its methods may be called from any goroutine.
+type Relay struct {
+	loops []*loop
+	left  leaveWatch
+
+	mu      sync.Mutex
+	running bool
+	next    int            // loop that gets the next pair
+	copies  map[pair]bool  // pairs served by goroutines
+	ends    sync.WaitGroup // Done calls, copies and watchers under way
+}
+
+// New returns a relay with n loops, at least 1. It does nothing before Run.
+func New(n int) *Relay {
+	r := &Relay{copies: map[pair]bool{}}
+	r.left.ends = &r.ends
+	for range max(1, n) {
+		r.loops = append(r.loops, &loop{ended: r.end})
+	}
+	return r
+}
+
+// Run serves until ctx is done, then lets every pair leave (1012 to WebSockets)
+// and returns when all are closed and all Done calls have returned. started is
+// called when Add may be used.
+func (r *Relay) Run(ctx context.Context, started func()) error {
+	for i, l := range r.loops {
+		if err := l.open(); err != nil {
+			for _, o := range r.loops[:i] {
+				o.close()
+			}
+			return fmt.Errorf("relay: %w", err)
+		}
+	}
+	errs := make(chan error, len(r.loops))
+	for _, l := range r.loops {
+		go func() { errs <- l.run() }()
+	}
+	r.setRunning(true)
+	started()
+
+	var failed error
+	alive := len(r.loops)
+	select {
+	case <-ctx.Done():
+	case failed = <-errs: // a loop ends by itself only when epoll fails
+		alive--
+	}
+	for _, p := range r.setRunning(false) {
+		p.leave()
+	}
+	for _, l := range r.loops {
+		l.stop()
+	}
+	for range alive {
+		failed = errors.Join(failed, <-errs)
+	}
+	r.ends.Wait()
+	if failed != nil {
+		return fmt.Errorf("relay: %w", failed)
+	}
+	return nil
+}
+
+// setRunning switches Add on or off and returns the pairs served by goroutines.
+func (r *Relay) setRunning(on bool) []pair {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = on
+	var ps []pair
+	for p := range r.copies {
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// Add takes both connections over: whatever it returns, the caller must not use
+// them any more. With an error both are closed, and Done is not called.
+func (r *Relay) Add(s Spec) error {
+	client, plain := s.Client.(*net.TCPConn)
+	if !plain {
+		return r.addCopy(s)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running {
+		s.Client.Close()
+		s.Upstream.Close()
+		return ErrClosed
+	}
+	l := r.loops[r.next%len(r.loops)]
+	r.next++
+	p, err := newSocketPair(l, client, s)
+	if err != nil {
+		return err
+	}
+	r.ends.Add(1)
+	r.left.add(s.Left, p)
+	if !l.post(command{p, cmdAdd}) { // its epoll failed
+		r.left.remove(s.Left, p)
+		p.closeSockets()
+		r.ends.Done()
+		return ErrClosed
+	}
+	return nil
+}
+
+func (r *Relay) addCopy(s Spec) error {
+	p := newCopyPair(s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running {
+		s.Client.Close()
+		s.Upstream.Close()
+		return ErrClosed
+	}
+	r.copies[p] = true
+	r.ends.Add(1)
+	r.left.add(s.Left, p)
+	go func() {
+		p.run()
+		r.mu.Lock()
+		delete(r.copies, p)
+		r.mu.Unlock()
+		r.end(p, s)
+	}()
+	return nil
+}
+
+// end is told of every pair that was added and is closed now.
+func (r *Relay) end(p pair, s Spec) {
+	go func() {
+		defer r.ends.Done()
+		r.left.remove(s.Left, p)
+		if s.Done != nil {
+			s.Done()
+		}
+	}()
+}

@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"holdfast/internal/gateway/relay"
+)
+
+// maxInterim bounds the 1xx responses before the one that counts.
+const maxInterim = 8
+
+// writeHeadTimeout is how long a client may take to accept the head of a 101.
+const writeHeadTimeout = 10 * time.Second
+
+// switched is a server's agreement to an upgrade: from here on its connection
+// carries the other protocol.
+type switched struct {
+	resp  *http.Response
+	conn  *net.TCPConn
+	ahead []byte // read from conn after the head
+}
+
+func (*switched) Error() string { return "switching protocols" }
+
+// roundTripUpgrade asks the server for an upgrade, on a connection of its own.
+// Agreement is the error *switched; any other response is a response.
+func (g *Gateway) roundTripUpgrade(req *http.Request, t *trip) (*http.Response, error) {
+	ctx := req.Context()
+	conn, err := g.dial(ctx, t.route)
+	if err != nil {
+		return nil, err
+	}
+	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
+	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes)
+	if err != nil || resp.StatusCode == http.StatusSwitchingProtocols {
+		if !unhook() && err == nil {
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("upgrade: %w", err)
+	}
+	conn.SetDeadline(time.Time{})
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		if ctx.Err() != nil {
+			conn.SetDeadline(time.Unix(1, 0))
+		}
+		resp.Body = &connBody{resp.Body, conn}
+		return resp, nil
+	}
+	b, _ := ahead.Peek(ahead.Buffered())
+	return nil, &switched{resp: resp, conn: conn.(*net.TCPConn), ahead: b}
+}
+
+// handshake writes req and reads the head of its response. ahead is what the
+// body is read through.
+func handshake(conn net.Conn, req *http.Request, maxHeader int) (resp *http.Response, ahead *bufio.Reader, err error) {
+	if err := req.Write(conn); err != nil {
+		return nil, nil, err
+	}
+	limited := &io.LimitedReader{R: conn, N: int64(maxHeader)}
+	ahead = bufio.NewReader(limited)
+	for range maxInterim {
+		resp, err = http.ReadResponse(ahead, req)
+		if err != nil {
+			if limited.N <= 0 {
+				err = fmt.Errorf("the response's header is longer than %d bytes", maxHeader)
+			}
+			return nil, nil, err
+		}
+		if resp.StatusCode >= 200 {
+			break
+		}
+		if resp.StatusCode == http.StatusSwitchingProtocols {
+			if asked, got := req.Header.Get("Upgrade"), resp.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
+				return nil, nil, fmt.Errorf("the server switched to %q, %q was asked for", got, asked)
+			}
+			break
+		}
+	}
+	if resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, nil, errors.New("the server sends interim responses only")
+	}
+	limited.N = math.MaxInt64
+	return resp, ahead, nil
+}
+
+// connBody is a body whose connection ends with it.
+type connBody struct {
+	io.ReadCloser
+	conn net.Conn
+}
+
+func (b *connBody) Close() error {
+	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
+}
+
+// upgrade answers the client with the server's 101 and relays from then on.
+// With an error nothing has been answered.
+func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *switched) error {
+	client, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		s.conn.Close()
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
+
+	head := s.resp
+	head.Request = req
+	_ = rewriteResponse(head)
+	rw.Writer.Reset(client)
+	client.SetDeadline(time.Now().Add(writeHeadTimeout))
+	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\n")
+	head.Header.Write(rw)
+	rw.WriteString("\r\n")
+	if err := rw.Flush(); err != nil { // the client has gone
+		client.Close()
+		s.conn.Close()
+		return nil
+	}
+	client.SetDeadline(time.Time{})
+
+	release := t.release
+	t.release = nil // the relay's from now on
+	g.metrics.upgraded.Inc()
+	ended := func() {
+		g.metrics.upgraded.Dec()
+		release()
+	}
+	err = g.relay.Add(relay.Spec{
+		Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
+		WebSocket: strings.EqualFold(req.Header.Get("Upgrade"), "websocket"),
+		Left:      t.route.Left,
+		Done:      ended,
+	})
+	if err != nil { // stopping
+		ended()
+		g.log.Debug("an upgraded connection came too late", "session", t.key, "err", err)
+	}
+	return nil
+}
