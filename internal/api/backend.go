@@ -1,0 +1,55 @@
+package api
+
+import (
+	"context"
+	"io"
+
+	"holdfast"
+)
+
+// Backend is the agent as the API needs it. All methods may be called from any
+// goroutine and return when ctx is done. Errors that a caller decides by wrap
+// the sentinels of the root package, *holdfast.KeyError or *holdfast.BootError;
+// everything else is answered as "internal".
+type Backend interface {
+	Version() Version
+
+	// Sessions lists all sessions, by key.
+	Sessions(ctx context.Context) ([]Session, error)
+
+	// Session returns one. holdfast.ErrNotFound.
+	Session(ctx context.Context, key holdfast.SessionKey) (Session, error)
+
+	// StartSession returns when the session is ready, also when it was
+	// before. A template of "" is the agent's choice. *holdfast.BootError.
+	StartSession(ctx context.Context, key holdfast.SessionKey, template string) (Session, error)
+
+	// StopSession returns when the container is seen dead and the record is
+	// released. What could not be killed is in the report, and is no error.
+	// holdfast.ErrNotFound.
+	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
+
+	// Logs copies the container's output to w. holdfast.ErrNotFound.
+	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
+
+	// Exec runs a command in the container and returns its exit code once
+	// its output is written. holdfast.ErrNotFound.
+	Exec(ctx context.Context, key holdfast.SessionKey, e Exec) (exitCode int, err error)
+
+	// Nodes lists the nodes whose lease lives, by id.
+	Nodes(ctx context.Context) ([]holdfast.Node, error)
+
+	// Drain hands over everything this node owns, and calls progress after
+	// each step. What could not be killed is in the report, and is no error.
+	Drain(ctx context.Context, q DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error)
+
+	// Uncordon lets the node take sessions again after a drain.
+	Uncordon(ctx context.Context) error
+
+	// StopAgent makes the agent end, and returns at once. With keep the
+	// containers are left to the next agent.
+	StopAgent(keep bool) error
+
+	// Ready returns nil when the agent can serve sessions.
+	Ready(ctx context.Context) error
+}

@@ -1,0 +1,249 @@
+// Package client calls an agent's API, over its unix socket or over TLS with a
+// token. Errors of the agent come back as *api.Error, for which errors.Is finds
+// the root package's sentinels; an agent that cannot be reached is
+// ErrUnreachable.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"holdfast"
+	"holdfast/internal/api"
+)
+
+// ErrUnreachable means that no agent answered: none runs, it may not be
+// reached, or it ended before it had answered.
+var ErrUnreachable = errors.New("the agent is not reachable")
+
+// maxAnswer bounds what is read of one answer that is not a stream.
+const maxAnswer = 16 << 20
+
+// Options says where the agent is.
+type Options struct {
+	Socket string // path of the unix socket; used where URL is ""
+	URL    string // https://host:port, or http:// for a loopback address
+	Token  string // sent as bearer token with URL
+	TLS    *tls.Config
+}
+
+// Client calls one agent. Any goroutine may use it.
+type Client struct {
+	o    Options
+	base string
+	http *http.Client
+}
+
+// New makes a client. It connects when it is used.
+func New(o Options) (*Client, error) {
+	c := &Client{o: o, base: "http://agent"}
+	// A transport of our own speaks HTTP/1.1 only, which exec needs.
+	t := &http.Transport{TLSClientConfig: o.TLS}
+	if o.URL == "" {
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", o.Socket)
+		}
+	} else {
+		u, err := url.Parse(o.URL)
+		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+			return nil, fmt.Errorf("%q is not the address of an agent: it has to look like https://host:port", o.URL)
+		}
+		if u.Scheme == "http" && o.Token != "" && !loopback(u.Hostname()) {
+			return nil, fmt.Errorf("the token would be sent to %s in clear text: use https", u.Host)
+		}
+		c.base = u.Scheme + "://" + u.Host
+	}
+	// An agent that answers with a redirect is none.
+	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version says which build the agent is.
+func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
+	return v, c.get(ctx, "/v1/version", &v)
+}
+
+// Sessions lists all sessions, by key.
+func (c *Client) Sessions(ctx context.Context) ([]api.Session, error) {
+	var a api.Sessions
+	err := c.get(ctx, "/v1/sessions", &a)
+	return a.Sessions, err
+}
+
+// Session returns one session. holdfast.ErrNotFound.
+func (c *Client) Session(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
+	return s, c.get(ctx, sessionPath(key, ""), &s)
+}
+
+// StartSession returns when the session is ready. A template of "" leaves the
+// choice to the agent.
+func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (s api.Session, err error) {
+	return s, c.post(ctx, sessionPath(key, "/start"), api.StartRequest{Template: template}, &s)
+}
+
+// StopSession returns when the session's container is seen dead, or was given
+// up: see the report's Left.
+func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
+}
+
+// Nodes lists the nodes that are up, by id.
+func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	var a api.Nodes
+	err := c.get(ctx, "/v1/nodes", &a)
+	return a.Nodes, err
+}
+
+// Uncordon lets the agent's node take sessions again.
+func (c *Client) Uncordon(ctx context.Context) error {
+	return c.post(ctx, "/v1/node/uncordon", api.Empty{}, nil)
+}
+
+// StopAgent asks the agent to end; it answers before it does. With keep the
+// containers are left to the next agent.
+func (c *Client) StopAgent(ctx context.Context, keep bool) error {
+	return c.post(ctx, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
+}
+
+// Ready returns nil when the agent can serve sessions.
+func (c *Client) Ready(ctx context.Context) error {
+	var h api.Health
+	return c.get(ctx, "/readyz", &h)
+}
+
+// sessionPath needs no escaping for a key that was parsed; others are escaped
+// so that the agent refuses them and nothing else is asked.
+func sessionPath(key holdfast.SessionKey, rest string) string {
+	return "/v1/sessions/" + url.PathEscape(string(key)) + rest
+}
+
+func (c *Client) get(ctx context.Context, path string, answer any) error {
+	r, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	return c.ask(r, answer)
+}
+
+func (c *Client) post(ctx context.Context, path string, body, answer any) error {
+	r, err := c.request(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	return c.ask(r, answer)
+}
+
+// request makes a request with body as JSON, or without where it is nil.
+func (c *Client) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	var b io.Reader
+	if body != nil {
+		j, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		b = bytes.NewReader(j)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, b)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.o.Token != "" && c.o.URL != "" {
+		r.Header.Set("Authorization", "Bearer "+c.o.Token)
+	}
+	return r, nil
+}
+
+// ask sends a request and reads its whole answer.
+func (c *Client) ask(r *http.Request, answer any) error {
+	resp, err := c.send(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return c.lost(r.Context(), err)
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, answer); err != nil {
+		return fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	return nil
+}
+
+// send sends a request and returns the answer if its status is good, with its
+// body still to be read.
+func (c *Client) send(r *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return nil, c.lost(r.Context(), err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, c.lost(r.Context(), err)
+	}
+	var body api.ErrorBody
+	if json.Unmarshal(b, &body) != nil || body.Error.Code == "" {
+		return nil, fmt.Errorf("what answers there is no holdfast agent: status %s", resp.Status)
+	}
+	return nil, &body.Error
+}
+
+// lost says why an exchange with the agent broke.
+func (c *Client) lost(ctx context.Context, err error) error {
+	if cause := ctx.Err(); errors.Is(cause, context.Canceled) {
+		return cause
+	} else if cause != nil {
+		return holdfast.WithHint(fmt.Errorf("%w: no answer in time", ErrUnreachable), "give it longer with --timeout, or look at the agent's log")
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // without the method and our stand-in for a host
+	}
+	where := c.o.URL
+	if where == "" {
+		where = c.o.Socket
+	}
+	var tlsErr *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where),
+			"start it with `holdfast agent`, or name its socket with --socket")
+	case errors.Is(err, fs.ErrPermission):
+		return holdfast.WithHint(fmt.Errorf("%w: %s may not be opened", ErrUnreachable, where), "run this as root")
+	case errors.As(err, &tlsErr):
+		return fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return holdfast.WithHint(fmt.Errorf("%w: it ended before it had answered", ErrUnreachable), "look at the agent's log")
+	}
+	return fmt.Errorf("%w: %s: %s", ErrUnreachable, where, strings.TrimSpace(err.Error()))
+}

@@ -1,0 +1,157 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"holdfast"
+)
+
+// Code is the stable name of an error. Codes are only ever added.
+type Code string
+
+// The codes.
+const (
+	CodeBadRequest   Code = "bad_request"
+	CodeBadKey       Code = "bad_key"
+	CodeUnauthorized Code = "unauthorized" // token missing or wrong
+	CodeReadOnly     Code = "read_only"    // this listener has no token configured, so it changes nothing
+	CodeCrossOrigin  Code = "cross_origin" // a browser sent it from another site
+	CodeNotFound     Code = "not_found"
+	CodeBadMethod    Code = "method_not_allowed"
+	CodeTooLarge     Code = "too_large"
+	CodeBadMedia     Code = "unsupported_media_type"
+	CodeBadHost      Code = "bad_host" // the Host header names another machine
+	CodeInternal     Code = "internal"
+	CodeBootFailed   Code = "boot_failed"
+	CodeDraining     Code = "draining"
+	CodeBusy         Code = "busy"
+	CodeEngineDown   Code = "engine_down"
+	CodeStoreDown    Code = "store_down"
+	CodeNotReady     Code = "not_ready" // of /readyz
+	CodeCanceled     Code = "canceled"  // the agent is ending
+	CodeTimeout      Code = "timeout"
+)
+
+// Codes lists all codes.
+func Codes() []Code {
+	return []Code{CodeBadRequest, CodeBadKey, CodeUnauthorized, CodeReadOnly, CodeCrossOrigin,
+		CodeNotFound, CodeBadMethod, CodeTooLarge, CodeBadMedia, CodeBadHost, CodeInternal,
+		CodeBootFailed, CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeTimeout}
+}
+
+// Status is the HTTP status that goes with the code (RFC 9110, 15).
+func (c Code) Status() int {
+	switch c {
+	case CodeBadRequest, CodeBadKey:
+		return http.StatusBadRequest
+	case CodeUnauthorized:
+		return http.StatusUnauthorized
+	case CodeReadOnly, CodeCrossOrigin:
+		return http.StatusForbidden
+	case CodeNotFound:
+		return http.StatusNotFound
+	case CodeBadMethod:
+		return http.StatusMethodNotAllowed
+	case CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case CodeBadMedia:
+		return http.StatusUnsupportedMediaType
+	case CodeBadHost:
+		return http.StatusMisdirectedRequest
+	case CodeBootFailed:
+		return http.StatusBadGateway
+	case CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled:
+		return http.StatusServiceUnavailable
+	case CodeTimeout:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}
+
+// sentinel is the error that a caller in Go tests for, nil where there is none.
+func (c Code) sentinel() error {
+	switch c {
+	case CodeNotFound:
+		return holdfast.ErrNotFound
+	case CodeDraining:
+		return holdfast.ErrDraining
+	case CodeBusy:
+		return holdfast.ErrBusy
+	case CodeEngineDown:
+		return holdfast.ErrEngine
+	case CodeStoreDown:
+		return holdfast.ErrStore
+	case CodeCanceled:
+		return context.Canceled
+	case CodeTimeout:
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Error is an error on the wire. On the client's side it is an error for which
+// errors.Is finds the root package's sentinel that the server's error wrapped.
+type Error struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	Advice  string `json:"hint,omitempty"` // what to do about it
+	Log     string `json:"log,omitempty"`  // the container's last lines, with boot_failed
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Hint says what to do about it.
+func (e *Error) Hint() string { return e.Advice }
+
+// Unwrap returns the sentinel that the code stands for, or nil.
+func (e *Error) Unwrap() error { return e.Code.sentinel() }
+
+// ErrorBody is the body of every answer that is an error.
+type ErrorBody struct {
+	Error Error `json:"error"`
+}
+
+// toError puts any error into its wire form.
+func toError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	e = &Error{Code: codeOf(err), Message: err.Error(), Advice: holdfast.HintOf(err)}
+	var boot *holdfast.BootError
+	if errors.As(err, &boot) {
+		e.Log = boot.Log
+	}
+	return e
+}
+
+// codeOf finds the code for an error. An engine or a store that does not answer
+// comes before the boot that failed for it: it is what has to be mended.
+func codeOf(err error) Code {
+	for _, c := range []Code{CodeEngineDown, CodeStoreDown, CodeDraining, CodeBusy} {
+		if errors.Is(err, c.sentinel()) {
+			return c
+		}
+	}
+	var (
+		key  *holdfast.KeyError
+		boot *holdfast.BootError
+		size *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &key):
+		return CodeBadKey
+	case errors.As(err, &boot):
+		return CodeBootFailed
+	case errors.As(err, &size):
+		return CodeTooLarge
+	}
+	for _, c := range []Code{CodeNotFound, CodeTimeout, CodeCanceled} {
+		if errors.Is(err, c.sentinel()) {
+			return c
+		}
+	}
+	return CodeInternal
+}

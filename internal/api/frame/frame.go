@@ -1,0 +1,122 @@
+// Package frame is the stream that an exec speaks once its HTTP/1.1 connection
+// was upgraded (RFC 9110, 7.8) to Protocol: frames of a kind in one byte, a
+// length in four bytes, big-endian, and so many bytes of payload, at most
+// MaxPayload.
+//
+//	to the server:  Stdin (empty: end of input), Resize (JSON of api.Size)
+//	to the client:  Stdout, Stderr, Ping (empty), Exit (JSON of api.ExecExit)
+//
+// Exit is the last frame. The server sends a Ping now and then so that it
+// learns of a client that is gone while nothing is said. How much is under way
+// is bounded by the connection: who does not read stops the other side.
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Protocol is the token of the Upgrade header.
+const Protocol = "holdfast-exec/1"
+
+// MaxPayload is the most bytes in one frame.
+const MaxPayload = 32 << 10
+
+// Kind says what a frame carries.
+type Kind byte
+
+// The kinds.
+const (
+	Stdin  Kind = 0
+	Stdout Kind = 1
+	Stderr Kind = 2
+	Resize Kind = 3
+	Exit   Kind = 4
+	Ping   Kind = 5
+)
+
+const headerLen = 5
+
+// Conn reads and writes frames.
+type Conn struct {
+	r  io.Reader
+	in []byte
+
+	mu  sync.Mutex // guards w and out
+	w   io.Writer
+	out []byte
+}
+
+// NewConn makes a Conn that reads from r and writes to w.
+func NewConn(r io.Reader, w io.Writer) *Conn {
+	return &Conn{r: r, w: w, in: make([]byte, MaxPayload), out: make([]byte, headerLen+MaxPayload)}
+}
+
+// Read returns the next frame. The payload is good until the next Read. The
+// error is io.EOF only between frames. One goroutine may read at a time.
+func (c *Conn) Read() (Kind, []byte, error) {
+	var h [headerLen]byte
+	if _, err := io.ReadFull(c.r, h[:1]); err != nil {
+		return 0, nil, err
+	}
+	if _, err := io.ReadFull(c.r, h[1:]); err != nil {
+		return 0, nil, unexpected(err)
+	}
+	k, n := Kind(h[0]), binary.BigEndian.Uint32(h[1:])
+	if k > Ping {
+		return 0, nil, fmt.Errorf("frame of unknown kind %d", k)
+	}
+	if n > MaxPayload {
+		return 0, nil, fmt.Errorf("frame of %d bytes, at most %d are allowed", n, MaxPayload)
+	}
+	if _, err := io.ReadFull(c.r, c.in[:n]); err != nil {
+		return 0, nil, unexpected(err)
+	}
+	return k, c.in[:n], nil
+}
+
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Write sends p as one frame, or as several where it is longer than MaxPayload.
+// An empty p is a frame too. Any goroutine may call it.
+func (c *Conn) Write(k Kind, p []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		n := min(len(p), MaxPayload)
+		c.out[0] = byte(k)
+		binary.BigEndian.PutUint32(c.out[1:], uint32(n))
+		copy(c.out[headerLen:], p[:n])
+		if _, err := c.w.Write(c.out[:headerLen+n]); err != nil {
+			return err
+		}
+		if p = p[n:]; len(p) == 0 {
+			return nil
+		}
+	}
+}
+
+// Writer returns a writer that sends what it is given as frames of kind k.
+func (c *Conn) Writer(k Kind) io.Writer { return writer{c, k} }
+
+type writer struct {
+	c *Conn
+	k Kind
+}
+
+func (w writer) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := w.c.Write(w.k, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

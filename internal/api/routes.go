@@ -1,0 +1,84 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"holdfast"
+)
+
+// route is one line of the table that the server and the OpenAPI document are
+// both made from.
+type route struct {
+	method, path string
+	id, summary  string
+	access       access
+	limit        time.Duration // for the whole request; 0 is none, for streams
+	query        []param
+	request      any // zero value of the body's type; nil: no body
+	answer       any // zero value of the answer's type, or of one line of it; nil: none
+	media        string
+	status       int
+	handle       func(*server, http.ResponseWriter, *http.Request) error
+}
+
+// param is a query parameter.
+type param struct {
+	name, summary string
+	zero          any // false or 0
+}
+
+// Media types.
+const (
+	mediaJSON   = "application/json"
+	mediaNDJSON = "application/x-ndjson"
+	mediaText   = "text/plain; charset=utf-8"
+)
+
+// Time limits of requests. A start is bounded by its template's readiness limit
+// first; this one is for when that fails.
+const (
+	limitAsk   = 10 * time.Second
+	limitStop  = time.Minute
+	limitStart = 10 * time.Minute
+)
+
+// routes lists everything that the API answers.
+func routes() []route {
+	return []route{
+		{method: "GET", path: "/v1/version", id: "version", summary: "Which build answers.",
+			access: reader, limit: limitAsk, answer: Version{}, handle: (*server).version},
+		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
+			access: reader, limit: limitAsk, answer: Sessions{}, handle: (*server).sessions},
+		{method: "GET", path: "/v1/sessions/{key}", id: "getSession", summary: "One session.",
+			access: reader, limit: limitAsk, answer: Session{}, handle: (*server).session},
+		{method: "POST", path: "/v1/sessions/{key}/start", id: "startSession", summary: "Start a session; answers when it is ready.",
+			access: admin, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: (*server).start},
+		{method: "POST", path: "/v1/sessions/{key}/stop", id: "stopSession", summary: "Kill a session's container; answers when it is seen dead.",
+			access: admin, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
+		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
+			access: admin, media: mediaText, query: []param{
+				{"tail", "last lines to begin with; below 0 is all", 0},
+				{"follow", "go on with what the container says from now on", false},
+				{"timestamps", "begin each line with its time", false},
+			}, handle: (*server).logs},
+		{method: "POST", path: "/v1/sessions/{key}/exec", id: "execSession", summary: "Run a command in the container, over an upgrade to holdfast-exec/1.",
+			access: admin, request: ExecRequest{}, status: http.StatusSwitchingProtocols, handle: (*server).exec},
+		{method: "GET", path: "/v1/nodes", id: "listNodes", summary: "All nodes that are up, by id.",
+			access: reader, limit: limitAsk, answer: Nodes{}, handle: (*server).nodes},
+		{method: "POST", path: "/v1/node/drain", id: "drainNode", summary: "Hand over everything this node owns; one line for each step, then one with the report. Goes on when the caller leaves.",
+			access: admin, request: DrainRequest{}, answer: DrainEvent{}, media: mediaNDJSON, handle: (*server).drain},
+		{method: "POST", path: "/v1/node/uncordon", id: "uncordonNode", summary: "Take sessions again after a drain.",
+			access: admin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).uncordon},
+		{method: "POST", path: "/v1/agent/stop", id: "stopAgent", summary: "Make the agent end; answers before it does.",
+			access: admin, limit: limitAsk, request: StopAgentRequest{}, status: http.StatusNoContent, handle: (*server).stopAgent},
+		{method: "GET", path: "/v1/openapi.json", id: "openapi", summary: "This document.",
+			access: reader, limit: limitAsk, answer: map[string]any{}, handle: (*server).openapi},
+		{method: "GET", path: "/healthz", id: "healthz", summary: "The agent answers.",
+			access: anyone, limit: limitAsk, answer: Health{}, handle: (*server).healthz},
+		{method: "GET", path: "/readyz", id: "readyz", summary: "The agent can serve sessions.",
+			access: anyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
+		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
+			access: reader, limit: limitAsk, media: mediaText, handle: (*server).metrics},
+	}
+}

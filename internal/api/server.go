@@ -1,0 +1,190 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Options says who is let in on a listener. The zero value is the careful one:
+// read-only, and only under a loopback name.
+type Options struct {
+	// Admin is for a listener that vouches for its callers, the root-only
+	// unix socket: every route, no token.
+	Admin bool
+	// Token, where set, opens every route to who sends it as a bearer
+	// token, and closes all but the probes to who does not.
+	Token string
+	// Hosts are the names, beside loopback, that the Host header may carry
+	// where there is no token.
+	Hosts []string
+	// Metrics answers /metrics; nil: not found.
+	Metrics http.Handler
+	// Log gets a line for every request that may change something; nil: none.
+	Log *slog.Logger
+}
+
+// Bounds of what a caller can make the agent hold.
+const (
+	maxBody    = 64 << 10
+	bodyLimit  = 10 * time.Second // to send a body
+	maxStreams = 128              // logs and execs open at once
+	retryAfter = "2"              // seconds, with 503
+)
+
+type server struct {
+	b       Backend
+	guard   guard
+	doc     []byte
+	prom    http.Handler
+	log     *slog.Logger
+	streams chan struct{} // a token for each open stream
+}
+
+// New makes the handler for one listener.
+func New(b Backend, o Options) http.Handler {
+	s := &server{b: b, guard: newGuard(o), prom: o.Metrics, log: o.Log, streams: make(chan struct{}, maxStreams)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	table := routes()
+	s.doc = document(table)
+	mux := http.NewServeMux()
+	allowed := map[string][]string{}
+	for _, rt := range table {
+		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
+		allowed[rt.path] = append(allowed[rt.path], rt.method)
+	}
+	for path, methods := range allowed {
+		allow := strings.Join(methods, ", ")
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { s.badMethod(w, r, allow) })
+	}
+	mux.HandleFunc("/", s.noRoute)
+	// A browser may not be made to call us by another site's page.
+	cross := http.NewCrossOriginProtection()
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, &Error{Code: CodeCrossOrigin, Message: "the request comes from another site's page"})
+	}))
+	return cross.Handler(mux)
+}
+
+// serve answers one request of a known route.
+func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
+	h := w.Header()
+	// What a session logs is nobody's to trust: never let a browser run it.
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cache-Control", "no-store")
+	begin := time.Now()
+	err := s.guard.check(r, rt.access)
+	if err == nil {
+		err = s.handle(w, r, rt)
+	}
+	if err != nil {
+		writeError(w, err)
+	}
+	if rt.access == admin {
+		s.log.Info("api request", "route", rt.id, "path", r.URL.Path, "from", r.RemoteAddr, "took", time.Since(begin), "err", err)
+	}
+}
+
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
+	rc := http.NewResponseController(w)
+	if rt.limit == 0 {
+		_ = rc.SetWriteDeadline(time.Time{})
+		return rt.handle(s, w, r)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), rt.limit)
+	defer cancel()
+	// Without a deadline a caller who does not read would keep the handler.
+	deadline(rc.SetWriteDeadline, rt.limit+bodyLimit)
+	return rt.handle(s, w, r.WithContext(ctx))
+}
+
+// deadline sets a connection's deadline. A writer that has none, as in tests,
+// does without.
+func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
+
+func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
+	if err := s.guard.check(r, reader); err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Allow", allow)
+	writeError(w, &Error{Code: CodeBadMethod, Message: r.Method + " is not for " + r.URL.Path, Advice: "use " + allow})
+}
+
+func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
+	if err := s.guard.check(r, reader); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeError(w, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: "/v1/openapi.json lists all routes"})
+}
+
+// decode reads a JSON body into v. No body leaves v as it is.
+func decode(w http.ResponseWriter, r *http.Request, v any) error {
+	rc := http.NewResponseController(w)
+	deadline(rc.SetReadDeadline, bodyLimit)
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		var size *http.MaxBytesError
+		if errors.As(err, &size) {
+			return err
+		}
+		return &Error{Code: CodeBadRequest, Message: "reading the body: " + err.Error()}
+	}
+	_ = rc.SetReadDeadline(time.Time{})
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil
+	}
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != mediaJSON {
+		return &Error{Code: CodeBadMedia, Message: "the body is not declared as JSON", Advice: "send Content-Type: " + mediaJSON}
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return &Error{Code: CodeBadRequest, Message: "the body: " + strings.TrimPrefix(err.Error(), "json: ")}
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return &Error{Code: CodeBadRequest, Message: "the body: there is more after the JSON value"}
+	}
+	return nil
+}
+
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", mediaJSON)
+	_, _ = w.Write(append(b, '\n')) // a caller that is gone needs no answer
+	return nil
+}
+
+// writeError answers with err. It must be the first thing written.
+func writeError(w http.ResponseWriter, err error) {
+	e := toError(err)
+	h := w.Header()
+	switch e.Code.Status() {
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", retryAfter)
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	b, err := json.Marshal(ErrorBody{*e})
+	if err != nil { // strings only: cannot be
+		b = nil
+	}
+	h.Set("Content-Type", mediaJSON)
+	w.WriteHeader(e.Code.Status())
+	_, _ = w.Write(append(b, '\n'))
+}

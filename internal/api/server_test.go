@@ -1,0 +1,202 @@
+package api_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/api/apitest"
+)
+
+// codeOf reads the code of an error reply, and holds its status against it.
+func codeOf(t *testing.T, r reply) api.Code {
+	t.Helper()
+	var body api.ErrorBody
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		t.Fatalf("status %d, body %q: %v", r.status, r.body, err)
+	}
+	if body.Error.Code.Status() != r.status {
+		t.Errorf("code %s came with status %d", body.Error.Code, r.status)
+	}
+	return body.Error.Code
+}
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	b := &apitest.Backend{}
+	s := serve(t, b, api.Options{Admin: true})
+	upgrade := []string{"Connection: Upgrade", "Upgrade: holdfast-exec/1"}
+	for _, tt := range []struct {
+		name, method, path, body string
+		headers                  []string
+		want                     api.Code
+	}{
+		{"unknown path", "GET", "/v1/nothing", "", nil, api.CodeNotFound},
+		{"state change by GET", "GET", "/v1/sessions/alice/start", "", nil, api.CodeBadMethod},
+		{"drain by GET", "GET", "/v1/node/drain", "", nil, api.CodeBadMethod},
+		{"delete", "DELETE", "/v1/sessions/alice", "", nil, api.CodeBadMethod},
+		{"bad key", "GET", "/v1/sessions/Alice", "", nil, api.CodeBadKey},
+		{"key with a slash", "GET", "/v1/sessions/a%2Fb", "", nil, api.CodeBadKey},
+		{"bad key to start", "POST", "/v1/sessions/-a/start", "", nil, api.CodeBadKey},
+		{"no such session", "GET", "/v1/sessions/alice", "", nil, api.CodeNotFound},
+		{"unknown field", "POST", "/v1/sessions/alice/start", `{"tempalte":"x"}`, nil, api.CodeBadRequest},
+		{"wrong type", "POST", "/v1/sessions/alice/start", `{"template":7}`, nil, api.CodeBadRequest},
+		{"two values", "POST", "/v1/sessions/alice/start", `{} {}`, nil, api.CodeBadRequest},
+		{"no JSON", "POST", "/v1/sessions/alice/start", `template=x`, nil, api.CodeBadRequest},
+		{"form", "POST", "/v1/sessions/alice/start", `{}`, []string{"Content-Type: application/x-www-form-urlencoded"}, api.CodeBadMedia},
+		{"text", "POST", "/v1/sessions/alice/start", `{}`, []string{"Content-Type: text/plain"}, api.CodeBadMedia},
+		{"field where none is known", "POST", "/v1/node/uncordon", `{"now":true}`, nil, api.CodeBadRequest},
+		{"too large", "POST", "/v1/sessions/alice/start", `{"template":"` + strings.Repeat("x", api.MaxBody) + `"}`, nil, api.CodeTooLarge},
+		{"another site", "POST", "/v1/sessions/alice/start", `{}`, []string{"Sec-Fetch-Site: cross-site"}, api.CodeCrossOrigin},
+		{"another origin", "POST", "/v1/sessions/alice/start", `{}`, []string{"Origin: https://example.com"}, api.CodeCrossOrigin},
+		{"unknown parameter", "GET", "/v1/sessions?state=ready", "", nil, api.CodeBadRequest},
+		{"bad tail", "GET", "/v1/sessions/alice/logs?tail=all", "", nil, api.CodeBadRequest},
+		{"bad follow", "GET", "/v1/sessions/alice/logs?follow=maybe", "", nil, api.CodeBadRequest},
+		{"budget below 0", "POST", "/v1/node/drain", `{"budget_ms":-1}`, nil, api.CodeBadRequest},
+		{"budget too long", "POST", "/v1/node/drain", `{"budget_ms":1e9}`, nil, api.CodeBadRequest},
+		{"exec of nothing", "POST", "/v1/sessions/alice/exec", `{"command":[]}`, upgrade, api.CodeBadRequest},
+		{"exec without upgrade", "POST", "/v1/sessions/alice/exec", `{"command":["ls"]}`, nil, api.CodeBadRequest},
+		{"no metrics here", "GET", "/metrics", "", nil, api.CodeNotFound},
+	} {
+		r := call(t, s, tt.method, tt.path, tt.body, tt.headers...)
+		if got := codeOf(t, r); got != tt.want {
+			t.Errorf("%s: code %s, want %s: %s", tt.name, got, tt.want, r.body)
+		}
+	}
+	if have, err := b.Sessions(t.Context()); len(have) > 0 || err != nil {
+		t.Errorf("a refused request started %v (%v)", have, err)
+	}
+	nodes, err := b.Nodes(t.Context())
+	if err != nil || nodes[0].Draining {
+		t.Errorf("a refused request drained the node (%v)", err)
+	}
+}
+
+// Who may do what: the same calls at listeners with different options.
+func TestAccess(t *testing.T) {
+	const secret = "a-token-of-some-length"
+	calls := []struct{ method, path, body string }{
+		{"GET", "/v1/sessions", ""},
+		{"GET", "/metrics", ""},
+		{"GET", "/v1/openapi.json", ""},
+		{"GET", "/nowhere", ""},
+		{"PUT", "/v1/sessions", ""},
+		{"GET", "/v1/sessions/alice/logs", ""},
+		{"POST", "/v1/sessions/alice/exec", `{"command":["echo"]}`},
+		{"POST", "/v1/sessions/alice/start", ""},
+		{"POST", "/v1/sessions/alice/stop", ""},
+		{"POST", "/v1/node/drain", ""},
+		{"POST", "/v1/node/uncordon", ""},
+		{"POST", "/v1/agent/stop", ""},
+		{"GET", "/healthz", ""},
+		{"GET", "/readyz", ""},
+	}
+	const reads, probes = 5, 12 // the first calls, and where the probes begin
+	loopback := "Host: 127.0.0.1:7071"
+	// let: the request got past the guard, whatever came of it then.
+	let := func(i int) api.Code { return "" }
+	only := func(c api.Code) func(int) api.Code {
+		return func(i int) api.Code {
+			if i >= probes {
+				return ""
+			}
+			return c
+		}
+	}
+	readOnly := func(i int) api.Code {
+		if i < reads || i >= probes {
+			return ""
+		}
+		return api.CodeReadOnly
+	}
+	for _, tt := range []struct {
+		name    string
+		o       api.Options
+		headers []string
+		want    func(int) api.Code
+	}{
+		{"unix socket", api.Options{Admin: true}, []string{"Host: agent"}, let},
+		{"no token", api.Options{}, []string{loopback}, readOnly},
+		{"no token, localhost", api.Options{}, []string{"Host: localhost"}, readOnly},
+		{"no token, IPv6", api.Options{}, []string{"Host: [::1]:7071"}, readOnly},
+		{"no token, own name", api.Options{Hosts: []string{"box.lan"}}, []string{"Host: BOX.lan:7071"}, readOnly},
+		{"no token, another token sent", api.Options{}, []string{loopback, "Authorization: Bearer " + secret}, readOnly},
+		{"rebound name", api.Options{}, []string{"Host: evil.example:7071"}, only(api.CodeBadHost)},
+		{"rebound name like loopback", api.Options{}, []string{"Host: 127.0.0.1.evil.example"}, only(api.CodeBadHost)},
+		{"other address", api.Options{}, []string{"Host: 192.0.2.1:7071"}, only(api.CodeBadHost)},
+		{"token", api.Options{Token: secret}, []string{"Host: box.example", "Authorization: Bearer " + secret}, let},
+		{"token, none sent", api.Options{Token: secret}, []string{loopback}, only(api.CodeUnauthorized)},
+		{"token, wrong", api.Options{Token: secret}, []string{loopback, "Authorization: Bearer " + secret + "x"}, only(api.CodeUnauthorized)},
+		{"token, empty", api.Options{Token: secret}, []string{loopback, "Authorization: Bearer "}, only(api.CodeUnauthorized)},
+		{"token as basic", api.Options{Token: secret}, []string{loopback, "Authorization: Basic " + secret}, only(api.CodeUnauthorized)},
+	} {
+		tt.o.Metrics = http.NotFoundHandler()
+		s := serve(t, &apitest.Backend{}, tt.o)
+		for i, c := range calls {
+			r := call(t, s, c.method, c.path, c.body, tt.headers...)
+			got := api.Code("")
+			switch r.status {
+			case http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest:
+				got = codeOf(t, r)
+			}
+			if want := tt.want(i); got != want {
+				t.Errorf("%s: %s %s: code %q, want %q: %d %s", tt.name, c.method, c.path, got, want, r.status, r.body)
+			}
+		}
+	}
+}
+
+func TestErrorsOnTheWire(t *testing.T) {
+	boot := &holdfast.BootError{Key: "a", Phase: "create", Err: errors.New("no such image"), Log: "last words"}
+	_, badKey := holdfast.ParseSessionKey("A")
+	for _, tt := range []struct {
+		err  error
+		want api.Code
+		is   error
+	}{
+		{fmt.Errorf("x: %w", holdfast.ErrNotFound), api.CodeNotFound, holdfast.ErrNotFound},
+		{fmt.Errorf("x: %w", holdfast.ErrDraining), api.CodeDraining, holdfast.ErrDraining},
+		{fmt.Errorf("x: %w", holdfast.ErrBusy), api.CodeBusy, holdfast.ErrBusy},
+		{fmt.Errorf("x: %w", holdfast.ErrEngine), api.CodeEngineDown, holdfast.ErrEngine},
+		{fmt.Errorf("x: %w", holdfast.ErrStore), api.CodeStoreDown, holdfast.ErrStore},
+		{boot, api.CodeBootFailed, nil},
+		{fmt.Errorf("x: %w", holdfast.WithHint(boot, "do this")), api.CodeBootFailed, nil},
+		{&holdfast.BootError{Key: "a", Phase: "start", Err: holdfast.ErrEngine}, api.CodeEngineDown, holdfast.ErrEngine},
+		{badKey, api.CodeBadKey, nil},
+		{errors.New("anything"), api.CodeInternal, nil},
+	} {
+		got := api.ToError(tt.err)
+		if got.Code != tt.want {
+			t.Errorf("%v has code %s, want %s", tt.err, got.Code, tt.want)
+		}
+		if got.Message != tt.err.Error() || got.Hint() != holdfast.HintOf(tt.err) {
+			t.Errorf("%v became %q, hint %q", tt.err, got.Message, got.Hint())
+		}
+		if tt.is != nil && !errors.Is(got, tt.is) {
+			t.Errorf("%v is not %v any more", got, tt.is)
+		}
+	}
+	if got := api.ToError(boot); got.Log != "last words" {
+		t.Errorf("log is %q", got.Log)
+	}
+	for _, c := range api.Codes() {
+		if c.Status() == http.StatusInternalServerError && c != api.CodeInternal {
+			t.Errorf("%s has no status", c)
+		}
+	}
+}
+
+func TestUnreadyIsNotHealth(t *testing.T) {
+	s := serve(t, &apitest.Backend{Fault: errors.New("embedded store is starting")}, api.Options{})
+	if r := call(t, s, "GET", "/healthz", ""); r.status != http.StatusOK {
+		t.Errorf("healthz: %d", r.status)
+	}
+	r := call(t, s, "GET", "/readyz", "")
+	if got := codeOf(t, r); got != api.CodeNotReady || r.header.Get("Retry-After") == "" {
+		t.Errorf("readyz: %s, headers %v", got, r.header)
+	}
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"io"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"holdfast"
+)
+
+// Version says which build answers, and where.
+type Version struct {
+	Version string          `json:"version"` // v1.2.3, or what the build's tree was
+	Commit  string          `json:"commit,omitempty"`
+	Go      string          `json:"go"`
+	OS      string          `json:"os"`
+	Arch    string          `json:"arch"`
+	Node    holdfast.NodeID `json:"node,omitempty"` // of an agent only
+	PID     int             `json:"pid,omitempty"`  // of an agent only
+}
+
+// BuildVersion is the version of this very binary, without Node and PID.
+func BuildVersion() Version {
+	v := Version{Version: "unknown", Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Commit = s.Value
+		}
+	}
+	return v
+}
+
+// Session is a session's record, and what only its own node knows of it.
+type Session struct {
+	holdfast.Owner
+	Connections int       `json:"connections"`          // open through the gateway
+	IdleSince   time.Time `json:"idle_since,omitzero"`  // set while Connections is 0
+	LastError   string    `json:"last_error,omitempty"` // of the last boot that failed or container that died
+}
+
+// Sessions is the answer to a list of sessions.
+type Sessions struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// Nodes is the answer to a list of nodes.
+type Nodes struct {
+	Nodes []holdfast.Node `json:"nodes"`
+}
+
+// Health is the answer of the probes when all is well.
+type Health struct {
+	Status string `json:"status"` // ok
+}
+
+// Empty is a request without fields.
+type Empty struct{}
+
+// StartRequest asks for a session to be started.
+type StartRequest struct {
+	// Template names what to start; "" leaves the choice to the agent.
+	Template string `json:"template,omitempty"`
+}
+
+// DrainRequest asks a node to hand over everything it owns.
+type DrainRequest struct {
+	// Budget is how long the drain may take, up to MaxDrainBudget; 0 is the
+	// agent's default.
+	Budget holdfast.Millis `json:"budget_ms,omitempty"`
+	// Quiet says whether the engine is stopped while containers die; absent
+	// is the agent's default.
+	Quiet *bool `json:"quiet,omitempty"`
+	// EngineAll takes every container of the engine, also those that
+	// Holdfast did not start.
+	EngineAll bool `json:"engine_all,omitempty"`
+}
+
+// MaxDrainBudget is the longest drain that can be asked for.
+const MaxDrainBudget = time.Hour
+
+// DrainEvent is one line of a drain's answer: a step as it ends, and last of
+// all the report. Error stands where the drain could not be done; a Report
+// beside it says how far it came.
+type DrainEvent struct {
+	Step   *holdfast.Step        `json:"step,omitempty"`
+	Report *holdfast.DrainReport `json:"report,omitempty"`
+	Error  *Error                `json:"error,omitempty"`
+}
+
+// StopAgentRequest asks the agent to end.
+type StopAgentRequest struct {
+	// Keep leaves the containers to the next agent.
+	Keep bool `json:"keep,omitempty"`
+}
+
+// LogOptions selects log lines.
+type LogOptions struct {
+	Tail       int // last n lines; below 0 is all
+	Follow     bool
+	Timestamps bool
+}
+
+// Exec is a command to run in a session's container.
+type Exec struct {
+	Command []string
+	TTY     bool
+	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
+	// Stdout.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize delivers the terminal's size, the first before the command
+	// starts. May be nil; is never closed.
+	Resize <-chan Size
+}
+
+// Size is a terminal's size in characters.
+type Size struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// ExecRequest opens an exec stream; see package frame for what follows it.
+type ExecRequest struct {
+	Command []string `json:"command"` // not empty
+	TTY     bool     `json:"tty,omitempty"`
+	Stdin   bool     `json:"stdin,omitempty"` // stdin frames will come
+	Size    *Size    `json:"size,omitempty"`  // of the terminal at first
+}
+
+// ExecExit is the payload of the last frame of an exec stream.
+type ExecExit struct {
+	ExitCode int    `json:"exit_code"`
+	Error    *Error `json:"error,omitempty"` // the command could not be run
+}
