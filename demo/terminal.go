@@ -21,7 +21,7 @@ const (
 	maxMessage   = 64 << 10         // bytes in one message from a browser
 	pingInterval = 30 * time.Second // finds browsers that went without a word
 	netTimeout   = 20 * time.Second // to write a message, or to answer a ping
-	typeTimeout  = 5 * time.Second  // for the shell's side to take what was typed
+	typeTimeout  = 2 * time.Second  // for the shell's side to take what was typed
 )
 
 // status is what the page's header shows.
