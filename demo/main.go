@@ -1,0 +1,108 @@
+// Command holdfast-demo is the server inside the demo's containers: a page with
+// a terminal, and a shell in this container for everyone who opens it. It is
+// what a session's server has to be and no more: it listens on one port, works
+// below any path prefix, answers /healthz, and lets its browsers reconnect.
+//
+// It is made to be a container's first process, and so collects the orphans
+// that shells leave behind.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	addr := flag.String("addr", ":8080", "address to listen on")
+	flag.Parse()
+	if err := run(ctx, *addr, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx is done and every shell has ended.
+func run(ctx context.Context, addr string, log *slog.Logger) error {
+	// Orphans come to the first process of a pid namespace by themselves; to
+	// any other only if it asks (prctl(2)), as under --pid=host or an engine's
+	// own init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the reaper of orphans: %w", err)
+	}
+	reaper := newReaper()
+	go reaper.run()
+
+	id, err := whoami()
+	if err != nil {
+		return err
+	}
+	s := newServer(id, reaper, log)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	log.Info("ready", "addr", l.Addr().String(), "session", id.Session, "epoch", id.Epoch)
+	return serve(ctx, l, s)
+}
+
+// serve answers on l until ctx is done, then closes every terminal and waits
+// for its shell.
+func serve(ctx context.Context, l net.Listener, s *server) error {
+	h := &http.Server{
+		Handler:           s.handler(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- h.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := h.Shutdown(grace); err != nil {
+		return fmt.Errorf("stop serving: %w", err)
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	s.terminals.Wait()
+	return nil
+}
+
+// identity is what the page shows of the session it is in.
+type identity struct {
+	Session string `json:"session"` // its key
+	Epoch   string `json:"epoch"`   // of the claim that this container serves
+	Host    string `json:"host"`    // the container's host name
+}
+
+// whoami reads what the agent told this container.
+func whoami() (identity, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return identity{}, fmt.Errorf("read the host name: %w", err)
+	}
+	return identity{
+		Session: cmp.Or(os.Getenv("HOLDFAST_SESSION"), "none"),
+		Epoch:   cmp.Or(os.Getenv("HOLDFAST_EPOCH"), "none"),
+		Host:    host,
+	}, nil
+}

@@ -1,0 +1,87 @@
+// Package browser drives Debian's Chromium from tests: open a page, type, wait
+// for text, look at the console, take a picture. A browser that is missing
+// fails the test; nothing is skipped.
+package browser
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// patience bounds every single step against hanging. It is no measurement.
+const patience = 8 * time.Second
+
+// Browser is one running Chromium with a profile of its own.
+type Browser struct {
+	ctx context.Context
+}
+
+// Start runs a Chromium until the test ends. Its profile is new and is deleted
+// with it.
+func Start(t testing.TB) *Browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatalf("find Chromium: %v (Debian's package chromium; make test installs it)", err)
+	}
+	// Without UserDataDir the allocator makes a fresh one and removes it.
+	alloc, stop := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path),
+		chromedp.Headless,
+		chromedp.NoSandbox, // root cannot have one
+		chromedp.DisableGPU,
+		chromedp.NoFirstRun,
+		chromedp.NoDefaultBrowserCheck,
+		chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true),
+		chromedp.Flag("disable-dev-shm-usage", true), // it is small in containers
+		chromedp.WindowSize(1100, 700),
+	)
+	t.Cleanup(stop)
+	ctx, cancel := chromedp.NewContext(alloc)
+	t.Cleanup(cancel)
+	// The browser lives as long as the context of the first run, so that one
+	// has no deadline.
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("start Chromium: %v", err)
+	}
+	return &Browser{ctx: ctx}
+}
+
+// Open loads a URL in a new tab, which is closed when the test ends.
+func (b *Browser) Open(t testing.TB, url string) *Page {
+	t.Helper()
+	p := b.Blank(t)
+	p.Go(t, url)
+	return p
+}
+
+// Blank opens an empty tab, for what has to be set before a page loads.
+func (b *Browser) Blank(t testing.TB) *Page {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	p := &Page{ctx: ctx, read: make(chan struct{})}
+	messages := chromedp.Console(ctx) // subscribes now; opens the tab
+	go func() {
+		defer close(p.read)
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.console = append(p.console, m.String())
+			p.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.read
+	})
+	return p
+}

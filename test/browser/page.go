@@ -1,0 +1,169 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unicode"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// Page is one tab. Every method fails the test if it cannot do its job. The
+// methods are for the test's goroutine.
+type Page struct {
+	ctx     context.Context
+	read    chan struct{} // closed when the console is read to its end
+	mu      sync.Mutex
+	console []string
+}
+
+// Go loads a URL and waits for its load event.
+func (p *Page) Go(t testing.TB, url string) {
+	t.Helper()
+	p.do(t, "load "+url, chromedp.Navigate(url))
+}
+
+// Type presses the keys of text one by one, wherever the focus is. "\r" is
+// Enter; keys without a character are in package chromedp/kb.
+func (p *Page) Type(t testing.TB, text string) {
+	t.Helper()
+	p.do(t, fmt.Sprintf("type %q", text), func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+		for _, r := range text {
+			if err := press(ctx, target, r); err != nil {
+				return chromedp.Void{}, err
+			}
+		}
+		return chromedp.Void{}, nil
+	})
+}
+
+// press sends one key as a keyboard does: the character belongs to the key
+// going down, so that a page that handles that event gets no second one.
+// chromedp.KeyEvent sends it apart, and terminals see every key twice.
+func press(ctx context.Context, target *chromedp.Target, r rune) error {
+	for _, e := range kb.Encode(r) {
+		switch {
+		case e.Type == kb.KeyChar:
+			continue
+		case e.Type == kb.KeyDown && (unicode.IsPrint(r) || r == '\r'):
+			e.Text = string(r)
+			e.UnmodifiedText = string(r)
+		}
+		if _, err := cdp.Call(ctx, target, input.DispatchKeyEvent, *e); err != nil {
+			return fmt.Errorf("press %q: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// Click clicks the middle of the first visible element that matches.
+func (p *Page) Click(t testing.TB, selector string) {
+	t.Helper()
+	p.do(t, "click "+selector, chromedp.Click(chromedp.CSS(selector)))
+}
+
+// WaitText waits until the text of the first element that matches contains
+// want, as it is visible. A no-break space, as terminals draw blanks, counts as a space.
+func (p *Page) WaitText(t testing.TB, selector, want string) {
+	t.Helper()
+	p.Wait(t, fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").replaceAll("\u00a0", " ").includes(%q)`, selector, want))
+}
+
+// Wait waits until a JavaScript expression is true.
+func (p *Page) Wait(t testing.TB, expression string) {
+	t.Helper()
+	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(patience)))
+	if err != nil {
+		t.Fatalf("wait for %s: %v\nthe page says:\n%s\nthe console says: %q", expression, err, p.Text(t, "body"), p.Console())
+	}
+}
+
+// Text returns the visible text of the first element that matches, "" without one.
+func (p *Page) Text(t testing.TB, selector string) string {
+	t.Helper()
+	return Eval[string](t, p, fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").replaceAll("\u00a0", " ").trim()`, selector))
+}
+
+// Eval returns the value of a JavaScript expression.
+func Eval[T any](t testing.TB, p *Page, expression string) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		t.Fatalf("evaluate %s: %v", expression, err)
+	}
+	return v
+}
+
+// Console returns what the page and the browser have written to the console so
+// far: messages, exceptions, failed requests, breaches of the content policy.
+func (p *Page) Console() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.console)
+}
+
+// Clean fails the test if anything is in the console.
+func (p *Page) Clean(t testing.TB) {
+	t.Helper()
+	if c := p.Console(); len(c) > 0 {
+		t.Errorf("the console is not empty:\n%s", strings.Join(c, "\n"))
+	}
+}
+
+// Scheme sets what the page is told of the user's taste: light or dark.
+func (p *Page) Scheme(t testing.TB, scheme string) {
+	t.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	if err != nil {
+		t.Fatalf("prefer %s: %v", scheme, err)
+	}
+}
+
+// Size makes the window width × height CSS pixels.
+func (p *Page) Size(t testing.TB, width, height int) {
+	t.Helper()
+	p.do(t, "resize", chromedp.EmulateViewport(int64(width), int64(height)))
+}
+
+// Phone makes the window a telephone's: small, upright, with a touch screen.
+func (p *Page) Phone(t testing.TB) {
+	t.Helper()
+	p.do(t, "become a phone", chromedp.EmulateViewport(390, 780,
+		chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait, chromedp.EmulateScale(2)))
+}
+
+// Picture writes what the window shows to a PNG file.
+func (p *Page) Picture(t testing.TB, file string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	b, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		t.Fatalf("take a picture: %v", err)
+	}
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatalf("keep a picture: %v", err)
+	}
+}
+
+func (p *Page) do(t testing.TB, what string, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
