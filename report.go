@@ -71,6 +71,7 @@ type DrainReport struct {
 	Node     NodeID     `json:"node"`
 	Started  time.Time  `json:"started"`
 	Took     Millis     `json:"took_ms"`
+	Owned    int        `json:"owned"`    // sessions at the start
 	Dead     int        `json:"dead"`     // containers seen dead
 	Released int        `json:"released"` // sessions whose ownership was given up
 	Steps    []Step     `json:"steps"`
@@ -78,5 +79,6 @@ type DrainReport struct {
 	Notice   string     `json:"notice,omitempty"`
 }
 
-// Clean reports whether nothing was left behind.
-func (r DrainReport) Clean() bool { return len(r.Left) == 0 }
+// Clean reports whether every container was seen dead and every session given
+// up.
+func (r DrainReport) Clean() bool { return len(r.Left) == 0 && r.Released >= r.Owned }

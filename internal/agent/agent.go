@@ -1,0 +1,315 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/config"
+	"holdfast/internal/drain"
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/docker"
+	"holdfast/internal/gateway"
+	"holdfast/internal/guardian"
+	"holdfast/internal/kill"
+	"holdfast/internal/session"
+	"holdfast/internal/store"
+)
+
+// Options are what the agent is given beside its configuration.
+type Options struct {
+	Version string
+	Log     *slog.Logger
+	// Guardian is the command line that runs guardian.Main in a new process
+	// of this binary.
+	Guardian []string
+	// Up is called once everything serves; may be nil.
+	Up func(Addresses)
+	// Step and Drained tell how the drain at the end goes; may be nil.
+	Step    func(holdfast.Step)
+	Drained func(holdfast.DrainReport)
+}
+
+// Addresses are where an agent serves.
+type Addresses struct {
+	Gateway string // URL
+	API     string // URL, "" for none
+	Socket  string // path
+}
+
+// ErrLeft is returned by Run when the drain at the end left something behind.
+var ErrLeft = errors.New("the drain left something behind")
+
+// Agent is one node's agent. Run may be called once.
+type Agent struct {
+	cfg  config.Config
+	opt  Options
+	log  *slog.Logger
+	node holdfast.NodeID
+
+	stopOnce sync.Once
+	stop     chan bool // true: keep the containers
+
+	// Set by Run, in this order, before anything serves.
+	metrics  *prometheus.Registry
+	drains   *drainMetrics
+	store    store.Store
+	engine   engine.Engine
+	socket   string // of the engine
+	opener   *kill.Opener
+	loud     *kill.Killer
+	quiet    *kill.Killer
+	lease    *session.Lease
+	sessions *session.Manager
+	load     *load
+	since    time.Time
+	drainMu  sync.Mutex // one drain at a time
+}
+
+// New returns an agent that has not started anything.
+func New(cfg config.Config, opt Options) *Agent {
+	return &Agent{
+		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
+		stop: make(chan bool, 1), load: &load{root: "/proc"},
+	}
+}
+
+// Stop makes Run end: after a drain, or with keep at once, leaving the
+// containers to the next agent. Only the first call counts. Any goroutine.
+func (a *Agent) Stop(keep bool) { a.stopOnce.Do(func() { a.stop <- keep }) }
+
+// Run serves until Stop is called or ctx is done, which drains too. When it
+// returns, nothing of the agent runs any more. An error from the drain wraps
+// ErrLeft; any other error means that the agent could not start or go on, and
+// then it leaves the containers as they are, to the next agent.
+func (a *Agent) Run(ctx context.Context) (err error) {
+	a.since = time.Now()
+	a.metrics = prometheus.NewRegistry()
+	a.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.drains = newDrainMetrics(a.metrics)
+
+	lock, err := a.prepareHost()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	l, err := a.listen()
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	closeStore, failed, err := a.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
+	if err := a.openEngine(ctx); err != nil {
+		return err
+	}
+	defer a.engine.Close()
+
+	p := newParts()
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := a.startSessions(ctx, p); err != nil {
+		return err
+	}
+	if err := a.serve(p, l); err != nil {
+		return err
+	}
+	a.notify("READY=1")
+	if a.opt.Up != nil {
+		a.opt.Up(l.addresses(a.cfg))
+	}
+	return a.wait(ctx, p, failed)
+}
+
+// wait until something ends the agent, and drain unless the containers stay.
+func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
+	keep := false
+	select {
+	case <-ctx.Done():
+	case keep = <-a.stop:
+	case err := <-p.failed:
+		return err
+	case err := <-failed:
+		return err
+	}
+	a.notify("STOPPING=1")
+	if keep {
+		a.log.Info("leaving the containers to the next agent", "sessions", len(a.sessions.List()))
+		return nil
+	}
+	report := a.drain(context.WithoutCancel(ctx), drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
+	if a.opt.Drained != nil {
+		a.opt.Drained(report)
+	}
+	if !report.Clean() {
+		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
+	}
+	return a.lease.Drop(context.WithoutCancel(ctx))
+}
+
+// openEngine connects to the container engine and makes sure that it answers.
+func (a *Agent) openEngine(ctx context.Context) error {
+	e, err := docker.Open(ctx, docker.Config{Host: a.cfg.Engine.Host})
+	if err != nil {
+		return err
+	}
+	info, err := e.Info(ctx)
+	if err != nil {
+		return errors.Join(err, e.Close())
+	}
+	a.log.Info("engine", "name", info.Name, "version", info.Version, "storage", info.StorageDriver, "cgroup", info.CgroupVersion)
+	if info.Socket == "" {
+		// Containers are killed by their pids, which mean nothing here
+		// if they are another host's.
+		return errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
+			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
+	}
+	a.engine, a.socket = e, info.Socket
+	return nil
+}
+
+// startSessions takes the lease, adopts what an earlier agent left, and starts
+// what keeps sessions.
+func (a *Agent) startSessions(ctx context.Context, p *parts) error {
+	if err := a.startGuardian(p); err != nil {
+		return err
+	}
+	a.lease = session.NewLease(a.leaseConfig(), a.store, a.log)
+	if err := a.lease.Hold(ctx); err != nil {
+		return err
+	}
+	watcher, err := kill.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching containers: %w", err)
+	}
+	p.start("watching containers", watcher.Run)
+	a.sessions = session.New(session.Config{
+		Node: a.node, Templates: a.cfg.SessionTemplates(),
+		IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max,
+	}, session.Deps{
+		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
+	})
+	found, err := a.sessions.Adopt(ctx)
+	if err != nil {
+		return fmt.Errorf("taking over from an earlier agent: %w", err)
+	}
+	if found != (session.Adopted{}) {
+		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released)
+	}
+	p.start("sessions", a.sessions.Run)
+	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.leaseLost) })
+	return nil
+}
+
+// serve opens the doors: the gateway's and the API's.
+func (a *Agent) serve(p *parts, l *listeners) error {
+	g, err := gateway.New(a.cfg.Gateway.Config, a.sessions, gateway.NewMetrics(a.metrics), a.log)
+	if err != nil {
+		return err
+	}
+	token, err := readToken(a.cfg.API.TokenFile)
+	if err != nil {
+		return err
+	}
+	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
+	b := backend{a}
+	p.start("api socket", func(ctx context.Context) error {
+		return api.Serve(ctx, l.socket, api.New(b, api.Options{Admin: true, Metrics: prom, Log: a.log}), a.log)
+	})
+	if l.api != nil {
+		p.start("api", func(ctx context.Context) error {
+			return api.Serve(ctx, l.api, api.New(b, api.Options{Token: token, Metrics: prom, Log: a.log}), a.log)
+		})
+	}
+	p.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
+	return nil
+}
+
+// drain hands over everything this node owns.
+func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
+	a.drainMu.Lock()
+	defer a.drainMu.Unlock()
+	n := &drainNode{id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
+	r := drain.Run(ctx, n, o, progress)
+	a.drains.observe(r)
+	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
+	return r
+}
+
+// leaseLost ends everything that the expired lease held: its records are gone,
+// so another node may own the sessions by now.
+func (a *Agent) leaseLost(ctx context.Context) {
+	b := a.sessions.Condemn()
+	report := a.loud.Kill(ctx, b.Targets())
+	if _, err := b.Release(ctx, report); err != nil {
+		a.log.Error("after the lease was lost", "err", err)
+	}
+}
+
+// self is what this node publishes of itself.
+func (a *Agent) self() holdfast.Node {
+	n := holdfast.Node{
+		ID: a.node, Address: a.cfg.Gateway.Listen, Version: a.opt.Version,
+		Draining: a.sessions.Draining(), Sessions: len(a.sessions.List()),
+		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
+	}
+	var err error
+	if n.CPULoad, err = a.load.cpu(); err != nil {
+		a.log.Debug("this host's load", "err", err)
+	}
+	if n.Memory, err = a.load.memory(); err != nil {
+		a.log.Debug("this host's memory", "err", err)
+	}
+	return n
+}
+
+// embeddedTTL is the lease's life in an embedded store. Nobody can take over
+// from a store that lives and dies with its only node, so the lease must
+// outlive anything that the agent's host may do: sleep, stop, be suspended.
+const embeddedTTL = 24 * time.Hour
+
+func (a *Agent) leaseConfig() session.LeaseConfig {
+	c := session.LeaseConfig{File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	if len(a.cfg.Store.Endpoints) > 0 {
+		t := a.cfg.Store.Timing()
+		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, t.Renew
+	}
+	return c
+}
+
+// startGuardian undoes what an earlier crash left undone, and has a guardian
+// stand by that continues the engine, whatever happens here, when a kill has
+// stopped it.
+func (a *Agent) startGuardian(p *parts) error {
+	n, err := guardian.Recover(a.cfg.RunDir)
+	if err != nil {
+		a.log.Error("undoing what an earlier crash left", "err", err)
+	}
+	if n > 0 {
+		a.log.Warn("undid what an earlier crash left", "plans", n)
+	}
+	g, err := guardian.Start(append(a.opt.Guardian, a.cfg.RunDir), a.log)
+	if err != nil {
+		return err
+	}
+	p.start("guardian", func(ctx context.Context) error { <-ctx.Done(); return g.Close() })
+	if a.opener, err = kill.NewOpener(); err != nil {
+		return err
+	}
+	a.loud = &kill.Killer{Log: a.log}
+	a.quiet = &kill.Killer{Log: a.log, Quieter: &guardian.Engine{Guardian: g, Socket: a.socket, Log: a.log}}
+	return nil
+}

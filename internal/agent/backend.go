@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/drain"
+	"holdfast/internal/engine"
+	"holdfast/internal/session"
+)
+
+// backend answers the API with what the parts know.
+type backend struct{ a *Agent }
+
+var _ api.Backend = backend{}
+
+func (b backend) Version() api.Version {
+	v := api.BuildVersion()
+	if b.a.opt.Version != "" {
+		v.Version = b.a.opt.Version
+	}
+	v.Node, v.PID = b.a.node, os.Getpid()
+	return v
+}
+
+func (b backend) Sessions(ctx context.Context) ([]api.Session, error) {
+	here := map[holdfast.SessionKey]api.Session{}
+	for _, i := range b.a.sessions.List() {
+		here[i.Owner.Key] = wire(i)
+	}
+	owners, _, err := b.a.store.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	for _, o := range owners {
+		if _, ok := here[o.Key]; !ok {
+			here[o.Key] = api.Session{Owner: o}
+		}
+	}
+	all := make([]api.Session, 0, len(here))
+	for _, s := range here {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(x, y api.Session) int { return strings.Compare(string(x.Key), string(y.Key)) })
+	return all, nil
+}
+
+func wire(i session.Info) api.Session {
+	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, LastError: i.Error}
+}
+
+func (b backend) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	if i, err := b.a.sessions.Get(key); err == nil {
+		return wire(i), nil
+	}
+	o, err := b.a.store.Get(ctx, key)
+	if err != nil {
+		return api.Session{}, fmt.Errorf("session %s: %w", key, err)
+	}
+	return api.Session{Owner: o}, nil
+}
+
+func (b backend) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
+	i, err := b.a.sessions.Start(ctx, key, template)
+	return wire(i), err
+}
+
+func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return b.a.sessions.Stop(ctx, key)
+}
+
+// container is the container of a session on this node.
+func (b backend) container(key holdfast.SessionKey) (string, error) {
+	i, err := b.a.sessions.Get(key)
+	if err != nil {
+		return "", err
+	}
+	if i.Owner.ContainerID == "" {
+		return "", fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
+	}
+	return i.Owner.ContainerID, nil
+}
+
+func (b backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
+	id, err := b.container(key)
+	if err != nil {
+		return err
+	}
+	return b.a.engine.Logs(ctx, id, engine.LogOptions{Tail: o.Tail, Follow: o.Follow, Timestamps: o.Timestamps}, w)
+}
+
+func (b backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
+	id, err := b.container(key)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return b.a.engine.Exec(ctx, id, engine.Exec{
+		Command: e.Command, TTY: e.TTY,
+		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr,
+		Resize: sizes(ctx, e.Resize),
+	})
+}
+
+// sizes passes terminal sizes on in the engine's type until ctx is done.
+func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
+	if in == nil {
+		return nil
+	}
+	out := make(chan engine.Size)
+	go func() {
+		for {
+			select {
+			case s := <-in:
+				select {
+				case out <- engine.Size{Rows: uint(s.Rows), Cols: uint(s.Cols)}:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (b backend) Nodes(ctx context.Context) ([]holdfast.Node, error) { return b.a.store.Nodes(ctx) }
+
+func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
+	o := drain.Options{Budget: b.a.cfg.Drain.Budget, Quiet: b.a.cfg.Drain.Quiet, All: q.EngineAll}
+	if q.Budget > 0 {
+		o.Budget = min(time.Duration(q.Budget), api.MaxDrainBudget)
+	}
+	if q.Quiet != nil {
+		o.Quiet = *q.Quiet
+	}
+	return b.a.drain(ctx, o, progress), nil
+}
+
+func (b backend) Uncordon(context.Context) error {
+	b.a.sessions.Claim()
+	return nil
+}
+
+func (b backend) StopAgent(keep bool) error {
+	b.a.Stop(keep)
+	return nil
+}
+
+func (b backend) Ready(ctx context.Context) error {
+	if b.a.sessions.Draining() {
+		return fmt.Errorf("node %s: %w", b.a.node, holdfast.ErrDraining)
+	}
+	if _, err := b.a.engine.Info(ctx); err != nil {
+		return err
+	}
+	_, err := b.a.store.Nodes(ctx)
+	return err
+}

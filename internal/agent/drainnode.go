@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/kill"
+	"holdfast/internal/session"
+)
+
+// drainNode is a node as a drain acts on it: its sessions and, where asked for,
+// every other container of the engine. It is good for one drain.
+type drainNode struct {
+	id       holdfast.NodeID
+	sessions *session.Manager // nil: none, only the engine's containers
+	engine   engine.Engine
+	opener   *kill.Opener
+	loud     *kill.Killer // leaves the engine running
+	quiet    *kill.Killer
+
+	batch   *session.Batch
+	foreign []*kill.Target
+	report  holdfast.KillReport
+}
+
+func (n *drainNode) ID() holdfast.NodeID { return n.id }
+
+func (n *drainNode) StopClaiming() int {
+	if n.sessions == nil {
+		return 0
+	}
+	return n.sessions.StopClaiming()
+}
+
+func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, err error) {
+	own := map[string]bool{}
+	if n.sessions != nil {
+		n.batch = n.sessions.Condemn()
+		for _, t := range n.batch.Targets() {
+			own[t.ID] = true
+		}
+	}
+	if all {
+		n.foreign, err = n.openForeign(ctx, own)
+	}
+	return len(own), len(own) + len(n.foreign), err
+}
+
+// openForeign opens every running container of the engine but the given, and
+// switches its restart policy off: the engine would bring it back (moby#11065).
+// One that cannot be opened does not keep the rest from dying.
+func (n *drainNode) openForeign(ctx context.Context, own map[string]bool) ([]*kill.Target, error) {
+	list, err := n.engine.List(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("listing the engine's containers: %w", err)
+	}
+	var out []*kill.Target
+	var errs []error
+	for _, c := range list {
+		if own[c.ID] {
+			continue
+		}
+		t, err := n.openOne(ctx, c.ID)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("container %s: %w", c.Name, err))
+		}
+		if t != nil {
+			out = append(out, t)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// openOne returns nil for a container that does not run.
+func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error) {
+	c, err := n.engine.Inspect(ctx, id)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Also of one that does not run: it may be between two restarts.
+	if c.Restart != engine.RestartNo && c.Restart != "" {
+		if err := n.engine.SetRestartPolicy(ctx, id, engine.RestartNo); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+			return nil, err
+		}
+		if c, err = n.engine.Inspect(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	if !c.Running() {
+		return nil, nil
+	}
+	return n.opener.Open(c.ID, c.Name, c.Pid)
+}
+
+func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
+	all := n.foreign
+	if n.batch != nil {
+		all = append(n.batch.Targets(), n.foreign...)
+	}
+	killer := n.loud
+	if quiet {
+		killer = n.quiet
+	}
+	n.report = killer.Kill(ctx, all)
+	for _, t := range n.foreign {
+		t.Close()
+	}
+	return n.report
+}
+
+func (n *drainNode) Release(ctx context.Context) (int, error) {
+	if n.batch == nil {
+		return 0, nil
+	}
+	return n.batch.Release(ctx, n.report)
+}
+
+func (n *drainNode) Settle(ctx context.Context) error { return n.sessions.Settle(ctx) }

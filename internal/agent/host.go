@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/store/etcd"
+)
+
+// prepareHost makes the agent's directories and locks the data directory: two
+// agents on one would both think that they own its sessions.
+func (a *Agent) prepareHost() (*os.File, error) {
+	for _, dir := range []string{a.cfg.DataDir, a.cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or name another with data_dir and run_dir")
+		}
+	}
+	path := filepath.Join(a.cfg.DataDir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, holdfast.WithHint(fmt.Errorf("locking %s: %w", path, err), "another agent runs on this data directory; end it with: holdfast agent stop --keep")
+	}
+	return f, nil
+}
+
+// openStore opens the cluster's store, or the embedded one. failed tells when
+// the embedded one can do no more.
+func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed <-chan error, err error) {
+	c := a.cfg.Store
+	if len(c.Endpoints) > 0 {
+		s, err := etcd.Dial(ctx, etcd.Config{
+			Endpoints: c.Endpoints, Username: c.Username, PasswordFile: c.PasswordFile,
+			TLS: etcd.TLSConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}, Log: a.log,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		a.store = s
+		return s.Close, nil, nil
+	}
+	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: filepath.Join(a.cfg.DataDir, "etcd"), Log: a.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	a.store = s.Store()
+	told := make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-s.Failed():
+			told <- s.Err()
+		case <-done:
+		}
+	}()
+	return func() error { close(done); return s.Close() }, told, nil
+}
+
+// notify tells a service manager how far the agent is; without one it is
+// nothing (sd_notify(3)).
+func (a *Agent) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		a.log.Debug("telling the service manager", "err", err)
+	}
+}
+
+// minToken is the shortest bearer token that is taken, in bytes.
+const minToken = 16
+
+// readToken reads the API's bearer token; no file is no token.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("api.token_file: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", holdfast.WithHint(fmt.Errorf("api.token_file: others may read %s", path), "chmod 600 "+path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("api.token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < minToken {
+		return "", holdfast.WithHint(errors.New("api.token_file: the token is too short"), "make one: openssl rand -hex 32")
+	}
+	return token, nil
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/config"
+)
+
+// listeners are the agent's doors, opened before anything else so that a taken
+// port is an error and not a half-started agent.
+type listeners struct {
+	gateway net.Listener
+	api     net.Listener // nil: none
+	socket  net.Listener
+}
+
+func (l *listeners) close() {
+	for _, x := range []net.Listener{l.gateway, l.api, l.socket} {
+		if x != nil {
+			x.Close() // closed already where it was served
+		}
+	}
+}
+
+func (a *Agent) listen() (*listeners, error) {
+	l := &listeners{}
+	var err error
+	if l.gateway, err = listenTCP("gateway.listen", "--gateway", a.cfg.Gateway.Listen); err != nil {
+		return nil, err
+	}
+	if l.api, err = a.listenAPI(); err == nil {
+		l.socket, err = listenSocket(a.cfg.API.Socket)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func listenTCP(key, flag, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, holdfast.WithHint(fmt.Errorf("%s: %s is in use by another program", key, addr),
+			fmt.Sprintf("see who has it: ss -ltnp; or take another with %s or %s", key, flag))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return l, nil
+}
+
+func (a *Agent) listenAPI() (net.Listener, error) {
+	c := a.cfg.API
+	if c.Listen == "" {
+		return nil, nil
+	}
+	var conf *tls.Config
+	if c.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("api.cert_file: %w", err)
+		}
+		conf = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	}
+	l, err := listenTCP("api.listen", "--api", c.Listen)
+	if err != nil || conf == nil {
+		return l, err
+	}
+	return tls.NewListener(l, conf), nil
+}
+
+// listenSocket listens on a unix socket that only root can reach. One that
+// nobody answers on is left from an agent that is gone, and replaced.
+func listenSocket(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("api.socket: %w", err)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		conn.Close()
+		return nil, holdfast.WithHint(fmt.Errorf("api.socket: another agent answers on %s", path), "end it with: holdfast agent stop --keep; or take another with api.socket or --socket")
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("api.socket: %s is there and no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("api.socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("api.socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("api.socket: %w", err)
+	}
+	return l, nil
+}
+
+// addresses says where the listeners serve.
+func (l *listeners) addresses(c config.Config) Addresses {
+	a := Addresses{Gateway: scheme(c.Gateway.CertFile) + l.gateway.Addr().String(), Socket: c.API.Socket}
+	if l.api != nil {
+		a.API = scheme(c.API.CertFile) + l.api.Addr().String()
+	}
+	return a
+}
+
+func scheme(cert string) string {
+	if cert != "" {
+		return "https://"
+	}
+	return "http://"
+}

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"holdfast"
+)
+
+// proc writes a proc file system's files.
+func proc(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestCPULoadIsTheShareSinceTheLastReading(t *testing.T) {
+	l := load{root: proc(t, map[string]string{"stat": "cpu  100 0 100 700 100 0 0 0 0 0\n"})}
+	if got, err := l.cpu(); err != nil || got != 0.2 {
+		t.Fatalf("first: %v, %v; want 0.2 since boot", got, err)
+	}
+	if err := os.WriteFile(l.root+"/stat", []byte("cpu  160 0 115 710 110 0 0 5 0 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.cpu(); err != nil || got != 0.8 { // 80 of 100 ticks
+		t.Errorf("second: %v, %v; want 0.8", got, err)
+	}
+	if got, err := l.cpu(); err != nil || got != 0 {
+		t.Errorf("in the same tick: %v, %v; want 0", got, err)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	l := load{root: proc(t, map[string]string{"meminfo": "MemTotal:  2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\nHugePages_Total: 0\n"})}
+	want := holdfast.Memory{Total: 2 << 20, Available: 1 << 20}
+	if got, err := l.memory(); err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestLoadSaysWhatItCannotRead(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"missing": {},
+		"empty":   {"stat": "", "meminfo": ""},
+		"strange": {"stat": "cpu a b c d e f g h\n", "meminfo": "MemTotal: many\n"},
+	} {
+		l := load{root: proc(t, files)}
+		if _, err := l.cpu(); err == nil {
+			t.Errorf("%s: cpu gives no error", name)
+		}
+		if _, err := l.memory(); err == nil {
+			t.Errorf("%s: memory gives no error", name)
+		}
+	}
+}

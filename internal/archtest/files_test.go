@@ -1,0 +1,133 @@
+package archtest
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxLines is the longest a file of ours may be.
+const maxLines = 600
+
+// starters may start other programs. Everybody else uses an interface of the
+// kernel or an API.
+var starters = []string{"internal/guardian", "internal/lab/...", "internal/bench", "demo/...", "test/..."}
+
+// source is one Go file of ours.
+type source struct {
+	path string // below the module's root
+	text []byte
+	ast  *ast.File
+}
+
+func (s source) dir() string {
+	if d := filepath.Dir(s.path); d != "." {
+		return d
+	}
+	return ""
+}
+
+func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
+
+// sources are all Go files of the module that are not generated.
+func sources(t *testing.T) []source {
+	t.Helper()
+	root := os.DirFS("../..")
+	var out []source
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "var") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		text, err := fs.ReadFile(root, path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		if !ast.IsGenerated(file) {
+			out = append(out, source{path, text, file})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 10 {
+		t.Fatalf("only %d files were found", len(out))
+	}
+	return out
+}
+
+func TestFilesAreSmall(t *testing.T) {
+	for _, s := range sources(t) {
+		if n := bytes.Count(s.text, []byte("\n")); n > maxLines {
+			t.Errorf("%s has %d lines, at most %d are allowed", s.path, n, maxLines)
+		}
+	}
+}
+
+func TestPackagesHaveAComment(t *testing.T) {
+	commented := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.isTest() {
+			continue
+		}
+		commented[s.dir()] = commented[s.dir()] || s.ast.Doc != nil
+	}
+	for dir, ok := range commented {
+		if !ok {
+			t.Errorf("package in %q has no package comment", dir)
+		}
+	}
+}
+
+func TestNothingHappensAtImport(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s has an init function", s.path)
+			}
+		}
+	}
+}
+
+func TestProgramsAreStartedInFewPlaces(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.isTest() || slices.ContainsFunc(starters, func(p string) bool { return within(s.dir(), p) }) {
+			continue
+		}
+		for _, i := range s.ast.Imports {
+			if i.Path.Value == `"os/exec"` {
+				t.Errorf("%s imports os/exec", s.path)
+			}
+		}
+	}
+}
+
+func TestMainIsShort(t *testing.T) {
+	const main = "cmd/holdfast/main.go"
+	for _, s := range sources(t) {
+		if s.path == main {
+			if n := bytes.Count(s.text, []byte("\n")); n >= 40 {
+				t.Errorf("%s has %d lines, under 40 are allowed", main, n)
+			}
+			return
+		}
+	}
+	t.Errorf("%s is missing", main)
+}

@@ -1,0 +1,135 @@
+package archtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+const module = "holdfast"
+
+// room is a package, or with /... a tree of them, and what of this module it
+// may import besides itself. The longest name that fits counts.
+type room struct {
+	name string
+	may  []string
+}
+
+// house is the table of the design, in its order. "" is the root package.
+var house = []room{
+	{"", nil},
+	{"internal/linux/...", []string{"internal/linux/..."}},
+	{"internal/store", []string{""}},
+	{"internal/store/...", []string{"", "internal/store"}},
+	{"internal/engine", []string{""}},
+	{"internal/engine/...", []string{"", "internal/engine"}},
+	{"internal/kill", []string{"", "internal/linux/..."}},
+	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
+	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill"}},
+	{"internal/gateway/...", []string{"", "internal/gateway/..."}},
+	{"internal/drain", []string{""}},
+	{"internal/api", []string{""}},
+	{"internal/api/client", []string{"", "internal/api"}},
+	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway"}},
+	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
+	{"internal/bench", []string{"", "internal/..."}},
+	{"internal/agent", []string{"", "internal/..."}},
+	{"internal/cli", []string{"", "internal/..."}},
+	{"internal/archtest", nil},
+	{"cmd/...", []string{"", "internal/..."}},
+	{"demo/...", []string{"demo/..."}},
+	{"test/...", []string{"", "internal/...", "test/..."}},
+}
+
+// above are the assemblers: nobody below them imports them.
+var above = map[string][]string{
+	"internal/agent": {"internal/agent", "internal/cli", "internal/bench", "cmd", "test"},
+	"internal/cli":   {"internal/cli", "cmd", "test"},
+	"internal/bench": {"internal/bench", "internal/cli", "cmd", "test"},
+	"internal/lab":   {"internal/lab", "internal/bench", "internal/cli", "cmd", "test"},
+}
+
+func TestImportsPointUpward(t *testing.T) {
+	pkgs, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedImports, Dir: "../..",
+	}, "./...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) < 5 {
+		t.Fatalf("only %d packages were found", len(pkgs))
+	}
+	for _, p := range pkgs {
+		from, _ := inModule(p.PkgPath)
+		r := roomOf(from)
+		if r == nil {
+			t.Errorf("%s has no room in the table", p.PkgPath)
+			continue
+		}
+		for path := range p.Imports {
+			to, ours := inModule(path)
+			if ours && !allowed(*r, from, to) {
+				t.Errorf("%s may not import %s", p.PkgPath, path)
+			}
+		}
+	}
+}
+
+// TestTableIsHeld shows that the check above can fail.
+func TestTableIsHeld(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		want     bool
+	}{
+		{"internal/session", "internal/kill", true},
+		{"internal/session", "internal/gateway", false},
+		{"internal/gateway", "internal/session", false},
+		{"internal/store/etcd", "internal/store/memory", false},
+		{"internal/linux/pidfd", "", false},
+		{"internal/config", "internal/agent", false},
+		{"internal/agent", "internal/cli", false},
+		{"internal/cli", "internal/agent", true},
+		{"", "internal/kill", false},
+	} {
+		if got := allowed(*roomOf(c.from), c.from, c.to); got != c.want {
+			t.Errorf("%q imports %q: allowed is %v, want %v", c.from, c.to, got, c.want)
+		}
+	}
+}
+
+// inModule is the path below the module's root, and whether it is in it.
+func inModule(path string) (string, bool) {
+	if path == module {
+		return "", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}
+
+func roomOf(pkg string) *room {
+	var best *room
+	for i, r := range house {
+		if within(pkg, r.name) && (best == nil || len(r.name) > len(best.name)) {
+			best = &house[i]
+		}
+	}
+	return best
+}
+
+func within(pkg, pattern string) bool {
+	tree, isTree := strings.CutSuffix(pattern, "/...")
+	return pkg == pattern || isTree && (pkg == tree || strings.HasPrefix(pkg, tree+"/"))
+}
+
+func allowed(r room, from, to string) bool {
+	if from == to {
+		return true
+	}
+	for top, who := range above {
+		if within(to, top+"/...") && !slices.ContainsFunc(who, func(w string) bool { return within(from, w+"/...") }) {
+			return false
+		}
+	}
+	return slices.ContainsFunc(r.may, func(pattern string) bool { return within(to, pattern) })
+}

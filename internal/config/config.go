@@ -1,0 +1,214 @@
+// Package config turns one YAML file, the environment and the command line's
+// flags into one Config. Unknown keys are refused with their line and column;
+// every value is checked before anything starts.
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/goccy/go-yaml"
+
+	"holdfast"
+	"holdfast/internal/gateway"
+)
+
+// DefaultPath is read when no file is named; it may be missing.
+const DefaultPath = "/etc/holdfast/holdfast.yaml"
+
+// Config is everything that the agent can be told. Durations are written as
+// "30s", sizes as "512MiB".
+type Config struct {
+	Node      string     `yaml:"node"`     // id of this host; default: its host name
+	DataDir   string     `yaml:"data_dir"` // the lease's id and the embedded store
+	RunDir    string     `yaml:"run_dir"`  // what must not survive a boot of the host
+	Log       Log        `yaml:"log"`
+	Engine    Engine     `yaml:"engine"`
+	Store     Store      `yaml:"store"`
+	Gateway   Gateway    `yaml:"gateway"`
+	API       API        `yaml:"api"`
+	Sessions  Sessions   `yaml:"sessions"`
+	Drain     Drain      `yaml:"drain"`
+	Templates []Template `yaml:"templates"`
+}
+
+// Log says how the agent logs to its standard error.
+type Log struct {
+	Level  string `yaml:"level"`  // debug, info, warn, error
+	Format string `yaml:"format"` // text or json
+}
+
+// Engine is the container engine to use.
+type Engine struct {
+	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket
+}
+
+// Store is where ownership is kept: embedded when Endpoints is empty.
+type Store struct {
+	Endpoints    []string `yaml:"endpoints"`
+	CAFile       string   `yaml:"ca_file"` // PEM
+	CertFile     string   `yaml:"cert_file"`
+	KeyFile      string   `yaml:"key_file"`
+	Username     string   `yaml:"username"`
+	PasswordFile string   `yaml:"password_file"`
+	// Timing of the node's lease; it only matters in a store that others
+	// share, because nobody can take over from an embedded one.
+	Renew      time.Duration `yaml:"renew"`
+	Fence      time.Duration `yaml:"fence"`
+	KillBudget time.Duration `yaml:"kill_budget"`
+	TTL        time.Duration `yaml:"ttl"`
+}
+
+// Timing is the store's timing as the rest of the program knows it.
+func (s Store) Timing() holdfast.Timing {
+	return holdfast.Timing{Renew: s.Renew, Fence: s.Fence, KillBudget: s.KillBudget, TTL: s.TTL}
+}
+
+// Gateway is where clients connect.
+type Gateway struct {
+	Listen         string `yaml:"listen"`
+	gateway.Config `yaml:",inline"`
+}
+
+// API is where people and programs ask the agent.
+type API struct {
+	Socket    string `yaml:"socket"` // unix socket, root only
+	Listen    string `yaml:"listen"` // TCP; "" for none
+	CertFile  string `yaml:"cert_file"`
+	KeyFile   string `yaml:"key_file"`
+	TokenFile string `yaml:"token_file"` // bearer token; without one TCP is read-only and loopback only
+}
+
+// Sessions bounds what sessions may do to the host.
+type Sessions struct {
+	IdleStop time.Duration `yaml:"idle_stop"` // stop a session after that long without a connection; 0 is never
+	Boots    int           `yaml:"boots"`     // containers being started at once
+	Max      int           `yaml:"max"`       // sessions on this node; 0 is no bound
+}
+
+// Drain is how a drain is done unless the request says otherwise.
+type Drain struct {
+	Budget time.Duration `yaml:"budget"`
+	Quiet  bool          `yaml:"quiet"` // stop the engine for the moment in which the containers die
+}
+
+// Template is how a session's container is made; the first is the default one.
+type Template struct {
+	Name       string            `yaml:"name"`
+	Image      string            `yaml:"image"`
+	Command    []string          `yaml:"command"`
+	Env        map[string]string `yaml:"env"`
+	Mounts     []Mount           `yaml:"mounts"`
+	Memory     Bytes             `yaml:"memory"`
+	CPUs       float64           `yaml:"cpus"`
+	PIDs       int64             `yaml:"pids"`
+	Port       int               `yaml:"port"`
+	Ready      Ready             `yaml:"ready"`
+	Network    string            `yaml:"network"`
+	Init       *bool             `yaml:"init"`       // default true
+	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
+}
+
+// Mount is one mount of a template.
+type Mount struct {
+	Type     string `yaml:"type"` // bind, volume, tmpfs
+	Source   string `yaml:"source"`
+	Target   string `yaml:"target"`
+	ReadOnly bool   `yaml:"read_only"`
+}
+
+// Ready is when a container counts as ready: the HTTP path answers, or, without
+// one, the port takes a connection.
+type Ready struct {
+	HTTP    string        `yaml:"http"`
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// Bytes is a size, written as a number of bytes or with a unit: 512MiB.
+type Bytes int64
+
+// UnmarshalYAML implements yaml.BytesUnmarshaler.
+func (b *Bytes) UnmarshalYAML(text []byte) error {
+	var s string
+	if err := yaml.Unmarshal(text, &s); err != nil {
+		return err
+	}
+	n, err := units.RAMInBytes(s)
+	if err != nil {
+		return fmt.Errorf("%q is no size such as 512MiB", s)
+	}
+	*b = Bytes(n)
+	return nil
+}
+
+// Default is the configuration without a file.
+func Default() Config {
+	t := holdfast.DefaultTiming()
+	return Config{
+		DataDir:  "/var/lib/holdfast",
+		RunDir:   "/run/holdfast",
+		Log:      Log{Level: "info", Format: "text"},
+		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
+		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
+		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
+		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8},
+		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
+	}
+}
+
+// Load reads the file at path over the defaults and applies the overrides; path
+// "" means DefaultPath, which may be missing. It checks everything that can be
+// checked without starting anything. The error is one that a person can act on,
+// with a hint.
+func Load(ctx context.Context, path string, over Overrides) (Config, error) {
+	c := Default()
+	named := path != ""
+	if !named {
+		path = DefaultPath
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		// The defaults will do, unless a check below misses something.
+	case err != nil:
+		return c, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
+	default:
+		if err := parse(ctx, text, &c); err != nil {
+			return c, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	over.apply(&c)
+	if err := c.complete(); err != nil {
+		return c, err
+	}
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// complete fills in what depends on the host.
+func (c *Config) complete() error {
+	if c.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return holdfast.WithHint(fmt.Errorf("finding this host's name: %w", err), "name the node with --node")
+		}
+		c.Node = name
+	}
+	for i := range c.Templates {
+		t := &c.Templates[i]
+		if t.Ready.Timeout == 0 {
+			t.Ready.Timeout = 30 * time.Second
+		}
+		if t.Privileges == "" {
+			t.Privileges = "fixed"
+		}
+	}
+	return nil
+}

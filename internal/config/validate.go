@@ -1,0 +1,122 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"holdfast"
+)
+
+// Validate checks what a value may be, and what belongs together. The error
+// names the key by its path in the file.
+func (c Config) Validate() error {
+	for _, check := range []func() error{
+		c.validateHost, c.Store.validate, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) validateHost() error {
+	if len(c.Node) > 253 || strings.ContainsFunc(c.Node, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
+		return fmt.Errorf("node: %q is no name for a host", c.Node)
+	}
+	for name, dir := range map[string]string{"data_dir": c.DataDir, "run_dir": c.RunDir} {
+		if !path.IsAbs(dir) {
+			return fmt.Errorf("%s: %q is no absolute path", name, dir)
+		}
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		return fmt.Errorf("log.level: %q is none of debug, info, warn, error", c.Log.Level)
+	}
+	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
+		return fmt.Errorf("log.format: %q is neither text nor json", c.Log.Format)
+	}
+	return nil
+}
+
+func (s Store) validate() error {
+	if err := s.Timing().Validate(); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if (s.CertFile == "") != (s.KeyFile == "") {
+		return errors.New("store: cert_file and key_file go together")
+	}
+	if len(s.Endpoints) == 0 && (s.CAFile != "" || s.CertFile != "" || s.Username != "") {
+		return errors.New("store: ca_file, cert_file, key_file and username need endpoints; the embedded store has none")
+	}
+	if (s.Username == "") != (s.PasswordFile == "") {
+		return errors.New("store: username and password_file go together")
+	}
+	if slices.Contains(s.Endpoints, "") {
+		return errors.New("store.endpoints: one is empty")
+	}
+	return nil
+}
+
+func (g Gateway) validate() error {
+	loopback, err := listenAddress("gateway.listen", g.Listen)
+	if err != nil {
+		return err
+	}
+	if !loopback {
+		return holdfast.WithHint(
+			fmt.Errorf("gateway.listen: %s is not a loopback address, and the gateway cannot tell yet who may connect", g.Listen),
+			"listen on 127.0.0.1 and put a proxy with TLS and a login in front")
+	}
+	return g.Config.Validate()
+}
+
+func (a API) validate() error {
+	if !path.IsAbs(a.Socket) {
+		return fmt.Errorf("api.socket: %q is no absolute path", a.Socket)
+	}
+	if (a.CertFile == "") != (a.KeyFile == "") {
+		return errors.New("api: cert_file and key_file go together")
+	}
+	if a.Listen == "" {
+		return nil
+	}
+	loopback, err := listenAddress("api.listen", a.Listen)
+	if err != nil {
+		return err
+	}
+	if !loopback && (a.CertFile == "" || a.TokenFile == "") {
+		return holdfast.WithHint(fmt.Errorf("api.listen: %s is not a loopback address", a.Listen),
+			"beyond loopback the API needs TLS and a token: set api.cert_file, api.key_file and api.token_file")
+	}
+	return nil
+}
+
+func (c Config) validateLimits() error {
+	s := c.Sessions
+	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 {
+		return fmt.Errorf("sessions: idle_stop %v and max %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Boots)
+	}
+	if c.Drain.Budget <= 0 {
+		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
+	}
+	return nil
+}
+
+// listenAddress checks host:port and reports whether only this host can reach
+// it. A name is resolved by nobody here, so only "localhost" counts.
+func listenAddress(key, addr string) (loopback bool, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, holdfast.WithHint(fmt.Errorf("%s: %q is no host:port", key, addr), "for example 127.0.0.1:7070")
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return false, fmt.Errorf("%s: %q has no port", key, addr)
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback(), nil
+}

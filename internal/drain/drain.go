@@ -1,0 +1,136 @@
+// Package drain hands over everything that a node owns, within a budget, and
+// reports what each step took and what was left behind.
+package drain
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"holdfast"
+)
+
+// Node is what a drain acts on. Its methods are called in the order in which
+// they stand here, by one goroutine.
+type Node interface {
+	ID() holdfast.NodeID
+
+	// StopClaiming refuses new sessions and tells the boots in progress to
+	// give up; it returns how many those are.
+	StopClaiming() int
+
+	// Condemn closes the sessions to newcomers and returns how many there
+	// are and how many containers have to die. With all it is every
+	// container of the engine, whoever started it, after the restart
+	// policies are switched off.
+	Condemn(ctx context.Context, all bool) (sessions, containers int, err error)
+
+	// Kill makes the condemned dead and sees it.
+	Kill(ctx context.Context, quiet bool) holdfast.KillReport
+
+	// Release gives up the sessions seen dead and returns how many; after
+	// an error it is called again for the rest.
+	Release(ctx context.Context) (int, error)
+
+	// Settle waits for the boots that were told to give up.
+	Settle(ctx context.Context) error
+}
+
+// Options are the choices of one drain.
+type Options struct {
+	Budget time.Duration // over 0; what is not done by then is left
+	Quiet  bool          // stop the engine for the moment in which containers die
+	All    bool          // every container of the engine
+}
+
+// releasePause is between tries to give sessions up.
+const releasePause = 50 * time.Millisecond
+
+// Run drains the node. Each step is told to progress as it ends; progress may
+// be nil. The report is whole also when the budget ran out.
+func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) holdfast.DrainReport {
+	ctx, cancel := context.WithTimeout(ctx, o.Budget)
+	defer cancel()
+	d := &run{report: holdfast.DrainReport{Node: n.ID(), Started: time.Now(), Left: []holdfast.Leftover{}}, progress: progress}
+
+	booting := 0
+	d.step("stop claiming", func() int { booting = n.StopClaiming(); return booting })
+	d.step("condemn", func() int {
+		sessions, containers, err := n.Condemn(ctx, o.All)
+		d.report.Owned = sessions
+		d.failed("condemning", err)
+		return containers
+	})
+	var kill holdfast.KillReport
+	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
+	d.killed(kill)
+	d.step("release", func() int { return d.release(ctx, n) })
+	if booting > 0 {
+		d.step("boots given up", func() int { d.failed("waiting for boots", n.Settle(ctx)); return booting })
+	}
+	d.report.Took = holdfast.Millis(time.Since(d.report.Started))
+	return d.report
+}
+
+// run is one drain on its way.
+type run struct {
+	report   holdfast.DrainReport
+	progress func(holdfast.Step)
+}
+
+// step times f, which returns how many things it acted on.
+func (d *run) step(name string, f func() int) {
+	start := time.Now()
+	count := f()
+	d.add(holdfast.Step{Name: name, Took: holdfast.Millis(time.Since(start)), Count: count})
+}
+
+func (d *run) add(s holdfast.Step) {
+	d.report.Steps = append(d.report.Steps, s)
+	if d.progress != nil {
+		d.progress(s)
+	}
+}
+
+// killed takes what the kill found into the report, its parts as steps.
+func (d *run) killed(k holdfast.KillReport) {
+	for _, s := range k.Steps {
+		s.Name = "kill: " + s.Name
+		d.add(s)
+	}
+	d.report.Dead = len(k.Dead)
+	d.report.Left = append(d.report.Left, k.Left...)
+	d.notice(k.Notice)
+}
+
+// release gives up what was seen dead, again and again while the store is away.
+func (d *run) release(ctx context.Context, n Node) int {
+	for {
+		count, err := n.Release(ctx)
+		d.report.Released += count
+		if err == nil {
+			return d.report.Released
+		}
+		select {
+		case <-time.After(releasePause):
+		case <-ctx.Done():
+			d.failed("releasing", err)
+			return d.report.Released
+		}
+	}
+}
+
+// failed keeps what went wrong without ending the drain: the other steps still
+// do what they can.
+func (d *run) failed(what string, err error) {
+	if err != nil {
+		d.notice(fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+func (d *run) notice(text string) {
+	if text != "" && d.report.Notice != "" {
+		text = "; " + text
+	}
+	d.report.Notice += text
+}

@@ -1,0 +1,201 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/kill"
+)
+
+// Adopted says what Adopt found.
+type Adopted struct {
+	Sessions int // containers taken over as they run
+	Strays   int // containers without a record that fits, killed
+	Released int // records without a container, given up
+}
+
+// Adopt takes over what an earlier agent of this node left: running containers
+// whose record says "ready" go on as they are; containers without a record that
+// fits are killed and removed; records without a container are given up. It
+// comes before Run, and tries once: an error means that the engine or the store
+// did not answer.
+func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
+	owners, err := m.owned(ctx)
+	if err != nil {
+		return Adopted{}, fmt.Errorf("reading this node's sessions: %w", err)
+	}
+	containers, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+	if err != nil {
+		return Adopted{}, fmt.Errorf("listing this node's containers: %w", err)
+	}
+	var a Adopted
+	var strays []engine.Container
+	for _, c := range containers {
+		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
+		if ok && o.State == holdfast.Ready && o.ContainerID == c.ID && m.takeOver(ctx, o) {
+			delete(owners, o.Key)
+			a.Sessions++
+			continue
+		}
+		strays = append(strays, c)
+	}
+	a.Strays = len(strays)
+	if err := m.killStrays(ctx, strays); err != nil {
+		return a, err
+	}
+	// Every container that belongs to a record still here is now dead.
+	var rest []holdfast.Owner
+	for _, o := range owners {
+		rest = append(rest, o)
+	}
+	if len(rest) == 0 {
+		return a, nil
+	}
+	released, err := m.deps.Store.Release(ctx, rest...)
+	a.Released = len(released)
+	if err != nil {
+		return a, fmt.Errorf("giving up sessions without a container: %w", err)
+	}
+	return a, nil
+}
+
+// owned is this node's records, by key.
+func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.Owner, error) {
+	all, _, err := m.deps.Store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mine := map[holdfast.SessionKey]holdfast.Owner{}
+	for _, o := range all {
+		if o.Node == m.cfg.Node {
+			mine[o.Key] = o
+		}
+	}
+	return mine, nil
+}
+
+// takeOver makes the record's container a ready session again, if it runs.
+func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) bool {
+	c, err := m.deps.Engine.Inspect(ctx, o.ContainerID)
+	if err != nil || !c.Running() || epochOf(c) != o.Epoch {
+		return false
+	}
+	t, err := m.template(o.Template)
+	if err != nil {
+		// The template is gone from the configuration; the container
+		// is what it is, and the next boot takes the default one.
+		t, _ = m.template("")
+	}
+	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if err != nil {
+		m.log.Warn("adopting a session", "session", o.Key, "err", err)
+		return false
+	}
+	target.Key = o.Key
+	e := newEntry(o.Key, t)
+	m.mu.Lock()
+	m.enterLocked(e, o, target)
+	close(e.settled)
+	m.sessions[o.Key] = e
+	m.mu.Unlock()
+	m.watch(e)
+	return true
+}
+
+// killStrays kills containers of this node that no record wants, sees them
+// dead, and leaves the removal to the engine's own time.
+func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) error {
+	var live []*kill.Target
+	for _, c := range strays {
+		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
+		c, err := m.deps.Engine.Inspect(ctx, c.ID)
+		if err != nil || !c.Running() {
+			continue
+		}
+		t, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+		if err != nil {
+			continue // it ended in between; Remove kills what does not
+		}
+		defer t.Close()
+		live = append(live, t)
+	}
+	if len(live) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, killTimeout)
+		defer cancel()
+		report := m.deps.Killer.Kill(ctx, live)
+		m.deps.Metrics.killed(report)
+		if len(report.Left) > 0 {
+			return fmt.Errorf("container %s of an earlier agent cannot be killed: %s", report.Left[0].Name, report.Left[0].Reason)
+		}
+	}
+	for _, c := range strays {
+		m.remove(c.ID)
+	}
+	return nil
+}
+
+// Info is a session as people see it.
+type Info struct {
+	Owner       holdfast.Owner
+	Connections int
+	IdleSince   time.Time // zero while somebody is connected
+	Error       string    // why it did not boot, or cannot be ended
+}
+
+// List returns the sessions of this node, in no order.
+func (m *Manager) List() []Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Info, 0, len(m.sessions))
+	for _, e := range m.sessions {
+		out = append(out, e.infoLocked(m.cfg.Node))
+	}
+	return out
+}
+
+// Get returns one session of this node. holdfast.ErrNotFound.
+func (m *Manager) Get(key holdfast.SessionKey) (Info, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.sessions[key]
+	if e == nil {
+		return Info{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
+	}
+	return e.infoLocked(m.cfg.Node), nil
+}
+
+func (e *entry) infoLocked(node holdfast.NodeID) Info {
+	i := Info{Owner: e.owner, Connections: e.conns}
+	if e.conns == 0 {
+		i.IdleSince = e.idleSince
+	}
+	i.Owner.Key, i.Owner.Node, i.Owner.Template = e.key, node, e.template.Name
+	switch e.phase {
+	case booting:
+		i.Owner.State = holdfast.Starting
+	case leaving, failed:
+		i.Owner.State = holdfast.Leaving
+	}
+	if e.err != nil {
+		i.Error = e.err.Error()
+	}
+	if e.stuck {
+		i.Error = "its container cannot be seen dead"
+	}
+	return i
+}
+
+// Start boots the session if it is not ready and returns when it is. template
+// "" is the default; one that names another than a running session has is
+// ignored, as the session is there already.
+func (m *Manager) Start(ctx context.Context, key holdfast.SessionKey, template string) (Info, error) {
+	e, err := m.acquire(ctx, key, template)
+	if err != nil {
+		return Info{}, err
+	}
+	defer m.release(e)
+	return m.Get(key)
+}

@@ -1,0 +1,351 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/kill"
+	"holdfast/internal/store"
+)
+
+// Bounds of a boot's parts.
+const (
+	claimTimeout   = 30 * time.Second // the store may be away for a moment
+	engineTimeout  = 60 * time.Second // so may the engine; a start can queue behind others
+	exitTimeout    = 2 * time.Second  // for the engine to notice a death
+	cleanupTimeout = 30 * time.Second // one try to remove what a failed boot left
+	logLines       = 20               // of a container that failed, for its error
+	logBytes       = 4 << 10
+)
+
+// boot claims the session and brings its container up, then settles the entry.
+// What a failed boot left is removed before its ownership is given up.
+func (m *Manager) boot(ctx context.Context, e *entry) {
+	started := time.Now()
+	b := &attempt{m: m, e: e, timings: map[string]time.Duration{}}
+	err := b.run(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("session %s: %w", e.key, cause)
+	}
+	m.deps.Metrics.booted(b.timings, time.Since(started), err)
+	if err == nil {
+		return
+	}
+	m.log.Warn("session did not boot", "session", e.key, "err", err)
+	m.mu.Lock()
+	e.err = err
+	e.phase = leaving
+	close(e.settled)
+	close(e.left)
+	m.mu.Unlock()
+
+	b.undo(context.WithoutCancel(ctx))
+	m.mu.Lock()
+	e.phase = failed
+	e.failedAt = time.Now()
+	m.mu.Unlock()
+	m.forgetLater(e)
+}
+
+// forgetLater drops a failed entry once it has answered for failureMemory.
+func (m *Manager) forgetLater(e *entry) {
+	ok := m.spawn(func(ctx context.Context) {
+		select {
+		case <-time.After(failureMemory):
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		m.dropLocked(e)
+		m.mu.Unlock()
+	})
+	if !ok {
+		m.mu.Lock()
+		m.dropLocked(e)
+		m.mu.Unlock()
+	}
+}
+
+// attempt is one boot on its way.
+type attempt struct {
+	m         *Manager
+	e         *entry
+	owner     holdfast.Owner // as the store has it; zero before the claim
+	container string
+	target    *kill.Target
+	timings   map[string]time.Duration // by phase
+}
+
+// phases times f under a name; its error is a BootError of that phase.
+func (b *attempt) phase(name string, f func() error) error {
+	start := time.Now()
+	err := f()
+	b.timings[name] = time.Since(start)
+	if err != nil {
+		return &holdfast.BootError{Key: b.e.key, Phase: name, Err: err}
+	}
+	return nil
+}
+
+func (b *attempt) run(ctx context.Context) error {
+	if err := b.phase("queue", func() error { return b.slot(ctx) }); err != nil {
+		return err
+	}
+	defer func() { <-b.m.boots }()
+	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
+		return err
+	}
+	// The record says "starting" while the engine creates: neither waits
+	// for the other.
+	advanced := make(chan error, 1)
+	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
+	err := b.phase("create", func() error { return b.create(ctx) })
+	if advErr := <-advanced; err == nil && advErr != nil {
+		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
+	}
+	if err == nil {
+		err = b.phase("start", func() error { return b.start(ctx) })
+	}
+	if err == nil {
+		err = b.phase("ready", func() error { return b.ready(ctx) })
+	}
+	if err != nil {
+		return b.withLog(ctx, err)
+	}
+	return nil
+}
+
+// slot waits for one of the boots that may run at once.
+func (b *attempt) slot(ctx context.Context) error {
+	select {
+	case b.m.boots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *attempt) claim(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrStore, func() error {
+		o, err := b.m.deps.Store.Claim(ctx, holdfast.Owner{
+			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
+			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
+		}, b.m.deps.Lease())
+		if errors.Is(err, store.ErrTaken) && o.Node == b.m.cfg.Node {
+			return b.reclaim(ctx, o, err)
+		}
+		if err != nil {
+			return err
+		}
+		b.owner = o
+		return nil
+	})
+}
+
+// reclaim handles a record of our own that nobody here knows: a claim that was
+// written although its answer got lost. Nothing runs under it, because a
+// container is created only with the epoch of an answered claim.
+func (b *attempt) reclaim(ctx context.Context, o holdfast.Owner, taken error) error {
+	if o.State != holdfast.Claimed {
+		return taken
+	}
+	b.owner = o
+	return nil
+}
+
+// advance moves the record on; only boot and what follows it write it.
+func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
+	next := b.owner
+	next.State = s
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrStore, func() error {
+		got, err := b.m.deps.Store.Advance(ctx, next)
+		if errors.Is(err, store.ErrStale) && sameWrite(got, next) {
+			err = nil // an earlier try was written, its answer lost
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", s, err)
+		}
+		b.owner = got
+		return nil
+	})
+}
+
+// sameWrite reports whether the record is what we tried to write.
+func sameWrite(got, want holdfast.Owner) bool {
+	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
+}
+
+func (b *attempt) create(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	spec := b.e.template.spec(holdfast.Owner{Key: b.e.key, Node: b.m.cfg.Node, Epoch: b.owner.Epoch})
+	return retry(ctx, holdfast.ErrEngine, func() error {
+		id, err := b.m.deps.Engine.Create(ctx, spec)
+		if errors.Is(err, engine.ErrConflict) {
+			// The name holds the epoch, so it is ours: an earlier
+			// try got through and its answer got lost.
+			var c engine.Container
+			if c, err = b.m.deps.Engine.Inspect(ctx, spec.Name); err == nil {
+				id = c.ID
+			}
+		}
+		if errors.Is(err, engine.ErrNoImage) {
+			return holdfast.WithHint(err, "docker pull "+spec.Image+", or correct the template's image")
+		}
+		if err != nil {
+			return err
+		}
+		b.container = id
+		return nil
+	})
+}
+
+func (b *attempt) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+}
+
+// ready waits until the session's server answers and publishes where.
+func (b *attempt) ready(ctx context.Context) error {
+	c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+	if err != nil {
+		return err
+	}
+	if !c.Running() {
+		return exited(c)
+	}
+	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if err != nil {
+		return fmt.Errorf("opening the container's init: %w", err)
+	}
+	b.target.Key = b.e.key
+	addr, err := address(c, b.e.template)
+	if err != nil {
+		return err
+	}
+	if err := awaitReady(ctx, addr, b.e.template.Ready, b.target.Alive); err != nil {
+		if errors.Is(err, errDied) {
+			return b.exit(ctx)
+		}
+		return err
+	}
+	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt = c.ID, addr, time.Now().UTC()
+	if err := b.advance(ctx, holdfast.Ready); err != nil {
+		return err
+	}
+	return b.m.settle(b)
+}
+
+// exit is why a container that is dead ended, once the engine has noticed.
+func (b *attempt) exit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	for {
+		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+		if err == nil && !c.Running() {
+			return exited(c)
+		}
+		select {
+		case <-time.After(firstPause):
+		case <-ctx.Done():
+			return errDied
+		}
+	}
+}
+
+// settle makes the entry ready, unless it was told to give up meanwhile.
+func (m *Manager) settle(b *attempt) error {
+	m.mu.Lock()
+	if b.e.phase != booting || m.life == nil {
+		m.mu.Unlock()
+		return context.Canceled
+	}
+	m.enterLocked(b.e, b.owner, b.target)
+	close(b.e.settled)
+	m.mu.Unlock()
+	m.watch(b.e)
+	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
+	return nil
+}
+
+func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
+	e.owner, e.target, e.phase, e.idleSince = o, t, ready, time.Now()
+}
+
+// exited is the error of a container that ended before it was ready.
+func exited(c engine.Container) error {
+	switch {
+	case c.OOMKilled:
+		return holdfast.WithHint(errors.New("the container ran out of memory"), "raise the template's memory")
+	case c.Error != "":
+		return fmt.Errorf("the container ended with exit code %d: %s", c.ExitCode, c.Error)
+	}
+	return fmt.Errorf("the container ended with exit code %d before it was ready", c.ExitCode)
+}
+
+// withLog adds the container's last lines to a boot's error.
+func (b *attempt) withLog(ctx context.Context, err error) error {
+	var boot *holdfast.BootError
+	if b.container == "" || !errors.As(err, &boot) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	boot.Log = b.m.lastLines(ctx, b.container)
+	return err
+}
+
+// lastLines is the end of a container's output, "" where it cannot be had.
+func (m *Manager) lastLines(ctx context.Context, id string) string {
+	var buf bytes.Buffer
+	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
+		return ""
+	}
+	text := buf.Bytes()
+	if len(text) > logBytes {
+		text = text[len(text)-logBytes:]
+	}
+	return strings.ToValidUTF8(string(text), "�")
+}
+
+// undo removes the container of a failed boot, sees to it that it is gone, and
+// then gives the claim up. It tries until it has succeeded or the agent stops,
+// in which case the next agent finds both by label and record.
+func (b *attempt) undo(ctx context.Context) {
+	if b.target != nil {
+		defer b.target.Close()
+	}
+	if b.owner.Epoch == 0 {
+		return // never claimed, so never created
+	}
+	b.m.persist("removing the container of a failed boot", b.e.key, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+		defer cancel()
+		// By name, because an engine may create or start a container
+		// and still answer with an error. Remove kills what runs and
+		// returns when it is gone.
+		id := b.container
+		if id == "" {
+			id = b.e.template.spec(b.owner).Name
+		}
+		return b.m.deps.Engine.Remove(ctx, id)
+	})
+	b.m.persist("releasing a failed boot", b.e.key, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+		defer cancel()
+		return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
+	})
+}
+
+// short is the usual short form of a container id.
+func short(id string) string { return id[:min(12, len(id))] }

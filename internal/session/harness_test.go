@@ -1,0 +1,201 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/docker"
+	"holdfast/internal/kill"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/store"
+	"holdfast/internal/store/memory"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// node is a manager on a real engine with a store that faults can be made in.
+type node struct {
+	*Manager
+	engine engine.Engine
+	store  *memory.Store
+	lease  store.LeaseID
+	opener *kill.Opener
+	end    func() // stops the manager as a stop of the agent does
+}
+
+// web is a template whose server answers at once.
+func web() Template {
+	return Template{
+		Name: "web", Image: labtest.TestServer, Port: 8080,
+		Ready: Readiness{HTTPPath: "/healthz", Timeout: 20 * time.Second},
+	}
+}
+
+// setup is what a test may change of a node.
+type setup struct {
+	id     holdfast.NodeID
+	store  *memory.Store // nil: a new one
+	engine engine.Engine // nil: the shared one
+	faulty store.Store   // what the manager sees of the store; nil: the store
+	cfg    Config
+}
+
+// newNode starts a manager, adopting what is there.
+func newNode(t *testing.T, s setup) *node {
+	t.Helper()
+	e := s.engine
+	if e == nil {
+		e = openEngine(t)
+	}
+	if s.store == nil {
+		s.store = memory.New(1000)
+	}
+	if s.faulty == nil {
+		s.faulty = s.store
+	}
+	lease, _, err := s.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opener, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := kill.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Node = s.id
+	if s.cfg.Node == "" {
+		s.cfg.Node = holdfast.NodeID(t.Name())
+	}
+	if s.cfg.Templates == nil {
+		s.cfg.Templates = []Template{web()}
+	}
+	if s.cfg.Boots == 0 {
+		s.cfg.Boots = 8
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	n := &node{engine: e, store: s.store, lease: lease, opener: opener}
+	n.Manager = New(s.cfg, Deps{
+		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
+		Lease: func() store.LeaseID { return lease }, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log,
+	})
+	if _, err := n.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, watcher)
+	return n
+}
+
+// openEngine connects to the package's engine.
+func openEngine(t *testing.T) engine.Engine {
+	t.Helper()
+	e, err := docker.Open(t.Context(), docker.Config{Host: labtest.Engine(t).Host()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// run runs the manager until end is called or the test ends, and then removes
+// the node's containers.
+func (n *node) run(t *testing.T, w *kill.Watcher) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{}, 2)
+	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
+	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
+	await(t, "the manager runs", func() bool { return n.spawn(func(context.Context) {}) })
+	stopped := false
+	n.end = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			<-ended
+			<-ended
+		}
+	}
+	t.Cleanup(func() {
+		n.end()
+		for _, c := range n.containers(t) {
+			if err := n.engine.Remove(context.Background(), c.ID); err != nil {
+				t.Errorf("cleaning up: %v", err)
+			}
+		}
+	})
+}
+
+// containers are those of the node, in whatever state.
+func (n *node) containers(t *testing.T) []engine.Container {
+	t.Helper()
+	list, err := n.engine.List(context.Background(), map[string]string{LabelNode: string(n.cfg.Node)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// records are the sessions that the store knows.
+func (n *node) records(t *testing.T) []holdfast.Owner {
+	t.Helper()
+	list, _, err := n.store.List(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// empty waits until the engine has none of the node's containers and the store
+// no record.
+func (n *node) empty(t *testing.T) {
+	t.Helper()
+	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
+}
+
+// serve acquires the session and returns its route; it is released at once.
+func (n *node) serve(t *testing.T, key holdfast.SessionKey) holdfast.Route {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, release, err := n.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("session %s: %v", key, err)
+	}
+	release()
+	return r
+}
+
+// answers reports whether the session's server answers on the route.
+func answers(r holdfast.Route) error {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get("http://" + r.Address + "/healthz")
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode >= 300 {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// await polls until ok or, much later than anything takes, the test fails.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited a minute until %s", what)
+}

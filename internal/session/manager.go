@@ -1,0 +1,275 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/kill"
+	"holdfast/internal/store"
+)
+
+// Config is what a Manager needs to know.
+type Config struct {
+	Node      holdfast.NodeID
+	Templates []Template    // the first is the default; at least one
+	IdleStop  time.Duration // stop a session after that long without a connection; 0 is never
+	Boots     int           // containers being started at once, over 0
+	Max       int           // sessions at once, 0 is no bound
+}
+
+// Deps is what a Manager works with.
+type Deps struct {
+	Store   store.Store
+	Engine  engine.Engine
+	Opener  *kill.Opener
+	Killer  *kill.Killer
+	Watcher *kill.Watcher
+	Lease   func() store.LeaseID // the node's present lease
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Manager is the state machine of every session that this node owns. All
+// methods may be called from any goroutine. Adopt comes first, then Run; the
+// others work while Run does.
+type Manager struct {
+	cfg  Config
+	deps Deps
+	log  *slog.Logger
+
+	boots chan struct{} // a slot for each container being started
+	trash chan string   // containers to remove
+
+	mu       sync.Mutex
+	life     context.Context // of Run; nil outside it
+	tasks    sync.WaitGroup  // what Run waits for
+	sessions map[holdfast.SessionKey]*entry
+	draining bool
+}
+
+// entry is one session on this node. Its fields are guarded by Manager.mu, but
+// for those that never change.
+type entry struct {
+	key      holdfast.SessionKey
+	template Template
+	cancel   context.CancelCauseFunc // of the boot
+
+	settled chan struct{} // closed when the boot has ended, well or not
+	left    chan struct{} // closed when the session leaves
+	gone    chan struct{} // closed when the entry is out of the map
+
+	phase     phase
+	owner     holdfast.Owner
+	target    *kill.Target
+	conns     int
+	idleSince time.Time
+	err       error // of the boot
+	failedAt  time.Time
+	stuck     bool // asked to die and not seen dead
+}
+
+// phase is where an entry is; finer than the record's state.
+type phase int
+
+const (
+	booting phase = iota
+	ready
+	leaving
+	failed // nothing is left of it but the error
+)
+
+// failureMemory is how long a failed boot answers for the next ones, so that a
+// template that cannot boot does not churn through containers at the clients'
+// request rate.
+const failureMemory = time.Second
+
+// New returns a Manager that owns nothing yet.
+func New(cfg Config, deps Deps) *Manager {
+	return &Manager{
+		cfg: cfg, deps: deps, log: deps.Log,
+		boots:    make(chan struct{}, cfg.Boots),
+		trash:    make(chan string, 4096),
+		sessions: map[holdfast.SessionKey]*entry{},
+	}
+}
+
+// Run keeps the sessions until ctx is done: it boots, stops the idle and tidies
+// up. When it returns, nothing of it runs any more; the containers do.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	if m.life != nil {
+		m.mu.Unlock()
+		return errors.New("session: Run is called twice")
+	}
+	m.life = ctx
+	m.mu.Unlock()
+
+	m.spawn(m.removeTrash)
+	m.spawn(m.removeTrash)
+	if m.cfg.IdleStop > 0 {
+		m.spawn(m.stopIdle)
+	}
+	<-ctx.Done()
+	m.mu.Lock()
+	m.life = nil // nothing new starts
+	m.mu.Unlock()
+	m.tasks.Wait()
+	return nil
+}
+
+// errNotRunning is returned outside Run.
+var errNotRunning = errors.New("the agent is starting or stopping")
+
+// spawn runs f beside Run. It reports false, and does not run f, outside Run.
+func (m *Manager) spawn(f func(context.Context)) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.spawnLocked(f)
+}
+
+func (m *Manager) spawnLocked(f func(context.Context)) bool {
+	if m.life == nil {
+		return false
+	}
+	ctx := m.life
+	m.tasks.Go(func() { f(ctx) })
+	return true
+}
+
+// Acquire returns where the session is served, booting it if it is not, and
+// keeps it from being stopped for idleness until release is called, once. It
+// blocks until the session is ready or ctx is done. Errors: ctx's, a
+// *holdfast.BootError, holdfast.ErrDraining, holdfast.ErrBusy.
+func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	e, err := m.acquire(ctx, key, "")
+	if err != nil {
+		return holdfast.Route{}, nil, err
+	}
+	var once sync.Once
+	r := holdfast.Route{Key: key, Address: e.owner.Address, Epoch: e.owner.Epoch, ContainerID: e.owner.ContainerID, Left: e.left}
+	return r, func() { once.Do(func() { m.release(e) }) }, nil
+}
+
+func (m *Manager) release(e *entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.conns--
+	e.idleSince = time.Now()
+}
+
+// acquire waits until the session is ready and counts a connection to it. The
+// entry's owner does not change while it is ready.
+func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, template string) (*entry, error) {
+	for {
+		e, wait, err := m.look(key, template)
+		if err != nil || wait == nil {
+			return e, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for session %s: %w", key, ctx.Err())
+		}
+		if err := m.bootError(e); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// look returns a ready entry with a connection counted, or one to wait for.
+func (m *Manager) look(key holdfast.SessionKey, template string) (*entry, <-chan struct{}, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.sessions[key]
+	if e != nil && e.phase == failed {
+		if time.Since(e.failedAt) < failureMemory {
+			return nil, nil, e.err
+		}
+		m.dropLocked(e)
+		e = nil
+	}
+	switch {
+	case e == nil:
+		e, err := m.beginLocked(key, template)
+		if err != nil {
+			return nil, nil, err
+		}
+		return e, e.settled, nil
+	case e.phase == booting:
+		return e, e.settled, nil
+	case e.phase == leaving:
+		return e, e.gone, nil
+	}
+	e.conns++
+	return e, nil, nil
+}
+
+// bootError is why the entry's boot failed, nil if it did not.
+func (m *Manager) bootError(e *entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return e.err
+}
+
+// beginLocked makes an entry and starts its boot.
+func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry, error) {
+	if m.draining {
+		return nil, fmt.Errorf("session %s: %w", key, holdfast.ErrDraining)
+	}
+	if m.cfg.Max > 0 && len(m.sessions) >= m.cfg.Max {
+		return nil, holdfast.WithHint(fmt.Errorf("session %s: %d sessions run on this node: %w", key, m.cfg.Max, holdfast.ErrBusy),
+			"stop one, or raise sessions.max")
+	}
+	t, err := m.template(template)
+	if err != nil {
+		return nil, err
+	}
+	if m.life == nil {
+		return nil, fmt.Errorf("session %s: %w", key, errNotRunning)
+	}
+	ctx, cancel := context.WithCancelCause(m.life)
+	e := newEntry(key, t)
+	e.cancel = cancel
+	m.sessions[key] = e
+	m.spawnLocked(func(context.Context) {
+		defer cancel(nil)
+		m.boot(ctx, e)
+	})
+	return e, nil
+}
+
+func newEntry(key holdfast.SessionKey, t Template) *entry {
+	return &entry{
+		key: key, template: t, cancel: func(error) {},
+		settled: make(chan struct{}), left: make(chan struct{}), gone: make(chan struct{}),
+	}
+}
+
+// template finds a template by name; "" is the default one.
+func (m *Manager) template(name string) (Template, error) {
+	for _, t := range m.cfg.Templates {
+		if name == "" || t.Name == name {
+			return t, nil
+		}
+	}
+	return Template{}, holdfast.WithHint(fmt.Errorf("template %q: %w", name, holdfast.ErrNotFound),
+		"the templates are in the agent's configuration")
+}
+
+// dropLocked takes the entry out of the map for good.
+func (m *Manager) dropLocked(e *entry) {
+	if m.sessions[e.key] == e {
+		delete(m.sessions, e.key)
+	}
+	select {
+	case <-e.gone:
+	default:
+		close(e.gone)
+	}
+}

@@ -1,0 +1,55 @@
+package session
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+)
+
+// Metrics are the figures of a Manager.
+type Metrics struct {
+	boots *prometheus.HistogramVec
+	kills *prometheus.CounterVec
+	dying prometheus.Histogram
+}
+
+// NewMetrics makes the figures and registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		boots: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_session_boot_seconds",
+			Help:    "Time of a session's boot by phase (queue, claim, create, start, ready, total) and outcome (ok, failed).",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"phase", "outcome"}),
+		kills: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_kills_total",
+			Help: "Containers that were to die, by outcome (dead, left).",
+		}, []string{"outcome"}),
+		dying: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "holdfast_kill_seconds",
+			Help:    "Time from the order to kill a set of containers until the last was seen dead.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}),
+	}
+	reg.MustRegister(m.boots, m.kills, m.dying)
+	return m
+}
+
+func (m *Metrics) booted(phases map[string]time.Duration, total time.Duration, err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = "failed"
+	}
+	for phase, took := range phases {
+		m.boots.WithLabelValues(phase, outcome).Observe(took.Seconds())
+	}
+	m.boots.WithLabelValues("total", outcome).Observe(total.Seconds())
+}
+
+func (m *Metrics) killed(r holdfast.KillReport) {
+	m.kills.WithLabelValues("dead").Add(float64(len(r.Dead)))
+	m.kills.WithLabelValues("left").Add(float64(len(r.Left)))
+	m.dying.Observe(time.Duration(r.Took).Seconds())
+}

@@ -1,0 +1,284 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/kill"
+)
+
+// killTimeout bounds the killing of a single session.
+const killTimeout = 10 * time.Second
+
+// errStopped ends the boot of a session that is stopped before it is ready.
+var errStopped = errors.New("it was stopped before it was ready")
+
+// Stop kills the session's container, sees it dead and gives the session up.
+// The report names what could not be seen dead; then the session stays owned.
+// holdfast.ErrNotFound.
+func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	m.mu.Lock()
+	e := m.sessions[key]
+	if e == nil || e.phase == failed {
+		m.mu.Unlock()
+		return holdfast.KillReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
+	}
+	if e.phase == booting {
+		m.mu.Unlock()
+		e.cancel(errStopped)
+		return holdfast.KillReport{}, m.await(ctx, e, e.settled)
+	}
+	m.mu.Unlock()
+	m.announce(ctx, e)
+	report := m.leave(ctx, e)
+	return report, nil
+}
+
+// await waits for one of the entry's channels.
+func (m *Manager) await(ctx context.Context, e *entry, ch <-chan struct{}) error {
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for session %s to end: %w", e.key, ctx.Err())
+	}
+}
+
+// announce writes that the session is leaving, for others who route to it. It
+// is a courtesy: a failure changes nothing of what follows.
+func (m *Manager) announce(ctx context.Context, e *entry) {
+	m.mu.Lock()
+	next := e.owner
+	m.mu.Unlock()
+	next.State = holdfast.Leaving
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	got, err := m.deps.Store.Advance(ctx, next)
+	if err != nil {
+		m.log.Debug("announcing that a session leaves", "session", e.key, "err", err)
+		return
+	}
+	m.mu.Lock()
+	e.owner = got
+	m.mu.Unlock()
+}
+
+// leave makes the entries' containers dead and gives up the ownership of those
+// seen dead. Whoever else asks for one of them meanwhile waits until it is
+// gone.
+func (m *Manager) leave(ctx context.Context, entries ...*entry) holdfast.KillReport {
+	going := m.markLeaving(entries)
+	if len(going) == 0 {
+		return holdfast.KillReport{}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	report := m.deps.Killer.Kill(ctx, targets(going))
+	m.deps.Metrics.killed(report)
+	m.persist("releasing sessions", going[0].key, func(ctx context.Context) error {
+		_, err := m.releaseDead(ctx, going, report)
+		return err
+	})
+	return report
+}
+
+// markLeaving closes the sessions to newcomers and returns those that it did it
+// for; another's leave already has the rest.
+func (m *Manager) markLeaving(entries []*entry) []*entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var going []*entry
+	for _, e := range entries {
+		if e.phase != ready && !(e.phase == leaving && e.stuck) {
+			continue
+		}
+		if e.phase == ready {
+			close(e.left)
+		}
+		e.phase, e.stuck = leaving, false
+		going = append(going, e)
+	}
+	return going
+}
+
+func targets(entries []*entry) []*kill.Target {
+	out := make([]*kill.Target, len(entries))
+	for i, e := range entries {
+		out[i] = e.target
+	}
+	return out
+}
+
+// releaseDead gives up the sessions whose containers the report saw dead, and
+// leaves the others owned: whoever took them over would make a second one. It
+// returns how many it gave up.
+func (m *Manager) releaseDead(ctx context.Context, entries []*entry, report holdfast.KillReport) (int, error) {
+	var dead []*entry
+	var owners []holdfast.Owner
+	m.mu.Lock()
+	for _, e := range entries {
+		if slices.Contains(report.Dead, e.owner.ContainerID) {
+			dead = append(dead, e)
+			owners = append(owners, e.owner)
+		} else {
+			m.stuckLocked(e)
+		}
+	}
+	m.mu.Unlock()
+	if err := m.giveUp(ctx, owners); err != nil {
+		return 0, err
+	}
+	for _, e := range dead {
+		m.finish(e)
+	}
+	return len(dead), nil
+}
+
+// giveUp releases the records, in one go as they are known here, and then one
+// by one what has another revision by now: a write of ours may have got through
+// while its answer got lost. A record of another epoch is another's.
+func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
+	released, err := m.deps.Store.Release(ctx, owners...)
+	if err != nil {
+		return err
+	}
+	for _, o := range owners {
+		if slices.Contains(released, o.Key) {
+			continue
+		}
+		now, err := m.deps.Store.Get(ctx, o.Key)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if now.Epoch != o.Epoch || now.Node != o.Node {
+			continue
+		}
+		if _, err := m.deps.Store.Release(ctx, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stuckLocked keeps a session that could not be ended. Its death is still
+// watched for; one that came just now was told of while it was not stuck.
+func (m *Manager) stuckLocked(e *entry) {
+	m.log.Error("container cannot be seen dead; its session stays owned", "session", e.key, "container", short(e.owner.ContainerID))
+	e.stuck = true
+	if !e.target.Alive() {
+		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
+	}
+}
+
+// finish forgets a session whose container is dead and ownership given up.
+func (m *Manager) finish(e *entry) {
+	m.unwatch(e)
+	e.target.Close()
+	m.mu.Lock()
+	id := e.owner.ContainerID
+	m.dropLocked(e)
+	m.mu.Unlock()
+	m.remove(id)
+}
+
+// watch asks to be told when the session's container dies.
+func (m *Manager) watch(e *entry) {
+	err := m.deps.Watcher.Add(e.target, func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) })
+	if err != nil {
+		m.log.Error("watching a container", "session", e.key, "err", err)
+	}
+}
+
+func (m *Manager) unwatch(e *entry) { m.deps.Watcher.Remove(e.target) }
+
+// died tidies up after a container that ended by itself, or that was to die and
+// took long to.
+func (m *Manager) died(ctx context.Context, e *entry) {
+	m.mu.Lock()
+	byItself := e.phase == ready
+	id := e.owner.ContainerID
+	m.mu.Unlock()
+	if byItself {
+		m.log.Warn("session's container ended by itself", "session", e.key, "container", short(id))
+	}
+	m.leave(ctx, e) // what shared its cgroup dies with it
+}
+
+// Refused tells that the route could not be reached. A container that has died
+// is given up, so that the next Acquire boots another.
+func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
+	m.mu.Lock()
+	e := m.sessions[key]
+	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && !e.target.Alive()
+	m.mu.Unlock()
+	if dead {
+		m.spawn(func(ctx context.Context) { m.died(ctx, e) })
+	}
+}
+
+// stopIdle stops sessions that nobody was connected to for Config.IdleStop.
+func (m *Manager) stopIdle(ctx context.Context) {
+	tick := time.NewTicker(min(max(m.cfg.IdleStop/10, 10*time.Millisecond), 5*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, e := range m.idle() {
+			m.log.Info("stopping an idle session", "session", e.key, "idle", m.cfg.IdleStop)
+			m.announce(ctx, e)
+			m.leave(ctx, e)
+		}
+	}
+}
+
+func (m *Manager) idle() []*entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []*entry
+	for _, e := range m.sessions {
+		if e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// remove queues a dead container for removal by the engine, in its own time. A
+// full queue drops it: the next agent's Adopt finds it.
+func (m *Manager) remove(id string) {
+	select {
+	case m.trash <- id:
+	default:
+		m.log.Warn("too many dead containers wait for removal", "container", short(id))
+	}
+}
+
+func (m *Manager) removeTrash(ctx context.Context) {
+	for {
+		select {
+		case id := <-m.trash:
+			m.removeOne(ctx, id)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *Manager) removeOne(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := retry(ctx, holdfast.ErrEngine, func() error { return m.deps.Engine.Remove(ctx, id) })
+	if err != nil && ctx.Err() == nil {
+		m.log.Warn("removing a dead container", "container", short(id), "err", err)
+	}
+}

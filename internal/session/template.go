@@ -1,0 +1,106 @@
+// Package session is the ownership state machine of one node: it claims a
+// session, boots its container, says when it is ready, keeps it while somebody
+// is connected, stops it, and after a restart of the agent finds it again.
+package session
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+)
+
+// Labels that every container of a session carries. They are how an agent
+// finds its containers again after a restart, so they never change.
+const (
+	LabelNode     = "holdfast.node"
+	LabelSession  = "holdfast.session"
+	LabelEpoch    = "holdfast.epoch"
+	LabelTemplate = "holdfast.template"
+)
+
+// Template is how the container of a session is made. "{key}" in mount sources,
+// environment values and command arguments becomes the session's key.
+type Template struct {
+	Name      string
+	Image     string
+	Command   []string // empty: the image's own
+	Env       map[string]string
+	Mounts    []engine.Mount
+	Memory    int64   // bytes, 0 is no limit
+	CPUs      float64 // 0 is no limit
+	PIDs      int64   // 0 is no limit
+	Port      int     // that the session's server listens on
+	Ready     Readiness
+	Network   string // "" is the engine's default bridge
+	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
+	AllowSUID bool   // processes may gain privileges through set-uid programs
+}
+
+// Readiness says when a started container counts as ready.
+type Readiness struct {
+	// HTTPPath is asked for with GET until it answers with a status below
+	// 400. Empty: a TCP connect to the port is enough.
+	HTTPPath string
+	// Timeout is from the engine's "started" until ready; over 0.
+	Timeout time.Duration
+}
+
+// spec is the container of one claim of a session.
+func (t Template) spec(o holdfast.Owner) engine.Spec {
+	fill := func(s string) string { return strings.ReplaceAll(s, "{key}", string(o.Key)) }
+	s := engine.Spec{
+		// With the epoch in it the name is free even while the engine
+		// still tidies up this key's last container.
+		Name:     fmt.Sprintf("holdfast-%s-%d", o.Key, o.Epoch),
+		Image:    t.Image,
+		Hostname: string(o.Key),
+		Labels: map[string]string{
+			LabelNode:     string(o.Node),
+			LabelSession:  string(o.Key),
+			LabelEpoch:    strconv.FormatInt(int64(o.Epoch), 10),
+			LabelTemplate: t.Name,
+		},
+		Network: t.Network,
+		// A container of ours that comes back by itself would be a
+		// second one for its key (moby#11065).
+		Restart:         engine.RestartNo,
+		Memory:          t.Memory,
+		CPUs:            t.CPUs,
+		PIDs:            t.PIDs,
+		Init:            !t.NoInit,
+		NoNewPrivileges: !t.AllowSUID,
+	}
+	for _, arg := range t.Command {
+		s.Command = append(s.Command, fill(arg))
+	}
+	for name, value := range t.Env {
+		s.Env = append(s.Env, name+"="+fill(value))
+	}
+	slices.Sort(s.Env)
+	s.Env = append(s.Env,
+		"HOLDFAST_SESSION="+string(o.Key),
+		"HOLDFAST_EPOCH="+strconv.FormatInt(int64(o.Epoch), 10))
+	for _, m := range t.Mounts {
+		m.Source = fill(m.Source)
+		s.Mounts = append(s.Mounts, m)
+	}
+	if strings.HasPrefix(t.Network, "container:") || t.Network == "host" {
+		s.Hostname = "" // it has the other's
+	}
+	return s
+}
+
+// epochOf is the epoch that a container was made for, 0 where its label is
+// missing or no number.
+func epochOf(c engine.Container) holdfast.Epoch {
+	n, err := strconv.ParseInt(c.Labels[LabelEpoch], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return holdfast.Epoch(n)
+}
