@@ -1,0 +1,338 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/internal/api"
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/docker"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/session"
+)
+
+func TestMain(m *testing.M) {
+	code := labtest.Main(m)
+	if binary.dir != "" {
+		os.RemoveAll(binary.dir)
+	}
+	os.Exit(code)
+}
+
+// binary is the program under test, built by the first test that needs it.
+var binary struct {
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+func holdfastBinary(t *testing.T) string {
+	t.Helper()
+	binary.once.Do(func() {
+		if binary.dir, binary.err = os.MkdirTemp("", "holdfast-bin-"); binary.err != nil {
+			return
+		}
+		binary.path = filepath.Join(binary.dir, "holdfast")
+		build := exec.Command("go", "build", "-o", binary.path, "holdfast/cmd/holdfast")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			binary.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	return binary.path
+}
+
+// host is a node: a configuration, and the agent that runs with it, if one
+// does.
+type host struct {
+	t       *testing.T
+	dir     string
+	gateway string // host:port
+	apiTCP  string // host:port
+	socket  string
+	docker  string
+	node    string
+	engine  engine.Engine
+	cmd     *exec.Cmd
+	ended   chan struct{}
+	out     bytes.Buffer // what the agent printed; read after it ended
+	errs    bytes.Buffer
+}
+
+// template is what every host here has: the test server on a bridge.
+const template = `
+  - name: web
+    image: ` + labtest.TestServer + `
+    port: 8080
+    ready: {http: /healthz, timeout: 30s}
+`
+
+// newHost makes a configuration for one test. extra is YAML to go with it,
+// with templates: last.
+func newHost(t *testing.T, extra string) *host {
+	t.Helper()
+	return newHostOn(t, labtest.Engine(t).Host(), extra)
+}
+
+func newHostOn(t *testing.T, dockerHost, extra string) *host {
+	t.Helper()
+	h := &host{
+		t: t, dir: t.TempDir(), gateway: freePort(t), apiTCP: freePort(t), docker: dockerHost,
+		node: "node-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
+	}
+	h.socket = filepath.Join(h.dir, "run", "holdfast.sock")
+	if len(h.socket) > 100 { // sun_path has 108 bytes
+		short, err := os.MkdirTemp("", "hf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(short) })
+		h.socket = filepath.Join(short, "s")
+	}
+	h.configure(extra)
+	t.Cleanup(h.cleanUp)
+	return h
+}
+
+// configure writes the configuration file.
+func (h *host) configure(extra string) {
+	h.t.Helper()
+	if !strings.Contains(extra, "templates:") {
+		extra += "\ntemplates:" + template
+	}
+	text := fmt.Sprintf(`
+node: %s
+data_dir: %s/data
+run_dir: %s/run
+engine: {host: "%s"}
+gateway: {listen: "%s"}
+api: {socket: %s, listen: "%s"}
+%s`, h.node, h.dir, h.dir, h.docker, h.gateway, h.socket, h.apiTCP, extra)
+	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) configFile() string { return filepath.Join(h.dir, "holdfast.yaml") }
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start starts an agent and returns when it serves.
+func (h *host) start() {
+	h.t.Helper()
+	h.launch()
+	end := time.Now().Add(time.Minute)
+	for time.Now().Before(end) {
+		if res, err := http.Get("http://" + h.apiTCP + "/readyz"); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case <-h.ended:
+			h.t.Fatalf("the agent ended at once:\n%s%s", &h.out, &h.errs)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	h.t.Fatal("the agent was not ready within a minute")
+}
+
+// launch starts an agent.
+func (h *host) launch() {
+	h.t.Helper()
+	h.out.Reset()
+	h.errs.Reset()
+	h.cmd = exec.Command(holdfastBinary(h.t), "agent", "--config", h.configFile())
+	h.cmd.Stdout, h.cmd.Stderr = &h.out, &h.errs
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
+	if err := h.cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	h.ended = ended
+	go func(cmd *exec.Cmd) {
+		_ = cmd.Wait() // the code is in its ProcessState
+		close(ended)
+	}(h.cmd)
+}
+
+// wait returns the agent's exit code once it has ended.
+func (h *host) wait() int {
+	h.t.Helper()
+	select {
+	case <-h.ended:
+	case <-time.After(time.Minute):
+		h.t.Fatal("the agent did not end within a minute")
+	}
+	return h.cmd.ProcessState.ExitCode()
+}
+
+func (h *host) signal(s os.Signal) {
+	h.t.Helper()
+	if err := h.cmd.Process.Signal(s); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// cleanUp ends the agent and removes the node's containers.
+func (h *host) cleanUp() {
+	if h.cmd != nil {
+		_ = h.cmd.Process.Kill()
+		<-h.ended
+		if h.t.Failed() {
+			h.t.Logf("the agent's output:\n%s%s", &h.out, &h.errs)
+		}
+	}
+	if h.engine == nil {
+		return
+	}
+	for _, c := range h.containers() {
+		if err := h.engine.Remove(context.Background(), c.ID); err != nil {
+			h.t.Error(err)
+		}
+	}
+	h.engine.Close()
+}
+
+// api is the engine as the test sees it.
+func (h *host) api() engine.Engine {
+	h.t.Helper()
+	if h.engine == nil {
+		e, err := docker.Open(context.Background(), docker.Config{Host: h.docker})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.engine = e
+	}
+	return h.engine
+}
+
+// containers are the node's, in whatever state.
+func (h *host) containers() []engine.Container {
+	h.t.Helper()
+	list, err := h.api().List(context.Background(), map[string]string{session.LabelNode: h.node})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return list
+}
+
+// running maps keys to the containers that run for them.
+func (h *host) running() map[string][]string {
+	h.t.Helper()
+	out := map[string][]string{}
+	for _, c := range h.containers() {
+		if c.Running() {
+			key := c.Labels[session.LabelSession]
+			out[key] = append(out[key], c.ID)
+		}
+	}
+	return out
+}
+
+// result is what a command printed and how it ended.
+type result struct {
+	out, err string
+	code     int
+}
+
+// cli runs holdfast against the host's agent.
+func (h *host) cli(args ...string) result {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, holdfastBinary(h.t), args...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+h.socket, "DOCKER_HOST="+h.docker)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("holdfast %v: %v", args, err)
+	}
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// must is cli where success is expected.
+func (h *host) must(args ...string) string {
+	h.t.Helper()
+	r := h.cli(args...)
+	if r.code != 0 {
+		h.t.Fatalf("holdfast %v: exit code %d\n%s%s", args, r.code, r.out, r.err)
+	}
+	return r.out
+}
+
+// sessions is the agent's list.
+func (h *host) sessions() []api.Session {
+	h.t.Helper()
+	var list []api.Session
+	if err := json.Unmarshal([]byte(h.must("session", "ls", "--json")), &list); err != nil {
+		h.t.Fatal(err)
+	}
+	return list
+}
+
+// get asks the gateway and returns status, header and body.
+func (h *host) get(path string) (*http.Response, string) {
+	h.t.Helper()
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get("http://" + h.gateway + path)
+	if err != nil {
+		h.t.Errorf("GET %s: %v", path, err)
+		return &http.Response{Header: http.Header{}}, ""
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		h.t.Errorf("GET %s: %v", path, err)
+	}
+	return res, string(body)
+}
+
+// open boots the session and fails the test if it does not answer.
+func (h *host) open(key string) {
+	h.t.Helper()
+	if res, body := h.get("/s/" + key + "/"); res.StatusCode != http.StatusOK {
+		h.t.Errorf("session %s: %s\n%s", key, res.Status, body)
+	}
+}
+
+// wantError checks that stderr is one error: line and one hint: line with the
+// given parts.
+func wantError(t *testing.T, r result, code int, errorHas, hintHas string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(r.err), "\n")
+	last := lines[max(0, len(lines)-2):]
+	if r.code != code || len(last) != 2 || !strings.HasPrefix(last[0], "error: ") || !strings.HasPrefix(last[1], "hint: ") ||
+		!strings.Contains(last[0], errorHas) || !strings.Contains(last[1], hintHas) {
+		t.Errorf("exit code %d (want %d), stderr:\n%s\nwant an error with %q and a hint with %q", r.code, code, r.err, errorHas, hintHas)
+	}
+}

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/labtest"
+)
+
+// eventually polls until ok or, much later than anything takes, the test fails.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited a minute until %s", what)
+}
+
+func readAll(t *testing.T, r io.Reader) string {
+	t.Helper()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// privateEngine is an engine for one test, with the test server's image.
+func privateEngine(t *testing.T) *lab.Engine {
+	t.Helper()
+	e, err := lab.StartEngine(t.Context(), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	path := t.TempDir() + "/testserver"
+	if err := labtest.BuildTestServer(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	img, err := lab.Binary(labtest.TestServer, path)
+	if err == nil {
+		err = e.Import(t.Context(), img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
