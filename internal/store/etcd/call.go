@@ -128,6 +128,8 @@ func fileHint(dir string, err error) string {
 		return dir + " has to belong to the user that runs this, normally root"
 	case errors.Is(err, syscall.EROFS):
 		return "the filesystem of " + dir + " is mounted read-only"
+	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
+		return "something else is where the embedded etcd keeps its files: give it a directory of its own"
 	case errors.Is(err, syscall.EIO):
 		return "the disk under " + dir + " reports errors: see the kernel's log"
 	}
