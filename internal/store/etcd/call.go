@@ -100,8 +100,10 @@ func (s *Store) explain(ctx context.Context, err error) error {
 		return store.ErrLeaseGone
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return noSpace("etcd's database has reached its quota", hintQuota)
-	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrAuthFailed),
-		errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrUserNotFound):
+	case errors.Is(err, rpctypes.ErrAuthFailed):
+		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
+			"check the etcd user name and what is in the password file")
+	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
 	case s.dead.err() != nil:
