@@ -99,7 +99,7 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return store.ErrLeaseGone
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return noSpace("etcd's database has reached its quota", hintQuota)
+		return noSpace("etcd's database has reached its quota", s.quota)
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"check the etcd user name and what is in the password file")
@@ -113,8 +113,6 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err), s.where)
 }
-
-const hintQuota = "compact and defragment etcd, then clear the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
 func noSpace(what, hint string) error {
 	return holdfast.WithHint(fmt.Errorf("%w: %w: %s", holdfast.ErrStore, ErrNoSpace, what), hint)

@@ -59,6 +59,7 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 		log:     cmpLog(c.Log),
 		timeout: conf.DialTimeout, // the first call makes the connection
 		where:   "check that etcd runs and answers at " + where,
+		quota:   "make room in etcd, then clear its alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
 	}
 	s.client, err = clientv3.New(conf)
 	if err != nil {

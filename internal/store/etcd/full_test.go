@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/store"
@@ -164,4 +164,24 @@ func TestDiskOverrun(t *testing.T) {
 	if got != want {
 		t.Errorf("after room was made the record is %v; want %v", got, want)
 	}
+}
+
+// TestQuota: etcd's alarm for a full database refuses writes; opening it again
+// makes room.
+func TestQuota(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(t.Context(), ServerConfig{DataDir: dir})
+	must(t, err)
+	id, _, err := s.Store().Grant(t.Context(), time.Minute)
+	must(t, err)
+	_, err = s.etcd.Alarm(t.Context(), &pb.AlarmRequest{
+		Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(s.etcd.MemberID()),
+	})
+	must(t, err)
+	_, err = s.Store().Claim(t.Context(), holdfast.Owner{Key: "a", State: holdfast.Claimed}, id)
+	wantNoSpace(t, "Claim", err)
+	must(t, s.Store().KeepAlive(t.Context(), id))
+	must(t, s.Close())
+	_, err = open(t, dir).Store().Claim(t.Context(), holdfast.Owner{Key: "a", State: holdfast.Claimed}, id)
+	must(t, err)
 }

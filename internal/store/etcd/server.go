@@ -9,7 +9,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -68,10 +70,41 @@ func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 		log:     log,
 		timeout: timeoutOr(c.Timeout),
 		where:   "the embedded etcd does not answer: see the agent's log, and whether the disk under " + c.DataDir + " is slow or broken",
+		quota:   "start the agent again: it compacts the embedded etcd's database and goes on",
 		room:    func() error { return needFree(c.DataDir, minFree()) },
 		dead:    s.dead,
 	}
+	if err := s.clearAlarms(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err), s.Close())
+	}
 	return s, nil
+}
+
+// clearAlarms makes room in a database that has reached its quota. etcd itself
+// would refuse writes until somebody did, and nobody else can get at it.
+func (s *Server) clearAlarms(ctx context.Context) error {
+	alarms, err := s.store.client.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for alarms: %w", err)
+	}
+	if len(alarms.Alarms) == 0 {
+		return nil
+	}
+	_, at, err := s.store.listAt(ctx, 0)
+	if err != nil {
+		return err
+	}
+	_, err = s.store.client.Compact(ctx, int64(at), clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("compact: %w", err)
+	}
+	if err := s.etcd.Defragment(); err != nil {
+		return fmt.Errorf("defragment: %w", err)
+	}
+	if _, err := s.store.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+		return fmt.Errorf("clear the alarm: %w", err)
+	}
+	return nil
 }
 
 // Store returns the server's store. It is good until Close.

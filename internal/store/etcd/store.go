@@ -25,7 +25,8 @@ type Store struct {
 	client  *clientv3.Client
 	log     *slog.Logger
 	timeout time.Duration // of one call
-	where   string        // what the hint says to look at
+	where   string        // the hint when it does not answer
+	quota   string        // the hint when its quota is reached
 	lists   store.Lists
 
 	inFlight inFlight
