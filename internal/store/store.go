@@ -76,7 +76,9 @@ type Store interface {
 	// order, until ctx is done, when the channel is closed. Where the store
 	// no longer has that part of its history it re-lists and yields the
 	// difference to what it yielded before as puts and deletes, so that a
-	// reader who applies every event always ends at the store's state. The
+	// reader who applies every event always ends at the store's state. (What
+	// the reader knew at a revision that is itself out of history is taken
+	// from the last lists that this Store returned: list, then watch.) The
 	// reader must drain the channel.
 	Watch(ctx context.Context, after holdfast.Revision) <-chan Event
 }

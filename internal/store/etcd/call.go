@@ -99,9 +99,11 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return store.ErrLeaseGone
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return noSpace("etcd's database has reached its quota", hintQuota)
-	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrAuthFailed),
-		errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrUserNotFound):
+		return noSpace("etcd's database has reached its quota", s.quota)
+	case errors.Is(err, rpctypes.ErrAuthFailed):
+		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
+			"check the etcd user name and what is in the password file")
+	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
 	case s.dead.err() != nil:
@@ -111,8 +113,6 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err), s.where)
 }
-
-const hintQuota = "compact and defragment etcd, then clear the alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
 func noSpace(what, hint string) error {
 	return holdfast.WithHint(fmt.Errorf("%w: %w: %s", holdfast.ErrStore, ErrNoSpace, what), hint)
@@ -128,6 +128,8 @@ func fileHint(dir string, err error) string {
 		return dir + " has to belong to the user that runs this, normally root"
 	case errors.Is(err, syscall.EROFS):
 		return "the filesystem of " + dir + " is mounted read-only"
+	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
+		return "something else is where the embedded etcd keeps its files: give it a directory of its own"
 	case errors.Is(err, syscall.EIO):
 		return "the disk under " + dir + " reports errors: see the kernel's log"
 	}

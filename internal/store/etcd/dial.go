@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -55,19 +57,57 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	where := strings.Join(c.Endpoints, ", ")
 	s := &Store{
 		log:     cmpLog(c.Log),
-		timeout: timeoutOr(c.Timeout),
+		timeout: conf.DialTimeout, // the first call makes the connection
 		where:   "check that etcd runs and answers at " + where,
+		quota:   "make room in etcd, then clear its alarm: etcdctl compact, etcdctl defrag, etcdctl alarm disarm",
 	}
 	s.client, err = clientv3.New(conf)
 	if err != nil {
-		return nil, fmt.Errorf("connect to etcd at %s: %w", where, s.explain(ctx, err))
+		err = s.explain(ctx, err)
+	} else if err = s.Ping(ctx); err == nil {
+		s.timeout = timeoutOr(c.Timeout)
+		return s, nil
+	} else {
+		s.client.Close() // the error that matters is there already
 	}
-	ctx, cancel := context.WithTimeout(ctx, conf.DialTimeout)
+	if why := whyNot(ctx, c.Endpoints[0], conf.TLS); why != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w: %w", where, err, why)
+	}
+	return nil, fmt.Errorf("connect to etcd at %s: %w", where, err)
+}
+
+// whyNot connects to one endpoint to learn what the client, which keeps trying,
+// does not say: nobody listens, a certificate is not accepted. nil where all of
+// that works.
+func whyNot(ctx context.Context, endpoint string, conf *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := s.Ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", where, err), ignoreCancel(s.client.Close()))
+	_, addr, ok := strings.Cut(endpoint, "://")
+	if !ok {
+		addr = endpoint
 	}
-	return s, nil
+	if conf == nil {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	conn, err := (&tls.Dialer{Config: conf}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// With TLS 1.3 the server judges our certificate after the handshake
+	// (RFC 8446, 4.4.2), so its verdict comes with the first byte; an etcd
+	// that is content says nothing until it is asked.
+	if err := conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 func (c Config) client(ctx context.Context) (clientv3.Config, error) {

@@ -9,7 +9,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -68,10 +70,41 @@ func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 		log:     log,
 		timeout: timeoutOr(c.Timeout),
 		where:   "the embedded etcd does not answer: see the agent's log, and whether the disk under " + c.DataDir + " is slow or broken",
+		quota:   "start the agent again: it compacts the embedded etcd's database and goes on",
 		room:    func() error { return needFree(c.DataDir, minFree()) },
 		dead:    s.dead,
 	}
+	if err := s.clearAlarms(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err), s.Close())
+	}
 	return s, nil
+}
+
+// clearAlarms makes room in a database that has reached its quota. etcd itself
+// would refuse writes until somebody did, and nobody else can get at it.
+func (s *Server) clearAlarms(ctx context.Context) error {
+	alarms, err := s.store.client.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for alarms: %w", err)
+	}
+	if len(alarms.Alarms) == 0 {
+		return nil
+	}
+	_, at, err := s.store.listAt(ctx, 0)
+	if err != nil {
+		return err
+	}
+	_, err = s.store.client.Compact(ctx, int64(at), clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("compact: %w", err)
+	}
+	if err := s.etcd.Defragment(); err != nil {
+		return fmt.Errorf("defragment: %w", err)
+	}
+	if _, err := s.store.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+		return fmt.Errorf("clear the alarm: %w", err)
+	}
+	return nil
 }
 
 // Store returns the server's store. It is good until Close.
@@ -105,7 +138,10 @@ func (s *Server) Close() error {
 		return errors.Join(s.Err(), s.lock.Close())
 	case <-time.After(timeout):
 		// etcd still has the files, so the lock stays ours.
-		return errors.Join(s.Err(), fmt.Errorf("close the embedded etcd: it did not stop within %v", timeout))
+		if err := s.Err(); err != nil {
+			return fmt.Errorf("close the embedded etcd, which has failed: %w", err)
+		}
+		return fmt.Errorf("close the embedded etcd: it did not stop within %v", timeout)
 	}
 }
 
@@ -152,7 +188,7 @@ func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if s.etcd, err = s.load(conf); err != nil {
+	if s.etcd, err = s.load(ctx, conf); err != nil {
 		return s.explain(err)
 	}
 	if err := fillHoles(dbPath(s.dir)); err != nil {
@@ -173,36 +209,47 @@ func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 }
 
 // load reads the directory. etcd ends the process or panics where it finds
-// something broken; here it ends this goroutine, and says why.
-func (s *Server) load(conf config.ServerConfig) (*etcdserver.EtcdServer, error) {
+// something broken; here it ends a goroutine, and says why.
+func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserver.EtcdServer, error) {
 	type result struct {
 		server *etcdserver.EtcdServer
 		err    error
 	}
 	done := make(chan result, 1)
 	go func() {
-		r := result{err: errors.New("etcd gave up while it read its files")}
+		r := result{err: errEnded}
 		defer func() {
 			if p := recover(); p != nil {
-				r.err = fmt.Errorf("etcd: %v", p)
-			}
-			if err := s.dead.err(); err != nil {
-				r.err = err
+				r.err = fmt.Errorf("read etcd's files: %v", p)
 			}
 			done <- r
 		}()
 		// A database that was cut off is a fault in mapped memory.
 		debug.SetPanicOnFault(true)
-		r.server, r.err = etcdserver.NewServer(conf)
+		if r.err = checkFiles(s.dir, conf.Logger); r.err == nil {
+			r.server, r.err = etcdserver.NewServer(conf)
+		}
 	}()
-	r := <-done
-	return r.server, r.err
+	select {
+	case r := <-done:
+		if err := s.dead.err(); err != nil {
+			return nil, err
+		}
+		return r.server, r.err
+	case <-s.dead.done(): // in a goroutine of etcd's own, for which it waits
+		return nil, s.dead.err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // explain adds what to do.
 func (s *Server) explain(err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
 	if hint := fileHint(s.dir, err); hint != "" {
 		return holdfast.WithHint(err, hint)

@@ -25,7 +25,8 @@ type Store struct {
 	client  *clientv3.Client
 	log     *slog.Logger
 	timeout time.Duration // of one call
-	where   string        // what the hint says to look at
+	where   string        // the hint when it does not answer
+	quota   string        // the hint when its quota is reached
 	lists   store.Lists
 
 	inFlight inFlight
@@ -234,10 +235,10 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 	return owners, holdfast.Revision(r.Header.Revision), nil
 }
 
-// Ping asks etcd for nothing; it proves that etcd answers and lets us in.
+// Ping counts the sessions; it proves that etcd answers and lets us in.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := call(ctx, s, "ask etcd", func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, sessionPrefix, clientv3.WithCountOnly())
+	_, err := call(ctx, s, "count sessions", func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, sessionPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	})
 	return err
 }

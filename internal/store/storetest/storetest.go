@@ -144,16 +144,6 @@ func list(t *testing.T, s store.Store) ([]holdfast.Owner, holdfast.Revision) {
 	return owners, at
 }
 
-// wait returns when cond holds.
-func wait(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(tick) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v: %s", patience, what)
-		}
-	}
-}
-
 func keyOf(i int) holdfast.SessionKey {
 	return holdfast.SessionKey(fmt.Sprintf("s%04d", i))
 }
