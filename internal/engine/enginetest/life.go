@@ -232,7 +232,8 @@ func (s *suite) remove(t *testing.T) {
 // off, and comes back before.
 func (s *suite) restartPolicy(t *testing.T) {
 	for _, p := range []engine.RestartPolicy{engine.RestartOnFailure, engine.RestartUnlessStopped, engine.RestartAlways} {
-		spec := s.spec("sh", "-c", "sleep inf")
+		// Not sleep alone: pid 1 cannot be killed from inside.
+		spec := s.spec("sh", "-c", "sleep inf; exit 1")
 		spec.Restart = p
 		id := s.start(t, spec)
 		first := s.inspect(t, id)
