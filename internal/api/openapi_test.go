@@ -199,7 +199,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	b.Fault = fmt.Errorf("listing: %w", holdfast.ErrStore)
+	b.SetFault(fmt.Errorf("listing: %w", holdfast.ErrStore))
 	failed := 0
 	for _, id := range inDoc {
 		r := askFailing(calls[id])

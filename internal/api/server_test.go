@@ -191,7 +191,9 @@ func TestErrorsOnTheWire(t *testing.T) {
 }
 
 func TestUnreadyIsNotHealth(t *testing.T) {
-	s := serve(t, &apitest.Backend{Fault: errors.New("embedded store is starting")}, api.Options{})
+	b := &apitest.Backend{}
+	b.SetFault(errors.New("embedded store is starting"))
+	s := serve(t, b, api.Options{})
 	if r := call(t, s, "GET", "/healthz", ""); r.status != http.StatusOK {
 		t.Errorf("healthz: %d", r.status)
 	}

@@ -22,12 +22,13 @@ import (
 type Backend struct {
 	// PID is what Version says; 0 is none.
 	PID int
-	// Fault, where not nil, is what every method returns that can fail.
-	Fault error
+	// Gate, where not nil, makes every start wait until it is closed.
+	Gate chan struct{}
 	// Stopped is called by StopAgent; may be nil.
 	Stopped func(keep bool)
 
 	mu       sync.Mutex
+	fault    error
 	sessions []api.Session
 	draining bool
 	epoch    holdfast.Epoch
@@ -35,6 +36,13 @@ type Backend struct {
 
 // Began is when everything here began, so that outputs can be compared.
 var Began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// SetFault makes every method that can fail return err, until it is nil again.
+func (b *Backend) SetFault(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fault = err
+}
 
 // Version implements api.Backend.
 func (b *Backend) Version() api.Version {
@@ -46,7 +54,7 @@ func (b *Backend) Version() api.Version {
 func (b *Backend) Sessions(context.Context) ([]api.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.sessions), b.Fault
+	return slices.Clone(b.sessions), b.fault
 }
 
 // Session implements api.Backend.
@@ -61,8 +69,8 @@ func (b *Backend) Session(_ context.Context, key holdfast.SessionKey) (api.Sessi
 }
 
 func (b *Backend) find(key holdfast.SessionKey) (int, error) {
-	if b.Fault != nil {
-		return 0, b.Fault
+	if b.fault != nil {
+		return 0, b.fault
 	}
 	i := slices.IndexFunc(b.sessions, func(s api.Session) bool { return s.Key == key })
 	if i < 0 {
@@ -73,14 +81,17 @@ func (b *Backend) find(key holdfast.SessionKey) (int, error) {
 
 // StartSession implements api.Backend.
 func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
+	if b.Gate != nil {
+		<-b.Gate
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i, err := b.find(key); err == nil {
 		return b.sessions[i], nil
 	}
 	switch {
-	case b.Fault != nil:
-		return api.Session{}, b.Fault
+	case b.fault != nil:
+		return api.Session{}, b.fault
 	case b.draining:
 		return api.Session{}, fmt.Errorf("session %s: %w", key, holdfast.ErrDraining)
 	case key == "broken":
@@ -160,7 +171,8 @@ func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOp
 
 // Exec implements api.Backend with commands of its own: echo WORD…, cat, warn
 // WORD… (to Stderr), exit N, wait (until ctx is done), tty (says what it was
-// given), size (waits for a second terminal size, and says both).
+// given), size (waits for a second terminal size, and says both), read (says
+// what came up to a carriage return).
 func (b *Backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
 	if _, err := b.Session(ctx, key); err != nil {
 		return 0, err
@@ -210,15 +222,15 @@ func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return []holdfast.Node{{ID: "n1", Address: "127.0.0.1:7070", Version: "v1.0.0", Draining: b.draining, Sessions: len(b.sessions),
-		CPULoad: 0.25, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.Fault
+		CPULoad: 0.25, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
 }
 
 // Drain implements api.Backend.
 func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.Fault != nil {
-		return holdfast.DrainReport{}, b.Fault
+	if b.fault != nil {
+		return holdfast.DrainReport{}, b.fault
 	}
 	b.draining = true
 	rep := holdfast.DrainReport{Node: "n1", Started: Began, Took: holdfast.Millis(48 * time.Millisecond)}
@@ -249,16 +261,22 @@ func (b *Backend) Uncordon(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.draining = false
-	return b.Fault
+	return b.fault
 }
 
 // StopAgent implements api.Backend.
 func (b *Backend) StopAgent(keep bool) error {
-	if b.Fault == nil && b.Stopped != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault == nil && b.Stopped != nil {
 		b.Stopped(keep)
 	}
-	return b.Fault
+	return b.fault
 }
 
 // Ready implements api.Backend.
-func (b *Backend) Ready(context.Context) error { return b.Fault }
+func (b *Backend) Ready(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fault
+}

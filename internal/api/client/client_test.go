@@ -121,7 +121,7 @@ func TestErrorsComeBackTyped(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, want := range []error{holdfast.ErrEngine, holdfast.ErrStore, holdfast.ErrBusy, holdfast.ErrDraining, holdfast.ErrNotFound} {
-		b.Fault = want
+		b.SetFault(want)
 		if _, err := c.Nodes(ctx); !errors.Is(err, want) {
 			t.Errorf("%v came back as %v", want, err)
 		}

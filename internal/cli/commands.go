@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// group makes cmd a command that only has subcommands: by itself it prints its
+// help, and a word that is none of them is a mistake.
+func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(subs...)
+	cmd.Args = func(cmd *cobra.Command, words []string) error {
+		if len(words) == 0 {
+			return nil
+		}
+		err := fmt.Errorf("unknown command %q for %q", words[0], cmd.CommandPath())
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
+			return &usageError{err, "did you mean " + strings.Join(near, " or ") + "?"}
+		}
+		return usage(cmd, err)
+	}
+	if cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	return cmd
+}
+
+// args makes the complaints of a cobra check usage errors, in our words.
+func args(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, words []string) error {
+		switch {
+		case len(words) < least:
+			return usage(cmd, fmt.Errorf("%s needs %s", cmd.CommandPath(), what))
+		case len(words) > most && most == 0:
+			return usage(cmd, fmt.Errorf("%s takes no argument, and there is %q", cmd.CommandPath(), words[0]))
+		case len(words) > most:
+			return usage(cmd, fmt.Errorf("%s takes %s, and there is %q", cmd.CommandPath(), what, words[most]))
+		}
+		return nil
+	}
+}
+
+func noArgs() cobra.PositionalArgs { return args(0, 0, "") }
+func oneKey() cobra.PositionalArgs { return args(1, 1, "one session key") }
+
+// usageError is a command line that was not understood.
+type usageError struct {
+	err  error
+	hint string
+}
+
+func usage(cmd *cobra.Command, err error) error {
+	return &usageError{err, "see `" + cmd.CommandPath() + " --help`"}
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) Hint() string  { return e.hint }
+func (e *usageError) ExitCode() int { return exitUsage }
+
+// helpCmd is cobra's, but a topic that is none is a mistake.
+func helpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about a command or a topic",
+		RunE: func(cmd *cobra.Command, words []string) error {
+			about, rest, err := cmd.Root().Find(words)
+			if err != nil || about == nil || len(rest) > 0 {
+				return usage(cmd.Root(), fmt.Errorf("there is no help about %q", strings.Join(words, " ")))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+func completionCmd() *cobra.Command {
+	shells := []string{"bash", "zsh", "fish"}
+	return &cobra.Command{
+		Use:       "completion bash|zsh|fish",
+		Short:     "Print a script that completes commands, flags and session keys",
+		Long:      "Print a script that makes the shell complete commands, flags and the keys of sessions that exist.\nThe script for bash needs the package bash-completion.",
+		Example:   "  source <(holdfast completion bash)\n  holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+		ValidArgs: shells,
+		Args:      args(1, 1, "one of "+strings.Join(shells, ", ")),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch words[0] {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			}
+			return usage(cmd, fmt.Errorf("there is no completion for %q", words[0]))
+		},
+	}
+}
+
+// guardianCmd is started by the agent only.
+func (a *app) guardianCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:                "guardian",
+		Short:              "Undo what the process that started this one began, should it die",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if a.deps.RunGuardian == nil {
+				return errors.New("this build has no guardian")
+			}
+			return a.deps.RunGuardian(cmd.Context(), words)
+		},
+	}
+}

@@ -1,0 +1,177 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/api/apitest"
+	"holdfast/internal/bench"
+	"holdfast/internal/cli"
+)
+
+// The test binary is also the command holdfast, which scripts and the terminal
+// tests run as a process of its own.
+func TestMain(m *testing.M) {
+	testscript.Main(leakChecked{m}, map[string]func(){"holdfast": func() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		context.AfterFunc(ctx, stop)
+		os.Exit(cli.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, testDeps()))
+	}})
+}
+
+type leakChecked struct{ m *testing.M }
+
+func (l leakChecked) Run() int {
+	code := l.m.Run()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// testDeps are what the assembler hands in, in small.
+func testDeps() cli.Deps {
+	return cli.Deps{
+		Version:    api.Version{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26.0", OS: "linux", Arch: "amd64"},
+		Now:        func() time.Time { return apitest.Began.Add(90 * time.Minute) },
+		AgentFlags: func(f *pflag.FlagSet) { f.String("config", "/etc/holdfast/holdfast.yaml", "configuration file") },
+		RunAgent: func(_ context.Context, r cli.AgentRun) error {
+			conf, err := r.Flags.GetString("config")
+			if conf == "none" {
+				err = holdfast.WithHint(fmt.Errorf("connecting to the engine: %w", holdfast.ErrEngine), "start dockerd")
+			}
+			fmt.Fprintf(r.Stdout, "agent: config %s, socket %s\n", conf, r.Socket)
+			return err
+		},
+		RunGuardian: func(_ context.Context, args []string) error {
+			fmt.Printf("guardian: %q\n", args)
+			return nil
+		},
+		Benches: []cli.Bench{{Name: "noop", Short: "Time nothing beside nothing", Example: "holdfast bench noop -n 3", Setup: benchNoop}},
+	}
+}
+
+func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+	n := f.IntP("count", "n", 2, "samples")
+	return func(_ context.Context, progress io.Writer) (bench.Result, error) {
+		fmt.Fprintln(progress, "measuring nothing")
+		if *n < 0 {
+			return bench.Result{}, errors.New("less than nothing")
+		}
+		r := bench.Result{Name: "noop", Score: 1, Rows: []bench.Row{bench.NewRow("nothing", "ms", make([]float64, *n))}}
+		if *n > 100 {
+			r.Failed = *n - 100
+		}
+		return r, nil
+	}
+}
+
+// startAgent serves b on a unix socket until the test ends.
+func startAgent(b api.Backend, socket string, cleanup func(func())) error {
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log}), log) }()
+	cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	})
+	return nil
+}
+
+type backendKey struct{}
+
+// User stories, each against an agent of its own on $WORK/agent.sock.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup: func(e *testscript.Env) error {
+			socket := filepath.Join(e.WorkDir, "agent.sock")
+			e.Setenv("HOLDFAST_SOCKET", socket)
+			b := &apitest.Backend{}
+			if err := standIn(b, e.Defer); err != nil {
+				return err
+			}
+			e.Values[backendKey{}] = b
+			return startAgent(b, socket, e.Defer)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault},
+	})
+}
+
+// standIn gives b the pid of a process that ends when the agent is told to.
+func standIn(b *apitest.Backend, cleanup func(func())) error {
+	p := exec.Command("sleep", "3600")
+	if err := p.Start(); err != nil {
+		return err
+	}
+	b.PID = p.Process.Pid
+	b.Stopped = func(bool) { _ = p.Process.Kill() }
+	waited := make(chan struct{})
+	go func() {
+		_ = p.Wait() // killed, which is no news
+		close(waited)
+	}()
+	cleanup(func() {
+		_ = p.Process.Kill()
+		<-waited
+	})
+	return nil
+}
+
+// code runs a command and wants its exit code: code N command [arg...].
+func code(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	if err != nil || neg || len(args) < 2 {
+		ts.Fatalf("usage: code N command [arg...]")
+	}
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	got := 0
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// fault makes the agent's backend fail: fault engine|store|busy|none.
+func fault(ts *testscript.TestScript, _ bool, args []string) {
+	faults := map[string]error{"engine": holdfast.ErrEngine, "store": holdfast.ErrStore, "busy": holdfast.ErrBusy, "none": nil}
+	f, ok := faults[args[0]]
+	if !ok {
+		ts.Fatalf("unknown fault %q", args[0])
+	}
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetFault(f)
+}

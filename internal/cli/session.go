@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/api/client"
+)
+
+func (a *app) sessionCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "session",
+		Short:   "See, start and stop sessions",
+		Long:    "See, start and stop sessions: keys, each with the one container that serves it.",
+		Example: "  holdfast session ls",
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec())
+}
+
+func (a *app) sessionLs() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List all sessions",
+		Long:    "List all sessions, by key: their state, template, age, open connections, address and container.",
+		Example: "  holdfast session ls\n  holdfast session ls --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+				all, err := c.Sessions(ctx)
+				if err != nil {
+					return err
+				}
+				return a.ui.result(all, func(w io.Writer) { a.sessionTable(w, all) })
+			})
+		},
+	}
+}
+
+func (a *app) sessionTable(w io.Writer, all []api.Session) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no sessions; `holdfast session start KEY` starts one")
+		return
+	}
+	now := a.deps.Now()
+	fmt.Fprintln(w, "KEY\tSTATE\tTEMPLATE\tAGE\tCONNECTIONS\tADDRESS\tCONTAINER\tNODE")
+	for _, s := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", s.Key, s.State, dash(s.Template), age(now, s.ClaimedAt),
+			s.Connections, dash(s.Address), shortID(s.ContainerID), dash(string(s.Node)))
+	}
+}
+
+func (a *app) sessionShow() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show KEY",
+		Short:             "Show one session in detail",
+		Long:              "Show everything that is known of one session.",
+		Example:           "  holdfast session show alice",
+		Args:              oneKey(),
+		ValidArgsFunction: a.completeKey,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return a.withKey(cmd, words[0], askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+				s, err := c.Session(ctx, key)
+				if err != nil {
+					return err
+				}
+				return a.ui.result(s, func(w io.Writer) { a.sessionDetails(w, s) })
+			})
+		},
+	}
+}
+
+func (a *app) sessionDetails(w io.Writer, s api.Session) {
+	fmt.Fprintf(w, "key\t%s\n", s.Key)
+	fmt.Fprintf(w, "state\t%s\n", s.State)
+	fmt.Fprintf(w, "template\t%s\n", dash(s.Template))
+	fmt.Fprintf(w, "node\t%s\n", dash(string(s.Node)))
+	fmt.Fprintf(w, "address\t%s\n", dash(s.Address))
+	fmt.Fprintf(w, "container\t%s\n", dash(s.ContainerID))
+	fmt.Fprintf(w, "epoch\t%d\n", s.Epoch)
+	fmt.Fprintf(w, "claimed\t%s (%s ago)\n", stamp(s.ClaimedAt), age(a.deps.Now(), s.ClaimedAt))
+	if !s.ReadyAt.IsZero() {
+		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
+	}
+	fmt.Fprintf(w, "connections\t%d\n", s.Connections)
+	if !s.IdleSince.IsZero() {
+		fmt.Fprintf(w, "idle since\t%s (%s ago)\n", stamp(s.IdleSince), age(a.deps.Now(), s.IdleSince))
+	}
+	if s.LastError != "" {
+		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
+	}
+}
+
+func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.Sub(s.ClaimedAt)) }
+
+func (a *app) sessionStart() *cobra.Command {
+	var template string
+	cmd := &cobra.Command{
+		Use:     "start KEY",
+		Short:   "Start a session and wait until it is ready",
+		Long:    "Start the container of a session and wait until it is ready; one that is ready already is left as it is.",
+		Example: "  holdfast session start alice\n  holdfast session start alice --template web",
+		Args:    oneKey(),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return a.withKey(cmd, words[0], startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+				done := a.ui.progress("starting " + string(key))
+				s, err := c.StartSession(ctx, key, template)
+				done()
+				if err != nil {
+					return err
+				}
+				return a.ui.result(s, func(w io.Writer) {
+					fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
+						s.Key, s.State, dash(s.Address), dash(s.Template), shortID(s.ContainerID), bootTime(s))
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&template, "template", "", "template to start it from (default the agent's own)")
+	return cmd
+}
+
+func (a *app) sessionStop() *cobra.Command {
+	return &cobra.Command{
+		Use:               "stop KEY",
+		Short:             "Kill a session's container and give the key up",
+		Long:              "Kill a session's container, wait until it is seen dead, and give up the ownership of the key.",
+		Example:           "  holdfast session stop alice",
+		Args:              oneKey(),
+		ValidArgsFunction: a.completeKey,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return a.withKey(cmd, words[0], stopLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+				done := a.ui.progress("stopping " + string(key))
+				r, err := c.StopSession(ctx, key)
+				done()
+				if err != nil {
+					return err
+				}
+				if err := a.ui.result(r, func(w io.Writer) {
+					if len(r.Left) == 0 {
+						fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
+					}
+				}); err != nil {
+					return err
+				}
+				return leftError(r.Left)
+			})
+		},
+	}
+}
+
+func (a *app) sessionLogs() *cobra.Command {
+	var o api.LogOptions
+	cmd := &cobra.Command{
+		Use:               "logs KEY",
+		Short:             "Print what a session's container wrote",
+		Long:              "Print what a session's container wrote to its output, both streams in one.",
+		Example:           "  holdfast session logs alice --tail 20\n  holdfast session logs alice -f",
+		Args:              oneKey(),
+		ValidArgsFunction: a.completeKey,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return a.withKey(cmd, words[0], noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+				return c.Logs(ctx, key, o, a.ui.out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what the container writes from now on")
+	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")
+	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
+	return cmd
+}
+
+// completeLimit keeps a shell from waiting for an agent that hangs.
+const completeLimit = time.Second
+
+// completeKey completes the key of a session that exists.
+func (a *app) completeKey(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(words) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var keys []cobra.Completion
+	err := a.with(cmd, completeLimit, func(ctx context.Context, c *client.Client) error {
+		all, err := c.Sessions(ctx)
+		for _, s := range all {
+			keys = append(keys, cobra.CompletionWithDesc(string(s.Key), string(s.State)))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return keys, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// shortID is as much of a container's id as people type.
+func shortID(id string) string { return dash(id[:min(len(id), 12)]) }
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return clean(s)
+}
+
+// age shows how long ago something was, in its largest unit.
+func age(now, then time.Time) string {
+	d := now.Sub(then)
+	switch {
+	case then.IsZero():
+		return "-"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func count(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// leftLine describes a container that could not be killed.
+func leftLine(l holdfast.Leftover) string {
+	s := fmt.Sprintf("%s (container %s)", dash(l.Name), shortID(l.ContainerID))
+	if len(l.Pids) > 0 {
+		s += " pids " + strings.Trim(strings.ReplaceAll(fmt.Sprint(l.Pids), " ", ", "), "[]")
+	}
+	return s + ": " + clean(l.Reason)
+}
+
+// leftError names what was left behind, nil where nothing was.
+func leftError(left []holdfast.Leftover) error {
+	if len(left) == 0 {
+		return nil
+	}
+	var names []string
+	for i, l := range left {
+		if i == 5 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, leftLine(l))
+	}
+	return &partial{
+		msg:  count(len(left), "container") + " left behind: " + strings.Join(names, "; "),
+		hint: "see what holds the processes (`ps -o pid,stat,wchan,args -p PID`), then try again",
+	}
+}
