@@ -19,8 +19,8 @@ case $(cat "$state/engine.by" 2>/dev/null) in
     say "the Docker daemon is stopped"
     ;;
   us)
-    if stop engine 60; then say "the Docker daemon is stopped"; else say "the Docker daemon has ended before"; fi
+    if stop engine 60; then say "the Docker daemon is stopped"; else say "the Docker daemon had ended already"; fi
     ;;
-  *) say "the Docker daemon is not ours and goes on" ;;
+  *) say "make up started no Docker daemon: nothing to stop there" ;;
 esac
 rm -f "$state/engine.by"
