@@ -119,14 +119,17 @@ func TestBrowserComesBack(t *testing.T) {
 	g := proxied(t, old)
 	p := browser.Start(t).Open(t, g.url)
 	connected(t, p)
+	p.Type(t, "echo fir''st\r")
+	p.WaitText(t, screen, "first")
 
-	t.Log("the session moves: 1012")
+	t.Log("the server dies, and the first new try meets a 1012")
 	g.closing.Store(int32(websocket.StatusServiceRestart))
 	if err := old.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	g.target.Store(next)
 	p.WaitText(t, screen, "connection lost; reconnecting")
+	p.WaitText(t, screen, "first") // the note overwrites nothing
 	p.WaitText(t, screen, "$")
 	connected(t, p)
 	p.Type(t, "echo ba''ck\r")

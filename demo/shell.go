@@ -40,7 +40,7 @@ type shell struct {
 
 func startShell(r *reaper, session string, s size) (*shell, error) {
 	cmd := exec.Command("/bin/sh")
-	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "PS1="+session+`:\w\$ `)
+	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "PS1="+session+`:\w$ `)
 	if home, err := os.UserHomeDir(); err == nil {
 		cmd.Dir = home
 	}

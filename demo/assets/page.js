@@ -52,7 +52,9 @@ const line = new Line({
 // note writes a line of the page's own into the terminal, clear of whatever
 // mode the last program left it in.
 function note(text) {
-  terminal.write(`\x1b[?1049l\x1b[?1000;1002;1003;2004l\x1b[?25h\x1b[0m\r\n\x1b[2m[${text}]\x1b[0m\r\n`);
+  // Leaving a screen that is not the alternate one would move the cursor.
+  const leave = terminal.buffer.active.type === "alternate" ? "\x1b[?1049l" : "";
+  terminal.write(`${leave}\x1b[?1000;1002;1003;2004l\x1b[?25h\x1b[0m\r\n\x1b[2m[${text}]\x1b[0m\r\n`);
 }
 
 terminal.onData((text) => {

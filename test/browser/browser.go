@@ -13,7 +13,7 @@ import (
 )
 
 // patience bounds every single step against hanging. It is no measurement.
-const patience = 8 * time.Second
+const patience = 30 * time.Second
 
 // Browser is one running Chromium with a profile of its own.
 type Browser struct {

@@ -1,0 +1,31 @@
+# make up and make test are the two to know; both install what is missing.
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.PHONY: build demo-image up down test test-short lint bench-tools clean
+
+build: ## bin/holdfast, one static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
+
+demo-image: ## holdfast-demo:latest, built here from nothing
+	@packaging/dev/image.sh
+
+up: ## an agent with a first session to open
+	@packaging/dev/up.sh
+
+down: ## stops what make up started
+	@packaging/dev/down.sh
+
+test: ## lint, and every test with the race detector
+	@packaging/dev/test.sh
+
+test-short: ## what needs no engine
+	@packaging/dev/test.sh short
+
+lint:
+	@packaging/dev/lint.sh
+
+bench-tools: ## the peers that holdfast bench compares with
+	@packaging/dev/bench-tools.sh
+
+clean: ## built files; var/dev belongs to make down
+	rm -rf bin dist

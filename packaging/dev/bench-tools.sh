@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Installs what holdfast bench compares with.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+need nginx=nginx-light docker=docker.io
+say "the benches' peers are installed: $(nginx -v 2>&1), $(docker --version)"

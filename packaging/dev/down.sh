@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Stops what make up started, and nothing else: first the agent, which drains,
+# then the Docker daemon if it was make up that started it.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+if running agent >/dev/null; then
+  from=$(($(wc -c <"$state/agent.log") + 1))
+  stop agent 60
+  tail -c "+$from" "$state/agent.log"
+  say "the agent has drained and ended"
+else
+  say "no agent of make up runs"
+fi
+
+case $(cat "$state/engine.by" 2>/dev/null) in
+  systemd)
+    as_root systemctl stop docker.socket docker
+    say "the Docker daemon is stopped"
+    ;;
+  us)
+    if stop engine 60; then say "the Docker daemon is stopped"; else say "the Docker daemon had ended already"; fi
+    ;;
+  *) say "make up started no Docker daemon: nothing to stop there" ;;
+esac
+rm -f "$state/engine.by"

@@ -1,0 +1,92 @@
+# Shared by the scripts beside it; sourced, not run. They work in the top
+# folder of the clone and keep what they start in var/dev.
+# shellcheck shell=bash
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+PATH=$PATH:/usr/sbin:/sbin
+state=$PWD/var/dev
+
+say() { printf '%s\n' "$*"; }
+die() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }
+
+as_root() {
+  if [[ $(id -u) = 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# need COMMAND=PACKAGE… installs the Debian packages of the commands that are
+# missing. The services in them are not started: policy-rc.d forbids it.
+need() {
+  local pair missing=()
+  for pair; do
+    command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  command -v apt-get >/dev/null ||
+    die "not installed: ${missing[*]}" "these scripts install by themselves on Debian only"
+  say "installing ${missing[*]}"
+  local policy=/usr/sbin/policy-rc.d ours='' failed=''
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | as_root install -m 755 /dev/stdin $policy
+    ours=yes
+  fi
+  install_packages "${missing[@]}" || failed=yes
+  [[ -z $ours ]] || as_root rm -f $policy
+  [[ -z $failed ]] || die "could not install ${missing[*]}" "look at what apt-get says above"
+}
+
+install_packages() {
+  local get=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y)
+  as_root "${get[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 && return
+  as_root "${get[@]}" update && as_root "${get[@]}" install --no-install-recommends "$@"
+}
+
+# The engine's command, as one who may use its socket.
+engine() { as_root env ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} docker "$@"; }
+engine_answers() { engine version >/dev/null 2>&1; }
+
+# born PID prints when a process started, in ticks after boot (proc(5), stat,
+# field 22); with it a pid file cannot mean another process than it did.
+born() {
+  local stat fields
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  read -ra fields <<<"${stat##*) }" # field 3 and on
+  printf '%s\n' "${fields[19]}"
+}
+
+# launch NAME COMMAND… runs a command as root in the background, with
+# var/dev/NAME.log and var/dev/NAME.pid.
+launch() {
+  local name=$1 pid
+  shift
+  # shellcheck disable=SC2016 # the inner shell expands these
+  pid=$(as_root bash -c 'log=$1; shift; setsid "$@" >>"$log" 2>&1 </dev/null & echo $!' _ "$state/$name.log" "$@")
+  printf '%s %s\n' "$pid" "$(born "$pid" || echo gone)" >"$state/$name.pid"
+}
+
+# running NAME prints the pid of what launch started, if it still runs.
+running() {
+  local pid start
+  read -r pid start 2>/dev/null <"$state/$1.pid" && [[ $(born "$pid") = "$start" ]] && printf '%s\n' "$pid"
+}
+
+# stop NAME SECONDS ends what launch started and waits for it.
+stop() {
+  local name=$1 pid i
+  pid=$(running "$name") || return 1
+  as_root kill -TERM "$pid"
+  for ((i = 0; i < $2 * 10; i++)); do
+    running "$name" >/dev/null || { rm -f "$state/$name.pid"; return 0; }
+    sleep 0.1
+  done
+  die "$name (pid $pid) has not ended within $2 s" "its log is $state/$name.log"
+}
+
+# answers PORT PATH asks for a page of this host and succeeds on status 200.
+answers() {
+  local status
+  exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1
+  printf 'GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n' "$2" >&3
+  read -r -t 5 status <&3 || status=
+  exec 3>&-
+  [[ $status = HTTP/1.?\ 200* ]]
+}

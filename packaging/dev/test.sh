@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change goes in. Installs what the tests
+# need; they start their engines, stores and proxies themselves.
+#   test.sh          all, with the race detector
+#   test.sh short    what needs no engine, in under three minutes
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
+if [[ ${1:-} = short ]]; then
+  go vet ./...
+  go test -short -timeout 5m -json ./... | go run ./packaging/dev/testsum
+  exit
+fi
+need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light \
+  chromium=chromium gcc=gcc shellcheck=shellcheck git=git
+[[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
+packaging/dev/lint.sh
+go test -race -timeout 25m -json ./... | go run ./packaging/dev/testsum

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Brings up everything for a first session: an engine if none answers, the
+# binary, the demo's image, the agent. Twice is harmless; make down undoes it.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+url=http://127.0.0.1:7070/s/alice/
+finish() {
+  cat <<END
+
+  open    $url
+  look    $( [[ $(id -u) = 0 ]] || echo 'sudo ')bin/holdfast session ls
+  log     var/dev/agent.log
+  stop    make down
+END
+}
+
+start_engine() {
+  if [[ -n ${DOCKER_HOST:-} ]]; then
+    die "no engine answers at DOCKER_HOST ($DOCKER_HOST)" "start it, or unset DOCKER_HOST"
+  fi
+  need dockerd=docker.io
+  say "starting a Docker daemon"
+  if [[ -d /run/systemd/system ]]; then
+    as_root systemctl start docker
+    echo systemd >"$state/engine.by"
+  else
+    launch engine dockerd
+    echo us >"$state/engine.by"
+  fi
+  local i
+  for ((i = 0; i < 60; i++)); do
+    engine_answers && return
+    [[ $(cat "$state/engine.by") = systemd ]] || running engine >/dev/null || break
+    sleep 0.5
+  done
+  [[ ! -f $state/engine.log ]] || tail -n 15 "$state/engine.log" >&2
+  die "the Docker daemon does not come up" "its log is var/dev/engine.log, or in journalctl -u docker"
+}
+
+start_agent() {
+  launch agent env ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} "$PWD/bin/holdfast" agent --config "$state/holdfast.yaml"
+  local i
+  for ((i = 0; i < 300; i++)); do
+    answers 7071 /readyz 2>/dev/null && return
+    running agent >/dev/null || break
+    sleep 0.1
+  done
+  tail -n 15 "$state/agent.log" >&2
+  die "the agent does not come up" "its whole log is var/dev/agent.log"
+}
+
+command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
+mkdir -p "$state"
+if pid=$(running agent); then
+  say "the agent runs already (pid $pid); make down first to run a newer build"
+  finish
+  exit
+fi
+need docker=docker.io
+engine_answers || start_engine
+make --no-print-directory build demo-image
+sed "s|@STATE@|$state|" packaging/dev/holdfast.yaml >"$state/holdfast.yaml"
+: >"$state/agent.log"
+start_agent
+say "the agent is up"
+finish
