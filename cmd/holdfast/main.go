@@ -8,17 +8,14 @@ import (
 	"os/signal"
 	"syscall"
 
-	"holdfast/internal/api"
 	"holdfast/internal/cli"
 )
+
+// version is set by the build.
+var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(cli.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, deps()))
-}
-
-// deps joins the command line to the parts that are no calls of an agent.
-func deps() cli.Deps {
-	return cli.Deps{Version: api.BuildVersion()}
 }

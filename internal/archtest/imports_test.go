@@ -30,8 +30,10 @@ var house = []room{
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/..."}},
 	{"internal/drain", []string{""}},
-	{"internal/api", []string{""}},
-	{"internal/api/client", []string{"", "internal/api"}},
+	{"internal/api", []string{"", "internal/api/frame"}},
+	{"internal/api/frame", nil},
+	{"internal/api/client", []string{"", "internal/api", "internal/api/frame"}},
+	{"internal/api/apitest", []string{"", "internal/api"}},
 	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
 	{"internal/bench", []string{"", "internal/..."}},
@@ -40,6 +42,7 @@ var house = []room{
 	{"internal/archtest", nil},
 	{"cmd/...", []string{"", "internal/..."}},
 	{"demo/...", []string{"demo/..."}},
+	{"packaging/...", nil},
 	{"test/...", []string{"", "internal/...", "test/..."}},
 }
 

@@ -194,8 +194,8 @@ func (x *bootBench) run(ctx context.Context) (Result, error) {
 			}
 		}
 		if i >= bootWarmups {
-			peer = append(peer, ms(took[0]))
-			ours = append(ours, ms(took[1]))
+			peer = append(peer, millis(took[0]))
+			ours = append(ours, millis(took[1]))
 		}
 	}
 	r := Result{
@@ -257,5 +257,3 @@ func (x *bootBench) sessionBoot(ctx context.Context, i int) (time.Duration, erro
 	}
 	return took, nil
 }
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

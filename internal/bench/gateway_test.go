@@ -1,26 +1,10 @@
 package bench
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
 )
-
-// childArg makes the test binary a child of the bench.
-const childArg = "bench-gateway-child"
-
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == childArg {
-		if err := GatewayChild(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
 
 func TestGatewayComparesAllWays(t *testing.T) {
 	o := GatewayOptions{Conns: 10, Duration: 100 * time.Millisecond, Rounds: 2, Child: []string{os.Args[0], childArg}}

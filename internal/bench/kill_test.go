@@ -1,24 +1,13 @@
 package bench_test
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
 	"testing"
 
 	"holdfast/internal/bench"
-	"holdfast/internal/guardian"
-	"holdfast/internal/lab/labtest"
 )
-
-// TestMain is a guardian too: the benches start this binary as one.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "guardian" {
-		os.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(os.Stderr, nil))))
-	}
-	os.Exit(labtest.Main(m))
-}
 
 // The whole experiment, small: it has to find every container dead by all three
 // ways.
@@ -45,5 +34,4 @@ func TestKill(t *testing.T) {
 	if err := res.WriteText(t.Output()); err != nil {
 		t.Error(err)
 	}
-	_ = fmt.Sprint
 }

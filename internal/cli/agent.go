@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/api/client"
 )
 
@@ -24,8 +25,11 @@ func (a *app) agentCmd() *cobra.Command {
 			if a.deps.RunAgent == nil {
 				return errors.New("this build has no agent")
 			}
-			return a.deps.RunAgent(cmd.Context(), AgentRun{Flags: cmd.Flags(), Socket: a.givenSocket(), JSON: a.ui.json,
-				Stdout: a.ui.out, Stderr: a.ui.err})
+			return a.deps.RunAgent(cmd.Context(), AgentRun{
+				Flags: cmd.Flags(), Socket: a.givenSocket(), Stdout: a.ui.out, Stderr: a.ui.err,
+				Step:    a.drainStep,
+				Drained: func(r holdfast.DrainReport) { _ = a.drained(r) }, // the agent ends all the same
+			})
 		},
 	}
 	if a.deps.AgentFlags != nil {

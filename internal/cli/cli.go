@@ -33,9 +33,12 @@ type Deps struct {
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
-	// RunGuardian is the hidden `holdfast guardian`, with its arguments as
-	// they came.
-	RunGuardian func(ctx context.Context, args []string) error
+	// DrainEngine kills every container of the engine without an agent; nil:
+	// only an agent can.
+	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
+	// Hidden are the roles that other processes of this binary play, by
+	// name; they get their arguments as they came.
+	Hidden map[string]func(ctx context.Context, args []string) error
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Now is the clock that ages are shown by; nil: time.Now.
@@ -46,8 +49,10 @@ type Deps struct {
 type AgentRun struct {
 	Flags          *pflag.FlagSet // parsed, with what AgentFlags added
 	Socket         string         // of --socket or the environment; "" where neither was given
-	JSON           bool           // print the drain report as JSON
 	Stdout, Stderr io.Writer
+	// Step and Drained print how the drain at the end goes.
+	Step    func(holdfast.Step)
+	Drained func(holdfast.DrainReport)
 }
 
 // Bench is one experiment of `holdfast bench`.
@@ -101,7 +106,10 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
-		completionCmd(), a.guardianCmd(), exitCodesTopic())
+		completionCmd(), exitCodesTopic())
+	for name, run := range a.deps.Hidden {
+		root.AddCommand(hiddenCmd(name, run))
+	}
 	root.SetHelpCommand(helpCmd())
 	return root
 }

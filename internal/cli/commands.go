@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"strings"
 
@@ -102,18 +102,13 @@ func completionCmd() *cobra.Command {
 	}
 }
 
-// guardianCmd is started by the agent only.
-func (a *app) guardianCmd() *cobra.Command {
+// hiddenCmd is started by this binary itself only.
+func hiddenCmd(name string, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
-		Use:                "guardian",
-		Short:              "Undo what the process that started this one began, should it die",
+		Use:                name,
+		Short:              "Part of Holdfast, started by itself",
 		Hidden:             true,
 		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			if a.deps.RunGuardian == nil {
-				return errors.New("this build has no guardian")
-			}
-			return a.deps.RunGuardian(cmd.Context(), words)
-		},
+		RunE:               func(cmd *cobra.Command, words []string) error { return run(cmd.Context(), words) },
 	}
 }

@@ -24,6 +24,16 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, as shells count
 )
 
+// Codes that commands outside this package end with.
+const (
+	ExitUsage   = exitUsage
+	ExitPartial = exitPartial
+)
+
+// Exit is an error that ends the command with the code, and prints nothing:
+// somebody has said already what there was to say.
+func Exit(code int) error { return status(code) }
+
 const exitCodesText = `Exit codes of all commands:
 
     0  done
@@ -94,7 +104,7 @@ func exitCode(err error) int {
 // print about it.
 type status int
 
-func (s status) Error() string { return "the command in the container failed" }
+func (s status) Error() string { return "the command that was run failed" }
 func (s status) ExitCode() int { return int(s) }
 
 // partial says what was left behind.

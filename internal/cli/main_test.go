@@ -62,10 +62,10 @@ func testDeps() cli.Deps {
 			fmt.Fprintf(r.Stdout, "agent: config %s, socket %s\n", conf, r.Socket)
 			return err
 		},
-		RunGuardian: func(_ context.Context, args []string) error {
+		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
-		},
+		}},
 		Benches: []cli.Bench{{Name: "noop", Short: "Time nothing beside nothing", Example: "holdfast bench noop -n 3", Setup: benchNoop}},
 	}
 }

@@ -109,21 +109,39 @@ func (a *app) drainCmd() *cobra.Command {
 
 func (a *app) drain(ctx context.Context, c *client.Client, q api.DrainRequest) error {
 	a.ui.note("draining…")
-	rep, err := c.Drain(ctx, q, func(s holdfast.Step) {
-		if !a.ui.json {
-			fmt.Fprintf(a.ui.out, "%-12s %6d  %s\n", clean(s.Name), s.Count, s.Took)
-		}
-	})
+	rep, err := c.Drain(ctx, q, a.drainStep)
+	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && a.deps.DrainEngine != nil && ctx.Err() == nil {
+		a.ui.note("no agent answers: killing the engine's containers without one")
+		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
+	}
 	if err != nil && ctx.Err() != nil {
 		return holdfast.WithHint(err, "the drain goes on without this command")
 	}
 	if err != nil && rep.Node == "" {
 		return err
 	}
-	if perr := a.ui.result(rep, func(w io.Writer) { drainText(w, rep) }); perr != nil || err != nil {
-		return errors.Join(err, perr)
+	return errors.Join(err, a.drained(rep))
+}
+
+// drainStep prints a step as it ends.
+func (a *app) drainStep(s holdfast.Step) {
+	if !a.ui.json {
+		fmt.Fprintf(a.ui.out, "%-16s %6d  %s\n", clean(s.Name), s.Count, s.Took)
 	}
-	return leftError(rep.Left)
+}
+
+// drained prints the report; its error says what was left behind.
+func (a *app) drained(r holdfast.DrainReport) error {
+	if err := a.ui.result(r, func(w io.Writer) { drainText(w, r) }); err != nil {
+		return err
+	}
+	if err := leftError(r.Left); err != nil || r.Clean() {
+		return err
+	}
+	return &partial{
+		msg:  count(r.Owned-r.Released, "session") + " could not be given up: " + clean(r.Notice),
+		hint: "the agent's log says what is wrong with its store",
+	}
 }
 
 func drainText(w io.Writer, r holdfast.DrainReport) {

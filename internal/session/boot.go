@@ -225,6 +225,9 @@ func (b *attempt) ready(ctx context.Context) error {
 		return exited(c)
 	}
 	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return b.exit(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("opening the container's init: %w", err)
 	}

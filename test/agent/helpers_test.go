@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"io"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +30,31 @@ func readAll(t *testing.T, r io.Reader) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// inits maps keys to the pids of their containers' inits.
+func (h *host) inits() map[string]int {
+	h.t.Helper()
+	out := map[string]int{}
+	for key, ids := range h.running() {
+		c, err := h.api().Inspect(h.t.Context(), ids[0])
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		out[key] = c.Pid
+	}
+	return out
+}
+
+// alive reports whether a process lives; a zombie does not. The engine learns of
+// a death later than the kernel.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
+	return state != "Z" && state != "X"
 }
 
 // privateEngine is an engine for one test, with the test server's image.

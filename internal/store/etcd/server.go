@@ -294,6 +294,7 @@ func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 		QuotaBackendBytes:                 256 << 20,
 		BootstrapDefragThresholdMegabytes: 32,
 
+		BcryptCost:                  10, // of passwords, which nobody has here; 0 is warned of
 		MaxTxnOps:                   128,
 		MaxRequestBytes:             1 << 20,
 		WarningApplyDuration:        500 * time.Millisecond,

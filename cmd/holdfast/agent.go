@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"holdfast"
+	"holdfast/internal/agent"
+	"holdfast/internal/api"
+	"holdfast/internal/cli"
+	"holdfast/internal/config"
+)
+
+// agentFlags are those of `holdfast agent`; each comes before its key in the
+// file.
+func agentFlags(f *pflag.FlagSet) {
+	f.String("config", "", "configuration file (default "+config.DefaultPath+", which may be missing)")
+	f.String("node", "", "id of this node (default the host's name)")
+	f.String("data-dir", "", "directory of the lease and the embedded store (default /var/lib/holdfast)")
+	f.String("run-dir", "", "directory of what must not survive a boot of the host (default /run/holdfast)")
+	f.String("docker-host", "", "the engine's socket (default $DOCKER_HOST, then unix:///var/run/docker.sock)")
+	f.String("etcd-endpoints", "", "etcd to keep ownership in, comma-separated (default embedded)")
+	f.String("etcd-ca-file", "", "PEM file: who signs the etcd's certificate")
+	f.String("etcd-cert-file", "", "PEM file: our certificate for the etcd")
+	f.String("etcd-key-file", "", "PEM file: its key")
+	f.String("gateway", "", "host:port that clients connect to (default 127.0.0.1:7070)")
+	f.String("api", "", `host:port of API and metrics, or "none" (default 127.0.0.1:7071)`)
+	f.String("log-level", "", "debug, info, warn or error (default info)")
+}
+
+func overrides(r cli.AgentRun) config.Overrides {
+	get := func(name string) string {
+		s, _ := r.Flags.GetString(name) // it is a string: it was added above
+		return s
+	}
+	return config.Overrides{
+		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), EngineHost: get("docker-host"),
+		EtcdEndpoints: get("etcd-endpoints"), EtcdCA: get("etcd-ca-file"), EtcdCert: get("etcd-cert-file"), EtcdKey: get("etcd-key-file"),
+		GatewayListen: get("gateway"), APIListen: get("api"), Socket: r.Socket, LogLevel: get("log-level"),
+	}
+}
+
+// usageError is a mistake in the configuration.
+type usageError struct{ error }
+
+func (usageError) ExitCode() int   { return cli.ExitUsage }
+func (e usageError) Unwrap() error { return e.error }
+func (e usageError) Hint() string {
+	if h := holdfast.HintOf(e.error); h != "" {
+		return h
+	}
+	return "docs/configuration.md has every key"
+}
+
+// leftError is a drain that left something behind.
+type leftError struct{ error }
+
+func (leftError) ExitCode() int   { return cli.ExitPartial }
+func (e leftError) Unwrap() error { return e.error }
+func (leftError) Hint() string {
+	return "the report above names it; the next agent on this data directory takes it up"
+}
+
+// runAgent is `holdfast agent`: SIGTERM and SIGINT, which end ctx, drain;
+// SIGUSR2 leaves the containers to the next agent.
+func runAgent(ctx context.Context, r cli.AgentRun) error {
+	file, _ := r.Flags.GetString("config")
+	c, err := config.Load(ctx, file, overrides(r))
+	if err != nil {
+		return usageError{err}
+	}
+	a := agent.New(c, agent.Options{
+		Version:  buildVersion().Version,
+		Log:      slog.New(logHandler(c.Log, r.Stderr)),
+		Guardian: self(roleGuardian),
+		Up:       func(at agent.Addresses) { printUp(r.Stdout, c.Node, at) },
+		Step:     r.Step,
+		Drained:  r.Drained,
+	})
+	keep := make(chan os.Signal, 1)
+	signal.Notify(keep, syscall.SIGUSR2)
+	defer signal.Stop(keep)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-keep:
+			a.Stop(true)
+		case <-ended:
+		}
+	}()
+	err = a.Run(ctx)
+	if errors.Is(err, agent.ErrLeft) {
+		return leftError{err}
+	}
+	return err
+}
+
+// drainEngine is `holdfast drain --engine-all` on a host without an agent.
+func drainEngine(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
+	c := config.Default()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return agent.DrainEngine(ctx, c, self(roleGuardian), q, step, log)
+}
+
+func logHandler(c config.Log, w io.Writer) slog.Handler {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(strings.ToUpper(c.Level))) // the configuration was checked
+	o := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.NewJSONHandler(w, o)
+	}
+	return slog.NewTextHandler(w, o)
+}
+
+func printUp(w io.Writer, node string, at agent.Addresses) {
+	fmt.Fprintf(w, "node %s is up\n\n  sessions  %s/s/<key>/\n", node, at.Gateway)
+	if at.API != "" {
+		fmt.Fprintf(w, "  metrics   %s/metrics\n", at.API)
+	}
+	fmt.Fprintf(w, "  api       %s\n\nCtrl-C drains: every container is killed and seen dead.\n"+
+		"To end the agent alone and leave them to the next one: holdfast agent stop --keep\n\n", at.Socket)
+}

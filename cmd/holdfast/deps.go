@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/internal/api"
+	"holdfast/internal/bench"
+	"holdfast/internal/cli"
+	"holdfast/internal/guardian"
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/echoserver"
+)
+
+// Roles that other processes of this binary play.
+const (
+	roleGuardian     = "guardian"
+	roleGatewayChild = "bench-gateway-child"
+	roleEchoServer   = "bench-session"
+)
+
+// deps joins the command line to the parts that are no calls of an agent.
+func deps() cli.Deps {
+	return cli.Deps{
+		Version:     buildVersion(),
+		AgentFlags:  agentFlags,
+		RunAgent:    runAgent,
+		DrainEngine: drainEngine,
+		Hidden: map[string]func(context.Context, []string) error{
+			roleGuardian: runGuardian,
+			roleGatewayChild: func(ctx context.Context, args []string) error {
+				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
+			},
+			roleEchoServer: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
+		},
+		Benches: benches(),
+	}
+}
+
+func buildVersion() api.Version {
+	v := api.BuildVersion()
+	if version != "" {
+		v.Version = version
+	}
+	return v
+}
+
+// self is the command that plays a role of this binary. The file may have been
+// replaced by an upgrade; the kernel's link leads to what runs.
+func self(role ...string) []string { return append([]string{"/proc/self/exe"}, role...) }
+
+// runGuardian is a guardian's whole life.
+func runGuardian(_ context.Context, args []string) error {
+	dir := ""
+	if len(args) > 0 {
+		dir = args[0]
+	}
+	if guardian.Main(dir, slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+func benches() []cli.Bench {
+	return []cli.Bench{
+		{
+			Name: "kill", Short: "Kill many containers at once, with docker kill and with Holdfast", Example: "holdfast bench kill -n 200",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := bench.KillOptions{Guardian: self(roleGuardian, "")}
+				f.IntVarP(&o.N, "number", "n", 200, "containers to kill at once")
+				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
+				return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Kill(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "boot", Short: "Boot sessions to the first byte, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := bench.BootOptions{Agent: self("agent"), Server: []string{roleEchoServer}}
+				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
+				return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Boot(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "gateway", Short: "Echo over WebSockets through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := bench.GatewayOptions{Child: self(roleGatewayChild)}
+				f.IntVar(&o.Conns, "connections", 100, "WebSockets at once")
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
+				f.DurationVar(&o.Duration, "duration", 0, "of one measurement (default 2s)")
+				return func(ctx context.Context, _ io.Writer) (bench.Result, error) { return bench.Gateway(ctx, o) }
+			},
+		},
+	}
+}
+
+// inLab runs a bench on an engine of its own: the process that was started by
+// hand only starts this binary once more in the lab and passes its end on.
+func inLab(run func(context.Context, io.Writer) (bench.Result, error)) func(context.Context, io.Writer) (bench.Result, error) {
+	return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		if lab.Inside() {
+			return run(ctx, progress)
+		}
+		code, err := lab.Reenter()
+		if err != nil {
+			return bench.Result{}, err
+		}
+		return bench.Result{}, cli.Exit(code)
+	}
+}

@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/config"
+	"holdfast/internal/drain"
+)
+
+// DrainEngine kills every container of the engine, on a host where no agent
+// runs: the same steps as an agent's drain, without sessions. guard is the
+// command line of a guardian process.
+func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.DrainRequest, step func(holdfast.Step), log *slog.Logger) (_ holdfast.DrainReport, err error) {
+	a := New(c, Options{Log: log, Guardian: guard})
+	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
+		return holdfast.DrainReport{}, err
+	}
+	if err := a.openEngine(ctx); err != nil {
+		return holdfast.DrainReport{}, err
+	}
+	defer a.engine.Close()
+	p := newParts()
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := a.startGuardian(p); err != nil {
+		return holdfast.DrainReport{}, err
+	}
+	o := drain.Options{Budget: c.Drain.Budget, Quiet: c.Drain.Quiet, All: true}
+	if q.Budget > 0 {
+		o.Budget = time.Duration(q.Budget)
+	}
+	if q.Quiet != nil {
+		o.Quiet = *q.Quiet
+	}
+	node, err := os.Hostname()
+	if err != nil {
+		return holdfast.DrainReport{}, err
+	}
+	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
+	return drain.Run(ctx, n, o, step), nil
+}
