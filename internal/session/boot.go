@@ -102,9 +102,10 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
+	spec := b.e.template.spec(b.owner)
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.phase("create", func() error { return b.create(ctx) })
+	err := b.phase("create", func() error { return b.create(ctx, spec) })
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
 	}
@@ -184,10 +185,9 @@ func sameWrite(got, want holdfast.Owner) bool {
 	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
 }
 
-func (b *attempt) create(ctx context.Context) error {
+func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	spec := b.e.template.spec(holdfast.Owner{Key: b.e.key, Node: b.m.cfg.Node, Epoch: b.owner.Epoch})
 	return retry(ctx, holdfast.ErrEngine, func() error {
 		id, err := b.m.deps.Engine.Create(ctx, spec)
 		if errors.Is(err, engine.ErrConflict) {

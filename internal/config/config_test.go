@@ -1,0 +1,182 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/session"
+)
+
+// load loads text as a configuration file.
+func load(t *testing.T, text string, over Overrides) (Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "holdfast.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Load(t.Context(), path, over)
+}
+
+// minimal is the least that an agent can run with.
+const minimal = "templates: [{name: web, image: web:1, port: 80}]\n"
+
+// TestAnnotatedFileIsTheDefault holds packaging/holdfast.yaml, which is also
+// the documentation of every key, to what the program does without a file.
+func TestAnnotatedFileIsTheDefault(t *testing.T) {
+	const file = "../../packaging/holdfast.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(t.Context(), file, Overrides{Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Node, want.Templates = "n1", got.Templates
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the file is not the default:\n%s", diff)
+	}
+	if len(got.Templates) != 1 {
+		t.Fatalf("%d templates", len(got.Templates))
+	}
+
+	// What is commented out has to load too: every key is real.
+	var on []string
+	for line := range strings.Lines(string(text)) {
+		key := strings.TrimLeft(line, " ")
+		if rest, ok := strings.CutPrefix(key, "# "); ok && isSetting(rest) {
+			line = strings.Repeat(" ", len(line)-len(key)) + rest
+		}
+		on = append(on, line)
+	}
+	c, err := load(t, strings.Join(on, ""), Overrides{})
+	if err != nil {
+		t.Fatalf("with every key: %v", err)
+	}
+	if c.Node != "host-1" || c.Store.Username != "holdfast" || c.Gateway.Domain == "" || len(c.Templates[0].Mounts) != 3 || c.Templates[0].Network != "bridge" {
+		t.Errorf("some of the keys that are commented out were not read: %+v", c)
+	}
+}
+
+// isSetting tells a setting that is commented out from prose.
+func isSetting(s string) bool {
+	if strings.HasPrefix(s, "  - {") {
+		return true
+	}
+	key, _, ok := strings.Cut(s, ":")
+	return ok && key == strings.ToLower(key) && !strings.ContainsAny(key, " .")
+}
+
+func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown key", minimal + "gatewayy: {}", `line 2, column 1: unknown field "gatewayy"`},
+		{"unknown key further in", minimal + "gateway:\n  listem: x", `line 3, column 3: unknown field "listem"`},
+		{"unknown key of a template", "templates:\n  - name: a\n    img: b", `line 3, column 5: unknown field "img"`},
+		{"key twice", minimal + "node: a\nnode: b", "line 3, column 1"},
+		{"not YAML", minimal + "node: [", "line 2"},
+		{"a word for a number", minimal + "sessions: {boots: many}", "line 2"},
+		{"a word for a time", minimal + "sessions: {idle_stop: soon}", "soon"},
+		{"a word for a size", "templates: [{name: a, image: b, port: 80, memory: lots}]", "lots"},
+		{"no template", "node: a", "templates: there is none"},
+		{"template twice", "templates: [{name: a, image: b, port: 80}, {name: a, image: b, port: 80}]", "used twice"},
+		{"no image", "templates: [{name: a, port: 80}]", "templates[0] (a): image is missing"},
+		{"no port", "templates: [{name: a, image: b}]", "port: 0"},
+		{"no network", "templates: [{name: a, image: b, port: 80, network: none}]", "network"},
+		{"readiness", "templates: [{name: a, image: b, port: 80, ready: {http: healthz}}]", "ready.http"},
+		{"mount", "templates: [{name: a, image: b, port: 80, mounts: [{type: bind, source: x, target: /y}]}]", "mounts[0]: source"},
+		{"privileges", "templates: [{name: a, image: b, port: 80, privileges: all}]", "privileges"},
+		{"node", minimal + "node: a/b", "node"},
+		{"data_dir", minimal + "data_dir: here", "data_dir"},
+		{"log", minimal + "log: {level: loud}", "log.level"},
+		{"fence", minimal + "store: {fence: 500ms}", "renew (1s) has to be shorter than fence"},
+		{"embedded with TLS", minimal + "store: {ca_file: /ca.pem}", "embedded"},
+		{"half a certificate", minimal + "gateway: {cert_file: /c.pem}", "go together"},
+		{"gateway for all", minimal + "gateway: {listen: '0.0.0.0:7070'}", "not a loopback address"},
+		{"gateway by name", minimal + "gateway: {listen: 'example.org:7070'}", "not a loopback address"},
+		{"no port to listen on", minimal + "gateway: {listen: localhost}", "no host:port"},
+		{"API for all without TLS", minimal + "api: {listen: ':7071', token_file: /t}", "not a loopback address"},
+		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
+		{"boots", minimal + "sessions: {boots: 0}", "boots"},
+		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
+		{"too large", minimal + strings.Repeat("#", MaxSize), "at most"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := load(t, c.text, Overrides{})
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want one line with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestFlagsComeBeforeTheFile(t *testing.T) {
+	c, err := load(t, minimal+"node: file\ngateway: {listen: '127.0.0.1:1'}", Overrides{
+		Node: "flag", EtcdEndpoints: "a:2379,b:2379", EtcdCA: "/ca", GatewayListen: "[::1]:2", APIListen: "none", Socket: "/s", EngineHost: "unix:///e",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Node != "flag" || c.Gateway.Listen != "[::1]:2" || c.API.Listen != "" || c.API.Socket != "/s" || c.Engine.Host != "unix:///e" ||
+		!cmp.Equal(c.Store.Endpoints, []string{"a:2379", "b:2379"}) || c.Store.CAFile != "/ca" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestFileThatIsMissing(t *testing.T) {
+	_, err := Load(t.Context(), "/nowhere/holdfast.yaml", Overrides{})
+	if !errors.Is(err, os.ErrNotExist) || holdfast.HintOf(err) == "" {
+		t.Errorf("named: %v (hint %q)", err, holdfast.HintOf(err))
+	}
+}
+
+func TestTemplatesAsSessionsTakeThem(t *testing.T) {
+	c, err := load(t, `
+templates:
+  - name: a
+    image: b:1
+    command: [serve, "{key}"]
+    env: {WHO: "{key}"}
+    mounts: [{type: bind, source: "/srv/{key}", target: /data, read_only: true}]
+    memory: 512MiB
+    cpus: 1.5
+    pids: 99
+    port: 8080
+    ready: {http: /ok, timeout: 3s}
+    network: mine
+    init: false
+    privileges: gain
+`, Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []session.Template{{
+		Name: "a", Image: "b:1", Command: []string{"serve", "{key}"}, Env: map[string]string{"WHO": "{key}"},
+		Mounts: []engine.Mount{{Type: "bind", Source: "/srv/{key}", Target: "/data", ReadOnly: true}},
+		Memory: 512 << 20, CPUs: 1.5, PIDs: 99, Port: 8080,
+		Ready: session.Readiness{HTTPPath: "/ok", Timeout: 3 * time.Second}, Network: "mine", NoInit: true, AllowSUID: true,
+	}}
+	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add(minimal)
+	f.Add("templates: [{name: a, image: b, port: 80, memory: 1e309}]\nsessions: {idle_stop: -1s}")
+	f.Add("a: &a [*a]")
+	f.Fuzz(func(t *testing.T, text string) {
+		c := Default()
+		if parse(t.Context(), []byte(text), &c) == nil {
+			_ = c.Validate() // either answer, but no panic
+		}
+	})
+}
