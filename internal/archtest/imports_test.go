@@ -41,6 +41,7 @@ var house = []room{
 	{"cmd/...", []string{"", "internal/..."}},
 	{"demo/...", []string{"demo/..."}},
 	{"test/...", []string{"", "internal/...", "test/..."}},
+	{"packaging/...", nil},
 }
 
 // above are the assemblers: nobody below them imports them.
