@@ -128,9 +128,9 @@ func settings(t *testing.T, e *lab.Engine) config.Config {
 // A person opens a URL, works, shows it to somebody, and goes through an
 // upgrade of the agent and a shutdown of the host.
 func TestABrowserOpensASession(t *testing.T) {
+	b := browser.Start(t) // first: -short skips here
 	cfg := settings(t, labtest.Engine(t))
 	n := start(t, cfg)
-	b := browser.Start(t)
 
 	alice := b.Open(t, n.url+"/s/alice/")
 	ready(t, alice)
