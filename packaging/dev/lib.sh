@@ -45,11 +45,13 @@ engine() { as_root env ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} docker "$@"; }
 engine_answers() { engine version >/dev/null 2>&1; }
 
 # born PID prints when a process started, in ticks after boot (proc(5), stat,
-# field 22); with it a pid file cannot mean another process than it did.
+# field 22); with it a pid file cannot mean another process than it did. It
+# fails where there is no such process.
 born() {
   local stat fields
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
   read -ra fields <<<"${stat##*) }" # field 3 and on
+  [[ ${fields[0]} != Z ]] || return 1 # dead; in a container nobody may reap it
   printf '%s\n' "${fields[19]}"
 }
 

@@ -1,6 +1,6 @@
 // Package browser drives Debian's Chromium from tests: open a page, type, wait
 // for text, look at the console, take a picture. A browser that is missing
-// fails the test; nothing is skipped.
+// fails the test; only -short skips it.
 package browser
 
 import (
@@ -20,10 +20,13 @@ type Browser struct {
 	ctx context.Context
 }
 
-// Start runs a Chromium until the test ends. Its profile is new and is deleted
+// Start runs a Chromium until the test ends; with -short it skips the test. Its profile is new and is deleted
 // with it.
 func Start(t testing.TB) *Browser {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: Chromium is large and may not be installed; make test installs it")
+	}
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Fatalf("find Chromium: %v (Debian's package chromium; make test installs it)", err)
