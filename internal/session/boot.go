@@ -47,15 +47,20 @@ func (m *Manager) boot(ctx context.Context, e *entry) {
 
 	b.undo(context.WithoutCancel(ctx))
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if context.Cause(ctx) != nil { // it was told to give up: that is no failure to remember
+		m.dropLocked(e)
+		return
+	}
 	e.phase = failed
 	e.failedAt = time.Now()
-	m.mu.Unlock()
-	m.forgetLater(e)
+	m.forgetLaterLocked(e)
 }
 
-// forgetLater drops a failed entry once it has answered for failureMemory.
-func (m *Manager) forgetLater(e *entry) {
-	ok := m.spawn(func(ctx context.Context) {
+// forgetLaterLocked drops a failed entry once it has answered for
+// failureMemory.
+func (m *Manager) forgetLaterLocked(e *entry) {
+	m.spawnLocked(func(ctx context.Context) {
 		select {
 		case <-time.After(failureMemory):
 		case <-ctx.Done():
@@ -64,11 +69,6 @@ func (m *Manager) forgetLater(e *entry) {
 		m.dropLocked(e)
 		m.mu.Unlock()
 	})
-	if !ok {
-		m.mu.Lock()
-		m.dropLocked(e)
-		m.mu.Unlock()
-	}
 }
 
 // attempt is one boot on its way.
@@ -246,7 +246,7 @@ func (b *attempt) ready(ctx context.Context) error {
 	if err := b.advance(ctx, holdfast.Ready); err != nil {
 		return err
 	}
-	return b.m.settle(b)
+	return b.m.settle(ctx, b)
 }
 
 // exit is why a container that is dead ended, once the engine has noticed.
@@ -267,11 +267,11 @@ func (b *attempt) exit(ctx context.Context) error {
 }
 
 // settle makes the entry ready, unless it was told to give up meanwhile.
-func (m *Manager) settle(b *attempt) error {
+func (m *Manager) settle(ctx context.Context, b *attempt) error {
 	m.mu.Lock()
-	if b.e.phase != booting || m.life == nil {
+	if err := ctx.Err(); err != nil {
 		m.mu.Unlock()
-		return context.Canceled
+		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
 	close(b.e.settled)
@@ -283,6 +283,7 @@ func (m *Manager) settle(b *attempt) error {
 
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.owner, e.target, e.phase, e.idleSince = o, t, ready, time.Now()
+	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left}
 }
 
 // exited is the error of a container that ended before it was ready.

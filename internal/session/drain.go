@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"holdfast"
 	"holdfast/internal/kill"
@@ -49,12 +51,8 @@ type Batch struct {
 // caller kills the targets and then calls Release.
 func (m *Manager) Condemn() *Batch {
 	m.mu.Lock()
-	all := make([]*entry, 0, len(m.sessions))
-	for _, e := range m.sessions {
-		all = append(all, e)
-	}
-	m.mu.Unlock()
-	return &Batch{m: m, entries: m.markLeaving(all)}
+	defer m.mu.Unlock()
+	return &Batch{m: m, entries: m.markLocked(slices.Collect(maps.Values(m.sessions))...)}
 }
 
 // Targets are the containers that have to die.

@@ -64,6 +64,8 @@ type entry struct {
 	left    chan struct{} // closed when the session leaves
 	gone    chan struct{} // closed when the entry is out of the map
 
+	route holdfast.Route // set before the entry is ready, and never again
+
 	phase     phase
 	owner     holdfast.Owner
 	target    *kill.Target
@@ -108,6 +110,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		return errors.New("session: Run is called twice")
 	}
 	m.life = ctx
+	for _, e := range m.sessions {
+		if e.phase == ready && !e.target.Alive() { // it died after Adopt, when nobody could be told
+			m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
+		}
+	}
 	m.mu.Unlock()
 
 	m.spawn(m.removeTrash)
@@ -152,8 +159,7 @@ func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfas
 		return holdfast.Route{}, nil, err
 	}
 	var once sync.Once
-	r := holdfast.Route{Key: key, Address: e.owner.Address, Epoch: e.owner.Epoch, ContainerID: e.owner.ContainerID, Left: e.left}
-	return r, func() { once.Do(func() { m.release(e) }) }, nil
+	return e.route, func() { once.Do(func() { m.release(e) }) }, nil
 }
 
 func (m *Manager) release(e *entry) {
@@ -163,8 +169,7 @@ func (m *Manager) release(e *entry) {
 	e.idleSince = time.Now()
 }
 
-// acquire waits until the session is ready and counts a connection to it. The
-// entry's owner does not change while it is ready.
+// acquire waits until the session is ready and counts a connection to it.
 func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, template string) (*entry, error) {
 	for {
 		e, wait, err := m.look(key, template)

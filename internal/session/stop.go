@@ -28,14 +28,14 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 		return holdfast.KillReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
 	}
 	if e.phase == booting {
-		m.mu.Unlock()
 		e.cancel(errStopped)
-		return holdfast.KillReport{}, m.await(ctx, e, e.settled)
+		m.mu.Unlock()
+		return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}}, m.await(ctx, e, e.gone)
 	}
+	going := m.markLocked(e)
 	m.mu.Unlock()
-	m.announce(ctx, e)
-	report := m.leave(ctx, e)
-	return report, nil
+	m.announce(ctx, going...)
+	return m.end(ctx, going), nil
 }
 
 // await waits for one of the entry's channels.
@@ -48,32 +48,33 @@ func (m *Manager) await(ctx context.Context, e *entry, ch <-chan struct{}) error
 	}
 }
 
-// announce writes that the session is leaving, for others who route to it. It
+// announce writes that sessions are leaving, for others who route to them. It
 // is a courtesy: a failure changes nothing of what follows.
-func (m *Manager) announce(ctx context.Context, e *entry) {
-	m.mu.Lock()
-	next := e.owner
-	m.mu.Unlock()
-	next.State = holdfast.Leaving
+func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	got, err := m.deps.Store.Advance(ctx, next)
-	if err != nil {
-		m.log.Debug("announcing that a session leaves", "session", e.key, "err", err)
-		return
+	for _, e := range entries {
+		m.mu.Lock()
+		next := e.owner
+		m.mu.Unlock()
+		next.State = holdfast.Leaving
+		got, err := m.deps.Store.Advance(ctx, next)
+		if err != nil {
+			m.log.Debug("announcing that a session leaves", "session", e.key, "err", err)
+			continue
+		}
+		m.mu.Lock()
+		e.owner = got
+		m.mu.Unlock()
 	}
-	m.mu.Lock()
-	e.owner = got
-	m.mu.Unlock()
 }
 
-// leave makes the entries' containers dead and gives up the ownership of those
-// seen dead. Whoever else asks for one of them meanwhile waits until it is
-// gone.
-func (m *Manager) leave(ctx context.Context, entries ...*entry) holdfast.KillReport {
-	going := m.markLeaving(entries)
+// end makes the containers of entries that are marked as leaving dead, and
+// gives up the ownership of those seen dead. Whoever asks for one of them
+// meanwhile waits until it is gone.
+func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	if len(going) == 0 {
-		return holdfast.KillReport{}
+		return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
@@ -86,11 +87,9 @@ func (m *Manager) leave(ctx context.Context, entries ...*entry) holdfast.KillRep
 	return report
 }
 
-// markLeaving closes the sessions to newcomers and returns those that it did it
-// for; another's leave already has the rest.
-func (m *Manager) markLeaving(entries []*entry) []*entry {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// markLocked closes the sessions to newcomers and returns those that it did it
+// for; whoever closed the others ends them.
+func (m *Manager) markLocked(entries ...*entry) []*entry {
 	var going []*entry
 	for _, e := range entries {
 		if e.phase != ready && !(e.phase == leaving && e.stuck) {
@@ -199,16 +198,16 @@ func (m *Manager) watch(e *entry) {
 func (m *Manager) unwatch(e *entry) { m.deps.Watcher.Remove(e.target) }
 
 // died tidies up after a container that ended by itself, or that was to die and
-// took long to.
+// took long to. What shared its cgroup dies with it.
 func (m *Manager) died(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	byItself := e.phase == ready
-	id := e.owner.ContainerID
+	going := m.markLocked(e)
 	m.mu.Unlock()
 	if byItself {
-		m.log.Warn("session's container ended by itself", "session", e.key, "container", short(id))
+		m.log.Warn("session's container ended by itself", "session", e.key, "container", short(e.route.ContainerID))
 	}
-	m.leave(ctx, e) // what shared its cgroup dies with it
+	m.end(ctx, going)
 }
 
 // Refused tells that the route could not be reached. A container that has died
@@ -233,24 +232,27 @@ func (m *Manager) stopIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for _, e := range m.idle() {
+		going := m.markIdle()
+		for _, e := range going {
 			m.log.Info("stopping an idle session", "session", e.key, "idle", m.cfg.IdleStop)
-			m.announce(ctx, e)
-			m.leave(ctx, e)
 		}
+		m.announce(ctx, going...)
+		m.end(ctx, going)
 	}
 }
 
-func (m *Manager) idle() []*entry {
+// markIdle closes the sessions that nobody is connected to, so that nobody can
+// connect any more between being found idle and being ended.
+func (m *Manager) markIdle() []*entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var out []*entry
+	var idle []*entry
 	for _, e := range m.sessions {
 		if e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop {
-			out = append(out, e)
+			idle = append(idle, e)
 		}
 	}
-	return out
+	return m.markLocked(idle...)
 }
 
 // remove queues a dead container for removal by the engine, in its own time. A
