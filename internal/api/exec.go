@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -84,7 +83,7 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		ping(ctx, f, cancel)
+		ping(ctx, f, s.pingEvery, cancel)
 	}()
 
 	code, err := s.b.Exec(ctx, key, e)
@@ -146,16 +145,18 @@ func replace(ch chan Size, s Size) {
 	}
 }
 
-// ping writes now and then until ctx is done, and calls lost when that fails.
-func ping(ctx context.Context, f *frame.Conn, lost func()) {
-	t := time.NewTicker(pingEvery)
+// ping writes now and then until ctx is done, and calls lost when that fails:
+// hear does not notice a client that is gone while the command leaves its input
+// unread.
+func ping(ctx context.Context, f *frame.Conn, every time.Duration, lost func()) {
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if err := f.Write(frame.Ping, nil); err != nil && !errors.Is(err, context.Canceled) {
+			if err := f.Write(frame.Ping, nil); err != nil {
 				lost()
 				return
 			}

@@ -1,6 +1,17 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// NewPinging is New with another time between pings.
+func NewPinging(b Backend, o Options, every time.Duration) http.Handler {
+	s := newServer(b, o)
+	s.pingEvery = every
+	return s.handler()
+}
 
 // ToError is toError for tests.
 func ToError(err error) *Error { return toError(err) }

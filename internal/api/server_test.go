@@ -54,6 +54,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"another site", "POST", "/v1/sessions/alice/start", `{}`, []string{"Sec-Fetch-Site: cross-site"}, api.CodeCrossOrigin},
 		{"another origin", "POST", "/v1/sessions/alice/start", `{}`, []string{"Origin: https://example.com"}, api.CodeCrossOrigin},
 		{"unknown parameter", "GET", "/v1/sessions?state=ready", "", nil, api.CodeBadRequest},
+		{"unknown parameter of a change", "POST", "/v1/node/drain?budget=1s", "", nil, api.CodeBadRequest},
 		{"bad tail", "GET", "/v1/sessions/alice/logs?tail=all", "", nil, api.CodeBadRequest},
 		{"bad follow", "GET", "/v1/sessions/alice/logs?follow=maybe", "", nil, api.CodeBadRequest},
 		{"budget below 0", "POST", "/v1/node/drain", `{"budget_ms":-1}`, nil, api.CodeBadRequest},

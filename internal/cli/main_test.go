@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 
 type leakChecked struct{ m *testing.M }
 
+// raceEnv keeps a command that is built with the race detector from sleeping a
+// second before it exits, which is its default (golang.org/doc/articles/race_detector).
+const raceEnv = "atexit_sleep_ms=10"
+
 func (l leakChecked) Run() int {
 	code := l.m.Run()
 	if err := goleak.Find(); err != nil {
@@ -115,6 +119,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			socket := filepath.Join(e.WorkDir, "agent.sock")
 			e.Setenv("HOLDFAST_SOCKET", socket)
+			e.Setenv("GORACE", raceEnv)
 			b := &apitest.Backend{}
 			if err := standIn(b, e.Defer); err != nil {
 				return err

@@ -54,7 +54,7 @@ func onTerminal(t *testing.T, b *apitest.Backend, args ...string) *console {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("holdfast", args...)
-	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+socket)
+	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+socket, "GORACE="+raceEnv)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	// The terminal is the controlling one, so that Ctrl-C and a new size
 	// come as signals.
