@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -201,5 +203,25 @@ func TestUnreadyIsNotHealth(t *testing.T) {
 	r := call(t, s, "GET", "/readyz", "")
 	if got := codeOf(t, r); got != api.CodeNotReady || r.header.Get("Retry-After") == "" {
 		t.Errorf("readyz: %s, headers %v", got, r.header)
+	}
+}
+
+// docs/api.md has every route and every code with its status.
+func TestReferencePage(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	for _, rt := range api.RouteTable() {
+		if !strings.Contains(page, rt.Path) {
+			t.Errorf("the page has no %s %s", rt.Method, rt.Path)
+		}
+	}
+	for _, c := range api.Codes() {
+		row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", c.Status(), c))
+		if !row.MatchString(page) {
+			t.Errorf("the page has no %s with status %d", c, c.Status())
+		}
 	}
 }

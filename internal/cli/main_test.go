@@ -2,11 +2,13 @@ package cli_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -125,10 +127,23 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Values[backendKey{}] = b
+			if err := startRemote(b, e); err != nil {
+				return err
+			}
 			return startAgent(b, socket, e.Defer)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault},
 	})
+}
+
+// startRemote serves b over TLS, too: at $REMOTE for who has the token "secret"
+// and trusts $WORK/ca.pem.
+func startRemote(b api.Backend, e *testscript.Env) error {
+	s := httptest.NewTLSServer(api.New(b, api.Options{Token: "secret"}))
+	e.Defer(s.Close)
+	e.Setenv("REMOTE", s.URL)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return os.WriteFile(filepath.Join(e.WorkDir, "ca.pem"), ca, 0o644)
 }
 
 // standIn gives b the pid of a process that ends when the agent is told to.
