@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -223,5 +226,44 @@ func TestReferencePage(t *testing.T) {
 		if !row.MatchString(page) {
 			t.Errorf("the page has no %s with status %d", c, c.Status())
 		}
+	}
+}
+
+// One connection more than there may be is closed; when another has gone there
+// is room again.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := httptest.NewUnstartedServer(api.New(&apitest.Backend{}, api.Options{}))
+	gone := make(chan struct{}, 8)
+	watch := api.LimitConns(2)
+	s.Config.ConnState = func(c net.Conn, st http.ConnState) {
+		watch(c, st)
+		if st == http.StateClosed {
+			gone <- struct{}{}
+		}
+	}
+	s.Start()
+	defer s.Close()
+	// ask tells whether the server answers on a new connection.
+	ask := func() (net.Conn, bool) {
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") // may be closed already
+		n, _ := c.Read(make([]byte, 1))
+		return c, n == 1
+	}
+	first, ok1 := ask()
+	_, ok2 := ask()
+	_, ok3 := ask()
+	if !ok1 || !ok2 || ok3 {
+		t.Fatalf("with room for two, three were served: %v, %v, %v", ok1, ok2, ok3)
+	}
+	<-gone
+	first.Close()
+	<-gone
+	if _, ok := ask(); !ok {
+		t.Error("no room although one has gone")
 	}
 }

@@ -187,7 +187,7 @@ func TestProgressOnTerminal(t *testing.T) {
 	b.Gate = make(chan struct{})
 	c := onTerminal(t, b, "session", "start", "alice")
 	c.start()
-	c.until("\r\x1b[Kstarting alice… 0.")
+	c.until("\r\x1b[Kstarting alice… ")
 	close(b.Gate)
 	rest := c.until("booted in 400ms)\r\n")
 	if i := strings.LastIndex(rest, "\r\x1b[K"); i < 0 || !strings.HasPrefix(rest[i:], "\r\x1b[Kalice is ready at ") {
