@@ -68,6 +68,11 @@ func testDeps() cli.Deps {
 			fmt.Fprintf(r.Stdout, "agent: config %s, socket %s\n", conf, r.Socket)
 			return err
 		},
+		DrainEngine: func(_ context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
+			s := holdfast.Step{Name: "kill", Count: 3}
+			step(s)
+			return holdfast.DrainReport{Node: "engine", Dead: 3, Steps: []holdfast.Step{s}, Left: []holdfast.Leftover{}}, nil
+		},
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
