@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -67,12 +68,14 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	f := frame.NewConn(in, conn)
 	stdin, feed := io.Pipe()
 	resize := make(chan Size, 1)
-	e := Exec{Command: q.Command, TTY: q.TTY, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr), Resize: resize}
+	e := Exec{Command: q.Command, TTY: q.TTY, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr)}
 	if q.Stdin {
 		e.Stdin = stdin
 	}
-	if q.Size != nil {
-		resize <- *q.Size
+	if q.TTY {
+		// There is always a first size: the backend may wait for one.
+		resize <- cmp.Or(q.size(), Size{Rows: 24, Cols: 80})
+		e.Resize = resize
 	}
 	heard := make(chan struct{})
 	go func() {
