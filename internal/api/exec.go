@@ -2,9 +2,9 @@ package api
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -68,12 +68,14 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	f := frame.NewConn(in, conn)
 	stdin, feed := io.Pipe()
 	resize := make(chan Size, 1)
-	e := Exec{Command: q.Command, TTY: q.TTY, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr), Resize: resize}
+	e := Exec{Command: q.Command, TTY: q.TTY, Stdout: f.Writer(frame.Stdout), Stderr: f.Writer(frame.Stderr)}
 	if q.Stdin {
 		e.Stdin = stdin
 	}
-	if q.Size != nil {
-		resize <- *q.Size
+	if q.TTY {
+		// There is always a first size: the backend may wait for one.
+		resize <- cmp.Or(q.size(), Size{Rows: 24, Cols: 80})
+		e.Resize = resize
 	}
 	heard := make(chan struct{})
 	go func() {
@@ -84,7 +86,7 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		ping(ctx, f, cancel)
+		ping(ctx, f, s.pingEvery, cancel)
 	}()
 
 	code, err := s.b.Exec(ctx, key, e)
@@ -146,16 +148,18 @@ func replace(ch chan Size, s Size) {
 	}
 }
 
-// ping writes now and then until ctx is done, and calls lost when that fails.
-func ping(ctx context.Context, f *frame.Conn, lost func()) {
-	t := time.NewTicker(pingEvery)
+// ping writes now and then until ctx is done, and calls lost when that fails:
+// hear does not notice a client that is gone while the command leaves its input
+// unread.
+func ping(ctx context.Context, f *frame.Conn, every time.Duration, lost func()) {
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if err := f.Write(frame.Ping, nil); err != nil && !errors.Is(err, context.Canceled) {
+			if err := f.Write(frame.Ping, nil); err != nil {
 				lost()
 				return
 			}

@@ -1,6 +1,21 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"time"
+)
+
+// NewPinging is New with another time between pings.
+func NewPinging(b Backend, o Options, every time.Duration) http.Handler {
+	s := newServer(b, o)
+	s.pingEvery = every
+	return s.handler()
+}
+
+// LimitConns is an http.Server's ConnState that lets max connections be open.
+func LimitConns(max int64) func(net.Conn, http.ConnState) { return (&connLimit{max: max}).watch }
 
 // ToError is toError for tests.
 func ToError(err error) *Error { return toError(err) }

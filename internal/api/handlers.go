@@ -5,22 +5,17 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"holdfast"
 )
 
-func (s *server) version(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
-		return err
-	}
+func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, s.b.Version())
 }
 
 func (s *server) sessions(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
-		return err
-	}
 	all, err := s.b.Sessions(r.Context())
 	if err != nil {
 		return err
@@ -76,9 +71,6 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) nodes(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
-		return err
-	}
 	all, err := s.b.Nodes(r.Context())
 	if err != nil {
 		return err
@@ -141,37 +133,25 @@ func keyOf(r *http.Request) (holdfast.SessionKey, error) {
 	return holdfast.ParseSessionKey(r.PathValue("key"))
 }
 
-// noQuery refuses query parameters on a route that knows none: a caller who
-// sends a filter must not get everything.
-func noQuery(r *http.Request) error {
-	_, err := queryOf(r)
-	return err
-}
-
-// queryOf parses the query and refuses parameters other than those named.
-func queryOf(r *http.Request, names ...string) (url.Values, error) {
+// checkQuery refuses parameters that the route does not know: a caller who sends
+// a filter must not get everything.
+func checkQuery(r *http.Request, known []param) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, &Error{Code: CodeBadRequest, Message: "the query: " + err.Error()}
+		return &Error{Code: CodeBadRequest, Message: "the query: " + err.Error()}
 	}
-next:
-	for have := range q {
-		for _, n := range names {
-			if have == n {
-				continue next
-			}
+	for name := range q {
+		if !slices.ContainsFunc(known, func(p param) bool { return p.name == name }) {
+			return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("there is no query parameter %q", name)}
 		}
-		return nil, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("there is no query parameter %q", have)}
 	}
-	return q, nil
+	return nil
 }
 
 func logOptions(r *http.Request) (LogOptions, error) {
 	o := LogOptions{Tail: -1}
-	q, err := queryOf(r, "tail", "follow", "timestamps")
-	if err != nil {
-		return o, err
-	}
+	q := r.URL.Query()
+	var err error
 	if v := q.Get("tail"); v != "" {
 		if o.Tail, err = strconv.Atoi(v); err != nil {
 			return o, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("tail is %q, it has to be a whole number", v)}

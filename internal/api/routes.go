@@ -25,7 +25,7 @@ type route struct {
 // param is a query parameter.
 type param struct {
 	name, summary string
-	zero          any // false or 0
+	zero          any // of its type
 }
 
 // Media types.
@@ -79,6 +79,6 @@ func routes() []route {
 		{method: "GET", path: "/readyz", id: "readyz", summary: "The agent can serve sessions.",
 			access: anyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
 		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
-			access: reader, limit: limitAsk, media: mediaText, handle: (*server).metrics},
+			access: reader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
 	}
 }

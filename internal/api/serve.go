@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,13 +18,15 @@ const (
 	answerLimit = 30 * time.Second
 	idleLimit   = 2 * time.Minute
 	maxHeader   = 32 << 10
+	maxConns    = 1024            // open at once, beside streams; more are closed
 	closeLimit  = 5 * time.Second // for answers under way when the agent ends
 )
 
 // Serve answers on l with h until ctx is done; then streams end, answers under
 // way are given closeLimit, and Serve returns nil once no handler runs any
-// more. It closes l. A listener for TLS is wrapped by the caller, and must not
-// offer HTTP/2: exec upgrades HTTP/1.1.
+// more: a stop or drain that has begun is waited for. It closes l. A listener
+// for TLS is wrapped by the caller, and must not offer HTTP/2: exec upgrades
+// HTTP/1.1.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	var running sync.WaitGroup
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -39,6 +42,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		WriteTimeout:      answerLimit, // renewed for each request; routes set their own
 		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    maxHeader,
+		ConnState:         (&connLimit{max: maxConns}).watch,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
@@ -66,4 +70,23 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		return fmt.Errorf("closing the API on %v: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+// connLimit closes new connections while there are max already.
+type connLimit struct {
+	max  int64
+	open atomic.Int64
+}
+
+// watch is an http.Server's ConnState. A hijacked connection is a stream, which
+// are counted elsewhere.
+func (c *connLimit) watch(conn net.Conn, s http.ConnState) {
+	switch s {
+	case http.StateNew:
+		if c.open.Add(1) > c.max {
+			_ = conn.Close() // the server sees it, and StateClosed comes
+		}
+	case http.StateClosed, http.StateHijacked:
+		c.open.Add(-1)
+	}
 }

@@ -40,25 +40,35 @@ const (
 )
 
 type server struct {
-	b       Backend
-	guard   guard
-	doc     []byte
-	prom    http.Handler
-	log     *slog.Logger
-	streams chan struct{} // a token for each open stream
+	b         Backend
+	guard     guard
+	table     []route
+	doc       []byte
+	prom      http.Handler
+	log       *slog.Logger
+	streams   chan struct{} // a token for each open stream
+	pingEvery time.Duration
 }
 
 // New makes the handler for one listener.
-func New(b Backend, o Options) http.Handler {
-	s := &server{b: b, guard: newGuard(o), prom: o.Metrics, log: o.Log, streams: make(chan struct{}, maxStreams)}
+func New(b Backend, o Options) http.Handler { return newServer(b, o).handler() }
+
+func newServer(b Backend, o Options) *server {
+	s := &server{b: b, guard: newGuard(o), table: routes(), prom: o.Metrics, log: o.Log,
+		streams: make(chan struct{}, maxStreams), pingEvery: pingEvery}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	table := routes()
-	s.doc = document(table)
+	s.doc = document(s.table)
+	return s
+}
+
+// handler answers every route of the table by its method, everything else with
+// an error of ours.
+func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
-	for _, rt := range table {
+	for _, rt := range s.table {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
 		allowed[rt.path] = append(allowed[rt.path], rt.method)
 	}
@@ -96,6 +106,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 }
 
 func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
+	if err := checkQuery(r, rt.query); err != nil {
+		return err
+	}
 	rc := http.NewResponseController(w)
 	if rt.limit == 0 {
 		_ = rc.SetWriteDeadline(time.Time{})

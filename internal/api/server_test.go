@@ -4,7 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -54,6 +59,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"another site", "POST", "/v1/sessions/alice/start", `{}`, []string{"Sec-Fetch-Site: cross-site"}, api.CodeCrossOrigin},
 		{"another origin", "POST", "/v1/sessions/alice/start", `{}`, []string{"Origin: https://example.com"}, api.CodeCrossOrigin},
 		{"unknown parameter", "GET", "/v1/sessions?state=ready", "", nil, api.CodeBadRequest},
+		{"unknown parameter of a change", "POST", "/v1/node/drain?budget=1s", "", nil, api.CodeBadRequest},
 		{"bad tail", "GET", "/v1/sessions/alice/logs?tail=all", "", nil, api.CodeBadRequest},
 		{"bad follow", "GET", "/v1/sessions/alice/logs?follow=maybe", "", nil, api.CodeBadRequest},
 		{"budget below 0", "POST", "/v1/node/drain", `{"budget_ms":-1}`, nil, api.CodeBadRequest},
@@ -200,5 +206,64 @@ func TestUnreadyIsNotHealth(t *testing.T) {
 	r := call(t, s, "GET", "/readyz", "")
 	if got := codeOf(t, r); got != api.CodeNotReady || r.header.Get("Retry-After") == "" {
 		t.Errorf("readyz: %s, headers %v", got, r.header)
+	}
+}
+
+// docs/api.md has every route and every code with its status.
+func TestReferencePage(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	for _, rt := range api.RouteTable() {
+		if !strings.Contains(page, rt.Path) {
+			t.Errorf("the page has no %s %s", rt.Method, rt.Path)
+		}
+	}
+	for _, c := range api.Codes() {
+		row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", c.Status(), c))
+		if !row.MatchString(page) {
+			t.Errorf("the page has no %s with status %d", c, c.Status())
+		}
+	}
+}
+
+// One connection more than there may be is closed; when another has gone there
+// is room again.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := httptest.NewUnstartedServer(api.New(&apitest.Backend{}, api.Options{}))
+	gone := make(chan struct{}, 8)
+	watch := api.LimitConns(2)
+	s.Config.ConnState = func(c net.Conn, st http.ConnState) {
+		watch(c, st)
+		if st == http.StateClosed {
+			gone <- struct{}{}
+		}
+	}
+	s.Start()
+	defer s.Close()
+	// ask tells whether the server answers on a new connection.
+	ask := func() (net.Conn, bool) {
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") // may be closed already
+		n, _ := c.Read(make([]byte, 1))
+		return c, n == 1
+	}
+	first, ok1 := ask()
+	_, ok2 := ask()
+	_, ok3 := ask()
+	if !ok1 || !ok2 || ok3 {
+		t.Fatalf("with room for two, three were served: %v, %v, %v", ok1, ok2, ok3)
+	}
+	<-gone
+	first.Close()
+	<-gone
+	if _, ok := ask(); !ok {
+		t.Error("no room although one has gone")
 	}
 }

@@ -116,8 +116,9 @@ type Exec struct {
 	// Stdout.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Resize delivers the terminal's size, the first before the command
-	// starts. May be nil; is never closed.
+	// Resize delivers the terminal's size, and is never closed. A Backend
+	// gets it with TTY only, and then always with a first size in it; a
+	// client may leave it nil.
 	Resize <-chan Size
 }
 
@@ -132,7 +133,14 @@ type ExecRequest struct {
 	Command []string `json:"command"` // not empty
 	TTY     bool     `json:"tty,omitempty"`
 	Stdin   bool     `json:"stdin,omitempty"` // stdin frames will come
-	Size    *Size    `json:"size,omitempty"`  // of the terminal at first
+	Size    *Size    `json:"size,omitempty"`  // of the terminal at first; 80 by 24 where absent
+}
+
+func (q ExecRequest) size() Size {
+	if q.Size == nil {
+		return Size{}
+	}
+	return *q.Size
 }
 
 // ExecExit is the payload of the last frame of an exec stream.

@@ -60,9 +60,11 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 		return err
 	}
 	// Before the agent ends, so that its pid is still its own.
-	process, err := openProcess(v.PID)
-	if err != nil {
-		return err
+	var process *os.File
+	if a.remoteURL() == "" {
+		if process, err = openProcess(v.PID); err != nil {
+			return err
+		}
 	}
 	if err := c.StopAgent(ctx, keep); err != nil {
 		return err

@@ -144,6 +144,9 @@ func (a *app) givenSocket() string {
 
 // agent is the client of the agent.
 func (a *app) agent() (*client.Client, error) {
+	if url := a.remoteURL(); url != "" {
+		return remoteAgent(url)
+	}
 	socket := a.givenSocket()
 	if socket == "" {
 		socket = DefaultSocket

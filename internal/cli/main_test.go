@@ -2,11 +2,13 @@ package cli_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -39,6 +41,10 @@ func TestMain(m *testing.M) {
 
 type leakChecked struct{ m *testing.M }
 
+// raceEnv keeps a command that is built with the race detector from sleeping a
+// second before it exits, which is its default (golang.org/doc/articles/race_detector).
+const raceEnv = "atexit_sleep_ms=10"
+
 func (l leakChecked) Run() int {
 	code := l.m.Run()
 	if err := goleak.Find(); err != nil {
@@ -61,6 +67,11 @@ func testDeps() cli.Deps {
 			}
 			fmt.Fprintf(r.Stdout, "agent: config %s, socket %s\n", conf, r.Socket)
 			return err
+		},
+		DrainEngine: func(_ context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
+			s := holdfast.Step{Name: "kill", Count: 3}
+			step(s)
+			return holdfast.DrainReport{Node: "engine", Dead: 3, Steps: []holdfast.Step{s}, Left: []holdfast.Leftover{}}, nil
 		},
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
@@ -115,15 +126,29 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			socket := filepath.Join(e.WorkDir, "agent.sock")
 			e.Setenv("HOLDFAST_SOCKET", socket)
+			e.Setenv("GORACE", raceEnv)
 			b := &apitest.Backend{}
 			if err := standIn(b, e.Defer); err != nil {
 				return err
 			}
 			e.Values[backendKey{}] = b
+			if err := startRemote(b, e); err != nil {
+				return err
+			}
 			return startAgent(b, socket, e.Defer)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault},
 	})
+}
+
+// startRemote serves b over TLS, too: at $REMOTE for who has the token "secret"
+// and trusts $WORK/ca.pem.
+func startRemote(b api.Backend, e *testscript.Env) error {
+	s := httptest.NewTLSServer(api.New(b, api.Options{Token: "secret"}))
+	e.Defer(s.Close)
+	e.Setenv("REMOTE", s.URL)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return os.WriteFile(filepath.Join(e.WorkDir, "ca.pem"), ca, 0o644)
 }
 
 // standIn gives b the pid of a process that ends when the agent is told to.

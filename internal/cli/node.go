@@ -110,7 +110,8 @@ func (a *app) drainCmd() *cobra.Command {
 func (a *app) drain(ctx context.Context, c *client.Client, q api.DrainRequest) error {
 	a.ui.note("draining…")
 	rep, err := c.Drain(ctx, q, a.drainStep)
-	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && a.deps.DrainEngine != nil && ctx.Err() == nil {
+	// Not for an agent elsewhere: its host's engine is not the one here.
+	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && a.remoteURL() == "" && a.deps.DrainEngine != nil && ctx.Err() == nil {
 		a.ui.note("no agent answers: killing the engine's containers without one")
 		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
 	}

@@ -176,7 +176,7 @@ func (a *app) sessionLogs() *cobra.Command {
 }
 
 // completeLimit keeps a shell from waiting for an agent that hangs.
-const completeLimit = time.Second
+const completeLimit = 2 * time.Second
 
 // completeKey completes the key of a session that exists.
 func (a *app) completeKey(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -54,7 +54,7 @@ func onTerminal(t *testing.T, b *apitest.Backend, args ...string) *console {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("holdfast", args...)
-	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+socket)
+	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+socket, "GORACE="+raceEnv)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	// The terminal is the controlling one, so that Ctrl-C and a new size
 	// come as signals.
@@ -187,7 +187,7 @@ func TestProgressOnTerminal(t *testing.T) {
 	b.Gate = make(chan struct{})
 	c := onTerminal(t, b, "session", "start", "alice")
 	c.start()
-	c.until("\r\x1b[Kstarting alice… 0.")
+	c.until("\r\x1b[Kstarting alice… ")
 	close(b.Gate)
 	rest := c.until("booted in 400ms)\r\n")
 	if i := strings.LastIndex(rest, "\r\x1b[K"); i < 0 || !strings.HasPrefix(rest[i:], "\r\x1b[Kalice is ready at ") {

@@ -200,13 +200,13 @@ func (b *Backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec)
 	case "tty":
 		_, err = fmt.Fprintf(e.Stdout, "tty=%v stdin=%v\n", e.TTY, e.Stdin != nil)
 	case "size":
-		first := <-e.Resize
-		_, err = fmt.Fprintf(e.Stdout, "%dx%d\n", first.Cols, first.Rows)
-		select {
-		case second := <-e.Resize:
-			_, err = fmt.Fprintf(e.Stdout, "%dx%d\n", second.Cols, second.Rows)
-		case <-ctx.Done():
-			err = ctx.Err()
+		for range 2 {
+			select {
+			case s := <-e.Resize:
+				_, err = fmt.Fprintf(e.Stdout, "%dx%d\n", s.Cols, s.Rows)
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
 		}
 	case "read":
 		line, rerr := bufio.NewReader(e.Stdin).ReadString('\r')

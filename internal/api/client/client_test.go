@@ -38,12 +38,16 @@ func agent(t *testing.T, b api.Backend) (*client.Client, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
+	stop := serveOn(t, l, api.New(b, api.Options{Admin: true}))
+	return dial(t, client.Options{Socket: socket}), stop
+}
+
+// serveOn serves until the function it returns is called or the test ends.
+func serveOn(t *testing.T, l net.Listener, h http.Handler) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log}), log) }()
-	c := dial(t, client.Options{Socket: socket})
-	stop := func() {
+	go func() { ended <- api.Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("serving: %v", err)
@@ -51,7 +55,17 @@ func agent(t *testing.T, b api.Backend) (*client.Client, func()) {
 		ended <- nil
 	}
 	t.Cleanup(stop)
-	return c, stop
+	return stop
+}
+
+// certificate is one for 127.0.0.1, and the configuration that trusts it.
+func certificate(t *testing.T) (tls.Certificate, *tls.Config) {
+	t.Helper()
+	s := httptest.NewTLSServer(http.NotFoundHandler()) // it makes one
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	return s.TLS.Certificates[0], &tls.Config{RootCAs: pool}
 }
 
 func dial(t *testing.T, o client.Options) *client.Client {
@@ -204,14 +218,16 @@ func TestFollowingEndsWithItsReader(t *testing.T) {
 // Over TLS with a token everything works as on the socket.
 func TestOverTLS(t *testing.T) {
 	const token = "a-token-of-some-length"
-	srv := httptest.NewTLSServer(api.New(started(t, "alice"), api.Options{Token: token}))
-	t.Cleanup(srv.Close)
-	pool := x509.NewCertPool()
-	pool.AddCert(srv.Certificate())
-	conf := &tls.Config{RootCAs: pool}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, conf := certificate(t)
+	serveOn(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), api.New(started(t, "alice"), api.Options{Token: token}))
+	url := "https://" + l.Addr().String()
 	ctx := within(t)
 
-	c := dial(t, client.Options{URL: srv.URL, Token: token, TLS: conf})
+	c := dial(t, client.Options{URL: url, Token: token, TLS: conf})
 	if all, err := c.Sessions(ctx); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
 	}
@@ -220,10 +236,10 @@ func TestOverTLS(t *testing.T) {
 		t.Errorf("%d, %v, %q", code, err, out.String())
 	}
 	var e *api.Error
-	if _, err := dial(t, client.Options{URL: srv.URL, TLS: conf}).Sessions(ctx); !errors.As(err, &e) || e.Code != api.CodeUnauthorized {
+	if _, err := dial(t, client.Options{URL: url, TLS: conf}).Sessions(ctx); !errors.As(err, &e) || e.Code != api.CodeUnauthorized {
 		t.Errorf("without a token: %v", err)
 	}
-	if _, err := dial(t, client.Options{URL: srv.URL, Token: token}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
+	if _, err := dial(t, client.Options{URL: url, Token: token}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("with a certificate nobody vouches for: %v", err)
 	}
 	if _, err := client.New(client.Options{URL: "http://192.0.2.1:7071", Token: token}); err == nil {
@@ -262,5 +278,19 @@ func TestUnreachable(t *testing.T) {
 	t.Cleanup(other.Close)
 	if _, err := dial(t, client.Options{URL: other.URL}).Sessions(ctx); err == nil || !strings.Contains(err.Error(), "no holdfast agent") {
 		t.Errorf("another server: %v", err)
+	}
+}
+
+func TestServeFailsWithItsListener(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if err := api.Serve(within(t), l, http.NotFoundHandler(), log); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("serving on a closed listener: %v", err)
 	}
 }

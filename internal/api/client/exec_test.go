@@ -83,6 +83,26 @@ func TestExecSizes(t *testing.T) {
 	}
 }
 
+// A terminal has a size even where the client has none to tell, as with -t in a
+// script: a backend that waits for the first size must get one.
+func TestExecTerminalWithoutSize(t *testing.T) {
+	c, _ := agent(t, started(t, "alice"))
+	ctx, cancel := context.WithCancel(within(t))
+	r, w := io.Pipe()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = c.Exec(ctx, "alice", api.Exec{Command: []string{"size"}, TTY: true, Stdout: w}) // cancelled below
+		w.Close()
+	}()
+	line := make([]byte, len("80x24\n"))
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != "80x24\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	cancel()
+	<-ended
+}
+
 // watched tells when an Exec has returned.
 type watched struct {
 	*apitest.Backend
