@@ -122,6 +122,7 @@ func runEngine(liveRestore bool, use func(e *lab.Engine, api *docker.Engine, id 
 	defer api.Close()
 	var id string
 	for range 2 {
+		// An init ends at SIGTERM, for which a daemon waits when it stops.
 		if id, err = api.Create(ctx, engine.Spec{Image: labtest.Busybox, Init: true}); err != nil {
 			return err
 		}

@@ -29,11 +29,13 @@ type Options struct {
 	Dir string
 }
 
-// Engine is a private Docker engine. One process runs one at a time. Its
-// methods may be called from any goroutine.
+// Engine is a private Docker engine. A lab may run several at once; they share
+// the lab's firewall, where each daemon's start drops the others' rules for
+// published ports. The methods may be called from any goroutine.
 type Engine struct {
 	space   *workspace
-	runDir  string // under the lab's own /run: the socket's path has to be short
+	bridge  *bridge // nil where it could not be made
+	runDir  string  // under the lab's own /run: the socket's path has to be short
 	command string
 	args    []string
 	api     *client.Client
@@ -57,10 +59,10 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{space: space, runDir: "/run/engine-of-" + space.name, command: command}
-	e.args = e.daemonArgs(o)
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a private engine: %w", err), e.Stop())
 	}
+	e.args = e.daemonArgs(o)
 	if err := e.StartDaemon(ctx); err != nil {
 		return nil, errors.Join(err, e.Stop())
 	}
@@ -76,6 +78,9 @@ func (e *Engine) prepare() error {
 		return err
 	}
 	var err error
+	if e.bridge, err = newBridge(); err != nil {
+		return err
+	}
 	e.api, err = client.New(client.WithHost(e.Host()))
 	return err
 }
@@ -93,9 +98,8 @@ func (e *Engine) daemonArgs(o Options) []string {
 		// the host's systemd.
 		"--exec-opt=native.cgroupdriver=cgroupfs",
 		"--cgroup-parent=/" + e.space.name,
-		// 1,000 containers, as many as a Linux bridge has ports.
-		"--bip=10.213.0.1/22",
-		"--default-address-pool=base=10.214.0.0/16,size=24",
+		"--bridge=" + e.bridge.link.Name,
+		"--default-address-pool=base=" + e.bridge.pool + ",size=24",
 		"--log-level=warn",
 	}
 	if o.LiveRestore {
@@ -196,9 +200,11 @@ func (e *Engine) Stop() error {
 		killMentioning(e.space.name),
 		detachBelow(e.runDir),
 		os.RemoveAll(e.runDir),
-		e.space.remove(),
 	)
-	return errors.Join(errs...)
+	if e.bridge != nil {
+		errs = append(errs, e.bridge.remove())
+	}
+	return errors.Join(append(errs, e.space.remove())...)
 }
 
 // killMentioning ends the processes that have word in their arguments: the

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -193,6 +194,82 @@ func TestKilled(t *testing.T) {
 	}
 	cleaned(t, second)
 	compare(t, "after the next lab", before, look(t, person))
+}
+
+// TestTwoEngines runs a second engine in one lab: both have containers at
+// addresses of their own that answer, also after the second has gone.
+func TestTwoEngines(t *testing.T) {
+	first := labtest.Engine(t)
+	before := interfaces(t)
+	second, err := lab.StartEngine(t.Context(), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() {
+		if err := second.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	defer stop()
+	path := filepath.Join(t.TempDir(), "testserver")
+	if err := labtest.BuildTestServer(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	img, err := lab.Binary(labtest.TestServer, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Import(t.Context(), img); err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for i, e := range []*lab.Engine{first, second} {
+		api, err := docker.Open(t.Context(), docker.Config{Host: e.Host()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer api.Close()
+		session := fmt.Sprint("of engine ", i)
+		id, err := api.Create(t.Context(), engine.Spec{Image: labtest.TestServer, Env: []string{"HOLDFAST_SESSION=" + session}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e == first {
+			defer func() {
+				if err := api.Remove(context.Background(), id); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		if err := api.Start(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		c, err := api.Inspect(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, "http://"+c.Addresses[0]+":8080/")
+	}
+	for i, url := range urls {
+		if got, want := getReply(t, url).Session, fmt.Sprint("of engine ", i); got != want {
+			t.Errorf("%s is %q, wanted %q", url, got, want)
+		}
+	}
+	stop()
+	if got := getReply(t, urls[0]).Session; got != "of engine 0" {
+		t.Errorf("after the second engine has gone: %q", got)
+	}
+	// That of the first engine's new container is there in addition. The
+	// kernel takes a dead container's away in its own time.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		after := interfaces(t)
+		if strings.Count(after, "\n") == strings.Count(before, "\n")+1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("interfaces before\n%s\nand after\n%s", before, after)
+		}
+	}
 }
 
 // TestDeadDaemon covers the ways a daemon ends and comes back: without live

@@ -86,7 +86,7 @@ func (c Config) resolve() (host string, options []client.Opt, err error) {
 	default:
 		options = append(options, client.WithHost(host))
 	}
-	return host, append(options, client.WithUserAgent("holdfast")), nil
+	return host, append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(noteAnswer)), nil
 }
 
 // Close frees the connections.

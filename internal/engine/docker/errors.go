@@ -58,8 +58,12 @@ func isDown(err error) bool {
 }
 
 func hintDown(err error) string {
-	if strings.Contains(err.Error(), "permission denied") {
+	message := strings.ToLower(err.Error())
+	switch {
+	case strings.Contains(message, "permission denied"):
 		return "run as root, or as a member of the group that owns the socket (docker)"
+	case strings.Contains(message, "tls") || strings.Contains(message, "certificate"):
+		return "the engine and this host do not agree on TLS: look at the CA, the certificate and the key on both sides"
 	}
 	return "is the Docker daemon running there? Start it (systemctl start docker), or name its address in DOCKER_HOST"
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"net/http"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/types/events"
@@ -45,10 +48,24 @@ func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[
 	}
 }
 
+// answeredKey is the context key of an *atomic.Bool that noteAnswer sets: the
+// client tells neither when a subscription stands nor, in time, that it failed.
+type answeredKey struct{}
+
+// noteAnswer is the client's response hook. It runs before the client's Events
+// returns.
+func noteAnswer(res *http.Response) {
+	if answered, ok := res.Request.Context().Value(answeredKey{}).(*atomic.Bool); ok {
+		answered.Store(res.StatusCode == http.StatusOK && strings.HasSuffix(res.Request.URL.Path, "/events"))
+	}
+}
+
 // subscribe yields a Gap and then events until the connection breaks. It
 // reports whether there was a connection, and whether the reader wants more.
 func (e *Engine) subscribe(ctx context.Context, filters client.Filters, yield func(engine.Event) bool) (subscribed, more bool) {
 	ctx, cancel := context.WithCancel(ctx)
+	var answered atomic.Bool
+	ctx = context.WithValue(ctx, answeredKey{}, &answered)
 	// The engine answers a moment before it listens; "since" makes it
 	// replay what fell in between.
 	since := time.Now()
@@ -61,10 +78,8 @@ func (e *Engine) subscribe(ctx context.Context, filters client.Filters, yield fu
 		for range stream.Err { // closed when the stream's goroutine ends
 		}
 	}()
-	select {
-	case <-stream.Err: // no connection
+	if !answered.Load() {
 		return false, true
-	default:
 	}
 	if !yield(engine.Event{Gap: true, Time: since}) {
 		return true, false

@@ -173,6 +173,12 @@ func (s *suite) eventsOverRestart(t *testing.T) {
 				t.Errorf("an engine that is down: %v", err)
 			}
 			killAndSee(t, doomed)
+			time.Sleep(200 * time.Millisecond) // for the reader to try in vain
+			for len(w.events) > 0 {
+				if ev := <-w.events; ev.Gap {
+					t.Error("a gap is told before the engine is back")
+				}
+			}
 			if err := s.Start(s.context(t)); err != nil {
 				t.Fatal(err)
 			}

@@ -40,7 +40,6 @@ var shared struct {
 	sync.Mutex
 	engine *lab.Engine
 	err    error
-	server string // directory of the built test server
 }
 
 // Main runs a package's tests in a lab, ends the shared engine, checks that no
@@ -127,11 +126,12 @@ func importImages(ctx context.Context, engine *lab.Engine) error {
 	if err := engine.Import(ctx, busybox); err != nil {
 		return err
 	}
-	shared.server, err = os.MkdirTemp("", "testserver-")
+	dir, err := os.MkdirTemp("", "testserver-")
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(shared.server, "testserver")
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "testserver")
 	if err := BuildTestServer(ctx, path); err != nil {
 		return err
 	}
@@ -155,12 +155,8 @@ func BuildTestServer(ctx context.Context, path string) error {
 func stopShared() error {
 	shared.Lock()
 	defer shared.Unlock()
-	var errs []error
-	if shared.engine != nil {
-		errs = append(errs, shared.engine.Stop())
+	if shared.engine == nil {
+		return nil
 	}
-	if shared.server != "" {
-		errs = append(errs, os.RemoveAll(shared.server))
-	}
-	return errors.Join(errs...)
+	return shared.engine.Stop()
 }

@@ -1,0 +1,64 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+)
+
+// maxBridges is how many engines may run in one lab at once; their addresses
+// end below 10.246.0.0.
+const maxBridges = 32
+
+// bridge is the default network of one engine, so that several in one lab do
+// not give out the same addresses.
+type bridge struct {
+	link *netlink.Bridge
+	pool string // for the networks that are made in the engine
+}
+
+// newBridge makes a bridge that no other engine in this lab has. Its subnet has
+// room for as many containers as a bridge has ports: 1,024 (BR_MAX_PORTS,
+// net/bridge/br_private.h).
+func newBridge() (*bridge, error) {
+	for n := range maxBridges {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = fmt.Sprintf("lab%d", n)
+		b := &bridge{link: &netlink.Bridge{LinkAttrs: attrs}, pool: fmt.Sprintf("10.%d.0.0/16", 214+n)}
+		err := netlink.LinkAdd(b.link)
+		if errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = b.up(fmt.Sprintf("10.213.%d.1/22", 4*n))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make a bridge: %w", err)
+		}
+		return b, nil
+	}
+	return nil, fmt.Errorf("make a bridge: %d engines run in this lab", maxBridges)
+}
+
+func (b *bridge) up(address string) error {
+	addr, err := netlink.ParseAddr(address)
+	if err == nil {
+		err = netlink.AddrAdd(b.link, addr)
+	}
+	if err == nil {
+		err = netlink.LinkSetUp(b.link)
+	}
+	if err != nil {
+		return errors.Join(err, b.remove())
+	}
+	return nil
+}
+
+func (b *bridge) remove() error {
+	if err := netlink.LinkDel(b.link); err != nil {
+		return fmt.Errorf("remove bridge %s: %w", b.link.Name, err)
+	}
+	return nil
+}
