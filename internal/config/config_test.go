@@ -180,3 +180,19 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestPageHasTheAnnotatedFile keeps docs/configuration.md, which error hints
+// send people to, at the file's state.
+func TestPageHasTheAnnotatedFile(t *testing.T) {
+	file, err := os.ReadFile("../../packaging/holdfast.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "```yaml\n"+string(file)+"```") {
+		t.Error("docs/configuration.md does not have packaging/holdfast.yaml in it")
+	}
+}
