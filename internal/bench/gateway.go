@@ -57,7 +57,7 @@ const (
 	ways
 )
 
-var wayNames = [ways]string{"no proxy", "nginx", "holdfast"} //nolint:gochecknoglobals // a table
+func wayName(way int) string { return [ways]string{"no proxy", "nginx", "holdfast"}[way] }
 
 // Gateway measures WebSocket echo with one message in flight per connection:
 // directly, through nginx, and through the product's own gateway, in turns on
@@ -82,7 +82,7 @@ func Gateway(ctx context.Context, o GatewayOptions) (Result, error) {
 				way := (k + round) % ways // nobody always comes first
 				run, err := echoLoad(ctx, urls[way], o.Conns, size, o.Duration)
 				if err != nil {
-					return res, fmt.Errorf("bench gateway: %s, %d B: %w", wayNames[way], size, err)
+					return res, fmt.Errorf("bench gateway: %s, %d B: %w", wayName(way), size, err)
 				}
 				res.Failed += run.broken
 				tables[i].add(way, run)
@@ -119,11 +119,11 @@ func (t *gatewayTable) p99(way int) float64        { return NewRow("", "", t.lat
 
 func (t *gatewayTable) rows(size int) []Row {
 	var rows []Row
-	for way, name := range wayNames {
-		rows = append(rows, NewRow(fmt.Sprintf("%s, %d B", name, size), "msg/s", t.rates[way]))
+	for way := range ways {
+		rows = append(rows, NewRow(fmt.Sprintf("%s, %d B", wayName(way), size), "msg/s", t.rates[way]))
 	}
-	for way, name := range wayNames {
-		rows = append(rows, NewRow(fmt.Sprintf("%s, %d B", name, size), "ms", t.latency[way]))
+	for way := range ways {
+		rows = append(rows, NewRow(fmt.Sprintf("%s, %d B", wayName(way), size), "ms", t.latency[way]))
 	}
 	return rows
 }

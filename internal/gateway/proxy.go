@@ -43,6 +43,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer trip.done()
 	defer trip.unwatch()
+	// A server may answer while the body is still coming. Without this,
+	// HTTP/1 would cut the body off at the answer's first byte. It is how
+	// HTTP/2 always works, and there is an error to ignore.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
 }
 
@@ -100,6 +104,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	_ = rewriteURL(p.Out.URL, t.target)
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, odd or not
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
+
+	p.Out.Trailer = p.In.Trailer // filled in as the body ends
 
 	h := p.Out.Header
 	for name := range h {

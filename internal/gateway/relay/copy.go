@@ -17,21 +17,19 @@ import (
 type copyPair struct {
 	spec   Spec
 	client net.Conn
-	frames frames // of what the client was sent
+	frames frames     // of what the client was sent
+	pool   *sync.Pool // of *[bufferSize]byte; one is taken only while bytes are there
 
 	once sync.Once
 	gone chan struct{} // closed by leave
 }
 
-// buffers is shared by all directions; one is taken only while bytes are there.
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
-
 // tlsRead is the buffer that waits for a TLS client. A record holds up to 16 KiB
 // (RFC 8446, 5.1); what does not fit waits decrypted inside the TLS layer.
 const tlsRead = 4 << 10
 
-func newCopyPair(s Spec) *copyPair {
-	return &copyPair{spec: s, client: s.Client, gone: make(chan struct{})}
+func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
+	return &copyPair{spec: s, client: s.Client, pool: pool, gone: make(chan struct{})}
 }
 
 func (p *copyPair) leave() {
@@ -94,8 +92,8 @@ func (p *copyPair) toUpstream() {
 
 // readOn reads with a big buffer for as long as that is of use.
 func (p *copyPair) readOn(send func([]byte)) error {
-	buf := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(buf)
+	buf := p.pool.Get().(*[bufferSize]byte)
+	defer p.pool.Put(buf)
 	for {
 		n, err := p.client.Read(buf[:])
 		send(buf[:n])
@@ -166,10 +164,10 @@ func (p *copyPair) copyOnce() error {
 	var n int
 	var errno error
 	err = raw.Read(func(fd uintptr) bool {
-		buf = buffers.Get().(*[bufferSize]byte)
+		buf = p.pool.Get().(*[bufferSize]byte)
 		n, errno = readSocket(int(fd), buf[:])
 		if errno == syscall.EAGAIN {
-			buffers.Put(buf)
+			p.pool.Put(buf)
 			buf = nil
 			return false
 		}
@@ -181,7 +179,7 @@ func (p *copyPair) copyOnce() error {
 	if buf == nil {
 		return err
 	}
-	defer buffers.Put(buf)
+	defer p.pool.Put(buf)
 	switch {
 	case errno != nil:
 		return errno
@@ -193,8 +191,8 @@ func (p *copyPair) copyOnce() error {
 
 // lastWords copies what the upstream had said when the session left.
 func (p *copyPair) lastWords(raw syscall.RawConn) error {
-	buf := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(buf)
+	buf := p.pool.Get().(*[bufferSize]byte)
+	defer p.pool.Put(buf)
 	for range turns {
 		var n int
 		var errno error

@@ -70,6 +70,8 @@ type Relay struct {
 	loops []*loop
 	left  leaveWatch
 
+	buffers sync.Pool // for pairs served by goroutines
+
 	mu      sync.Mutex
 	running bool
 	next    int            // loop that gets the next pair
@@ -81,6 +83,7 @@ type Relay struct {
 func New(n int) *Relay {
 	r := &Relay{copies: map[pair]bool{}}
 	r.left.ends = &r.ends
+	r.buffers.New = func() any { return new([bufferSize]byte) }
 	for range max(1, n) {
 		r.loops = append(r.loops, &loop{ended: r.end})
 	}
@@ -173,7 +176,7 @@ func (r *Relay) Add(s Spec) error {
 }
 
 func (r *Relay) addCopy(s Spec) error {
-	p := newCopyPair(s)
+	p := newCopyPair(s, &r.buffers)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = 20 * time.Second
 
 // startRelay runs a relay until the test ends, or until the returned stop.
-func startRelay(t *testing.T) (r *Relay, stop func()) {
+func startRelay(t testing.TB) (r *Relay, stop func()) {
 	t.Helper()
 	r = New(2)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -45,7 +45,7 @@ func startRelay(t *testing.T) (r *Relay, stop func()) {
 }
 
 // tcpPair is two ends of a connection over loopback.
-func tcpPair(t *testing.T) (a, b *net.TCPConn) {
+func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,14 +74,14 @@ type stream interface {
 }
 
 // kinds are both ways of relaying.
-var kinds = map[string]func(t *testing.T) (outer, inner stream){
-	"sockets": func(t *testing.T) (outer, inner stream) { return first(tcpPair(t)) },
+var kinds = map[string]func(t testing.TB) (outer, inner stream){
+	"sockets": func(t testing.TB) (outer, inner stream) { return first(tcpPair(t)) },
 	"tls":     tlsPair,
 }
 
 func first(a, b *net.TCPConn) (stream, stream) { return a, b }
 
-func tlsPair(t *testing.T) (outer, inner stream) {
+func tlsPair(t testing.TB) (outer, inner stream) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
 	cert := s.TLS.Certificates[0]
@@ -107,7 +107,7 @@ type ends struct {
 }
 
 // add relays between two new connections. change may alter the spec.
-func add(t *testing.T, r *Relay, kind string, change func(*Spec)) ends {
+func add(t testing.TB, r *Relay, kind string, change func(*Spec)) ends {
 	t.Helper()
 	outer, inner := kinds[kind](t)
 	up, server := tcpPair(t)

@@ -121,8 +121,7 @@ func (p *socketPair) close() {
 	l := p.loop
 	for _, s := range []*side{&p.client, &p.upstream} {
 		l.unregister(s)
-		l.unhold(s.pending)
-		s.pending = nil
+		s.drop()
 	}
 	p.closeSockets() // takes them out of epoll, too
 	delete(l.pairs, p)
@@ -156,6 +155,7 @@ func (p *socketPair) goodbye() {
 		p.client.done, p.client.eof = false, false
 	}
 	p.client.discard = true
+	p.client.drop()
 	up.readable, up.eof = false, true
 	p.loop.after(p, linger)
 	up.pump()
@@ -248,8 +248,7 @@ func (s *side) flush() bool {
 	if s.sent += n; ok && s.sent < len(s.pending) {
 		return false
 	}
-	s.pair.loop.unhold(s.pending)
-	s.pending, s.sent = nil, 0
+	s.drop()
 	if !ok {
 		s.cut()
 	}
@@ -274,12 +273,17 @@ func (s *side) write(b []byte) (sent int, ok bool) {
 	return sent, true
 }
 
+// drop forgets what the peer has not taken.
+func (s *side) drop() {
+	s.pair.loop.unhold(s.pending)
+	s.pending, s.sent = nil, 0
+}
+
 // cut ends the direction that reads from s: its peer takes no more. The other
-// direction goes on, because what the peer had said before may still be unread.
+// direction goes on, because what the peer had said before may still be unread;
+// epoll tells of the peer's end by itself.
 func (s *side) cut() {
 	s.readable, s.eof, s.discard = false, true, true
-	s.peer.hup, s.peer.readable = true, true
-	s.pair.loop.enqueue(s.peer)
 }
 
 // finish tells the peer that nothing more comes, and closes the pair when both

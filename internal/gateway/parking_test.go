@@ -1,0 +1,228 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+)
+
+// Requests for a session that is starting wait, and are all served.
+func TestParkedRequestsAreServedWhenReady(t *testing.T) {
+	f := start(t, nil, nil)
+	srv := echoBodyServer(t)
+	ready := make(chan struct{})
+	f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+		select {
+		case <-ready:
+			return holdfast.Route{Key: key, Address: srv, Epoch: 7, Left: f.left}, nil
+		case <-ctx.Done():
+			return holdfast.Route{}, ctx.Err()
+		}
+	})
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			text := fmt.Sprint("request ", i)
+			if resp, got := f.do(f.request("POST", "/s/alice/", strings.NewReader(text))); got != text {
+				t.Errorf("%s: %d %q", text, resp.StatusCode, got)
+			}
+		})
+	}
+	eventually(t, "20 are parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 20 })
+	close(ready)
+	wg.Wait()
+	if n := valueOf(t, f.gateway.metrics.parked); n != 0 {
+		t.Errorf("%v are still parked", n)
+	}
+}
+
+func echoBodyServer(t *testing.T) (address string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex()
+		io.Copy(w, r.Body)
+	})}
+	go srv.Serve(ln)
+	t.Cleanup(func() { srv.Close() })
+	return ln.Addr().String()
+}
+
+func TestParkingIsBounded(t *testing.T) {
+	f := start(t, nil, func(c *Config) { c.ParkPerKey, c.ParkTotal = 2, 3 })
+	f.park()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	fill := func(path string) {
+		before := valueOf(t, f.gateway.metrics.parked)
+		wg.Go(func() {
+			if resp, err := f.client.Do(f.request("GET", path, nil).WithContext(ctx)); err == nil {
+				resp.Body.Close()
+			}
+		})
+		eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == before+1 })
+	}
+	refused := func(path string) {
+		t.Helper()
+		resp, body := f.get(path, "Accept", "application/json")
+		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, `"busy"`) {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+		}
+	}
+	fill("/s/alice/")
+	fill("/s/alice/")
+	refused("/s/alice/") // per key
+	fill("/s/bob/")
+	refused("/s/carol/") // in total
+
+	// A session that is ready is served all the same.
+	f.serveAt(echoBodyServer(t))
+	if resp, _ := f.get("/s/alice/"); resp.StatusCode != 200 {
+		t.Errorf("ready: %d", resp.StatusCode)
+	}
+}
+
+func TestParkingTimeIsBounded(t *testing.T) {
+	f := start(t, nil, func(c *Config) { c.ParkTime = 20 * time.Millisecond })
+	f.park()
+	resp, body := f.get("/s/alice/", "Accept", "application/json")
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, `"parked_too_long"`) {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+// A client that leaves frees its place, also with a body nobody has read.
+func TestGoneClientFreesItsPlace(t *testing.T) {
+	f := start(t, nil, nil)
+	f.park()
+	for name, request := range map[string]string{
+		"without body": "GET /s/alice/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"with body":    "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nfirst bytes",
+		"chunked":      "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"expecting":    "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+		"upgrade":      "GET /s/alice/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := f.dial()
+			io.WriteString(c, request)
+			eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+			c.Close()
+			eventually(t, "place is free", func() bool { return valueOf(t, f.gateway.metrics.parked) == 0 })
+		})
+	}
+}
+
+// Stopping sends parked requests away at once, with 503.
+func TestStopSendsParkedAway(t *testing.T) {
+	f := start(t, nil, nil)
+	f.park()
+	got := make(chan int, 1)
+	go func() {
+		resp, err := f.client.Do(f.request("GET", "/s/alice/", nil))
+		if err != nil {
+			got <- -1
+			return
+		}
+		resp.Body.Close()
+		got <- resp.StatusCode
+	}()
+	eventually(t, "parked", func() bool { return valueOf(t, f.gateway.metrics.parked) == 1 })
+	f.stop()
+	if status := <-got; status != 503 {
+		t.Errorf("status %d", status)
+	}
+}
+
+// A server that refuses is looked for again, with whatever method and body, and
+// what was acquired is given back.
+func TestRefusedIsTriedAgain(t *testing.T) {
+	for name, send := range map[string]func(f *fixture){
+		"body": func(f *fixture) {
+			text := strings.Repeat("not lost ", 10_000)
+			if resp, got := f.do(f.request("POST", "/s/alice/", strings.NewReader(text))); got != text {
+				f.t.Errorf("%d, %d bytes", resp.StatusCode, len(got))
+			}
+		},
+		"upgrade": func(f *fixture) {
+			_, _, resp := f.raw("GET /s/alice/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: any\r\n\r\n")
+			if resp.StatusCode != 200 { // the server does not switch, which is its right
+				f.t.Errorf("status %d", resp.StatusCode)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, nil, nil)
+			good, bad := echoBodyServer(t), closedPort(t)
+			var calls atomic.Int64
+			f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+				r := holdfast.Route{Key: key, Address: bad, Epoch: 1}
+				switch calls.Add(1) {
+				case 1:
+				case 2: // gone before it was dialled
+					left := make(chan struct{})
+					close(left)
+					r.Address, r.Left = good, left
+				default:
+					r.Address, r.Epoch = good, 2
+				}
+				return r, nil
+			})
+			send(f)
+			f.stop()
+			if n := calls.Load(); n != 3 || len(f.sessions.refused) != 2 {
+				t.Errorf("%d Acquires, refused %v", n, f.sessions.refused)
+			}
+		})
+	}
+}
+
+// One that keeps refusing ends in 502, after a bounded number of tries.
+func TestRefusedForGood(t *testing.T) {
+	f := start(t, nil, nil)
+	f.serveAt(closedPort(t))
+	resp, body := f.get("/s/alice/", "Accept", "application/json")
+	if resp.StatusCode != 502 || !strings.Contains(body, `"refused"`) {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	f.stop()
+	if n := len(f.sessions.refused); n != retries {
+		t.Errorf("refused %d times", n)
+	}
+}
+
+func closedPort(t *testing.T) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// Waiting that ends at once costs no more than its bookkeeping.
+func BenchmarkParkingFastPath(b *testing.B) {
+	p := newParking(64, 4096, NewMetrics(prometheus.NewRegistry()))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := p.wait(b.Context(), "alice", time.Minute, func(context.Context) error { return nil }); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"runtime"
+	"testing"
+)
+
+// BenchmarkIdlePair says what an idle WebSocket keeps in the process: heap and
+// stacks, without the kernel's sockets and without what TLS itself keeps (it
+// had its handshake before). Of use with -benchtime=1000x.
+func BenchmarkIdlePair(b *testing.B) {
+	for kind := range kinds {
+		b.Run(kind, func(b *testing.B) {
+			r, _ := startRelay(b)
+			specs := make([]Spec, b.N)
+			for i := range specs {
+				outer, inner := kinds[kind](b)
+				up, server := tcpPair(b)
+				specs[i] = Spec{Client: inner, Upstream: up, WebSocket: true}
+				_, _ = outer, server
+			}
+			before := inUse()
+			for _, s := range specs {
+				if err := r.Add(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(inUse()-before)/float64(b.N), "B/pair")
+			runtime.KeepAlive(specs) // or their connections would count as won
+		})
+	}
+}
+
+// inUse is what the heap holds after a collection, and the stacks.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
