@@ -19,6 +19,12 @@ type Config struct {
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
 
+	// Hosts are the names that requests may be sent to, beside addresses,
+	// loopback names and the domain: those that a proxy in front passes on.
+	// "*" is any, and lets every page on the web that has its own name point
+	// here talk to sessions.
+	Hosts []string `yaml:"hosts"`
+
 	// Origins lists which other origins' pages may open upgraded
 	// connections ("https://app.example.org"); "*" is any. A page of the
 	// same host always may. Browsers do not hold WebSockets to the

@@ -101,6 +101,7 @@ func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixtur
 		f.serveAt(srv.Listener.Addr().String())
 	}
 	cfg := DefaultConfig()
+	cfg.Hosts = []string{"*"} // tests name it as they like; TestOnlyKnownNamesAreServed is about that
 	if change != nil {
 		change(&cfg)
 	}

@@ -31,7 +31,7 @@ const retryAfter = "2"
 
 // reasons are all values of the metrics' label.
 var reasons = []string{
-	"no_route", "bad_key", "origin", "body_too_large", "not_found", "boot", "busy", "parked_too_long",
+	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "boot", "busy", "parked_too_long",
 	"draining", "stopping", "store", "engine", "refused", "timeout", "upstream", "client_gone",
 }
 
@@ -53,6 +53,9 @@ func explain(t target, err error) problem {
 	case errors.Is(err, errNoRoute):
 		set(http.StatusNotFound, "no_route", "Nothing here")
 		p.Hint = "sessions are at /s/<key>/"
+	case errors.Is(err, errHost):
+		set(http.StatusMisdirectedRequest, "bad_host", "Another host's name")
+		p.Hint = "list the name in gateway.hosts if clients may use it"
 	case errors.As(err, &key):
 		set(http.StatusBadRequest, "bad_key", "No session key")
 	case errors.Is(err, errOrigin):

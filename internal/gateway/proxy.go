@@ -20,6 +20,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer g.handlers.leave()
 
+	if !g.cfg.knownHost(r.Host) {
+		g.fail(w, r, target{}, errHost)
+		return
+	}
 	t, err := parseTarget(g.cfg.Domain, r.Host, r.URL.EscapedPath())
 	if errors.Is(err, errSlash) {
 		to := t.prefix + "/"
