@@ -59,7 +59,10 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 	var err error
 	e1 := s.raw.Control(func(ep uintptr) {
 		e2 := p.Control(func(fd int) {
-			err = unix.EpollCtl(int(ep), op, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: tag})
+			ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: tag}
+			if err = unix.EpollCtl(int(ep), op, fd, &ev); err == unix.EEXIST {
+				err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_MOD, fd, &ev) // told before, and armed again
+			}
 		})
 		err = errors.Join(err, e2)
 	})
