@@ -56,7 +56,7 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{space: space, runDir: "/run/" + space.name, command: command}
+	e := &Engine{space: space, runDir: "/run/engine-of-" + space.name, command: command}
 	e.args = e.daemonArgs(o)
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a private engine: %w", err), e.Stop())
