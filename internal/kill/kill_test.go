@@ -3,9 +3,11 @@ package kill_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/pidfd"
 )
 
 // TestMain is a guardian too: tests start this binary as one.
@@ -334,4 +337,55 @@ func TestWatcher(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
+}
+
+// A real reuse of a pid, forced by asking for it (ns_last_pid,
+// proc_sys_kernel(5)) in the lab's own pid namespace: the handle on the first
+// process never reaches the second, and the pid with the first's start time does
+// not open it.
+func TestReusedPid(t *testing.T) {
+	newHost(t) // the namespace is the lab's
+	first := exec.Command("sleep", "inf")
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	x, err := kill.Open(strings.Repeat("ab", 32), "first", first.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	_ = first.Process.Kill()
+	_ = first.Wait()                  // killed
+	time.Sleep(20 * time.Millisecond) // start times count in ticks of 10 ms
+	second := reuse(t, x.Pid())
+	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
+	if err := second.Process.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("the process that only has the pid was hit: %v", err)
+	}
+	if p, err := pidfd.OpenStarted(x.Pid(), x.Start()); !errors.Is(err, pidfd.ErrReused) {
+		t.Errorf("got %v, %v", p, err)
+	}
+}
+
+// reuse starts a process with that pid.
+func reuse(t *testing.T, pid int) *exec.Cmd {
+	t.Helper()
+	for range 100 { // others fork too
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sleep", "inf")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // killed
+		})
+		if cmd.Process.Pid == pid {
+			return cmd
+		}
+	}
+	t.Fatalf("pid %d does not come again", pid)
+	return nil
 }

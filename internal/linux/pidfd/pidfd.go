@@ -147,8 +147,8 @@ func (p *Process) Control(f func(fd int)) error {
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
-	if err != nil {
-		return fmt.Errorf("process %d: %w", p.pid, err)
+	if err != nil { // all that can go wrong: package os tells it by an error of its own
+		return fmt.Errorf("process %d: %w (%w)", p.pid, os.ErrClosed, err)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (s *Set) Wait(tags []int32, deadline time.Time) ([]int32, error) {
 	case errors.Is(e, os.ErrDeadlineExceeded):
 		return tags, nil
 	case e != nil:
-		return tags, fmt.Errorf("epoll: %w", e)
+		return tags, fmt.Errorf("epoll: %w (%w)", os.ErrClosed, e)
 	case err != nil:
 		return tags, fmt.Errorf("epoll_wait: %w", err)
 	}
