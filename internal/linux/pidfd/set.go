@@ -77,7 +77,7 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 // goroutine at a time.
 func (s *Set) Wait(tags []int32, deadline time.Time) ([]int32, error) {
 	if err := s.file.SetReadDeadline(deadline); err != nil {
-		return tags, fmt.Errorf("epoll: %w", err)
+		return tags, fmt.Errorf("epoll: %w (%w)", os.ErrClosed, err)
 	}
 	var n int
 	var err error
