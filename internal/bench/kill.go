@@ -181,11 +181,7 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 func (x *killBench) measure(ctx context.Context, row string, how killing) error {
 	fmt.Fprintf(x.o.Progress, "starting %d containers\n", x.o.N)
 	targets, err := x.start(ctx)
-	defer func() {
-		for _, t := range targets {
-			t.Close()
-		}
-	}()
+	defer closeAll(targets)
 	if err != nil {
 		return err
 	}
@@ -201,6 +197,7 @@ func (x *killBench) measure(ctx context.Context, row string, how killing) error 
 		return err
 	}
 	x.failed += alive
+	closeAll(targets)
 	if err := x.waitTidy(ctx); err != nil {
 		return err
 	}
@@ -209,6 +206,12 @@ func (x *killBench) measure(ctx context.Context, row string, how killing) error 
 	x.tidied[row] = append(x.tidied[row], millis(tidied))
 	fmt.Fprintf(x.o.Progress, "killed in %.1f ms, tidied up after %.0f ms\n", millis(took), millis(tidied))
 	return nil
+}
+
+func closeAll(targets []*kill.Target) {
+	for _, t := range targets {
+		t.Close()
+	}
 }
 
 func millis(d time.Duration) float64 { return float64(d) / 1e6 }

@@ -181,7 +181,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		h.mustRun()
 		longest = max(longest, time.Since(died))
 		if err == nil { // it came to its end: there are fewer steps
-			if want := lastStop(2) + 9; at-1 != want {
+			if want := lastStop(2) + 10; at-1 != want {
 				t.Errorf("%d steps, want %d:\n%s", at-1, want, out)
 			}
 			t.Logf("the engine ran again after at most %v", longest)

@@ -299,6 +299,18 @@ func TestUninterruptible(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
 }
 
+// A target that was closed is nothing that can be seen dead.
+func TestClosedTarget(t *testing.T) {
+	h := newHost(t)
+	x := h.run("", "sleep inf")
+	x.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r := new(kill.Killer).Kill(ctx, []*kill.Target{x}); len(r.Dead) != 0 || len(r.Left) != 1 {
+		t.Errorf("got %+v", r)
+	}
+}
+
 func TestWatcher(t *testing.T) {
 	h := newHost(t)
 	w, err := kill.NewWatcher()

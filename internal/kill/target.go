@@ -14,6 +14,9 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/linux/cgroup"
@@ -50,6 +53,10 @@ type Target struct {
 	// everything in there down with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
+
+	mu     sync.Mutex
+	closed bool
+	spaces []int // descriptors of namespaces, from a Kill until Close
 }
 
 // Open takes hold of a running container by its init's pid in our pid
@@ -215,8 +222,33 @@ func (t *Target) empty() (bool, error) {
 	return true, nil
 }
 
-// Close lets go of the container. It may be called more than once.
+// holdNamespaces keeps the container's namespaces until Close. One that cannot
+// be had is taken down with its last process, as usual.
+func (t *Target) holdNamespaces() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || len(t.spaces) > 0 {
+		return
+	}
+	dir := fmt.Sprintf("%s/%d/ns/", proc.Host, t.init.Pid())
+	for _, ns := range []string{"mnt", "net", "ipc"} {
+		if fd, err := unix.Open(dir+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			t.spaces = append(t.spaces, fd)
+		}
+	}
+}
+
+// Close lets go of the container, and after a Kill of its namespaces, which may
+// take the kernel some milliseconds to take down. It may be called more than
+// once.
 func (t *Target) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, fd := range t.spaces {
+		unix.Close(fd)
+	}
+	t.spaces = nil
 	t.init.Close()
 	if t.shim != nil {
 		t.shim.Close()
