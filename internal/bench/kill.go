@@ -39,6 +39,11 @@ const (
 	rowPlain      = "holdfast, engine running"
 )
 
+// settle is how long the engine gets after the last start, before each way of
+// killing alike, so that the figures are not of a machine that still starts
+// containers.
+const settle = 2 * time.Second
+
 // killCommand makes each container a small tree of processes, as a server with
 // two workers is (the source's nginx has one for each CPU).
 var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
@@ -186,6 +191,11 @@ func (x *killBench) measure(ctx context.Context, row string, how killing) error 
 		return err
 	}
 	runtime.GC() // ours, before and not while it counts
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	fmt.Fprintf(x.o.Progress, "killing: %s\n", row)
 	begun := time.Now()
 	took, err := how(ctx, targets)

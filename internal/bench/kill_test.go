@@ -1,7 +1,6 @@
 package bench_test
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -45,5 +44,4 @@ func TestKill(t *testing.T) {
 	if err := res.WriteText(t.Output()); err != nil {
 		t.Error(err)
 	}
-	_ = fmt.Sprint
 }

@@ -56,7 +56,7 @@ type Killer struct {
 // The steps of a Kill, in their order, as reports and Observe name them.
 const (
 	StepQuiet  = "quiet"  // stop the engine
-	StepHold   = "hold"   // keep the containers' namespaces for later
+	StepHold   = "hold"   // keep the containers' mount namespaces for later
 	StepSignal = "signal" // SIGKILL to all
 	StepDie    = "die"    // wait until every init is dead
 	StepSweep  = "sweep"  // see every control group empty, emptying those that are not
@@ -67,7 +67,7 @@ const (
 // or its deadline comes (Budget where it has none); what is not dead by then is
 // in Left with the reason. Targets that are dead already are in Dead. The
 // targets stay open, and should be closed soon: the kernel takes the containers'
-// namespaces down only then.
+// mounts down only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -153,18 +153,18 @@ func (r *run) notice(s string) {
 	}
 }
 
-// hold keeps the namespaces alive beyond their processes. The kernel takes a
-// namespace down when the last to use it goes: a mount namespace inside exit(2)
-// of the dying, with waits for RCU, a network namespace in a kernel thread beside
-// them. That is most of the time that dying takes; none of it has to be over for
-// the container to be dead.
+// hold keeps the mount namespaces alive beyond their processes. The kernel takes
+// one down when the last process in it exits, inside its exit(2) and with waits
+// for RCU (put_mnt_ns, fs/namespace.c), and that is most of what dying costs:
+// 125 of 135 ms for 100 containers on a busy machine with 2 CPUs. None of it has
+// to be over for the container to be dead: nobody is left to use the mounts.
 func (r *run) hold() {
 	if !r.many() {
 		return
 	}
 	r.step(StepHold, func() int {
 		for _, t := range r.targets {
-			t.holdNamespaces()
+			t.holdMounts()
 		}
 		return len(r.targets)
 	})

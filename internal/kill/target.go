@@ -56,7 +56,7 @@ type Target struct {
 
 	mu     sync.Mutex
 	closed bool
-	spaces []int // descriptors of namespaces, from a Kill until Close
+	mounts *int // descriptor of the mount namespace, from a Kill until Close
 }
 
 // Open takes hold of a running container by its init's pid in our pid
@@ -222,33 +222,30 @@ func (t *Target) empty() (bool, error) {
 	return true, nil
 }
 
-// holdNamespaces keeps the container's namespaces until Close. One that cannot
-// be had is taken down with its last process, as usual.
-func (t *Target) holdNamespaces() {
+// holdMounts keeps the container's mount namespace until Close. Where it cannot
+// be had, it is taken down with its last process, as usual.
+func (t *Target) holdMounts() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || len(t.spaces) > 0 {
+	if t.closed || t.mounts != nil {
 		return
 	}
-	dir := fmt.Sprintf("%s/%d/ns/", proc.Host, t.init.Pid())
-	for _, ns := range []string{"mnt", "net", "ipc"} {
-		if fd, err := unix.Open(dir+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-			t.spaces = append(t.spaces, fd)
-		}
+	path := fmt.Sprintf("%s/%d/ns/mnt", proc.Host, t.init.Pid())
+	if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		t.mounts = &fd
 	}
 }
 
-// Close lets go of the container, and after a Kill of its namespaces, which may
-// take the kernel some milliseconds to take down. It may be called more than
-// once.
+// Close lets go of the container, and after a Kill of its mounts, which may take
+// the kernel some milliseconds to take down. It may be called more than once.
 func (t *Target) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for _, fd := range t.spaces {
-		unix.Close(fd)
+	if t.mounts != nil {
+		unix.Close(*t.mounts)
+		t.mounts = nil
 	}
-	t.spaces = nil
 	t.init.Close()
 	if t.shim != nil {
 		t.shim.Close()
