@@ -155,9 +155,10 @@ func (r *run) notice(s string) {
 
 // hold keeps the mount namespaces alive beyond their processes. The kernel takes
 // one down when the last process in it exits, inside its exit(2) and with waits
-// for RCU (put_mnt_ns, fs/namespace.c), and that is most of what dying costs:
-// 125 of 135 ms for 100 containers on a busy machine with 2 CPUs. None of it has
-// to be over for the container to be dead: nobody is left to use the mounts.
+// for RCU (put_mnt_ns, fs/namespace.c), which is most of what dying costs: with
+// it held 100 containers died in 9 and 23 ms instead of 135 and 125, on a busy
+// machine with 2 CPUs. None of it has to be over for the container to be dead:
+// nobody is left to use the mounts.
 func (r *run) hold() {
 	if !r.many() {
 		return
