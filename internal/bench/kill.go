@@ -39,6 +39,11 @@ const (
 	rowPlain      = "holdfast, engine running"
 )
 
+// settle is how long the engine gets after the last start, before each way of
+// killing alike, so that the figures are not of a machine that still starts
+// containers.
+const settle = 2 * time.Second
+
 // killCommand makes each container a small tree of processes, as a server with
 // two workers is (the source's nginx has one for each CPU).
 var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
@@ -136,11 +141,15 @@ func (x *killBench) close() error {
 	return errors.Join(errs...)
 }
 
+// killing kills all the targets and returns how long it took until they were
+// dead.
+type killing func(context.Context, []*kill.Target) (time.Duration, error)
+
 // run measures the three ways in turns, each round beginning with another.
 func (x *killBench) run(ctx context.Context) (Result, error) {
 	ways := []struct {
 		row  string
-		kill func(context.Context, []*kill.Target) error
+		kill killing
 	}{{rowDockerKill, x.killByEngine}, {rowQuiet, x.killQuietly}, {rowPlain, x.killPlainly}}
 	for round := range x.o.Rounds {
 		for i := range ways {
@@ -174,29 +183,31 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 
 // measure starts all containers, kills them one way, checks that they are dead,
 // and waits until the engine has tidied up.
-func (x *killBench) measure(ctx context.Context, row string, how func(context.Context, []*kill.Target) error) error {
+func (x *killBench) measure(ctx context.Context, row string, how killing) error {
 	fmt.Fprintf(x.o.Progress, "starting %d containers\n", x.o.N)
 	targets, err := x.start(ctx)
-	defer func() {
-		for _, t := range targets {
-			t.Close()
-		}
-	}()
+	defer closeAll(targets)
 	if err != nil {
 		return err
 	}
 	runtime.GC() // ours, before and not while it counts
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	fmt.Fprintf(x.o.Progress, "killing: %s\n", row)
 	begun := time.Now()
-	if err := how(ctx, targets); err != nil {
+	took, err := how(ctx, targets)
+	if err != nil {
 		return err
 	}
-	took := time.Since(begun)
 	alive, err := survivors(x.ids)
 	if err != nil {
 		return err
 	}
 	x.failed += alive
+	closeAll(targets)
 	if err := x.waitTidy(ctx); err != nil {
 		return err
 	}
@@ -205,6 +216,12 @@ func (x *killBench) measure(ctx context.Context, row string, how func(context.Co
 	x.tidied[row] = append(x.tidied[row], millis(tidied))
 	fmt.Fprintf(x.o.Progress, "killed in %.1f ms, tidied up after %.0f ms\n", millis(took), millis(tidied))
 	return nil
+}
+
+func closeAll(targets []*kill.Target) {
+	for _, t := range targets {
+		t.Close()
+	}
 }
 
 func millis(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -241,32 +258,34 @@ func (x *killBench) start(ctx context.Context) ([]*kill.Target, error) {
 
 // killByEngine is the source's command: one docker kill with all the ids. Where
 // the docker command is not installed, the same requests are sent at once.
-func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) error {
+func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Duration, error) {
+	begun := time.Now()
 	if path, err := exec.LookPath("docker"); err == nil {
 		cmd := exec.CommandContext(ctx, path, append([]string{"kill"}, x.ids...)...)
 		cmd.Env = append(os.Environ(), "DOCKER_HOST="+x.lab.Host())
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("docker kill: %w: %.200s", err, out)
+			return 0, fmt.Errorf("docker kill: %w: %.200s", err, out)
 		}
-		return nil
+		return time.Since(begun), nil
 	}
 	x.note("the docker command is not installed: its requests were sent by the bench itself, all at once")
 	g, gctx := errgroup.WithContext(ctx)
 	for _, id := range x.ids {
 		g.Go(func() error { return x.engine.Kill(gctx, id) })
 	}
-	return g.Wait()
+	err := g.Wait()
+	return time.Since(begun), err
 }
 
-func (x *killBench) killQuietly(ctx context.Context, targets []*kill.Target) error {
+func (x *killBench) killQuietly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {
 	return x.killOurselves(ctx, targets, &kill.Killer{Quieter: x.quiet, QuietFrom: 1, Log: x.o.Log})
 }
 
-func (x *killBench) killPlainly(ctx context.Context, targets []*kill.Target) error {
+func (x *killBench) killPlainly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {
 	return x.killOurselves(ctx, targets, &kill.Killer{Log: x.o.Log})
 }
 
-func (x *killBench) killOurselves(ctx context.Context, targets []*kill.Target, k *kill.Killer) error {
+func (x *killBench) killOurselves(ctx context.Context, targets []*kill.Target, k *kill.Killer) (time.Duration, error) {
 	report := k.Kill(ctx, targets)
 	x.failed += len(report.Left)
 	if report.Notice != "" {
@@ -276,7 +295,7 @@ func (x *killBench) killOurselves(ctx context.Context, targets []*kill.Target, k
 	for _, s := range report.Steps {
 		fmt.Fprintf(x.o.Progress, "  %s %v (%d)\n", s.Name, s.Took, s.Count)
 	}
-	return nil
+	return time.Duration(report.Took), nil
 }
 
 func (x *killBench) note(s string) {

@@ -6,7 +6,9 @@
 // guardian dies first, the starter undoes by itself. If both are killed, the
 // next one to start reads the plan from a file and undoes then (Recover).
 //
-// docs/guardian.md has the protocol.
+// The protocol is JSON messages on a SOCK_SEQPACKET socketpair (unix(7)), with
+// the pidfds beside them. The end of the socket is how each side learns that the
+// other is gone.
 package guardian
 
 import (

@@ -42,9 +42,9 @@ func (g *Guardian) spawn() (*side, error) {
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "guardian")
 	defer ours.Close()
-	defer theirs.Close()
 	conn, err := net.FileConn(ours)
 	if err != nil {
+		theirs.Close()
 		return nil, fmt.Errorf("start a guardian: %w", err)
 	}
 	cmd := exec.Command(g.argv[0], g.argv[1:]...)
@@ -55,7 +55,9 @@ func (g *Guardian) spawn() (*side, error) {
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	theirs.Close() // now: the end of the socket shows only when nobody has it open
+	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start a guardian: %w", err)
 	}

@@ -1,6 +1,7 @@
 package kill
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -55,6 +56,7 @@ type Killer struct {
 // The steps of a Kill, in their order, as reports and Observe name them.
 const (
 	StepQuiet  = "quiet"  // stop the engine
+	StepHold   = "hold"   // keep the containers' mount namespaces for later
 	StepSignal = "signal" // SIGKILL to all
 	StepDie    = "die"    // wait until every init is dead
 	StepSweep  = "sweep"  // see every control group empty, emptying those that are not
@@ -64,7 +66,8 @@ const (
 // Kill kills the containers and returns when all are seen dead, or when ctx ends
 // or its deadline comes (Budget where it has none); what is not dead by then is
 // in Left with the reason. Targets that are dead already are in Dead. The
-// targets stay open.
+// targets stay open, and should be closed soon: the kernel takes the containers'
+// mounts down only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -76,6 +79,7 @@ func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillRepor
 	r.report.Left = []holdfast.Leftover{}
 	r.quiet(ctx)
 	defer r.resume()
+	r.hold()
 	r.signal()
 	r.die(ctx)
 	r.sweep(ctx)
@@ -106,12 +110,13 @@ func (r *run) step(name string, f func() int) {
 	r.report.Steps = append(r.report.Steps, holdfast.Step{Name: name, Took: holdfast.Millis(time.Since(begun)), Count: n})
 }
 
+// many reports whether there are enough targets to take measures.
+func (r *run) many() bool {
+	return len(r.targets) >= cmp.Or(r.killer.QuietFrom, DefaultQuietFrom)
+}
+
 func (r *run) quiet(ctx context.Context) {
-	from := r.killer.QuietFrom
-	if from == 0 {
-		from = DefaultQuietFrom
-	}
-	if r.killer.Quieter == nil || len(r.targets) < from {
+	if r.killer.Quieter == nil || !r.many() {
 		return
 	}
 	r.step(StepQuiet, func() int {
@@ -146,6 +151,24 @@ func (r *run) notice(s string) {
 	if r.killer.Log != nil {
 		r.killer.Log.Warn("kill: " + s)
 	}
+}
+
+// hold keeps the mount namespaces alive beyond their processes. The kernel takes
+// one down when the last process in it exits, inside its exit(2) and with waits
+// for RCU (put_mnt_ns, fs/namespace.c), which is most of what dying costs: with
+// it held 100 containers died in 9 and 23 ms instead of 135 and 125, on a busy
+// machine with 2 CPUs. None of it has to be over for the container to be dead:
+// nobody is left to use the mounts.
+func (r *run) hold() {
+	if !r.many() {
+		return
+	}
+	r.step(StepHold, func() int {
+		for _, t := range r.targets {
+			t.holdMounts()
+		}
+		return len(r.targets)
+	})
 }
 
 // signal sends SIGKILL to every init, and to whole groups where init does not
@@ -184,11 +207,12 @@ func (t *Target) killGroups() {
 // die waits until every init is dead.
 func (r *run) die(ctx context.Context) {
 	r.step(StepDie, func() int {
-		dead := 0
+		n := len(r.pending)
 		set, err := pidfd.NewSet()
-		if err != nil {
+		if err != nil { // no descriptor left, say: that must not keep anything alive
 			r.notice(err.Error())
-			return 0
+			r.dieUnwatched(ctx)
+			return n - len(r.pending)
 		}
 		defer set.Close()
 		for i, t := range r.targets {
@@ -199,26 +223,38 @@ func (r *run) die(ctx context.Context) {
 		stop := context.AfterFunc(ctx, set.Close)
 		defer stop()
 		tags := make([]int32, 0, len(r.targets))
-		for len(r.pending) > 0 && ctx.Err() == nil {
+		for len(r.pending) > 0 {
 			if tags, err = set.Wait(tags[:0], time.Now().Add(stall)); err != nil {
 				break // ctx is done
 			}
 			for _, i := range tags {
-				delete(r.pending, int(i))
 				r.buried(int(i))
-				dead++
 			}
 			if len(tags) == 0 {
 				r.help()
 			}
 		}
-		return dead
+		return n - len(r.pending)
 	})
+}
+
+// dieUnwatched looks at every init again and again.
+func (r *run) dieUnwatched(ctx context.Context) {
+	for len(r.pending) > 0 && ctx.Err() == nil {
+		for i, t := range r.targets {
+			if r.pending[i] && t.init.Exited() {
+				r.buried(i)
+			}
+		}
+		r.help()
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // buried takes note of a dead init: the container is dead if its groups are
 // empty.
 func (r *run) buried(i int) {
+	delete(r.pending, i)
 	if empty, err := r.targets[i].empty(); err == nil && empty {
 		r.report.Dead = append(r.report.Dead, r.targets[i].ID)
 		return
@@ -296,10 +332,14 @@ func (r *run) groupsLeft() []cgroup.Group {
 	return gs
 }
 
-// explain fills Left.
+// explain fills Left, after a last look.
 func (r *run) explain() {
 	for i, t := range r.targets {
-		if r.pending[i] {
+		switch {
+		case !r.pending[i]:
+		case !t.Alive():
+			r.report.Dead = append(r.report.Dead, t.ID)
+		default:
 			r.report.Left = append(r.report.Left, t.leftover())
 		}
 	}

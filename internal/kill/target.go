@@ -14,6 +14,9 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/linux/cgroup"
@@ -50,6 +53,10 @@ type Target struct {
 	// everything in there down with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
+
+	mu     sync.Mutex
+	closed bool
+	mounts *int // descriptor of the mount namespace, from a Kill until Close
 }
 
 // Open takes hold of a running container by its init's pid in our pid
@@ -215,8 +222,30 @@ func (t *Target) empty() (bool, error) {
 	return true, nil
 }
 
-// Close lets go of the container. It may be called more than once.
+// holdMounts keeps the container's mount namespace until Close. Where it cannot
+// be had, it is taken down with its last process, as usual.
+func (t *Target) holdMounts() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.mounts != nil {
+		return
+	}
+	path := fmt.Sprintf("%s/%d/ns/mnt", proc.Host, t.init.Pid())
+	if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		t.mounts = &fd
+	}
+}
+
+// Close lets go of the container, and after a Kill of its mounts, which may take
+// the kernel some milliseconds to take down. It may be called more than once.
 func (t *Target) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	if t.mounts != nil {
+		unix.Close(*t.mounts)
+		t.mounts = nil
+	}
 	t.init.Close()
 	if t.shim != nil {
 		t.shim.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -38,10 +39,12 @@ func NewWatcher() (*Watcher, error) {
 // Add has dead called, once, when the target's init is dead, also if it was
 // before. The call comes from the goroutine of Run, so dead must not block. Add
 // may be called from any goroutine, before and during Run. The target has to
-// stay open until then or until it is removed.
+// stay open until then or until it is removed. Adding a target again replaces
+// what was to be called.
 func (w *Watcher) Add(t *Target, dead func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.forget(t)
 	w.next++
 	w.byID[w.next] = watched{t, dead}
 	if err := w.set.Add(t.init, w.next); err != nil {
@@ -56,12 +59,12 @@ func (w *Watcher) Add(t *Target, dead func()) error {
 func (w *Watcher) Remove(t *Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for id, x := range w.byID {
-		if x.target == t {
-			delete(w.byID, id)
-			_ = w.set.Remove(t.init) // a closed one has left by itself
-		}
-	}
+	w.forget(t)
+	_ = w.set.Remove(t.init) // a closed one has left by itself
+}
+
+func (w *Watcher) forget(t *Target) {
+	maps.DeleteFunc(w.byID, func(_ int32, x watched) bool { return x.target == t })
 }
 
 // Run tells until ctx is done; then it returns nil and the watcher is used up.

@@ -171,10 +171,10 @@ func (ms Mounts) locate(mem Member) (Group, bool) {
 		if m.V2 != mem.V2 || !slices.Equal(m.Controllers, mem.Controllers) {
 			continue
 		}
-		clean := path.Clean(mem.Path)
-		if strings.HasPrefix(clean, "/..") { // outside our cgroup namespace
+		if strings.Contains(mem.Path+"/", "/../") { // outside our cgroup namespace
 			return Group{}, false
 		}
+		clean := path.Clean(mem.Path)
 		rel := clean
 		if m.Root != "/" {
 			cut, ok := strings.CutPrefix(clean, m.Root)

@@ -126,9 +126,9 @@ func (p *Process) Signal(sig unix.Signal) error {
 }
 
 // Exited reports whether the process is dead: a zombie with no thread left, or
-// reaped. A closed handle counts as exited.
+// reaped. Of a closed handle nobody knows, and it does not count as exited.
 func (p *Process) Exited() bool {
-	n := 1
+	n := 0
 	_ = p.Control(func(fd int) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		for {
@@ -138,7 +138,7 @@ func (p *Process) Exited() bool {
 			}
 		}
 	})
-	return n != 0
+	return n > 0
 }
 
 // Control runs f with the descriptor, which stays open for that long.
@@ -147,8 +147,8 @@ func (p *Process) Control(f func(fd int)) error {
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
-	if err != nil {
-		return fmt.Errorf("process %d: %w", p.pid, err)
+	if err != nil { // all that can go wrong: package os tells it by an error of its own
+		return fmt.Errorf("process %d: %w (%w)", p.pid, os.ErrClosed, err)
 	}
 	return nil
 }

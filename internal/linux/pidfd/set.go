@@ -59,7 +59,10 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 	var err error
 	e1 := s.raw.Control(func(ep uintptr) {
 		e2 := p.Control(func(fd int) {
-			err = unix.EpollCtl(int(ep), op, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: tag})
+			ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: tag}
+			if err = unix.EpollCtl(int(ep), op, fd, &ev); err == unix.EEXIST {
+				err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_MOD, fd, &ev) // told before, and armed again
+			}
 		})
 		err = errors.Join(err, e2)
 	})
@@ -74,7 +77,7 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 // goroutine at a time.
 func (s *Set) Wait(tags []int32, deadline time.Time) ([]int32, error) {
 	if err := s.file.SetReadDeadline(deadline); err != nil {
-		return tags, fmt.Errorf("epoll: %w", err)
+		return tags, fmt.Errorf("epoll: %w (%w)", os.ErrClosed, err)
 	}
 	var n int
 	var err error
@@ -89,7 +92,7 @@ func (s *Set) Wait(tags []int32, deadline time.Time) ([]int32, error) {
 	case errors.Is(e, os.ErrDeadlineExceeded):
 		return tags, nil
 	case e != nil:
-		return tags, fmt.Errorf("epoll: %w", e)
+		return tags, fmt.Errorf("epoll: %w (%w)", os.ErrClosed, e)
 	case err != nil:
 		return tags, fmt.Errorf("epoll_wait: %w", err)
 	}

@@ -1,0 +1,101 @@
+package guardian_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/guardian"
+	"holdfast/internal/kill"
+	"holdfast/internal/lab/labtest"
+)
+
+// TestMain is, by its arguments, also a guardian and a program that kills
+// containers and fails on the way: both have to be processes that can die.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "guardian":
+		os.Exit(guardian.Main(os.Args[2], slog.Default()))
+	case len(os.Args) == 3 && os.Args[1] == "killer":
+		os.Exit(killer(os.Args[2]))
+	}
+	os.Exit(labtest.Main(m))
+}
+
+// order is what a killer process is told to do.
+type order struct {
+	Socket     string
+	Dir        string
+	Containers []guardian.Container
+	// At is the step, counted from 1, at which it does Do to itself: kill,
+	// stop, or kill-both (its guardian first).
+	At int
+	Do string
+}
+
+func guardianArgv(dir string) []string { return []string{"/proc/self/exe", "guardian", dir} }
+
+// killer kills containers, quietly, and tells each step on standard output. Its
+// exit code is 0 if all are dead.
+func killer(arg string) int {
+	var o order
+	if err := json.Unmarshal([]byte(arg), &o); err != nil {
+		return fail(err)
+	}
+	guard, err := guardian.Start(guardianArgv(o.Dir), slog.Default())
+	if err != nil {
+		return fail(err)
+	}
+	defer guard.Close()
+	step := 0
+	observe := func(name string) {
+		step++
+		fmt.Println(step, name)
+		if step != o.At {
+			return
+		}
+		switch o.Do {
+		case "kill":
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		case "stop":
+			_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		case "kill-guardian":
+			_ = unix.Kill(guard.Pid(), unix.SIGKILL)
+			select {} // what follows is not this goroutine's doing
+		case "kill-both":
+			_ = unix.Kill(guard.Pid(), unix.SIGSTOP) // so that it has no time for its duty
+			fmt.Println("guardian", guard.Pid())
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	quiet := &guardian.Engine{Guardian: guard, Socket: o.Socket, Log: slog.Default(), Observe: observe}
+	defer quiet.Close()
+	var targets []*kill.Target
+	for _, c := range o.Containers {
+		t, err := kill.Open(c.ID, c.Name, c.Pid)
+		if err != nil {
+			return fail(err)
+		}
+		defer t.Close()
+		targets = append(targets, t)
+	}
+	k := kill.Killer{Quieter: quiet, QuietFrom: 1, Observe: observe}
+	r := k.Kill(context.Background(), targets)
+	fmt.Printf("report %+v\n", r)
+	if len(r.Left) > 0 {
+		return 1
+	}
+	return 0
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, err)
+	return 2
+}
