@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/linux/pidfd"
@@ -106,13 +107,13 @@ func (g *Guardian) ensure() error {
 
 // Extend sets another deadline. ErrUndone.
 func (a *Armed) Extend(deadline boottime.Instant) error {
-	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline})
+	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
 }
 
 // Disarm ends the guard, once the risky act is over. ErrUndone says that someone
 // else ended it before.
 func (a *Armed) Disarm() error {
-	err := a.question("disarm", message{Op: opDisarm, ID: a.id})
+	err := a.question("disarm", message{Op: opDisarm, ID: a.id}, disarmLimit)
 	a.side.unregister(a)
 	return err
 }
@@ -121,13 +122,13 @@ func (a *Armed) Disarm() error {
 // known here: after Disarm, or when the guardian has died.
 func (a *Armed) Done() <-chan struct{} { return a.done }
 
-func (a *Armed) question(what string, m message) error {
+func (a *Armed) question(what string, m message, limit time.Duration) error {
 	a.g.mu.Lock()
 	defer a.g.mu.Unlock()
 	if !a.side.has(a) {
 		return fmt.Errorf("%s the guardian of %q: %w", what, a.plan.Name, ErrUndone)
 	}
-	r, err := a.side.ask([]message{m}, [][]*pidfd.Process{nil}, answerLimit)
+	r, err := a.side.ask([]message{m}, [][]*pidfd.Process{nil}, limit)
 	switch {
 	case err != nil:
 	case r.Undone:

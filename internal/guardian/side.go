@@ -21,6 +21,11 @@ import (
 // under a millisecond; one that does not in this time is of no use.
 const answerLimit = 250 * time.Millisecond
 
+// disarmLimit is answerLimit at the end of a risky act. Nothing hangs on that
+// answer any more, and it comes late where what was continued, hundreds of
+// shims, takes the CPUs.
+const disarmLimit = 5 * time.Second
+
 // side is one guardian process as its starter sees it.
 type side struct {
 	conn    *net.UnixConn
