@@ -228,6 +228,9 @@ func (s *suite) remove(t *testing.T) {
 	}
 }
 
+// killSleep ends the sleep that a shell has started, or is about to start.
+const killSleep = "until killall -9 sleep; do usleep 10000; done"
+
 // restartPolicy checks that a container stays dead once its policy is switched
 // off, and comes back before.
 func (s *suite) restartPolicy(t *testing.T) {
@@ -240,7 +243,7 @@ func (s *suite) restartPolicy(t *testing.T) {
 		if first.Restart != p {
 			t.Errorf("policy %q, wanted %q", first.Restart, p)
 		}
-		s.shell(t, id, "killall -9 sleep")
+		s.shell(t, id, killSleep)
 		s.waitFor(t, id, func(c engine.Container) bool { return c.Running() && c.Pid != first.Pid })
 
 		if err := s.Engine.SetRestartPolicy(s.context(t), id, engine.RestartNo); err != nil {
@@ -249,7 +252,7 @@ func (s *suite) restartPolicy(t *testing.T) {
 		if now := s.inspect(t, id); now.Restart != engine.RestartNo {
 			t.Errorf("policy %q after it was switched off", now.Restart)
 		}
-		s.shell(t, id, "killall -9 sleep")
+		s.shell(t, id, killSleep)
 		s.waitExit(t, id)
 	}
 }
