@@ -53,6 +53,17 @@ type setup struct {
 // newNode starts a manager, adopting what is there.
 func newNode(t *testing.T, s setup) *node {
 	t.Helper()
+	n, watcher := unstarted(t, s)
+	if _, err := n.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, watcher)
+	return n
+}
+
+// unstarted makes a manager, and the watcher that has to run beside it.
+func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
+	t.Helper()
 	e := s.engine
 	if e == nil {
 		e = openEngine(t)
@@ -91,11 +102,7 @@ func newNode(t *testing.T, s setup) *node {
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
 		Lease: func() store.LeaseID { return store.LeaseID(n.lease.Load()) }, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
-	if _, err := n.Adopt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.run(t, watcher)
-	return n
+	return n, watcher
 }
 
 func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }

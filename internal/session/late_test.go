@@ -8,7 +8,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
-	"holdfast/internal/kill"
 	"holdfast/internal/store"
 	"holdfast/internal/store/memory"
 )
@@ -73,15 +72,7 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 		t.Fatalf("epoch %d", o.Epoch)
 	}
 	fake.lose["inspect"] = true
-	opener, err := kill.NewOpener()
-	if err != nil {
-		t.Fatal(err)
-	}
-	watcher, err := kill.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := New(Config{Node: "n1", Templates: []Template{web()}, Boots: 1}, Deps{Store: mem, Engine: fake, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher, Log: testLog(t)})
+	m, watcher := unstarted(t, setup{store: mem, id: "n1", engine: fake})
 	if a, err := m.Adopt(t.Context()); err == nil {
 		t.Errorf("adopted %+v", a)
 	}
