@@ -111,9 +111,10 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 
 	n := newNode(t, setup{store: s, id: "n1", engine: e})
 	for _, id := range []string{stray, oldID, cutID, goingID} {
-		if c, err := e.Inspect(t.Context(), id); err == nil && c.Running() {
-			t.Errorf("%s still runs", c.Name)
-		}
+		await(t, "the engine, which learns of it later than the kernel, has seen it dead", func() bool {
+			c, err := e.Inspect(t.Context(), id)
+			return err != nil || !c.Running()
+		})
 	}
 	for _, id := range []string{otherID, theirs} {
 		if c, err := e.Inspect(t.Context(), id); err != nil || !c.Running() {
