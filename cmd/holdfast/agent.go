@@ -86,6 +86,9 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		Step:     r.Step,
 		Drained:  r.Drained,
 	})
+	// A reader of the output or the log that goes away must not take the agent
+	// along: Go ends a program that writes to a broken stdout (os/signal).
+	signal.Ignore(syscall.SIGPIPE)
 	keep := make(chan os.Signal, 1)
 	signal.Notify(keep, syscall.SIGUSR2)
 	defer signal.Stop(keep)

@@ -74,6 +74,7 @@ type Agent struct {
 	load     *load
 	since    time.Time
 	drainMu  sync.Mutex // one drain at a time
+	ending   bool       // the last drain has begun; guarded by drainMu
 }
 
 // New returns an agent that has not started anything.
@@ -85,7 +86,8 @@ func New(cfg config.Config, opt Options) *Agent {
 }
 
 // Stop makes Run end: after a drain, or with keep at once, leaving the
-// containers to the next agent. Only the first call counts. Any goroutine.
+// containers to the next agent. Only the first call counts, and none once Run
+// drains. Any goroutine.
 func (a *Agent) Stop(keep bool) { a.stopOnce.Do(func() { a.stop <- keep }) }
 
 // Run serves until Stop is called or ctx is done, which drains too. When it
@@ -138,6 +140,10 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
 	keep := false
 	select {
 	case <-ctx.Done():
+		select {
+		case keep = <-a.stop: // it came first: who asked to keep must not lose everything to a signal
+		default:
+		}
 	case keep = <-a.stop:
 	case err := <-p.failed:
 		return err
@@ -149,14 +155,16 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
 		a.log.Info("leaving the containers to the next agent", "sessions", len(a.sessions.List()))
 		return nil
 	}
-	report := a.drain(context.WithoutCancel(ctx), drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
+	ctx = context.WithoutCancel(ctx)
+	report := a.drainLast(ctx, drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
 	if a.opt.Drained != nil {
 		a.opt.Drained(report)
 	}
 	if !report.Clean() {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
-	return a.lease.Drop(context.WithoutCancel(ctx))
+	// First everything stops that could claim, renew or publish.
+	return errors.Join(p.stop(), a.lease.Drop(ctx))
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
@@ -210,7 +218,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released)
 	}
 	p.start("sessions", a.sessions.Run)
-	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.leaseLost) })
+	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	return nil
 }
 
@@ -242,21 +250,35 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	a.drainMu.Lock()
 	defer a.drainMu.Unlock()
+	return a.drainLocked(ctx, o, progress)
+}
+
+// drainLast is the drain of an agent that ends: after it the node takes no
+// session any more.
+func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
+	a.drainMu.Lock()
+	defer a.drainMu.Unlock()
+	a.ending = true
+	return a.drainLocked(ctx, o, progress)
+}
+
+// uncordon takes sessions again, once a drain under way is over.
+func (a *Agent) uncordon() error {
+	a.drainMu.Lock()
+	defer a.drainMu.Unlock()
+	if a.ending {
+		return fmt.Errorf("the agent is ending: %w", holdfast.ErrDraining)
+	}
+	a.sessions.Claim()
+	return nil
+}
+
+func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	n := &drainNode{id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
 	r := drain.Run(ctx, n, o, progress)
 	a.drains.observe(r)
 	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
 	return r
-}
-
-// leaseLost ends everything that the expired lease held: its records are gone,
-// so another node may own the sessions by now.
-func (a *Agent) leaseLost(ctx context.Context) {
-	b := a.sessions.Condemn()
-	report := a.loud.Kill(ctx, b.Targets())
-	if _, err := b.Release(ctx, report); err != nil {
-		a.log.Error("after the lease was lost", "err", err)
-	}
 }
 
 // self is what this node publishes of itself.

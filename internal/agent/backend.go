@@ -147,8 +147,7 @@ func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(ho
 }
 
 func (b backend) Uncordon(context.Context) error {
-	b.a.sessions.Claim()
-	return nil
+	return b.a.uncordon()
 }
 
 func (b backend) StopAgent(keep bool) error {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -23,7 +22,6 @@ type drainNode struct {
 
 	batch   *session.Batch
 	foreign []*kill.Target
-	report  holdfast.KillReport
 }
 
 func (n *drainNode) ID() holdfast.NodeID { return n.id }
@@ -35,7 +33,7 @@ func (n *drainNode) StopClaiming() int {
 	return n.sessions.StopClaiming()
 }
 
-func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, err error) {
+func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
 	own := map[string]bool{}
 	if n.sessions != nil {
 		n.batch = n.sessions.Condemn()
@@ -44,34 +42,32 @@ func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers
 		}
 	}
 	if all {
-		n.foreign, err = n.openForeign(ctx, own)
+		n.foreign, left = n.openForeign(ctx, own)
 	}
-	return len(own), len(own) + len(n.foreign), err
+	return len(own), len(own) + len(n.foreign), left
 }
 
 // openForeign opens every running container of the engine but the given, and
 // switches its restart policy off: the engine would bring it back (moby#11065).
-// One that cannot be opened does not keep the rest from dying.
-func (n *drainNode) openForeign(ctx context.Context, own map[string]bool) ([]*kill.Target, error) {
+// One that cannot be opened does not keep the rest from dying, and is left.
+func (n *drainNode) openForeign(ctx context.Context, own map[string]bool) (out []*kill.Target, left []holdfast.Leftover) {
 	list, err := n.engine.List(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("listing the engine's containers: %w", err)
+		return nil, []holdfast.Leftover{{Name: "all other containers", Reason: "they cannot be listed: " + err.Error()}}
 	}
-	var out []*kill.Target
-	var errs []error
 	for _, c := range list {
 		if own[c.ID] {
 			continue
 		}
 		t, err := n.openOne(ctx, c.ID)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("container %s: %w", c.Name, err))
+			left = append(left, holdfast.Leftover{ContainerID: c.ID, Name: c.Name, Reason: err.Error()})
 		}
 		if t != nil {
 			out = append(out, t)
 		}
 	}
-	return out, errors.Join(errs...)
+	return out, left
 }
 
 // openOne returns nil for a container that does not run.
@@ -95,7 +91,11 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 	if !c.Running() {
 		return nil, nil
 	}
-	return n.opener.Open(c.ID, c.Name, c.Pid)
+	t, err := n.opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return nil, nil
+	}
+	return t, err
 }
 
 func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
@@ -107,18 +107,28 @@ func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
 	if quiet {
 		killer = n.quiet
 	}
-	n.report = killer.Kill(ctx, all)
+	report := killer.Kill(ctx, all)
 	for _, t := range n.foreign {
 		t.Close()
 	}
-	return n.report
+	if n.batch != nil {
+		n.batch.Killed(report)
+	}
+	return report
 }
 
 func (n *drainNode) Release(ctx context.Context) (int, error) {
 	if n.batch == nil {
 		return 0, nil
 	}
-	return n.batch.Release(ctx, n.report)
+	return n.batch.Release(ctx)
 }
 
-func (n *drainNode) Settle(ctx context.Context) error { return n.sessions.Settle(ctx) }
+func (n *drainNode) Settle(ctx context.Context) (int, []holdfast.Leftover) {
+	if n.batch == nil {
+		return 0, nil
+	}
+	// What the store did not take in time is given up when it is back.
+	n.batch.ReleaseLater()
+	return n.batch.Settle(ctx)
+}

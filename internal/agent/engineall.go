@@ -32,7 +32,7 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	}
 	o := drain.Options{Budget: c.Drain.Budget, Quiet: c.Drain.Quiet, All: true}
 	if q.Budget > 0 {
-		o.Budget = time.Duration(q.Budget)
+		o.Budget = min(time.Duration(q.Budget), api.MaxDrainBudget)
 	}
 	if q.Quiet != nil {
 		o.Quiet = *q.Quiet

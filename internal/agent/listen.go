@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,24 +85,29 @@ func listenSocket(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		conn.Close()
-		return nil, holdfast.WithHint(fmt.Errorf("api.socket: another agent answers on %s", path), "end it with: holdfast agent stop --keep; or take another with api.socket or --socket")
-	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != os.ModeSocket {
 			return nil, fmt.Errorf("api.socket: %s is there and no socket", path)
+		}
+		// Only "refused" says that nobody listens; one that is too busy to
+		// take a connection is alive.
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return nil, holdfast.WithHint(fmt.Errorf("api.socket: another agent listens on %s", path), "end it with: holdfast agent stop --keep; or take another with api.socket or --socket")
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("api.socket: %w", err)
 		}
 	}
+	// The socket is root's alone from its first moment. The mask is the whole
+	// process's, in which nothing else runs yet.
+	mask := unix.Umask(0o177)
 	l, err := net.Listen("unix", path)
+	unix.Umask(mask)
 	if err != nil {
-		return nil, fmt.Errorf("api.socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	return l, nil

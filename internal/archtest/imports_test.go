@@ -42,7 +42,6 @@ var house = []room{
 	{"internal/archtest", nil},
 	{"cmd/...", []string{"", "internal/..."}},
 	{"demo/...", []string{"demo/..."}},
-	{"packaging/...", nil},
 	{"test/...", []string{"", "internal/...", "test/..."}},
 	{"packaging/...", nil},
 }

@@ -94,6 +94,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"readiness", "templates: [{name: a, image: b, port: 80, ready: {http: healthz}}]", "ready.http"},
 		{"mount", "templates: [{name: a, image: b, port: 80, mounts: [{type: bind, source: x, target: /y}]}]", "mounts[0]: source"},
 		{"privileges", "templates: [{name: a, image: b, port: 80, privileges: all}]", "privileges"},
+		{"a variable of ours", "templates: [{name: a, image: b, port: 80, env: {HOLDFAST_EPOCH: '9'}}]", "HOLDFAST_EPOCH"},
+		{"no name of a variable", "templates: [{name: a, image: b, port: 80, env: {'A=B': c}}]", "env"},
 		{"node", minimal + "node: a/b", "node"},
 		{"data_dir", minimal + "data_dir: here", "data_dir"},
 		{"log", minimal + "log: {level: loud}", "log.level"},

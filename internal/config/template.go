@@ -49,6 +49,14 @@ func (t Template) validate() error {
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
+	for name := range t.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return fmt.Errorf("env: %q is no name of a variable", name)
+		}
+		if strings.HasPrefix(name, "HOLDFAST_") {
+			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are the agent's", name)
+		}
+	}
 	for i, m := range t.Mounts {
 		if err := m.validate(); err != nil {
 			return fmt.Errorf("mounts[%d]: %w", i, err)

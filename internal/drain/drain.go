@@ -22,8 +22,8 @@ type Node interface {
 	// Condemn closes the sessions to newcomers and returns how many there
 	// are and how many containers have to die. With all it is every
 	// container of the engine, whoever started it, after the restart
-	// policies are switched off.
-	Condemn(ctx context.Context, all bool) (sessions, containers int, err error)
+	// policies are switched off; left are those that could not be had.
+	Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
 
 	// Kill makes the condemned dead and sees it.
 	Kill(ctx context.Context, quiet bool) holdfast.KillReport
@@ -32,8 +32,10 @@ type Node interface {
 	// an error it is called again for the rest.
 	Release(ctx context.Context) (int, error)
 
-	// Settle waits for the boots that were told to give up.
-	Settle(ctx context.Context) error
+	// Settle waits for the boots that were told to give up, and for sessions
+	// that were ending before the drain came. It returns how many those were
+	// and which of them were not seen dead.
+	Settle(ctx context.Context) (int, []holdfast.Leftover)
 }
 
 // Options are the choices of one drain.
@@ -53,21 +55,22 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 	defer cancel()
 	d := &run{report: holdfast.DrainReport{Node: n.ID(), Started: time.Now(), Left: []holdfast.Leftover{}}, progress: progress}
 
-	booting := 0
-	d.step("stop claiming", func() int { booting = n.StopClaiming(); return booting })
+	d.step("stop claiming", n.StopClaiming)
 	d.step("condemn", func() int {
-		sessions, containers, err := n.Condemn(ctx, o.All)
+		sessions, containers, left := n.Condemn(ctx, o.All)
 		d.report.Owned = sessions
-		d.failed("condemning", err)
+		d.report.Left = append(d.report.Left, left...)
 		return containers
 	})
 	var kill holdfast.KillReport
 	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
 	d.killed(kill)
 	d.step("release", func() int { return d.release(ctx, n) })
-	if booting > 0 {
-		d.step("boots given up", func() int { d.failed("waiting for boots", n.Settle(ctx)); return booting })
-	}
+	d.step("settle", func() int {
+		count, left := n.Settle(ctx)
+		d.report.Left = append(d.report.Left, left...)
+		return count
+	})
 	d.report.Took = holdfast.Millis(time.Since(d.report.Started))
 	return d.report
 }
@@ -114,17 +117,9 @@ func (d *run) release(ctx context.Context, n Node) int {
 		select {
 		case <-time.After(releasePause):
 		case <-ctx.Done():
-			d.failed("releasing", err)
+			d.notice(fmt.Sprintf("releasing: %v", err))
 			return d.report.Released
 		}
-	}
-}
-
-// failed keeps what went wrong without ending the drain: the other steps still
-// do what they can.
-func (d *run) failed(what string, err error) {
-	if err != nil {
-		d.notice(fmt.Sprintf("%s: %v", what, err))
 	}
 }
 

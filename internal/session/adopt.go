@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,10 +36,16 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 	var strays []engine.Container
 	for _, c := range containers {
 		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
-		if ok && o.State == holdfast.Ready && o.ContainerID == c.ID && m.takeOver(ctx, o) {
-			delete(owners, o.Key)
-			a.Sessions++
-			continue
+		if ok && o.State == holdfast.Ready && o.ContainerID == c.ID {
+			taken, err := m.takeOver(ctx, o)
+			if err != nil {
+				return a, fmt.Errorf("taking session %s over: %w", o.Key, err)
+			}
+			if taken {
+				delete(owners, o.Key)
+				a.Sessions++
+				continue
+			}
 		}
 		strays = append(strays, c)
 	}
@@ -77,50 +84,54 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 	return mine, nil
 }
 
-// takeOver makes the record's container a ready session again, if it runs.
-func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) bool {
+// takeOver makes the record's container a ready session again, if it runs. An
+// error means that this could not be found out: nothing may be killed for that.
+func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) {
 	c, err := m.deps.Engine.Inspect(ctx, o.ContainerID)
-	if err != nil || !c.Running() || epochOf(c) != o.Epoch {
-		return false
+	if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+		return false, err
 	}
-	t, err := m.template(o.Template)
-	if err != nil {
-		// The template is gone from the configuration; the container
-		// is what it is, and the next boot takes the default one.
-		t, _ = m.template("")
+	if err != nil || !c.Running() || epochOf(c) != o.Epoch {
+		return false, nil
 	}
 	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return false, nil
+	}
 	if err != nil {
-		m.log.Warn("adopting a session", "session", o.Key, "err", err)
-		return false
+		return false, err
 	}
 	target.Key = o.Key
-	e := newEntry(o.Key, t)
+	// The container is what it is, whatever the template says by now.
+	e := newEntry(o.Key, Template{Name: o.Template})
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.enterLocked(e, o, target)
 	close(e.settled)
 	m.sessions[o.Key] = e
-	m.mu.Unlock()
 	m.watch(e)
-	return true
+	return true, nil
 }
 
-// killStrays kills containers of this node that no record wants, sees them
-// dead, and leaves the removal to the engine's own time.
+// killStrays kills containers of this node that no record wants, and sees them
+// dead. Their removal is left to the engine's own time, but for those that were
+// never started: the engine may hold an earlier agent's order to start one.
 func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) error {
 	var live []*kill.Target
+	defer func() {
+		for _, t := range live {
+			t.Close()
+		}
+	}()
 	for _, c := range strays {
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
-		c, err := m.deps.Engine.Inspect(ctx, c.ID)
-		if err != nil || !c.Running() {
-			continue
-		}
-		t, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+		t, err := m.openStray(ctx, c.ID)
 		if err != nil {
-			continue // it ended in between; Remove kills what does not
+			return fmt.Errorf("container %s of an earlier agent: %w", c.Name, err)
 		}
-		defer t.Close()
-		live = append(live, t)
+		if t != nil {
+			live = append(live, t)
+		}
 	}
 	if len(live) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, killTimeout)
@@ -135,6 +146,28 @@ func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) err
 		m.remove(c.ID)
 	}
 	return nil
+}
+
+// openStray returns nil for a container that does not run and will not.
+func (m *Manager) openStray(ctx context.Context, id string) (*kill.Target, error) {
+	c, err := m.deps.Engine.Inspect(ctx, id)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !c.Running() {
+		if ended(c) {
+			return nil, nil
+		}
+		return nil, m.deps.Engine.Remove(ctx, id)
+	}
+	t, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return nil, nil
+	}
+	return t, err
 }
 
 // Info is a session as people see it.

@@ -111,9 +111,10 @@ func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 
 	n := newNode(t, setup{store: s, id: "n1", engine: e})
 	for _, id := range []string{stray, oldID, cutID, goingID} {
-		if c, err := e.Inspect(t.Context(), id); err == nil && c.Running() {
-			t.Errorf("%s still runs", c.Name)
-		}
+		await(t, "the engine, which learns of it later than the kernel, has seen it dead", func() bool {
+			c, err := e.Inspect(t.Context(), id)
+			return err != nil || !c.Running()
+		})
 	}
 	for _, id := range []string{otherID, theirs} {
 		if c, err := e.Inspect(t.Context(), id); err != nil || !c.Running() {
@@ -139,17 +140,17 @@ func TestDrainOfABatch(t *testing.T) {
 		t.Errorf("a new session: %v", err)
 	}
 	b := n.Condemn()
-	report := n.deps.Killer.Kill(t.Context(), b.Targets())
+	b.Killed(n.deps.Killer.Kill(t.Context(), b.Targets()))
 	n.store.SetDown(true)
-	if count, err := b.Release(t.Context(), report); err == nil || count != 0 {
+	if count, err := b.Release(t.Context()); err == nil || count != 0 {
 		t.Errorf("release without a store: %d, %v", count, err)
 	}
 	n.store.SetDown(false)
-	if count, err := b.Release(t.Context(), report); err != nil || count != len(keys) {
+	if count, err := b.Release(t.Context()); err != nil || count != len(keys) {
 		t.Errorf("release: %d, %v", count, err)
 	}
-	if err := n.Settle(t.Context()); err != nil {
-		t.Error(err)
+	if count, left := b.Settle(t.Context()); count != 0 || len(left) != 0 {
+		t.Errorf("%d were waited for, left %+v", count, left)
 	}
 	n.empty(t)
 	n.Claim()
@@ -171,8 +172,8 @@ func TestDrainGivesUpBoots(t *testing.T) {
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("who waited got %v", err)
 	}
-	if err := n.Settle(t.Context()); err != nil {
-		t.Error(err)
+	if count, left := n.Condemn().Settle(t.Context()); count > 1 || len(left) != 0 {
+		t.Errorf("%d were waited for, left %+v", count, left)
 	}
 	n.empty(t)
 }

@@ -25,8 +25,9 @@ const (
 )
 
 // boot claims the session and brings its container up, then settles the entry.
-// What a failed boot left is removed before its ownership is given up.
-func (m *Manager) boot(ctx context.Context, e *entry) {
+// What a failed boot left is removed before its ownership is given up. ctx may
+// end the boot, life is the Manager's.
+func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	started := time.Now()
 	b := &attempt{m: m, e: e, timings: map[string]time.Duration{}}
 	err := b.run(ctx)
@@ -45,7 +46,7 @@ func (m *Manager) boot(ctx context.Context, e *entry) {
 	close(e.left)
 	m.mu.Unlock()
 
-	b.undo(context.WithoutCancel(ctx))
+	b.undo(life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if context.Cause(ctx) != nil { // it was told to give up: that is no failure to remember
@@ -76,6 +77,7 @@ type attempt struct {
 	m         *Manager
 	e         *entry
 	owner     holdfast.Owner // as the store has it; zero before the claim
+	unsure    bool           // a claim was sent and never answered
 	container string
 	target    *kill.Target
 	timings   map[string]time.Duration // by phase
@@ -139,9 +141,10 @@ func (b *attempt) claim(ctx context.Context) error {
 			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
 			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
 		}, b.m.deps.Lease())
-		if errors.Is(err, store.ErrTaken) && o.Node == b.m.cfg.Node {
-			return b.reclaim(ctx, o, err)
+		if errors.Is(err, store.ErrTaken) && b.lost(o) {
+			err = nil
 		}
+		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
 		if err != nil {
 			return err
 		}
@@ -150,15 +153,11 @@ func (b *attempt) claim(ctx context.Context) error {
 	})
 }
 
-// reclaim handles a record of our own that nobody here knows: a claim that was
-// written although its answer got lost. Nothing runs under it, because a
-// container is created only with the epoch of an answered claim.
-func (b *attempt) reclaim(ctx context.Context, o holdfast.Owner, taken error) error {
-	if o.State != holdfast.Claimed {
-		return taken
-	}
-	b.owner = o
-	return nil
+// lost reports whether a record is our own and nobody here knows it: a claim
+// that was written although its answer got lost. Nothing runs under it, because
+// a container is created only with the epoch of an answered claim.
+func (b *attempt) lost(o holdfast.Owner) bool {
+	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
 }
 
 // advance moves the record on; only boot and what follows it write it.
@@ -215,9 +214,19 @@ func (b *attempt) start(ctx context.Context) error {
 	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
 }
 
+func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	err = retry(ctx, holdfast.ErrEngine, func() error {
+		c, err = b.m.deps.Engine.Inspect(ctx, b.container)
+		return err
+	})
+	return c, err
+}
+
 // ready waits until the session's server answers and publishes where.
 func (b *attempt) ready(ctx context.Context) error {
-	c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+	c, err := b.inspect(ctx)
 	if err != nil {
 		return err
 	}
@@ -274,9 +283,9 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
+	m.watch(b.e) // before anybody can end it, and so close what is watched
 	close(b.e.settled)
 	m.mu.Unlock()
-	m.watch(b.e)
 	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
 	return nil
 }
@@ -325,30 +334,61 @@ func (m *Manager) lastLines(ctx context.Context, id string) string {
 // undo removes the container of a failed boot, sees to it that it is gone, and
 // then gives the claim up. It tries until it has succeeded or the agent stops,
 // in which case the next agent finds both by label and record.
-func (b *attempt) undo(ctx context.Context) {
+func (b *attempt) undo(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
-	if b.owner.Epoch == 0 {
-		return // never claimed, so never created
+	if b.owner.Epoch != 0 {
+		b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer)
 	}
-	b.m.persist("removing the container of a failed boot", b.e.key, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-		defer cancel()
-		// By name, because an engine may create or start a container
-		// and still answer with an error. Remove kills what runs and
-		// returns when it is gone.
-		id := b.container
-		if id == "" {
-			id = b.e.template.spec(b.owner).Name
+	b.m.mu.Lock()
+	b.e.dead = true
+	b.m.mu.Unlock()
+	if b.owner.Epoch != 0 || b.unsure {
+		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
+	}
+}
+
+// removeContainer removes the container by its name, because an engine may
+// create or start one and still answer with an error. Remove kills what runs.
+// One that is dead and cannot be removed for now does not keep its key.
+func (b *attempt) removeContainer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+	defer cancel()
+	id := b.container
+	if id == "" {
+		id = b.e.template.spec(b.owner).Name
+	}
+	err := b.m.deps.Engine.Remove(ctx, id)
+	if err == nil {
+		return nil
+	}
+	if c, look := b.m.deps.Engine.Inspect(ctx, id); look == nil && ended(c) {
+		b.m.remove(c.ID)
+		return nil
+	}
+	return err
+}
+
+// ended reports whether a container ran and never will again: a created one may
+// be about to start.
+func ended(c engine.Container) bool { return c.State == "exited" || c.State == "dead" }
+
+// giveUp releases the claim, also one whose answer never came.
+func (b *attempt) giveUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	if b.owner.Epoch == 0 {
+		o, err := b.m.deps.Store.Get(ctx, b.e.key)
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !b.lost(o) {
+			return nil
 		}
-		return b.m.deps.Engine.Remove(ctx, id)
-	})
-	b.m.persist("releasing a failed boot", b.e.key, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-		defer cancel()
-		return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
-	})
+		if err != nil {
+			return err
+		}
+		b.owner = o
+	}
+	return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
 }
 
 // short is the usual short form of a container id.

@@ -3,12 +3,13 @@ package session
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	"holdfast"
 	"holdfast/internal/kill"
 )
+
+// errLeaseLost ends the boots whose claims went with the node's lease.
+var errLeaseLost = fmt.Errorf("the node's lease was lost: %w", holdfast.ErrStore)
 
 // StopClaiming refuses new sessions from now on, with holdfast.ErrDraining, and
 // tells the boots in progress to give up. It returns how many those are.
@@ -16,12 +17,16 @@ func (m *Manager) StopClaiming() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.draining = true
+	return m.cancelBootsLocked(holdfast.ErrDraining)
+}
+
+func (m *Manager) cancelBootsLocked(cause error) int {
 	n := 0
 	for _, e := range m.sessions {
 		if e.phase == booting {
-			e.cancel(holdfast.ErrDraining)
 			n++
 		}
+		e.cancel(cause) // also one that has failed and is being undone: nobody need remember it
 	}
 	return n
 }
@@ -40,56 +45,96 @@ func (m *Manager) Draining() bool {
 	return m.draining
 }
 
-// Batch is a set of sessions that leave together. Its methods are called in the
-// order Targets, Release, by one goroutine.
+// Batch is all that a node has at one moment, to leave together. Its methods
+// are called in the order Targets, Killed, Release, Settle, by one goroutine.
 type Batch struct {
 	m       *Manager
-	entries []*entry
+	entries []*entry // to be killed by whoever asked for the batch
+	dead    []*entry // those of them that are dead and not given up
+	others  []*entry // boots that give up, and sessions that somebody else ends
 }
 
-// Condemn closes every session that runs to newcomers and returns them. The
-// caller kills the targets and then calls Release.
+// Condemn closes every session that runs to newcomers. The caller kills the
+// targets and then goes through the batch's other methods.
 func (m *Manager) Condemn() *Batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Batch{m: m, entries: m.markLocked(slices.Collect(maps.Values(m.sessions))...)}
+	return m.condemnLocked()
+}
+
+func (m *Manager) condemnLocked() *Batch {
+	b := &Batch{m: m}
+	for _, e := range m.sessions {
+		if going := m.markLocked(e); len(going) > 0 {
+			b.entries = append(b.entries, e)
+		} else if e.phase != failed {
+			b.others = append(b.others, e)
+		}
+	}
+	return b
 }
 
 // Targets are the containers that have to die.
 func (b *Batch) Targets() []*kill.Target { return targets(b.entries) }
 
-// Release gives up the sessions whose containers the report saw dead, in as few
-// writes as the store allows, and returns how many. It may be called again
-// after an error.
-func (b *Batch) Release(ctx context.Context, report holdfast.KillReport) (int, error) {
-	b.m.deps.Metrics.killed(report)
-	n, err := b.m.releaseDead(ctx, b.entries, report)
-	if err != nil {
-		return n, fmt.Errorf("giving up %d sessions: %w", len(b.entries), err)
+// Killed takes note of what became of the targets.
+func (b *Batch) Killed(report holdfast.KillReport) { b.dead = b.m.seenDead(b.entries, report) }
+
+// Release gives up the sessions whose containers were seen dead, in as few
+// writes as the store allows, and returns how many. After an error it may be
+// called again.
+func (b *Batch) Release(ctx context.Context) (int, error) {
+	n := len(b.dead)
+	if n == 0 {
+		return 0, nil
 	}
+	if err := b.m.releaseDead(ctx, b.dead); err != nil {
+		return 0, fmt.Errorf("giving up %d sessions: %w", n, err)
+	}
+	b.dead = nil
 	return n, nil
 }
 
-// Settle waits until no boot is in progress and nothing is leaving.
-func (m *Manager) Settle(ctx context.Context) error {
-	for {
-		e, wait := m.unsettled()
-		if e == nil {
-			return nil
-		}
-		if err := m.await(ctx, e, wait); err != nil {
-			return err
-		}
-	}
+// ReleaseLater leaves what Release could not do to the Manager, which goes on
+// until the store is back: else nobody could ever have those sessions again.
+func (b *Batch) ReleaseLater() {
+	b.m.releaseLater(b.dead)
+	b.dead = nil
 }
 
-func (m *Manager) unsettled() (*entry, <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range m.sessions {
-		if e.phase == booting || e.phase == leaving && !e.stuck {
-			return e, e.gone
+// Settle waits for the boots that give up, and for what somebody else was ending
+// already. It returns how many those were, and those whose containers were not
+// seen dead by the end of ctx.
+func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
+	var left []holdfast.Leftover
+	for _, e := range b.others {
+		if err := b.m.await(ctx, e, e.gone); err == nil {
+			continue
 		}
+		b.m.mu.Lock()
+		if !e.dead {
+			left = append(left, e.leftoverLocked())
+		}
+		b.m.mu.Unlock()
 	}
-	return nil, nil
+	return len(b.others), left
+}
+
+func (e *entry) leftoverLocked() holdfast.Leftover {
+	if e.target == nil {
+		return holdfast.Leftover{Name: "session " + string(e.key), Key: e.key, Reason: "its boot is not undone yet"}
+	}
+	return holdfast.Leftover{ContainerID: e.target.ID, Name: e.target.Name, Key: e.key, Reason: "it was being stopped already, and is not seen dead yet"}
+}
+
+// LeaseLost ends everything that was held under a lease that is gone, as its
+// records are: another node may own the sessions by now. It returns when no
+// container of them runs any more, as far as can be seen, or ctx is done.
+func (m *Manager) LeaseLost(ctx context.Context) {
+	m.mu.Lock()
+	m.cancelBootsLocked(errLeaseLost)
+	b := m.condemnLocked()
+	m.mu.Unlock()
+	m.end(ctx, b.entries)
+	b.Settle(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ type node struct {
 	*Manager
 	engine engine.Engine
 	store  *memory.Store
-	lease  store.LeaseID
+	lease  atomic.Int64
 	opener *kill.Opener
 	end    func() // stops the manager as a stop of the agent does
 }
@@ -51,6 +52,17 @@ type setup struct {
 
 // newNode starts a manager, adopting what is there.
 func newNode(t *testing.T, s setup) *node {
+	t.Helper()
+	n, watcher := unstarted(t, s)
+	if _, err := n.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, watcher)
+	return n
+}
+
+// unstarted makes a manager, and the watcher that has to run beside it.
+func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	t.Helper()
 	e := s.engine
 	if e == nil {
@@ -84,18 +96,16 @@ func newNode(t *testing.T, s setup) *node {
 	if s.cfg.Boots == 0 {
 		s.cfg.Boots = 8
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	n := &node{engine: e, store: s.store, lease: lease, opener: opener}
+	n := &node{engine: e, store: s.store, opener: opener}
+	n.lease.Store(int64(lease))
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
-		Lease: func() store.LeaseID { return lease }, Metrics: NewMetrics(prometheus.NewRegistry()), Log: log,
+		Lease: func() store.LeaseID { return store.LeaseID(n.lease.Load()) }, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
-	if _, err := n.Adopt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.run(t, watcher)
-	return n
+	return n, watcher
 }
+
+func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
 // openEngine connects to the package's engine.
 func openEngine(t *testing.T) engine.Engine {

@@ -111,23 +111,32 @@ func (l *Lease) keep(id store.LeaseID) error {
 // Run renews the lease and publishes the node's record until ctx is done. lost
 // is called when the lease has expired: every record under it is gone, so what
 // runs here must die before anything else is claimed; then a new lease is
-// taken.
+// taken. A store that is away is logged when it goes and when it is back.
 func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	renew := time.NewTicker(l.cfg.Renew)
 	defer renew.Stop()
 	publish := time.NewTicker(l.cfg.Publish)
 	defer publish.Stop()
-	l.publish(ctx, self())
+	away := false
+	tell := func(err error) {
+		switch {
+		case ctx.Err() != nil:
+		case err != nil && !away:
+			l.log.Warn("the store does not take this node's writes (will be tried again)", "err", err)
+		case err == nil && away:
+			l.log.Info("the store takes this node's writes again")
+		}
+		away = err != nil
+	}
+	tell(l.publish(ctx, self()))
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-publish.C:
-			l.publish(ctx, self())
+			tell(l.publish(ctx, self()))
 		case <-renew.C:
-			if err := l.renew(ctx, lost); err != nil && ctx.Err() == nil {
-				l.log.Warn("renewing the node's lease", "err", err)
-			}
+			tell(l.renew(ctx, lost))
 		}
 	}
 }
@@ -136,20 +145,24 @@ func (l *Lease) renew(ctx context.Context, lost func(context.Context)) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TTL)
 	defer cancel()
 	err := l.store.KeepAlive(ctx, l.ID())
+	if err == nil {
+		return nil
+	}
 	if !errors.Is(err, store.ErrLeaseGone) {
-		return err
+		return fmt.Errorf("renewing the node's lease: %w", err)
 	}
 	l.log.Error("the node's lease has expired; ending what it held")
 	lost(ctx)
 	return l.grant(ctx)
 }
 
-func (l *Lease) publish(ctx context.Context, n holdfast.Node) {
+func (l *Lease) publish(ctx context.Context, n holdfast.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Publish)
 	defer cancel()
-	if err := l.store.PutNode(ctx, n, l.ID()); err != nil && ctx.Err() == nil {
-		l.log.Warn("publishing the node's record", "err", err)
+	if err := l.store.PutNode(ctx, n, l.ID()); err != nil {
+		return fmt.Errorf("publishing the node's record: %w", err)
 	}
+	return nil
 }
 
 // Drop ends the lease after everything under it was given up, so that the node

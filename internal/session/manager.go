@@ -73,6 +73,7 @@ type entry struct {
 	idleSince time.Time
 	err       error // of the boot
 	failedAt  time.Time
+	dead      bool // seen dead; what is left is to give it up
 	stuck     bool // asked to die and not seen dead
 }
 
@@ -111,7 +112,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.life = ctx
 	for _, e := range m.sessions {
-		if e.phase == ready && !e.target.Alive() { // it died after Adopt, when nobody could be told
+		if e.phase == ready && e.target.Init().Exited() { // it died after Adopt, when nobody could be told
 			m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
 		}
 	}
@@ -130,8 +131,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// errNotRunning is returned outside Run.
-var errNotRunning = errors.New("the agent is starting or stopping")
+// errNotRunning is returned outside Run: who asks should come again.
+var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast.ErrDraining)
 
 // spawn runs f beside Run. It reports false, and does not run f, outside Run.
 func (m *Manager) spawn(f func(context.Context)) bool {
@@ -242,9 +243,9 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	e := newEntry(key, t)
 	e.cancel = cancel
 	m.sessions[key] = e
-	m.spawnLocked(func(context.Context) {
+	m.spawnLocked(func(life context.Context) {
 		defer cancel(nil)
-		m.boot(ctx, e)
+		m.boot(ctx, life, e)
 	})
 	return e, nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"holdfast"
@@ -30,23 +31,23 @@ func retry(ctx context.Context, passing error, f func() error) error {
 	}
 }
 
-// persist calls f until it succeeds or the agent stops. What is left undone
-// then, the next agent finds by label and record.
-func (m *Manager) persist(what string, key holdfast.SessionKey, f func(context.Context) error) {
-	m.mu.Lock()
-	ctx := m.life
-	m.mu.Unlock()
-	if ctx == nil {
+// persist calls f until it succeeds or ctx, the Manager's life, ends; where it
+// has ended, once and for a second at most. What is left undone then, the next
+// agent finds by label and record.
+func (m *Manager) persist(ctx context.Context, what string, key holdfast.SessionKey, f func(context.Context) error) {
+	if ctx.Err() != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 	}
+	level := slog.LevelWarn
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := f(ctx)
 		if err == nil {
 			return
 		}
-		m.log.Warn(what, "session", key, "err", err)
+		m.log.Log(ctx, level, what+" (will be tried again)", "session", key, "err", err)
+		level = slog.LevelDebug // said once
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -19,7 +19,9 @@ var errStopped = errors.New("it was stopped before it was ready")
 
 // Stop kills the session's container, sees it dead and gives the session up.
 // The report names what could not be seen dead; then the session stays owned.
-// holdfast.ErrNotFound.
+// One that others are ending already, or that was booting, is waited for, and
+// the report is empty. holdfast.ErrNotFound; ctx's error when it ends first, and
+// then the rest is done all the same.
 func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
 	m.mu.Lock()
 	e := m.sessions[key]
@@ -27,15 +29,15 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 		m.mu.Unlock()
 		return holdfast.KillReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
 	}
-	if e.phase == booting {
-		e.cancel(errStopped)
-		m.mu.Unlock()
-		return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}}, m.await(ctx, e, e.gone)
-	}
+	e.cancel(errStopped) // does nothing once it is ready
 	going := m.markLocked(e)
 	m.mu.Unlock()
 	m.announce(ctx, going...)
-	return m.end(ctx, going), nil
+	report := m.end(ctx, going)
+	if len(report.Left) > 0 {
+		return report, nil
+	}
+	return report, m.await(ctx, e, e.gone)
 }
 
 // await waits for one of the entry's channels.
@@ -69,8 +71,8 @@ func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	}
 }
 
-// end makes the containers of entries that are marked as leaving dead, and
-// gives up the ownership of those seen dead. Whoever asks for one of them
+// end makes the containers of entries that are marked as leaving dead, and has
+// the ownership of those seen dead given up. Whoever asks for one of them
 // meanwhile waits until it is gone.
 func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	if len(going) == 0 {
@@ -79,11 +81,7 @@ func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	report := m.deps.Killer.Kill(ctx, targets(going))
-	m.deps.Metrics.killed(report)
-	m.persist("releasing sessions", going[0].key, func(ctx context.Context) error {
-		_, err := m.releaseDead(ctx, going, report)
-		return err
-	})
+	m.releaseLater(m.seenDead(going, report))
 	return report
 }
 
@@ -112,29 +110,51 @@ func targets(entries []*entry) []*kill.Target {
 	return out
 }
 
-// releaseDead gives up the sessions whose containers the report saw dead, and
-// leaves the others owned: whoever took them over would make a second one. It
-// returns how many it gave up.
-func (m *Manager) releaseDead(ctx context.Context, entries []*entry, report holdfast.KillReport) (int, error) {
-	var dead []*entry
-	var owners []holdfast.Owner
+// seenDead returns the entries whose containers the report saw dead. The others
+// stay owned: whoever took them over would make a second container.
+func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
+	m.deps.Metrics.killed(report)
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	var dead []*entry
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.owner.ContainerID) {
+			e.dead = true
 			dead = append(dead, e)
-			owners = append(owners, e.owner)
 		} else {
 			m.stuckLocked(e)
 		}
 	}
+	return dead
+}
+
+// releaseDead gives up sessions whose containers are dead, all or, after an
+// error, to be called again.
+func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
+	owners := make([]holdfast.Owner, len(dead))
+	m.mu.Lock()
+	for i, e := range dead {
+		owners[i] = e.owner
+	}
 	m.mu.Unlock()
 	if err := m.giveUp(ctx, owners); err != nil {
-		return 0, err
+		return err
 	}
 	for _, e := range dead {
 		m.finish(e)
 	}
-	return len(dead), nil
+	return nil
+}
+
+// releaseLater gives up sessions whose containers are dead, in a task of its
+// own: it may take until the store is back.
+func (m *Manager) releaseLater(dead []*entry) {
+	if len(dead) == 0 {
+		return
+	}
+	m.spawn(func(ctx context.Context) {
+		m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
+	})
 }
 
 // giveUp releases the records, in one go as they are known here, and then one
@@ -166,13 +186,41 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 	return nil
 }
 
-// stuckLocked keeps a session that could not be ended. Its death is still
-// watched for; one that came just now was told of while it was not stuck.
+// stuckLocked keeps a session whose container could not be seen dead, and ends
+// it once that is dead.
 func (m *Manager) stuckLocked(e *entry) {
 	m.log.Error("container cannot be seen dead; its session stays owned", "session", e.key, "container", short(e.owner.ContainerID))
 	e.stuck = true
-	if !e.target.Alive() {
-		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
+	m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
+}
+
+// stuckPoll is how often a container that would not die is looked at.
+const stuckPoll = time.Second
+
+// awaitDeath ends a stuck session when its container is dead at last. The
+// watcher does not tell of that: it knows of the init only, which may be dead
+// long before its cgroup is empty.
+func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
+	tick := time.NewTicker(stuckPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-e.gone:
+			return
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		stuck := e.stuck
+		dead := stuck && !e.target.Alive()
+		m.mu.Unlock()
+		if dead {
+			m.died(ctx, e)
+		}
+		if dead || !stuck { // else another is at it
+			return
+		}
 	}
 }
 
@@ -277,9 +325,11 @@ func (m *Manager) removeTrash(ctx context.Context) {
 }
 
 func (m *Manager) removeOne(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	err := retry(ctx, holdfast.ErrEngine, func() error { return m.deps.Engine.Remove(ctx, id) })
+	err := retry(ctx, holdfast.ErrEngine, func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		return m.deps.Engine.Remove(ctx, id)
+	})
 	if err != nil && ctx.Err() == nil {
 		m.log.Warn("removing a dead container", "container", short(id), "err", err)
 	}

@@ -15,7 +15,9 @@ import (
 // run runs the agent until it ends by itself.
 func (h *host) run() result {
 	h.t.Helper()
-	h.launch()
+	h.out.Reset()
+	h.errs.Reset()
+	h.launch(&h.out, &h.errs)
 	code := h.wait()
 	return result{h.out.String(), h.errs.String(), code}
 }

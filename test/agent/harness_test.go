@@ -146,7 +146,21 @@ func freePort(t *testing.T) string {
 // start starts an agent and returns when it serves.
 func (h *host) start() {
 	h.t.Helper()
-	h.launch()
+	h.out.Reset()
+	h.errs.Reset()
+	h.launch(&h.out, &h.errs)
+	h.ready()
+}
+
+// startTo is start with all output going to w.
+func (h *host) startTo(w *os.File) {
+	h.t.Helper()
+	h.launch(w, w)
+	h.ready()
+}
+
+func (h *host) ready() {
+	h.t.Helper()
 	end := time.Now().Add(time.Minute)
 	for time.Now().Before(end) {
 		if res, err := http.Get("http://" + h.apiTCP + "/readyz"); err == nil {
@@ -165,12 +179,10 @@ func (h *host) start() {
 }
 
 // launch starts an agent.
-func (h *host) launch() {
+func (h *host) launch(out, errs io.Writer) {
 	h.t.Helper()
-	h.out.Reset()
-	h.errs.Reset()
 	h.cmd = exec.Command(holdfastBinary(h.t), "agent", "--config", h.configFile())
-	h.cmd.Stdout, h.cmd.Stderr = &h.out, &h.errs
+	h.cmd.Stdout, h.cmd.Stderr = out, errs
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
 	if err := h.cmd.Start(); err != nil {
 		h.t.Fatal(err)

@@ -1,0 +1,204 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/linux/proc"
+)
+
+// fakeEngine makes a real process, a sleep, of every container, and can be at
+// fault: it is what faults are tested with, in numbers that a real engine would
+// take minutes for. Calls that it does not have panic.
+type fakeEngine struct {
+	engine.Engine
+
+	mu         sync.Mutex
+	next       int
+	containers map[string]*fakeContainer // by id
+	down       bool
+	lose       map[string]bool // do the next call of this name, and answer with an error
+	problems   []string        // what must never be
+}
+
+type fakeContainer struct {
+	engine.Container
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when cmd was reaped
+}
+
+func newFakeEngine() *fakeEngine {
+	return &fakeEngine{containers: map[string]*fakeContainer{}, lose: map[string]bool{}}
+}
+
+// enter locks the engine for one call. answer is what the call has to end with
+// where it went well.
+func (f *fakeEngine) enter(ctx context.Context, call string) (answer error, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	if f.down {
+		f.mu.Unlock()
+		return nil, fmt.Errorf("%s: %w", call, holdfast.ErrEngine)
+	}
+	if f.lose[call] {
+		delete(f.lose, call)
+		answer = fmt.Errorf("%s: done, but the answer is 500", call)
+	}
+	return answer, nil
+}
+
+// find is by id or name. f.mu is held.
+func (f *fakeEngine) find(id string) *fakeContainer {
+	for _, c := range f.containers {
+		if c.ID == id || c.Name == id {
+			return c
+		}
+	}
+	return nil
+}
+
+func (f *fakeEngine) Create(ctx context.Context, s engine.Spec) (string, error) {
+	answer, err := f.enter(ctx, "create")
+	if err != nil {
+		return "", err
+	}
+	defer f.mu.Unlock()
+	if f.find(s.Name) != nil {
+		return "", engine.ErrConflict
+	}
+	f.next++
+	id := fmt.Sprintf("%064d", f.next)
+	f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
+	return id, answer
+}
+
+func (f *fakeEngine) Start(ctx context.Context, id string) error {
+	answer, err := f.enter(ctx, "start")
+	if err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	c := f.find(id)
+	switch {
+	case c == nil:
+		return holdfast.ErrNotFound
+	case c.State == "running":
+		return answer
+	}
+	key := c.Labels[LabelSession]
+	for _, other := range f.containers {
+		if other.State == "running" && other.Labels[LabelSession] == key && !other.dead() {
+			f.problems = append(f.problems, fmt.Sprintf("%s is started while %s runs", c.Name, other.Name))
+		}
+	}
+	c.cmd, c.ended = exec.Command("sleep", "600"), make(chan struct{})
+	if err := c.cmd.Start(); err != nil {
+		return err
+	}
+	c.State, c.Pid = "running", c.cmd.Process.Pid
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		_ = cmd.Wait() // it is killed
+		f.mu.Lock()
+		c.State = "exited"
+		f.mu.Unlock()
+		close(ended)
+	}(c.cmd, c.ended)
+	return answer
+}
+
+// dead reports whether the process is, although nobody may have reaped it yet.
+func (c *fakeContainer) dead() bool {
+	st, err := proc.Host.Stat(c.Pid)
+	return err != nil || st.State == 'Z' || st.State == 'X'
+}
+
+func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, error) {
+	answer, err := f.enter(ctx, "inspect")
+	if err != nil {
+		return engine.Container{}, err
+	}
+	defer f.mu.Unlock()
+	c := f.find(id)
+	if c == nil {
+		return engine.Container{}, holdfast.ErrNotFound
+	}
+	return c.Container, answer
+}
+
+func (f *fakeEngine) List(ctx context.Context, _ map[string]string) ([]engine.Container, error) {
+	answer, err := f.enter(ctx, "list")
+	if err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	var out []engine.Container
+	for _, c := range f.containers {
+		out = append(out, c.Container)
+	}
+	return out, answer
+}
+
+func (f *fakeEngine) Remove(ctx context.Context, id string) error {
+	answer, err := f.enter(ctx, "remove")
+	if err != nil {
+		return err
+	}
+	c := f.find(id)
+	f.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	f.mu.Lock()
+	running := c.State == "running"
+	f.mu.Unlock()
+	if running {
+		_ = c.cmd.Process.Kill() // it may have ended just now
+		<-c.ended
+	}
+	f.mu.Lock()
+	delete(f.containers, c.ID)
+	f.mu.Unlock()
+	return answer
+}
+
+func (f *fakeEngine) Logs(context.Context, string, engine.LogOptions, io.Writer) error {
+	return errors.New("no log")
+}
+
+// running maps keys to the containers that run for them.
+func (f *fakeEngine) running() map[holdfast.SessionKey][]engine.Container {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[holdfast.SessionKey][]engine.Container{}
+	for _, c := range f.containers {
+		if c.State == "running" && !c.dead() {
+			key := holdfast.SessionKey(c.Labels[LabelSession])
+			out[key] = append(out[key], c.Container)
+		}
+	}
+	return out
+}
+
+// close ends every process.
+func (f *fakeEngine) close() {
+	f.mu.Lock()
+	var all []*fakeContainer
+	for _, c := range f.containers {
+		if c.cmd != nil {
+			all = append(all, c)
+		}
+	}
+	f.mu.Unlock()
+	for _, c := range all {
+		_ = c.cmd.Process.Kill() // it may have ended
+		<-c.ended
+	}
+}

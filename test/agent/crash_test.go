@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"holdfast"
+	"holdfast/internal/lab/labtest"
+)
+
+// settled waits until what the agent owns is what runs, exactly once each, and
+// returns the keys.
+func (h *host) settled() []string {
+	h.t.Helper()
+	var keys []string
+	eventually(h.t, "every record has one container and every container a record", func() bool {
+		owned := map[string][]string{}
+		for _, s := range h.sessions() {
+			if s.State != holdfast.Ready || s.Epoch == 0 {
+				return false
+			}
+			owned[string(s.Key)] = []string{s.ContainerID}
+		}
+		keys = slices.Sorted(maps.Keys(owned))
+		return cmp.Equal(owned, h.running())
+	})
+	return keys
+}
+
+// kill is SIGKILL to the agent.
+func (h *host) kill() {
+	h.t.Helper()
+	h.signal(syscall.SIGKILL)
+	h.wait()
+}
+
+// knock asks for a session and does not care for the answer.
+func (h *host) knock(key string) {
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	if res, err := client.Get("http://" + h.gateway + "/s/" + key + "/"); err == nil {
+		res.Body.Close()
+	}
+}
+
+// TestAgentKilledInTheMiddleOfBoots kills it ever later after three requests
+// for sessions came in; a boot takes some hundred milliseconds.
+func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
+	h := newHost(t, "")
+	for _, after := range []int{5, 50, 150, 300, 450} {
+		h.start()
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() { h.knock(fmt.Sprintf("k%d", i)) })
+		}
+		time.Sleep(time.Duration(after) * time.Millisecond)
+		h.kill()
+		wg.Wait()
+		h.start()
+		h.settled()
+		for i := range 3 {
+			h.open(fmt.Sprintf("k%d", i))
+		}
+		if keys := h.settled(); len(keys) != 3 {
+			t.Errorf("killed after %dms: %v", after, keys)
+		}
+		h.must("agent", "stop")
+		h.wait()
+	}
+	// Also what an engine created after its agent was killed.
+	h.start()
+	eventually(t, "no container is left in whatever state", func() bool { return len(h.containers()) == 0 })
+}
+
+func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
+	h := newHost(t, "")
+	for _, after := range []int{0, 1, 3, 10, 30, 100} {
+		h.start()
+		h.open("stays")
+		h.open("goes")
+		stays := h.running()["stays"]
+		var wg sync.WaitGroup
+		wg.Go(func() { h.cli("session", "stop", "goes") })
+		// The command takes a moment to come up: the log says when it asked,
+		// its effect is that the session leaves.
+		eventually(t, "the session leaves", func() bool { return len(h.inits()) < 2 || h.leaving("goes") })
+		time.Sleep(time.Duration(after) * time.Millisecond)
+		h.kill()
+		wg.Wait()
+		h.start()
+		keys := h.settled()
+		if !slices.Contains(keys, "stays") || !slices.Equal(h.running()["stays"], stays) {
+			t.Errorf("killed after %dms: the other session was %v, now %v of %v", after, stays, h.running()["stays"], keys)
+		}
+		h.open("goes")
+		h.settled()
+		h.kill()
+	}
+}
+
+// leaving reports whether the session is not ready any more.
+func (h *host) leaving(key string) bool {
+	for _, s := range h.sessions() {
+		if string(s.Key) == key {
+			return s.State != holdfast.Ready
+		}
+	}
+	return true
+}
+
+func TestAgentKilledInTheMiddleOfADrain(t *testing.T) {
+	h := newHost(t, "")
+	for _, after := range []int{0, 2, 5, 10, 20, 50} {
+		h.start()
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() { h.open(fmt.Sprintf("k%d", i)) })
+		}
+		wg.Wait()
+		h.signal(syscall.SIGTERM)
+		time.Sleep(time.Duration(after) * time.Millisecond)
+		// It may have ended by itself.
+		_ = h.cmd.Process.Kill()
+		h.wait()
+		h.start()
+		h.settled()
+		// The engine was continued, and the node takes sessions.
+		h.open("fresh")
+		h.settled()
+		h.signal(syscall.SIGTERM)
+		if code := h.wait(); code != 0 {
+			t.Fatalf("the drain after: exit code %d\n%s%s", code, &h.out, &h.errs)
+		}
+		if n := len(h.running()); n != 0 {
+			eventually(t, "the engine has seen them dead", func() bool { return len(h.running()) == 0 })
+		}
+	}
+}
+
+func TestEngineRestartedUnderAnAgent(t *testing.T) {
+	own := privateEngine(t)
+	h := newHostOn(t, own.Host(), "")
+	h.start()
+	keys := []string{"a", "b", "c"}
+	for _, key := range keys {
+		h.open(key)
+	}
+	before := h.running()
+	if err := own.StopDaemon(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, key := range keys {
+		wg.Go(func() { h.open(key) }) // fails the test unless it is served
+	}
+	time.Sleep(500 * time.Millisecond) // they are parked meanwhile
+	if err := own.StartDaemon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if got := h.settled(); !slices.Equal(got, keys) {
+		t.Errorf("sessions %v", got)
+	}
+	for key, ids := range h.running() {
+		if slices.Equal(ids, before[key]) {
+			t.Errorf("%s has the container that its engine took along", key)
+		}
+	}
+	eventually(t, "the dead containers are removed", func() bool { return len(h.containers()) == len(keys) })
+}
+
+func TestTemplateChangedBetweenAgents(t *testing.T) {
+	h := newHost(t, "")
+	h.start()
+	h.open("alice")
+	before := h.running()["alice"]
+	h.must("agent", "stop", "--keep")
+	h.wait()
+	h.configure(`
+templates:
+  - name: other
+    image: ` + labtest.TestServer + `
+    port: 8080
+    env: {GENERATION: "two"}
+`)
+	h.start()
+	h.open("alice")
+	if got := h.running()["alice"]; !slices.Equal(got, before) {
+		t.Errorf("the running session was %v, is %v", before, got)
+	}
+	if out := h.must("session", "show", "alice"); !strings.Contains(out, "web") {
+		t.Errorf("it does not say what it runs by:\n%s", out)
+	}
+	h.must("session", "stop", "alice")
+	h.open("alice")
+	c, err := h.api().Inspect(t.Context(), h.running()["alice"][0])
+	if err != nil || !slices.Contains(c.Env, "GENERATION=two") {
+		t.Errorf("the next boot does not follow the new template: %v, %v", c.Env, err)
+	}
+}
+
+// TestReaderOfTheOutputGoesAway: what reads the agent's output and log may die
+// before it does.
+func TestReaderOfTheOutputGoesAway(t *testing.T) {
+	h := newHost(t, "")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.startTo(w)
+	w.Close()
+	h.open("alice")
+	init := h.inits()["alice"]
+	r.Close()
+	h.signal(syscall.SIGTERM)
+	if code := h.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if alive(init) {
+		t.Error("the container lives after the drain")
+	}
+}
