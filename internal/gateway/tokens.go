@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/gateway/token"
 )
 
@@ -34,22 +36,15 @@ type deniedError struct {
 func (d *deniedError) Error() string { return d.err.Error() }
 func (d *deniedError) Unwrap() error { return d.err }
 
-func denied(err error) *deniedError {
-	d := &deniedError{reason: "token_invalid", status: http.StatusUnauthorized, err: err}
-	if errors.Is(err, token.ErrExpired) {
-		d.reason = "token_expired"
+// tokenReasons are the labels of deniedErrors, those of the worst tokens first.
+var tokenReasons = []string{"token_missing", "token_invalid", "token_expired", "token_scope"}
+
+func denied(reason string, err error) *deniedError {
+	d := &deniedError{reason: reason, status: http.StatusUnauthorized, err: err}
+	if reason == "token_scope" {
+		d.status = http.StatusForbidden
 	}
 	return d
-}
-
-// closer tells which of two refusals of one request is to be told: the one of
-// the better token.
-func closer(a, b *deniedError) *deniedError {
-	rank := map[string]int{"token_missing": 0, "token_invalid": 1, "token_expired": 2, "token_scope": 3}
-	if rank[b.reason] > rank[a.reason] {
-		return b
-	}
-	return a
 }
 
 // admitToken checks the request's token for its session and takes it out of the
@@ -64,28 +59,24 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	takeReferer(r.Header)
 	browses := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
 
-	tokens := append(bearer, cookies...)
-	var set *http.Cookie
-	if inURL && browses {
-		grant, failed := g.tryToken(field, t)
-		if failed == nil {
-			set = cookieFor(field, grant, t, r)
-		}
-		tokens = append([]string{field}, tokens...)
-	}
 	if t.path == "" && !inURL {
 		return false, nil // only to be sent to its slash, where the cookie counts
 	}
-	if err := g.tryTokens(tokens, t); err != nil {
+	tokens := slices.Concat(bearer, cookies)
+	if inURL && browses {
+		tokens = slices.Concat([]string{field}, tokens)
+	}
+	text, grant, err := g.firstThatAllows(t.key, tokens)
+	if err != nil {
 		return false, err
 	}
 	if !inURL || !browses {
 		return false, nil
 	}
-	h := w.Header()
-	if set != nil {
-		http.SetCookie(w, set)
+	if text == field {
+		http.SetCookie(w, cookieFor(text, grant, t, r))
 	}
+	h := w.Header()
 	h.Set("Location", sameOrigin(t, query))
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
@@ -93,28 +84,27 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	return true, nil
 }
 
-// tryTokens wants one of the tokens to be for the session.
-func (g *Gateway) tryTokens(tokens []string, t target) error {
-	worst := &deniedError{reason: "token_missing", status: http.StatusUnauthorized, err: errors.New("there is no token")}
+// firstThatAllows returns the first token that lets its bearer connect to key,
+// or what is wrong with the best one.
+func (g *Gateway) firstThatAllows(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
+	best := denied("token_missing", errors.New("there is no token"))
 	for _, text := range tokens {
-		_, failed := g.tryToken(text, t)
-		if failed == nil {
-			return nil
+		grant, err := g.tokens.Verify(text)
+		if err == nil && grant.Allows(key) {
+			return text, grant, nil
 		}
-		worst = closer(worst, failed)
+		why := denied("token_invalid", err)
+		switch {
+		case err == nil:
+			why = denied("token_scope", errors.New("the token is for other sessions"))
+		case errors.Is(err, token.ErrExpired):
+			why = denied("token_expired", err)
+		}
+		if slices.Index(tokenReasons, why.reason) > slices.Index(tokenReasons, best.reason) {
+			best = why
+		}
 	}
-	return worst
-}
-
-func (g *Gateway) tryToken(text string, t target) (token.Grant, *deniedError) {
-	grant, err := g.tokens.Verify(text)
-	switch {
-	case err != nil:
-		return grant, denied(err)
-	case !grant.Allows(t.key):
-		return grant, &deniedError{reason: "token_scope", status: http.StatusForbidden, err: errors.New("the token is for other sessions")}
-	}
-	return grant, nil
+	return "", token.Grant{}, best
 }
 
 // cookieFor keeps the token where only the session's own requests bring it:
