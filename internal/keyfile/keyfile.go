@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast"
 )
 
@@ -24,7 +26,8 @@ func Read(path string) ([]byte, error) { return read(path, false) }
 func ReadSecret(path string) ([]byte, error) { return read(path, true) }
 
 func read(path string, secret bool) ([]byte, error) {
-	f, err := os.Open(path)
+	// A pipe would keep us waiting for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
