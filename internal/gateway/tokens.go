@@ -185,9 +185,6 @@ func put(h http.Header, name string, values []string) {
 
 // takeField takes our field out of a query and leaves the rest as it was sent.
 func takeField(query string) (text, rest string, found bool) {
-	if !strings.Contains(query, "=") {
-		return "", query, false
-	}
 	var kept []string
 	for pair := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(pair, "=")

@@ -340,6 +340,7 @@ func TestTokensFileIsReadAtTheStart(t *testing.T) {
 // it is.
 func FuzzTakeField(f *testing.F) {
 	f.Add("a=1&holdfast_token=x&b=%zz")
+	f.Add("holdfast_token")
 	f.Add("holdfast%5ftoken=x&%68oldfast_token=y;z")
 	f.Fuzz(func(t *testing.T, query string) {
 		text, rest, found := takeField(query)
