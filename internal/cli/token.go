@@ -80,7 +80,7 @@ func (a *app) createToken(file string, keys []string, prefix string, ttl time.Du
 	}
 	text, err := token.Sign(secrets[0], g)
 	if err != nil {
-		return err
+		return &usageError{err, holdfast.HintOf(err)} // the secret is good: what was asked for is not
 	}
 	made := created{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
 	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
