@@ -206,7 +206,7 @@ func takeField(query string) (text, rest string, found bool) {
 // takeReferer removes a Referer that has a token in it: that of a page that we
 // refused, for one.
 func takeReferer(h http.Header) {
-	if strings.Contains(h.Get("Referer"), tokenField) {
+	if strings.Contains(strings.Join(h["Referer"], " "), tokenField) {
 		h.Del("Referer")
 	}
 }
