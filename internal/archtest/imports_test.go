@@ -21,6 +21,8 @@ type room struct {
 var house = []room{
 	{"", nil},
 	{"internal/linux/...", []string{"internal/linux/..."}},
+	{"internal/keyfile", []string{""}},
+	{"internal/pki", []string{"", "internal/keyfile"}},
 	{"internal/store", []string{""}},
 	{"internal/store/...", []string{"", "internal/store"}},
 	{"internal/engine", []string{""}},
@@ -28,7 +30,7 @@ var house = []room{
 	{"internal/kill", []string{"", "internal/linux/..."}},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill"}},
-	{"internal/gateway/...", []string{"", "internal/gateway/..."}},
+	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/drain", []string{""}},
 	{"internal/api", []string{"", "internal/api/frame"}},
 	{"internal/api/frame", nil},

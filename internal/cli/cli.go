@@ -105,7 +105,7 @@ func (a *app) root() *cobra.Command {
 	f.DurationVar(&a.timeout, "timeout", 0, "longest the command may take, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, else none)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

@@ -17,10 +17,10 @@ import (
 func (a *app) nodeCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "node",
-		Short:   "See the nodes and take them into rotation",
-		Long:    "See the nodes, which are the hosts with an agent, and take them into rotation again.",
+		Short:   "See the nodes, take them into rotation, and give them certificates",
+		Long:    "See the nodes, which are the hosts with an agent, take them into rotation again, and give them certificates.",
 		Example: "  holdfast node ls",
-	}, a.nodeLs(), a.nodeUncordon())
+	}, a.nodeLs(), a.nodeUncordon(), a.nodeInitCA(), a.nodeJoin())
 }
 
 func (a *app) nodeLs() *cobra.Command {

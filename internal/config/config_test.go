@@ -103,6 +103,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"embedded with TLS", minimal + "store: {ca_file: /ca.pem}", "embedded"},
 		{"half a certificate", minimal + "gateway: {cert_file: /c.pem}", "go together"},
 		{"gateway for all", minimal + "gateway: {listen: '0.0.0.0:7070'}", "not a loopback address"},
+		{"gateway for all without tokens", minimal + "gateway: {listen: ':7070', cert_file: /c, key_file: /k}", "not a loopback address"},
+		{"gateway for all without TLS", minimal + "gateway: {listen: ':7070', tokens_file: /t}", "not a loopback address"},
 		{"gateway by name", minimal + "gateway: {listen: 'example.org:7070'}", "not a loopback address"},
 		{"no port to listen on", minimal + "gateway: {listen: localhost}", "no host:port"},
 		{"API for all without TLS", minimal + "api: {listen: ':7071', token_file: /t}", "not a loopback address"},
@@ -117,6 +119,17 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 				t.Errorf("got %v, want one line with %q", err, c.want)
 			}
 		})
+	}
+}
+
+func TestGatewayForAllNeedsTLSAndTokens(t *testing.T) {
+	c, err := load(t, minimal+"gateway: {listen: '0.0.0.0:7070', cert_file: /c, key_file: /k, tokens_file: /t}", Overrides{})
+	if err != nil || c.Gateway.TokensFile != "/t" {
+		t.Errorf("%q, %v", c.Gateway.TokensFile, err)
+	}
+	_, err = load(t, minimal+"gateway: {listen: '0.0.0.0:7070', cert_file: /c, key_file: /k}", Overrides{})
+	if hint := holdfast.HintOf(err); !strings.Contains(hint, "gateway.tokens_file") {
+		t.Errorf("hint %q", hint)
 	}
 }
 

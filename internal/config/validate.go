@@ -67,10 +67,9 @@ func (g Gateway) validate() error {
 	if err != nil {
 		return err
 	}
-	if !loopback {
-		return holdfast.WithHint(
-			fmt.Errorf("gateway.listen: %s is not a loopback address, and the gateway cannot tell yet who may connect", g.Listen),
-			"listen on 127.0.0.1 and put a proxy with TLS and a login in front")
+	if !loopback && (g.CertFile == "" || g.TokensFile == "") {
+		return holdfast.WithHint(fmt.Errorf("gateway.listen: %s is not a loopback address", g.Listen),
+			"beyond loopback the gateway needs TLS and connect tokens: set gateway.cert_file, gateway.key_file and gateway.tokens_file")
 	}
 	return g.Config.Validate()
 }

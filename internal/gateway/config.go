@@ -25,6 +25,10 @@ type Config struct {
 	// here talk to sessions.
 	Hosts []string `yaml:"hosts"`
 
+	// TokensFile has the secrets of connect tokens (see package token), mode
+	// 0600. With it every request needs a token for its session. "" is off.
+	TokensFile string `yaml:"tokens_file"`
+
 	// Origins lists which other origins' pages may open upgraded
 	// connections ("https://app.example.org"); "*" is any. A page of the
 	// same host always may. Browsers do not hold WebSockets to the

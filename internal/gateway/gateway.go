@@ -3,7 +3,8 @@
 // not ready is parked until it is, within bounds, instead of being refused.
 //
 // The gateway is an origin of its own. What sessions serve is not trusted: it
-// sets no cookie, knows no login, and shares no listener with the API.
+// shares no cookie, no login and no listener with the API, and never sees the
+// connect token that a request came with.
 package gateway
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/gateway/relay"
+	"holdfast/internal/gateway/token"
 )
 
 // Sessions is what the gateway needs to know of sessions. Its methods are
@@ -44,7 +46,8 @@ type Gateway struct {
 	sessions Sessions
 	metrics  *Metrics
 	log      *slog.Logger
-	tls      *tls.Config // nil: plain HTTP
+	tls      *tls.Config     // nil: plain HTTP
+	tokens   *token.Verifier // nil: nobody is asked for one
 	parking  *parking
 	handlers *handlers
 	relay    *relay.Relay
@@ -53,7 +56,8 @@ type Gateway struct {
 	proxy    *httputil.ReverseProxy
 }
 
-// New returns a gateway; it loads the certificate and starts nothing.
+// New returns a gateway; it loads the certificate and the tokens' secrets, and
+// starts nothing.
 func New(cfg Config, s Sessions, m *Metrics, log *slog.Logger) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,6 +68,9 @@ func New(cfg Config, s Sessions, m *Metrics, log *slog.Logger) (*Gateway, error)
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
 		dialer:   net.Dialer{Timeout: dialTimeout},
+	}
+	if err := g.openTokens(); err != nil {
+		return nil, err
 	}
 	if cfg.CertFile != "" {
 		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)

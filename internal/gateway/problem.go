@@ -18,12 +18,13 @@ var errOrigin = errors.New("a page of another origin asks for an upgrade")
 // problem is a request that the gateway answers itself.
 type problem struct {
 	Status int    `json:"status"`
-	Reason string `json:"reason"` // one of reasons
+	Reason string `json:"reason"` // one of reasons, or unauthorized or forbidden
 	Error  string `json:"error"`
 	Hint   string `json:"hint,omitempty"`
 	Log    string `json:"log,omitempty"` // the container's last lines
 	Title  string `json:"-"`
 	retry  bool   // worth another try soon
+	label  string // the metrics' label where it is not Reason, and one of reasons, too
 }
 
 // retryAfter is in seconds.
@@ -33,6 +34,7 @@ const retryAfter = "2"
 var reasons = []string{
 	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "boot", "busy", "parked_too_long",
 	"draining", "stopping", "store", "engine", "refused", "timeout", "upstream", "client_gone",
+	"token_missing", "token_invalid", "token_expired", "token_scope",
 }
 
 // explain says how err is answered.
@@ -48,8 +50,17 @@ func explain(t target, err error) problem {
 		boot    *holdfast.BootError
 		refused *refusedError
 		timeout net.Error
+		denied  *deniedError
 	)
 	switch {
+	case errors.As(err, &denied) && denied.status == http.StatusForbidden:
+		set(denied.status, "forbidden", "Another session's token")
+		p.Error, p.label = "the connect token is for other sessions", denied.reason
+	case errors.As(err, &denied):
+		// What is wrong with a token is nobody's business who has no good one.
+		set(http.StatusUnauthorized, "unauthorized", "A connect token is needed")
+		p.Error, p.label = "a connect token is needed that is valid", denied.reason
+		p.Hint = "open the link anew that led here, or send the header Authorization: Bearer TOKEN"
 	case errors.Is(err, errNoRoute):
 		set(http.StatusNotFound, "no_route", "Nothing here")
 		p.Hint = "sessions are at /s/<key>/"
@@ -91,6 +102,9 @@ func explain(t target, err error) problem {
 	default:
 		set(http.StatusBadGateway, "upstream", "The session broke off")
 	}
+	if p.label == "" {
+		p.label = p.Reason
+	}
 	if t.key != "" && p.Reason != "boot" {
 		p.Error = fmt.Sprintf("session %s: %s", t.key, p.Error)
 	}
@@ -105,17 +119,21 @@ const statusClientGone = 499
 // accepts: JSON, HTML or text.
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err error) {
 	p := explain(t, err)
-	g.metrics.errors.WithLabelValues(p.Reason).Inc()
+	g.metrics.errors.WithLabelValues(p.label).Inc()
 	level := g.log.Info
 	if p.Status < 500 {
 		level = g.log.Debug
 	}
-	level("request not served", "session", t.key, "status", p.Status, "reason", p.Reason, "err", err)
+	level("request not served", "session", t.key, "status", p.Status, "reason", p.label, "err", err)
 
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer") // a token may be in the URL
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	if p.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer") // RFC 6750, 3
+	}
 	if p.retry {
 		h.Set("Retry-After", retryAfter)
 	}

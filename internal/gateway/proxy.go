@@ -25,6 +25,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t, err := parseTarget(g.cfg.Domain, r.Host, r.URL.EscapedPath())
+	if g.tokens != nil && (err == nil || errors.Is(err, errSlash)) {
+		answered, denied := g.admitToken(w, r, t)
+		if answered {
+			return
+		}
+		if denied != nil {
+			g.fail(w, r, t, denied)
+			return
+		}
+	}
 	if errors.Is(err, errSlash) {
 		to := t.prefix + "/"
 		if r.URL.RawQuery != "" {

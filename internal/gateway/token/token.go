@@ -1,0 +1,189 @@
+// Package token makes and checks connect tokens: short texts that say which
+// sessions their bearer may connect to, and until when. They are signed, not
+// encrypted, and hold no secret but themselves. Nobody keeps a list of them:
+// one ends by running out, or with the secret that signed it.
+//
+//	hf1.<id of the secret>.<payload>.<mac>
+//
+// The payload is JSON, {"keys":["alice"],"prefix":"team-","iat":1,"exp":2}, in
+// base64url without padding; the mac is HMAC-SHA256 over all before its dot, in
+// the same encoding. keys or prefix may be missing, iat and exp are Unix
+// seconds. docs/connect-tokens.md has it for other programs that sign.
+package token
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// Bounds of a token.
+const (
+	MaxLen  = 2048 // bytes; a browser takes 4096 of a cookie (RFC 6265, 6.1)
+	MaxKeys = 16
+	MaxTTL  = 366 * 24 * time.Hour
+	// Skew is how far the clocks of who signs and who checks may be apart: a
+	// token counts from Skew before its iat until Skew after its exp.
+	Skew = 30 * time.Second
+)
+
+// Version is what every token begins with, before a dot.
+const Version = "hf1"
+
+// Why a token is none that counts.
+var (
+	ErrInvalid = errors.New("the token is not valid") // malformed, or not signed by a secret that counts
+	ErrExpired = errors.New("the token has run out")
+)
+
+// Grant is what a token says.
+type Grant struct {
+	Keys     []holdfast.SessionKey // these sessions,
+	Prefix   string                // and those whose key begins so; "" is none
+	IssuedAt time.Time             // in whole seconds, as is Expires
+	Expires  time.Time
+}
+
+// Allows reports whether the bearer may connect to key.
+func (g Grant) Allows(key holdfast.SessionKey) bool {
+	for _, k := range g.Keys {
+		if k == key {
+			return true
+		}
+	}
+	return g.Prefix != "" && strings.HasPrefix(string(key), g.Prefix)
+}
+
+// check holds a grant to its bounds, for who signs and for who checks.
+func (g Grant) check() error {
+	if len(g.Keys) == 0 && g.Prefix == "" {
+		return errors.New("the token is for no session")
+	}
+	if len(g.Keys) > MaxKeys {
+		return fmt.Errorf("the token is for %d keys, at most %d are allowed", len(g.Keys), MaxKeys)
+	}
+	for _, k := range g.Keys {
+		if _, err := holdfast.ParseSessionKey(string(k)); err != nil {
+			return err
+		}
+	}
+	if g.Prefix != "" {
+		// What keys begin with: a key, which may go on after a hyphen.
+		if _, err := holdfast.ParseSessionKey(strings.TrimRight(g.Prefix, "-")); err != nil || len(g.Prefix) > holdfast.MaxKeyLen {
+			return holdfast.WithHint(fmt.Errorf("no session key begins with %q", g.Prefix), "a prefix is the beginning of keys, such as team-")
+		}
+	}
+	if ttl := g.Expires.Sub(g.IssuedAt); ttl < time.Second || ttl > MaxTTL {
+		return fmt.Errorf("the token is good for %v, it has to be from 1s to %v", ttl, MaxTTL)
+	}
+	return nil
+}
+
+// payload is a grant as it is signed.
+type payload struct {
+	Keys    []holdfast.SessionKey `json:"keys,omitempty"`
+	Prefix  string                `json:"prefix,omitempty"`
+	Issued  int64                 `json:"iat"`
+	Expires int64                 `json:"exp"`
+}
+
+var encoding = base64.RawURLEncoding.Strict()
+
+// Sign makes a token with the secret. The grant's times lose what is below a
+// second.
+func Sign(s Secret, g Grant) (string, error) {
+	if err := g.check(); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(payload{g.Keys, g.Prefix, g.IssuedAt.Unix(), g.Expires.Unix()})
+	if err != nil {
+		return "", fmt.Errorf("encoding a token: %w", err)
+	}
+	signed := Version + "." + s.ID + "." + encoding.EncodeToString(text)
+	t := signed + "." + encoding.EncodeToString(s.mac(signed))
+	if len(t) > MaxLen {
+		return "", holdfast.WithHint(fmt.Errorf("the token has %d bytes, at most %d are allowed", len(t), MaxLen), "make one for fewer keys, or for a prefix")
+	}
+	return t, nil
+}
+
+// Verify checks a token against the secrets that count, at the time now. The
+// error is ErrInvalid or ErrExpired, wrapped.
+func Verify(secrets []Secret, token string, now time.Time) (Grant, error) {
+	signed, id, text, mac, err := split(token)
+	if err != nil {
+		return Grant{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	s, ok := find(secrets, id)
+	if !ok { // the id is no secret, so that the time this takes tells nothing
+		return Grant{}, fmt.Errorf("%w: it is signed by %q, which is not known", ErrInvalid, id)
+	}
+	if !hmac.Equal(mac, s.mac(signed)) {
+		return Grant{}, fmt.Errorf("%w: its signature is wrong", ErrInvalid)
+	}
+	// From here on it is ours, and still held to its bounds.
+	g, err := parsePayload(text)
+	if err != nil {
+		return Grant{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if now.Before(g.IssuedAt.Add(-Skew)) {
+		return Grant{}, fmt.Errorf("%w: it is from the future, which is a clock that is wrong", ErrInvalid)
+	}
+	if !now.Before(g.Expires.Add(Skew)) {
+		return Grant{}, fmt.Errorf("%w at %s", ErrExpired, g.Expires.UTC().Format(time.RFC3339))
+	}
+	return g, nil
+}
+
+// split takes a token apart and decodes it; signed is what the mac is over.
+func split(token string) (signed, id string, text, mac []byte, err error) {
+	if len(token) > MaxLen {
+		return "", "", nil, nil, fmt.Errorf("it has more than %d bytes", MaxLen)
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 4 || parts[0] != Version || !validID(parts[1]) {
+		return "", "", nil, nil, fmt.Errorf("it is not of the form %s.ID.PAYLOAD.MAC", Version)
+	}
+	// The decoder skips line breaks; a token has one spelling.
+	if strings.ContainsAny(token, "\r\n") {
+		return "", "", nil, nil, errors.New("it has a line break")
+	}
+	text, err = encoding.DecodeString(parts[2])
+	if err == nil {
+		mac, err = encoding.DecodeString(parts[3])
+	}
+	if err == nil && len(mac) != sha256.Size {
+		err = fmt.Errorf("its signature has %d bytes", len(mac))
+	}
+	signed = token[:strings.LastIndexByte(token, '.')]
+	return signed, parts[1], text, mac, err
+}
+
+// parsePayload refuses what it does not know: a field of a later version could
+// be one that narrows the grant.
+func parsePayload(text []byte) (Grant, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	var p payload
+	if err := d.Decode(&p); err != nil {
+		return Grant{}, fmt.Errorf("its payload: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Grant{}, errors.New("its payload goes on after its end")
+	}
+	const far = 1 << 40 // seconds; beyond, time's arithmetic would overflow
+	if p.Issued < 0 || p.Expires < 0 || p.Issued > far || p.Expires > far {
+		return Grant{}, errors.New("its times are out of range")
+	}
+	g := Grant{p.Keys, p.Prefix, time.Unix(p.Issued, 0), time.Unix(p.Expires, 0)}
+	return g, g.check()
+}

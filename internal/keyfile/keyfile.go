@@ -1,0 +1,53 @@
+// Package keyfile reads files that hold keys and certificates: secret ones only
+// where nobody else can read them, and again when they change, so that what is
+// renewed counts without a restart.
+package keyfile
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+)
+
+// MaxSize is the largest file that is read, in bytes. A bundle of certificates
+// or a list of secrets is a few kilobytes.
+const MaxSize = 256 << 10
+
+// Read reads a file that anybody may see. A larger one than MaxSize, or one that
+// is no regular file, is an error.
+func Read(path string) ([]byte, error) { return read(path, false) }
+
+// ReadSecret reads a file that only its owner may read: with any permission for
+// group or others it is an error, with a hint.
+func ReadSecret(path string) ([]byte, error) { return read(path, true) }
+
+func read(path string, secret bool) ([]byte, error) {
+	// A pipe would keep us waiting for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat() // of what is open, not of what the path leads to by now
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	if perm := info.Mode().Perm(); secret && perm&0o077 != 0 {
+		return nil, holdfast.WithHint(fmt.Errorf("%s is secret, and its mode %04o lets others at it", path, perm), "chmod 600 "+path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MaxSize {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, MaxSize)
+	}
+	return text, nil
+}

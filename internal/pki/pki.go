@@ -1,0 +1,77 @@
+// Package pki is a fleet's own certificate authority: made by one command,
+// without a network, and used by one program. It issues a certificate for each
+// node, and makes TLS configurations with which nodes know each other by their
+// node's id, whatever their addresses are.
+package pki
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"holdfast"
+)
+
+// File names, in the directory of an authority or of a node.
+const (
+	CAFile   = "ca.pem"
+	CAKey    = "ca.key"
+	CertFile = "node.pem"
+	KeyFile  = "node.key"
+)
+
+// Files are the paths (PEM) that a node's identity is read from.
+type Files struct {
+	CA   string // certificates of the authority; several while one takes the other's place
+	Cert string // the node's
+	Key  string // its key, which nobody else may read
+}
+
+// FilesIn are the files as Join leaves them in dir.
+func FilesIn(dir string) Files {
+	return Files{CA: filepath.Join(dir, CAFile), Cert: filepath.Join(dir, CertFile), Key: filepath.Join(dir, KeyFile)}
+}
+
+// A node's id is in its certificate as a URI (RFC 5280, 4.2.1.6):
+// holdfast://node/<id>, the id escaped as a path's segment.
+const (
+	uriScheme = "holdfast"
+	uriHost   = "node" // also what the authority is confined to
+)
+
+// maxNodeLen is the longest node id in bytes, that of a host name.
+const maxNodeLen = 253
+
+func nodeURI(id holdfast.NodeID) *url.URL {
+	return &url.URL{Scheme: uriScheme, Host: uriHost, Path: "/" + string(id)}
+}
+
+// NodeOf returns the id of the node that a certificate is for. It does not
+// check who signed it: a *tls.ConnectionState of this package's configurations
+// has been checked. The error says why the certificate is of no node.
+func NodeOf(cert *x509.Certificate) (holdfast.NodeID, error) {
+	if len(cert.URIs) != 1 {
+		return "", fmt.Errorf("the certificate of %q names %d URIs, a node's names one", cert.Subject.CommonName, len(cert.URIs))
+	}
+	u := cert.URIs[0]
+	id, ok := strings.CutPrefix(u.Path, "/")
+	if !ok || u.Scheme != uriScheme || u.Host != uriHost || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("the certificate's URI %s is not a node's", u.Redacted())
+	}
+	return holdfast.NodeID(id), checkNode(holdfast.NodeID(id))
+}
+
+// checkNode holds ids to what the configuration's node may be.
+func checkNode(id holdfast.NodeID) error {
+	s := string(id)
+	if s == "" {
+		return errors.New("the node's id is empty")
+	}
+	if len(s) > maxNodeLen || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
+		return holdfast.WithHint(fmt.Errorf("%q is no id of a node", s), "a node's id is that of its configuration, by default its host name")
+	}
+	return nil
+}
