@@ -75,21 +75,11 @@ func (a *azure) Run(ctx context.Context, stand func(...Notice)) error {
 
 // azureEvent is one scheduled event.
 type azureEvent struct {
-	ID        string    `json:"EventId"`
-	Type      string    `json:"EventType"`   // Freeze, Reboot, Redeploy, Preempt, Terminate
-	Status    string    `json:"EventStatus"` // Scheduled or Started
-	Resources []string  // the machines it means, which may all be others
-	NotBefore azureTime // none once it has started
-}
-
-// azureTime is a time as in "Mon, 19 Sep 2016 18:29:47 GMT", or "".
-type azureTime struct{ time.Time }
-
-func (t *azureTime) UnmarshalText(text []byte) (err error) {
-	if len(text) > 0 {
-		t.Time, err = time.Parse(time.RFC1123, string(text))
-	}
-	return err
+	ID        string   `json:"EventId"`
+	Type      string   `json:"EventType"`   // Freeze, Reboot, Redeploy, Preempt, Terminate
+	Status    string   `json:"EventStatus"` // Scheduled or Started
+	Resources []string // the machines it means, which may all be others
+	NotBefore string   // "Mon, 19 Sep 2016 18:29:47 GMT"; empty once it has started
 }
 
 func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.Duration, self string) ([]Notice, error) {
@@ -117,15 +107,20 @@ func (a *azure) notices(ctx context.Context, client *http.Client, timeout time.D
 
 // notice is what an event of this machine means.
 func (a *azure) notice(client *http.Client, e azureEvent) Notice {
+	// Without a time that can be read it may be now.
+	start, err := time.Parse(time.RFC1123, e.NotBefore)
+	if err != nil {
+		start = time.Time{}
+	}
 	n := Notice{
 		Kind:     Rebalance, // Freeze, a pause of seconds that loses nothing, and what we do not know
 		Reason:   fmt.Sprintf("%s is %s", e.Type, strings.ToLower(e.Status)),
-		Deadline: e.NotBefore.Time,
+		Deadline: start,
 		ID:       e.ID,
 	}
 	switch e.Type {
 	case "Preempt", "Terminate", "Reboot", "Redeploy":
-		if e.NotBefore.Sub(a.now()) <= azureLead {
+		if start.Sub(a.now()) <= azureLead {
 			n.Kind = Terminate
 		}
 	}

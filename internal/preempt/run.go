@@ -25,10 +25,14 @@ const (
 // tell is called once for each event, by one goroutine at a time; sources wait
 // for it to return.
 func Run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger) {
+	run(ctx, sources, tell, log, retryMin, retryMax)
+}
+
+func run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger, least, most time.Duration) {
 	b := board{standing: make(map[event]Notice), tell: tell}
 	var wg sync.WaitGroup
 	for _, s := range sources {
-		r := runner{source: s, board: &b, log: log.With("source", s.Name())}
+		r := runner{source: s, board: &b, log: log.With("source", s.Name()), least: least, most: most}
 		wg.Go(func() { r.run(ctx) })
 	}
 	wg.Wait()
@@ -40,6 +44,8 @@ type runner struct {
 	source Source
 	board  *board
 	log    *slog.Logger
+	least  time.Duration // of a pause
+	most   time.Duration
 
 	mu      sync.Mutex // a source may call stand from several goroutines
 	pause   time.Duration
@@ -79,10 +85,14 @@ func (r *runner) failed(err error) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.failing {
-		r.log.Warn("no notices can be heard; trying again, with up to a minute in between", "error", err, "hint", holdfast.HintOf(err))
+		log := r.log
+		if hint := holdfast.HintOf(err); hint != "" {
+			log = log.With("hint", hint)
+		}
+		log.Warn("no notices can be heard; trying again, with up to a minute in between", "error", err)
 	}
 	r.failing = true
-	r.pause = min(max(2*r.pause, retryMin), retryMax)
+	r.pause = min(max(2*r.pause, r.least), r.most)
 	return r.pause
 }
 
