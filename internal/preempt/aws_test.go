@@ -110,6 +110,7 @@ func TestAWSInterruption(t *testing.T) {
 	l.want(t, Over, "elevated risk", time.Time{})
 	m.set(action, `{"action": "stop", "time": "2026-03-01T13:02:00Z"}`)
 	l.want(t, Terminate, "stop", time.Date(2026, 3, 1, 13, 2, 0, 0, time.UTC))
+	l.stop()
 	if m.refused > 0 {
 		t.Errorf("%d requests without a token that holds", m.refused)
 	}
@@ -140,6 +141,7 @@ func TestAWSTokenThatEndsEarly(t *testing.T) {
 	c.turns(t, 6)
 	m.set("/latest/meta-data/spot/instance-action", `{"action": "hibernate", "time": "2026-03-01T12:00:00Z"}`)
 	l.want(t, Terminate, "hibernate", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	l.stop()
 	if m.refused == 0 || m.issued != 2 || strings.Contains(l.log.String(), "WARN") {
 		t.Errorf("%d refused, %d tokens; the log: %s", m.refused, m.issued, l.log)
 	}

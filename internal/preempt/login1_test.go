@@ -29,8 +29,12 @@ func startBus(t *testing.T) *bus {
 	}
 	dir := t.TempDir()
 	b := &bus{address: "unix:path=" + filepath.Join(dir, "bus"), config: filepath.Join(dir, "bus.conf")}
+	// The policy of Debian's system bus, with calls and names for everybody.
 	text := fmt.Sprintf(`<busconfig><listen>%s</listen><auth>EXTERNAL</auth><policy context="default">
-<allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_type="signal"/></policy></busconfig>`, b.address)
+<allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_type="signal"/>
+<allow send_requested_reply="true" send_type="method_return"/><allow send_requested_reply="true" send_type="error"/>
+<allow receive_type="method_call"/><allow receive_type="method_return"/><allow receive_type="error"/><allow receive_type="signal"/>
+</policy></busconfig>`, b.address)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +98,8 @@ func startLogin1(t *testing.T, b *bus) *login1Server {
 	s := &login1Server{conn: b.connect(t), delay: uint64(30_000_000), hang: make(chan struct{})}
 	t.Cleanup(func() {
 		close(s.hang)
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, l := range s.locks {
 			_ = l.read.Close()
 			_ = l.write.Close()
@@ -155,12 +161,17 @@ func (p properties) Get(iface, name string) (dbus.Variant, *dbus.Error) {
 // prepare sends PrepareForShutdown.
 func (s *login1Server) prepare(t *testing.T, going bool) {
 	t.Helper()
-	s.mu.Lock()
-	s.preparing = going
-	s.mu.Unlock()
+	s.set(func() { s.preparing = going })
 	if err := s.conn.Emit(login1Path, "org.freedesktop.login1.Manager.PrepareForShutdown", going); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// set changes what the server says.
+func (s *login1Server) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 // taken waits until n inhibitors were given out in all, and returns the last.

@@ -48,9 +48,7 @@ func TestLogindShutdownThatIsCancelled(t *testing.T) {
 	first := s.taken(t, 1)
 	s.prepare(t, true)
 	n := l.want(t, Terminate, "shuts down", clock.now().Add(30*time.Second))
-	s.mu.Lock()
-	s.delay = uint64(60_000_000) // logind was told of another time meanwhile
-	s.mu.Unlock()
+	s.set(func() { s.delay = uint64(60_000_000) }) // logind was told of another time meanwhile
 	s.prepare(t, false)
 	l.want(t, Over, "shuts down", time.Time{})
 	second := s.taken(t, 2)
@@ -71,7 +69,7 @@ func TestLogindShutdownThatIsCancelled(t *testing.T) {
 func TestLogindShutdownThatHasBegun(t *testing.T) {
 	b := startBus(t)
 	s := startLogin1(t, b)
-	s.preparing = true
+	s.set(func() { s.preparing = true })
 	l := listen(t, logindFor(b, newClock()))
 	n := l.want(t, Terminate, "shuts down", time.Time{})
 	if err := n.Done(t.Context()); err != nil { // with nothing to let go
@@ -167,13 +165,11 @@ func TestLogindThatHangsOrTalksNonsense(t *testing.T) {
 		t.Errorf("without logind: %v", err)
 	}
 	s := startLogin1(t, b)
-	s.hangs = true
+	s.set(func() { s.hangs = true })
 	if err := source.Run(t.Context(), none); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("hanging: %v", err)
 	}
-	s.mu.Lock()
-	s.delay = "soon"
-	s.mu.Unlock()
+	s.set(func() { s.delay = "soon" })
 	if err := source.Run(t.Context(), none); err == nil || !strings.Contains(err.Error(), "InhibitDelayMaxUSec is soon") {
 		t.Errorf("nonsense: %v", err)
 	}
