@@ -1,0 +1,163 @@
+package preempt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// Amazon's instance metadata service, version 2. EC2 user guide: "Use the
+// Instance Metadata Service to access instance metadata" for the token, its
+// headers and the status codes; "Spot Instance interruption notices" and "EC2
+// instance rebalance recommendations" for the items, and for asking every 5
+// seconds. Both items answer 404 while there is nothing to say.
+const (
+	awsToken     = "/latest/api/token"
+	awsAction    = "/latest/meta-data/spot/instance-action"
+	awsRebalance = "/latest/meta-data/events/recommendations/rebalance"
+
+	awsTokenHeader = "X-aws-ec2-metadata-token"
+	awsTTLHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
+	awsTTL         = 6 * time.Hour // the longest that may be asked for
+
+	awsPoll = 5 * time.Second
+)
+
+// aws polls Amazon's metadata service.
+type aws struct {
+	endpoint string
+	poll     time.Duration
+	timeout  time.Duration // of one request
+	now      func() time.Time
+}
+
+func newAWS(endpoint string) *aws {
+	return &aws{endpoint: strings.TrimRight(endpoint, "/"), poll: awsPoll, timeout: 3 * time.Second, now: time.Now}
+}
+
+func (a *aws) Name() string { return "aws" }
+
+func (a *aws) Run(ctx context.Context, stand func(...Notice)) error {
+	s := awsSession{aws: a, client: newClient()}
+	for {
+		now, err := s.notices(ctx)
+		if err != nil {
+			return err
+		}
+		stand(now...)
+		if err := sleep(ctx, a.poll); err != nil {
+			return err
+		}
+	}
+}
+
+// awsSession is a token and what is asked with it.
+type awsSession struct {
+	*aws
+	client *http.Client
+	token  string
+	renew  time.Time // when to get the next one
+}
+
+func (s *awsSession) notices(ctx context.Context) ([]Notice, error) {
+	var now []Notice
+	var action struct {
+		Action string    `json:"action"` // terminate, stop or hibernate
+		Time   time.Time `json:"time"`   // about two minutes ahead; hibernation begins at once
+	}
+	found, err := s.item(ctx, awsAction, &action)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		if action.Action == "" || action.Time.IsZero() {
+			return nil, fmt.Errorf("%s: no action or no time in it", awsAction)
+		}
+		now = append(now, Notice{
+			Kind:     Terminate,
+			Reason:   "spot/instance-action is " + action.Action,
+			Deadline: action.Time,
+			ID:       "instance-action " + action.Action + action.Time.Format(time.RFC3339),
+		})
+	}
+	var rebalance struct {
+		NoticeTime time.Time `json:"noticeTime"` // when it was said, not a deadline
+	}
+	found, err = s.item(ctx, awsRebalance, &rebalance)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		if rebalance.NoticeTime.IsZero() {
+			return nil, fmt.Errorf("%s: no noticeTime in it", awsRebalance)
+		}
+		now = append(now, Notice{
+			Kind:   Rebalance,
+			Reason: "the instance is at elevated risk of interruption",
+			ID:     "rebalance " + rebalance.NoticeTime.Format(time.RFC3339),
+		})
+	}
+	return now, nil
+}
+
+// item reads JSON into v, unless there is no such item now.
+func (s *awsSession) item(ctx context.Context, path string, v any) (found bool, err error) {
+	a, err := s.get(ctx, path)
+	if err == nil && a.status == http.StatusUnauthorized {
+		// The token is no longer good, for example after the instance
+		// was resumed; a new one is.
+		s.token = ""
+		a, err = s.get(ctx, path)
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case a.status == http.StatusNotFound:
+		return false, nil
+	case a.status != http.StatusOK:
+		return false, fmt.Errorf("%s: status %d", path, a.status)
+	}
+	if err := json.Unmarshal(a.body, v); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	return true, nil
+}
+
+func (s *awsSession) get(ctx context.Context, path string) (answer, error) {
+	if s.token == "" || !s.now().Before(s.renew) {
+		if err := s.newToken(ctx); err != nil {
+			return answer{}, err
+		}
+	}
+	return call(ctx, s.client, s.timeout, http.MethodGet, s.endpoint+path, map[string]string{awsTokenHeader: s.token}, "")
+}
+
+// newToken gets a token that is renewed after half its time.
+func (s *awsSession) newToken(ctx context.Context) error {
+	asked := s.now()
+	a, err := call(ctx, s.client, s.timeout, http.MethodPut, s.endpoint+awsToken, map[string]string{awsTTLHeader: strconv.Itoa(int(awsTTL / time.Second))}, "")
+	switch {
+	case isTimeout(err):
+		// The answer with the token leaves with an IP time-to-live of the
+		// instance's hop limit, 1 unless it was changed (the same page).
+		return holdfast.WithHint(fmt.Errorf("get a token: %w", err),
+			"if this is an EC2 instance and the agent runs in a container, set the instance's HttpPutResponseHopLimit to 2")
+	case err != nil:
+		return fmt.Errorf("get a token: %w", err)
+	case a.status != http.StatusOK:
+		return fmt.Errorf("get a token: status %d", a.status)
+	}
+	ttl, err := strconv.Atoi(a.header.Get(awsTTLHeader))
+	token := strings.TrimSpace(string(a.body))
+	if err != nil || ttl < 1 || ttl > int(awsTTL/time.Second) || token == "" || len(token) > 1024 || strings.ContainsAny(token, " \r\n<") {
+		return fmt.Errorf("get a token: the answer is no token")
+	}
+	s.token, s.renew = token, asked.Add(time.Duration(ttl)*time.Second/2)
+	return nil
+}

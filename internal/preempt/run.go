@@ -1,0 +1,138 @@
+package preempt
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// How long a source that failed is left alone: from retryMin, doubling, to
+// retryMax. A host that is not on the cloud it was told of asks once a minute.
+const (
+	retryMin = time.Second
+	retryMax = time.Minute
+)
+
+// Run runs all sources until ctx is done and all of them have ended. A source
+// that fails is started again after a pause between a second and a minute; what
+// it said before goes on standing meanwhile. The log gets one warning when a source
+// begins to fail and one line when it answers again.
+//
+// tell is called once for each event, by one goroutine at a time; sources wait
+// for it to return.
+func Run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger) {
+	run(ctx, sources, tell, log, retryMin, retryMax)
+}
+
+func run(ctx context.Context, sources []Source, tell func(Notice), log *slog.Logger, least, most time.Duration) {
+	b := board{standing: make(map[event]Notice), tell: tell}
+	var wg sync.WaitGroup
+	for _, s := range sources {
+		r := runner{source: s, board: &b, log: log.With("source", s.Name()), least: least, most: most}
+		wg.Go(func() { r.run(ctx) })
+	}
+	wg.Wait()
+	<-ctx.Done()
+}
+
+// runner keeps one source running.
+type runner struct {
+	source Source
+	board  *board
+	log    *slog.Logger
+	least  time.Duration // of a pause
+	most   time.Duration
+
+	mu      sync.Mutex // a source may call stand from several goroutines
+	pause   time.Duration
+	failing bool
+}
+
+func (r *runner) run(ctx context.Context) {
+	for {
+		err := r.source.Run(ctx, r.stand)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("ended by itself")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(r.failed(err)):
+		}
+	}
+}
+
+// stand takes what the source says, which also shows that it works.
+func (r *runner) stand(now ...Notice) {
+	r.mu.Lock()
+	if r.failing {
+		r.log.Info("answers again")
+	}
+	r.failing, r.pause = false, 0
+	r.mu.Unlock()
+	r.board.set(r.source.Name(), now)
+}
+
+// failed returns how long to leave the source alone.
+func (r *runner) failed(err error) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.failing {
+		log := r.log
+		if hint := holdfast.HintOf(err); hint != "" {
+			log = log.With("hint", hint)
+		}
+		log.Warn("no notices can be heard; trying again, with up to a minute in between", "error", err)
+	}
+	r.failing = true
+	r.pause = min(max(2*r.pause, r.least), r.most)
+	return r.pause
+}
+
+// event names an event across sources.
+type event struct{ source, id string }
+
+// board holds all notices that stand, and tells of what changes.
+type board struct {
+	tell func(Notice)
+
+	mu       sync.Mutex
+	standing map[event]Notice
+}
+
+// set makes now all that stands of a source. It tells of every event that is
+// new or has become another kind, and that it is over when the last one is gone.
+func (b *board) set(source string, now []Notice) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keep := make(map[event]bool, len(now))
+	for _, n := range now {
+		n.Source = source
+		if n.Done == nil {
+			n.Done = func(context.Context) error { return nil }
+		}
+		e := event{source, n.ID}
+		keep[e] = true
+		if old, ok := b.standing[e]; !ok || old.Kind != n.Kind {
+			b.standing[e] = n
+			b.tell(n)
+		}
+	}
+	for e, n := range b.standing {
+		if e.source != source || keep[e] {
+			continue
+		}
+		delete(b.standing, e)
+		if len(b.standing) == 0 {
+			n.Kind, n.Deadline = Over, time.Time{}
+			b.tell(n)
+		}
+	}
+}
