@@ -1,6 +1,7 @@
 package cgroup2
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -125,7 +126,7 @@ func spawn(dir string, pidNS int, script string) (*exec.Cmd, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	switch pidNS {
 	case own:
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
 		fallthrough
 	case host:
 		return cmd, cmd.Start()
@@ -196,11 +197,19 @@ func processes(t *testing.T, id string) []string {
 	return alive
 }
 
-// grown waits until all that busy starts is there.
+// grown waits until all that busy starts is there, and the storm has begun.
 func grown(t *testing.T, cs ...container) {
 	t.Helper()
+	hasProcesses(t, 6, cs...)
+}
+
+func hasProcesses(t *testing.T, n int, cs ...container) {
+	t.Helper()
 	for _, c := range cs {
-		eventually(t, "the container is busy", func() bool { return len(processes(t, c.ID)) >= 6 })
+		eventually(t, fmt.Sprintf("the container has %d processes", n), func() bool {
+			b, err := os.ReadFile(c.dir + "/cgroup.procs")
+			return err == nil && bytes.Count(b, []byte("\n")) >= n
+		})
 	}
 }
 

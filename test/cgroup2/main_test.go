@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"testing"
 
 	"holdfast/internal/guardian"
@@ -32,25 +31,12 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if !vmtest.Inside() {
-		os.Exit(vmtest.Main(m, vm.Config{Files: files()}))
-	}
-	if out, err := exec.Command("/bin/busybox", "--install", "-s", "/bin").CombinedOutput(); err != nil {
-		exit(fmt.Errorf("%w: %s", err, out))
+		os.Exit(vmtest.Main(m, vm.Config{Busybox: []string{"sh", "setsid", "sleep"}}))
 	}
 	if err := prepareGroups(); err != nil {
 		exit(err)
 	}
 	os.Exit(m.Run())
-}
-
-// files are for the machine. Where there is no busybox, nothing will start, and
-// say so.
-func files() map[string]string {
-	path, err := exec.LookPath("busybox")
-	if err != nil {
-		path = "busybox"
-	}
-	return map[string]string{"/bin/busybox": path}
 }
 
 func exit(err error) {

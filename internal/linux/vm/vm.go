@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,7 @@ type Config struct {
 	Command []string          // its first word is a path in the machine
 	Env     []string          // all of its environment
 	Files   map[string]string // path in the machine → file of the host; modes are kept
+	Busybox []string          // commands of the host's busybox, a static one, for /bin
 	Modules []string          // kernel modules to load before, with all they depend on
 	Output  io.Writer         // gets standard output and error as they come; nil drops them
 	CPUs    int               // 0 is 2
@@ -98,7 +100,7 @@ func (m machine) boot(ctx context.Context, k kernel, c Config) error {
 		c.Memory = 768
 	}
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "max",
+		"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand",
 		"-smp", strconv.Itoa(c.CPUs), "-m", strconv.Itoa(c.Memory),
 		"-nodefaults", "-display", "none", "-no-reboot",
 		// In the order of guest's Console, Output and Exit.
@@ -163,9 +165,12 @@ func (m machine) prepare(ctx context.Context, k kernel, c Config) error {
 		files[to] = path
 		order.Modules = append(order.Modules, to)
 	}
-	for to, from := range c.Files {
-		files[to] = from
+	for _, command := range c.Busybox {
+		if files["/bin/"+command], err = exec.LookPath("busybox"); err != nil {
+			return fmt.Errorf("%w (Debian's package busybox-static has it)", err)
+		}
 	}
+	maps.Copy(files, c.Files)
 	f, err := os.Create(m.initramfs())
 	if err != nil {
 		return err
