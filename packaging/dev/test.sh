@@ -13,7 +13,8 @@ if [[ ${1:-} = short ]]; then
   exit
 fi
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light \
-  chromium=chromium gcc=gcc shellcheck=shellcheck git=git
+  chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
+  qemu-system-x86_64=qemu-system-x86
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 packaging/dev/lint.sh
 go test -race -timeout 25m -json ./... | go run ./packaging/dev/testsum
