@@ -49,12 +49,14 @@ var house = []room{
 	{"packaging/...", nil},
 }
 
-// above are the assemblers: nobody below them imports them.
+// above are the assemblers and the tests' tools: nobody below imports them.
 var above = map[string][]string{
 	"internal/agent": {"internal/agent", "internal/cli", "internal/bench", "cmd", "test"},
 	"internal/cli":   {"internal/cli", "cmd", "test"},
 	"internal/bench": {"internal/bench", "internal/cli", "cmd", "test"},
 	"internal/lab":   {"internal/lab", "internal/bench", "internal/cli", "cmd", "test"},
+	// Its runner of virtual machines is for tests, which this check does not see.
+	"internal/linux/vm": {"internal/linux/vm"},
 }
 
 func TestImportsPointUpward(t *testing.T) {
@@ -97,6 +99,7 @@ func TestTableIsHeld(t *testing.T) {
 		{"internal/config", "internal/agent", false},
 		{"internal/agent", "internal/cli", false},
 		{"internal/cli", "internal/agent", true},
+		{"internal/kill", "internal/linux/vm", false},
 		{"", "internal/kill", false},
 	} {
 		if got := allowed(*roomOf(c.from), c.from, c.to); got != c.want {

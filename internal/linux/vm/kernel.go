@@ -1,0 +1,126 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernelPackage is Debian's kernel for virtual machines: small, with what
+// containers need either built in or as modules that are not compressed.
+const kernelPackage = "linux-image-cloud-amd64"
+
+// kernel is the directory that a kernel's package was unpacked to.
+type kernel string
+
+// image is the bootable file; there is one.
+func (k kernel) image() string { return k.only("boot/vmlinuz-*") }
+
+// moduleDir is the tree of the kernel's modules.
+func (k kernel) moduleDir() string { return k.only("lib/modules/*") }
+
+func (k kernel) only(pattern string) string {
+	found, _ := filepath.Glob(filepath.Join(string(k), pattern)) // the pattern is well-formed
+	if len(found) != 1 {
+		return filepath.Join(string(k), pattern) // whoever opens it says that it is missing
+	}
+	return found[0]
+}
+
+// findKernel returns the kernel in the user's cache directory, and puts one there
+// first if there is none: the package is downloaded and unpacked, not installed.
+// To get a newer one, remove the directory.
+func findKernel(ctx context.Context) (kernel, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "holdfast")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(cache, "kernel.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	dir := filepath.Join(cache, "kernel")
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return kernel(dir), err
+	}
+	tmp, err := os.MkdirTemp(cache, "kernel-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := fetchKernel(ctx, tmp); err != nil {
+		return "", err
+	}
+	return kernel(dir), os.Rename(filepath.Join(tmp, "unpacked"), dir)
+}
+
+// lock holds a file's lock until the function it returns is called: several
+// packages' tests run at once.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { f.Close() }, nil
+}
+
+// current finds the package that the meta package stands for:
+//
+//	Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)
+var current = regexp.MustCompile(`(?m)^Depends: (linux-image-[0-9][-+.a-z0-9]*)`)
+
+func fetchKernel(ctx context.Context, dir string) error {
+	show, err := command(ctx, dir, "apt-cache", "show", "--no-all-versions", kernelPackage)
+	if err != nil { // apt has no lists yet
+		if _, err := command(ctx, dir, "apt-get", "-qq", "update"); err != nil {
+			return err
+		}
+		if show, err = command(ctx, dir, "apt-cache", "show", "--no-all-versions", kernelPackage); err != nil {
+			return err
+		}
+	}
+	name := current.FindSubmatch(show)
+	if name == nil {
+		return fmt.Errorf("apt-cache show %s names no kernel:\n%s", kernelPackage, show)
+	}
+	if _, err := command(ctx, dir, "apt-get", "-qq", "download", string(name[1])); err != nil {
+		// Lists that are old name a version that is gone.
+		_, updateErr := command(ctx, dir, "apt-get", "-qq", "update")
+		if _, again := command(ctx, dir, "apt-get", "-qq", "download", string(name[1])); again != nil {
+			return errors.Join(err, updateErr)
+		}
+	}
+	debs, _ := filepath.Glob(filepath.Join(dir, "*.deb")) // the pattern is well-formed
+	if len(debs) != 1 {
+		return fmt.Errorf("apt-get download %s left %d packages", name[1], len(debs))
+	}
+	_, err = command(ctx, dir, "dpkg-deb", "-x", debs[0], "unpacked")
+	return err
+}
+
+func command(ctx context.Context, dir string, argv ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = dir
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s: %w: %s", argv, err, bytes.TrimSpace(complaint.Bytes()))
+	}
+	return out, nil
+}

@@ -1,0 +1,242 @@
+package cgroup2
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/kill"
+	"holdfast/internal/linux/vm/guest"
+)
+
+// slice is where the engine keeps containers on such a host when systemd is its
+// cgroup driver.
+const slice = guest.CgroupRoot + "/system.slice"
+
+// prepareGroups makes the slice, with the controllers on that an engine uses.
+func prepareGroups() error {
+	if err := os.Mkdir(slice, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(slice+"/cgroup.subtree_control", []byte("+cpu +memory +pids"), 0)
+}
+
+// busy is a container with workers, a daemon that has left the session, and a
+// bounded storm of forks.
+const busy = `sleep inf & sleep inf &
+setsid sh -c 'while :; do for i in 1 2 3 4; do sleep 0.02 & done; wait; done' &
+(setsid sleep inf &)
+wait`
+
+// Pid namespaces of a container, besides those of others.
+const (
+	own  = 0
+	host = -1
+)
+
+// container is a process in a control group, and what it starts.
+type container struct {
+	*kill.Target
+	dir string // of its control group
+}
+
+// newGroup makes a container's control group and empties and removes it when
+// the test is over.
+func newGroup(t *testing.T) (id, dir string) {
+	t.Helper()
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // never fails
+	id = hex.EncodeToString(random[:])
+	dir = filepath.Join(slice, "docker-"+id+".scope")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		write(t, dir+"/cgroup.kill", "1")
+		eventually(t, "the group can be removed", func() bool {
+			below, _ := filepath.Glob(dir + "/*/cgroup.procs")
+			for _, f := range below {
+				_ = os.Remove(filepath.Dir(f)) // seen by the next line
+			}
+			return os.Remove(dir) == nil
+		})
+	})
+	return id, dir
+}
+
+// run starts a container and takes hold of it. pidNS is own, host, or the init
+// of another container.
+func run(t *testing.T, pidNS int, script string) container {
+	t.Helper()
+	id, dir := newGroup(t)
+	return container{hold(t, id, start(t, dir, pidNS, script)), dir}
+}
+
+func hold(t *testing.T, id string, pid int) *kill.Target {
+	t.Helper()
+	target, err := kill.Open(id, "", pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(target.Close)
+	return target
+}
+
+// start starts a shell in a control group and a pid namespace, and returns its
+// pid. Somebody reaps it as soon as it ends, as a shim would.
+func start(t *testing.T, dir string, pidNS int, script string) int {
+	t.Helper()
+	cmd, err := spawn(dir, pidNS, script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // it is killed
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		write(t, dir+"/cgroup.kill", "1")
+		<-ended
+	})
+	return cmd.Process.Pid
+}
+
+func spawn(dir string, pidNS int, script string) (*exec.Cmd, error) {
+	group, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer group.Close()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	switch pidNS {
+	case own:
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC
+		fallthrough
+	case host:
+		return cmd, cmd.Start()
+	}
+	return cmd, startIn(cmd, pidNS)
+}
+
+// startIn starts a command in the pid namespace of a process: that of a thread's
+// future children can be set, setns(2). The thread is given up after.
+func startIn(cmd *exec.Cmd, pid int) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this function
+		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	return <-started
+}
+
+// exec leaves a command running in the container, started from outside.
+func (c container) exec(t *testing.T, script string) {
+	t.Helper()
+	start(t, c.dir, c.Pid(), script)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// processes finds the living processes of a container in /proc, by their control
+// group, independent of what is tested.
+func processes(t *testing.T, id string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alive []string
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), id) {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Dir(f) + "/stat")
+		if err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
+			alive = append(alive, string(b))
+		}
+	}
+	return alive
+}
+
+// grown waits until all that busy starts is there, and the storm has begun.
+func grown(t *testing.T, cs ...container) {
+	t.Helper()
+	hasProcesses(t, 6, cs...)
+}
+
+func hasProcesses(t *testing.T, n int, cs ...container) {
+	t.Helper()
+	for _, c := range cs {
+		eventually(t, fmt.Sprintf("the container has %d processes", n), func() bool {
+			b, err := os.ReadFile(c.dir + "/cgroup.procs")
+			return err == nil && bytes.Count(b, []byte("\n")) >= n
+		})
+	}
+}
+
+func targets(cs []container) []*kill.Target {
+	var ts []*kill.Target
+	for _, c := range cs {
+		ts = append(ts, c.Target)
+	}
+	return ts
+}
+
+// mustDie checks a report in which all targets have to be dead, and that they
+// are.
+func mustDie(t *testing.T, r holdfast.KillReport, cs ...container) {
+	t.Helper()
+	for _, l := range r.Left {
+		t.Errorf("left: %+v", l)
+	}
+	for _, c := range cs {
+		if !slices.Contains(r.Dead, c.ID) {
+			t.Errorf("%s is not reported dead: %+v", c, r)
+		}
+		if ps := processes(t, c.ID); len(ps) > 0 {
+			t.Errorf("%s has processes left: %q", c, ps)
+		}
+		if c.Alive() {
+			t.Errorf("%s is alive", c)
+		}
+	}
+}
