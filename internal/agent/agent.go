@@ -242,6 +242,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 			return api.Serve(ctx, l.api, api.New(b, api.Options{Token: token, Metrics: prom, Log: a.log}), a.log)
 		})
 	}
+	p.start("preemption notices", a.listenForNotices)
 	p.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/keyfile"
 	"holdfast/internal/store/etcd"
 )
 
-// prepareHost makes the agent's directories and locks the data directory: two
-// agents on one would both think that they own its sessions.
+// prepareHost makes the agent's directories, locks the data directory (two
+// agents on one would both think that they own its sessions) and settles the
+// node's id.
 func (a *Agent) prepareHost() (*os.File, error) {
 	for _, dir := range []string{a.cfg.DataDir, a.cfg.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -32,7 +35,40 @@ func (a *Agent) prepareHost() (*os.File, error) {
 		f.Close()
 		return nil, holdfast.WithHint(fmt.Errorf("locking %s: %w", path, err), "another agent runs on this data directory; end it with: holdfast agent stop --keep")
 	}
+	if err := a.settleID(); err != nil {
+		f.Close()
+		return nil, err
+	}
 	return f, nil
+}
+
+// settleID keeps the node's id in the data directory, beside the lease that the
+// node's records hang on: under another id, those records would be nobody's and
+// their keys could not boot. A host that was renamed keeps its id; a
+// configuration that names another one is a mistake.
+func (a *Agent) settleID() error {
+	path := filepath.Join(a.cfg.DataDir, "node")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(path, []byte(a.node+"\n"), 0o600); err != nil {
+			return fmt.Errorf("keeping the node's id: %w", err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the node's id: %w", err)
+	}
+	kept := holdfast.NodeID(strings.TrimSpace(string(text)))
+	switch {
+	case kept == a.node:
+	case a.cfg.NodeGiven:
+		return holdfast.WithHint(fmt.Errorf("node: this data directory is node %s's, not %s's", kept, a.node),
+			fmt.Sprintf("call the node %s again; or drain it under that name, and remove %s", kept, path))
+	default:
+		a.log.Info("this host has another name than when the agent first ran; the node keeps its id", "node", kept, "host", a.node)
+		a.node = kept
+	}
+	return nil
 }
 
 // openStore opens the cluster's store, or the embedded one. failed tells when
@@ -83,14 +119,7 @@ func readToken(path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("api.token_file: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return "", holdfast.WithHint(fmt.Errorf("api.token_file: others may read %s", path), "chmod 600 "+path)
-	}
-	text, err := os.ReadFile(path)
+	text, err := keyfile.ReadSecret(path)
 	if err != nil {
 		return "", fmt.Errorf("api.token_file: %w", err)
 	}

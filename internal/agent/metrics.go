@@ -10,8 +10,9 @@ import (
 
 // drainMetrics are the figures of drains.
 type drainMetrics struct {
-	steps  *prometheus.HistogramVec
-	drains *prometheus.CounterVec
+	steps   *prometheus.HistogramVec
+	drains  *prometheus.CounterVec
+	notices *prometheus.CounterVec
 }
 
 func newDrainMetrics(reg prometheus.Registerer) *drainMetrics {
@@ -26,7 +27,11 @@ func newDrainMetrics(reg prometheus.Registerer) *drainMetrics {
 			Help: "Drains of this node by outcome (clean, left).",
 		}, []string{"outcome"}),
 	}
-	reg.MustRegister(m.steps, m.drains)
+	m.notices = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_preemption_notices_total",
+		Help: "Notices that this host goes away, by source and kind (terminate, rebalance, over).",
+	}, []string{"source", "kind"})
+	reg.MustRegister(m.steps, m.drains, m.notices)
 	return m
 }
 

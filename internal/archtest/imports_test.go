@@ -28,6 +28,7 @@ var house = []room{
 	{"internal/engine", []string{""}},
 	{"internal/engine/...", []string{"", "internal/engine"}},
 	{"internal/kill", []string{"", "internal/linux/..."}},
+	{"internal/kill/killtest", nil},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/gateway"
+	"holdfast/internal/preempt"
 )
 
 // DefaultPath is read when no file is named; it may be missing.
@@ -24,17 +25,20 @@ const DefaultPath = "/etc/holdfast/holdfast.yaml"
 // Config is everything that the agent can be told. Durations are written as
 // "30s", sizes as "512MiB".
 type Config struct {
-	Node      string     `yaml:"node"`     // id of this host; default: its host name
-	DataDir   string     `yaml:"data_dir"` // the lease's id and the embedded store
-	RunDir    string     `yaml:"run_dir"`  // what must not survive a boot of the host
-	Log       Log        `yaml:"log"`
-	Engine    Engine     `yaml:"engine"`
-	Store     Store      `yaml:"store"`
-	Gateway   Gateway    `yaml:"gateway"`
-	API       API        `yaml:"api"`
-	Sessions  Sessions   `yaml:"sessions"`
-	Drain     Drain      `yaml:"drain"`
-	Templates []Template `yaml:"templates"`
+	Node      string         `yaml:"node"`     // id of this host; default: its host name
+	DataDir   string         `yaml:"data_dir"` // the lease's id and the embedded store
+	RunDir    string         `yaml:"run_dir"`  // what must not survive a boot of the host
+	Log       Log            `yaml:"log"`
+	Engine    Engine         `yaml:"engine"`
+	Store     Store          `yaml:"store"`
+	Gateway   Gateway        `yaml:"gateway"`
+	API       API            `yaml:"api"`
+	Sessions  Sessions       `yaml:"sessions"`
+	Drain     Drain          `yaml:"drain"`
+	Preempt   preempt.Config `yaml:"preempt"`
+	Templates []Template     `yaml:"templates"`
+
+	NodeGiven bool `yaml:"-"` // Node was configured, and is not just the host's name
 }
 
 // Log says how the agent logs to its standard error.
@@ -156,7 +160,7 @@ func Default() Config {
 		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
-		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8},
+		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 	}
 }
@@ -194,6 +198,7 @@ func Load(ctx context.Context, path string, over Overrides) (Config, error) {
 
 // complete fills in what depends on the host.
 func (c *Config) complete() error {
+	c.NodeGiven = c.Node != ""
 	if c.Node == "" {
 		name, err := os.Hostname()
 		if err != nil {

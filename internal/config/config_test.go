@@ -41,7 +41,7 @@ func TestAnnotatedFileIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Default()
-	want.Node, want.Templates = "n1", got.Templates
+	want.Node, want.NodeGiven, want.Templates = "n1", true, got.Templates
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the file is not the default:\n%s", diff)
 	}
@@ -91,6 +91,9 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"no image", "templates: [{name: a, port: 80}]", "templates[0] (a): image is missing"},
 		{"no port", "templates: [{name: a, image: b}]", "port: 0"},
 		{"no network", "templates: [{name: a, image: b, port: 80, network: none}]", "network"},
+		{"the host's network", "templates: [{name: a, image: b, port: 80, network: host}]", "one address"},
+		{"another's network", "templates: [{name: a, image: b, port: 80, network: 'container:x'}]", "one address"},
+		{"notices", minimal + "preempt: {gce: {enabled: true, endpoint: 'ftp://x'}}", "preempt.gce.endpoint"},
 		{"readiness", "templates: [{name: a, image: b, port: 80, ready: {http: healthz}}]", "ready.http"},
 		{"mount", "templates: [{name: a, image: b, port: 80, mounts: [{type: bind, source: x, target: /y}]}]", "mounts[0]: source"},
 		{"privileges", "templates: [{name: a, image: b, port: 80, privileges: all}]", "privileges"},

@@ -46,6 +46,9 @@ func (t Template) validate() error {
 		return fmt.Errorf("ready.timeout: %v is below 0", t.Ready.Timeout)
 	case t.Network == "none":
 		return errors.New("network: a session without a network cannot be reached")
+	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
+		// One key's server would answer for another's on the same port.
+		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}

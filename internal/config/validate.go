@@ -100,6 +100,9 @@ func (c Config) validateLimits() error {
 	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 {
 		return fmt.Errorf("sessions: idle_stop %v and max %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Boots)
 	}
+	if err := c.Preempt.Validate(); err != nil {
+		return fmt.Errorf("preempt.%w", err)
+	}
 	if c.Drain.Budget <= 0 {
 		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/kill/killtest"
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/proc"
@@ -36,6 +37,17 @@ func sleeper(t *testing.T) *pidfd.Process {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 	})
+	return p
+}
+
+// contained is a sleeper in a container's control group.
+func contained(t *testing.T, id string) *pidfd.Process {
+	t.Helper()
+	p, err := pidfd.Open(killtest.Sleeper(t, id).Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
 	return p
 }
 
@@ -177,9 +189,10 @@ func TestGuardianIsHardToDisturb(t *testing.T) {
 // A plan that kills containers: a process in a pid namespace of its own.
 func TestKillPlan(t *testing.T) {
 	g := start(t, t.TempDir())
-	victim, bystander := sleeper(t), sleeper(t)
 	id := strings.Repeat("0123", 16)
-	other := guardian.Container{ID: id, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a pid used again
+	id2 := strings.Repeat("4567", 16)
+	victim, bystander := contained(t, id), contained(t, id2)
+	other := guardian.Container{ID: id2, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a pid used again
 	_, err := g.Arm(guardian.Plan{
 		Name: "a test", Deadline: boottime.Now(),
 		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
@@ -281,8 +294,9 @@ func TestRecoverIsCareful(t *testing.T) {
 }
 
 func TestContainerOf(t *testing.T) {
-	p := sleeper(t)
-	x, err := kill.Open(strings.Repeat("ab", 32), "n", p.Pid())
+	id := strings.Repeat("ab", 32)
+	p := contained(t, id)
+	x, err := kill.Open(id, "n", p.Pid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/kill/killtest"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/pidfd"
@@ -357,11 +358,9 @@ func TestWatcher(t *testing.T) {
 // not open it.
 func TestReusedPid(t *testing.T) {
 	newHost(t) // the namespace is the lab's
-	first := exec.Command("sleep", "inf")
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
-	x, err := kill.Open(strings.Repeat("ab", 32), "first", first.Process.Pid)
+	id := strings.Repeat("ab", 32)
+	first := killtest.Sleeper(t, id)
+	x, err := kill.Open(id, "first", first.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,6 +372,9 @@ func TestReusedPid(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
 	if err := second.Process.Signal(unix.Signal(0)); err != nil {
 		t.Errorf("the process that only has the pid was hit: %v", err)
+	}
+	if _, err := kill.Open(id, "first", x.Pid()); !errors.Is(err, kill.ErrStranger) {
+		t.Errorf("a process outside the container's control group was opened: %v", err)
 	}
 	if p, err := pidfd.OpenStarted(x.Pid(), x.Start()); !errors.Is(err, pidfd.ErrReused) {
 		t.Errorf("got %v, %v", p, err)

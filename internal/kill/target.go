@@ -31,6 +31,11 @@ var (
 	// ErrProtected means that the pid is that of this process, of one above
 	// it, or of the host's init.
 	ErrProtected = errors.New("this process must not be killed")
+	// ErrStranger means that no control group of the process carries the
+	// container's id: the pid is another process's by now, or the engine's on
+	// another host, or the container has no control group that could show
+	// it empty.
+	ErrStranger = errors.New("it is in no control group of the container")
 )
 
 // minIDLen is the shortest container id that a control group is recognised by:
@@ -60,7 +65,7 @@ type Target struct {
 }
 
 // Open takes hold of a running container by its init's pid in our pid
-// namespace, as the engine gives it. ErrGone, ErrProtected.
+// namespace, as the engine gives it. ErrGone, ErrProtected, ErrStranger.
 func Open(id, name string, pid int) (*Target, error) {
 	o, err := NewOpener()
 	if err != nil {
@@ -122,6 +127,10 @@ func (o *Opener) open(id, name string, pid int) (*Target, error) {
 	if init.Exited() {
 		t.Close()
 		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+	}
+	if len(t.groups) == 0 {
+		t.Close()
+		return nil, fmt.Errorf("process %d: %w", pid, ErrStranger)
 	}
 	return t, nil
 }
