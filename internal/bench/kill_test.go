@@ -12,6 +12,9 @@ import (
 // The whole experiment, small: it has to find every container dead by all three
 // ways.
 func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a private engine takes its time, and root")
+	}
 	n := 6
 	if s := os.Getenv("HOLDFAST_BENCH_N"); s != "" {
 		n, _ = strconv.Atoi(s)

@@ -34,6 +34,14 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
+// needRoot leaves out under -short what starts labs of its own.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: a lab takes its time, and root")
+	}
+}
+
 // nested is this test binary as a program of its own, in a lab of its own, that
 // sees this one as the host.
 type nested struct {
@@ -105,6 +113,7 @@ func (n *nested) wait(t *testing.T) int {
 }
 
 func TestPassThrough(t *testing.T) {
+	needRoot(t)
 	n := startNested(t, roleEcho, "one", "two words")
 	if _, err := io.WriteString(n.stdin, "through and through"); err != nil {
 		t.Fatal(err)
@@ -122,6 +131,7 @@ func TestPassThrough(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
+	needRoot(t)
 	for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM} {
 		n := startNested(t, roleSignal)
 		n.report(t)
@@ -310,6 +320,7 @@ func TestDeadDaemon(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	needRoot(t)
 	entries := func() int {
 		n := 0
 		for _, dir := range []string{os.TempDir(), "/run"} {
@@ -347,6 +358,7 @@ func TestStartErrors(t *testing.T) {
 }
 
 func TestNeedsRoot(t *testing.T) {
+	needRoot(t)
 	t.Setenv("HOLDFAST_LAB", "")
 	const nobody = 65534
 	if err := unix.Setresuid(-1, nobody, -1); err != nil {

@@ -70,7 +70,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	}
 	mem := memory.New(1000)
 	c := &chaos{
-		t: t, rng: rand.New(rand.NewPCG(seed, 0)), mem: mem, fake: newFakeEngine(),
+		t: t, rng: rand.New(rand.NewPCG(seed, 0)), mem: mem, fake: newFakeEngine(t),
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
 		cfg:  Config{Templates: []Template{web}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}

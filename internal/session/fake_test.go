@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"os"
 	"os/exec"
 	"sync"
+	"testing"
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/kill/killtest"
 	"holdfast/internal/linux/proc"
 )
 
@@ -20,6 +24,7 @@ type fakeEngine struct {
 	engine.Engine
 
 	mu         sync.Mutex
+	run        uint64 // so that no two engines have an id in common
 	next       int
 	containers map[string]*fakeContainer // by id
 	down       bool
@@ -33,8 +38,12 @@ type fakeContainer struct {
 	ended chan struct{} // closed when cmd was reaped
 }
 
-func newFakeEngine() *fakeEngine {
-	return &fakeEngine{containers: map[string]*fakeContainer{}, lose: map[string]bool{}}
+func newFakeEngine(t *testing.T) *fakeEngine {
+	t.Helper()
+	if testing.Short() && os.Geteuid() != 0 {
+		t.Skip("-short without root: control groups need root")
+	}
+	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}}
 }
 
 // enter locks the engine for one call. answer is what the call has to end with
@@ -75,7 +84,7 @@ func (f *fakeEngine) Create(ctx context.Context, s engine.Spec) (string, error) 
 		return "", engine.ErrConflict
 	}
 	f.next++
-	id := fmt.Sprintf("%064d", f.next)
+	id := fmt.Sprintf("%032x%032d", f.run, f.next)
 	f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
 	return id, answer
 }
@@ -99,14 +108,19 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 			f.problems = append(f.problems, fmt.Sprintf("%s is started while %s runs", c.Name, other.Name))
 		}
 	}
-	c.cmd, c.ended = exec.Command("sleep", "600"), make(chan struct{})
-	if err := c.cmd.Start(); err != nil {
+	cmd, err := killtest.Start(c.ID)
+	if err != nil {
 		return err
 	}
+	c.cmd, c.ended = cmd, make(chan struct{})
 	c.State, c.Pid = "running", c.cmd.Process.Pid
 	go func(cmd *exec.Cmd, ended chan struct{}) {
 		_ = cmd.Wait() // it is killed
+		removeErr := killtest.Remove(c.ID)
 		f.mu.Lock()
+		if removeErr != nil {
+			f.problems = append(f.problems, removeErr.Error())
+		}
 		c.State = "exited"
 		f.mu.Unlock()
 		close(ended)

@@ -146,27 +146,7 @@ func TestStoreThatIsAwayDelaysAReleaseAndTheNextBoot(t *testing.T) {
 // ownEngine is an engine for one test, to be taken down.
 func ownEngine(t *testing.T, liveRestore bool) (*lab.Engine, engine.Engine) {
 	t.Helper()
-	labtest.Engine(t) // its images are on disk already; this one imports its own
-	e, err := lab.StartEngine(t.Context(), lab.Options{LiveRestore: liveRestore})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	path := t.TempDir() + "/testserver"
-	if err := labtest.BuildTestServer(t.Context(), path); err != nil {
-		t.Fatal(err)
-	}
-	img, err := lab.Binary(labtest.TestServer, path)
-	if err == nil {
-		err = e.Import(t.Context(), img)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := labtest.Private(t, lab.Options{LiveRestore: liveRestore})
 	api, err := docker.Open(t.Context(), docker.Config{Host: e.Host()})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func (l lateStore) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID
 func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 	mem := memory.New(1000)
 	late := lateStore{mem, make(chan struct{})}
-	n := newNode(t, setup{store: mem, faulty: late, engine: newFakeEngine()})
+	n := newNode(t, setup{store: mem, faulty: late, engine: newFakeEngine(t)})
 	failed := make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice"); failed <- err }()
 	<-late.claimed
@@ -47,7 +47,7 @@ func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 }
 
 func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
-	mem, fake := memory.New(1000), newFakeEngine()
+	mem, fake := memory.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	id, err := fake.Create(t.Context(), engine.Spec{Name: "x", Labels: map[string]string{LabelNode: "n1", LabelSession: "alice", LabelEpoch: "2"}})
 	if err == nil {

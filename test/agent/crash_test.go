@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast"
+	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 )
 
@@ -147,7 +148,7 @@ func TestAgentKilledInTheMiddleOfADrain(t *testing.T) {
 }
 
 func TestEngineRestartedUnderAnAgent(t *testing.T) {
-	own := privateEngine(t)
+	own := labtest.Private(t, lab.Options{})
 	h := newHostOn(t, own.Host(), "")
 	h.start()
 	keys := []string{"a", "b", "c"}

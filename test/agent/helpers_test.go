@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
 )
 
 // eventually polls until ok or, much later than anything takes, the test fails.
@@ -55,30 +52,4 @@ func alive(pid int) bool {
 	}
 	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
 	return state != "Z" && state != "X"
-}
-
-// privateEngine is an engine for one test, with the test server's image.
-func privateEngine(t *testing.T) *lab.Engine {
-	t.Helper()
-	e, err := lab.StartEngine(t.Context(), lab.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	path := t.TempDir() + "/testserver"
-	if err := labtest.BuildTestServer(t.Context(), path); err != nil {
-		t.Fatal(err)
-	}
-	img, err := lab.Binary(labtest.TestServer, path)
-	if err == nil {
-		err = e.Import(t.Context(), img)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
 }

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 )
 
@@ -203,7 +204,7 @@ func TestDrainByHandAndTakingSessionsAgain(t *testing.T) {
 }
 
 func TestDrainOfTheWholeEngine(t *testing.T) {
-	own := privateEngine(t)
+	own := labtest.Private(t, lab.Options{})
 	h := newHostOn(t, own.Host(), "")
 	theirs, err := h.api().Create(t.Context(), engine.Spec{Name: "theirs", Image: labtest.TestServer, Restart: engine.RestartAlways})
 	if err == nil {

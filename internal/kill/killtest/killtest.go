@@ -1,4 +1,4 @@
-// Package killtest lets tests make a container of any process.
+// Package killtest lets tests make a container of a process, without an engine.
 package killtest
 
 import (
@@ -13,44 +13,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sleeper starts a process that sleeps, in a control group that is named after a
-// container's id. Both are gone at the test's end.
+// group is the control group of a container of this id. On v1 the freezer's
+// hierarchy tells; on v2 there is only one.
+func group(id string) string {
+	const freezer = "/sys/fs/cgroup/freezer"
+	if _, err := os.Stat(freezer); err == nil {
+		return filepath.Join(freezer, id)
+	}
+	return filepath.Join("/sys/fs/cgroup", id)
+}
+
+// Start starts a process that sleeps for ten minutes at the most, in a control
+// group that is named after a container's id. Who started it reaps it, and then
+// calls Remove.
+func Start(id string) (*exec.Cmd, error) {
+	dir := group(id)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	cmd := exec.Command("sleep", "600")
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
+	}
+	procs := filepath.Join(dir, "cgroup.procs")
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait(), os.Remove(dir))
+	}
+	return cmd, nil
+}
+
+// Remove removes the container's control group. One that is gone is no error.
+func Remove(id string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		err := os.Remove(group(id))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		// A process that was just reaped may be counted for a moment.
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Sleeper is Start for one test: process and group are gone at its end.
 func Sleeper(t testing.TB, id string) *exec.Cmd {
 	t.Helper()
-	// On v1 the freezer's hierarchy tells; on v2 there is only one.
-	root := "/sys/fs/cgroup/freezer"
-	if _, err := os.Stat(root); errors.Is(err, os.ErrNotExist) {
-		root = "/sys/fs/cgroup"
-	}
-	dir := filepath.Join(root, id)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { remove(t, dir) })
-	cmd := exec.Command("sleep", "inf")
-	if err := cmd.Start(); err != nil {
+	cmd, err := Start(id)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
-	})
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-		t.Fatal(err)
-	}
-	return cmd
-}
-
-// remove waits until the group's processes are gone.
-func remove(t testing.TB, dir string) {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		err := os.Remove(dir)
-		if err == nil || errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // killed
+		if err := Remove(id); err != nil {
 			t.Error(err)
-			return
 		}
-	}
+	})
+	return cmd
 }

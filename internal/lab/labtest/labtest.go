@@ -47,7 +47,7 @@ var shared struct {
 func Main(m *testing.M, options ...goleak.Option) int {
 	flag.Parse()
 	if !lab.Inside() {
-		if testing.Short() && os.Geteuid() != 0 {
+		if testing.Short() {
 			return m.Run()
 		}
 		code, err := lab.Reenter()
@@ -92,15 +92,35 @@ func Engine(t testing.TB) *lab.Engine {
 	return shared.engine
 }
 
-// needLab skips without root, where that was asked for, and fails where
-// TestMain forgot Main.
+// Private starts an engine for one test, with the image TestServer, and stops it
+// at the test's end.
+func Private(t testing.TB, o lab.Options) *lab.Engine {
+	t.Helper()
+	needLab(t)
+	e, err := lab.StartEngine(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := importServer(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// needLab skips where -short asked for it, and fails where TestMain forgot
+// Main.
 func needLab(t testing.TB) {
 	t.Helper()
 	if lab.Inside() {
 		return
 	}
-	if testing.Short() && os.Geteuid() != 0 {
-		t.Skip("-short without root: a private engine needs root")
+	if testing.Short() {
+		t.Skip("-short: a private engine takes its time, and root")
 	}
 	t.Fatal("TestMain does not call labtest.Main")
 }
@@ -126,6 +146,10 @@ func importImages(ctx context.Context, engine *lab.Engine) error {
 	if err := engine.Import(ctx, busybox); err != nil {
 		return err
 	}
+	return importServer(ctx, engine)
+}
+
+func importServer(ctx context.Context, engine *lab.Engine) error {
 	dir, err := os.MkdirTemp("", "testserver-")
 	if err != nil {
 		return err
