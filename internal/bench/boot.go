@@ -76,6 +76,7 @@ type bootBench struct {
 	lab     *lab.Engine
 	engine  engine.Engine
 	agent   *exec.Cmd
+	ended   chan error   // what the agent ended with
 	output  bytes.Buffer // of the agent
 	gateway string
 	client  *http.Client
@@ -135,15 +136,26 @@ templates:
 		x.agent = nil
 		return err
 	}
-	for end := time.Now().Add(bootLimit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	x.ended = make(chan error, 1)
+	go func() { x.ended <- x.agent.Wait() }()
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
+	defer cancel()
+	for {
 		if res, err := x.client.Get("http://" + api + "/readyz"); err == nil {
 			res.Body.Close()
 			if res.StatusCode == http.StatusOK {
 				return nil
 			}
 		}
+		select {
+		case err := <-x.ended:
+			x.ended <- err // for close
+			return errors.New("the agent ended at once")
+		case <-ctx.Done():
+			return fmt.Errorf("the agent did not come up: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	return errors.New("the agent did not come up")
 }
 
 func freeAddress() (string, error) {
@@ -158,8 +170,8 @@ func freeAddress() (string, error) {
 func (x *bootBench) close() error {
 	var errs []error
 	if x.agent != nil {
-		errs = append(errs, x.agent.Process.Signal(unix.SIGTERM))
-		if err := x.agent.Wait(); err != nil {
+		_ = x.agent.Process.Signal(unix.SIGTERM) // it may have ended
+		if err := <-x.ended; err != nil {
 			errs = append(errs, fmt.Errorf("the agent: %w\n%s", err, &x.output))
 		}
 	}

@@ -84,8 +84,8 @@ func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillRepor
 	r.die(ctx)
 	r.sweep(ctx)
 	r.report.Took = holdfast.Millis(time.Since(r.begun))
+	r.explain() // while what holds the rest up can still be seen
 	r.resume()
-	r.explain()
 	return r.report
 }
 
