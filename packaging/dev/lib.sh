@@ -13,6 +13,10 @@ as_root() {
   if [[ $(id -u) = 0 ]]; then "$@"; else sudo "$@"; fi
 }
 
+root_is_possible() {
+  [[ $(id -u) = 0 ]] || command -v sudo >/dev/null || die "sudo is not installed" "run this as root"
+}
+
 # need COMMAND=PACKAGE… installs the Debian packages of the commands that are
 # missing. The services in them are not started: policy-rc.d forbids it.
 need() {

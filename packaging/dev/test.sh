@@ -12,6 +12,7 @@ if [[ ${1:-} = short ]]; then
   go test -short -timeout 5m -json ./... | go run ./packaging/dev/testsum
   exit
 fi
+root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86

@@ -51,14 +51,18 @@ start_agent() {
 }
 
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
+root_is_possible
 mkdir -p "$state"
 if pid=$(running agent); then
+  answers 7071 /readyz ||
+    die "the agent runs (pid $pid) and takes no sessions" "after holdfast drain: make down, then make up"
   say "the agent runs already (pid $pid); make down first to run a newer build"
   finish
   exit
 fi
 need docker=docker.io
 engine_answers || start_engine
+[[ -e bin/holdfast ]] || say "building; the first time takes some minutes"
 make --no-print-directory build demo-image
 sed "s|@STATE@|$state|" packaging/dev/holdfast.yaml >"$state/holdfast.yaml"
 : >"$state/agent.log"
