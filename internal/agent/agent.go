@@ -251,11 +251,13 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	a.drainMu.Lock()
 	defer a.drainMu.Unlock()
-	return a.drainLocked(ctx, o, progress)
+	r := a.drainLocked(ctx, o, progress)
+	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
+	return r
 }
 
-// drainLast is the drain of an agent that ends: after it the node takes no
-// session any more.
+// drainLast is the drain of an agent that ends, which Options.Drained tells of:
+// after it the node takes no session any more.
 func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	a.drainMu.Lock()
 	defer a.drainMu.Unlock()
@@ -278,7 +280,6 @@ func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(
 	n := &drainNode{id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
 	r := drain.Run(ctx, n, o, progress)
 	a.drains.observe(r)
-	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
 	return r
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,9 @@ func (b backend) Session(ctx context.Context, key holdfast.SessionKey) (api.Sess
 		return wire(i), nil
 	}
 	o, err := b.a.store.Get(ctx, key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		err = holdfast.ErrNotFound // the store's own words add nothing
+	}
 	if err != nil {
 		return api.Session{}, fmt.Errorf("session %s: %w", key, err)
 	}
@@ -133,7 +137,17 @@ func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
 	return out
 }
 
-func (b backend) Nodes(ctx context.Context) ([]holdfast.Node, error) { return b.a.store.Nodes(ctx) }
+// Nodes are as they published themselves last, which is a moment ago; what this
+// node knows of itself is newer.
+func (b backend) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	all, err := b.a.store.Nodes(ctx)
+	for i := range all {
+		if all[i].ID == b.a.node {
+			all[i].Sessions, all[i].Draining = len(b.a.sessions.List()), b.a.sessions.Draining()
+		}
+	}
+	return all, err
+}
 
 func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	o := drain.Options{Budget: b.a.cfg.Drain.Budget, Quiet: b.a.cfg.Drain.Quiet, All: q.EngineAll}
