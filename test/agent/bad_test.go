@@ -43,7 +43,7 @@ func TestConfigurationThatIsWrong(t *testing.T) {
 	t.Run("gateway for all", func(t *testing.T) {
 		h.configure("")
 		r := h.cli("agent", "--config", h.configFile(), "--gateway", "0.0.0.0:7070")
-		wantError(t, r, 2, "not a loopback address", "127.0.0.1")
+		wantError(t, r, 2, "not a loopback address", "gateway.tokens_file")
 	})
 	t.Run("missing file", func(t *testing.T) {
 		wantError(t, h.cli("agent", "--config", h.dir+"/nowhere.yaml"), 2, "nowhere.yaml", "--config")

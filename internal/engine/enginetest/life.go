@@ -228,8 +228,13 @@ func (s *suite) remove(t *testing.T) {
 	}
 }
 
-// killSleep ends the sleep that a shell has started, or is about to start.
-const killSleep = "until killall -9 sleep; do usleep 10000; done"
+// endSleep ends the sleep that a container's shell has started, or is about to
+// start. What becomes of the command that does it is no matter: it may die with
+// the container.
+func (s *suite) endSleep(t *testing.T, id string) {
+	t.Helper()
+	_, _ = s.Engine.Exec(s.context(t), id, engine.Exec{Command: []string{"sh", "-c", "until killall -9 sleep; do usleep 10000; done"}})
+}
 
 // restartPolicy checks that a container stays dead once its policy is switched
 // off, and comes back before.
@@ -243,7 +248,7 @@ func (s *suite) restartPolicy(t *testing.T) {
 		if first.Restart != p {
 			t.Errorf("policy %q, wanted %q", first.Restart, p)
 		}
-		s.shell(t, id, killSleep)
+		s.endSleep(t, id)
 		s.waitFor(t, id, func(c engine.Container) bool { return c.Running() && c.Pid != first.Pid })
 
 		if err := s.Engine.SetRestartPolicy(s.context(t), id, engine.RestartNo); err != nil {
@@ -252,7 +257,7 @@ func (s *suite) restartPolicy(t *testing.T) {
 		if now := s.inspect(t, id); now.Restart != engine.RestartNo {
 			t.Errorf("policy %q after it was switched off", now.Restart)
 		}
-		s.shell(t, id, killSleep)
+		s.endSleep(t, id)
 		s.waitExit(t, id)
 	}
 }
