@@ -310,6 +310,7 @@ func (a *Agent) leaseConfig() session.LeaseConfig {
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, t.Renew
+		c.Fence, c.KillBudget = t.Fence, t.KillBudget
 	}
 	return c
 }

@@ -137,10 +137,14 @@ func (b *attempt) claim(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	return retry(ctx, holdfast.ErrStore, func() error {
+		lease := b.m.deps.Lease()
+		if lease == 0 {
+			return fmt.Errorf("this node cannot renew its lease: %w", holdfast.ErrStore)
+		}
 		o, err := b.m.deps.Store.Claim(ctx, holdfast.Owner{
 			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
 			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
-		}, b.m.deps.Lease())
+		}, lease)
 		if errors.Is(err, store.ErrTaken) && b.lost(o) {
 			err = nil
 		}

@@ -45,7 +45,9 @@ type chaos struct {
 
 var keys = []holdfast.SessionKey{"a", "b", "c"}
 
-func newChaos(t *testing.T, seed uint64) *chaos {
+// anywhere is a template for the fake engine, whose containers are all served by
+// one listener of this process.
+func anywhere(t *testing.T) Template {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // every container's server
 	if err != nil {
 		t.Fatal(err)
@@ -68,11 +70,15 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	if web.Port, err = strconv.Atoi(port); err != nil {
 		t.Fatal(err)
 	}
+	return web
+}
+
+func newChaos(t *testing.T, seed uint64) *chaos {
 	mem := memory.New(1000)
 	c := &chaos{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), mem: mem, fake: newFakeEngine(t),
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
-		cfg:  Config{Templates: []Template{web}, IdleStop: 300 * time.Millisecond, Boots: 2},
+		cfg:  Config{Templates: []Template{anywhere(t)}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}
 	t.Cleanup(c.fake.close)
 	c.heal()

@@ -47,6 +47,7 @@ type setup struct {
 	store  *memory.Store // nil: a new one
 	engine engine.Engine // nil: the shared one
 	faulty store.Store   // what the manager sees of the store; nil: the store
+	held   *Lease        // the node's lease; nil: one that lasts
 	cfg    Config
 }
 
@@ -98,9 +99,13 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n := &node{engine: e, store: s.store, opener: opener}
 	n.lease.Store(int64(lease))
+	id := func() store.LeaseID { return store.LeaseID(n.lease.Load()) }
+	if s.held != nil {
+		id = s.held.ID
+	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
-		Lease: func() store.LeaseID { return store.LeaseID(n.lease.Load()) }, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	return n, watcher
 }

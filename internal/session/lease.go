@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/linux/boottime"
 	"holdfast/internal/store"
 )
 
@@ -23,6 +25,13 @@ type LeaseConfig struct {
 	TTL     time.Duration // whole seconds
 	Renew   time.Duration // between renewals, under TTL
 	Publish time.Duration // between writes of the node's record
+
+	// Fence is how long after the sending of the last good renewal what the
+	// lease holds is ended, within KillBudget, so that it is dead before the
+	// lease can expire and others claim it (holdfast.Timing). 0: never, for a
+	// store that nobody else can claim in.
+	Fence      time.Duration
+	KillBudget time.Duration
 }
 
 // Lease is this node's lease on everything it owns. A restarted agent goes on
@@ -32,6 +41,9 @@ type Lease struct {
 	store store.Store
 	log   *slog.Logger
 	id    atomic.Int64
+
+	good   atomic.Int64 // boottime.Instant of the sending of the last good renewal
+	fenced atomic.Bool
 }
 
 // NewLease returns a lease that is not held yet.
@@ -39,8 +51,23 @@ func NewLease(cfg LeaseConfig, s store.Store, log *slog.Logger) *Lease {
 	return &Lease{cfg: cfg, store: s, log: log}
 }
 
-// ID is the lease's id, 0 before Hold. Any goroutine may call it.
-func (l *Lease) ID() store.LeaseID { return store.LeaseID(l.id.Load()) }
+// ID is the lease's id, 0 before Hold and while nothing may be claimed under it
+// because it could not be renewed. Any goroutine may call it.
+func (l *Lease) ID() store.LeaseID {
+	if l.fenced.Load() {
+		return 0
+	}
+	return l.held()
+}
+
+// held is the lease's id, fenced or not.
+func (l *Lease) held() store.LeaseID { return store.LeaseID(l.id.Load()) }
+
+// renewed takes note of a renewal that was sent at a moment, and succeeded.
+func (l *Lease) renewed(sent boottime.Instant) {
+	l.good.Store(int64(sent))
+	l.fenced.Store(false)
+}
 
 // Hold takes the kept lease up again, or gets a new one and keeps its id.
 func (l *Lease) Hold(ctx context.Context) error {
@@ -49,9 +76,11 @@ func (l *Lease) Hold(ctx context.Context) error {
 		return err
 	}
 	if id != 0 {
+		sent := boottime.Now()
 		err := l.store.KeepAlive(ctx, id)
 		if err == nil {
 			l.id.Store(int64(id))
+			l.renewed(sent)
 			return nil
 		}
 		if !errors.Is(err, store.ErrLeaseGone) {
@@ -63,6 +92,7 @@ func (l *Lease) Hold(ctx context.Context) error {
 }
 
 func (l *Lease) grant(ctx context.Context) error {
+	sent := boottime.Now()
 	id, _, err := l.store.Grant(ctx, l.cfg.TTL)
 	if err != nil {
 		return fmt.Errorf("getting a lease: %w", err)
@@ -71,6 +101,7 @@ func (l *Lease) grant(ctx context.Context) error {
 		return err
 	}
 	l.id.Store(int64(id))
+	l.renewed(sent)
 	return nil
 }
 
@@ -111,8 +142,15 @@ func (l *Lease) keep(id store.LeaseID) error {
 // Run renews the lease and publishes the node's record until ctx is done. lost
 // is called when the lease has expired: every record under it is gone, so what
 // runs here must die before anything else is claimed; then a new lease is
-// taken. A store that is away is logged when it goes and when it is back.
+// taken. It is also called when the lease could not be renewed for Fence, from
+// another goroutine; nothing is claimed then until it could be. A store that is
+// away is logged when it goes and when it is back.
 func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
+	if l.cfg.Fence > 0 {
+		var guard sync.WaitGroup
+		guard.Go(func() { l.guard(ctx, lost) })
+		defer guard.Wait()
+	}
 	renew := time.NewTicker(l.cfg.Renew)
 	defer renew.Stop()
 	publish := time.NewTicker(l.cfg.Publish)
@@ -144,8 +182,10 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 func (l *Lease) renew(ctx context.Context, lost func(context.Context)) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TTL)
 	defer cancel()
-	err := l.store.KeepAlive(ctx, l.ID())
+	sent := boottime.Now()
+	err := l.store.KeepAlive(ctx, l.held())
 	if err == nil {
+		l.renewed(sent)
 		return nil
 	}
 	if !errors.Is(err, store.ErrLeaseGone) {
@@ -156,10 +196,32 @@ func (l *Lease) renew(ctx context.Context, lost func(context.Context)) error {
 	return l.grant(ctx)
 }
 
+// guard ends what the lease holds when it has not been renewed for Fence. It
+// does not wait for the store: that is what may be hanging.
+func (l *Lease) guard(ctx context.Context, lost func(context.Context)) {
+	tick := time.NewTicker(min(l.cfg.Renew, l.cfg.Fence) / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		overdue := boottime.Instant(l.good.Load()).Add(l.cfg.Fence).Until() <= 0
+		if !overdue || l.fenced.Swap(true) {
+			continue
+		}
+		l.log.Error("the node's lease could not be renewed; ending what it holds before others may claim it", "fence", l.cfg.Fence)
+		killing, cancel := context.WithTimeout(ctx, l.cfg.KillBudget)
+		lost(killing)
+		cancel()
+	}
+}
+
 func (l *Lease) publish(ctx context.Context, n holdfast.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Publish)
 	defer cancel()
-	if err := l.store.PutNode(ctx, n, l.ID()); err != nil {
+	if err := l.store.PutNode(ctx, n, l.held()); err != nil {
 		return fmt.Errorf("publishing the node's record: %w", err)
 	}
 	return nil
@@ -170,7 +232,7 @@ func (l *Lease) publish(ctx context.Context, n holdfast.Node) error {
 func (l *Lease) Drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := l.store.Revoke(ctx, l.ID()); err != nil {
+	if err := l.store.Revoke(ctx, l.held()); err != nil {
 		return fmt.Errorf("ending the node's lease: %w", err)
 	}
 	if err := os.Remove(l.cfg.File); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -30,7 +30,7 @@ type Deps struct {
 	Opener  *kill.Opener
 	Killer  *kill.Killer
 	Watcher *kill.Watcher
-	Lease   func() store.LeaseID // the node's present lease
+	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
 	Metrics *Metrics
 	Log     *slog.Logger
 }
