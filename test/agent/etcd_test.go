@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// startEtcd runs an etcd of one member that listens, as a cluster of the user's
+// own does. The same dir and address bring it back after a Close.
+func startEtcd(t *testing.T, dir, client, peer string) *embed.Etcd {
+	t.Helper()
+	address := func(hostPort string) []url.URL { return []url.URL{{Scheme: "http", Host: hostPort}} }
+	c := embed.NewConfig()
+	c.Dir = dir
+	c.ListenClientUrls, c.AdvertiseClientUrls = address(client), address(client)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = address(peer), address(peer)
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+	case <-time.After(time.Minute):
+		t.Fatal("etcd was not ready within a minute")
+	}
+	return e
+}
+
+// TestOwnEtcdThatGoesAway: a node of a shared store ends what it owns when it
+// cannot renew its lease, and goes on when it can again.
+func TestOwnEtcdThatGoesAway(t *testing.T) {
+	dir, client, peer := t.TempDir(), freePort(t), freePort(t)
+	etcd := startEtcd(t, dir, client, peer)
+	t.Cleanup(func() { etcd.Close() })
+	h := newHost(t, "store: {endpoints: ['"+client+"'], renew: 200ms, fence: 2s, kill_budget: 2s, ttl: 10s}")
+	h.start()
+	h.open("alice")
+	first := h.sessions()[0]
+
+	// An agent that is killed and comes back before its lease has expired
+	// goes on under it.
+	h.must("agent", "stop", "--keep")
+	h.wait()
+	h.start()
+	h.open("alice")
+	if again := h.sessions()[0]; again.Epoch != first.Epoch || again.ContainerID != first.ContainerID {
+		t.Errorf("%v became %v", first, again)
+	}
+
+	inits := h.inits()
+	etcd.Close()
+	eventually(t, "the container is dead", func() bool { return !alive(inits["alice"]) })
+	etcd = startEtcd(t, dir, client, peer)
+	h.open("alice") // parked until the store is back
+	if again := h.sessions()[0]; again.Epoch <= first.Epoch {
+		t.Errorf("epoch %d after %d", again.Epoch, first.Epoch)
+	}
+}
+
+func TestEtcdThatDoesNotAnswer(t *testing.T) {
+	h := newHost(t, "store: {endpoints: ['"+freePort(t)+"']}")
+	r := h.run()
+	if r.code != 4 || !strings.Contains(r.err, "error: ") || !strings.Contains(r.err, "hint: ") {
+		t.Errorf("%+v", r)
+	}
+}
