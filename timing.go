@@ -22,7 +22,7 @@ func DefaultTiming() Timing {
 }
 
 // Validate checks the invariants: 0 < Renew < Fence, 0 < KillBudget,
-// Fence + KillBudget < TTL, and TTL in whole seconds.
+// Fence + Renew/4 + KillBudget < TTL, and TTL in whole seconds.
 func (t Timing) Validate() error {
 	switch {
 	case t.Renew <= 0:
@@ -31,8 +31,8 @@ func (t Timing) Validate() error {
 		return fmt.Errorf("timing: renew (%v) has to be shorter than fence (%v)", t.Renew, t.Fence)
 	case t.KillBudget <= 0:
 		return fmt.Errorf("timing: kill_budget is %v, it has to be over 0", t.KillBudget)
-	case t.Fence+t.KillBudget >= t.TTL:
-		return fmt.Errorf("timing: fence + kill_budget (%v) has to be shorter than ttl (%v)", t.Fence+t.KillBudget, t.TTL)
+	case t.Fence+t.Renew/4+t.KillBudget >= t.TTL: // the fence is looked at every quarter of a renewal
+		return fmt.Errorf("timing: fence + renew/4 + kill_budget (%v) has to be shorter than ttl (%v)", t.Fence+t.Renew/4+t.KillBudget, t.TTL)
 	case t.TTL%time.Second != 0:
 		return fmt.Errorf("timing: ttl (%v) has to be whole seconds", t.TTL)
 	}

@@ -129,7 +129,8 @@ func TestBrowserComesBack(t *testing.T) {
 	}
 	g.target.Store(next)
 	p.WaitText(t, screen, "connection lost; reconnecting")
-	p.WaitText(t, screen, "first") // the note overwrites nothing
+	p.WaitText(t, screen, "the session is moving; reconnecting")
+	p.WaitText(t, screen, "first") // the notes overwrite nothing
 	p.WaitText(t, screen, "$")
 	connected(t, p)
 	p.Type(t, "echo ba''ck\r")

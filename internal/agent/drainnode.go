@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -36,15 +38,24 @@ func (n *drainNode) StopClaiming() int {
 func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
 	own := map[string]bool{}
 	if n.sessions != nil {
-		n.batch = n.sessions.Condemn()
-		for _, t := range n.batch.Targets() {
-			own[t.ID] = true
+		for _, i := range n.sessions.List() {
+			own[i.Owner.ContainerID] = true
 		}
 	}
 	if all {
-		n.foreign, left = n.openForeign(ctx, own)
+		// Before the sessions are closed, because the engine may take its
+		// time, and with half of the budget at most: they still have to
+		// die then.
+		until, _ := ctx.Deadline()
+		asking, cancel := context.WithTimeout(ctx, time.Until(until)/2)
+		n.foreign, left = n.openForeign(asking, own)
+		cancel()
 	}
-	return len(own), len(own) + len(n.foreign), left
+	if n.sessions != nil {
+		n.batch = n.sessions.Condemn()
+		sessions = len(n.batch.Targets())
+	}
+	return sessions, sessions + len(n.foreign), left
 }
 
 // openForeign opens every running container of the engine but the given, and
@@ -79,6 +90,13 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 	if err != nil {
 		return nil, err
 	}
+	if c.Running() {
+		// What must not be killed (this agent's own container, say) keeps
+		// its policy too.
+		if err := n.mayKill(c); err != nil {
+			return nil, err
+		}
+	}
 	// Also of one that does not run: it may be between two restarts.
 	if c.Restart != engine.RestartNo && c.Restart != "" {
 		if err := n.engine.SetRestartPolicy(ctx, id, engine.RestartNo); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
@@ -87,6 +105,13 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 		if c, err = n.engine.Inspect(ctx, id); err != nil {
 			return nil, err
 		}
+		if c.Restart != engine.RestartNo && c.Restart != "" {
+			return nil, fmt.Errorf("the engine keeps its restart policy %q", c.Restart)
+		}
+	}
+	if c.State == "restarting" {
+		// The engine waits to start it again, whatever the policy is by now.
+		return nil, n.engine.Kill(ctx, id)
 	}
 	if !c.Running() {
 		return nil, nil
@@ -96,6 +121,18 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 		return nil, nil
 	}
 	return t, err
+}
+
+// mayKill is why a running container must not be killed, nil where it may.
+func (n *drainNode) mayKill(c engine.Container) error {
+	t, err := n.opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return nil
+	}
+	if err == nil {
+		t.Close()
+	}
+	return err
 }
 
 func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {

@@ -29,8 +29,12 @@ type Config struct {
 	// 0600. With it every request needs a token for its session. "" is off.
 	TokensFile string `yaml:"tokens_file"`
 
-	// Origins lists which other origins' pages may open upgraded
-	// connections ("https://app.example.org"); "*" is any. A page of the
+	// Paths serves /s/<key>/ too where Domain is set. All sessions are one
+	// origin there, so that each page can do all that another's could.
+	Paths bool `yaml:"paths"`
+
+	// Origins lists which other origins' pages may change anything (every
+	// method but GET, HEAD and OPTIONS) and open upgraded connections ("https://app.example.org"); "*" is any. A page of the
 	// same host always may. Browsers do not hold WebSockets to the
 	// same-origin policy, so that without this every page that a user opens
 	// could talk to a session on the user's loopback.

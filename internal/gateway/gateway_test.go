@@ -251,7 +251,7 @@ func TestRoutesByPath(t *testing.T) {
 func TestRoutesByHost(t *testing.T) {
 	f := start(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s prefix=%q", r.RequestURI, r.Header.Get("X-Forwarded-Prefix"))
-	}, func(c *Config) { c.Domain = "sessions.test" })
+	}, func(c *Config) { c.Domain, c.Paths = "sessions.test", true })
 	for host, want := range map[string]string{
 		"alice.sessions.test":      `/s/bob/x prefix=""`,
 		"ALICE.Sessions.test.:443": `/s/bob/x prefix=""`,

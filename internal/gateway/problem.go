@@ -13,7 +13,10 @@ import (
 	"holdfast"
 )
 
-var errOrigin = errors.New("a page of another origin asks for an upgrade")
+var (
+	errOrigin  = errors.New("a page of another origin asks for it")
+	errUnasked = errors.New("the session's server switches protocols unasked")
+)
 
 // problem is a request that the gateway answers itself.
 type problem struct {
@@ -32,7 +35,7 @@ const retryAfter = "2"
 
 // reasons are all values of the metrics' label.
 var reasons = []string{
-	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "boot", "busy", "parked_too_long",
+	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "boot", "busy", "parked_too_long",
 	"draining", "stopping", "store", "engine", "refused", "timeout", "upstream", "client_gone",
 	"token_missing", "token_invalid", "token_expired", "token_scope",
 }
@@ -63,7 +66,7 @@ func explain(t target, err error) problem {
 		p.Hint = "open the link anew that led here, or send the header Authorization: Bearer TOKEN"
 	case errors.Is(err, errNoRoute):
 		set(http.StatusNotFound, "no_route", "Nothing here")
-		p.Hint = "sessions are at /s/<key>/"
+		p.Hint = "sessions are at /s/<key>/, or where a domain is configured at <key>.<domain>"
 	case errors.Is(err, errHost):
 		set(http.StatusMisdirectedRequest, "bad_host", "Another host's name")
 		p.Hint = "list the name in gateway.hosts if clients may use it"
@@ -86,6 +89,8 @@ func explain(t target, err error) problem {
 	case errors.As(err, &boot):
 		set(http.StatusBadGateway, "boot", "The session did not start")
 		p.Log = boot.Log
+	case errors.Is(err, holdfast.ErrStopped):
+		set(http.StatusServiceUnavailable, "stopped", "Stopped")
 	case errors.Is(err, holdfast.ErrNotFound):
 		set(http.StatusNotFound, "not_found", "No such session")
 	case errors.Is(err, holdfast.ErrDraining):

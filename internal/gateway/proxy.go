@@ -25,6 +25,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t, err := parseTarget(g.cfg.Domain, r.Host, r.URL.EscapedPath())
+	if t.prefix != "" && g.cfg.Domain != "" && !g.cfg.Paths {
+		t, err = target{}, errNoRoute
+	}
 	if g.tokens != nil && (err == nil || errors.Is(err, errSlash)) {
 		answered, denied := g.admitToken(w, r, t)
 		if answered {
@@ -76,9 +79,10 @@ func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 	kind := "request"
 	if r.Header.Get("Upgrade") != "" {
 		kind = "upgrade"
-		if !allowedOrigin(g.cfg.Origins, r) {
-			return errOrigin
-		}
+	}
+	// A page elsewhere can read no answer, but what it asks for is done.
+	if (kind == "upgrade" || !safe(r.Method)) && !allowedOrigin(g.cfg.Origins, r) {
+		return errOrigin
 	}
 	g.metrics.connects.WithLabelValues(kind).Inc()
 	if limit := g.cfg.MaxBodyBytes; limit > 0 && r.ContentLength != 0 {
@@ -88,6 +92,11 @@ func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 		r.Body = http.MaxBytesReader(w, r.Body, limit)
 	}
 	return nil
+}
+
+// safe reports whether a method changes nothing (RFC 9110, 9.2.1).
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace
 }
 
 func (g *Gateway) newProxy() *httputil.ReverseProxy {

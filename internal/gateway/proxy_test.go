@@ -52,7 +52,7 @@ func TestResponsesStayBelowThePrefix(t *testing.T) {
 			w.Header().Set("Set-Cookie", c)
 		}
 		w.WriteHeader(302)
-	}, func(c *Config) { c.Domain = "sessions.test" })
+	}, func(c *Config) { c.Domain, c.Paths = "sessions.test", true })
 	byHost := "alice.sessions.test"
 	for _, c := range []struct{ host, to, want string }{
 		{"gw.test", "/login?x", "/s/alice/login?x"},

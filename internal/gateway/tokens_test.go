@@ -239,7 +239,7 @@ func TestCookieIsConfined(t *testing.T) {
 // The redirect leads to the host that was asked, whatever the path is.
 func TestRedirectStaysHere(t *testing.T) {
 	i := newIssuer(t)
-	f := start(t, tell, func(c *Config) { i.config(c); c.Domain = "sessions.test" })
+	f := start(t, tell, func(c *Config) { i.config(c); c.Domain, c.Paths = "sessions.test", true })
 	text := i.sign(time.Hour, "alice")
 	base := &url.URL{Scheme: "http", Host: "alice.sessions.test", Path: "/s/alice/"}
 	for _, path := range []string{

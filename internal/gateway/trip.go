@@ -158,6 +158,11 @@ func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) 
 			out.Body = unclosed{req.Body} // a failed dial closes it, and it is needed again
 		}
 		resp, err = g.pool.RoundTrip(out)
+		if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+			// The connection is the caller's now, and nobody would close it.
+			resp.Body.Close()
+			resp, err = nil, errUnasked
+		}
 		return err
 	})
 	t.unwatch()

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,7 +30,7 @@ var (
 	// ErrGone means that the container's init was dead before it was held.
 	ErrGone = pidfd.ErrGone
 	// ErrProtected means that the pid is that of this process, of one above
-	// it, or of the host's init.
+	// it, of the host's init, or of the container that this process is in.
 	ErrProtected = errors.New("this process must not be killed")
 	// ErrStranger means that no control group of the process carries the
 	// container's id: the pid is another process's by now, or the engine's on
@@ -79,6 +80,7 @@ func Open(id, name string, pid int) (*Target, error) {
 type Opener struct {
 	mounts    cgroup.Mounts
 	protected map[int]bool
+	own       []cgroup.Group // of this process
 }
 
 // NewOpener looks at this process and its mounts.
@@ -91,7 +93,11 @@ func NewOpener() (*Opener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the processes above this one: %w", err)
 	}
-	o := &Opener{mounts: mounts, protected: map[int]bool{1: true, os.Getpid(): true}}
+	own, err := mounts.Of(proc.Host, os.Getpid())
+	if err != nil {
+		return nil, fmt.Errorf("find the control groups of this process: %w", err)
+	}
+	o := &Opener{mounts: mounts, own: own, protected: map[int]bool{1: true, os.Getpid(): true}}
 	for _, pid := range up {
 		o.protected[pid] = true
 	}
@@ -132,7 +138,17 @@ func (o *Opener) open(id, name string, pid int) (*Target, error) {
 		t.Close()
 		return nil, fmt.Errorf("process %d: %w", pid, ErrStranger)
 	}
+	if o.inside(t) {
+		t.Close()
+		return nil, fmt.Errorf("process %d is the init of the container that this one runs in: %w", pid, ErrProtected)
+	}
 	return t, nil
+}
+
+// inside reports whether this process is in the container. Its ancestors do not
+// tell: what was started there by way of the engine is the shim's child.
+func (o *Opener) inside(t *Target) bool {
+	return slices.ContainsFunc(t.groups, func(g cgroup.Group) bool { return slices.ContainsFunc(o.own, g.Contains) })
 }
 
 // look finds out what is around init.

@@ -61,9 +61,8 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 	if len(rest) == 0 {
 		return a, nil
 	}
-	released, err := m.deps.Store.Release(ctx, rest...)
-	a.Released = len(released)
-	if err != nil {
+	a.Released = len(rest)
+	if err := m.giveUp(ctx, rest); err != nil {
 		return a, fmt.Errorf("giving up sessions without a container: %w", err)
 	}
 	return a, nil

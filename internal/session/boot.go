@@ -118,9 +118,22 @@ func (b *attempt) run(ctx context.Context) error {
 		err = b.phase("ready", func() error { return b.ready(ctx) })
 	}
 	if err != nil {
+		b.kill(ctx)
 		return b.withLog(ctx, err)
 	}
 	return nil
+}
+
+// kill makes the container of a boot that failed dead, if it was got hold of,
+// without waiting for the engine: a node that is cut off has little time.
+// Removing it follows, and is what is relied on.
+func (b *attempt) kill(ctx context.Context) {
+	if b.target == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	b.m.deps.Metrics.killed(b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target}))
 }
 
 // slot waits for one of the boots that may run at once.
@@ -313,10 +326,10 @@ func exited(c engine.Container) error {
 // withLog adds the container's last lines to a boot's error.
 func (b *attempt) withLog(ctx context.Context, err error) error {
 	var boot *holdfast.BootError
-	if b.container == "" || !errors.As(err, &boot) {
+	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // one that was told to give up has nothing to explain
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	boot.Log = b.m.lastLines(ctx, b.container)
 	return err
@@ -342,8 +355,8 @@ func (b *attempt) undo(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
-	if b.owner.Epoch != 0 {
-		b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer)
+	if b.owner.Epoch != 0 && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
+		return // it may run: the record stays, for the next agent
 	}
 	b.m.mu.Lock()
 	b.e.dead = true

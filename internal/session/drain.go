@@ -135,6 +135,8 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	m.cancelBootsLocked(errLeaseLost)
 	b := m.condemnLocked()
 	m.mu.Unlock()
-	m.end(ctx, b.entries)
+	if len(b.entries) > 0 {
+		m.endBy(ctx, b.entries)
+	}
 	b.Settle(ctx)
 }

@@ -32,9 +32,9 @@ func retry(ctx context.Context, passing error, f func() error) error {
 }
 
 // persist calls f until it succeeds or ctx, the Manager's life, ends; where it
-// has ended, once and for a second at most. What is left undone then, the next
-// agent finds by label and record.
-func (m *Manager) persist(ctx context.Context, what string, key holdfast.SessionKey, f func(context.Context) error) {
+// has ended, once and for a second at most. It reports whether f succeeded. What
+// is left undone, the next agent finds by label and record.
+func (m *Manager) persist(ctx context.Context, what string, key holdfast.SessionKey, f func(context.Context) error) bool {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -44,14 +44,14 @@ func (m *Manager) persist(ctx context.Context, what string, key holdfast.Session
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := f(ctx)
 		if err == nil {
-			return
+			return true
 		}
 		m.log.Log(ctx, level, what+" (will be tried again)", "session", key, "err", err)
 		level = slog.LevelDebug // said once
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

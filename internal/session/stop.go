@@ -15,7 +15,7 @@ import (
 const killTimeout = 10 * time.Second
 
 // errStopped ends the boot of a session that is stopped before it is ready.
-var errStopped = errors.New("it was stopped before it was ready")
+var errStopped = fmt.Errorf("it was stopped before it was ready: %w", holdfast.ErrStopped)
 
 // Stop kills the session's container, sees it dead and gives the session up.
 // The report names what could not be seen dead; then the session stays owned.
@@ -80,6 +80,11 @@ func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
+	return m.endBy(ctx, going)
+}
+
+// endBy is end with the caller's deadline.
+func (m *Manager) endBy(ctx context.Context, going []*entry) holdfast.KillReport {
 	report := m.deps.Killer.Kill(ctx, targets(going))
 	m.releaseLater(m.seenDead(going, report))
 	return report

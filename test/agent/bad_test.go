@@ -32,7 +32,7 @@ func TestConfigurationThatIsWrong(t *testing.T) {
 		{"wrong type", "sessions: {boots: many}", "line ", "docs/configuration.md"},
 		{"no template", "templates: []", "templates", "docs/configuration.md"},
 		{"port", "templates: [{name: a, image: b, port: 70000}]", "port: 70000", "docs/configuration.md"},
-		{"timing", "store: {ttl: 5s}", "fence + kill_budget", "docs/configuration.md"},
+		{"timing", "store: {ttl: 5s}", "fence + renew/4 + kill_budget", "docs/configuration.md"},
 		{"listener", "drain: {budget: 0s}", "drain.budget", "docs/configuration.md"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

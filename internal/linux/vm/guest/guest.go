@@ -209,4 +209,11 @@ func openLine(path string) (*os.File, error) {
 }
 
 // drain waits until all was sent: tcdrain(3) is TCSBRK with 1, tty_ioctl(4).
-func drain(line *os.File) error { return unix.IoctlSetInt(int(line.Fd()), unix.TCSBRK, 1) }
+func drain(line *os.File) error {
+	for {
+		// The runtime's own signals interrupt it.
+		if err := unix.IoctlSetInt(int(line.Fd()), unix.TCSBRK, 1); err != unix.EINTR {
+			return err
+		}
+	}
+}
