@@ -82,7 +82,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		Version:  buildVersion().Version,
 		Log:      slog.New(logHandler(c.Log, r.Stderr)),
 		Guardian: self(roleGuardian),
-		Up:       func(at agent.Addresses) { printUp(r.Stdout, c.Node, at) },
+		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
 		Step:     r.Step,
 		Drained:  r.Drained,
 	})
@@ -125,8 +125,8 @@ func logHandler(c config.Log, w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, o)
 }
 
-func printUp(w io.Writer, node string, at agent.Addresses) {
-	fmt.Fprintf(w, "node %s is up\n\n  sessions  %s/s/<key>/\n", node, at.Gateway)
+func printUp(w io.Writer, at agent.Addresses) {
+	fmt.Fprintf(w, "node %s is up\n\n  sessions  %s/s/<key>/\n", at.Node, at.Gateway)
 	if at.API != "" {
 		fmt.Fprintf(w, "  metrics   %s/metrics\n", at.API)
 	}

@@ -42,6 +42,7 @@ type Options struct {
 
 // Addresses are where an agent serves.
 type Addresses struct {
+	Node    holdfast.NodeID
 	Gateway string // URL
 	API     string // URL, "" for none
 	Socket  string // path
@@ -130,7 +131,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	a.notify("READY=1")
 	if a.opt.Up != nil {
-		a.opt.Up(l.addresses(a.cfg))
+		a.opt.Up(l.addresses(a.cfg, a.node))
 	}
 	return a.wait(ctx, p, failed)
 }

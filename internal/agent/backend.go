@@ -8,11 +8,9 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"holdfast"
 	"holdfast/internal/api"
-	"holdfast/internal/drain"
 	"holdfast/internal/engine"
 	"holdfast/internal/session"
 )
@@ -150,14 +148,7 @@ func (b backend) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 }
 
 func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
-	o := drain.Options{Budget: b.a.cfg.Drain.Budget, Quiet: b.a.cfg.Drain.Quiet, All: q.EngineAll}
-	if q.Budget > 0 {
-		o.Budget = min(time.Duration(q.Budget), api.MaxDrainBudget)
-	}
-	if q.Quiet != nil {
-		o.Quiet = *q.Quiet
-	}
-	return b.a.drain(ctx, o, progress), nil
+	return b.a.drain(ctx, drainOptions(b.a.cfg.Drain, q), progress), nil
 }
 
 func (b backend) Uncordon(context.Context) error {

@@ -90,15 +90,13 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 	if err != nil {
 		return nil, err
 	}
-	if c.Running() {
+	// Also of one that does not run: it may be between two restarts.
+	if c.Restart != engine.RestartNo && c.Restart != "" {
 		// What must not be killed (this agent's own container, say) keeps
 		// its policy too.
 		if err := n.mayKill(c); err != nil {
 			return nil, err
 		}
-	}
-	// Also of one that does not run: it may be between two restarts.
-	if c.Restart != engine.RestartNo && c.Restart != "" {
 		if err := n.engine.SetRestartPolicy(ctx, id, engine.RestartNo); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 			return nil, err
 		}
@@ -123,8 +121,12 @@ func (n *drainNode) openOne(ctx context.Context, id string) (*kill.Target, error
 	return t, err
 }
 
-// mayKill is why a running container must not be killed, nil where it may.
+// mayKill is why a container must not be killed, nil where it may or does not
+// run.
 func (n *drainNode) mayKill(c engine.Container) error {
+	if !c.Running() {
+		return nil
+	}
 	t, err := n.opener.Open(c.ID, c.Name, c.Pid)
 	if errors.Is(err, kill.ErrGone) {
 		return nil

@@ -30,17 +30,24 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	if err := a.startGuardian(p); err != nil {
 		return holdfast.DrainReport{}, err
 	}
-	o := drain.Options{Budget: c.Drain.Budget, Quiet: c.Drain.Quiet, All: true}
+	node, err := os.Hostname()
+	if err != nil {
+		return holdfast.DrainReport{}, err
+	}
+	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
+	q.EngineAll = true
+	return drain.Run(ctx, n, drainOptions(c.Drain, q), step), nil
+}
+
+// drainOptions are the configured ones, as far as a request does not say
+// otherwise.
+func drainOptions(c config.Drain, q api.DrainRequest) drain.Options {
+	o := drain.Options{Budget: c.Budget, Quiet: c.Quiet, All: q.EngineAll}
 	if q.Budget > 0 {
 		o.Budget = min(time.Duration(q.Budget), api.MaxDrainBudget)
 	}
 	if q.Quiet != nil {
 		o.Quiet = *q.Quiet
 	}
-	node, err := os.Hostname()
-	if err != nil {
-		return holdfast.DrainReport{}, err
-	}
-	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
-	return drain.Run(ctx, n, o, step), nil
+	return o
 }

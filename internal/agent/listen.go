@@ -114,8 +114,8 @@ func listenSocket(path string) (net.Listener, error) {
 }
 
 // addresses says where the listeners serve.
-func (l *listeners) addresses(c config.Config) Addresses {
-	a := Addresses{Gateway: scheme(c.Gateway.CertFile) + l.gateway.Addr().String(), Socket: c.API.Socket}
+func (l *listeners) addresses(c config.Config, node holdfast.NodeID) Addresses {
+	a := Addresses{Node: node, Gateway: scheme(c.Gateway.CertFile) + l.gateway.Addr().String(), Socket: c.API.Socket}
 	if l.api != nil {
 		a.API = scheme(c.API.CertFile) + l.api.Addr().String()
 	}

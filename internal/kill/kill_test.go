@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -90,13 +89,13 @@ func (h *host) exec(t *kill.Target, command ...string) {
 	ended := make(chan error, 1)
 	// An engine may never tell the end of a command in a shared pid namespace.
 	ctx, cancel := context.WithCancel(context.Background())
-	before := len(processes(h.t, t.ID))
+	before := len(killtest.Processes(h.t, t.ID))
 	go func() {
 		_, err := h.Exec(ctx, t.ID, engine.Exec{Command: command, Stdout: io.Discard, Stderr: io.Discard})
 		ended <- err
 	}()
 	h.t.Cleanup(func() { cancel(); <-ended })
-	h.eventually("the command runs", func() bool { return len(processes(h.t, t.ID)) > before })
+	h.eventually("the command runs", func() bool { return len(killtest.Processes(h.t, t.ID)) > before })
 }
 
 func (h *host) eventually(what string, ok func() bool) {
@@ -106,27 +105,6 @@ func (h *host) eventually(what string, ok func() bool) {
 			h.t.Fatalf("never: %s", what)
 		}
 	}
-}
-
-// processes finds the living processes of a container in /proc, by their control
-// groups, independent of what is tested.
-func processes(t *testing.T, id string) []string {
-	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var alive []string
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), id) {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Dir(f) + "/stat")
-		if err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
-			alive = append(alive, string(b))
-		}
-	}
-	return alive
 }
 
 // mustDie checks a report in which all targets have to be dead, and that they
@@ -140,7 +118,7 @@ func mustDie(t *testing.T, r holdfast.KillReport, targets ...*kill.Target) {
 		if !slices.Contains(r.Dead, x.ID) {
 			t.Errorf("%s is not reported dead: %+v", x, r)
 		}
-		if ps := processes(t, x.ID); len(ps) > 0 {
+		if ps := killtest.Processes(t, x.ID); len(ps) > 0 {
 			t.Errorf("%s has processes left: %q", x, ps)
 		}
 		if x.Alive() {

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/proc"
 )
 
 // mount is one line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
@@ -48,27 +49,11 @@ func parseMount(line string) (mount, error) {
 		return mount{}, fmt.Errorf("read mountinfo: unexpected line %q", line)
 	}
 	return mount{
-		root:   unescape(fields[3]),
-		point:  unescape(fields[4]),
+		root:   proc.Unescape(fields[3]),
+		point:  proc.Unescape(fields[4]),
 		fsType: tail[0],
-		source: unescape(tail[1]),
+		source: proc.Unescape(tail[1]),
 	}, nil
-}
-
-// unescape undoes the octal escapes of a path in mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // detachBelow detaches every mount below dir, the last made first.

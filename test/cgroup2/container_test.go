@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/kill"
+	"holdfast/internal/kill/killtest"
 	"holdfast/internal/linux/vm/guest"
 )
 
@@ -176,27 +176,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// processes finds the living processes of a container in /proc, by their control
-// group, independent of what is tested.
-func processes(t *testing.T, id string) []string {
-	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var alive []string
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), id) {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Dir(f) + "/stat")
-		if err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
-			alive = append(alive, string(b))
-		}
-	}
-	return alive
-}
-
 // grown waits until all that busy starts is there, and the storm has begun.
 func grown(t *testing.T, cs ...container) {
 	t.Helper()
@@ -232,7 +211,7 @@ func mustDie(t *testing.T, r holdfast.KillReport, cs ...container) {
 		if !slices.Contains(r.Dead, c.ID) {
 			t.Errorf("%s is not reported dead: %+v", c, r)
 		}
-		if ps := processes(t, c.ID); len(ps) > 0 {
+		if ps := killtest.Processes(t, c.ID); len(ps) > 0 {
 			t.Errorf("%s has processes left: %q", c, ps)
 		}
 		if c.Alive() {

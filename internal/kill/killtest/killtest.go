@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,4 +72,25 @@ func Sleeper(t testing.TB, id string) *exec.Cmd {
 		}
 	})
 	return cmd
+}
+
+// Processes finds the living processes of a container in /proc, by their control
+// groups, independent of what is tested.
+func Processes(t testing.TB, id string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alive []string
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), id) {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Dir(f) + "/stat")
+		if err == nil && !strings.Contains(string(b), ") Z ") && !strings.Contains(string(b), ") X ") {
+			alive = append(alive, string(b))
+		}
+	}
+	return alive
 }

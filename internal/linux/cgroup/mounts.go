@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"holdfast/internal/linux/kfile"
@@ -53,7 +52,7 @@ func ParseMountinfo(b []byte) (Mounts, error) {
 		if g[0] != "cgroup" && g[0] != "cgroup2" {
 			continue
 		}
-		m := Mount{Root: unescape(f[3]), Point: unescape(f[4]), V2: g[0] == "cgroup2"}
+		m := Mount{Root: proc.Unescape(f[3]), Point: proc.Unescape(f[4]), V2: g[0] == "cgroup2"}
 		if !m.V2 && len(g) > 2 {
 			m.Controllers = v1Controllers(g[2])
 		}
@@ -92,25 +91,6 @@ func v1Controllers(options string) []string {
 	}
 	slices.Sort(cs)
 	return cs
-}
-
-// unescape undoes the octal escapes of mountinfo: \040 is a space.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // Member is one line of /proc/pid/cgroup: where a process is in a hierarchy.
