@@ -16,6 +16,15 @@ var (
 	ErrStore    = errors.New("store unavailable")  // the ownership store does not answer
 )
 
+// ElsewhereError says that another node owns the session: ask there.
+type ElsewhereError struct {
+	Owner Owner // as the store had it
+}
+
+func (e *ElsewhereError) Error() string {
+	return fmt.Sprintf("session %s is node %s's", e.Owner.Key, e.Owner.Node)
+}
+
 // BootError says why a session's container did not become ready.
 type BootError struct {
 	Key   SessionKey

@@ -63,6 +63,24 @@ type Owner struct {
 	Address     string     `json:"address,omitempty"`      // host:port that the session's server listens on, from Ready on
 	ClaimedAt   time.Time  `json:"claimed_at"`
 	ReadyAt     time.Time  `json:"ready_at,omitzero"`
+	Boot        Phases     `json:"boot,omitzero"` // from Ready on
+}
+
+// Phases is what a session's boot took, phase by phase. A phase that there was
+// none of is 0.
+type Phases struct {
+	Queue  Millis `json:"queue_ms"` // for one of the node's slots
+	Claim  Millis `json:"claim_ms"`
+	Pull   Millis `json:"pull_ms"` // of the image, where the node had none
+	Init   Millis `json:"init_ms"` // the template's init steps, all of them
+	Create Millis `json:"create_ms"`
+	Start  Millis `json:"start_ms"`
+	Ready  Millis `json:"ready_ms"` // from started until it answered
+}
+
+// Total is the sum of all phases, which follow each other.
+func (p Phases) Total() Millis {
+	return p.Queue + p.Claim + p.Pull + p.Init + p.Create + p.Start + p.Ready
 }
 
 func (o Owner) String() string {
@@ -74,11 +92,18 @@ type Node struct {
 	ID       NodeID    `json:"id"`
 	Address  string    `json:"address,omitempty"` // host:port of its gateway
 	Version  string    `json:"version,omitempty"`
-	Draining bool      `json:"draining"` // takes no new session
+	Hop      string    `json:"hop,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
+	Draining bool      `json:"draining"`      // takes no new session
 	Sessions int       `json:"sessions"`
-	CPULoad  float64   `json:"cpu_load"` // busy share of all CPUs over the last interval, 0 to 1
+	Max      int       `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
+	Boots    int       `json:"boots"`         // containers being started or waiting for it
+	Slots    int       `json:"slots"`         // containers that it starts at once
+	CPULoad  float64   `json:"cpu_load"`      // busy share of all CPUs over the last interval, 0 to 1
+	Pressure float64   `json:"cpu_pressure"`  // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
 	Memory   Memory    `json:"memory"`
-	Since    time.Time `json:"since"` // when the agent came up
+	Trouble  string    `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
+	Lease    int64     `json:"lease,omitempty"`   // that its records hang on
+	Since    time.Time `json:"since"`             // when the agent came up
 	SeenAt   time.Time `json:"seen_at"`
 }
 

@@ -3,9 +3,10 @@ package holdfast
 // Route is where a session is served right now.
 type Route struct {
 	Key         SessionKey
-	Address     string // host:port of the session's server
+	Node        NodeID // that serves it; "" is this one
+	Address     string // host:port of the session's server, or of the other node's hop listener
 	Epoch       Epoch
-	ContainerID string
+	ContainerID string // "" where another node serves it
 	// Left is closed when the session stops being served here: the
 	// container died, or the session leaves. Connections still open then
 	// are on their own.
