@@ -32,6 +32,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.String("etcd-ca-file", "", "PEM file: who signs the etcd's certificate")
 	f.String("etcd-cert-file", "", "PEM file: our certificate for the etcd")
 	f.String("etcd-key-file", "", "PEM file: its key")
+	f.String("fleet", "", "host:port that the other nodes connect to (default none)")
 	f.String("gateway", "", "host:port that clients connect to (default 127.0.0.1:7070)")
 	f.String("api", "", `host:port of API and metrics, or "none" (default 127.0.0.1:7071)`)
 	f.String("log-level", "", "debug, info, warn or error (default info)")
@@ -45,7 +46,7 @@ func overrides(r cli.AgentRun) config.Overrides {
 	return config.Overrides{
 		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), EngineHost: get("docker-host"),
 		EtcdEndpoints: get("etcd-endpoints"), EtcdCA: get("etcd-ca-file"), EtcdCert: get("etcd-cert-file"), EtcdKey: get("etcd-key-file"),
-		GatewayListen: get("gateway"), APIListen: get("api"), Socket: r.Socket, LogLevel: get("log-level"),
+		FleetListen: get("fleet"), GatewayListen: get("gateway"), APIListen: get("api"), Socket: r.Socket, LogLevel: get("log-level"),
 	}
 }
 

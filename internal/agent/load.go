@@ -2,11 +2,15 @@ package agent
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 )
@@ -88,4 +92,22 @@ func (l *load) memory() (holdfast.Memory, error) {
 		return m, fmt.Errorf("reading the memory: %s has no MemTotal", f.Name())
 	}
 	return m, nil
+}
+
+// pressure is the share of the last 10 s in which something that could run
+// waited for a CPU, 0 to 1: "some avg10" of the kernel's pressure stall
+// information (Documentation/accounting/psi.rst). A kernel without it gives 0.
+func (l *load) pressure() (float64, error) {
+	text, err := os.ReadFile(l.root + "/pressure/cpu")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) { // not built in, or switched off
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading the CPUs' pressure: %w", err)
+	}
+	var share float64
+	if _, err := fmt.Sscanf(string(text), "some avg10=%f", &share); err != nil {
+		return 0, fmt.Errorf("reading the CPUs' pressure: %q is not what was expected", text)
+	}
+	return share / 100, nil
 }

@@ -59,3 +59,26 @@ func TestLoadSaysWhatItCannotRead(t *testing.T) {
 		}
 	}
 }
+
+func TestPressure(t *testing.T) {
+	l := load{root: t.TempDir()}
+	if got, err := l.pressure(); err != nil || got != 0 {
+		t.Errorf("a kernel without it: %v, %v; want 0", got, err)
+	}
+	if err := os.Mkdir(l.root+"/pressure", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(l.root+"/pressure/cpu", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("some avg10=3.50 avg60=36.81 avg300=53.99 total=4413857903\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+	if got, err := l.pressure(); err != nil || got != 0.035 {
+		t.Errorf("got %v, %v; want 0.035", got, err)
+	}
+	write("none")
+	if got, err := l.pressure(); err == nil {
+		t.Errorf("nonsense was read as %v", got)
+	}
+}

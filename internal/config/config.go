@@ -31,6 +31,7 @@ type Config struct {
 	Log       Log            `yaml:"log"`
 	Engine    Engine         `yaml:"engine"`
 	Store     Store          `yaml:"store"`
+	Fleet     Fleet          `yaml:"fleet"`
 	Gateway   Gateway        `yaml:"gateway"`
 	API       API            `yaml:"api"`
 	Sessions  Sessions       `yaml:"sessions"`
@@ -71,6 +72,13 @@ type Store struct {
 // Timing is the store's timing as the rest of the program knows it.
 func (s Store) Timing() holdfast.Timing {
 	return holdfast.Timing{Renew: s.Renew, Fence: s.Fence, KillBudget: s.KillBudget, TTL: s.TTL}
+}
+
+// Fleet is where the nodes that share a store meet each other.
+type Fleet struct {
+	Listen       string `yaml:"listen"`       // host:port for the other nodes; "" takes nothing from them
+	Advertise    string `yaml:"advertise"`    // host:port that they connect to; default: Listen
+	Certificates string `yaml:"certificates"` // directory with ca.pem, node.pem and node.key
 }
 
 // Gateway is where clients connect.
@@ -158,6 +166,7 @@ func Default() Config {
 		RunDir:   "/run/holdfast",
 		Log:      Log{Level: "info", Format: "text"},
 		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
+		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000},
@@ -205,6 +214,9 @@ func (c *Config) complete() error {
 			return holdfast.WithHint(fmt.Errorf("finding this host's name: %w", err), "name the node with --node")
 		}
 		c.Node = name
+	}
+	if c.Fleet.Advertise == "" {
+		c.Fleet.Advertise = c.Fleet.Listen
 	}
 	for i := range c.Templates {
 		t := &c.Templates[i]

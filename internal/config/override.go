@@ -13,6 +13,7 @@ type Overrides struct {
 	EtcdCA        string
 	EtcdCert      string
 	EtcdKey       string
+	FleetListen   string
 	GatewayListen string
 	APIListen     string // "none" for no TCP listener
 	Socket        string
@@ -31,6 +32,7 @@ func (o Overrides) apply(c *Config) {
 		{&c.Store.CAFile, o.EtcdCA},
 		{&c.Store.CertFile, o.EtcdCert},
 		{&c.Store.KeyFile, o.EtcdKey},
+		{&c.Fleet.Listen, o.FleetListen},
 		{&c.Gateway.Listen, o.GatewayListen},
 		{&c.API.Listen, o.APIListen},
 		{&c.API.Socket, o.Socket},

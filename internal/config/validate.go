@@ -16,7 +16,7 @@ import (
 // names the key by its path in the file.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateHost, c.Store.validate, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
+		c.validateHost, c.Store.validate, c.validateFleet, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -58,6 +58,33 @@ func (s Store) validate() error {
 	}
 	if slices.Contains(s.Endpoints, "") {
 		return errors.New("store.endpoints: one is empty")
+	}
+	return nil
+}
+
+func (c Config) validateFleet() error {
+	f := c.Fleet
+	if f.Listen == "" {
+		if f.Advertise != "" {
+			return errors.New("fleet.advertise: there is no fleet.listen")
+		}
+		return nil
+	}
+	if len(c.Store.Endpoints) == 0 {
+		return holdfast.WithHint(errors.New("fleet.listen: there is no fleet in an embedded store"), "name the etcd that the nodes share with store.endpoints")
+	}
+	if !path.IsAbs(f.Certificates) {
+		return fmt.Errorf("fleet.certificates: %q is no absolute path", f.Certificates)
+	}
+	if _, err := listenAddress("fleet.listen", f.Listen); err != nil {
+		return err
+	}
+	if _, err := listenAddress("fleet.advertise", f.Advertise); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(f.Advertise) // it was just taken apart
+	if ip, err := netip.ParseAddr(host); host == "" || port == "0" || err == nil && ip.IsUnspecified() {
+		return holdfast.WithHint(fmt.Errorf("fleet.advertise: nobody can connect to %s", f.Advertise), "name the address that other nodes reach this one at")
 	}
 	return nil
 }
