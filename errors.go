@@ -28,7 +28,7 @@ func (e *ElsewhereError) Error() string {
 // BootError says why a session's container did not become ready.
 type BootError struct {
 	Key   SessionKey
-	Phase string // create, start or ready
+	Phase string // queue, claim, pull, init, create, start or ready
 	Err   error
 	// Log is the container's last lines, at most a few kilobytes; empty
 	// where it never ran.

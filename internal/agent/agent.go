@@ -223,9 +223,16 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	return nil
 }
 
+// local is this node's sessions as the gateway wants them.
+type local struct{ *session.Manager }
+
+func (l local) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	return l.Manager.Acquire(ctx, key, "")
+}
+
 // serve opens the doors: the gateway's and the API's.
 func (a *Agent) serve(p *parts, l *listeners) error {
-	g, err := gateway.New(a.cfg.Gateway.Config, a.sessions, gateway.NewMetrics(a.metrics), a.log)
+	g, err := gateway.New(a.cfg.Gateway.Config, local{a.sessions}, gateway.NewMetrics(a.metrics), a.log)
 	if err != nil {
 		return err
 	}

@@ -62,6 +62,7 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 		return a, nil
 	}
 	a.Released = len(rest)
+	m.forgetOwners(rest)
 	if err := m.giveUp(ctx, rest); err != nil {
 		return a, fmt.Errorf("giving up sessions without a container: %w", err)
 	}
@@ -101,6 +102,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 		return false, err
 	}
 	target.Key = o.Key
+	m.hold(target)
 	// The container is what it is, whatever the template says by now.
 	e := newEntry(o.Key, Template{Name: o.Template})
 	m.mu.Lock()
@@ -142,6 +144,7 @@ func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) err
 		}
 	}
 	for _, c := range strays {
+		m.forget(c.ID)
 		m.remove(c.ID)
 	}
 	return nil
@@ -171,7 +174,7 @@ func (m *Manager) openStray(ctx context.Context, id string) (*kill.Target, error
 
 // Info is a session as people see it.
 type Info struct {
-	Owner       holdfast.Owner
+	Owner       holdfast.Owner // with what its boot took, once it is ready
 	Connections int
 	IdleSince   time.Time // zero while somebody is connected
 	Error       string    // why it did not boot, or cannot be ended
@@ -218,16 +221,4 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 		i.Error = "its container cannot be seen dead"
 	}
 	return i
-}
-
-// Start boots the session if it is not ready and returns when it is. template
-// "" is the default; one that names another than a running session has is
-// ignored, as the session is there already.
-func (m *Manager) Start(ctx context.Context, key holdfast.SessionKey, template string) (Info, error) {
-	e, err := m.acquire(ctx, key, template)
-	if err != nil {
-		return Info{}, err
-	}
-	defer m.release(e)
-	return m.Get(key)
 }

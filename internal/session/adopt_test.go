@@ -136,7 +136,7 @@ func TestDrainOfABatch(t *testing.T) {
 	if booting := n.StopClaiming(); booting != 0 {
 		t.Errorf("%d boots in progress", booting)
 	}
-	if _, _, err := n.Acquire(t.Context(), "d"); !errors.Is(err, holdfast.ErrDraining) {
+	if _, _, err := n.Acquire(t.Context(), "d", ""); !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("a new session: %v", err)
 	}
 	b := n.Condemn()
@@ -162,7 +162,7 @@ func TestDrainGivesUpBoots(t *testing.T) {
 	tmpl.Env = map[string]string{"TESTSERVER_DELAY": "1h"}
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	failed := make(chan error, 1)
-	go func() { _, _, err := n.Acquire(context.Background(), "alice"); failed <- err }()
+	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
 	await(t, "the container runs", func() bool {
 		return slices.ContainsFunc(n.containers(t), func(c engine.Container) bool { return c.State == "running" })
 	})

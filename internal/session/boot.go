@@ -17,6 +17,7 @@ import (
 // Bounds of a boot's parts.
 const (
 	claimTimeout   = 30 * time.Second // the store may be away for a moment
+	pullTimeout    = 10 * time.Minute // of an image; a registry that is slower than that fails the boot
 	engineTimeout  = 60 * time.Second // so may the engine; a start can queue behind others
 	exitTimeout    = 2 * time.Second  // for the engine to notice a death
 	cleanupTimeout = 30 * time.Second // one try to remove what a failed boot left
@@ -36,6 +37,10 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
 	if err == nil {
+		return
+	}
+	if elsewhere(err) {
+		m.yield(e, err)
 		return
 	}
 	m.log.Warn("session did not boot", "session", e.key, "err", err)
@@ -58,6 +63,24 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	m.forgetLaterLocked(e)
 }
 
+// elsewhere reports whether a boot ended because another node has the session.
+func elsewhere(err error) bool {
+	var other *holdfast.ElsewhereError
+	return errors.As(err, &other)
+}
+
+// yield ends an entry whose claim another node won. Nothing is left of it, and
+// there is nothing to remember: the next to ask finds out where it is by then.
+func (m *Manager) yield(e *entry, err error) {
+	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.err, e.phase, e.dead = err, leaving, true
+	close(e.settled)
+	close(e.left)
+	m.dropLocked(e)
+}
+
 // forgetLaterLocked drops a failed entry once it has answered for
 // failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
@@ -78,27 +101,39 @@ type attempt struct {
 	e         *entry
 	owner     holdfast.Owner // as the store has it; zero before the claim
 	unsure    bool           // a claim was sent and never answered
+	slotted   bool           // one of Manager.boots is ours
 	container string
 	target    *kill.Target
 	timings   map[string]time.Duration // by phase
+	answered  time.Duration            // of the phase ready: until the server answered
 }
 
-// phases times f under a name; its error is a BootError of that phase.
+// phase times f under a name, adding to what the phase took before; its error is
+// a BootError of that phase, unless it says that the session is elsewhere.
 func (b *attempt) phase(name string, f func() error) error {
 	start := time.Now()
 	err := f()
-	b.timings[name] = time.Since(start)
-	if err != nil {
-		return &holdfast.BootError{Key: b.e.key, Phase: name, Err: err}
+	b.timings[name] += time.Since(start)
+	if err == nil || elsewhere(err) {
+		return err
 	}
-	return nil
+	return &holdfast.BootError{Key: b.e.key, Phase: name, Err: err}
+}
+
+// took is what the boot took until the server answered.
+func (b *attempt) took() holdfast.Phases {
+	of := func(name string) holdfast.Millis { return holdfast.Millis(b.timings[name]) }
+	return holdfast.Phases{
+		Queue: of("queue"), Claim: of("claim"), Pull: of("pull"), Init: of("init"),
+		Create: of("create"), Start: of("start"), Ready: holdfast.Millis(b.answered),
+	}
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	if err := b.phase("queue", func() error { return b.slot(ctx) }); err != nil {
+	if err := b.slot(ctx); err != nil {
 		return err
 	}
-	defer func() { <-b.m.boots }()
+	defer b.leaveSlot()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
@@ -107,7 +142,7 @@ func (b *attempt) run(ctx context.Context) error {
 	spec := b.e.template.spec(b.owner)
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.phase("create", func() error { return b.create(ctx, spec) })
+	err := b.create(ctx, spec)
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
 	}
@@ -138,11 +173,22 @@ func (b *attempt) kill(ctx context.Context) {
 
 // slot waits for one of the boots that may run at once.
 func (b *attempt) slot(ctx context.Context) error {
-	select {
-	case b.m.boots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	return b.phase("queue", func() error {
+		select {
+		case b.m.boots <- struct{}{}:
+			b.slotted = true
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// leaveSlot lets another boot go on. It may be called without a slot.
+func (b *attempt) leaveSlot() {
+	if b.slotted {
+		b.slotted = false
+		<-b.m.boots
 	}
 }
 
@@ -162,6 +208,9 @@ func (b *attempt) claim(ctx context.Context) error {
 			err = nil
 		}
 		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
+		if errors.Is(err, store.ErrTaken) && o.Node != b.m.cfg.Node {
+			return &holdfast.ElsewhereError{Owner: o}
+		}
 		if err != nil {
 			return err
 		}
@@ -201,7 +250,25 @@ func sameWrite(got, want holdfast.Owner) bool {
 	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
 }
 
+// create makes the container, pulling its image where this host has none.
 func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
+	try := func() error { return b.phase("create", func() error { return b.createOnce(ctx, spec) }) }
+	err := try()
+	if !errors.Is(err, engine.ErrNoImage) {
+		return err
+	}
+	// It may take minutes, in which others can start what is here.
+	b.leaveSlot()
+	if err := b.phase("pull", func() error { return b.m.pulls.fetch(ctx, spec.Image) }); err != nil {
+		return err
+	}
+	if err := b.slot(ctx); err != nil {
+		return err
+	}
+	return try()
+}
+
+func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	return retry(ctx, holdfast.ErrEngine, func() error {
@@ -214,9 +281,6 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 				id = c.ID
 			}
 		}
-		if errors.Is(err, engine.ErrNoImage) {
-			return holdfast.WithHint(err, "docker pull "+spec.Image+", or correct the template's image")
-		}
 		if err != nil {
 			return err
 		}
@@ -226,6 +290,9 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 }
 
 func (b *attempt) start(ctx context.Context) error {
+	if err := b.m.expect(b.container); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
@@ -243,6 +310,7 @@ func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
 
 // ready waits until the session's server answers and publishes where.
 func (b *attempt) ready(ctx context.Context) error {
+	started := time.Now()
 	c, err := b.inspect(ctx)
 	if err != nil {
 		return err
@@ -258,6 +326,7 @@ func (b *attempt) ready(ctx context.Context) error {
 		return fmt.Errorf("opening the container's init: %w", err)
 	}
 	b.target.Key = b.e.key
+	b.m.hold(b.target)
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return err
@@ -268,7 +337,8 @@ func (b *attempt) ready(ctx context.Context) error {
 		}
 		return err
 	}
-	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt = c.ID, addr, time.Now().UTC()
+	b.answered = time.Since(started)
+	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt, b.owner.Boot = c.ID, addr, time.Now().UTC(), b.took()
 	if err := b.advance(ctx, holdfast.Ready); err != nil {
 		return err
 	}
@@ -361,6 +431,9 @@ func (b *attempt) undo(life context.Context) {
 	b.m.mu.Lock()
 	b.e.dead = true
 	b.m.mu.Unlock()
+	if b.container != "" {
+		b.m.forget(b.container)
+	}
 	if b.owner.Epoch != 0 || b.unsure {
 		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
 	}

@@ -158,7 +158,7 @@ func (c *chaos) acquire() {
 	c.during.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if _, release, err := n.Acquire(ctx, key); err == nil {
+		if _, release, err := n.Acquire(ctx, key, ""); err == nil {
 			release()
 		}
 	})

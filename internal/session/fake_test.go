@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -30,6 +31,12 @@ type fakeEngine struct {
 	down       bool
 	lose       map[string]bool // do the next call of this name, and answer with an error
 	problems   []string        // what must never be
+
+	missing map[string]bool // images that this host has not
+	pulling chan struct{}   // nil, or a pull waits for it to be closed
+	pulled  []string        // images, in their order
+	noPull  error           // how a pull ends
+	orders  []string        // what was done to containers, "start <id>"
 }
 
 type fakeContainer struct {
@@ -43,7 +50,7 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
 	}
-	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}}
+	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}}
 }
 
 // enter locks the engine for one call. answer is what the call has to end with
@@ -83,6 +90,9 @@ func (f *fakeEngine) Create(ctx context.Context, s engine.Spec) (string, error) 
 	if f.find(s.Name) != nil {
 		return "", engine.ErrConflict
 	}
+	if f.missing[s.Image] {
+		return "", engine.ErrNoImage
+	}
 	f.next++
 	id := fmt.Sprintf("%032x%032d", f.run, f.next)
 	f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
@@ -108,6 +118,7 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 			f.problems = append(f.problems, fmt.Sprintf("%s is started while %s runs", c.Name, other.Name))
 		}
 	}
+	f.orders = append(f.orders, "start "+c.ID)
 	cmd, err := killtest.Start(c.ID)
 	if err != nil {
 		return err
@@ -181,6 +192,51 @@ func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	delete(f.containers, c.ID)
 	f.mu.Unlock()
 	return answer
+}
+
+func (f *fakeEngine) ImageID(ctx context.Context, ref string) (string, error) {
+	answer, err := f.enter(ctx, "image")
+	if err != nil {
+		return "", err
+	}
+	defer f.mu.Unlock()
+	if f.missing[ref] {
+		return "", engine.ErrNoImage
+	}
+	return "sha256:" + ref, answer
+}
+
+func (f *fakeEngine) Pull(ctx context.Context, ref string) iter.Seq2[engine.PullEvent, error] {
+	return func(yield func(engine.PullEvent, error) bool) {
+		answer, err := f.enter(ctx, "pull")
+		if err != nil {
+			yield(engine.PullEvent{}, err)
+			return
+		}
+		f.pulled = append(f.pulled, ref)
+		wait := f.pulling
+		f.mu.Unlock()
+		if !yield(engine.PullEvent{Status: "Pulling"}, nil) {
+			return
+		}
+		if wait != nil {
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				yield(engine.PullEvent{}, ctx.Err())
+				return
+			}
+		}
+		f.mu.Lock()
+		answer = errors.Join(answer, f.noPull)
+		if f.noPull == nil {
+			delete(f.missing, ref)
+		}
+		f.mu.Unlock()
+		if answer != nil {
+			yield(engine.PullEvent{}, answer)
+		}
+	}
 }
 
 func (f *fakeEngine) Logs(context.Context, string, engine.LogOptions, io.Writer) error {

@@ -51,7 +51,7 @@ func TestFence(t *testing.T) {
 	}
 	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
-	if _, _, err := n.Acquire(short, "bob"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := n.Acquire(short, "bob", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a session of a node that is cut off: %v", err)
 	}
 	mem.SetHung(false)

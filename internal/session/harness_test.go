@@ -48,6 +48,7 @@ type setup struct {
 	engine engine.Engine // nil: the shared one
 	faulty store.Store   // what the manager sees of the store; nil: the store
 	held   *Lease        // the node's lease; nil: one that lasts
+	dead   Deadman       // nil: none
 	cfg    Config
 }
 
@@ -105,7 +106,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
-		Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Deadman: s.dead, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	return n, watcher
 }
@@ -182,7 +183,7 @@ func (n *node) serve(t *testing.T, key holdfast.SessionKey) holdfast.Route {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	r, release, err := n.Acquire(ctx, key)
+	r, release, err := n.Acquire(ctx, key, "")
 	if err != nil {
 		t.Fatalf("session %s: %v", key, err)
 	}

@@ -32,7 +32,7 @@ func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 	late := lateStore{mem, make(chan struct{})}
 	n := newNode(t, setup{store: mem, faulty: late, engine: newFakeEngine(t)})
 	failed := make(chan error, 1)
-	go func() { _, _, err := n.Acquire(context.Background(), "alice"); failed <- err }()
+	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
 	<-late.claimed
 	n.StopClaiming()
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {

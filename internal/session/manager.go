@@ -29,10 +29,17 @@ type Deps struct {
 	Engine  engine.Engine
 	Opener  *kill.Opener
 	Killer  *kill.Killer
-	Watcher *kill.Watcher
+	Watcher Watcher
 	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
+	Deadman Deadman              // nil: none
 	Metrics *Metrics
 	Log     *slog.Logger
+}
+
+// Watcher tells when a container's init dies. *kill.Watcher is one.
+type Watcher interface {
+	Add(t *kill.Target, dead func()) error
+	Remove(t *kill.Target)
 }
 
 // Manager is the state machine of every session that this node owns. All
@@ -45,6 +52,7 @@ type Manager struct {
 
 	boots chan struct{} // a slot for each container being started
 	trash chan string   // containers to remove
+	pulls *pulls
 
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it
@@ -98,6 +106,7 @@ func New(cfg Config, deps Deps) *Manager {
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
+		pulls:    newPulls(deps.Engine),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}
 }
@@ -148,79 +157,6 @@ func (m *Manager) spawnLocked(f func(context.Context)) bool {
 	ctx := m.life
 	m.tasks.Go(func() { f(ctx) })
 	return true
-}
-
-// Acquire returns where the session is served, booting it if it is not, and
-// keeps it from being stopped for idleness until release is called, once. It
-// blocks until the session is ready or ctx is done. Errors: ctx's, a
-// *holdfast.BootError, holdfast.ErrDraining, holdfast.ErrBusy.
-func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
-	e, err := m.acquire(ctx, key, "")
-	if err != nil {
-		return holdfast.Route{}, nil, err
-	}
-	var once sync.Once
-	return e.route, func() { once.Do(func() { m.release(e) }) }, nil
-}
-
-func (m *Manager) release(e *entry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e.conns--
-	e.idleSince = time.Now()
-}
-
-// acquire waits until the session is ready and counts a connection to it.
-func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, template string) (*entry, error) {
-	for {
-		e, wait, err := m.look(key, template)
-		if err != nil || wait == nil {
-			return e, err
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for session %s: %w", key, ctx.Err())
-		}
-		if err := m.bootError(e); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// look returns a ready entry with a connection counted, or one to wait for.
-func (m *Manager) look(key holdfast.SessionKey, template string) (*entry, <-chan struct{}, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e := m.sessions[key]
-	if e != nil && e.phase == failed {
-		if time.Since(e.failedAt) < failureMemory {
-			return nil, nil, e.err
-		}
-		m.dropLocked(e)
-		e = nil
-	}
-	switch {
-	case e == nil:
-		e, err := m.beginLocked(key, template)
-		if err != nil {
-			return nil, nil, err
-		}
-		return e, e.settled, nil
-	case e.phase == booting:
-		return e, e.settled, nil
-	case e.phase == leaving:
-		return e, e.gone, nil
-	}
-	e.conns++
-	return e, nil, nil
-}
-
-// bootError is why the entry's boot failed, nil if it did not.
-func (m *Manager) bootError(e *entry) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return e.err
 }
 
 // beginLocked makes an entry and starts its boot.

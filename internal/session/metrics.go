@@ -20,8 +20,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		boots: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_session_boot_seconds",
-			Help:    "Time of a session's boot by phase (queue, claim, create, start, ready, total) and outcome (ok, failed).",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			Help:    "Time of a session's boot by phase (queue, claim, pull, init, create, start, ready, total) and outcome (ok, failed, elsewhere).",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"phase", "outcome"}),
 		kills: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_kills_total",
@@ -39,7 +39,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 func (m *Metrics) booted(phases map[string]time.Duration, total time.Duration, err error) {
 	outcome := "ok"
-	if err != nil {
+	switch {
+	case elsewhere(err):
+		outcome = "elsewhere"
+	case err != nil:
 		outcome = "failed"
 	}
 	for phase, took := range phases {

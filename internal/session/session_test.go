@@ -119,7 +119,7 @@ func bootFails(t *testing.T, change func(*Template)) *holdfast.BootError {
 	tmpl := web()
 	change(&tmpl)
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
-	_, _, err := n.Acquire(t.Context(), "alice")
+	_, _, err := n.Acquire(t.Context(), "alice", "")
 	var boot *holdfast.BootError
 	if !errors.As(err, &boot) {
 		t.Fatalf("got %v, want a BootError", err)
@@ -152,7 +152,7 @@ func TestBootThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 	})
 	t.Run("missing image", func(t *testing.T) {
 		e := bootFails(t, func(x *Template) { x.Image = "nowhere/nothing:1" })
-		if e.Phase != "create" || !errors.Is(e, engine.ErrNoImage) || holdfast.HintOf(e) == "" {
+		if e.Phase != "pull" || !strings.Contains(e.Error(), "nowhere/nothing:1") || holdfast.HintOf(e) == "" {
 			t.Errorf("%v (hint %q)", e, holdfast.HintOf(e))
 		}
 	})
@@ -170,9 +170,9 @@ func TestFailedBootAnswersForAMomentOnly(t *testing.T) {
 	tmpl := web()
 	tmpl.Image = "nowhere/nothing:1"
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
-	_, _, first := n.Acquire(t.Context(), "alice")
+	_, _, first := n.Acquire(t.Context(), "alice", "")
 	await(t, "the failed boot has tidied up", func() bool { i, err := n.Get("alice"); return err == nil && i.Error != "" && len(n.records(t)) == 0 })
-	_, _, again := n.Acquire(t.Context(), "alice")
+	_, _, again := n.Acquire(t.Context(), "alice", "")
 	if first == nil || again == nil || first.Error() != again.Error() {
 		t.Errorf("first %v, at once again %v", first, again)
 	}
@@ -181,7 +181,7 @@ func TestFailedBootAnswersForAMomentOnly(t *testing.T) {
 
 func TestIdleSessionsStopAndBusyOnesDoNot(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{IdleStop: 300 * time.Millisecond}})
-	busy, release, err := n.Acquire(t.Context(), "busy")
+	busy, release, err := n.Acquire(t.Context(), "busy", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestStopDuringABoot(t *testing.T) {
 	tmpl.Env = map[string]string{"TESTSERVER_DELAY": "1h"}
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	failed := make(chan error, 1)
-	go func() { _, _, err := n.Acquire(context.Background(), "alice"); failed <- err }()
+	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); failed <- err }()
 	await(t, "the container runs", func() bool { l := n.containers(t); return len(l) == 1 && l[0].State == "running" })
 	if _, err := n.Stop(t.Context(), "alice"); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestStopDuringABoot(t *testing.T) {
 func TestBounds(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{Max: 1}})
 	n.serve(t, "alice")
-	if _, _, err := n.Acquire(t.Context(), "bob"); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
+	if _, _, err := n.Acquire(t.Context(), "bob", ""); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
 		t.Errorf("one too many: %v", err)
 	}
 	if _, err := n.Start(t.Context(), "alice", "web"); err != nil {
@@ -235,7 +235,7 @@ func TestAcquireEndsWithItsCaller(t *testing.T) {
 	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := n.Acquire(ctx, "alice"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := n.Acquire(ctx, "alice", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	// The boot goes on: the next to come finds it.

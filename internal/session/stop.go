@@ -119,6 +119,7 @@ func targets(entries []*entry) []*kill.Target {
 // stay owned: whoever took them over would make a second container.
 func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
 	m.deps.Metrics.killed(report)
+	m.forget(report.Dead...)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var dead []*entry

@@ -50,6 +50,9 @@ type Readiness struct {
 	Timeout time.Duration
 }
 
+// images are those that a session of the template needs.
+func (t Template) images() []string { return []string{t.Image} }
+
 // spec is the container of one claim of a session.
 func (t Template) spec(o holdfast.Owner) engine.Spec {
 	fill := func(s string) string { return strings.ReplaceAll(s, "{key}", string(o.Key)) }
