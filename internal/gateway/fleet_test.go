@@ -218,3 +218,7 @@ func echoBody(name string) http.HandlerFunc {
 		io.Copy(w, r.Body)
 	}
 }
+
+func newTLSListener(who *pki.Identity) (net.Listener, error) {
+	return tls.Listen("tcp", "127.0.0.1:0", who.ServerTLS())
+}

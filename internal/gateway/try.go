@@ -129,14 +129,16 @@ func (y *try) explain(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil, y.conn == nil, t.body != nil && t.body.failed():
 		return err
-	case y.offer.open(), y.offer.withdrawn():
+	case y.offer.withdrawn():
 		return &refusedError{error: err}
-	case errors.Is(err, errNodeLeft):
+	case errors.Is(err, errNodeLeft) && !y.offer.open():
 		return &brokenError{error: err, gone: true}
+	case !y.sent && !y.wrote() && !errors.Is(err, errNodeLeft):
+		return &refusedError{error: err, byServer: t.route.Node == "", unsent: true}
+	case y.offer.open():
+		return &refusedError{error: err}
 	case y.answered.Load(), errors.As(err, &timeout) && timeout.Timeout():
 		return err
-	case !y.sent && !y.wrote():
-		return &refusedError{error: err, byServer: t.route.Node == "", unsent: true}
 	}
 	return &brokenError{error: err, gone: t.route.Node != ""}
 }
