@@ -40,6 +40,10 @@ type Config struct {
 	// could talk to a session on the user's loopback.
 	Origins []string `yaml:"origins"`
 
+	// MaxConnections is how many connections clients may have open, upgraded
+	// ones included, from 1. More wait in the kernel's queue.
+	MaxConnections int `yaml:"max_connections"`
+
 	ParkPerKey int           `yaml:"park_per_key"` // requests that may wait for one session, from 1
 	ParkTotal  int           `yaml:"park_total"`   // requests that may wait in all, from 1
 	ParkTime   time.Duration `yaml:"park_time"`    // longest wait of one request, over 0
@@ -56,7 +60,8 @@ type Config struct {
 // DefaultConfig is what a host gets that configures nothing.
 func DefaultConfig() Config {
 	return Config{
-		ParkPerKey: 64, ParkTotal: 4096, ParkTime: 30 * time.Second,
+		MaxConnections: 65536,
+		ParkPerKey:     64, ParkTotal: 4096, ParkTime: 30 * time.Second,
 		MaxHeaderBytes: 64 << 10, MaxBodyBytes: 10 << 30,
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ResponseTimeout: 5 * time.Minute, StopTimeout: 5 * time.Second,
@@ -74,6 +79,7 @@ func (c Config) Validate() error {
 	complain((c.CertFile == "") != (c.KeyFile == ""), "cert_file and key_file go together")
 	complain(c.Domain != strings.ToLower(strings.Trim(c.Domain, ".")) || strings.ContainsAny(c.Domain, "/: *"),
 		"domain is %q, it has to be a plain name in lower case such as sessions.example.org", c.Domain)
+	complain(c.MaxConnections < 1, "max_connections is %d, it has to be at least 1", c.MaxConnections)
 	complain(c.ParkPerKey < 1, "park_per_key is %d, it has to be at least 1", c.ParkPerKey)
 	complain(c.ParkTotal < 1, "park_total is %d, it has to be at least 1", c.ParkTotal)
 	complain(c.MaxHeaderBytes < 4096, "max_header_bytes is %d, it has to be at least 4096", c.MaxHeaderBytes)

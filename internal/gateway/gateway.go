@@ -119,7 +119,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 
 	srv := g.server(base)
 	serveEnd := make(chan error, 1)
-	go func() { serveEnd <- g.serve(srv, ln) }()
+	go func() { serveEnd <- g.serve(srv, newLimitListener(ln, g.cfg.MaxConnections)) }()
 
 	var failed error
 	select {

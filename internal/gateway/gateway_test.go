@@ -346,6 +346,7 @@ func TestConfigIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"cert_file":        func(c *Config) { c.CertFile = "x" },
 		"domain":           func(c *Config) { c.Domain = "Sessions.test" },
+		"max_connections":  func(c *Config) { c.MaxConnections = 0 },
 		"park_per_key":     func(c *Config) { c.ParkPerKey = 0 },
 		"park_total":       func(c *Config) { c.ParkTotal = 0 },
 		"park_time":        func(c *Config) { c.ParkTime = 0 },

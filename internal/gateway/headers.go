@@ -60,9 +60,14 @@ func (a *answer) WriteHeader(status int) {
 const unreadTime = 5 * time.Second
 
 // unread bounds what a request's body may still cost that is answered by the
-// gateway itself: net/http reads some of it, so that the connection can be kept.
+// gateway itself, and ends an HTTP/1 connection with the answer. net/http would
+// take what comes of the body after the deadline for the next request.
 func unread(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTime)) // every server of ours can
+	if r.ContentLength == 0 {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTime)) // every server of ours can
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
 	}
 }

@@ -64,7 +64,6 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	if err != nil {
 		g.metrics.hopRefusals.WithLabelValues(refusedMalformed).Inc()
 		unread(w, r)
-		w.Header().Set("Connection", "close")
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -115,9 +114,6 @@ func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	g.metrics.hopRefusals.WithLabelValues(why).Inc()
 	unread(w, r)
 	h := w.Header()
-	if r.ContentLength != 0 {
-		h.Set("Connection", "close")
-	}
 	h.Set(refusedHeader, why)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusMisdirectedRequest)

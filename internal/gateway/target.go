@@ -78,8 +78,11 @@ func rewriteURL(u *url.URL, t target) error {
 	return nil
 }
 
-// allowedOrigin reports whether the page that asks for an upgrade may have it.
-// Without an Origin header it is not a browser (RFC 6455, 10.2).
+// allowedOrigin reports whether the page that asks may have what it asks for: it
+// is listed, or of the same origin. Without an Origin header it is not a browser
+// (RFC 6455, 10.2). Over TLS the page has to have come by it, too: one that did
+// not may be anybody's. Without TLS its scheme says nothing, because a proxy in
+// front may have taken the TLS off.
 func allowedOrigin(allowed []string, r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -94,5 +97,5 @@ func allowedOrigin(allowed []string, r *http.Request) bool {
 		}
 	}
 	u, err := url.Parse(origins[0])
-	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) && (r.TLS == nil || u.Scheme == "https")
 }

@@ -19,7 +19,21 @@ import (
 const (
 	tokenField  = "holdfast_token"
 	tokenCookie = "holdfast_token"
+
+	// hostCookie is its name where sessions are neighbours: one of them
+	// cannot have browsers send a cookie of that name to another (RFC 6265bis,
+	// 4.1.3.2). Browsers take it over TLS only, and for whole hosts.
+	hostCookie = "__Host-" + tokenCookie
 )
+
+// cookieName is which cookie counts. Where a proxy took the TLS off we do not
+// know of it, and take the plain one.
+func cookieName(t target, r *http.Request) string {
+	if t.prefix == "" && r.TLS != nil {
+		return hostCookie
+	}
+	return tokenCookie
+}
 
 // maxTokenCookies bounds how many cookies of that name are looked at. There are
 // several where a page of a neighbouring host has set one (RFC 6265, 8.6).
@@ -53,7 +67,7 @@ func denied(reason string, err error) *deniedError {
 // answered is then true. The error is a *deniedError.
 func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (answered bool, err error) {
 	bearer := takeBearer(r.Header)
-	cookies := takeCookies(r.Header)
+	cookies := takeCookies(r.Header, cookieName(t, r))
 	field, query, inURL := takeField(r.URL.RawQuery)
 	r.URL.RawQuery = query
 	takeReferer(r.Header)
@@ -112,7 +126,7 @@ func (g *Gateway) firstThatAllows(key holdfast.SessionKey, tokens []string) (tex
 // below its path, or on its host.
 func cookieFor(text string, g token.Grant, t target, r *http.Request) *http.Cookie {
 	return &http.Cookie{
-		Name: tokenCookie, Value: text,
+		Name: cookieName(t, r), Value: text,
 		Path:    t.prefix + "/",
 		Expires: g.Expires, MaxAge: max(1, int(time.Until(g.Expires).Seconds())),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil,
@@ -154,16 +168,18 @@ func takeBearer(h http.Header) (tokens []string) {
 	return tokens[:min(len(tokens), 1)]
 }
 
-// takeCookies takes our cookie out of all that came, and leaves the others as
-// they are.
-func takeCookies(h http.Header) (tokens []string) {
+// takeCookies takes our cookies out of all that came, and leaves the others as
+// they are. It returns those of the name that counts.
+func takeCookies(h http.Header, counts string) (tokens []string) {
 	var lines []string
 	for _, line := range h["Cookie"] {
 		var kept []string
 		for c := range strings.SplitSeq(line, ";") {
 			name, value, _ := strings.Cut(c, "=")
-			if strings.TrimSpace(name) == tokenCookie {
-				tokens = append(tokens, strings.Trim(strings.TrimSpace(value), `"`))
+			if name = strings.TrimSpace(name); name == tokenCookie || name == hostCookie {
+				if name == counts {
+					tokens = append(tokens, strings.Trim(strings.TrimSpace(value), `"`))
+				}
 				continue
 			}
 			kept = append(kept, c)

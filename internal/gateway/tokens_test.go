@@ -206,12 +206,15 @@ func TestCookieIsConfined(t *testing.T) {
 	i := newIssuer(t)
 	cert, key := certificate(t)
 	for _, c := range []struct {
-		name, scheme, host, at, path string
-		change                       func(*Config)
+		name, scheme, host, at, path, cookie string
+		change                               func(*Config)
 	}{
-		{"by path", "http", "", "/s/alice/x", "/s/alice/", func(*Config) {}},
-		{"by host", "http", "alice.sessions.test", "/x", "/", func(c *Config) { c.Domain = "sessions.test" }},
-		{"TLS", "https", "", "/s/alice/x", "/s/alice/", func(c *Config) { c.CertFile, c.KeyFile = cert, key }},
+		{"by path", "http", "", "/s/alice/x", "/s/alice/", "holdfast_token", func(*Config) {}},
+		{"by host", "http", "alice.sessions.test", "/x", "/", "holdfast_token", func(c *Config) { c.Domain = "sessions.test" }},
+		{"TLS", "https", "", "/s/alice/x", "/s/alice/", "holdfast_token", func(c *Config) { c.CertFile, c.KeyFile = cert, key }},
+		{"TLS by host", "https", "alice.sessions.test", "/x", "/", "__Host-holdfast_token", func(c *Config) {
+			c.CertFile, c.KeyFile, c.Domain = cert, key, "sessions.test"
+		}},
 	} {
 		f := start(t, tell, func(cfg *Config) { i.config(cfg); c.change(cfg) })
 		text := i.sign(time.Hour, "alice")
@@ -228,11 +231,31 @@ func TestCookieIsConfined(t *testing.T) {
 			t.Errorf("%s: %v", c.name, h)
 		}
 		got := resp.Cookies()[0]
-		if got.Value != text || got.Path != c.path || got.Domain != "" || !got.HttpOnly || got.SameSite != http.SameSiteLaxMode ||
+		if got.Name != c.cookie || got.Value != text || got.Path != c.path || got.Domain != "" || !got.HttpOnly || got.SameSite != http.SameSiteLaxMode ||
 			got.Secure != (c.scheme == "https") || got.MaxAge < 3500 || got.MaxAge > 3600 || time.Until(got.Expires) > time.Hour {
 			t.Errorf("%s: %s", c.name, got)
 		}
 		f.stop()
+	}
+}
+
+// A neighbour can set cookies for the whole domain, but none of the name that
+// counts; and it cannot push the user's own out of the few that are looked at.
+func TestNeighboursCookiesDoNotCount(t *testing.T) {
+	i := newIssuer(t)
+	cert, key := certificate(t)
+	f := start(t, tell, func(c *Config) {
+		i.config(c)
+		c.CertFile, c.KeyFile, c.Domain = cert, key, "sessions.test"
+	})
+	good := i.sign(time.Hour, "alice")
+	tossed := strings.Repeat("holdfast_token="+good+"; ", maxTokenCookies+1)
+	for cookies, want := range map[string]int{tossed: 401, tossed + "__Host-holdfast_token=" + good: 200} {
+		req := f.request("GET", "/", nil, "Cookie", cookies)
+		req.URL.Scheme, req.Host = "https", "alice.sessions.test"
+		if resp, body := f.do(req); resp.StatusCode != want || want == 200 && strings.Contains(body, "holdfast_token") {
+			t.Errorf("%s: %s %s", cookies, resp.Status, body)
+		}
 	}
 }
 

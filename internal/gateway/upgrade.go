@@ -122,6 +122,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 		return fmt.Errorf("upgrade: %w", err)
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	client, free := takeOut(client)
 
 	head := s.resp
 	head.Request = req
@@ -133,6 +134,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	rw.WriteString("\r\n")
 	if err := rw.Flush(); err != nil { // the client has gone
 		client.Close()
+		free()
 		s.conn.Close()
 		return nil
 	}
@@ -143,6 +145,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	g.metrics.upgraded.Inc()
 	g.upgraded.Add(1)
 	ended := func() {
+		free()
 		g.metrics.upgraded.Dec()
 		g.upgraded.Add(-1)
 		release()

@@ -258,6 +258,28 @@ func TestOriginOfUpgrades(t *testing.T) {
 	}
 }
 
+// Over TLS a page that came without it is of another origin; without TLS there
+// may be a proxy that took it off.
+func TestOriginsScheme(t *testing.T) {
+	cert, key := certificate(t)
+	for _, secure := range []bool{true, false} {
+		f := start(t, echoBody("here"), func(c *Config) {
+			if secure {
+				c.CertFile, c.KeyFile = cert, key
+			}
+		})
+		for scheme, want := range map[string]bool{"https": true, "http": !secure} {
+			req := f.request("POST", "/s/alice/", nil, "Origin", scheme+"://"+f.addr)
+			if secure {
+				req.URL.Scheme = "https"
+			}
+			if resp, _ := f.do(req); (resp.StatusCode == 200) != want {
+				t.Errorf("TLS %v, a page by %s: %s", secure, scheme, resp.Status)
+			}
+		}
+	}
+}
+
 // No spelling of a path or a host leads to a key that is not one, or to a path
 // outside the session's.
 func FuzzParseTarget(f *testing.F) {

@@ -20,6 +20,7 @@ type copyPair struct {
 	plain  syscall.RawConn // the upstream's; nil where it is no plain socket
 	frames frames          // of what the client was sent
 	pool   *sync.Pool      // of *[bufferSize]byte; one is taken only while bytes are there
+	grace  time.Duration   // goneWait
 
 	mu     sync.Mutex    // guards the deadlines' order
 	gone   chan struct{} // closed by leave
@@ -36,7 +37,7 @@ const tlsRead = 4 << 10
 const lastWords = 100 * time.Millisecond
 
 func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
-	p := &copyPair{spec: s, client: s.Client, pool: pool, gone: make(chan struct{})}
+	p := &copyPair{spec: s, client: s.Client, pool: pool, grace: goneWait, gone: make(chan struct{})}
 	if c, ok := s.Upstream.(*net.TCPConn); ok {
 		p.plain, _ = c.SyscallConn() // fails for a nil connection only
 	}
@@ -65,7 +66,7 @@ func (p *copyPair) clientGone() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.isGone {
-		p.spec.Upstream.SetDeadline(time.Now().Add(goneWait))
+		p.spec.Upstream.SetDeadline(time.Now().Add(p.grace))
 	}
 }
 

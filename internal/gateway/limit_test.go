@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"holdfast"
+)
+
+// A connection over the bound waits until one is closed, also one that was
+// upgraded, and is then served.
+func TestConnectionsAreBounded(t *testing.T) {
+	eachScheme(t, func(t *testing.T, scheme string, change func(*Config)) {
+		f := start(t, echoSocket, func(c *Config) {
+			c.MaxConnections = 1
+			if change != nil {
+				change(c)
+			}
+		})
+		first := f.webSocket(scheme, nil)
+		exchange(t, first, 10)
+		asked := make(chan struct{})
+		f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+			close(asked)
+			return holdfast.Route{}, holdfast.ErrNotFound
+		})
+		got := make(chan int, 1)
+		go func() {
+			req := f.request("GET", "/s/alice/", nil)
+			if scheme == "wss" {
+				req.URL.Scheme = "https"
+			}
+			resp, err := f.client.Do(req)
+			if err != nil {
+				got <- -1
+				return
+			}
+			resp.Body.Close()
+			got <- resp.StatusCode
+		}()
+		exchange(t, first, 10)
+		select {
+		case <-asked:
+			t.Error("two connections are served")
+		default:
+		}
+		first.CloseNow()
+		if status := <-got; status != 404 {
+			t.Errorf("the second: %d", status)
+		}
+	})
+}
+
+func TestLimitListener(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimitListener(ln, 1)
+	accept := func() chan net.Conn {
+		got := make(chan net.Conn, 1)
+		go func() {
+			c, _ := l.Accept()
+			got <- c
+		}()
+		return got
+	}
+	dial := func() {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	dial()
+	dial()
+	first := <-accept()
+	next := accept()
+	select {
+	case <-next:
+		t.Error("two are open")
+	default:
+	}
+	raw, free := takeOut(first)
+	raw.Close()
+	if len(l.slots) != 1 {
+		t.Error("the place is free before it was given up")
+	}
+	free()
+	second := <-next
+	second.Close()
+	second.Close() // frees one place only
+	if n := len(l.slots); n != 0 {
+		t.Errorf("%d places are taken", n)
+	}
+	last := accept()
+	l.Close()
+	if c := <-last; c != nil {
+		t.Error("accepted after Close")
+	}
+}
+
+// Who does not send the body of a request that was refused is not waited for.
+func TestUnreadBodyIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: takes the 5 s that a body may")
+	}
+	f := start(t, nil, nil)
+	f.failWith(holdfast.ErrNotFound)
+	c := f.dial()
+	fmt.Fprintf(c, "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nbegun")
+	began := time.Now()
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil || resp.StatusCode != 404 {
+		t.Fatalf("%v %v", resp, err)
+	}
+	if _, err := io.Copy(io.Discard, br); err != nil { // patience would end it with one
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}

@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A client that is gone for good takes the pair with it, although its server
+// neither says nor ends anything.
+func TestResetClientEndsThePair(t *testing.T) {
+	r, _ := startRelay(t)
+	for name, before := range map[string]func(t *testing.T, e ends){
+		"at once": func(*testing.T, ends) {},
+		"after a half close": func(t *testing.T, e ends) {
+			e.client.CloseWrite()
+			if got := readAll(t, e.upstream); len(got) != 0 {
+				t.Errorf("got %x", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := add(t, r, "sockets", nil)
+			write(t, e.client, []byte("hello"))
+			readFull(t, e.upstream, []byte("hello"))
+			before(t, e)
+			reset(t, e.client)
+			e.awaitDone(t)
+		})
+	}
+}
+
+// A WebSocket's client that has ended its side has gone: a server that does not
+// care has some time, and no more.
+func TestServerThatIgnoresTheEnd(t *testing.T) {
+	p, client, _ := byHand(t)
+	client.CloseWrite()
+	for !p.client.done {
+		p.client.readable = true
+		p.client.pump()
+	}
+	if p.closed || !p.gone {
+		t.Fatalf("closed %v, bounded %v", p.closed, p.gone)
+	}
+	if _, timed := p.loop.timed[p]; !timed {
+		t.Error("no time is set")
+	}
+	p.timeUp()
+	if !p.closed {
+		t.Error("the pair lives on")
+	}
+}
+
+// So does one that does not take what the client had said.
+func TestServerThatReadsNothing(t *testing.T) {
+	p, client, _ := byHand(t)
+	for block := make([]byte, 1<<16); len(p.client.pending) == 0 || p.upstream.writable; {
+		write(t, client, block)
+		p.client.readable = true
+		p.client.pump()
+	}
+	reset(t, client)
+	p.client.event(0x8 | 0x10) // EPOLLERR, EPOLLHUP
+	if p.closed || !p.gone || !p.upstream.done {
+		t.Fatalf("closed %v, bounded %v", p.closed, p.gone)
+	}
+	p.timeUp()
+	if !p.closed {
+		t.Error("the pair lives on")
+	}
+}
+
+// The same for pairs that goroutines serve.
+func TestGoroutinesEndWithTheirClient(t *testing.T) {
+	for name, socket := range map[string]bool{"WebSocket": true, "reset": false} {
+		for _, stuck := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				outer, inner := tlsPair(t)
+				up, server := tcpPair(t)
+				up.SetDeadline(time.Time{})
+				p := newCopyPair(Spec{Client: inner, Upstream: up, WebSocket: socket}, &sync.Pool{New: func() any { return new([bufferSize]byte) }})
+				p.grace = time.Millisecond
+				done := make(chan struct{})
+				go func() { defer close(done); p.run() }()
+				if stuck { // the server reads nothing, so that the client cannot write for ever
+					outer.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+					for block := make([]byte, 1<<20); ; {
+						if _, err := outer.Write(block); err != nil {
+							break
+						}
+					}
+					write(t, server, make([]byte, 1<<10)) // and says something
+				}
+				if tcp, ok := outer.(interface{ NetConn() net.Conn }); ok && !socket {
+					reset(t, tcp.NetConn())
+				} else {
+					outer.Close()
+				}
+				if stuck {
+					for range 100 { // what a server says to nobody is answered with a reset
+						if _, err := server.Write(make([]byte, 1<<16)); err != nil {
+							break
+						}
+					}
+				}
+				select {
+				case <-done:
+				case <-time.After(patience):
+					t.Fatal("the pair lives on")
+				}
+			})
+		}
+	}
+}
