@@ -195,7 +195,9 @@ func TestBrowserOnAPhone(t *testing.T) {
 	p.Go(t, proxied(t, serving(t)).url)
 	connected(t, p)
 	p.Type(t, "sleep 1000\r")
+	p.WaitText(t, screen, "sleep 1000") // an interrupt throws away what the shell has not read
 	p.Click(t, `[data-key="interrupt"]`)
+	p.WaitText(t, screen, "^C")
 	p.Type(t, "echo sto''pped\r")
 	p.WaitText(t, screen, "stopped")
 	if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > innerWidth`); wide {
