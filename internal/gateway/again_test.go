@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -369,6 +370,33 @@ func TestBodyIsNotSentUnasked(t *testing.T) {
 				t.Errorf("the node was sent %d bytes", n)
 			}
 		})
+	}
+}
+
+// A node that is frozen takes no body, and is given up.
+func TestFrozenNodeIsGivenUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: takes the 10 s that a node may take to ask for a body")
+	}
+	t.Parallel()
+	f := newFleet(t)
+	owner, first := f.join("owner", echoBody("owner"), nil), f.join("first", nil, nil)
+	thaw := make(chan struct{})
+	frozen := oddNode(t, f, "frozen", func(c net.Conn) {
+		if c.(*tls.Conn).Handshake() == nil {
+			<-thaw
+		}
+	})
+	t.Cleanup(func() { close(thaw) }) // before the node, which waits for its connections
+	first.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+		if first.refusals() == 0 {
+			return holdfast.Route{Key: key, Node: "frozen", Address: frozen, Epoch: 1}, nil
+		}
+		return owner.route(key, nil), nil
+	})
+	text := strings.Repeat("patient", 100_000)
+	if resp, got := first.do(first.request("POST", "/s/alice/", strings.NewReader(text))); got != text {
+		t.Errorf("%s, %d bytes", resp.Status, len(got))
 	}
 }
 

@@ -31,7 +31,9 @@ type Sessions interface {
 	// Acquire says where key is served, booting it if nobody serves it,
 	// and keeps it from being stopped for idleness until release is called
 	// (exactly once). It blocks until the session is ready or ctx is done;
-	// a session that is ready is returned without waiting. Errors:
+	// a session that is ready is returned without waiting. Where r.Left is
+	// closed, requests under way to another node are cut off a moment
+	// later: it must not be while that node still serves r.Epoch. Errors:
 	// *holdfast.BootError, holdfast.ErrNotFound, ErrDraining, ErrBusy,
 	// ErrStore, ErrEngine, or ctx's.
 	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)

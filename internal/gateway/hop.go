@@ -29,7 +29,8 @@ type Local interface {
 // those with the header X-Holdfast-Epoch. It is for a listener of the fleet's
 // own (mutual TLS, HTTP/1.1 only); what comes without a client's certificate is
 // answered with 403. The server of that listener needs an IdleTimeout of more
-// than 30 s, a ReadHeaderTimeout, and no ReadTimeout or WriteTimeout.
+// than 30 s, a ReadHeaderTimeout, more MaxHeaderBytes than the gateways have, and
+// no ReadTimeout or WriteTimeout.
 //
 // A request is served by the epoch that it names, or refused with 421 and
 // X-Holdfast-Refused before a byte went to the session; it is never forwarded

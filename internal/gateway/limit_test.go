@@ -111,6 +111,7 @@ func TestUnreadBodyIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: takes the 5 s that a body may")
 	}
+	t.Parallel()
 	f := start(t, nil, nil)
 	f.failWith(holdfast.ErrNotFound)
 	c := f.dial()

@@ -103,7 +103,9 @@ func explain(t target, err error) problem {
 		set(http.StatusGatewayTimeout, "timeout", "The session does not answer")
 	case errors.As(err, &refused):
 		set(http.StatusBadGateway, "refused", "The session refuses connections")
-		p.Hint = "the container runs, but nothing listens on its port"
+		if refused.byServer {
+			p.Hint = "the container runs, but nothing listens on its port"
+		}
 	default:
 		set(http.StatusBadGateway, "upstream", "The session broke off")
 	}
