@@ -203,7 +203,8 @@ func (q *quest) forSuccessor(s Sight) time.Duration {
 // directory was told of one that is ready elsewhere, errMoved when the record
 // says more than the answer could, and else what the node answered.
 func (q *quest) try(ctx context.Context, node holdfast.NodeID, place bool, template string) error {
-	answer, cancel, err := q.ask(node, acquireRequest{Key: q.key, Template: template, Place: place})
+	asked, _ := q.follow.Look()
+	answer, cancel, err := q.ask(node, acquireRequest{Key: q.key, Template: template, Place: place}, asked.Doubted)
 	if err != nil {
 		return err
 	}
@@ -230,18 +231,22 @@ func (q *quest) try(ctx context.Context, node holdfast.NodeID, place bool, templ
 }
 
 // ask begins to ask a node. The directory learns from the answer, also from one
-// that comes too late to be waited for.
-func (q *quest) ask(node holdfast.NodeID, r acquireRequest) (<-chan error, context.CancelFunc, error) {
+// that comes too late to be waited for. It ends a doubt that there was when the
+// question was sent.
+func (q *quest) ask(node holdfast.NodeID, r acquireRequest, doubted bool) (<-chan error, context.CancelFunc, error) {
 	f, answer := q.f, make(chan error, 1)
 	asking, cancel := context.WithCancel(context.Background())
 	started := f.spawn(func(life context.Context) {
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
 		o, err := f.ask(asking, node, r)
-		if err == nil {
-			f.dir.Confirm(o)
-		} else {
+		switch {
+		case err != nil:
 			f.learn(err)
+		case doubted:
+			f.dir.Confirm(o)
+		default: // it was asked before a doubt that there may be now
+			f.dir.Learn(o)
 		}
 		answer <- err
 	})
