@@ -145,6 +145,22 @@ func (h *host) await(ctx context.Context, e *served) (holdfast.Route, func(), er
 
 func (h *host) Refused(holdfast.SessionKey, holdfast.Route) { h.with(func() { h.refused++ }) }
 
+// serves reports whether the session is served here in that epoch.
+func (h *host) serves(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.sessions[key]
+	if e == nil || e.owner.Epoch != epoch {
+		return false
+	}
+	select {
+	case <-e.left:
+		return false
+	default:
+		return true
+	}
+}
+
 // leave begins to end a session, and finish releases it.
 func (h *host) leave(ctx context.Context, key holdfast.SessionKey) error {
 	h.mu.Lock()

@@ -40,12 +40,9 @@ func TestOverTCP(t *testing.T) {
 					all.Go(func() {
 						ctx, cancel := context.WithTimeout(t.Context(), patience)
 						defer cancel()
-						_, release, err := x.Acquire(ctx, k)
-						if err != nil {
+						if err := x.reach(ctx, k); err != nil {
 							t.Errorf("node %s: %v", x.id, err)
-							return
 						}
-						release()
 					})
 				}
 			}
@@ -83,6 +80,25 @@ func TestOverTCP(t *testing.T) {
 	for w.live() != sessions {
 		if !sleep(ctx, 10*time.Millisecond) {
 			t.Fatalf("%d sessions live on nodes, want %d", w.live(), sessions)
+		}
+	}
+}
+
+// reach does what a gateway does with a route: it goes there, is refused where
+// that epoch is not served, and asks anew.
+func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
+	for {
+		r, release, err := x.Acquire(ctx, k)
+		if err != nil {
+			return err
+		}
+		release()
+		if x.w.owner(x, r).host.serves(k, r.Epoch) {
+			return nil
+		}
+		x.Refused(k, r)
+		if !sleep(ctx, time.Millisecond) {
+			return ctx.Err()
 		}
 	}
 }
