@@ -129,7 +129,7 @@ func TestOwnerVanishes(t *testing.T) {
 					x.host.with(func() { x.host.boot = time.Second })
 					x.publish(func(n *holdfast.Node) { n.Trouble = "" })
 				}
-				if n := first.host.boots; n != 1 {
+				if n := bootsOf(w.nodes[:1]); n != 1 {
 					t.Fatalf("the node that is to vanish has %d sessions, want 1", n)
 				}
 				if cut {

@@ -184,6 +184,11 @@ func (h *host) finish(ctx context.Context, key holdfast.SessionKey) error {
 	return err
 }
 
+func (h *host) lastTemplate() (name string) {
+	h.with(func() { name = h.template })
+	return name
+}
+
 // bootsOf is how many claims the hosts have won in all.
 func bootsOf(nodes []*node) (n int) {
 	for _, x := range nodes {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,9 +41,15 @@ func TestPlannedMove(t *testing.T) {
 		old, heirs := w.nodes[0], w.nodes[1:]
 		moves := old.own(t, keys(60)...)
 		old.publish(func(n *holdfast.Node) { n.Draining = true })
+		var mu sync.Mutex
 		fetched := map[string]int{}
 		for _, x := range heirs {
-			x.fetch = func(_ context.Context, name string) error { fetched[name]++; return nil } // one a node, and all else waits
+			x.fetch = func(_ context.Context, name string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				fetched[name]++
+				return nil
+			}
 		}
 		if n := old.Prepare(t.Context(), moves); n != len(moves) {
 			t.Fatalf("%d of %d sessions have a successor", n, len(moves))
@@ -70,8 +78,8 @@ func TestPlannedMove(t *testing.T) {
 		claimed := 0
 		for _, x := range heirs {
 			claimed += x.count(x.deps.Metrics.handovers, "claimed")
-			if n := len(x.next.byKey); n != 0 || x.host.template != "demo" {
-				t.Errorf("node %s expects %d still; its last template was %q", x.id, n, x.host.template)
+			if n := len(x.next.byKey); n != 0 || x.host.lastTemplate() != "demo" {
+				t.Errorf("node %s expects %d still; its last template was %q", x.id, n, x.host.lastTemplate())
 			}
 		}
 		if claimed != len(moves) {
@@ -167,9 +175,9 @@ func TestNobodyToPrepare(t *testing.T) {
 func TestSlowImages(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		old, heir := w.nodes[0], w.nodes[1]
-		began := 0
+		var began atomic.Int32
 		heir.fetch = func(ctx context.Context, _ string) error {
-			began++
+			began.Add(1)
 			select {
 			case <-time.After(time.Minute):
 				return nil
@@ -183,8 +191,8 @@ func TestSlowImages(t *testing.T) {
 		if n := old.Prepare(ctx, moves); n != len(moves) || ctx.Err() != nil {
 			t.Errorf("%d have a successor; %v", n, ctx.Err())
 		}
-		if n := old.Prepare(t.Context(), moves); n != len(moves) || began != 1 {
-			t.Errorf("%d have a successor; the images were fetched %d times at once", n, began)
+		if n := old.Prepare(t.Context(), moves); n != len(moves) || began.Load() != 1 {
+			t.Errorf("%d have a successor; the images were fetched %d times at once", n, began.Load())
 		}
 	})
 }
@@ -252,8 +260,8 @@ func TestStoreAwayDuringHandover(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.store.SetDown(false)
 		time.Sleep(5 * time.Second)
-		if heir.host.boots != 1 {
-			t.Errorf("%d claims after the store came back", heir.host.boots)
+		if n := bootsOf([]*node{heir}); n != 1 {
+			t.Errorf("%d claims after the store came back", n)
 		}
 		if _, err := old.acquire(t, time.Minute); err != nil && !errors.Is(err, holdfast.ErrBusy) {
 			t.Error(err)
