@@ -109,7 +109,9 @@ type world struct {
 	t     *testing.T
 	store *memory.Store
 	net   *network
-	nodes []*node
+
+	mu    sync.Mutex
+	nodes []*node // all that there ever were
 }
 
 // node is one of it. Its lease is renewed until it dies.
@@ -150,6 +152,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) add() *node {
 	id := holdfast.NodeID(fmt.Sprintf("node-%02d", len(w.nodes)))
 	x := w.make(id, string(id)+":1", w.net.dial, w.net.open(string(id)+":1"))
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.nodes = append(w.nodes, x)
 	return x
 }
@@ -223,6 +227,7 @@ func (x *node) publish(change ...func(*holdfast.Node)) {
 // die ends the node without a word; its lease lives on until it expires.
 func (x *node) die() {
 	x.stop()
+	x.host.with(func() { x.host.dead = true })
 	x.server.Close()
 	x.ended.Wait()
 }
@@ -309,11 +314,12 @@ func (w *world) owner(x *node, r holdfast.Route) *node {
 	if r.Node == "" {
 		return x
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, n := range w.nodes {
 		if n.id == r.Node {
 			return n
 		}
 	}
-	w.t.Fatalf("the route leads to %q, which is no node", r.Node)
-	return nil
+	panic(fmt.Sprintf("the route leads to %q, which is no node", r.Node))
 }

@@ -23,6 +23,7 @@ type host struct {
 	boot     time.Duration
 	max      int
 	draining bool
+	dead     bool
 	bootErr  error
 	boots    int // that got the claim
 	held     int // connections
@@ -150,7 +151,7 @@ func (h *host) serves(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.sessions[key]
-	if e == nil || e.owner.Epoch != epoch {
+	if e == nil || h.dead || e.owner.Epoch != epoch {
 		return false
 	}
 	select {

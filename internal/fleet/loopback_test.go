@@ -117,18 +117,9 @@ func (x *node) drain(t *testing.T) {
 	x.host.with(func() { x.host.draining = true })
 	x.publish(func(n *holdfast.Node) { n.Draining = true })
 	for {
-		var moves []Move
+		moves := x.moves()
 		booting := false
-		x.host.with(func() {
-			for _, e := range x.host.sessions {
-				select {
-				case <-e.settled:
-					moves = append(moves, Move{Owner: e.owner})
-				default:
-					booting = true
-				}
-			}
-		})
+		x.host.with(func() { booting = len(x.host.sessions) > len(moves) })
 		if len(moves) == 0 && !booting {
 			return
 		}

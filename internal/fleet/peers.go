@@ -37,6 +37,9 @@ const (
 // still starting.
 var errUnreachable = errors.New("node does not answer")
 
+// errCrowded says that this node asks another too much at once.
+var errCrowded = fmt.Errorf("%d questions are under way: %w", asksPerPeer, holdfast.ErrBusy)
+
 // Dial connects to the node's hop listener at addr, and makes sure that it is
 // that node which answers.
 type Dial func(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error)
@@ -47,8 +50,11 @@ type peers struct {
 	transport *http.Transport
 	metrics   *Metrics
 
-	mu   sync.Mutex
-	asks map[holdfast.NodeID]int // under way
+	mu    sync.Mutex
+	asks  map[holdfast.NodeID]int // under way
+	dials map[*context.CancelFunc]struct{}
+	ended bool
+	done  sync.WaitGroup // the dials
 }
 
 // peerKey is for the node that a connection is for.
@@ -60,12 +66,17 @@ type peer struct {
 }
 
 func newPeers(dial Dial, m *Metrics) *peers {
-	transport := &http.Transport{
+	p := &peers{metrics: m, asks: map[holdfast.NodeID]int{}, dials: map[*context.CancelFunc]struct{}{}}
+	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			p, _ := ctx.Value(peerKey{}).(peer)
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			defer cancel()
-			return dial(ctx, p.node, p.addr)
+			if !p.dialing(&cancel) {
+				return nil, net.ErrClosed
+			}
+			defer p.dialed(&cancel)
+			to, _ := ctx.Value(peerKey{}).(peer)
+			return dial(ctx, to.node, to.addr)
 		},
 		MaxConnsPerHost:     asksPerPeer + 8, // prepare needs one, too
 		MaxIdleConnsPerHost: idlePerPeer,
@@ -74,24 +85,52 @@ func newPeers(dial Dial, m *Metrics) *peers {
 
 		MaxResponseHeaderBytes: 16 << 10,
 	}
-	return &peers{
-		transport: transport, metrics: m, asks: map[holdfast.NodeID]int{},
-		http: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+	p.http = &http.Client{
+		Transport:     p.transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	return p
 }
 
-// close ends the connections that nobody uses.
-func (p *peers) close() { p.transport.CloseIdleConnections() }
+// dialing takes note of a dial: it may outlive the question that it was for,
+// but not the peers. false: they are closed.
+func (p *peers) dialing(cancel *context.CancelFunc) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return false
+	}
+	p.dials[cancel] = struct{}{}
+	p.done.Add(1)
+	return true
+}
+
+func (p *peers) dialed(cancel *context.CancelFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.dials, cancel)
+	p.done.Done()
+}
+
+// close ends what is left when the last question is over: dials, and the
+// connections that are kept.
+func (p *peers) close() {
+	p.mu.Lock()
+	p.ended = true
+	for cancel := range p.dials {
+		(*cancel)()
+	}
+	p.mu.Unlock()
+	p.done.Wait()
+	p.transport.CloseIdleConnections()
+}
 
 // acquire asks a node to have the session ready, for as long as ctx lasts. The
 // errors are those of the node's Local, an errUnreachable, and
 // holdfast.ErrBusy where too many questions to that node are under way.
 func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
 	if !p.enter(to.ID) {
-		return holdfast.Owner{}, fmt.Errorf("%d questions to node %s are under way: %w", asksPerPeer, to.ID, holdfast.ErrBusy)
+		return holdfast.Owner{}, fmt.Errorf("node %s: %w", to.ID, errCrowded)
 	}
 	defer p.leave(to.ID)
 	o, err := p.askOn(ctx, to, q)
@@ -102,12 +141,13 @@ func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest)
 // askOn asks again while the node says that it is at it.
 func (p *peers) askOn(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
 	for {
+		start := time.Now()
 		var a acquireAnswer
 		if err := p.post(ctx, to, pathAcquire, q, &a); err != nil {
 			return holdfast.Owner{}, err
 		}
 		switch {
-		case a.Error != nil && a.Error.Kind == kindPending && ctx.Err() == nil:
+		case a.Error != nil && a.Error.Kind == kindPending && time.Since(start) > pollTime/2 && ctx.Err() == nil:
 			continue
 		case a.Error != nil:
 			return holdfast.Owner{}, a.Error.err()

@@ -24,6 +24,10 @@ const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
 
+	// triesPerRound is how many nodes are asked to take a session before the
+	// search pauses: their records said that they would, a moment ago.
+	triesPerRound = 8
+
 	// linger is how long the answer to a question may still come when the
 	// watch told first that the session is ready, so that the connection can
 	// be used again.
@@ -142,14 +146,12 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 		}
 		return errMoved
 	}
+	if len(q.tried) == triesPerRound {
+		return q.nowhere(nil)
+	}
 	n, err := q.f.nodes.place(ctx, q.tried)
 	if err != nil {
-		q.f.deps.Metrics.placements.WithLabelValues("none").Inc()
-		if reason := q.reason(); len(q.tried) > 0 && reason != nil {
-			err = reason // what the nodes themselves said
-		}
-		clear(q.tried)
-		return err
+		return q.nowhere(err)
 	}
 	where := "there"
 	if n.ID == q.f.cfg.Node {
@@ -157,6 +159,17 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 	}
 	q.f.deps.Metrics.placements.WithLabelValues(where).Inc()
 	return q.refusal(n.ID, q.try(ctx, n.ID, true, s.Last.Template))
+}
+
+// nowhere ends a round of looking for a node. What the nodes themselves said
+// counts more than what their records say.
+func (q *quest) nowhere(err error) error {
+	q.f.deps.Metrics.placements.WithLabelValues("none").Inc()
+	if reason := q.reason(); len(q.tried) > 0 && reason != nil {
+		err = reason
+	}
+	clear(q.tried)
+	return err
 }
 
 // refusal takes note of what a node answered that was to boot the session. What
@@ -167,6 +180,7 @@ func (q *quest) refusal(node holdfast.NodeID, err error) error {
 	case err == nil, final(err), errors.Is(err, errMoved), errors.Is(err, errAnswered),
 		errors.As(err, &elsewhere), errors.Is(err, holdfast.ErrStore):
 		return err
+	case errors.Is(err, errCrowded): // that is about us
 	case errors.Is(err, holdfast.ErrDraining):
 		q.f.nodes.mark(node, func(n *holdfast.Node) { n.Draining = true })
 	case errors.Is(err, holdfast.ErrBusy), errors.Is(err, holdfast.ErrEngine), errors.Is(err, errUnreachable):

@@ -79,22 +79,24 @@ type wireBoot struct {
 	Log   string              `json:"log,omitempty"`
 }
 
-// kindOf names an error. A boot that was given up because its node drains or is
-// full is no failed boot: another node can do it.
+// kindOf names an error. A boot that was given up because its node drains, is
+// full or has no engine or no store is no failed boot: another node can do it,
+// or this one later.
 func kindOf(err error) kind {
 	var elsewhere *holdfast.ElsewhereError
 	var boot *holdfast.BootError
-	switch {
-	case errors.As(err, &elsewhere):
+	if errors.As(err, &elsewhere) {
 		return kindElsewhere
-	case errors.Is(err, holdfast.ErrDraining):
-		return kindDraining
-	case errors.Is(err, holdfast.ErrBusy):
-		return kindBusy
-	case errors.As(err, &boot):
+	}
+	k := plainKind(err)
+	switch k {
+	case kindDraining, kindBusy, kindStore, kindEngine:
+		return k
+	}
+	if errors.As(err, &boot) {
 		return kindBoot
 	}
-	return plainKind(err)
+	return k
 }
 
 func plainKind(err error) kind {

@@ -49,7 +49,7 @@ func TestElsewhereStaysItself(t *testing.T) {
 }
 
 func TestBootErrorStaysItself(t *testing.T) {
-	for _, cause := range []error{nil, holdfast.ErrEngine, holdfast.ErrStopped} {
+	for _, cause := range []error{nil, holdfast.ErrNotFound, holdfast.ErrStopped} {
 		inner := errors.New("exit code 1")
 		if cause != nil {
 			inner = fmt.Errorf("exit code 1: %w", cause)
@@ -63,8 +63,8 @@ func TestBootErrorStaysItself(t *testing.T) {
 			t.Errorf("%v arrived as %+v", sent, got)
 		}
 	}
-	// One that another node could do is not the client's.
-	for _, cause := range []error{holdfast.ErrDraining, holdfast.ErrBusy, &holdfast.ElsewhereError{}} {
+	// One that another node could do, or this one later, is not the client's.
+	for _, cause := range []error{holdfast.ErrDraining, holdfast.ErrBusy, holdfast.ErrStore, holdfast.ErrEngine, &holdfast.ElsewhereError{}} {
 		if err := over(t, &holdfast.BootError{Key: "a", Phase: "queue", Err: cause}); final(err) {
 			t.Errorf("%v is final", err)
 		}
