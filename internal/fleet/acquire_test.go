@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -187,6 +189,32 @@ func TestRefusedLooksPastTheCache(t *testing.T) {
 		b.Refused(key, r)
 		if b.host.refused != 1 {
 			t.Error("the refusal of a route on this node did not reach it")
+		}
+	})
+}
+
+// TestLateAnswerEndsNoDoubt: an answer that was given before the refusal says
+// nothing about it.
+func TestLateAnswerEndsNoDoubt(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		answers := b.server.Handler
+		b.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			late := httptest.NewRecorder()
+			answers.ServeHTTP(late, r)
+			time.Sleep(linger / 2) // the watch is faster
+			_, _ = w.Write(late.Body.Bytes())
+		})
+		a.Refused(key, a.mustAcquire(t))
+		time.Sleep(linger)
+		f := a.dir.Follow(key)
+		defer f.Close()
+		if s, _ := f.Look(); !s.Known || !s.Doubted {
+			t.Errorf("%+v, want it to be doubted still", s)
+		}
+		if n := a.count(a.deps.Metrics.asks, "ok"); n != 1 {
+			t.Errorf("%d answers came, want the late one", n)
 		}
 	})
 }

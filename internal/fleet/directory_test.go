@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -280,6 +282,8 @@ func TestCacheNeverGoesBack(t *testing.T) {
 		look := func() {
 			o, ok := d.Owner("a")
 			switch {
+			case !ok && seen.Epoch > over && !ended(past[:head], seen.Epoch):
+				t.Fatalf("%+v is forgotten while it lives", seen)
 			case !ok:
 				over = max(over, seen.Epoch)
 				return
@@ -317,7 +321,7 @@ func TestCacheNeverGoesBack(t *testing.T) {
 			}
 			look()
 		}
-		for watched < len(past) {
+		for head = len(past); watched < head; {
 			watch()
 		}
 		for _, end := range underWay {
@@ -328,6 +332,86 @@ func TestCacheNeverGoesBack(t *testing.T) {
 			t.Fatalf("at the end it has %+v, the store nothing", o)
 		}
 	})
+}
+
+// ended reports whether an epoch is over in a history.
+func ended(past []change, epoch holdfast.Epoch) bool {
+	for _, c := range past {
+		if c.deleted && c.at > holdfast.Revision(epoch) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestWhatTheWatchIsPastIsNotLearned: an old tale of a session that nobody
+// remembers is no news.
+func TestWhatTheWatchIsPastIsNotLearned(t *testing.T) {
+	d := testDirectory(nil)
+	d.apply(store.Event{Key: "b", Owner: holdfast.Owner{Key: "b", Epoch: 10, Revision: 10, State: holdfast.Claimed}, Revision: 10})
+	d.Learn(holdfast.Owner{Key: "a", Node: "x", Epoch: 5, Revision: 7, State: holdfast.Ready})
+	if o, ok := d.Owner("a"); ok {
+		t.Errorf("it believes %+v", o)
+	}
+	d.Learn(holdfast.Owner{Key: "a", Node: "x", Epoch: 11, State: holdfast.Ready})
+	if o, ok := d.Owner("a"); !ok || o.Epoch != 11 {
+		t.Errorf("it does not believe what is new: %+v", o)
+	}
+}
+
+// TestGravesAreBounded, but keep what could come back.
+func TestGravesAreBounded(t *testing.T) {
+	g := newGraves()
+	now := time.Now()
+	g.add("unsure", record{epoch: 1, revision: 1}, false, now)
+	for i := range 100 {
+		g.add(holdfast.SessionKey(fmt.Sprint("k", i)), record{epoch: 2}, true, now)
+	}
+	now = now.Add(remembered)
+	g.add("last", record{epoch: 3}, true, now)
+	if !g.has("unsure", 1) || len(g.byKey) != 2 || len(g.order) != 2 {
+		t.Errorf("%d are kept, %d in order", len(g.byKey), len(g.order))
+	}
+	g.settle("unsure", 9)
+	for i := range maxGraves + 50 {
+		g.add(holdfast.SessionKey(fmt.Sprint("k", i)), record{epoch: 4}, false, now)
+	}
+	if len(g.byKey) > maxGraves || len(g.order) > maxGraves {
+		t.Errorf("%d are kept, %d in order, at most %d should be", len(g.byKey), len(g.order), maxGraves)
+	}
+}
+
+// TestMemory holds the directory of a large fleet to what its comment says.
+func TestMemory(t *testing.T) {
+	const sessions = 100_000
+	owners := make([]holdfast.Owner, sessions)
+	for i := range owners {
+		k := fmt.Sprintf("/holdfast/v1/sessions/user-%06d-abcdef", i) // as a store has it
+		owners[i] = holdfast.Owner{
+			Key: holdfast.SessionKey(k[len("/holdfast/v1/sessions/"):]), Node: holdfast.NodeID(fmt.Sprint("node-", i%1000)),
+			Epoch: holdfast.Epoch(i + 1), Revision: holdfast.Revision(i + sessions), State: holdfast.Ready, Template: "default",
+			ContainerID: strings.Repeat("c", 64), Address: "172.17.0.1:8080",
+		}
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what the first one has found to be garbage
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	d := testDirectory(nil)
+	d.fill(owners, 2*sessions)
+	each := (heap() - before) / sessions
+	runtime.KeepAlive(owners)
+	if d.Len() != sessions {
+		t.Fatalf("%d records", d.Len())
+	}
+	t.Logf("%d bytes for each of %d records", each, sessions)
+	if each > 200 {
+		t.Errorf("%d bytes for each record", each)
+	}
 }
 
 // slowStore answers each Get with what was true when it was sent, later.

@@ -100,7 +100,7 @@ func (h *host) run(e *served, key holdfast.SessionKey, template string, boot tim
 		} else {
 			o.State = holdfast.Ready
 			o.Address = "10.0.0.1:80"
-			o, err = h.store.Advance(context.Background(), o)
+			o, err = h.advance(o)
 		}
 	}
 	h.with(func() {
@@ -113,6 +113,18 @@ func (h *host) run(e *served, key holdfast.SessionKey, template string, boot tim
 	})
 	if fail != nil && errors.Is(err, fail) {
 		_, _ = h.store.Release(context.Background(), o)
+	}
+}
+
+// advance writes the record, however long the store is away, as an owner must:
+// one that nobody has at heart would keep its key from everybody.
+func (h *host) advance(o holdfast.Owner) (holdfast.Owner, error) {
+	for {
+		next, err := h.store.Advance(context.Background(), o)
+		if !errors.Is(err, holdfast.ErrStore) {
+			return next, err
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
