@@ -1,0 +1,134 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast"
+)
+
+// patience is how long a test in real time waits for what has to come; it only
+// bounds a hanging test.
+const patience = time.Minute
+
+// TestOverTCP has a fleet on loopback: many keys, many clients, everywhere at
+// once, while one node after another leaves as planned.
+func TestOverTCP(t *testing.T) {
+	w := newWorld(t)
+	const nodes, sessions, clients = 5, 40, 4
+	var dialer net.Dialer
+	dial := func(ctx context.Context, _ holdfast.NodeID, addr string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "tcp", addr)
+	}
+	for i := range nodes {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		x := w.make(holdfast.NodeID(fmt.Sprintf("node-%02d", i)), l.Addr().String(), dial, l)
+		x.host.boot = 5 * time.Millisecond
+		w.nodes = append(w.nodes, x)
+		<-x.dir.Ready()
+	}
+	storm := func(from []*node) {
+		var all sync.WaitGroup
+		for _, x := range from {
+			for _, k := range keys(sessions) {
+				for range clients {
+					all.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), patience)
+						defer cancel()
+						if err := x.reach(ctx, k); err != nil {
+							t.Errorf("node %s: %v", x.id, err)
+						}
+					})
+				}
+			}
+		}
+		all.Wait()
+	}
+	storm(w.nodes)
+	if n := bootsOf(w.nodes); n != sessions {
+		t.Errorf("%d claims for %d sessions", n, sessions)
+	}
+	var storming sync.WaitGroup
+	for _, old := range w.nodes[:2] {
+		storming.Go(func() { storm(w.nodes) })
+		old.drain(t)
+	}
+	storming.Wait()
+	for _, x := range w.nodes[:2] {
+		x.host.with(func() {
+			if n := len(x.host.sessions); n != 0 {
+				t.Errorf("node %s has %d sessions after its drain", x.id, n)
+			}
+		})
+	}
+	// Those that nobody asked for since come up now. Then each lives once: in
+	// the store, and on its owner. (A claim that is just being lost is seen
+	// for a moment, too.)
+	storm(w.nodes[2:3])
+	owners, _, err := w.store.List(t.Context())
+	must(t, err)
+	if len(owners) != sessions {
+		t.Errorf("%d records in the store, want %d", len(owners), sessions)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for w.live() != sessions {
+		if !sleep(ctx, 10*time.Millisecond) {
+			t.Fatalf("%d sessions live on nodes, want %d", w.live(), sessions)
+		}
+	}
+}
+
+// reach does what a gateway does with a route: it goes there, is refused where
+// that epoch is not served, and asks anew.
+func (x *node) reach(ctx context.Context, k holdfast.SessionKey) error {
+	for {
+		r, release, err := x.Acquire(ctx, k)
+		if err != nil {
+			return err
+		}
+		release()
+		if x.w.owner(x, r).host.serves(k, r.Epoch) {
+			return nil
+		}
+		x.Refused(k, r)
+		if !sleep(ctx, time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// live is how many sessions the nodes have.
+func (w *world) live() (n int) {
+	for _, x := range w.nodes {
+		x.host.with(func() { n += len(x.host.sessions) })
+	}
+	return n
+}
+
+// drain hands everything over that the node has.
+func (x *node) drain(t *testing.T) {
+	t.Helper()
+	x.host.with(func() { x.host.draining = true })
+	x.publish(func(n *holdfast.Node) { n.Draining = true })
+	for {
+		moves := x.moves()
+		booting := false
+		x.host.with(func() { booting = len(x.host.sessions) > len(moves) })
+		if len(moves) == 0 && !booting {
+			return
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		x.Prepare(ctx, moves)
+		cancel()
+		for _, m := range moves {
+			must(t, x.host.leave(t.Context(), m.Key))
+			must(t, x.host.finish(t.Context(), m.Key))
+		}
+	}
+}

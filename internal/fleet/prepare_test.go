@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+)
+
+// own has a node serve sessions, and returns them as moves.
+func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Move {
+	t.Helper()
+	var moves []Move
+	for _, k := range keys {
+		_, release, err := x.host.Acquire(t.Context(), k, "demo")
+		must(t, err)
+		release()
+		moves = append(moves, Move{Owner: x.host.sessions[k].owner})
+	}
+	synctest.Wait()
+	return moves
+}
+
+func keys(n int) (all []holdfast.SessionKey) {
+	for i := range n {
+		all = append(all, holdfast.SessionKey(fmt.Sprintf("k%03d", i)))
+	}
+	return all
+}
+
+// TestPlannedMove drains a node: each session is claimed by its successor the
+// moment it is released, and not before.
+func TestPlannedMove(t *testing.T) {
+	bubble(t, 4, func(t *testing.T, w *world) {
+		old, heirs := w.nodes[0], w.nodes[1:]
+		moves := old.own(t, keys(60)...)
+		old.publish(func(n *holdfast.Node) { n.Draining = true })
+		var mu sync.Mutex
+		fetched := map[string]int{}
+		for _, x := range heirs {
+			x.fetch = func(_ context.Context, name string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				fetched[name]++
+				return nil
+			}
+		}
+		if n := old.Prepare(t.Context(), moves); n != len(moves) {
+			t.Fatalf("%d of %d sessions have a successor", n, len(moves))
+		}
+		if fetched["demo"] != len(heirs) || len(fetched) != 1 {
+			t.Errorf("fetched %v, want demo once by each of %d", fetched, len(heirs))
+		}
+		for _, x := range heirs {
+			if n := len(x.next.byKey); n < 10 || n > 30 {
+				t.Errorf("node %s expects %d of 60 sessions", x.id, n)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		if n := bootsOf(heirs); n != 0 {
+			t.Fatalf("%d were claimed while their owner had them", n)
+		}
+		released := time.Now()
+		for _, m := range moves {
+			must(t, old.host.leave(t.Context(), m.Key))
+			must(t, old.host.finish(t.Context(), m.Key))
+		}
+		synctest.Wait()
+		if n := bootsOf(heirs); n != len(moves) || !time.Now().Equal(released) {
+			t.Errorf("%d of %d were claimed at once", n, len(moves))
+		}
+		claimed := 0
+		for _, x := range heirs {
+			claimed += x.count(x.deps.Metrics.handovers, "claimed")
+			if n := len(x.next.byKey); n != 0 || x.host.lastTemplate() != "demo" {
+				t.Errorf("node %s expects %d still; its last template was %q", x.id, n, x.host.lastTemplate())
+			}
+		}
+		if claimed != len(moves) {
+			t.Errorf("%d handovers are counted", claimed)
+		}
+	})
+}
+
+// TestSuccessorComesFirst: who waits for a session that moves as planned leaves
+// it to its successor, and places it after a moment where that does not come.
+func TestSuccessorComesFirst(t *testing.T) {
+	for name, told := range map[string]bool{"told": true, "not told": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 3, func(t *testing.T, w *world) {
+				old, asks := w.nodes[0], w.nodes[1]
+				moves := old.own(t, key)
+				old.publish(func(n *holdfast.Node) { n.Draining = true })
+				if told && old.Prepare(t.Context(), moves) != 1 {
+					t.Fatal("it has no successor")
+				}
+				must(t, old.host.leave(t.Context(), key))
+				synctest.Wait()
+				done := make(chan error)
+				go func() { _, err := asks.acquire(t, time.Minute); done <- err }()
+				time.Sleep(10 * time.Second)
+				released := time.Now()
+				must(t, old.host.finish(t.Context(), key))
+				must(t, <-done)
+				waited := time.Since(released)
+				if told && waited != 0 {
+					t.Errorf("it was served after %v, want the successor to have it at once", waited)
+				}
+				if !told && (waited < succession || waited > 2*succession) {
+					t.Errorf("it was served after %v, want about %v", waited, succession)
+				}
+				if n := bootsOf(w.nodes[1:]); n != 1 {
+					t.Errorf("%d claims", n)
+				}
+				if told && asks.count(asks.deps.Metrics.placements, "here")+asks.count(asks.deps.Metrics.placements, "there") != 0 {
+					t.Error("the gateway placed it although there was a successor")
+				}
+			})
+		})
+	}
+}
+
+// TestFormerOwnerDies without releasing: its lease does it.
+func TestFormerOwnerDies(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		old := w.nodes[0]
+		moves := old.own(t, keys(10)...)
+		old.publish(func(n *holdfast.Node) { n.Draining = true })
+		if n := old.Prepare(t.Context(), moves); n != len(moves) {
+			t.Fatalf("%d have a successor", n)
+		}
+		old.die()
+		time.Sleep(ttl / 2)
+		if n := bootsOf(w.nodes[1:]); n != 0 {
+			t.Errorf("%d were claimed before the lease was over", n)
+		}
+		time.Sleep(ttl)
+		if n := bootsOf(w.nodes[1:]); n != len(moves) {
+			t.Errorf("%d of %d were claimed", n, len(moves))
+		}
+	})
+}
+
+func TestDeafSuccessorIsSkipped(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		old, deaf := w.nodes[0], w.nodes[1]
+		moves := old.own(t, keys(20)...)
+		w.net.cut(deaf.record.Hop, true)
+		start := time.Now()
+		n := old.Prepare(t.Context(), moves)
+		if took := time.Since(start); took > prepareTime {
+			t.Errorf("it took %v", took)
+		}
+		if heard := len(w.nodes[2].next.byKey); n == 0 || n != heard || n == len(moves) {
+			t.Errorf("%d are said to have a successor, of which %d were heard of", n, heard)
+		}
+	})
+}
+
+func TestNobodyToPrepare(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, w *world) {
+		if n := w.nodes[0].Prepare(t.Context(), w.nodes[0].own(t, key)); n != 0 {
+			t.Errorf("%d successors in a fleet of one", n)
+		}
+	})
+}
+
+// TestSlowImages: the answer does not wait for them longer than it was told to.
+func TestSlowImages(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		old, heir := w.nodes[0], w.nodes[1]
+		var began atomic.Int32
+		heir.fetch = func(ctx context.Context, _ string) error {
+			began.Add(1)
+			select {
+			case <-time.After(time.Minute):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		moves := old.own(t, keys(5)...)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		if n := old.Prepare(ctx, moves); n != len(moves) || ctx.Err() != nil {
+			t.Errorf("%d have a successor; %v", n, ctx.Err())
+		}
+		if n := old.Prepare(t.Context(), moves); n != len(moves) || began.Load() != 1 {
+			t.Errorf("%d have a successor; the images were fetched %d times at once", n, began.Load())
+		}
+	})
+}
+
+func TestExpectationsEnd(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		old, heir := w.nodes[0], w.nodes[1]
+		moves := old.own(t, keys(3)...)
+		old.Prepare(t.Context(), moves)
+		time.Sleep(2 * expectTime)
+		for _, m := range moves {
+			must(t, old.host.finish(t.Context(), m.Key))
+		}
+		synctest.Wait()
+		if heir.host.boots != 0 || len(heir.next.byKey) != 0 || heir.count(heir.deps.Metrics.handovers, "expired") != 3 {
+			t.Errorf("%d boots, %d expected", heir.host.boots, len(heir.next.byKey))
+		}
+	})
+}
+
+func TestExpectationsAreBounded(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, w *world) {
+		x := w.nodes[0]
+		var many []leaver
+		for i := range maxExpected + 10 {
+			many = append(many, leaver{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
+		}
+		if n := x.next.add("other", many); n != maxExpected {
+			t.Errorf("%d were taken, want %d", n, maxExpected)
+		}
+		if n := x.next.add("other", many[:5]); n != 5 {
+			t.Errorf("%d of those that are known already", n)
+		}
+	})
+}
+
+// TestClientsComeFirst: of sessions that go at once, those with clients.
+func TestClientsComeFirst(t *testing.T) {
+	x := newExpected(New(Config{Node: "a"}, Deps{Metrics: testDirectory(nil).metrics, Log: testLog()}))
+	x.put("old", []leaver{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
+	for _, k := range []holdfast.SessionKey{"idle1", "unknown", "idle2", "busy"} {
+		x.gone(k, 1)
+	}
+	x.gone("moved", 2) // somebody else had it meanwhile
+	for _, want := range []holdfast.SessionKey{"busy", "idle1", "idle2"} {
+		if e := x.pop(); e == nil || e.Key != want {
+			t.Fatalf("%+v, want %s", e, want)
+		}
+	}
+	if e := x.pop(); e != nil || len(x.byKey) != 0 {
+		t.Errorf("%+v and %d more are left", e, len(x.byKey))
+	}
+}
+
+// TestStoreAwayDuringHandover: the claim is tried until it is back.
+func TestStoreAwayDuringHandover(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		old, heir := w.nodes[0], w.nodes[1]
+		moves := old.own(t, key)
+		if old.Prepare(t.Context(), moves) != 1 {
+			t.Fatal("it has no successor")
+		}
+		must(t, old.host.finish(t.Context(), key))
+		w.store.SetDown(true) // before the watch has told anybody
+		time.Sleep(5 * time.Second)
+		w.store.SetDown(false)
+		time.Sleep(5 * time.Second)
+		if n := bootsOf([]*node{heir}); n != 1 {
+			t.Errorf("%d claims after the store came back", n)
+		}
+		if _, err := old.acquire(t, time.Minute); err != nil && !errors.Is(err, holdfast.ErrBusy) {
+			t.Error(err)
+		}
+	})
+}
