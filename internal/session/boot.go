@@ -75,7 +75,8 @@ func (m *Manager) yield(e *entry, err error) {
 	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e.err, e.phase, e.dead = err, leaving, true
+	e.err, e.phase = err, leaving
+	e.buryLocked()
 	close(e.settled)
 	close(e.left)
 	m.dropLocked(e)
@@ -168,7 +169,13 @@ func (b *attempt) kill(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	b.m.deps.Metrics.killed(b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target}))
+	report := b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target})
+	b.m.deps.Metrics.killed(report)
+	if len(report.Dead) > 0 {
+		b.m.mu.Lock()
+		b.e.buryLocked()
+		b.m.mu.Unlock()
+	}
 }
 
 // slot waits for one of the boots that may run at once.
@@ -210,6 +217,14 @@ func (b *attempt) claim(ctx context.Context) error {
 		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
 		if errors.Is(err, store.ErrTaken) && o.Node != b.m.cfg.Node {
 			return &holdfast.ElsewhereError{Owner: o}
+		}
+		if errors.Is(err, store.ErrTaken) {
+			// Ours, of an earlier time, and no session of this
+			// Manager's: this entry is the key's only one.
+			if err := b.m.clear(ctx, o); err != nil {
+				return err
+			}
+			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
 		}
 		if err != nil {
 			return err
@@ -370,7 +385,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
-	m.watch(b.e) // before anybody can end it, and so close what is watched
+	m.watchLocked(b.e) // before anybody can end it, and so close what is watched
 	close(b.e.settled)
 	m.mu.Unlock()
 	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
@@ -429,7 +444,7 @@ func (b *attempt) undo(life context.Context) {
 		return // it may run: the record stays, for the next agent
 	}
 	b.m.mu.Lock()
-	b.e.dead = true
+	b.e.buryLocked()
 	b.m.mu.Unlock()
 	if b.container != "" {
 		b.m.forget(b.container)

@@ -92,7 +92,7 @@ func (c *chaos) agent() {
 }
 
 func (c *chaos) run(steps int) {
-	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.loseOrder, c.restart, c.drain, c.loseLease}
+	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.lateClaim, c.loseOrder, c.restart, c.drain, c.loseLease}
 	for range steps {
 		acts[c.rng.IntN(len(acts))]()
 		time.Sleep(time.Duration(c.rng.IntN(15)) * time.Millisecond)
@@ -196,6 +196,16 @@ func (c *chaos) loseWrite() {
 	c.lost.mu.Lock()
 	defer c.lost.mu.Unlock()
 	delete(c.lost.lost, writes[c.rng.IntN(len(writes))])
+}
+
+// lateClaim has the next claim written after its caller has given up.
+func (c *chaos) lateClaim() {
+	after := time.Duration(c.rng.IntN(100)) * time.Millisecond
+	c.lost.mu.Lock()
+	defer c.lost.mu.Unlock()
+	c.lost.late = func(write func()) {
+		c.during.Go(func() { time.Sleep(after); write() })
+	}
 }
 
 func (c *chaos) loseOrder() {

@@ -37,6 +37,9 @@ type fakeEngine struct {
 	pulled  []string        // images, in their order
 	noPull  error           // how a pull ends
 	orders  []string        // what was done to containers, "start <id>"
+
+	inspects int           // how many may be answered before they hang; below 0 is no bound
+	hanging  chan struct{} // gets one for each that hangs
 }
 
 type fakeContainer struct {
@@ -50,7 +53,7 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
 	}
-	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}}
+	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, inspects: -1, hanging: make(chan struct{}, 100)}
 }
 
 // enter locks the engine for one call. answer is what the call has to end with
@@ -150,7 +153,14 @@ func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, 
 	if err != nil {
 		return engine.Container{}, err
 	}
+	if f.inspects == 0 {
+		f.mu.Unlock()
+		f.hanging <- struct{}{}
+		<-ctx.Done()
+		return engine.Container{}, ctx.Err()
+	}
 	defer f.mu.Unlock()
+	f.inspects--
 	c := f.find(id)
 	if c == nil {
 		return engine.Container{}, holdfast.ErrNotFound
