@@ -80,6 +80,10 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
 		cfg:  Config{Templates: []Template{anywhere(t)}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}
+	if c.rng.IntN(2) == 0 {
+		c.cfg.Templates[0].Steps = []Step{{Name: "first", Timeout: 5 * time.Second}, {Name: "second", Timeout: 5 * time.Second}}
+	}
+	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
 	c.agent()
@@ -211,7 +215,7 @@ func (c *chaos) lateClaim() {
 func (c *chaos) loseOrder() {
 	c.fake.mu.Lock()
 	defer c.fake.mu.Unlock()
-	c.fake.lose[[]string{"create", "start", "inspect", "remove"}[c.rng.IntN(4)]] = true
+	c.fake.lose[[]string{"create", "start", "inspect", "remove", "wait"}[c.rng.IntN(5)]] = true
 }
 
 // restart ends the agent in the middle of whatever it does.
