@@ -17,7 +17,7 @@ import (
 type Adopted struct {
 	Sessions int // containers taken over as they run
 	Strays   int // containers without a record that fits, killed
-	Released int // records without a container, given up
+	Released int // records without a container, given up; in Run, after its snapshot, where that is due
 }
 
 // Adopt takes over what an earlier agent of this node left: running containers
@@ -41,6 +41,9 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		m.abandon(containers)
 		return Adopted{}, errors.Join(ErrLeaseLost, err)
+	}
+	if err != nil {
+		m.letGo()
 	}
 	return a, err
 }
@@ -73,14 +76,15 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	}
 	// Every container that belongs to a record still here is now dead.
 	rest := slices.Collect(maps.Values(owners))
-	if len(rest) == 0 {
-		return a, nil
-	}
 	a.Released = len(rest)
 	m.forgetOwners(rest)
-	if err := m.giveUp(ctx, rest); err != nil {
-		return a, fmt.Errorf("giving up sessions without a container: %w", err)
+	later, now := m.dueForSnapshot(rest)
+	if len(now) > 0 {
+		if err := m.giveUp(ctx, now); err != nil {
+			return a, fmt.Errorf("giving up sessions without a container: %w", err)
+		}
 	}
+	m.keepForSnapshot(later)
 	return a, nil
 }
 
@@ -119,7 +123,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	target.Key = o.Key
 	m.hold(target)
 	// The container is what it is, whatever the template says by now.
-	e := newEntry(o.Key, Template{Name: o.Template})
+	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.enterLocked(e, o, target)

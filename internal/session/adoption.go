@@ -55,8 +55,7 @@ func (m *Manager) abandon(found []engine.Container) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	m.mu.Lock()
-	held := slices.Collect(maps.Values(m.sessions))
-	m.markLocked(held...)
+	held := m.markLocked(slices.Collect(maps.Values(m.sessions))...)
 	m.mu.Unlock()
 	var dead []string
 	if len(held) > 0 {
@@ -65,15 +64,23 @@ func (m *Manager) abandon(found []engine.Container) {
 		dead = report.Dead
 		m.forget(dead...)
 	}
-	for _, e := range held {
-		m.close(e)
-	}
+	m.letGo()
 	var err error
 	if found == nil { // it did not come to that
 		found, err = m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
 	}
 	if err = errors.Join(err, m.killStrays(ctx, without(found, dead))); err != nil {
 		m.log.Error("the lease was lost while taking over: not everything is seen dead", "err", err)
+	}
+}
+
+// letGo forgets all that an Adopt has taken over, and leaves it as it is.
+func (m *Manager) letGo() {
+	m.mu.Lock()
+	held := slices.Collect(maps.Values(m.sessions))
+	m.mu.Unlock()
+	for _, e := range held {
+		m.close(e)
 	}
 }
 

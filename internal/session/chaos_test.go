@@ -83,6 +83,9 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	if c.rng.IntN(2) == 0 {
 		c.cfg.Templates[0].Steps = []Step{{Name: "first", Timeout: 5 * time.Second}, {Name: "second", Timeout: 5 * time.Second}}
 	}
+	if c.rng.IntN(2) == 0 {
+		c.cfg.Templates[0].Snapshot = Snapshot{Command: []string{"/bin/sleep", "0.0" + strconv.Itoa(c.rng.IntN(10))}, Timeout: time.Second}
+	}
 	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
@@ -239,6 +242,7 @@ func (c *chaos) drain() {
 	b := c.Condemn()
 	report := c.deps.Killer.Kill(ctx, b.Targets())
 	b.Killed(report)
+	b.Snapshot(ctx)
 	_, err := b.Release(ctx)
 	b.ReleaseLater()
 	_, left := b.Settle(ctx)

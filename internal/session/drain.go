@@ -47,12 +47,14 @@ func (m *Manager) Draining() bool {
 }
 
 // Batch is all that a node has at one moment, to leave together. Its methods
-// are called in the order Targets, Killed, Release, Settle, by one goroutine.
+// are called in the order Targets, Killed, Snapshot, Release, Settle, by one
+// goroutine.
 type Batch struct {
 	m       *Manager
 	entries []*entry // to be killed by whoever asked for the batch
 	dead    []*entry // those of them that are dead and not given up
 	others  []*entry // boots that give up, and sessions that somebody else ends
+	given   int      // given up already, and not told by Release
 }
 
 // Condemn closes every session that runs to newcomers. The caller kills the
@@ -85,13 +87,15 @@ func (b *Batch) Killed(report holdfast.KillReport) { b.dead = b.m.seenDead(b.ent
 // writes as the store allows, and returns how many. After an error it may be
 // called again.
 func (b *Batch) Release(ctx context.Context) (int, error) {
-	n := len(b.dead)
-	if n == 0 {
-		return 0, nil
+	n := b.given
+	b.given = 0
+	if len(b.dead) == 0 {
+		return n, nil
 	}
 	if err := b.m.releaseDead(ctx, b.dead); err != nil {
-		return 0, fmt.Errorf("giving up %d sessions: %w", n, err)
+		return n, fmt.Errorf("giving up %d sessions: %w", len(b.dead), err)
 	}
+	n += len(b.dead)
 	b.dead = nil
 	return n, nil
 }
@@ -137,6 +141,8 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	m.abortAdoption(ctx)
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
+	m.tenure.end(ErrLeaseLost)
+	m.tenure = newTenure()
 	b := m.condemnLocked()
 	others := borrowLocked(b.others)
 	m.mu.Unlock()

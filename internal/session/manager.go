@@ -1,10 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ type Config struct {
 	IdleStop  time.Duration // stop a session after that long without a connection; 0 is never
 	Boots     int           // containers being started at once, over 0
 	Max       int           // sessions at once, 0 is no bound
+	Snapshots int           // snapshot commands at once; 0 is one for each CPU
 }
 
 // Deps is what a Manager works with.
@@ -52,6 +55,7 @@ type Manager struct {
 
 	boots chan struct{} // a slot for each container being started
 	trash chan string   // containers to remove
+	snaps chan struct{} // a slot for each snapshot command
 	pulls *pulls
 
 	mu       sync.Mutex
@@ -60,6 +64,7 @@ type Manager struct {
 	sessions map[holdfast.SessionKey]*entry
 	draining bool
 	adoption *adoption // nil outside Adopt
+	tenure   tenure    // of the node's lease
 }
 
 // entry is one session on this node. Its fields are guarded by Manager.mu, but
@@ -87,6 +92,8 @@ type entry struct {
 	unwatched bool           // nobody tells when it dies
 	borrowed  int            // others that kill the target; it stays open for them
 	finished  bool           // the target is to be closed
+	tenure    tenure         // that it became ready in
+	snapshot  snapshot       // once it is taken, or has failed
 	suspect   holdfast.Owner // a record of this key that is to be looked at when the entry is gone
 }
 
@@ -111,7 +118,9 @@ func New(cfg Config, deps Deps) *Manager {
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
+		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		pulls:    newPulls(deps.Engine),
+		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}
 }
@@ -154,7 +163,7 @@ func (m *Manager) resumeLocked(e *entry) {
 	case e.phase == leaving && e.stuck: // the lease was lost meanwhile
 		m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():
-		m.spawnLocked(func(ctx context.Context) { m.releaseUntilDone(ctx, []*entry{e}) })
+		m.spawnLocked(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
 	}
 }
 

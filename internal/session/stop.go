@@ -36,7 +36,14 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 	if len(report.Left) > 0 {
 		return report, nil
 	}
-	return report, m.await(ctx, e, e.gone)
+	err := m.await(ctx, e, e.gone)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := e.snapshot; s.ran() {
+		report.Steps = append(report.Steps, holdfast.Step{Name: "snapshot", Took: s.took, Count: 1})
+		report.Notice = s.problem()
+	}
+	return report, err
 }
 
 // await waits for one of the entry's channels.
@@ -143,13 +150,16 @@ func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
 	return nil
 }
 
-// releaseLater gives up sessions whose containers are dead, in a task of its
-// own: it may take until the store is back.
+// releaseLater gives up sessions whose containers are dead, after their
+// snapshots, in tasks of their own: it may take until the store is back.
 func (m *Manager) releaseLater(dead []*entry) {
-	if len(dead) == 0 {
-		return
+	with, without := m.splitBySnapshot(dead)
+	if len(without) > 0 {
+		m.spawn(func(ctx context.Context) { m.releaseUntilDone(ctx, without) })
 	}
-	m.spawn(func(ctx context.Context) { m.releaseUntilDone(ctx, dead) })
+	for _, e := range with {
+		m.spawn(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+	}
 }
 
 func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
@@ -231,6 +241,12 @@ func (m *Manager) finish(e *entry) {
 
 // close takes the entry out for good and lets go of its container.
 func (m *Manager) close(e *entry) {
+	if e.target == nil { // it was dead when it was found
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.dropLocked(e)
+		return
+	}
 	m.unwatch(e)
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -41,6 +41,16 @@ type Template struct {
 	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
 	AllowSUID bool   // processes may gain privileges through set-uid programs
 	Steps     []Step // run one after the other before the session's own container
+	Snapshot  Snapshot
+}
+
+// Snapshot is a command on this host that runs when a session has ended, after
+// its container was seen dead and before anybody else can have the session.
+type Snapshot struct {
+	// Command begins with a program's absolute path; no shell sees it.
+	// "{key}" and "{epoch}" are filled in. Empty: none.
+	Command []string
+	Timeout time.Duration // over 0
 }
 
 // Step is an init step: a container that runs to completion before the
