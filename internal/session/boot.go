@@ -1,17 +1,13 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
 	"holdfast/internal/kill"
-	"holdfast/internal/store"
 )
 
 // Bounds of a boot's parts.
@@ -210,135 +206,6 @@ func (b *attempt) leaveSlot() {
 	}
 }
 
-func (b *attempt) claim(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	defer cancel()
-	return retry(ctx, holdfast.ErrStore, func() error {
-		lease := b.m.deps.Lease()
-		if lease == 0 {
-			return fmt.Errorf("this node cannot renew its lease: %w", holdfast.ErrStore)
-		}
-		o, err := b.m.deps.Store.Claim(ctx, holdfast.Owner{
-			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
-			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
-		}, lease)
-		if errors.Is(err, store.ErrTaken) && b.lost(o) {
-			err = nil
-		}
-		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
-		if errors.Is(err, store.ErrTaken) && o.Node != b.m.cfg.Node {
-			return &holdfast.ElsewhereError{Owner: o}
-		}
-		if errors.Is(err, store.ErrTaken) {
-			// Ours, of an earlier time, and no session of this
-			// Manager's: this entry is the key's only one.
-			if err := b.m.clear(ctx, o); err != nil {
-				return err
-			}
-			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
-		}
-		if err != nil {
-			return err
-		}
-		b.owner = o
-		return nil
-	})
-}
-
-// lost reports whether a record is our own and nobody here knows it: a claim
-// that was written although its answer got lost. Nothing runs under it, because
-// a container is created only with the epoch of an answered claim.
-func (b *attempt) lost(o holdfast.Owner) bool {
-	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
-}
-
-// advance moves the record on; only boot and what follows it write it.
-func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
-	next := b.owner
-	next.State = s
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	defer cancel()
-	return retry(ctx, holdfast.ErrStore, func() error {
-		got, err := b.m.deps.Store.Advance(ctx, next)
-		if errors.Is(err, store.ErrStale) && sameWrite(got, next) {
-			err = nil // an earlier try was written, its answer lost
-		}
-		if err != nil {
-			return fmt.Errorf("writing %s: %w", s, err)
-		}
-		b.owner = got
-		return nil
-	})
-}
-
-// sameWrite reports whether the record is what we tried to write.
-func sameWrite(got, want holdfast.Owner) bool {
-	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
-}
-
-// create makes the container, pulling its image where this host has none.
-func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
-	phase := "create"
-	if spec.Labels[LabelStep] != "" {
-		phase = "init"
-	}
-	b.name = spec.Name
-	try := func() error { return b.phase(phase, func() error { return b.createOnce(ctx, spec) }) }
-	err := try()
-	if !errors.Is(err, engine.ErrNoImage) {
-		return err
-	}
-	// It may take minutes, in which others can start what is here.
-	b.leaveSlot()
-	if err := b.phase("pull", func() error { return b.m.pulls.fetch(ctx, spec.Image) }); err != nil {
-		return err
-	}
-	if err := b.slot(ctx); err != nil {
-		return err
-	}
-	return try()
-}
-
-func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	return retry(ctx, holdfast.ErrEngine, func() error {
-		id, err := b.m.deps.Engine.Create(ctx, spec)
-		if errors.Is(err, engine.ErrConflict) {
-			// The name holds the epoch, so it is ours: an earlier
-			// try got through and its answer got lost.
-			var c engine.Container
-			if c, err = b.m.deps.Engine.Inspect(ctx, spec.Name); err == nil {
-				id = c.ID
-			}
-		}
-		if err != nil {
-			return err
-		}
-		b.container = id
-		return nil
-	})
-}
-
-func (b *attempt) start(ctx context.Context) error {
-	if err := b.m.expect(b.container); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
-}
-
-func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	err = retry(ctx, holdfast.ErrEngine, func() error {
-		c, err = b.m.deps.Engine.Inspect(ctx, b.container)
-		return err
-	})
-	return c, err
-}
-
 // ready waits until the session's server answers and publishes where.
 func (b *attempt) ready(ctx context.Context) error {
 	started := time.Now()
@@ -367,44 +234,6 @@ func (b *attempt) ready(ctx context.Context) error {
 	return b.m.settle(ctx, b)
 }
 
-// grab takes hold of the container's init. errDied where it is too late for that.
-func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
-	c, err := b.inspect(ctx)
-	if err != nil {
-		return c, err
-	}
-	if !c.Running() {
-		return c, errDied
-	}
-	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) {
-		return c, errDied
-	}
-	if err != nil {
-		return c, fmt.Errorf("opening the container's init: %w", err)
-	}
-	b.target.Key = b.e.key
-	b.m.hold(b.target)
-	return c, nil
-}
-
-// exit is why a container that is dead ended, once the engine has noticed.
-func (b *attempt) exit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
-	defer cancel()
-	for {
-		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
-		if err == nil && !c.Running() {
-			return exited(c, " before it was ready")
-		}
-		select {
-		case <-time.After(firstPause):
-		case <-ctx.Done():
-			return errDied
-		}
-	}
-}
-
 // settle makes the entry ready, unless it was told to give up meanwhile.
 func (m *Manager) settle(ctx context.Context, b *attempt) error {
 	m.mu.Lock()
@@ -423,105 +252,6 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.owner, e.target, e.phase, e.idleSince, e.tenure = o, t, ready, time.Now(), m.tenure
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left}
-}
-
-// exited is the error of a container that ended, when is a clause.
-func exited(c engine.Container, when string) error {
-	switch {
-	case c.OOMKilled:
-		return holdfast.WithHint(errors.New("the container ran out of memory"), "raise the template's memory")
-	case c.Error != "":
-		return fmt.Errorf("the container ended with exit code %d: %s", c.ExitCode, c.Error)
-	}
-	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
-}
-
-// withLog adds the container's last lines to a boot's error.
-func (b *attempt) withLog(ctx context.Context, err error) error {
-	var boot *holdfast.BootError
-	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // one that was told to give up has nothing to explain
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	boot.Log = b.m.lastLines(ctx, b.container)
-	return err
-}
-
-// lastLines is the end of a container's output, "" where it cannot be had.
-func (m *Manager) lastLines(ctx context.Context, id string) string {
-	var buf bytes.Buffer
-	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
-		return ""
-	}
-	text := buf.Bytes()
-	if len(text) > logBytes {
-		text = text[len(text)-logBytes:]
-	}
-	return strings.ToValidUTF8(string(text), "�")
-}
-
-// undo removes the container of a failed boot, sees to it that it is gone, and
-// then gives the claim up. It tries until it has succeeded or the agent stops,
-// in which case the next agent finds both by label and record.
-func (b *attempt) undo(life context.Context) {
-	if b.target != nil {
-		defer b.target.Close()
-	}
-	if b.name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
-		return // it may run: the record stays, for the next agent
-	}
-	b.m.mu.Lock()
-	b.e.buryLocked()
-	b.m.mu.Unlock()
-	if b.container != "" {
-		b.m.forget(b.container)
-	}
-	if b.owner.Epoch != 0 || b.unsure {
-		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
-	}
-}
-
-// removeContainer removes the container by its name, because an engine may
-// create or start one and still answer with an error. Remove kills what runs.
-// One that is dead and cannot be removed for now does not keep its key.
-func (b *attempt) removeContainer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
-	defer cancel()
-	id := b.container
-	if id == "" {
-		id = b.name
-	}
-	err := b.m.deps.Engine.Remove(ctx, id)
-	if err == nil {
-		return nil
-	}
-	if c, look := b.m.deps.Engine.Inspect(ctx, id); look == nil && ended(c) {
-		b.m.remove(c.ID)
-		return nil
-	}
-	return err
-}
-
-// ended reports whether a container ran and never will again: a created one may
-// be about to start.
-func ended(c engine.Container) bool { return c.State == "exited" || c.State == "dead" }
-
-// giveUp releases the claim, also one whose answer never came.
-func (b *attempt) giveUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	defer cancel()
-	if b.owner.Epoch == 0 {
-		o, err := b.m.deps.Store.Get(ctx, b.e.key)
-		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !b.lost(o) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		b.owner = o
-	}
-	return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
 }
 
 // short is the usual short form of a container id.
