@@ -113,8 +113,8 @@ func (c *chaos) run(steps int) {
 		}
 	}()
 	await(c.t, "every record has its container", func() bool { wrong = c.odd(); return wrong == "" })
-	if len(c.fake.problems) > 0 {
-		c.t.Error(c.fake.problems)
+	if bad := c.fake.wrong(); len(bad) > 0 {
+		c.t.Error(bad)
 	}
 	for _, key := range keys {
 		c.serve(c.t, key)

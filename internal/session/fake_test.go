@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +60,27 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 		t.Skip("-short without root: control groups need root")
 	}
 	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, inspects: -1, hanging: make(chan struct{}, 100)}
+}
+
+// set changes the engine's ways.
+func (f *fakeEngine) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// wrong is what should never have been.
+func (f *fakeEngine) wrong() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.problems)
+}
+
+// done are the orders of a kind, or all.
+func (f *fakeEngine) done(kind string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.orders), func(o string) bool { return !strings.HasPrefix(o, kind) })
 }
 
 // enter locks the engine for one call. answer is what the call has to end with

@@ -188,9 +188,7 @@ func adopting(t *testing.T) (*node, *fakeEngine) {
 		first.serve(t, key)
 	}
 	first.end()
-	fake.mu.Lock()
-	fake.inspects = 1
-	fake.mu.Unlock()
+	fake.set(func() { fake.inspects = 1 })
 	n, watcher := unstarted(t, set)
 	t.Cleanup(func() {
 		if err := watcher.Run(canceled(t)); err != nil {
@@ -198,12 +196,6 @@ func adopting(t *testing.T) (*node, *fakeEngine) {
 		}
 	})
 	return n, fake
-}
-
-func (f *fakeEngine) answer() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.inspects = -1
 }
 
 func TestLeaseThatIsLostDuringAdopt(t *testing.T) {
@@ -218,7 +210,7 @@ func TestLeaseThatIsLostDuringAdopt(t *testing.T) {
 			failed := make(chan error, 1)
 			go func() { _, err := n.Adopt(ctx); failed <- err }()
 			<-fake.hanging
-			fake.answer()
+			fake.set(func() { fake.inspects = -1 })
 			lose(n, cancel)
 			if err := <-failed; !errors.Is(err, ErrLeaseLost) {
 				t.Errorf("got %v", err)

@@ -112,8 +112,8 @@ func TestInitStepDiesWithItsBoot(t *testing.T) {
 			}
 			await(t, "it is dead", func() bool { return len(fake.running()) == 0 })
 			n.empty(t)
-			if len(fake.problems) > 0 {
-				t.Error(fake.problems)
+			if bad := fake.wrong(); len(bad) > 0 {
+				t.Error(bad)
 			}
 		})
 	}
@@ -122,9 +122,7 @@ func TestInitStepDiesWithItsBoot(t *testing.T) {
 // TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs: by its pidfd.
 func TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs(t *testing.T) {
 	n, fake, booted := stepping(t)
-	fake.mu.Lock()
-	fake.down = true
-	fake.mu.Unlock()
+	fake.set(func() { fake.down = true })
 	n.LeaseLost(t.Context())
 	if running := fake.running(); len(running) > 0 {
 		t.Errorf("runs without a lease: %v", running)
@@ -132,9 +130,7 @@ func TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs(t *testing.T) {
 	if err := <-booted; !errors.Is(err, ErrLeaseLost) {
 		t.Errorf("got %v", err)
 	}
-	fake.mu.Lock()
-	fake.down = false
-	fake.mu.Unlock()
+	fake.set(func() { fake.down = false })
 	n.empty(t)
 }
 
@@ -142,15 +138,15 @@ func TestLostAnswerOfAWaitIsAskedForAgain(t *testing.T) {
 	tmpl := anywhere(t)
 	tmpl.Steps = []Step{{Name: "first", Timeout: time.Minute}, {Name: "second", Timeout: time.Minute}}
 	n, fake := fakeNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
-	fake.mu.Lock()
-	fake.lose["wait"] = true
-	fake.mu.Unlock()
+	fake.set(func() { fake.lose["wait"] = true })
 	n.serve(t, "alice")
-	fake.mu.Lock()
-	defer fake.mu.Unlock()
-	starts := slices.DeleteFunc(slices.Clone(fake.orders), func(o string) bool { return !strings.HasPrefix(o, "start") })
-	if fake.lose["wait"] || len(starts) != 3 || len(fake.problems) > 0 {
-		t.Errorf("lost: %v, starts %q, problems %q", !fake.lose["wait"], starts, fake.problems)
+	fake.set(func() {
+		if fake.lose["wait"] {
+			t.Error("no answer was lost: nothing was tested")
+		}
+	})
+	if starts, bad := fake.done("start"), fake.wrong(); len(starts) != 3 || len(bad) > 0 {
+		t.Errorf("starts %q, problems %q", starts, bad)
 	}
 }
 
@@ -186,10 +182,8 @@ func TestInitStepOfACrashedAgentIsKilledByTheNext(t *testing.T) {
 		t.Errorf("still runs: %v", running)
 	}
 	n.empty(t)
-	fake.mu.Lock()
-	defer fake.mu.Unlock()
-	if !slices.Contains(fake.orders, "forget "+id) {
-		t.Errorf("orders %q", fake.orders)
+	if orders := fake.done(""); !slices.Contains(orders, "forget "+id) {
+		t.Errorf("orders %q", orders)
 	}
 }
 
@@ -201,11 +195,10 @@ func TestDeadmanIsToldOfInitSteps(t *testing.T) {
 	tmpl.Steps = []Step{{Name: "first", Timeout: time.Minute}}
 	n := newNode(t, setup{engine: fake, dead: &recorder{fake: fake}, cfg: Config{Templates: []Template{tmpl}}})
 	id := n.serve(t, "alice").ContainerID
-	fake.mu.Lock()
-	defer fake.mu.Unlock()
-	_, step, _ := strings.Cut(fake.orders[0], " ")
+	orders := fake.done("")
+	_, step, _ := strings.Cut(orders[0], " ")
 	want := []string{"expect " + step, "start " + step, "hold " + step, "forget " + step, "expect " + id, "start " + id, "hold " + id}
-	if !slices.Equal(fake.orders, want) {
-		t.Errorf("got %q, want %q", fake.orders, want)
+	if !slices.Equal(orders, want) {
+		t.Errorf("got %q, want %q", orders, want)
 	}
 }
