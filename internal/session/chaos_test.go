@@ -86,6 +86,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	if c.rng.IntN(2) == 0 {
 		c.cfg.Templates[0].Snapshot = Snapshot{Command: []string{"/bin/sleep", "0.0" + strconv.Itoa(c.rng.IntN(10))}, Timeout: time.Second}
 	}
+	c.fake.guarded = true
 	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
@@ -95,7 +96,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 
 // agent starts an agent, after another.
 func (c *chaos) agent() {
-	c.node = newNode(c.t, setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, cfg: c.cfg})
+	c.node = newNode(c.t, setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, dead: &recorder{fake: c.fake}, cfg: c.cfg})
 }
 
 func (c *chaos) run(steps int) {

@@ -25,6 +25,9 @@ func (r *recorder) note(what, id string, holds bool) {
 	r.fake.mu.Lock()
 	defer r.fake.mu.Unlock()
 	r.fake.orders = append(r.fake.orders, what+" "+id)
+	if c := r.fake.find(id); what == "forget" && c != nil && c.State == "running" && !c.dead() {
+		r.fake.problems = append(r.fake.problems, id+" is forgotten while it runs")
+	}
 	if r.held == nil {
 		r.held = map[string]bool{}
 	}

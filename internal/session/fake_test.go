@@ -40,6 +40,7 @@ type fakeEngine struct {
 	pulled  []string        // images, in their order
 	noPull  error           // how a pull ends
 	orders  []string        // what was done to containers, "start <id>"
+	guarded bool            // a deadman has to know of what is started
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
@@ -147,6 +148,9 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 		if other.State == "running" && other.Labels[LabelSession] == key && !other.dead() {
 			f.problems = append(f.problems, fmt.Sprintf("%s is started while %s runs", c.Name, other.Name))
 		}
+	}
+	if f.guarded && !slices.Contains(f.orders, "expect "+c.ID) {
+		f.problems = append(f.problems, c.Name+" is started and the deadman does not know")
 	}
 	f.orders = append(f.orders, "start "+c.ID)
 	cmd, err := killtest.Start(c.ID)

@@ -202,3 +202,27 @@ func TestDeadmanIsToldOfInitSteps(t *testing.T) {
 		t.Errorf("got %q, want %q", orders, want)
 	}
 }
+
+// TestDataGoesFromSnapshotToInitStep moves a session's data by way of the host:
+// saved when the container is dead, fetched before the next.
+func TestDataGoesFromSnapshotToInitStep(t *testing.T) {
+	saved := t.TempDir()
+	tmpl := web()
+	tmpl.Mounts = []engine.Mount{{Type: "volume", Target: "/work"}, {Type: "bind", Source: saved, Target: "/saved"}}
+	tmpl.Steps = []Step{shell("fetch", "cat /saved/{key} > /work/data 2>/dev/null; echo epoch $HOLDFAST_EPOCH >> /work/data; cp /work/data /saved/working")}
+	tmpl.Snapshot = Snapshot{Command: []string{"/bin/mv", filepath.Join(saved, "working"), filepath.Join(saved, "{key}")}, Timeout: time.Minute}
+	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
+	var want string
+	for range 3 {
+		r := n.serve(t, "alice")
+		want += "epoch " + itoa(r.Epoch) + "\n"
+		report, err := n.Stop(t.Context(), "alice")
+		if err != nil || report.Notice != "" {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		if got, err := os.ReadFile(filepath.Join(saved, "alice")); err != nil || string(got) != want {
+			t.Errorf("saved %q, %v, want %q", got, err, want)
+		}
+	}
+	n.empty(t)
+}
