@@ -70,13 +70,34 @@ type KillReport struct {
 type DrainReport struct {
 	Node     NodeID     `json:"node"`
 	Started  time.Time  `json:"started"`
-	Took     Millis     `json:"took_ms"`
+	Took     Millis     `json:"took_ms"`  // until all was given up or left; clients that wait are served beyond that
 	Owned    int        `json:"owned"`    // sessions at the start
 	Dead     int        `json:"dead"`     // containers seen dead
 	Released int        `json:"released"` // sessions whose ownership was given up
 	Steps    []Step     `json:"steps"`
 	Left     []Leftover `json:"left"`
 	Notice   string     `json:"notice,omitempty"`
+	// Snapshots is what the templates' snapshot commands did. One that
+	// failed does not keep its session from being given up.
+	Snapshots SnapshotReport `json:"snapshots,omitzero"`
+}
+
+// SnapshotReport is what became of the snapshot commands of sessions that ended
+// together.
+type SnapshotReport struct {
+	Count   int               `json:"count"`      // sessions whose template has one
+	Took    Millis            `json:"took_ms"`    // all of them, a few at a time
+	Longest Millis            `json:"longest_ms"` // a single one
+	Failed  []SnapshotFailure `json:"failed"`
+}
+
+// SnapshotFailure is a snapshot command that did not end well, or never ran.
+type SnapshotFailure struct {
+	Key    SessionKey `json:"key"`
+	Epoch  Epoch      `json:"epoch"`
+	Took   Millis     `json:"took_ms"`
+	Reason string     `json:"reason"`
+	Output string     `json:"output,omitempty"` // its end, at most a few kilobytes
 }
 
 // Clean reports whether every container was seen dead and every session given

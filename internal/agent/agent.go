@@ -206,7 +206,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("watching containers", watcher.Run)
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
-		IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max,
+		IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,

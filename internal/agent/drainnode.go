@@ -35,6 +35,9 @@ func (n *drainNode) StopClaiming() int {
 	return n.sessions.StopClaiming()
 }
 
+// Prepare tells nobody yet: a node of its own has no successor.
+func (n *drainNode) Prepare(context.Context) int { return 0 }
+
 func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
 	own := map[string]bool{}
 	if n.sessions != nil {
@@ -156,6 +159,13 @@ func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
 	return report
 }
 
+func (n *drainNode) Snapshot(ctx context.Context) holdfast.SnapshotReport {
+	if n.batch == nil {
+		return holdfast.SnapshotReport{}
+	}
+	return n.batch.Snapshot(ctx)
+}
+
 func (n *drainNode) Release(ctx context.Context) (int, error) {
 	if n.batch == nil {
 		return 0, nil
@@ -171,3 +181,6 @@ func (n *drainNode) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 	n.batch.ReleaseLater()
 	return n.batch.Settle(ctx)
 }
+
+// Linger serves nobody yet: what waits for this node's sessions waits in vain.
+func (n *drainNode) Linger(context.Context) int { return 0 }

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,9 +99,10 @@ type API struct {
 
 // Sessions bounds what sessions may do to the host.
 type Sessions struct {
-	IdleStop time.Duration `yaml:"idle_stop"` // stop a session after that long without a connection; 0 is never
-	Boots    int           `yaml:"boots"`     // containers being started at once
-	Max      int           `yaml:"max"`       // sessions on this node; 0 is no bound
+	IdleStop  time.Duration `yaml:"idle_stop"` // stop a session after that long without a connection; 0 is never
+	Boots     int           `yaml:"boots"`     // containers being started at once
+	Max       int           `yaml:"max"`       // sessions on this node; 0 is no bound
+	Snapshots int           `yaml:"snapshots"` // snapshot commands at once; 0 is one for each CPU
 }
 
 // Drain is how a drain is done unless the request says otherwise.
@@ -124,6 +126,24 @@ type Template struct {
 	Network    string            `yaml:"network"`
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
+	InitSteps  []InitStep        `yaml:"init_steps"`
+	Snapshot   Snapshot          `yaml:"snapshot"`
+}
+
+// InitStep is a container that runs to completion before a session's own.
+type InitStep struct {
+	Name    string            `yaml:"name"`
+	Image   string            `yaml:"image"` // default: the template's
+	Command []string          `yaml:"command"`
+	Env     map[string]string `yaml:"env"`
+	Timeout time.Duration     `yaml:"timeout"` // default 5m
+}
+
+// Snapshot is a command on the host that runs when a session has ended, before
+// anybody else can have it.
+type Snapshot struct {
+	Command []string      `yaml:"command"`
+	Timeout time.Duration `yaml:"timeout"` // default 10s
 }
 
 // Mount is one mount of a template.
@@ -225,6 +245,11 @@ func (c *Config) complete() error {
 		}
 		if t.Privileges == "" {
 			t.Privileges = "fixed"
+		}
+		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
+		for j := range t.InitSteps {
+			step := &t.InitSteps[j]
+			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)
 		}
 	}
 	return nil

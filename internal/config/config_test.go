@@ -116,6 +116,16 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"fleet on no port", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072', advertise: '10.0.0.7:0'}", "fleet.advertise: nobody can connect"},
 		{"only advertised", minimal + "fleet: {advertise: '10.0.0.7:7072'}", "fleet.advertise: there is no fleet.listen"},
 		{"certificates", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: '10.0.0.7:7072', certificates: here}", "fleet.certificates"},
+		{"step without a name", step("command: [x]"), "init_steps[0] (): name"},
+		{"step with a name of its own kind", step("name: a.b, command: [x]"), "init_steps[0] (a.b): name"},
+		{"step that would serve", step("name: a"), "init_steps[0] (a): command is missing"},
+		{"step twice", step("name: a, command: [x]}, {name: a, command: [x]"), "used twice"},
+		{"steps without end", step(strings.Repeat("}, {", 16)), "at most 16"},
+		{"step in no time", step("name: a, image: b, timeout: -1s"), "timeout"},
+		{"a step's variable of ours", step("name: a, image: b, env: {HOLDFAST_EPOCH: '9'}"), "HOLDFAST_EPOCH"},
+		{"snapshot by a shell's path", "templates: [{name: a, image: b, port: 80, snapshot: {command: [save]}}]", "snapshot.command"},
+		{"snapshot in no time", "templates: [{name: a, image: b, port: 80, snapshot: {command: [/x], timeout: -1s}}]", "snapshot.timeout"},
+		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
 		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
@@ -128,6 +138,11 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// step is a template with an init step.
+func step(text string) string {
+	return "templates: [{name: a, image: b, port: 80, init_steps: [{" + text + "}]}]"
 }
 
 func TestGatewayForAllNeedsTLSAndTokens(t *testing.T) {
@@ -177,6 +192,8 @@ templates:
     network: mine
     init: false
     privileges: gain
+    init_steps: [{name: first, command: [prepare, "{key}"], env: {A: b}}, {name: second, image: "tools:1", timeout: 1s}]
+    snapshot: {command: [/save, "{key}"]}
 `, Overrides{})
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +203,11 @@ templates:
 		Mounts: []engine.Mount{{Type: "bind", Source: "/srv/{key}", Target: "/data", ReadOnly: true}},
 		Memory: 512 << 20, CPUs: 1.5, PIDs: 99, Port: 8080,
 		Ready: session.Readiness{HTTPPath: "/ok", Timeout: 3 * time.Second}, Network: "mine", NoInit: true, AllowSUID: true,
+		Steps: []session.Step{
+			{Name: "first", Command: []string{"prepare", "{key}"}, Env: map[string]string{"A": "b"}, Timeout: 5 * time.Minute},
+			{Name: "second", Image: "tools:1", Timeout: time.Second},
+		},
+		Snapshot: session.Snapshot{Command: []string{"/save", "{key}"}, Timeout: 10 * time.Second},
 	}}
 	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {
 		t.Error(diff)

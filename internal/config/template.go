@@ -52,7 +52,25 @@ func (t Template) validate() error {
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
-	for name := range t.Env {
+	if err := validateEnv(t.Env); err != nil {
+		return err
+	}
+	if err := t.validateSteps(); err != nil {
+		return err
+	}
+	if err := t.Snapshot.validate(); err != nil {
+		return fmt.Errorf("snapshot.%w", err)
+	}
+	for i, m := range t.Mounts {
+		if err := m.validate(); err != nil {
+			return fmt.Errorf("mounts[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func validateEnv(env map[string]string) error {
+	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			return fmt.Errorf("env: %q is no name of a variable", name)
 		}
@@ -60,10 +78,49 @@ func (t Template) validate() error {
 			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are the agent's", name)
 		}
 	}
-	for i, m := range t.Mounts {
-		if err := m.validate(); err != nil {
-			return fmt.Errorf("mounts[%d]: %w", i, err)
+	return nil
+}
+
+// maxSteps is how many init steps a template may have.
+const maxSteps = 16
+
+func (t Template) validateSteps() error {
+	if len(t.InitSteps) > maxSteps {
+		return fmt.Errorf("init_steps: there are %d, at most %d are allowed", len(t.InitSteps), maxSteps)
+	}
+	var names []string
+	for i, s := range t.InitSteps {
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("init_steps[%d] (%s): %w", i, s.Name, err)
 		}
+		if slices.Contains(names, s.Name) {
+			return fmt.Errorf("init_steps[%d]: the name %q is used twice", i, s.Name)
+		}
+		names = append(names, s.Name)
+	}
+	return nil
+}
+
+func (s InitStep) validate() error {
+	// It is part of the container's name.
+	if _, err := holdfast.ParseSessionKey(s.Name); err != nil {
+		return fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", s.Name)
+	}
+	if s.Image == "" && len(s.Command) == 0 {
+		return errors.New("command is missing: the template's own would serve, and not end")
+	}
+	if s.Timeout < 0 {
+		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
+	}
+	return validateEnv(s.Env)
+}
+
+func (s Snapshot) validate() error {
+	switch {
+	case s.Timeout < 0:
+		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
+	case len(s.Command) > 0 && !path.IsAbs(s.Command[0]):
+		return fmt.Errorf("command: %q is no absolute path of a program; no shell looks for it", s.Command[0])
 	}
 	return nil
 }
@@ -93,6 +150,10 @@ func (c Config) SessionTemplates() []session.Template {
 			Ready:     session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
+		}
+		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
+		for _, i := range t.InitSteps {
+			s.Steps = append(s.Steps, session.Step{Name: i.Name, Image: i.Image, Command: i.Command, Env: i.Env, Timeout: i.Timeout})
 		}
 		for _, m := range t.Mounts {
 			s.Mounts = append(s.Mounts, engine.Mount{Type: m.Type, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})

@@ -124,8 +124,8 @@ func (a API) validate() error {
 
 func (c Config) validateLimits() error {
 	s := c.Sessions
-	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 {
-		return fmt.Errorf("sessions: idle_stop %v and max %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Boots)
+	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
+		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
 	}
 	if err := c.Preempt.Validate(); err != nil {
 		return fmt.Errorf("preempt.%w", err)

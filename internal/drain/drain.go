@@ -19,6 +19,10 @@ type Node interface {
 	// give up; it returns how many those are.
 	StopClaiming() int
 
+	// Prepare has whoever will take the sessions told, so that it can get
+	// ready; it returns how many were told of when ctx is done at the latest.
+	Prepare(ctx context.Context) int
+
 	// Condemn closes the sessions to newcomers and returns how many there
 	// are and how many containers have to die. With all it is every
 	// container of the engine, whoever started it, after the restart
@@ -28,6 +32,11 @@ type Node interface {
 	// Kill makes the condemned dead and sees it.
 	Kill(ctx context.Context, quiet bool) holdfast.KillReport
 
+	// Snapshot runs the snapshot commands of the sessions seen dead, and may
+	// give those up whose turn is over. When ctx is done those that are not
+	// have failed.
+	Snapshot(ctx context.Context) holdfast.SnapshotReport
+
 	// Release gives up the sessions seen dead and returns how many; after
 	// an error it is called again for the rest.
 	Release(ctx context.Context) (int, error)
@@ -36,6 +45,11 @@ type Node interface {
 	// that were ending before the drain came. It returns how many those were
 	// and which of them were not seen dead.
 	Settle(ctx context.Context) (int, []holdfast.Leftover)
+
+	// Linger goes on serving the clients that wait for sessions which are
+	// coming up elsewhere, until none does or ctx is done; it returns how
+	// many still did then.
+	Linger(ctx context.Context) int
 }
 
 // Options are the choices of one drain.
@@ -48,6 +62,16 @@ type Options struct {
 // releasePause is between tries to give sessions up.
 const releasePause = 50 * time.Millisecond
 
+// Parts of the budget: a tenth of it, and never more than these. Ownership is to
+// be given up within a second of the notice, of which telling successors may take
+// half; what snapshots leave of the time has to be enough to give sessions up.
+const (
+	longestPrepare = 500 * time.Millisecond
+	releaseReserve = time.Second
+)
+
+func part(budget, most time.Duration) time.Duration { return min(budget/10, most) }
+
 // Run drains the node. Each step is told to progress as it ends; progress may
 // be nil. The report is whole also when the budget ran out.
 func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) holdfast.DrainReport {
@@ -56,6 +80,11 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 	d := &run{report: holdfast.DrainReport{Node: n.ID(), Started: time.Now(), Left: []holdfast.Leftover{}}, progress: progress}
 
 	d.step("stop claiming", n.StopClaiming)
+	d.step("prepare", func() int {
+		ctx, cancel := context.WithTimeout(ctx, part(o.Budget, longestPrepare))
+		defer cancel()
+		return n.Prepare(ctx)
+	})
 	d.step("condemn", func() int {
 		sessions, containers, left := n.Condemn(ctx, o.All)
 		d.report.Owned = sessions
@@ -65,6 +94,12 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 	var kill holdfast.KillReport
 	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
 	d.killed(kill)
+	d.step("snapshot", func() int {
+		until, _ := ctx.Deadline()
+		ctx, cancel := context.WithDeadline(ctx, until.Add(-part(o.Budget, releaseReserve)))
+		defer cancel()
+		return d.snapshot(n.Snapshot(ctx))
+	})
 	d.step("release", func() int { return d.release(ctx, n) })
 	d.step("settle", func() int {
 		count, left := n.Settle(ctx)
@@ -72,6 +107,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		return count
 	})
 	d.report.Took = holdfast.Millis(time.Since(d.report.Started))
+	d.step("linger", func() int { return n.Linger(ctx) })
 	return d.report
 }
 
@@ -104,6 +140,15 @@ func (d *run) killed(k holdfast.KillReport) {
 	d.report.Dead = len(k.Dead)
 	d.report.Left = append(d.report.Left, k.Left...)
 	d.notice(k.Notice)
+}
+
+// snapshot takes what the snapshot commands did into the report.
+func (d *run) snapshot(s holdfast.SnapshotReport) int {
+	d.report.Snapshots = s
+	if n := len(s.Failed); n > 0 {
+		d.notice(fmt.Sprintf("%d of %d snapshots failed, the first: session %s: %s", n, s.Count, s.Failed[0].Key, s.Failed[0].Reason))
+	}
+	return s.Count
 }
 
 // release gives up what was seen dead, again and again while the store is away.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,10 @@ type faulty struct {
 	calls         []string
 	started       time.Time
 	releaseFailed int
+	prepareTakes  time.Duration
+	snapshotTakes time.Duration
+	failed        []holdfast.SnapshotFailure
+	waitingFor    time.Duration // how long clients wait
 }
 
 func (n *faulty) ID() holdfast.NodeID { return "n1" }
@@ -33,6 +38,36 @@ func (n *faulty) StopClaiming() int {
 	n.calls = append(n.calls, "stop")
 	n.started = time.Now()
 	return n.booting
+}
+
+func (n *faulty) Prepare(ctx context.Context) int {
+	n.calls = append(n.calls, "prepare")
+	select {
+	case <-time.After(n.prepareTakes):
+		return n.sessions
+	case <-ctx.Done():
+		return 0
+	}
+}
+
+func (n *faulty) Snapshot(ctx context.Context) holdfast.SnapshotReport {
+	n.calls = append(n.calls, "snapshot")
+	select {
+	case <-time.After(n.snapshotTakes):
+	case <-ctx.Done():
+		n.failed = append(n.failed, holdfast.SnapshotFailure{Key: "slow", Reason: "not done in time"})
+	}
+	return holdfast.SnapshotReport{Count: 2, Failed: n.failed}
+}
+
+func (n *faulty) Linger(ctx context.Context) int {
+	n.calls = append(n.calls, "linger")
+	select {
+	case <-time.After(n.waitingFor):
+		return 0
+	case <-ctx.Done():
+		return 4
+	}
 }
 
 func (n *faulty) Condemn(context.Context, bool) (int, int, []holdfast.Leftover) {
@@ -73,10 +108,10 @@ func TestDrainGoesThroughItsStepsInOrder(t *testing.T) {
 		n := &faulty{sessions: 3, booting: 1}
 		var told []string
 		r := Run(t.Context(), n, Options{Budget: time.Second}, func(s holdfast.Step) { told = append(told, s.Name) })
-		if want := []string{"stop", "condemn", "kill", "release", "settle"}; !slices.Equal(n.calls, want) {
+		if want := []string{"stop", "prepare", "condemn", "kill", "snapshot", "release", "settle", "linger"}; !slices.Equal(n.calls, want) {
 			t.Errorf("calls %v, want %v", n.calls, want)
 		}
-		if want := []string{"stop claiming", "condemn", "kill", "kill: signal", "release", "settle"}; !slices.Equal(told, want) {
+		if want := []string{"stop claiming", "prepare", "condemn", "kill", "kill: signal", "snapshot", "release", "settle", "linger"}; !slices.Equal(told, want) {
 			t.Errorf("progress %v, want %v", told, want)
 		}
 		if !r.Clean() || r.Dead != 3 || r.Released != 3 || r.Notice != "not quiet" {
@@ -128,6 +163,64 @@ func TestDrainIsNotCleanWhileSomethingIsStillEnding(t *testing.T) {
 		r := Run(t.Context(), n, Options{Budget: time.Second}, nil)
 		if r.Clean() || len(r.Left) != 1 || r.Left[0].Name != "boot" {
 			t.Errorf("report %+v", r)
+		}
+	})
+}
+
+// step is what the report says of a step.
+func step(t *testing.T, r holdfast.DrainReport, name string) holdfast.Step {
+	t.Helper()
+	for _, s := range r.Steps {
+		if s.Name == name {
+			return s
+		}
+	}
+	t.Fatalf("no step %q in %+v", name, r.Steps)
+	return holdfast.Step{}
+}
+
+// Ownership is to be given up within a second of the notice, however long
+// successors take to answer.
+func TestPrepareTakesAPartOfTheBudget(t *testing.T) {
+	for budget, want := range map[time.Duration]time.Duration{30 * time.Second: 500 * time.Millisecond, time.Second: 100 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &faulty{sessions: 2, prepareTakes: time.Hour}
+			r := Run(t.Context(), n, Options{Budget: budget}, nil)
+			if s := step(t, r, "prepare"); s.Took != holdfast.Millis(want) || s.Count != 0 || !r.Clean() {
+				t.Errorf("of %v: %+v", budget, r)
+			}
+		})
+	}
+}
+
+func TestSnapshotsLeaveTimeToGiveSessionsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &faulty{sessions: 2, snapshotTakes: time.Hour, storeBackIn: 29500 * time.Millisecond}
+		r := Run(t.Context(), n, Options{Budget: 30 * time.Second}, nil)
+		if s := step(t, r, "snapshot"); s.Took != holdfast.Millis(29*time.Second) || s.Count != 2 {
+			t.Errorf("%+v", s)
+		}
+		if !r.Clean() || r.Released != 2 || len(r.Snapshots.Failed) != 1 {
+			t.Errorf("%+v", r)
+		}
+		if !strings.Contains(r.Notice, "1 of 2 snapshots failed") || !strings.Contains(r.Notice, "slow: not done in time") {
+			t.Errorf("notice %q", r.Notice)
+		}
+	})
+}
+
+func TestLingerEndsWithTheLastThatWaitsOrTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &faulty{sessions: 1, waitingFor: 3 * time.Second}
+		r := Run(t.Context(), n, Options{Budget: 10 * time.Second}, nil)
+		if s := step(t, r, "linger"); s.Took != holdfast.Millis(3*time.Second) || s.Count != 0 || r.Took != 0 {
+			t.Errorf("%+v, took %v", s, r.Took)
+		}
+		n = &faulty{sessions: 1, waitingFor: time.Hour}
+		start := time.Now()
+		r = Run(t.Context(), n, Options{Budget: 10 * time.Second}, nil)
+		if s := step(t, r, "linger"); time.Since(start) != 10*time.Second || s.Count != 4 || !r.Clean() {
+			t.Errorf("%+v after %v", s, time.Since(start))
 		}
 	})
 }

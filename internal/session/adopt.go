@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"holdfast"
@@ -15,24 +17,43 @@ import (
 type Adopted struct {
 	Sessions int // containers taken over as they run
 	Strays   int // containers without a record that fits, killed
-	Released int // records without a container, given up
+	Released int // records without a container, given up; in Run, after its snapshot, where that is due
 }
 
 // Adopt takes over what an earlier agent of this node left: running containers
 // whose record says "ready" go on as they are; containers without a record that
 // fits are killed and removed; records without a container are given up. It
 // comes before Run, and tries once: an error means that the engine or the store
-// did not answer.
+// did not answer, and leaves what runs as it is. Only when LeaseLost is called
+// meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
+// was found is killed; the error is ErrLeaseLost then, and Adopt may be called
+// again.
 func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
-	owners, err := m.owned(ctx)
-	if err != nil {
-		return Adopted{}, fmt.Errorf("reading this node's sessions: %w", err)
-	}
+	ctx, done := m.beginAdoption(ctx)
+	defer done()
+	var a Adopted
 	containers, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
 	if err != nil {
-		return Adopted{}, fmt.Errorf("listing this node's containers: %w", err)
+		err = fmt.Errorf("listing this node's containers: %w", err)
+	} else {
+		a, err = m.adopt(ctx, containers)
 	}
+	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		m.abandon(containers)
+		return Adopted{}, errors.Join(ErrLeaseLost, err)
+	}
+	if err != nil {
+		m.letGo()
+	}
+	return a, err
+}
+
+func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Adopted, error) {
 	var a Adopted
+	owners, err := m.owned(ctx)
+	if err != nil {
+		return a, fmt.Errorf("reading this node's sessions: %w", err)
+	}
 	var strays []engine.Container
 	for _, c := range containers {
 		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
@@ -54,18 +75,16 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 		return a, err
 	}
 	// Every container that belongs to a record still here is now dead.
-	var rest []holdfast.Owner
-	for _, o := range owners {
-		rest = append(rest, o)
-	}
-	if len(rest) == 0 {
-		return a, nil
-	}
+	rest := slices.Collect(maps.Values(owners))
 	a.Released = len(rest)
 	m.forgetOwners(rest)
-	if err := m.giveUp(ctx, rest); err != nil {
-		return a, fmt.Errorf("giving up sessions without a container: %w", err)
+	later, now := m.dueForSnapshot(rest)
+	if len(now) > 0 {
+		if err := m.giveUp(ctx, now); err != nil {
+			return a, fmt.Errorf("giving up sessions without a container: %w", err)
+		}
 	}
+	m.keepForSnapshot(later)
 	return a, nil
 }
 
@@ -104,19 +123,20 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	target.Key = o.Key
 	m.hold(target)
 	// The container is what it is, whatever the template says by now.
-	e := newEntry(o.Key, Template{Name: o.Template})
+	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.enterLocked(e, o, target)
 	close(e.settled)
 	m.sessions[o.Key] = e
-	m.watch(e)
+	m.watchLocked(e)
 	return true, nil
 }
 
 // killStrays kills containers of this node that no record wants, and sees them
-// dead. Their removal is left to the engine's own time, but for those that were
-// never started: the engine may hold an earlier agent's order to start one.
+// dead: those that can be got hold of, also where others cannot. Their removal is
+// left to the engine's own time, but for those that were never started: the
+// engine may hold an earlier agent's order to start one.
 func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) error {
 	var live []*kill.Target
 	defer func() {
@@ -124,24 +144,28 @@ func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) err
 			t.Close()
 		}
 	}()
+	var errs []error
 	for _, c := range strays {
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
 		t, err := m.openStray(ctx, c.ID)
 		if err != nil {
-			return fmt.Errorf("container %s of an earlier agent: %w", c.Name, err)
+			errs = append(errs, fmt.Errorf("container %s of an earlier agent: %w", c.Name, err))
 		}
 		if t != nil {
 			live = append(live, t)
 		}
 	}
 	if len(live) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, killTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
 		report := m.deps.Killer.Kill(ctx, live)
 		m.deps.Metrics.killed(report)
-		if len(report.Left) > 0 {
-			return fmt.Errorf("container %s of an earlier agent cannot be killed: %s", report.Left[0].Name, report.Left[0].Reason)
+		for _, left := range report.Left {
+			errs = append(errs, fmt.Errorf("container %s of an earlier agent cannot be killed: %s", left.Name, left.Reason))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, c := range strays {
 		m.forget(c.ID)

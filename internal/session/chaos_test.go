@@ -80,6 +80,14 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
 		cfg:  Config{Templates: []Template{anywhere(t)}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}
+	if c.rng.IntN(2) == 0 {
+		c.cfg.Templates[0].Steps = []Step{{Name: "first", Timeout: 5 * time.Second}, {Name: "second", Timeout: 5 * time.Second}}
+	}
+	if c.rng.IntN(2) == 0 {
+		c.cfg.Templates[0].Snapshot = Snapshot{Command: []string{"/bin/sleep", "0.0" + strconv.Itoa(c.rng.IntN(10))}, Timeout: time.Second}
+	}
+	c.fake.guarded = true
+	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
 	c.agent()
@@ -88,11 +96,11 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 
 // agent starts an agent, after another.
 func (c *chaos) agent() {
-	c.node = newNode(c.t, setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, cfg: c.cfg})
+	c.node = newNode(c.t, setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, dead: &recorder{fake: c.fake}, cfg: c.cfg})
 }
 
 func (c *chaos) run(steps int) {
-	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.loseOrder, c.restart, c.drain, c.loseLease}
+	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.lateClaim, c.loseOrder, c.restart, c.drain, c.loseLease}
 	for range steps {
 		acts[c.rng.IntN(len(acts))]()
 		time.Sleep(time.Duration(c.rng.IntN(15)) * time.Millisecond)
@@ -106,8 +114,8 @@ func (c *chaos) run(steps int) {
 		}
 	}()
 	await(c.t, "every record has its container", func() bool { wrong = c.odd(); return wrong == "" })
-	if len(c.fake.problems) > 0 {
-		c.t.Error(c.fake.problems)
+	if bad := c.fake.wrong(); len(bad) > 0 {
+		c.t.Error(bad)
 	}
 	for _, key := range keys {
 		c.serve(c.t, key)
@@ -198,10 +206,20 @@ func (c *chaos) loseWrite() {
 	delete(c.lost.lost, writes[c.rng.IntN(len(writes))])
 }
 
+// lateClaim has the next claim written after its caller has given up.
+func (c *chaos) lateClaim() {
+	after := time.Duration(c.rng.IntN(100)) * time.Millisecond
+	c.lost.mu.Lock()
+	defer c.lost.mu.Unlock()
+	c.lost.late = func(write func()) {
+		c.during.Go(func() { time.Sleep(after); write() })
+	}
+}
+
 func (c *chaos) loseOrder() {
 	c.fake.mu.Lock()
 	defer c.fake.mu.Unlock()
-	c.fake.lose[[]string{"create", "start", "inspect", "remove"}[c.rng.IntN(4)]] = true
+	c.fake.lose[[]string{"create", "start", "inspect", "remove", "wait"}[c.rng.IntN(5)]] = true
 }
 
 // restart ends the agent in the middle of whatever it does.
@@ -225,6 +243,7 @@ func (c *chaos) drain() {
 	b := c.Condemn()
 	report := c.deps.Killer.Kill(ctx, b.Targets())
 	b.Killed(report)
+	b.Snapshot(ctx)
 	_, err := b.Release(ctx)
 	b.ReleaseLater()
 	_, left := b.Settle(ctx)

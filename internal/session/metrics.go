@@ -13,6 +13,7 @@ type Metrics struct {
 	boots *prometheus.HistogramVec
 	kills *prometheus.CounterVec
 	dying prometheus.Histogram
+	snaps *prometheus.HistogramVec
 }
 
 // NewMetrics makes the figures and registers them.
@@ -33,7 +34,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}),
 	}
-	reg.MustRegister(m.boots, m.kills, m.dying)
+	m.snaps = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "holdfast_session_snapshot_seconds",
+		Help:    "Time of a snapshot command after its session ended, by outcome (ok, failed).",
+		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"outcome"})
+	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps)
 	return m
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/kill"
 )
 
 // killTimeout bounds the killing of a single session.
@@ -37,7 +36,14 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 	if len(report.Left) > 0 {
 		return report, nil
 	}
-	return report, m.await(ctx, e, e.gone)
+	err := m.await(ctx, e, e.gone)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := e.snapshot; s.ran() {
+		report.Steps = append(report.Steps, holdfast.Step{Name: "snapshot", Took: s.took, Count: 1})
+		report.Notice = s.problem()
+	}
+	return report, err
 }
 
 // await waits for one of the entry's channels.
@@ -107,14 +113,6 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 	return going
 }
 
-func targets(entries []*entry) []*kill.Target {
-	out := make([]*kill.Target, len(entries))
-	for i, e := range entries {
-		out[i] = e.target
-	}
-	return out
-}
-
 // seenDead returns the entries whose containers the report saw dead. The others
 // stay owned: whoever took them over would make a second container.
 func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
@@ -125,7 +123,7 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 	var dead []*entry
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.owner.ContainerID) {
-			e.dead = true
+			e.buryLocked()
 			dead = append(dead, e)
 		} else {
 			m.stuckLocked(e)
@@ -152,15 +150,20 @@ func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
 	return nil
 }
 
-// releaseLater gives up sessions whose containers are dead, in a task of its
-// own: it may take until the store is back.
+// releaseLater gives up sessions whose containers are dead, after their
+// snapshots, in tasks of their own: it may take until the store is back.
 func (m *Manager) releaseLater(dead []*entry) {
-	if len(dead) == 0 {
-		return
+	with, without := m.splitBySnapshot(dead)
+	if len(without) > 0 {
+		m.spawn(func(ctx context.Context) { m.releaseUntilDone(ctx, without) })
 	}
-	m.spawn(func(ctx context.Context) {
-		m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
-	})
+	for _, e := range with {
+		m.spawn(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+	}
+}
+
+func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
+	m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
 }
 
 // giveUp releases the records, in one go as they are known here, and then one
@@ -192,64 +195,53 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 	return nil
 }
 
-// stuckLocked keeps a session whose container could not be seen dead, and ends
-// it once that is dead.
-func (m *Manager) stuckLocked(e *entry) {
-	m.log.Error("container cannot be seen dead; its session stays owned", "session", e.key, "container", short(e.owner.ContainerID))
-	e.stuck = true
-	m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
-}
-
-// stuckPoll is how often a container that would not die is looked at.
-const stuckPoll = time.Second
-
-// awaitDeath ends a stuck session when its container is dead at last. The
-// watcher does not tell of that: it knows of the init only, which may be dead
-// long before its cgroup is empty.
-func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
-	tick := time.NewTicker(stuckPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-e.gone:
-			return
-		case <-ctx.Done():
-			return
-		}
-		m.mu.Lock()
-		stuck := e.stuck
-		dead := stuck && !e.target.Alive()
-		m.mu.Unlock()
-		if dead {
-			m.died(ctx, e)
-		}
-		if dead || !stuck { // else another is at it
-			return
-		}
-	}
-}
-
 // finish forgets a session whose container is dead and ownership given up.
 func (m *Manager) finish(e *entry) {
-	m.unwatch(e)
-	e.target.Close()
-	m.mu.Lock()
-	id := e.owner.ContainerID
-	m.dropLocked(e)
-	m.mu.Unlock()
-	m.remove(id)
+	m.close(e)
+	m.remove(e.route.ContainerID)
 }
 
-// watch asks to be told when the session's container dies.
-func (m *Manager) watch(e *entry) {
-	err := m.deps.Watcher.Add(e.target, func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) })
-	if err != nil {
-		m.log.Error("watching a container", "session", e.key, "err", err)
+// close takes the entry out for good and lets go of its container.
+func (m *Manager) close(e *entry) {
+	if e.target == nil { // it was dead when it was found
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.dropLocked(e)
+		return
+	}
+	m.unwatch(e)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropLocked(e)
+	e.finished = true
+	if e.borrowed == 0 {
+		e.target.Close()
 	}
 }
 
-func (m *Manager) unwatch(e *entry) { m.deps.Watcher.Remove(e.target) }
+// borrowLocked keeps the targets of entries open that somebody else ends, so
+// that they can be killed beside that: SIGKILL twice does no harm.
+func borrowLocked(entries []*entry) []*entry {
+	var out []*entry
+	for _, e := range entries {
+		if e.target != nil && !e.finished {
+			e.borrowed++
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (m *Manager) giveBack(entries []*entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range entries {
+		e.borrowed--
+		if e.borrowed == 0 && e.finished {
+			e.target.Close()
+		}
+	}
+}
 
 // died tidies up after a container that ended by itself, or that was to die and
 // took long to. What shared its cgroup dies with it.
@@ -307,36 +299,4 @@ func (m *Manager) markIdle() []*entry {
 		}
 	}
 	return m.markLocked(idle...)
-}
-
-// remove queues a dead container for removal by the engine, in its own time. A
-// full queue drops it: the next agent's Adopt finds it.
-func (m *Manager) remove(id string) {
-	select {
-	case m.trash <- id:
-	default:
-		m.log.Warn("too many dead containers wait for removal", "container", short(id))
-	}
-}
-
-func (m *Manager) removeTrash(ctx context.Context) {
-	for {
-		select {
-		case id := <-m.trash:
-			m.removeOne(ctx, id)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (m *Manager) removeOne(ctx context.Context, id string) {
-	err := retry(ctx, holdfast.ErrEngine, func() error {
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		return m.deps.Engine.Remove(ctx, id)
-	})
-	if err != nil && ctx.Err() == nil {
-		m.log.Warn("removing a dead container", "container", short(id), "err", err)
-	}
 }

@@ -1,0 +1,151 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/kill"
+)
+
+// create makes the container, pulling its image where this host has none.
+func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
+	phase := "create"
+	if spec.Labels[LabelStep] != "" {
+		phase = "init"
+	}
+	b.name = spec.Name
+	try := func() error { return b.phase(phase, func() error { return b.createOnce(ctx, spec) }) }
+	err := try()
+	if !errors.Is(err, engine.ErrNoImage) {
+		return err
+	}
+	// It may take minutes, in which others can start what is here.
+	b.leaveSlot()
+	if err := b.phase("pull", func() error { return b.m.pulls.fetch(ctx, spec.Image) }); err != nil {
+		return err
+	}
+	if err := b.slot(ctx); err != nil {
+		return err
+	}
+	return try()
+}
+
+func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrEngine, func() error {
+		id, err := b.m.deps.Engine.Create(ctx, spec)
+		if errors.Is(err, engine.ErrConflict) {
+			// The name holds the epoch, so it is ours: an earlier
+			// try got through and its answer got lost.
+			var c engine.Container
+			if c, err = b.m.deps.Engine.Inspect(ctx, spec.Name); err == nil {
+				id = c.ID
+			}
+		}
+		if err != nil {
+			return err
+		}
+		b.container = id
+		return nil
+	})
+}
+
+func (b *attempt) start(ctx context.Context) error {
+	if err := b.m.expect(b.container); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+}
+
+func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	err = retry(ctx, holdfast.ErrEngine, func() error {
+		c, err = b.m.deps.Engine.Inspect(ctx, b.container)
+		return err
+	})
+	return c, err
+}
+
+// grab takes hold of the container's init. errDied where it is too late for that.
+func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
+	c, err := b.inspect(ctx)
+	if err != nil {
+		return c, err
+	}
+	if !c.Running() {
+		return c, errDied
+	}
+	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return c, errDied
+	}
+	if err != nil {
+		return c, fmt.Errorf("opening the container's init: %w", err)
+	}
+	b.target.Key = b.e.key
+	b.m.hold(b.target)
+	return c, nil
+}
+
+// exit is why a container that is dead ended, once the engine has noticed.
+func (b *attempt) exit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	for {
+		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+		if err == nil && !c.Running() {
+			return exited(c, " before it was ready")
+		}
+		select {
+		case <-time.After(firstPause):
+		case <-ctx.Done():
+			return errDied
+		}
+	}
+}
+
+// exited is the error of a container that ended, when is a clause.
+func exited(c engine.Container, when string) error {
+	switch {
+	case c.OOMKilled:
+		return holdfast.WithHint(errors.New("the container ran out of memory"), "raise the template's memory")
+	case c.Error != "":
+		return fmt.Errorf("the container ended with exit code %d: %s", c.ExitCode, c.Error)
+	}
+	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
+}
+
+// withLog adds the container's last lines to a boot's error.
+func (b *attempt) withLog(ctx context.Context, err error) error {
+	var boot *holdfast.BootError
+	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // one that was told to give up has nothing to explain
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	boot.Log = b.m.lastLines(ctx, b.container)
+	return err
+}
+
+// lastLines is the end of a container's output, "" where it cannot be had.
+func (m *Manager) lastLines(ctx context.Context, id string) string {
+	var buf bytes.Buffer
+	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
+		return ""
+	}
+	text := buf.Bytes()
+	if len(text) > logBytes {
+		text = text[len(text)-logBytes:]
+	}
+	return strings.ToValidUTF8(string(text), "�")
+}
