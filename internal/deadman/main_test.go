@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +31,10 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "deadman":
 		os.Exit(Main(os.Args[2], os.Stderr))
+	case len(os.Args) == 3 && os.Args[1] == "other-version":
+		os.Exit(live(os.Args[2], os.Stderr, protocol+1))
+	case len(os.Args) == 4 && os.Args[1] == "stranger":
+		os.Exit(stranger(os.Args[2], os.Args[3]))
 	case len(os.Args) == 3 && os.Args[1] == "agent":
 		os.Exit(standIn(os.Args[2]))
 	}
@@ -249,12 +254,20 @@ func (b *box) diedNotBefore(t *testing.T, deadline boottime.Instant) {
 // newClient is a client in the test's own process, with its Run.
 func newClient(t *testing.T, dir string) *Client {
 	t.Helper()
-	c, err := Start(argv(), dir, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	c := start(t, argv(), dir, t.Output())
+	run(t, c)
+	return c
+}
+
+// start makes a client without its Run.
+func start(t *testing.T, argv []string, dir string, log io.Writer) *Client {
+	t.Helper()
+	c, err := Start(argv, dir, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	endLater(t, c.Pid())
-	run(t, c)
+	t.Cleanup(c.Close)
 	return c
 }
 
@@ -289,3 +302,34 @@ func run(t *testing.T, c *Client) (ended <-chan error) {
 func soon(d time.Duration) boottime.Instant { return boottime.Now().Add(d) }
 
 func waitUntil(i boottime.Instant) { time.Sleep(i.Until()) }
+
+// stranger connects as another user and succeeds if it is shown the door.
+func stranger(dir, name string) int {
+	fail := func(what string, err error) int {
+		fmt.Fprintln(os.Stderr, what, err)
+		return 1
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		return fail("socket", err)
+	}
+	if err := os.Chdir(dir); err != nil {
+		return fail("chdir", err)
+	}
+	if err := syscall.Setuid(65534); err != nil {
+		return fail("setuid", err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: name}); err != nil {
+		return fail("connect", err)
+	}
+	_ = unix.Sendto(fd, []byte(`{"op":"hello","seq":1}`), unix.MSG_NOSIGNAL, nil) // it may be closed already
+	buf := make([]byte, 1000)
+	n, err := unix.Read(fd, buf)
+	if n > 0 {
+		return fail("it was answered", errors.New(string(buf[:n])))
+	}
+	if err != nil && err != unix.ECONNRESET {
+		return fail("read", err)
+	}
+	return 0
+}

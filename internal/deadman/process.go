@@ -17,7 +17,9 @@ const ready = "listening\n"
 
 // Main is a deadman's whole life, in the process that Start made. dir is the
 // agent's run directory, log where it writes its log. It returns the exit code.
-func Main(dir string, log io.Writer) int {
+func Main(dir string, log io.Writer) int { return live(dir, log, protocol) }
+
+func live(dir string, log io.Writer, version int) int {
 	term := make(chan os.Signal, 1)
 	standby.Settle(2, term)
 	lines := newLines(log)
@@ -25,6 +27,7 @@ func Main(dir string, log io.Writer) int {
 	s, err := newServer(dir, slog.New(slog.NewTextHandler(lines, nil)))
 	if err == nil {
 		defer s.close()
+		s.version = version
 		go s.watch(term)
 		if err = announce(); err == nil {
 			err = s.run()

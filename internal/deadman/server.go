@@ -35,6 +35,7 @@ const (
 // server is the deadman's side. One goroutine owns it and never waits for
 // anything but all of its descriptors at once; killing goes on beside it.
 type server struct {
+	version  int // of the protocol
 	dir      string
 	log      *slog.Logger
 	opener   *kill.Opener
@@ -63,7 +64,7 @@ type held struct {
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
 	s := &server{
-		dir: dir, log: log, controller: -1, alone: boottime.Now(), listener: -1, wake: -1,
+		version: protocol, dir: dir, log: log, controller: -1, alone: boottime.Now(), listener: -1, wake: -1,
 		held: make(map[string]*held), expected: make(map[string]string),
 	}
 	s.firing.reports = make(chan holdfast.KillReport, 1)
@@ -320,7 +321,7 @@ func (s *server) answer(r request, a *reply) {
 	switch r.Op {
 	case opHello:
 		s.prune()
-		a.Status = &status{Version: protocol, Deadline: s.deadline, Held: len(s.held), Expected: len(s.expected)}
+		a.Status = &status{Version: s.version, Deadline: s.deadline, Held: len(s.held), Expected: len(s.expected)}
 		a.Fired = s.firing.take()
 	case opList:
 		a.List = s.list(r.From)
