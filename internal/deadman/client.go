@@ -208,7 +208,7 @@ func (c *Client) StandDown() error {
 	c.link, c.closed = nil, errClosed
 	select {
 	case <-l.gone:
-		l.close()
+		l.bury()
 	case <-time.After(answerLimit):
 		l.kill() // it has nothing to do
 	}
@@ -348,10 +348,7 @@ func (c *Client) attach() error {
 		return fmt.Errorf("attach to the deadman: %w", err)
 	}
 	if ours == nil {
-		var name string
-		if name, err = spawn(c.argv, c.dir); err == nil {
-			ours, err = connect(c.dir, name)
-		}
+		ours, err = spawn(c.argv, c.dir)
 	}
 	for _, o := range others {
 		if err == nil {

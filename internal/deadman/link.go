@@ -28,6 +28,7 @@ const (
 type link struct {
 	conn    *net.UnixConn
 	process *pidfd.Process
+	child   *os.Process // the same, where this process has started it
 	status  status
 	fired   *Fired // that hello told
 
@@ -224,31 +225,43 @@ func (l *link) close() {
 	l.conn.Close()
 	<-l.gone
 	l.process.Close()
+	if l.child != nil {
+		_ = l.child.Release()
+	}
 }
 
-// kill ends a deadman that hangs, or whose work another one does.
+// kill ends a deadman that hangs or has ended, or whose work another one does.
 func (l *link) kill() {
 	_ = l.process.Signal(unix.SIGKILL) // it may have ended
+	l.bury()
+}
+
+// bury is close for a deadman that ends.
+func (l *link) bury() {
+	if child := l.child; child != nil {
+		l.child = nil
+		go func() { _, _ = child.Wait() }() // nobody waits for how it ended
+	}
 	l.close()
 }
 
-// spawn starts a deadman and returns the name of its socket once it listens.
-func spawn(argv []string, dir string) (string, error) {
+// spawn starts a deadman and connects to it once it listens.
+func spawn(argv []string, dir string) (*link, error) {
 	const appending = os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	path := filepath.Join(dir, logName)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
 		if err := os.Truncate(path, 0); err != nil {
-			return "", fmt.Errorf("start a deadman: %w", err)
+			return nil, fmt.Errorf("start a deadman: %w", err)
 		}
 	}
 	log, err := os.OpenFile(path, appending, 0o600)
 	if err != nil {
-		return "", fmt.Errorf("start a deadman: %w", err)
+		return nil, fmt.Errorf("start a deadman: %w", err)
 	}
 	defer log.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
-		return "", fmt.Errorf("start a deadman: %w", err)
+		return nil, fmt.Errorf("start a deadman: %w", err)
 	}
 	defer r.Close()
 	cmd := exec.Command(argv[0], append(argv[1:len(argv):len(argv)], dir)...)
@@ -262,19 +275,24 @@ func spawn(argv []string, dir string) (string, error) {
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		return "", fmt.Errorf("start a deadman: %w", err)
+		return nil, fmt.Errorf("start a deadman: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // whenever it ends
 	buf := make([]byte, len(ready))
 	err = r.SetReadDeadline(time.Now().Add(startLimit))
 	if err == nil {
 		_, err = r.Read(buf)
 	}
-	if err != nil || string(buf) != ready {
-		_ = cmd.Process.Kill() // it has ended, or hangs
-		return "", fmt.Errorf("start a deadman: it does not come up, see %s: %w", path, errors.Join(err, ErrNone))
+	var l *link
+	if err == nil && string(buf) == ready {
+		l, err = connect(dir, socketName(cmd.Process.Pid))
 	}
-	return socketName(cmd.Process.Pid), nil
+	if l == nil {
+		_ = cmd.Process.Kill() // it has ended, or hangs
+		_ = cmd.Wait()         // killed
+		return nil, fmt.Errorf("start a deadman: it does not come up, see %s: %w", path, errors.Join(err, ErrNone))
+	}
+	l.child = cmd.Process
+	return l, nil
 }
 
 // maxLog is where a log begins anew, in bytes.
