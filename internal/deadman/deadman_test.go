@@ -340,6 +340,28 @@ func TestHoldOfTheDead(t *testing.T) {
 	}
 }
 
+// Somebody tidies the run directory up while no agent runs: the next one finds
+// the deadman all the same.
+func TestSocketIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	first := newAgent(t, dir)
+	first.must(order{Extend: soon(time.Hour)})
+	first.must(order{Expect: newID()})
+	names, err := sockets(dir)
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	socket := filepath.Join(dir, names[0])
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	first.kill()
+	eventually(t, "the socket is there again", func() bool { _, err := os.Lstat(socket); return err == nil })
+	if c := start(t, argv(), dir, t.Output()); c.Pid() != first.deadman {
+		t.Error("it is another deadman")
+	}
+}
+
 // The socket's path may be longer than a socket's path may be.
 func TestLongDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))

@@ -25,6 +25,8 @@ const (
 	// The next agent wants to hear of what it did: then it stays longer.
 	lonely       = 30 * time.Second
 	lonelyUntold = time.Hour
+	// lookAround is how often it makes sure that the next agent can find it.
+	lookAround = time.Second
 	// maxConns bounds how many are connected at once: one controls.
 	maxConns = 8
 	// maxTurn is how many messages of one connection are answered before
@@ -162,8 +164,28 @@ func (s *server) run() error {
 			}
 		}
 		s.act()
+		if s.controller < 0 {
+			s.beFound()
+		}
 	}
 	return nil
+}
+
+// beFound listens anew where somebody has removed the socket: the next agent
+// would start another deadman, and this one would kill by a deadline that nobody
+// moves any more.
+func (s *server) beFound() {
+	name := socketName(os.Getpid())
+	if _, err := os.Lstat(filepath.Join(s.dir, name)); !errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	fd, err := listen(s.dir, name)
+	if err != nil {
+		return // the directory is gone too
+	}
+	s.log.Warn("deadman: somebody has removed its socket")
+	unix.Close(s.listener)
+	s.listener = fd
 }
 
 // pause is how long run may sleep, in milliseconds.
@@ -171,6 +193,9 @@ func (s *server) pause() int {
 	next := s.nextAct()
 	if s.controller < 0 && s.idle() {
 		next = sooner(next, s.stays())
+	}
+	if s.controller < 0 {
+		next = sooner(next, boottime.Now().Add(lookAround))
 	}
 	if next == 0 {
 		return -1
