@@ -263,13 +263,20 @@ func TestBadMessages(t *testing.T) {
 		"too many ids":   {Op: opForget, IDs: make([]string, batch+1)},
 		"ids of a novel": {Op: opForget, IDs: []string{strings.Repeat("a", maxIDLen+1)}},
 	} {
-		if _, err := c.do(r); err == nil {
+		if _, err := ask(c, r); err == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}
 	if err := c.Expect(newID()); err != nil {
 		t.Errorf("the agent that controls: %v", err)
 	}
+}
+
+// ask is Client.do of a client that runs.
+func ask(c *Client, r request) (reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.do(r)
 }
 
 func ourStart(t *testing.T) uint64 {
@@ -328,14 +335,14 @@ func TestHoldOfTheDead(t *testing.T) {
 	c.Extend(soon(time.Hour))
 	reused := b.container
 	reused.Start++
-	if _, err := c.do(request{Op: opHold, Container: &reused}); err != nil {
+	if _, err := ask(c, request{Op: opHold, Container: &reused}); err != nil {
 		t.Error(err)
 	}
 	if err := b.init.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	<-b.died
-	if _, err := c.do(request{Op: opHold, Container: &b.container}); err != nil {
+	if _, err := ask(c, request{Op: opHold, Container: &b.container}); err != nil {
 		t.Error(err)
 	}
 }
