@@ -130,11 +130,7 @@ func (c *Client) Expect(id string) error {
 // already is no error. After an error it is told again to the next deadman, or
 // killed by what is in its control groups.
 func (c *Client) Hold(t *kill.Target) error {
-	name := t.Name
-	if len(name) > maxNameLen {
-		name = name[:maxNameLen]
-	}
-	return c.put(container{ID: t.ID, Name: name, Pid: t.Pid(), Start: t.Start()})
+	return c.put(container{ID: t.ID, Name: plain(t.Name), Pid: t.Pid(), Start: t.Start()})
 }
 
 func (c *Client) put(x container) error {

@@ -255,6 +255,7 @@ func TestBadMessages(t *testing.T) {
 		"everything":     {Op: opExpect, Container: &container{}},
 		"a long id":      {Op: opExpect, Container: &container{ID: strings.Repeat("a", maxIDLen+1)}},
 		"a long name":    {Op: opHold, Container: &container{ID: newID(), Name: strings.Repeat("a", 256), Pid: 2, Start: 1}},
+		"an odd name":    {Op: opHold, Container: &container{ID: newID(), Name: "a\x00", Pid: 2, Start: 1}},
 		"init":           {Op: opHold, Container: &container{ID: newID(), Pid: 1, Start: 1}},
 		"no start":       {Op: opHold, Container: &container{ID: newID(), Pid: 2}},
 		"a stranger":     {Op: opHold, Container: &container{ID: newID(), Pid: os.Getpid(), Start: ourStart(t)}},

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
@@ -185,10 +186,23 @@ func (c container) check(running bool) error {
 		return fmt.Errorf("container id %.20q is not 12 to %d hex digits", c.ID, maxIDLen)
 	case len(c.Name) > maxNameLen:
 		return fmt.Errorf("the name of container %.12s has %d bytes, at most %d are allowed", c.ID, len(c.Name), maxNameLen)
+	case c.Name != plain(c.Name):
+		return fmt.Errorf("the name of container %.12s is %q", c.ID, c.Name)
 	case running && (c.Pid <= 1 || c.Start == 0):
 		return fmt.Errorf("container %.12s: pid %d, start %d", c.ID, c.Pid, c.Start)
 	}
 	return nil
+}
+
+// plain is a name as it goes into messages: JSON makes no byte of it longer.
+func plain(name string) string {
+	name = name[:min(len(name), maxNameLen)]
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) {
+			return '?'
+		}
+		return r
+	}, name)
 }
 
 func parseRequest(b []byte) (request, error) {
