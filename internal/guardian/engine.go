@@ -96,6 +96,11 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 		}
 		e.observe(StepStop)
 	}
+	// Where this process stood still for long, what the guardian continued was
+	// stopped again only now.
+	if err := armed.Check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("stop the engine: %w", err), s.resume())
+	}
 	e.observe(StepStopped)
 	return s, nil
 }
@@ -159,5 +164,8 @@ func (s *stillness) resume() error {
 	}
 	e.busy = false
 	e.observe(StepDisarm)
-	return errors.Join(err, s.armed.Disarm())
+	if err != nil { // it has handles of its own
+		return errors.Join(err, s.armed.CarryOut())
+	}
+	return s.armed.Disarm()
 }

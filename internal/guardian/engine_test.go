@@ -222,6 +222,29 @@ func TestStarterHangs(t *testing.T) {
 	h.mustRun()
 }
 
+// A starter that hangs before it has stopped anything, for longer than the engine
+// may be stopped: it finds out, and the engine runs.
+func TestStarterHangsEarly(t *testing.T) {
+	h := newHost(t)
+	const firstStop = 4 // quiet, find, arm, stop
+	cmd, out := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: firstStop, Do: "stop"})
+	h.eventually("the starter hangs", func() bool {
+		s, err := proc.Host.Stat(cmd.Process.Pid)
+		return err == nil && s.State == 'T'
+	})
+	time.Sleep(guardian.DefaultQuietCap + 500*time.Millisecond) // the deadline passes meanwhile
+	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out.String(), "Quiet:false") || !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
+		t.Errorf("it did not notice:\n%s", out)
+	}
+	h.mustRun()
+}
+
 // A guardian that is killed: its starter continues the engine at once, although
 // the goroutine that kills is stuck.
 func TestGuardianKilled(t *testing.T) {

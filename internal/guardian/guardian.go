@@ -110,6 +110,22 @@ func (a *Armed) Extend(deadline boottime.Instant) error {
 	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
 }
 
+// Check asks whether the plan still stands. A risky act that was begun late may
+// have begun after it was undone; a check behind the act tells. ErrUndone.
+func (a *Armed) Check() error {
+	return a.question("check", message{Op: opCheck, ID: a.id}, answerLimit)
+}
+
+// CarryOut has the guardian undo now, because the starter could not. After an
+// error it goes on with that.
+func (a *Armed) CarryOut() error {
+	err := a.question("call", message{Op: opUndo, ID: a.id}, disarmLimit)
+	if err == nil {
+		a.side.unregister(a)
+	}
+	return err
+}
+
 // Disarm ends the guard, once the risky act is over. ErrUndone says that someone
 // else ended it before.
 func (a *Armed) Disarm() error {
@@ -132,8 +148,7 @@ func (a *Armed) question(what string, m message, limit time.Duration) error {
 	switch {
 	case err != nil:
 	case r.Undone:
-		a.side.unregister(a)
-		err = ErrUndone
+		err = ErrUndone // and it keeps the plan, until it is disarmed
 	case r.Error != "":
 		err = errors.New(r.Error)
 	}

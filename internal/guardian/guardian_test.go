@@ -138,6 +138,55 @@ func TestDeadlineIsExtended(t *testing.T) {
 	})
 }
 
+// A starter that stalled stops what was continued already: it is continued again,
+// until the plan is disarmed.
+func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := armed.Check(); err != nil {
+		t.Errorf("it does not stand: %v", err)
+	}
+	if err := armed.Extend(boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })
+	for range 3 {
+		if err := p.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // it takes effect when the process runs next
+		eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
+	}
+	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
+		t.Errorf("disarmed: %v", err)
+	}
+	stop(t, p)
+	time.Sleep(300 * time.Millisecond) // three times as long as until it would come again
+	if s := stateOf(p); s != 'T' {
+		t.Errorf("it goes on after it was disarmed: state %c", s)
+	}
+}
+
+// A starter that cannot undo has the guardian do it.
+func TestCarryOut(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, p)
+	if err := armed.CarryOut(); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done()
+	if s := stateOf(p); s == 'T' {
+		t.Errorf("the process is in state %c", s)
+	}
+}
+
 // More descriptors than one message takes.
 func TestManyProcesses(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)

@@ -1,6 +1,7 @@
 // Package guardian stands behind risky acts: a small process of the same binary
 // that is told how to undo an act, and by when, before the act begins. It undoes
-// when its starter dies, when the deadline passes, and not when it is disarmed.
+// when its starter dies, when the deadline passes (and, where that does no harm,
+// again and again from then on), and not when it is disarmed.
 //
 // The starter and the guardian watch each other over one socket: if the
 // guardian dies first, the starter undoes by itself. If both are killed, the
@@ -14,6 +15,7 @@ package guardian
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
@@ -101,10 +103,12 @@ const (
 	opAdd    op = "add"    // append an undo to the plan ID, which is not armed yet; no reply
 	opArm    op = "arm"    // the plan is whole and counts from now on
 	opExtend op = "extend" // another deadline
+	opCheck  op = "check"  // does it still stand?
+	opUndo   op = "undo"   // carry it out now and forget it
 	opDisarm op = "disarm" // forget the plan
 )
 
-// reply goes from guardian to starter, one for each arm, extend and disarm.
+// reply goes from guardian to starter, one for each message but add.
 type reply struct {
 	Seq    uint64 `json:"seq"`
 	Error  string `json:"error,omitempty"`
@@ -123,6 +127,10 @@ const (
 	maxPlans = 64
 	maxParts = 1024
 )
+
+// againAfter is the time between two goes at a plan that nobody has disarmed
+// although its deadline has passed.
+const againAfter = 100 * time.Millisecond
 
 // messages splits a plan into messages, the last of which arms it. With each
 // come the processes whose descriptors travel with it.

@@ -29,6 +29,7 @@ type server struct {
 type held struct {
 	name     string
 	armed    bool
+	undone   bool  // carried out, and kept to be carried out again
 	broken   error // why the plan is not whole
 	deadline boottime.Instant
 	parts    []part
@@ -137,16 +138,27 @@ func (s *server) handle(m message, fds []int) error {
 		return nil
 	case opArm:
 		err = s.arm(m)
-	case opExtend:
-		if p == nil || !p.armed {
+	case opExtend, opCheck:
+		if p == nil || !p.armed || p.undone {
 			return s.answer(reply{Seq: m.Seq, Undone: true})
 		}
-		p.deadline = m.Deadline
-	case opDisarm:
-		if p == nil {
-			return s.answer(reply{Seq: m.Seq, Undone: true})
+		if m.Op == opExtend {
+			p.deadline = m.Deadline
+		}
+	case opUndo:
+		if p != nil && p.armed {
+			err = s.undo(m.ID, "its starter could not")
+		}
+		if err != nil { // it is tried again
+			return s.answer(reply{Seq: m.Seq, Error: err.Error()})
 		}
 		s.forget(m.ID)
+	case opDisarm:
+		undone := p == nil || p.undone
+		s.forget(m.ID)
+		if undone {
+			return s.answer(reply{Seq: m.Seq, Undone: true})
+		}
 	default:
 		err = fmt.Errorf("unknown request %q", m.Op)
 	}
@@ -267,40 +279,66 @@ func (s *server) setTimer() error {
 	return s.timer.Set(first)
 }
 
-// expire carries out what is due.
+// expire carries out what is due. What does no harm is kept and carried out
+// again every againAfter, until it is disarmed or its starter is gone: a starter
+// that stalled may only now do what the plan undoes.
 func (s *server) expire() {
 	now := boottime.Now()
 	for id, p := range s.plans {
-		if p.armed && p.deadline <= now {
-			s.undo(id, "its deadline has passed")
+		if !p.armed || p.deadline > now {
+			continue
 		}
+		err := s.undo(id, "its deadline has passed")
+		if !p.keepHarmless() && err == nil {
+			s.forget(id)
+			continue
+		}
+		p.undone, p.deadline = true, now.Add(againAfter)
 	}
 	if err := s.setTimer(); err != nil {
 		s.undoAll(err.Error())
 	}
 }
 
+// keepHarmless drops what must not be done twice, and reports whether anything
+// is left.
+func (p *held) keepHarmless() bool {
+	var left []part
+	for _, pt := range p.parts {
+		if pt.kind.harmless() {
+			left = append(left, pt)
+		} else {
+			pt.close()
+		}
+	}
+	p.parts = left
+	return len(left) > 0
+}
+
 func (s *server) undoAll(why string) {
 	for id, p := range s.plans {
 		if p.armed {
-			s.undo(id, why)
+			_ = s.undo(id, why) // it is logged, and this is the end
+			s.forget(id)
 		}
 	}
 }
 
-// undo carries a plan out and forgets it.
-func (s *server) undo(id uint64, why string) {
+// undo carries a plan out.
+func (s *server) undo(id uint64, why string) error {
 	p := s.plans[id]
 	var err error
 	for _, pt := range p.parts {
 		err = errors.Join(err, perform(pt.kind, pt.processes, pt.targets))
 	}
-	if err != nil {
+	switch {
+	case p.undone: // it was logged the first time
+	case err != nil:
 		s.log.Error("guardian: undo "+p.name, "because", why, "err", err)
-	} else {
+	default:
 		s.log.Warn("guardian: undid "+p.name, "because", why)
 	}
-	s.forget(id)
+	return err
 }
 
 func (s *server) forget(id uint64) {

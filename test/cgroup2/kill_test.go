@@ -148,3 +148,25 @@ func TestAtItsLimitOfProcesses(t *testing.T) {
 	write(t, c.dir+"/pids.max", "1")
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{c.Target}), c)
 }
+
+// A container that nobody holds is found by its id and killed with all that is in
+// its group, as at a deadman's deadline.
+func TestSearch(t *testing.T) {
+	c, other := run(t, host, "sleep inf & setsid sleep inf & wait"), run(t, own, busy)
+	hasProcesses(t, 3, c)
+	o, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := o.Search([]string{c.ID})
+	if err != nil || len(found) != 1 || len(found[c.ID]) != 1 || found[c.ID][0].Dir() != c.dir {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	if err := found[c.ID][0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is dead", func() bool { return !c.Alive() })
+	if !other.Alive() {
+		t.Error("another container died too")
+	}
+}

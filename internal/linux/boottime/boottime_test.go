@@ -1,0 +1,47 @@
+package boottime
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestAlarm(t *testing.T) {
+	a, err := NewAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	for _, i := range []Instant{0, Now().Add(-time.Hour), Now().Add(50 * time.Millisecond)} {
+		if err := a.Wait(t.Context(), i); err != nil || i.Until() > 0 {
+			t.Errorf("it waited until %v before: %v", i.Until(), err)
+		}
+	}
+	// One wait that is given up does not disturb the next.
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if err := a.Wait(ctx, Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	then := Now().Add(30 * time.Millisecond)
+	if err := a.Wait(t.Context(), then); err != nil || then.Until() > 0 {
+		t.Errorf("after one that was given up: %v before, %v", then.Until(), err)
+	}
+}
+
+// A timer tells of a moment that it was set to, and not of one before.
+func TestTimerIsSetAnew(t *testing.T) {
+	a, err := NewAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := a.timer.Set(Now().Add(-time.Hour)); err != nil { // due, and not read
+		t.Fatal(err)
+	}
+	then := Now().Add(30 * time.Millisecond)
+	if err := a.Wait(t.Context(), then); err != nil || then.Until() > 0 {
+		t.Errorf("%v before, %v", then.Until(), err)
+	}
+}
