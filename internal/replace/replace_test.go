@@ -65,12 +65,16 @@ func (f *fleet) Replace(ctx context.Context, key holdfast.SessionKey, down func(
 	case "silent":
 		time.Sleep(2 * time.Second)
 	default:
-		time.Sleep(time.Second)
-		down()
 		var n int
 		_, _ = fmt.Sscanf(string(key), "a-%d", &n)
-		time.Sleep(time.Duration(n) * time.Second)
-		down() // again: the first counts
+		for _, d := range []int{1, n} {
+			select {
+			case <-time.After(time.Duration(d) * time.Second):
+				down() // the first counts
+			case <-ctx.Done():
+				return o, ctx.Err()
+			}
+		}
 	}
 	o.Node, o.Epoch, o.Boot = "n2", 8, holdfast.Phases{Init: 5, Start: 6, Ready: 7}
 	return o, nil
