@@ -56,10 +56,15 @@ func TestSessionsAreReplaced(t *testing.T) {
 	if len(past.Nodes) != 1 || past.Nodes[0].Count != 2 || len(past.Replacements) != 2 {
 		t.Fatalf("%+v", past)
 	}
-	for i, r := range report.Rows { // the newest is first there
-		if diff := cmp.Diff(r, past.Replacements[1-i]); diff != "" {
-			t.Errorf("then and now:\n%s", diff)
+	byKey := func(rows []holdfast.Replacement) map[holdfast.SessionKey]holdfast.Replacement {
+		out := map[holdfast.SessionKey]holdfast.Replacement{}
+		for _, r := range rows {
+			out[r.Key] = r
 		}
+		return out
+	}
+	if diff := cmp.Diff(byKey(report.Rows), byKey(past.Replacements)); diff != "" {
+		t.Errorf("then and now:\n%s", diff)
 	}
 }
 
