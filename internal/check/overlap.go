@@ -15,7 +15,7 @@ import (
 )
 
 // TickSuffix is how the name of a container's file ends.
-const TickSuffix = ".ticks"
+const TickSuffix = ".ticks" // as internal/lab/echoserver names them
 
 // Life is what one container wrote of itself: one line "KEY EPOCH NANOSECONDS"
 // for each moment at which it was alive.
