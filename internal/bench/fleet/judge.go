@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -197,19 +198,27 @@ func handovers(events []event, changes []change) []handover {
 		byKey[c.key] = append(byKey[c.key], c)
 	}
 	var out []handover
-	for _, e := range events {
+	for i, e := range events {
+		until := time.Duration(math.MaxInt64)
+		if i+1 < len(events) {
+			until = events[i+1].begin
+		}
 		for _, key := range slices.Sorted(maps.Keys(e.owned)) {
-			out = append(out, follow(e, e.owned[key], byKey[key]))
+			out = append(out, follow(e, until, e.owned[key], byKey[key]))
 		}
 	}
 	return out
 }
 
-func follow(e event, epoch holdfast.Epoch, changes []change) handover {
+// follow looks for what became of one epoch of a session: a record that is still
+// there when the next act begins was kept through this one.
+func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change) handover {
 	h := handover{event: e, kept: true}
 	for _, c := range changes {
 		switch {
 		case c.at < e.begin:
+		case h.kept && c.at >= until:
+			return h
 		case c.gone && c.owner.Epoch == epoch:
 			h.kept = false
 		case !c.gone && c.owner.Epoch > epoch && c.owner.State == holdfast.Ready:
