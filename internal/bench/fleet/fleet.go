@@ -121,9 +121,18 @@ type experiment struct {
 func (x *experiment) ticks() string     { return filepath.Join(x.dir, "ticks") }
 func (x *experiment) authority() string { return filepath.Join(x.dir, "certificates", "authority") }
 
+// timing is what the nodes go by.
+func (x *experiment) timing() holdfast.Timing {
+	t := timing(x.o.TTL)
+	if x.o.BreakFence {
+		t.Fence = 100 * t.TTL
+	}
+	return t
+}
+
 func (x *experiment) agentCommand(config string) []string {
 	if x.o.BreakFence {
-		return []string{x.o.Program, RoleBroken, config, (100 * x.o.TTL).String()}
+		return []string{x.o.Program, RoleBroken, config, x.timing().Fence.String()}
 	}
 	return []string{x.o.Program, "agent", "--config", config}
 }

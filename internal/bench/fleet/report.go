@@ -93,7 +93,7 @@ func (d Details) notes() []string {
 }
 
 func (x *experiment) notes(m measured, all []handover) []string {
-	t := timing(x.o.TTL)
+	t := x.timing()
 	notes := []string{
 		fmt.Sprintf("%d agents, %d sessions, %g clients/s for %v, an act every %v (%s, seed %d); renew %v, fence %v, ttl %v",
 			x.o.Agents, x.o.Sessions, x.o.Rate, (m.ended - m.began).Round(time.Second), x.o.Every, x.o.Chaos, x.o.Seed, t.Renew, t.Fence, t.TTL),
