@@ -107,7 +107,7 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration
 			return past, nil
 		}
 		begin = now()
-		m := x.nodes[s.random.IntN(len(x.nodes))]
+		m := x.victim(s.random)
 		e := event{act: act, begin: begin}
 		if !act.onEtcd() {
 			e.node, e.owned = m.id, x.observer.owned(m.id)
@@ -123,6 +123,20 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration
 		}
 	}
 	return past, nil
+}
+
+// victim is a node that serves something, or any where none does.
+func (x *experiment) victim(random *rand.Rand) *node {
+	var serving []*node
+	for _, m := range x.nodes {
+		if len(x.observer.owned(m.id)) > 0 {
+			serving = append(serving, m)
+		}
+	}
+	if len(serving) == 0 {
+		serving = x.nodes
+	}
+	return serving[random.IntN(len(serving))]
 }
 
 const (
@@ -170,6 +184,9 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 	case CutShort:
 		return m.cutFor(ctx, t.Fence/2)
 	case CutLong:
+		if x.o.BreakFence {
+			return x.cutUntilTwice(ctx, m, e)
+		}
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
 		return x.etcd.loseLeader(ctx)
@@ -180,6 +197,18 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 func (m *node) cutFor(ctx context.Context, d time.Duration) error {
 	m.link.cut()
 	sleep(ctx, d)
+	m.link.heal()
+	return m.back(ctx)
+}
+
+// cutUntilTwice cuts a node off until all that it served is served by others, and
+// for a second more, in which its own containers live on.
+func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error {
+	m.link.cut()
+	for end := now() + patience; now() < end && !x.observer.moved(e.owned); {
+		sleep(ctx, 50*time.Millisecond)
+	}
+	sleep(ctx, time.Second)
 	m.link.heal()
 	return m.back(ctx)
 }

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -54,7 +55,8 @@ type Options struct {
 	Chaos    string        // none, Mixed, or acts with commas; "" is Notice
 	Seed     uint64        // of what is random in the acts and the arrivals
 	TTL      time.Duration // of the nodes' leases, whole seconds; 0 is 3s
-	// Dir is where ticks, traces and logs are left; "" leaves nothing.
+	// Dir is an empty directory, or none yet, where ticks, traces and logs
+	// are left; "" leaves nothing.
 	Dir string
 	// BreakFence has nodes that lost etcd go on long after their leases'
 	// end, on purpose: the checks have to catch it.
@@ -109,7 +111,8 @@ func run(ctx context.Context, o Options) (_ Report, err error) {
 // experiment is one run.
 type experiment struct {
 	o        Options
-	dir      string
+	scratch  string // what is gone afterwards: data of nodes and etcd, certificates
+	dir      string // what may be left: ticks, traces, logs
 	began    time.Duration
 	lab      *lab.Engine
 	engine   engine.Engine
@@ -119,7 +122,7 @@ type experiment struct {
 }
 
 func (x *experiment) ticks() string     { return filepath.Join(x.dir, "ticks") }
-func (x *experiment) authority() string { return filepath.Join(x.dir, "certificates", "authority") }
+func (x *experiment) authority() string { return filepath.Join(x.scratch, "certificates", "authority") }
 
 // timing is what the nodes go by.
 func (x *experiment) timing() holdfast.Timing {
@@ -142,16 +145,32 @@ func (x *experiment) say(format string, args ...any) {
 	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", (now() - x.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
+// makeEmpty makes a directory, or makes sure that one is empty.
+func makeEmpty(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s is not empty", dir)
+	}
+	return err
+}
+
 // prepare starts engine, etcd and nodes.
 func (x *experiment) prepare(ctx context.Context) (err error) {
 	x.began = now()
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
 		return err
 	}
+	x.scratch = x.lab.Scratch()
 	if x.dir = x.o.Dir; x.dir == "" {
-		x.dir = x.lab.Scratch()
+		x.dir = filepath.Join(x.scratch, "left")
 	}
-	if err := fresh(x.ticks()); err != nil {
+	if err := makeEmpty(x.dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(x.ticks(), 0o700); err != nil {
 		return err
 	}
 	session, err := lab.Binary(image, x.o.Program, RoleSession)
@@ -164,7 +183,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return err
 	}
-	x.etcd = newCluster(x.dir, []string{x.o.Program, RoleMember})
+	x.etcd = newCluster(x.scratch, x.dir, []string{x.o.Program, RoleMember})
 	if err := x.etcd.start(ctx); err != nil {
 		return err
 	}
@@ -206,7 +225,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	if err := l.hold(life); err != nil {
 		return Report{}, errors.Join(err, x.faults())
 	}
-	x.say("%d sessions are ready", x.observer.ready())
+	x.say("every session has a client")
 	began := now()
 	probe := newProber(x.engine, x.ticks())
 	events, err := x.happen(ctx, life, l, probe)
@@ -273,13 +292,15 @@ func (x *experiment) faults() error {
 	return errors.Join(errs...)
 }
 
-// stopNodes ends the agents as a service manager does. Each drains.
+// stopNodes ends the agents as service managers do, all at once. Each drains.
 func (x *experiment) stopNodes() error {
-	var errs []error
-	for _, m := range x.nodes {
+	errs := make([]error, len(x.nodes))
+	var work sync.WaitGroup
+	for i, m := range x.nodes {
 		m.live.Store(false)
-		errs = append(errs, m.agent.terminate(patience))
+		work.Go(func() { errs[i] = m.agent.terminate(patience) })
 	}
+	work.Wait()
 	return errors.Join(errs...)
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -90,12 +89,13 @@ type member struct {
 	process *process // nil while it is down
 }
 
-func newCluster(dir string, role []string) *cluster {
+// newCluster makes a cluster with its data below dir and its logs in logs.
+func newCluster(dir, logs string, role []string) *cluster {
 	c := &cluster{}
 	all := ""
 	for i := range c.members {
 		name := fmt.Sprintf("etcd-%d", i+1)
-		m := &member{role: role, logFile: filepath.Join(dir, name+".log"), memberConfig: memberConfig{
+		m := &member{role: role, logFile: filepath.Join(logs, name+".log"), memberConfig: memberConfig{
 			Name: name, Dir: filepath.Join(dir, name),
 			Client: fmt.Sprintf("127.0.2.%d:2379", i+1), Peer: fmt.Sprintf("127.0.2.%d:2380", i+1),
 		}}
@@ -158,12 +158,4 @@ func (c *cluster) stop() {
 	for _, m := range c.members {
 		m.kill()
 	}
-}
-
-// fresh makes an empty directory.
-func fresh(dir string) error {
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	return os.MkdirAll(dir, 0o700)
 }

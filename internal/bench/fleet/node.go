@@ -28,7 +28,8 @@ import (
 // their containers are told apart by the node's label.
 type node struct {
 	id      holdfast.NodeID
-	dir     string
+	dir     string // of the machine: it goes with it
+	logFile string
 	gateway string // host:port
 	trace   string // file; it outlives the machine
 	argv    []string
@@ -77,15 +78,15 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	name := fmt.Sprintf("n%d", n)
 	host := fmt.Sprintf("127.0.1.%d", n)
 	m := &node{
-		id: holdfast.NodeID(name), dir: filepath.Join(x.dir, name), gateway: host + ":7070",
-		trace: filepath.Join(x.dir, name+traceSuffix), engine: x.engine,
+		id: holdfast.NodeID(name), dir: filepath.Join(x.scratch, name), gateway: host + ":7070",
+		logFile: filepath.Join(x.dir, name+".log"), trace: filepath.Join(x.dir, name+traceSuffix), engine: x.engine,
 	}
 	if m.link, err = newLink(fmt.Sprintf("127.0.3.%d", n), 2379, x.etcd.endpoints()); err != nil {
 		return nil, err
 	}
 	m.link.start()
 	x.nodes = append(x.nodes, m) // from here on it is ended with the experiment
-	certificates := filepath.Join(x.dir, "certificates", name)
+	certificates := filepath.Join(x.scratch, "certificates", name)
 	join := pki.Join{
 		CA: x.authority(), Node: m.id, Addresses: []string{host},
 		Validity: pki.DefaultValidity, Out: certificates, Now: time.Now(),
@@ -93,7 +94,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if _, err := join.Do(); err != nil {
 		return nil, err
 	}
-	config := filepath.Join(x.dir, name+".yaml")
+	config := filepath.Join(x.scratch, name+".yaml")
 	f, err := os.OpenFile(config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (m *node) boot(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.agent, err = startProcess("agent "+string(m.id), m.argv, m.dir+".log", false); err != nil {
+	if m.agent, err = startProcess("agent "+string(m.id), m.argv, m.logFile, false); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -96,17 +96,16 @@ func (o *observer) owned(id holdfast.NodeID) map[holdfast.SessionKey]holdfast.Ep
 	return out
 }
 
-// ready counts the sessions that are served.
-func (o *observer) ready() int {
+// moved reports whether each of the sessions is served in a later epoch.
+func (o *observer) moved(from map[holdfast.SessionKey]holdfast.Epoch) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := 0
-	for _, owner := range o.present {
-		if owner.State == holdfast.Ready {
-			n++
+	for key, epoch := range from {
+		if now := o.present[key]; now.Epoch <= epoch || now.State != holdfast.Ready {
+			return false
 		}
 	}
-	return n
+	return true
 }
 
 // lastKey is claimed to learn that everything before it was seen.
