@@ -74,6 +74,7 @@ func TestEverythingHappens(t *testing.T) {
 	o := fleet.Options{
 		Agents: 3, Sessions: 18, Rate: 8, For: 150 * time.Second, Every: 8 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
+		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 	}
 	r := run(t, o)
 	v := r.Details.Verdict

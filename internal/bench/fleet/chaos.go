@@ -116,6 +116,9 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration
 		if err := x.perform(life, act, m, &e); err != nil {
 			return past, fmt.Errorf("%s %s: %w", act, e.node, err)
 		}
+		if err := x.whole(life); err != nil {
+			return past, fmt.Errorf("after %s %s: %w", act, e.node, err)
+		}
 		e.end = now()
 		past = append(past, e)
 		if err := x.faults(); err != nil {

@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/bench"
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
+	"holdfast/internal/gateway"
 	"holdfast/internal/lab"
 	"holdfast/internal/pki"
 )
@@ -55,6 +56,7 @@ type Options struct {
 	Chaos    string        // none, Mixed, or acts with commas; "" is Notice
 	Seed     uint64        // of what is random in the acts and the arrivals
 	TTL      time.Duration // of the nodes' leases, whole seconds; 0 is 3s
+	ParkTime time.Duration // the longest that a gateway lets a client wait; 0 is 30s
 	// Dir is an empty directory, or none yet, where ticks, traces and logs
 	// are left; "" leaves nothing.
 	Dir string
@@ -69,6 +71,7 @@ func (o *Options) complete() error {
 	o.Agents, o.Sessions, o.Rate = cmp.Or(o.Agents, 3), cmp.Or(o.Sessions, 60), cmp.Or(o.Rate, 50)
 	o.For, o.Every = cmp.Or(o.For, 3*time.Minute), cmp.Or(o.Every, 10*time.Second)
 	o.Chaos, o.TTL = cmp.Or(o.Chaos, string(Notice)), cmp.Or(o.TTL, 3*time.Second)
+	o.ParkTime = cmp.Or(o.ParkTime, gateway.DefaultConfig().ParkTime)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -209,7 +212,22 @@ func (x *experiment) startNodes(ctx context.Context) error {
 		}
 	}
 	x.say("%d agents serve", x.o.Agents)
-	return nil
+	return x.whole(ctx)
+}
+
+// whole waits until every node has told of itself.
+func (x *experiment) whole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		list, err := x.observer.store.Nodes(ctx)
+		if err == nil && len(list) == len(x.nodes) {
+			return nil
+		}
+		if !sleep(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("%d of %d nodes are in etcd: %w", len(list), len(x.nodes), cmp.Or(err, ctx.Err()))
+		}
+	}
 }
 
 // run has things happen, ends everything in order, and looks at what was left.
@@ -218,7 +236,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	for i := range x.o.Sessions {
 		keys = append(keys, holdfast.SessionKey(fmt.Sprintf("s-%d", i+1)))
 	}
-	l := newLoad(x.nodes, keys)
+	l := newLoad(x.nodes, keys, x.o.ParkTime+beyondPark)
 	life, end := context.WithCancel(ctx)
 	defer l.wait()
 	defer end()

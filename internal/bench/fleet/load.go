@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// connectLimit is the longest that a client waits. A gateway parks for
-	// 30 s at most, so that who waits longer has lost its gateway.
-	connectLimit = 45 * time.Second
+	// beyondPark is how much longer than a gateway lets it a client waits: who
+	// has no answer by then has lost its gateway.
+	beyondPark = 15 * time.Second
 	// maxPending bounds the clients that are connecting at once.
 	maxPending = 5000
 	// A fifth of the arriving clients stay for a while; the others leave once
@@ -50,6 +50,7 @@ type attempt struct {
 type load struct {
 	nodes []*node
 	keys  []holdfast.SessionKey
+	limit time.Duration // the longest that a client waits
 	http  *http.Client
 
 	work sync.WaitGroup
@@ -62,9 +63,9 @@ type load struct {
 	connecting atomic.Int64
 }
 
-func newLoad(nodes []*node, keys []holdfast.SessionKey) *load {
+func newLoad(nodes []*node, keys []holdfast.SessionKey, limit time.Duration) *load {
 	return &load{
-		nodes: nodes, keys: keys, pending: make(chan struct{}, maxPending),
+		nodes: nodes, keys: keys, limit: limit, pending: make(chan struct{}, maxPending),
 		// A connection of its own for each, as different clients have.
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
@@ -148,7 +149,7 @@ func (l *load) arrive(ctx, life context.Context, rate float64, random *rand.Rand
 // settle waits until nobody is connecting any more, at most as long as a client
 // waits.
 func (l *load) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
 	for l.connecting.Load() > 0 && ctx.Err() == nil {
 		sleep(ctx, 10*time.Millisecond)
@@ -165,14 +166,14 @@ func (l *load) wait() {
 // answer is no failure of the connecting: the client goes on as its page would,
 // and its wait goes on, too.
 func (l *load) connect(ctx context.Context, key holdfast.SessionKey, intended time.Duration) (*websocket.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
 	l.connecting.Add(1)
 	defer l.connecting.Add(-1)
 	for {
 		c, err := l.dial(ctx, key)
 		if err == nil {
-			if err = say(ctx, c, connectLimit); err == nil {
+			if err = say(ctx, c, l.limit); err == nil {
 				l.record(attempt{begin: intended, end: now()})
 				return c, nil
 			}

@@ -57,7 +57,7 @@ store:
   ttl: {{.Timing.TTL}}
   trace_file: {{.Trace}}
 fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
-gateway: {listen: "{{.Host}}:7070"}
+gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}}
 api: {socket: {{.Dir}}/run/s, listen: ""}
 sessions: {idle_stop: 0s}
 # The engine is the other nodes', too: to stop it while this node's containers
@@ -103,6 +103,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "Ticks": x.ticks(),
+		"ParkTime": x.o.ParkTime,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
@@ -190,24 +191,23 @@ const settled = 500 * time.Millisecond
 
 // sweep removes the machine's containers until no more come up.
 func (m *node) sweep(ctx context.Context) error {
-	quiet := time.Now()
-	for time.Since(quiet) < settled {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var last error // of a removal: the engine may be at it already
+	for quiet := now(); now()-quiet < settled; sleep(ctx, 20*time.Millisecond) {
 		pids, err := m.containers(ctx)
 		if err != nil {
-			return err
+			return errors.Join(err, last)
 		}
 		kill(pids)
 		list, err := m.engine.List(ctx, m.label())
 		if err != nil {
-			return err
+			return errors.Join(err, last)
 		}
 		for _, c := range list {
-			if err := m.engine.Remove(ctx, c.ID); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-				return err
-			}
-			quiet = time.Now()
+			last = m.engine.Remove(ctx, c.ID)
+			quiet = now()
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	return nil
 }

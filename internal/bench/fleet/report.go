@@ -102,6 +102,11 @@ func (x *experiment) notes(m measured, all []handover) []string {
 	if m.load.busy > 0 {
 		notes = append(notes, fmt.Sprintf("%d clients were not started: %d were connecting already", m.load.busy, maxPending))
 	}
+	if gone := bench.NewRow("", "", tookOf(all, func(a Act) bool { return a == Gone })); gone.N > 0 {
+		boot := bench.NewRow("", "", boots(m))
+		notes = append(notes, fmt.Sprintf("machine gone: sessions were ready elsewhere after %.1f s (p99); ttl + 2 s + a boot (p99) is %.1f s",
+			gone.P99/1000, (t.TTL+2*time.Second).Seconds()+boot.P99/1000))
+	}
 	never, kept := 0, 0
 	for _, h := range all {
 		switch {
