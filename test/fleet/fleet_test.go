@@ -101,7 +101,7 @@ func TestEverythingHappens(t *testing.T) {
 // what the checks are there for.
 func TestBrokenFenceIsCaught(t *testing.T) {
 	r := run(t, fleet.Options{
-		Agents: 2, Sessions: 6, Rate: 5, For: 20 * time.Second, Every: 5 * time.Second,
+		Agents: 2, Sessions: 6, Rate: 5, For: 12 * time.Second, Every: 5 * time.Second,
 		Chaos: string(fleet.CutLong), BreakFence: true,
 	})
 	if v := r.Details.Verdict; v.Overlaps == 0 || r.Result.Failed < v.Overlaps || v.HistoryBad {

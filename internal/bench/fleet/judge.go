@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -191,15 +190,15 @@ type handover struct {
 }
 
 // handovers follows the sessions that nodes served when something happened to
-// them, by the records.
-func handovers(events []event, changes []change) []handover {
+// them, by the records. ended is when the nodes were told to end.
+func handovers(events []event, changes []change, ended time.Duration) []handover {
 	byKey := map[holdfast.SessionKey][]change{}
 	for _, c := range changes {
 		byKey[c.key] = append(byKey[c.key], c)
 	}
 	var out []handover
 	for i, e := range events {
-		until := time.Duration(math.MaxInt64)
+		until := ended
 		if i+1 < len(events) {
 			until = events[i+1].begin
 		}
@@ -211,7 +210,7 @@ func handovers(events []event, changes []change) []handover {
 }
 
 // follow looks for what became of one epoch of a session: a record that is still
-// there when the next act begins was kept through this one.
+// there when the next act or the end begins was kept through this one.
 func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change) handover {
 	h := handover{event: e, kept: true}
 	for _, c := range changes {

@@ -131,21 +131,23 @@ func TestHandoversByTheRecords(t *testing.T) {
 	events := []event{
 		{act: Notice, begin: 10, owned: map[holdfast.SessionKey]holdfast.Epoch{"a": 1, "b": 2, "c": 3}},
 		{act: Gone, begin: 100, owned: map[holdfast.SessionKey]holdfast.Epoch{"b": 2}},
+		{act: CutShort, begin: 900, owned: map[holdfast.SessionKey]holdfast.Epoch{"a": 5}},
 	}
 	changes := []change{
 		ready(1, "a", 1), ready(2, "b", 2), ready(3, "c", 3),
 		gone(12, "a", 1), ready(30, "a", 5), // handed over
 		gone(13, "c", 3),                        // and never came back
 		gone(105, "b", 2), ready(150, "b", 200), // by the second act
+		gone(1001, "a", 5), // by the end
 	}
 	var got []string
-	for _, h := range handovers(events, changes) {
+	for _, h := range handovers(events, changes, 1000) {
 		got = append(got, string(h.act)+" "+h.took.String())
-		if h.kept != (h.act == Notice && h.took == 0 && len(got) == 2) {
+		if h.kept != (len(got) == 2 || len(got) == 5) {
 			t.Errorf("%v: kept is %v", got, h.kept)
 		}
 	}
-	if want := []string{"notice 20ns", "notice 0s", "notice 0s", "gone 50ns"}; !slices.Equal(got, want) {
+	if want := []string{"notice 20ns", "notice 0s", "notice 0s", "gone 50ns", "cut-short 0s"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -58,7 +58,7 @@ type measured struct {
 }
 
 func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report {
-	all := handovers(m.events, m.changes)
+	all := handovers(m.events, m.changes, m.ended)
 	d := Details{Verdict: v, Acts: map[Act]int{}, Errors: failures(m)}
 	for _, e := range m.events {
 		d.Acts[e.act]++
