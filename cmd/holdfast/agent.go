@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -79,6 +80,27 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	if err != nil {
 		return usageError{err}
 	}
+	return serveAgent(ctx, c, r)
+}
+
+// runBrokenAgent is an agent that is told to go on when its lease is long gone,
+// which no configuration can say: the fleet's bench shows with it that its
+// checks catch a session that lives twice.
+func runBrokenAgent(ctx context.Context, args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("broken agent: %d arguments, want two", len(args))
+	}
+	c, err := config.Load(ctx, args[0], config.Overrides{})
+	if err != nil {
+		return usageError{err}
+	}
+	if c.Store.Fence, err = time.ParseDuration(args[1]); err != nil {
+		return err
+	}
+	return serveAgent(ctx, c, cli.AgentRun{Stdout: os.Stdout, Stderr: os.Stderr})
+}
+
+func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 	a := agent.New(c, agent.Options{
 		Version:  buildVersion().Version,
 		Log:      slog.New(logHandler(c.Log, r.Stderr)),
@@ -103,7 +125,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		case <-ended:
 		}
 	}()
-	err = a.Run(ctx)
+	err := a.Run(ctx)
 	if errors.Is(err, agent.ErrLeft) {
 		return leftError{err}
 	}

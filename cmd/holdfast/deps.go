@@ -5,11 +5,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
+	"holdfast/internal/bench/fleet"
 	"holdfast/internal/cli"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
@@ -22,7 +24,6 @@ const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
 	roleGatewayChild = "bench-gateway-child"
-	roleEchoServer   = "bench-session"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -38,7 +39,11 @@ func deps() cli.Deps {
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
-			roleEchoServer: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
+			fleet.RoleSession: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
+			fleet.RoleMember: func(ctx context.Context, args []string) error {
+				return fleet.Member(ctx, args, os.Stdin, os.Stdout)
+			},
+			fleet.RoleBroken: runBrokenAgent,
 		},
 		Benches: benches(),
 	}
@@ -96,7 +101,7 @@ func benches() []cli.Bench {
 		{
 			Name: "boot", Short: "Boot sessions to the first byte, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
 			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
-				o := bench.BootOptions{Agent: self("agent"), Server: []string{roleEchoServer}}
+				o := bench.BootOptions{Agent: self("agent"), Server: []string{fleet.RoleSession}}
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
 				return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
@@ -114,7 +119,31 @@ func benches() []cli.Bench {
 				return func(ctx context.Context, _ io.Writer) (bench.Result, error) { return bench.Gateway(ctx, o) }
 			},
 		},
+		{
+			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
+			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
+			Setup:   fleetBench,
+		},
 	}
+}
+
+func fleetBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+	var o fleet.Options
+	f.IntVarP(&o.Agents, "number", "n", 3, "agents")
+	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client who holds a connection")
+	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
+	f.DurationVar(&o.For, "for", 3*time.Minute, "how long")
+	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
+	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost")
+	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
+	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
+	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
+	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
+	return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		o.Progress = progress
+		r, err := fleet.Run(ctx, o)
+		return r.Result, err
+	})
 }
 
 // inLab runs a bench on an engine of its own: the process that was started by

@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/store/etcd"
+	"holdfast/internal/store/trace"
 )
 
 // prepareHost makes the agent's directories, locks the data directory (two
@@ -83,7 +84,8 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed 
 			return nil, nil, err
 		}
 		a.store = s
-		return s.Close, nil, nil
+		closeStore, err = a.traceStore(s.Close)
+		return closeStore, nil, err
 	}
 	s, err := etcd.Open(ctx, etcd.ServerConfig{DataDir: filepath.Join(a.cfg.DataDir, "etcd"), Log: a.log})
 	if err != nil {
@@ -99,7 +101,21 @@ func (a *Agent) openStore(ctx context.Context) (closeStore func() error, failed 
 		case <-done:
 		}
 	}()
-	return func() error { close(done); return s.Close() }, told, nil
+	closeStore, err = a.traceStore(func() error { close(done); return s.Close() })
+	return closeStore, told, err
+}
+
+// traceStore has the calls to the store written down where that is configured.
+func (a *Agent) traceStore(closeStore func() error) (func() error, error) {
+	if a.cfg.Store.TraceFile == "" {
+		return closeStore, nil
+	}
+	t, err := trace.Open(a.cfg.Store.TraceFile, a.node, a.store, a.log)
+	if err != nil {
+		return nil, errors.Join(err, closeStore())
+	}
+	a.store = t
+	return func() error { return errors.Join(closeStore(), t.Close()) }, nil
 }
 
 // notify tells a service manager how far the agent is; without one it is

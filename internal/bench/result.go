@@ -20,6 +20,7 @@ type Result struct {
 	Failed  int      `json:"failed"` // operations that did not do what they should
 	Score   float64  `json:"score"`  // ours against the peer; over 1 is better than the peer
 	Notes   []string `json:"notes,omitempty"`
+	Details any      `json:"details,omitempty"` // what only this experiment has
 }
 
 // Machine says where the figures were taken.

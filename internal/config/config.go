@@ -62,6 +62,7 @@ type Store struct {
 	KeyFile      string   `yaml:"key_file"`
 	Username     string   `yaml:"username"`
 	PasswordFile string   `yaml:"password_file"`
+	TraceFile    string   `yaml:"trace_file"` // every call to the store, for debugging; "" is none
 	// Timing of the node's lease; it only matters in a store that others
 	// share, because nobody can take over from an embedded one.
 	Renew      time.Duration `yaml:"renew"`

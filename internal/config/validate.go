@@ -56,6 +56,9 @@ func (s Store) validate() error {
 	if (s.Username == "") != (s.PasswordFile == "") {
 		return errors.New("store: username and password_file go together")
 	}
+	if s.TraceFile != "" && !path.IsAbs(s.TraceFile) {
+		return fmt.Errorf("store.trace_file: %q is no absolute path", s.TraceFile)
+	}
 	if slices.Contains(s.Endpoints, "") {
 		return errors.New("store.endpoints: one is empty")
 	}

@@ -41,14 +41,32 @@ const (
 )
 
 // Run serves on addr (host:port) until ctx is done, then returns nil; open
-// connections are cut.
+// connections are cut. With TicksEnv it ticks meanwhile.
 func Run(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ticked := make(chan error, 1)
+	if dir := os.Getenv(TicksEnv); dir != "" {
+		t, err := openTicks(dir)
+		if err != nil {
+			return err
+		}
+		go func() {
+			ticked <- t.run(ctx)
+			cancel()
+		}()
+	} else {
+		ticked <- nil
+	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", addr, err)
+		err = fmt.Errorf("listen on %s: %w", addr, err)
+	} else {
+		err = Serve(ctx, ln)
 	}
-	return Serve(ctx, ln)
+	cancel()
+	return errors.Join(err, <-ticked)
 }
 
 // Serve is Run on a listener, which it closes.

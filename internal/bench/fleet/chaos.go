@@ -1,0 +1,269 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+)
+
+// Act is a kind of thing that happens to a fleet.
+type Act string
+
+// The acts. Each ends with the fleet whole again.
+const (
+	Notice      Act = "notice"       // a node drains and then takes sessions again
+	Restart     Act = "restart"      // a node drains, its agent ends, another one starts
+	AgentKilled Act = "agent-killed" // SIGKILL; another one starts a moment later
+	Gone        Act = "gone"         // agent, deadman and containers at once; the machine comes back empty
+	Stopped     Act = "stopped"      // SIGSTOP for longer than the lease, then SIGCONT
+	CutShort    Act = "cut-short"    // no way to etcd for less than the fence
+	CutLong     Act = "cut-long"     // no way to etcd for longer than the lease
+	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
+)
+
+// Mixed is the name of all acts in random order.
+const Mixed = "mixed"
+
+func acts() []Act {
+	return []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost}
+}
+
+// noticed are the acts that a node is told of.
+func (a Act) noticed() bool { return a == Notice || a == Restart }
+
+// onEtcd are the acts that hit no node.
+func (a Act) onEtcd() bool { return a == LeaderLost }
+
+// schedule says what happens next.
+type schedule struct {
+	list   []Act // in this order, over and over
+	random *rand.Rand
+	mixed  bool // each round in another order
+	at     int
+}
+
+// newSchedule takes none, mixed, or a list of acts with commas.
+func newSchedule(text string, random *rand.Rand) (*schedule, error) {
+	s := &schedule{random: random}
+	switch text {
+	case "none":
+		return s, nil
+	case Mixed:
+		s.list, s.mixed = acts(), true
+		return s, nil
+	}
+	for _, word := range strings.Split(text, ",") {
+		if !slices.Contains(acts(), Act(word)) {
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), fmt.Sprintf("none, %s, or a list of: %v", Mixed, acts()))
+		}
+		s.list = append(s.list, Act(word))
+	}
+	return s, nil
+}
+
+// next is the next act; false where there is none.
+func (s *schedule) next() (Act, bool) {
+	if len(s.list) == 0 {
+		return "", false
+	}
+	if s.mixed && s.at%len(s.list) == 0 {
+		s.random.Shuffle(len(s.list), func(i, j int) { s.list[i], s.list[j] = s.list[j], s.list[i] })
+	}
+	a := s.list[s.at%len(s.list)]
+	s.at++
+	return a, true
+}
+
+// event is an act that happened.
+type event struct {
+	act        Act
+	node       holdfast.NodeID
+	begin, end time.Duration                          // CLOCK_BOOTTIME
+	owned      map[holdfast.SessionKey]holdfast.Epoch // what the node served when it began
+	drain      holdfast.DrainReport                   // of one with a notice
+}
+
+// chaos has acts happen, one after the other, until ctx is done. An act that has
+// begun is brought to its end. Between the beginnings of two is every, or what
+// the first one took.
+func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration) ([]event, error) {
+	var past []event
+	life := context.WithoutCancel(ctx)
+	begin := now()
+	for sleep(ctx, max(0, begin+every-now())) {
+		act, ok := s.next()
+		if !ok {
+			<-ctx.Done()
+			return past, nil
+		}
+		begin = now()
+		m := x.victim(s.random)
+		e := event{act: act, begin: begin}
+		if !act.onEtcd() {
+			e.node, e.owned = m.id, x.observer.owned(m.id)
+		}
+		x.say("%s %s (%d sessions)", act, e.node, len(e.owned))
+		if err := x.perform(life, act, m, &e); err != nil {
+			return past, fmt.Errorf("%s %s: %w", act, e.node, err)
+		}
+		if err := x.whole(life); err != nil {
+			return past, fmt.Errorf("after %s %s: %w", act, e.node, err)
+		}
+		e.end = now()
+		past = append(past, e)
+		if err := x.faults(); err != nil {
+			return past, err
+		}
+	}
+	return past, nil
+}
+
+// victim is a node that serves something, or any where none does.
+func (x *experiment) victim(random *rand.Rand) *node {
+	var serving []*node
+	for _, m := range x.nodes {
+		if len(x.observer.owned(m.id)) > 0 {
+			serving = append(serving, m)
+		}
+	}
+	if len(serving) == 0 {
+		serving = x.nodes
+	}
+	return serving[random.IntN(len(serving))]
+}
+
+const (
+	// awayFor is how long a killed agent is away: shorter than any fence.
+	awayFor = 300 * time.Millisecond
+	// longer is by how much something lasts longer than the lease lives.
+	longer = 2 * time.Second
+	// leaderAway is how long an etcd member stays dead.
+	leaderAway = 3 * time.Second
+)
+
+func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (err error) {
+	t := timing(x.o.TTL)
+	switch act {
+	case Notice:
+		if e.drain, err = m.drain(ctx); err != nil {
+			return err
+		}
+		return m.api.Uncordon(ctx)
+	case Restart:
+		if e.drain, err = m.drain(ctx); err != nil {
+			return err
+		}
+		m.leave(ctx)
+		if err := m.agent.terminate(patience); err != nil {
+			return err
+		}
+		return m.boot(ctx)
+	case AgentKilled:
+		m.killAgent()
+		sleep(ctx, awayFor)
+		return m.boot(ctx)
+	case Gone:
+		if err := m.vanish(ctx); err != nil {
+			return err
+		}
+		sleep(ctx, t.TTL+longer)
+		return m.boot(ctx)
+	case Stopped:
+		m.live.Store(false)
+		m.agent.signal(unix.SIGSTOP)
+		sleep(ctx, t.TTL+longer)
+		m.agent.signal(unix.SIGCONT)
+		return m.back(ctx)
+	case CutShort:
+		return m.cutFor(ctx, t.Fence/2)
+	case CutLong:
+		if x.o.BreakFence {
+			return x.cutUntilTwice(ctx, m, e)
+		}
+		return m.cutFor(ctx, t.TTL+longer)
+	case LeaderLost:
+		return x.etcd.loseLeader(ctx)
+	}
+	return fmt.Errorf("nobody knows how to do %q", act)
+}
+
+func (m *node) cutFor(ctx context.Context, d time.Duration) error {
+	m.link.cut()
+	sleep(ctx, d)
+	m.link.heal()
+	return m.back(ctx)
+}
+
+// cutUntilTwice cuts a node off until all that it served is served by others, and
+// for a second more, in which its own containers live on.
+func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error {
+	m.link.cut()
+	for end := now() + patience; now() < end && !x.observer.moved(e.owned); {
+		sleep(ctx, 50*time.Millisecond)
+	}
+	sleep(ctx, time.Second)
+	m.link.heal()
+	return m.back(ctx)
+}
+
+// back waits until an agent that was held up serves again.
+func (m *node) back(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := m.api.Ready(ctx)
+		if err == nil {
+			m.live.Store(true)
+			return nil
+		}
+		if !sleep(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("%s did not get ready again: %w\n%s", m.agent.name, err, m.agent.tail())
+		}
+	}
+}
+
+// loseLeader kills the member that leads and brings it back.
+func (c *cluster) loseLeader(ctx context.Context) error {
+	m, err := c.leader(ctx)
+	if err != nil {
+		return err
+	}
+	m.kill()
+	sleep(ctx, leaderAway)
+	if err := m.launch(); err != nil {
+		return err
+	}
+	return m.process.awaitReady(ctx)
+}
+
+// leader finds the member that leads.
+func (c *cluster) leader(ctx context.Context) (*member, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cl, err := clientv3.New(clientv3.Config{Endpoints: c.endpoints(), Logger: zap.NewNop()})
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	for {
+		for _, m := range c.members {
+			s, err := cl.Status(ctx, m.Client)
+			if err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId {
+				return m, nil
+			}
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return nil, errors.New("the etcd cluster has no leader")
+		}
+	}
+}

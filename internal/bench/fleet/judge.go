@@ -1,0 +1,248 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/check"
+	"holdfast/internal/store"
+	"holdfast/internal/store/trace"
+)
+
+// traceSuffix is how the names of the nodes' traces end.
+const traceSuffix = ".jsonl"
+
+// historyLimit bounds the checking of one key's history.
+const historyLimit = 30 * time.Second
+
+// Verdict is what the checks found.
+type Verdict struct {
+	Overlap    string      `json:"overlap,omitempty"` // the evidence; "" for none
+	Overlaps   int         `json:"overlaps"`
+	Alive      check.Alive `json:"alive"`             // what Overlap looked at
+	History    string      `json:"history,omitempty"` // the evidence; "" for a history that can be
+	Asked      check.Asked `json:"asked"`             // what History looked at
+	HistoryBad bool        `json:"history_bad"`
+}
+
+// judge checks what containers and nodes wrote. The error is of the checking.
+func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
+	var v Verdict
+	changes, err := x.observer.all(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	lives, err := check.ReadLives(x.ticks())
+	if err != nil {
+		return v, nil, err
+	}
+	v.Alive, err = check.Overlap(lives)
+	var two *check.OverlapError
+	switch {
+	case errors.As(err, &two):
+		v.Overlap, v.Overlaps = err.Error(), len(two.Pairs)
+	case err != nil:
+		return v, nil, err
+	}
+	var calls []trace.Call
+	for _, m := range x.nodes {
+		of, err := trace.Read(m.trace)
+		if err != nil {
+			return v, nil, err
+		}
+		calls = append(calls, of...)
+	}
+	v.Asked, err = check.History(history(calls, changes), historyLimit)
+	var bad *check.HistoryError
+	switch {
+	case errors.As(err, &bad):
+		v.History, v.HistoryBad = err.Error(), true
+	case err != nil:
+		return v, nil, err
+	}
+	return v, changes, nil
+}
+
+// history puts together what nodes asked and what etcd did by itself.
+func history(calls []trace.Call, changes []change) []check.Op {
+	var ops []check.Op
+	for _, c := range calls {
+		ops = append(ops, opsOf(c)...)
+	}
+	return append(ops, expiries(calls, changes)...)
+}
+
+// opsOf is what a call says of sessions; nothing for one about leases.
+func opsOf(c trace.Call) []check.Op {
+	base := check.Op{Who: string(c.Node), Call: c.Start, Return: c.End, Result: check.Unknown}
+	switch c.Op {
+	case trace.Release:
+		return releases(base, c)
+	case trace.Claim:
+		base.Kind = check.Claim
+	case trace.Advance:
+		base.Kind, base.Given = check.Advance, version(c.About[0])
+	case trace.Get:
+		base.Kind = check.Read
+	default:
+		return nil
+	}
+	base.Key = c.About[0].Key
+	if len(c.Got) > 0 {
+		base.Got = version(c.Got[0])
+	}
+	switch c.Result {
+	case trace.OK:
+		base.Result = check.OK
+	case trace.Taken:
+		base.Result = check.Taken
+	case trace.Stale:
+		base.Result = check.Stale
+	case trace.NotFound:
+		base.Result = check.None
+	case trace.LeaseGone, trace.Order:
+		return nil // it did nothing, and says nothing of the record
+	}
+	return []check.Op{base}
+}
+
+func releases(base check.Op, c trace.Call) []check.Op {
+	deleted := map[holdfast.SessionKey]bool{}
+	for _, r := range c.Got {
+		deleted[r.Key] = true
+	}
+	var ops []check.Op
+	for _, r := range c.About {
+		o := base
+		o.Kind, o.Key, o.Given = check.Release, r.Key, version(r)
+		switch {
+		case deleted[r.Key]:
+			o.Result = check.OK
+		case c.Result == trace.OK:
+			o.Result = check.Kept
+		}
+		ops = append(ops, o)
+	}
+	return ops
+}
+
+func version(r trace.Record) check.Version {
+	return check.Version{Epoch: r.Epoch, Revision: r.Revision}
+}
+
+// claimID names a claim that succeeded.
+type claimID struct {
+	key   holdfast.SessionKey
+	epoch holdfast.Epoch
+}
+
+// expiries are the deletes that etcd told of and that no answered release
+// explains: the leases' ends. Each happened after the last renewal of the lease
+// had been sent, and before it was seen.
+func expiries(calls []trace.Call, changes []change) []check.Op {
+	released := map[check.Version]bool{} // revisions are the whole store's
+	leases := map[claimID]store.LeaseID{}
+	renewed := map[store.LeaseID][]time.Duration{} // sendings of good renewals, in order
+	for _, c := range slices.SortedFunc(slices.Values(calls), func(a, b trace.Call) int { return int(a.Start - b.Start) }) {
+		switch {
+		case c.Op == trace.Release:
+			for _, o := range opsOf(c) {
+				if o.Result == check.OK {
+					released[o.Given] = true
+				}
+			}
+		case c.Result != trace.OK:
+		case c.Op == trace.Claim:
+			leases[claimID{c.About[0].Key, c.Got[0].Epoch}] = c.Lease
+		case c.Op == trace.Grant, c.Op == trace.KeepAlive:
+			renewed[c.Lease] = append(renewed[c.Lease], c.Start)
+		}
+	}
+	var ops []check.Op
+	for _, c := range changes {
+		if !c.gone || released[check.Version{Epoch: c.owner.Epoch, Revision: c.owner.Revision}] {
+			continue
+		}
+		o := check.Op{
+			Who: "etcd", Kind: check.Expire, Key: c.key, Return: c.at, Result: check.OK,
+			Given: check.Version{Epoch: c.owner.Epoch, Revision: c.owner.Revision},
+		}
+		for _, sent := range renewed[leases[claimID{c.key, c.owner.Epoch}]] {
+			if sent < c.at {
+				o.Call = sent
+			}
+		}
+		ops = append(ops, o)
+	}
+	return ops
+}
+
+// handover is what became of a session that an act took from its node.
+type handover struct {
+	event
+	took time.Duration // from the act until it was ready; 0 where it never was
+	kept bool          // it went on as it was
+}
+
+// handovers follows the sessions that nodes served when something happened to
+// them, by the records. ended is when the nodes were told to end.
+func handovers(events []event, changes []change, ended time.Duration) []handover {
+	byKey := map[holdfast.SessionKey][]change{}
+	for _, c := range changes {
+		byKey[c.key] = append(byKey[c.key], c)
+	}
+	var out []handover
+	for i, e := range events {
+		until := ended
+		if i+1 < len(events) {
+			until = events[i+1].begin
+		}
+		for _, key := range slices.Sorted(maps.Keys(e.owned)) {
+			out = append(out, follow(e, until, e.owned[key], byKey[key]))
+		}
+	}
+	return out
+}
+
+// follow looks for what became of one epoch of a session: a record that is still
+// there when the next act or the end begins was kept through this one.
+func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change) handover {
+	h := handover{event: e, kept: true}
+	for _, c := range changes {
+		switch {
+		case c.at < e.begin:
+		case h.kept && c.at >= until:
+			return h
+		case c.gone && c.owner.Epoch == epoch:
+			h.kept = false
+		case !c.gone && c.owner.Epoch > epoch && c.owner.State == holdfast.Ready:
+			h.took, h.kept = c.at-e.begin, false
+			return h
+		}
+	}
+	return h
+}
+
+// failed counts what must not be.
+func (v Verdict) failed() int {
+	if v.HistoryBad {
+		return v.Overlaps + 1
+	}
+	return v.Overlaps
+}
+
+func (v Verdict) String() string {
+	overlap, history := "no overlap", "the history is linearizable"
+	if v.Overlap != "" {
+		overlap = v.Overlap
+	}
+	if v.History != "" {
+		history = v.History
+	}
+	return fmt.Sprintf("%s (%s); %s (%s)", overlap, v.Alive, history, v.Asked)
+}

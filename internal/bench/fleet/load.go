@@ -1,0 +1,289 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast"
+)
+
+const (
+	// beyondPark is how much longer than a gateway lets it a client waits: who
+	// has no answer by then has lost its gateway.
+	beyondPark = 15 * time.Second
+	// maxPending bounds the clients that are connecting at once.
+	maxPending = 5000
+	// A fifth of the arriving clients stay for a while; the others leave once
+	// they were answered.
+	stayShare = 0.2
+	stayTime  = 2 * time.Second
+	// Who holds a connection says a word that often, and takes a connection
+	// that does not answer for dead.
+	wordEvery   = 2 * time.Second
+	wordTimeout = 3 * time.Second
+	// retryPause is how long who was refused waits before it tries again.
+	retryPause = 250 * time.Millisecond
+)
+
+// attempt is one client's connecting: from the moment it was to connect to the
+// answer over the WebSocket that it got, or to the error.
+type attempt struct {
+	begin, end time.Duration // CLOCK_BOOTTIME; begin is the intended start
+	reason     string        // "" for one that connected
+}
+
+// load is the clients: some hold a connection to a session each and connect
+// again when it ends, others arrive at a steady rate, whatever becomes of those
+// before them.
+type load struct {
+	nodes []*node
+	keys  []holdfast.SessionKey
+	limit time.Duration // the longest that a client waits
+	http  *http.Client
+
+	work sync.WaitGroup
+	mu   sync.Mutex
+	past []attempt
+	cuts int // connections that were closed on who held them, or before the first answer
+	busy int // clients that could not be started because too many were pending
+
+	pending    chan struct{}
+	connecting atomic.Int64
+}
+
+func newLoad(nodes []*node, keys []holdfast.SessionKey, limit time.Duration) *load {
+	return &load{
+		nodes: nodes, keys: keys, limit: limit, pending: make(chan struct{}, maxPending),
+		// A connection of its own for each, as different clients have.
+		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+// hold keeps a client connected to each session until ctx is done. It returns
+// when all were connected once; what is measured begins then.
+func (l *load) hold(ctx context.Context) error {
+	connected := make(chan struct{}, len(l.keys))
+	for _, key := range l.keys {
+		l.work.Go(func() { l.holder(ctx, key, connected) })
+	}
+	limit := time.After(patience + time.Duration(len(l.keys))*time.Second)
+	for range l.keys {
+		select {
+		case <-connected:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit:
+			return errors.New("not every session could be connected to before the measuring began")
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.past, l.cuts = nil, 0
+	return nil
+}
+
+// holder is a client who wants to be connected all the time: it connects again
+// at once when it is told to go, and a moment later when it is refused.
+func (l *load) holder(ctx context.Context, key holdfast.SessionKey, connected chan<- struct{}) {
+	for ctx.Err() == nil {
+		c, err := l.connect(ctx, key, now())
+		if err != nil {
+			sleep(ctx, retryPause)
+			continue
+		}
+		if connected != nil {
+			connected <- struct{}{}
+			connected = nil
+		}
+		for say(ctx, c, wordTimeout) == nil && sleep(ctx, wordEvery) {
+		}
+		c.CloseNow()
+		if ctx.Err() == nil {
+			l.note(func() { l.cuts++ })
+		}
+	}
+}
+
+// arrive has clients arrive at the rate (1/s) until ctx is done. life ends those
+// on their way.
+func (l *load) arrive(ctx, life context.Context, rate float64, random *rand.Rand) {
+	start, between := now(), time.Duration(float64(time.Second)/rate)
+	for i := 1; ; i++ {
+		intended := start + time.Duration(i)*between
+		if !sleep(ctx, intended-now()) {
+			return
+		}
+		key, stay := l.keys[random.IntN(len(l.keys))], random.Float64() < stayShare
+		select {
+		case l.pending <- struct{}{}:
+		default:
+			l.note(func() { l.busy++ })
+			continue
+		}
+		l.work.Go(func() {
+			defer func() { <-l.pending }()
+			c, err := l.connect(life, key, intended)
+			if err != nil {
+				return
+			}
+			if stay {
+				sleep(ctx, stayTime)
+			}
+			c.CloseNow()
+		})
+	}
+}
+
+// settle waits until nobody is connecting any more, at most as long as a client
+// waits.
+func (l *load) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	for l.connecting.Load() > 0 && ctx.Err() == nil {
+		sleep(ctx, 10*time.Millisecond)
+	}
+}
+
+// wait returns when no client is left.
+func (l *load) wait() {
+	l.work.Wait()
+	l.http.CloseIdleConnections()
+}
+
+// connect is a client's connecting. A connection that ends before the first
+// answer is no failure of the connecting: the client goes on as its page would,
+// and its wait goes on, too.
+func (l *load) connect(ctx context.Context, key holdfast.SessionKey, intended time.Duration) (*websocket.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	l.connecting.Add(1)
+	defer l.connecting.Add(-1)
+	for {
+		c, err := l.dial(ctx, key)
+		if err == nil {
+			if err = say(ctx, c, l.limit); err == nil {
+				l.record(attempt{begin: intended, end: now()})
+				return c, nil
+			}
+			c.CloseNow()
+			l.note(func() { l.cuts++ })
+			if ctx.Err() == nil {
+				continue
+			}
+		}
+		if !errors.Is(ctx.Err(), context.Canceled) { // else the bench has ended
+			l.record(attempt{begin: intended, end: now(), reason: reasonOf(err)})
+		}
+		return nil, err
+	}
+}
+
+// dial opens a WebSocket through a gateway that is up.
+func (l *load) dial(ctx context.Context, key holdfast.SessionKey) (*websocket.Conn, error) {
+	m := l.pick(ctx)
+	if m == nil {
+		return nil, ctx.Err()
+	}
+	defer m.visitors.Add(-1)
+	c, res, err := websocket.Dial(ctx, fmt.Sprintf("ws://%s/s/%s/ws", m.gateway, key), &websocket.DialOptions{
+		HTTPClient: l.http, HTTPHeader: http.Header{"Accept": {"application/json"}},
+	})
+	if err != nil && res != nil {
+		return nil, refusal(res)
+	}
+	return c, err
+}
+
+// pick chooses a gateway and counts the client as its visitor; it waits while
+// there is none, and returns nil when ctx is done.
+func (l *load) pick(ctx context.Context) *node {
+	for ctx.Err() == nil {
+		i := rand.IntN(len(l.nodes))
+		for k := range l.nodes {
+			m := l.nodes[(i+k)%len(l.nodes)]
+			m.visitors.Add(1)
+			if m.live.Load() {
+				return m
+			}
+			m.visitors.Add(-1)
+		}
+		sleep(ctx, 5*time.Millisecond)
+	}
+	return nil
+}
+
+// say sends a word and waits until it comes back.
+func say(ctx context.Context, c *websocket.Conn, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := c.Write(ctx, websocket.MessageText, []byte("hello")); err != nil {
+		return err
+	}
+	_, _, err := c.Read(ctx)
+	return err
+}
+
+// refusedError is an answer of a gateway that is no WebSocket.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string { return e.reason }
+
+func refusal(res *http.Response) error {
+	var problem struct {
+		Reason string `json:"reason"`
+	}
+	// The library keeps the first KiB of the body.
+	if err := json.NewDecoder(res.Body).Decode(&problem); err != nil || problem.Reason == "" {
+		problem.Reason = "unexplained"
+	}
+	return &refusedError{fmt.Sprintf("%d %s", res.StatusCode, problem.Reason)}
+}
+
+// reasonOf sorts errors into few kinds.
+func reasonOf(err error) string {
+	var refused *refusedError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused.reason
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "gateway is gone"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+		return "gateway went away"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "no answer"
+	}
+	return err.Error()
+}
+
+func (l *load) record(a attempt) { l.note(func() { l.past = append(l.past, a) }) }
+
+func (l *load) note(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+}
+
+// sleep waits; false when ctx was done first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,180 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// link is an agent's way to the etcd cluster: a TCP proxy for each member, and
+// one switch for all. While it is cut nothing gets through in either direction
+// and nobody is told, as with a cable that was pulled; what was on its way
+// arrives when it is healed.
+type link struct {
+	listeners []net.Listener
+	targets   []string
+	work      sync.WaitGroup
+	dialer    net.Dialer
+	life      context.Context
+	end       context.CancelFunc
+
+	mu    sync.Mutex
+	open  chan struct{} // closed while bytes may pass
+	conns map[net.Conn]struct{}
+}
+
+// newLink listens on host, at one port after the other from firstPort, for the
+// targets.
+func newLink(host string, firstPort int, targets []string) (*link, error) {
+	l := &link{targets: targets, conns: map[net.Conn]struct{}{}, open: make(chan struct{})}
+	l.life, l.end = context.WithCancel(context.Background())
+	close(l.open)
+	for i := range targets {
+		ln, err := net.Listen("tcp", fmt.Sprintf("%s:%d", host, firstPort+i))
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.listeners = append(l.listeners, ln)
+	}
+	return l, nil
+}
+
+// endpoints are the addresses to connect to.
+func (l *link) endpoints() []string {
+	var out []string
+	for _, ln := range l.listeners {
+		out = append(out, ln.Addr().String())
+	}
+	return out
+}
+
+// start begins to pass connections on, until close.
+func (l *link) start() {
+	for i, ln := range l.listeners {
+		l.work.Go(func() { l.serve(ln, l.targets[i]) })
+	}
+}
+
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isOpen() {
+		l.open = make(chan struct{})
+	}
+}
+
+func (l *link) heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.isOpen() {
+		close(l.open)
+	}
+}
+
+func (l *link) isOpen() bool {
+	select {
+	case <-l.open:
+		return true
+	default:
+		return false
+	}
+}
+
+// pass waits while the link is cut; false where it was closed.
+func (l *link) pass() bool {
+	l.mu.Lock()
+	open := l.open
+	l.mu.Unlock()
+	select {
+	case <-open:
+		return l.life.Err() == nil
+	case <-l.life.Done():
+		return false
+	}
+}
+
+func (l *link) serve(ln net.Listener, target string) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return // closed
+		}
+		l.work.Go(func() { l.relay(c, target) })
+	}
+}
+
+// relay joins a connection with one to the target until either ends.
+func (l *link) relay(c net.Conn, target string) {
+	if !l.keep(c) {
+		return
+	}
+	defer l.drop(c)
+	if !l.pass() {
+		return
+	}
+	up, err := l.dialer.DialContext(l.life, "tcp", target)
+	if err != nil || !l.keep(up) {
+		return
+	}
+	defer l.drop(up)
+	var both sync.WaitGroup
+	both.Go(func() { l.copy(up, c) })
+	both.Go(func() { l.copy(c, up) })
+	both.Wait()
+}
+
+// copy passes bytes on; when one direction ends the other does, too.
+func (l *link) copy(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if !l.pass() || n > 0 && !written(to, buf[:n]) || err != nil {
+			return
+		}
+	}
+}
+
+func written(to net.Conn, b []byte) bool {
+	_, err := to.Write(b)
+	return err == nil
+}
+
+// keep notes a connection for close; false, and it is closed, after that.
+func (l *link) keep(c net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
+		c.Close()
+		return false
+	}
+	l.conns[c] = struct{}{}
+	return true
+}
+
+func (l *link) drop(c net.Conn) {
+	c.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
+}
+
+// close ends all connections and returns when nothing of the link runs.
+func (l *link) close() error {
+	l.end()
+	var errs []error
+	for _, ln := range l.listeners {
+		errs = append(errs, ln.Close())
+	}
+	l.mu.Lock()
+	for c := range l.conns {
+		c.Close()
+	}
+	l.mu.Unlock()
+	l.work.Wait()
+	return errors.Join(errs...)
+}

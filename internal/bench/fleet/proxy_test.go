@@ -1,0 +1,115 @@
+package fleet
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// echo is a server that sends back what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+type talker struct {
+	t *testing.T
+	c net.Conn
+	r *bufio.Reader
+}
+
+func talkTo(t *testing.T, addr string) *talker {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &talker{t, c, bufio.NewReader(c)}
+}
+
+func (k *talker) say(s string) {
+	k.t.Helper()
+	if _, err := io.WriteString(k.c, s+"\n"); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *talker) hear(limit time.Duration) (string, error) {
+	k.c.SetReadDeadline(time.Now().Add(limit))
+	return k.r.ReadString('\n')
+}
+
+func TestLinkIsCutAndHealed(t *testing.T) {
+	l, err := newLink("127.0.0.1", 0, []string{echo(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.start()
+	defer l.close()
+	old := talkTo(t, l.endpoints()[0])
+	old.say("a")
+	if got, err := old.hear(patience); got != "a\n" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	l.cut()
+	l.cut() // twice is once
+	fresh := talkTo(t, l.endpoints()[0])
+	old.say("b")
+	fresh.say("c")
+	for _, k := range []*talker{old, fresh} {
+		if got, err := k.hear(100 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("through a cut link came %q, %v", got, err)
+		}
+	}
+	l.heal()
+	l.heal()
+	for k, want := range map[*talker]string{old: "b\n", fresh: "c\n"} {
+		if got, err := k.hear(patience); got != want {
+			t.Errorf("after healing: got %q, %v, want %q", got, err, want)
+		}
+	}
+	l.cut()
+	if err := l.close(); err != nil { // with who waits for it to be healed
+		t.Error(err)
+	}
+	if _, err := old.hear(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestLinkToNobody(t *testing.T) {
+	target := echo(t)
+	l, err := newLink("127.0.0.1", 0, []string{target})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.targets[0] = "127.0.0.1:1" // nobody listens there
+	l.start()
+	defer l.close()
+	k := talkTo(t, l.endpoints()[0])
+	if _, err := k.hear(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v, want the end", err)
+	}
+}

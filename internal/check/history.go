@@ -1,0 +1,191 @@
+package check
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"holdfast"
+)
+
+// Kind is what was asked of the store.
+type Kind string
+
+// The kinds. Expire is nobody's call: the store's own deleting of a record,
+// which an observer saw.
+const (
+	Claim   Kind = "claim"
+	Advance Kind = "advance"
+	Release Kind = "release"
+	Read    Kind = "read"
+	Expire  Kind = "expire"
+)
+
+// Result is what the store answered.
+type Result string
+
+// The results. Of an Unknown one nobody can say whether it took effect, or when
+// it will.
+const (
+	OK      Result = "ok"
+	Taken   Result = "taken" // of a claim: the record is in Got
+	Stale   Result = "stale" // of an advance: the record is in Got, if there is one
+	Kept    Result = "kept"  // of a release: the record was another one, or none
+	None    Result = "none"  // of a read: there is no record
+	Unknown Result = "unknown"
+)
+
+// Version is one version of a key's record. 0 and 0 is none.
+type Version struct {
+	Epoch    holdfast.Epoch
+	Revision holdfast.Revision
+}
+
+// Op is one call about one key.
+type Op struct {
+	Who    string // for the evidence
+	Kind   Kind
+	Key    holdfast.SessionKey
+	Call   time.Duration // since the machine booted
+	Return time.Duration // 0 where no answer came
+	Given  Version       // that an advance, a release or an expiry is about; of an expiry the epoch counts
+	Result Result
+	Got    Version // from the answer: the record that a claim or an advance made, or that was there
+}
+
+func (o Op) String() string {
+	s := fmt.Sprintf("%.3fs %s %s", o.Call.Seconds(), o.Who, o.Kind)
+	if o.Given != (Version{}) {
+		s += fmt.Sprintf(" of epoch %d revision %d", o.Given.Epoch, o.Given.Revision)
+	}
+	s += fmt.Sprintf(": %s", o.Result)
+	if o.Got != (Version{}) {
+		s += fmt.Sprintf(", epoch %d revision %d", o.Got.Epoch, o.Got.Revision)
+	}
+	if o.Return > 0 {
+		s += fmt.Sprintf(" (answer at %.3fs)", o.Return.Seconds())
+	}
+	return s
+}
+
+// Asked is what History looked at.
+type Asked struct {
+	Keys    int `json:"keys"`
+	Ops     int `json:"ops"`
+	Claims  int `json:"claims"` // that succeeded
+	Unknown int `json:"unknown"`
+}
+
+func (a Asked) String() string {
+	return fmt.Sprintf("%d calls about %d keys, %d claims, %d without an answer", a.Ops, a.Keys, a.Claims, a.Unknown)
+}
+
+// HistoryError says that a key's history is none that a store with one owner per
+// key can have.
+type HistoryError struct {
+	Key    holdfast.SessionKey
+	Before []Op // the end of the longest part that can be explained
+	First  Op   // that cannot be
+}
+
+func (e *HistoryError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "session %s: no order of the calls explains\n  %s\nafter", e.Key, e.First)
+	for _, o := range e.Before {
+		fmt.Fprintf(&b, "\n  %s", o)
+	}
+	return b.String()
+}
+
+// ErrUndecided says that the check took too long for a key.
+var ErrUndecided = errors.New("undecided")
+
+// History checks that for every key there is an order of the calls, each
+// between its call and its return, in which a store that keeps one record for a
+// key would have answered as it did (linearizability: Herlihy and Wing, 1990;
+// the checker is porcupine). A call without an answer may take effect at any
+// time after it, or never. The error is ErrNothing where no claim succeeded, or
+// joins a *HistoryError or ErrUndecided for each key; limit bounds the time for
+// one key.
+func History(ops []Op, limit time.Duration) (Asked, error) {
+	byKey := map[holdfast.SessionKey][]Op{}
+	seen := Asked{Ops: len(ops)}
+	for _, o := range ops {
+		byKey[o.Key] = append(byKey[o.Key], o)
+		if o.Kind == Claim && o.Result == OK {
+			seen.Claims++
+		}
+		if o.Result == Unknown {
+			seen.Unknown++
+		}
+	}
+	seen.Keys = len(byKey)
+	if seen.Claims == 0 {
+		return seen, fmt.Errorf("history: %w", ErrNothing)
+	}
+	var errs []error
+	for key, of := range byKey {
+		errs = append(errs, historyOf(key, of, limit))
+	}
+	return seen, errors.Join(errs...)
+}
+
+func historyOf(key holdfast.SessionKey, ops []Op, limit time.Duration) error {
+	var history []porcupine.Operation
+	clients := map[string]int{}
+	for _, o := range ops {
+		if o.Kind == Read && o.Result == Unknown {
+			continue // it says nothing and does nothing
+		}
+		if _, ok := clients[o.Who]; !ok {
+			clients[o.Who] = len(clients)
+		}
+		end := int64(o.Return)
+		if o.Result == Unknown {
+			end = math.MaxInt64
+		}
+		history = append(history, porcupine.Operation{ClientId: clients[o.Who], Input: o, Call: int64(o.Call), Return: end})
+	}
+	model := model()
+	switch porcupine.CheckOperationsTimeout(model, history, limit) {
+	case porcupine.Ok:
+		return nil
+	case porcupine.Unknown:
+		return fmt.Errorf("session %s: %d calls in %v: %w", key, len(ops), limit, ErrUndecided)
+	}
+	_, info := porcupine.CheckOperationsVerbose(model, history, limit)
+	return evidence(key, history, info)
+}
+
+// evidence finds the call that the longest explanation lacks.
+func evidence(key holdfast.SessionKey, history []porcupine.Operation, info porcupine.LinearizationInfo) error {
+	var longest []porcupine.Operation
+	for _, partition := range info.PartialLinearizationsOperations() {
+		for _, part := range partition {
+			if len(part) > len(longest) {
+				longest = part
+			}
+		}
+	}
+	explained := map[Op]bool{}
+	e := &HistoryError{Key: key}
+	for _, o := range longest {
+		explained[o.Input.(Op)] = true
+		e.Before = append(e.Before, o.Input.(Op))
+	}
+	e.Before = e.Before[max(0, len(e.Before)-evidenceShown):]
+	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+	for _, o := range history {
+		if !explained[o.Input.(Op)] {
+			e.First = o.Input.(Op)
+			break
+		}
+	}
+	return e
+}

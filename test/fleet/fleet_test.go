@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/bench/fleet"
+	"holdfast/internal/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// program builds holdfast as it is shipped.
+func program(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: agents, an etcd of three and an engine take their time, and root")
+	}
+	path := filepath.Join(t.TempDir(), "holdfast")
+	build := exec.Command("go", "build", "-o", path, "holdfast/cmd/holdfast")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building holdfast: %v\n%s", err, out)
+	}
+	return path
+}
+
+// run runs the experiment and shows how it went. Where it failed, what nodes and
+// etcd logged is shown, too.
+func run(t *testing.T, o fleet.Options) fleet.Report {
+	t.Helper()
+	o.Program, o.Progress, o.Dir = program(t), t.Output(), t.TempDir()
+	r, err := fleet.Run(t.Context(), o)
+	t.Cleanup(func() {
+		if t.Failed() {
+			showLogs(t, o.Dir)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Result.WriteText(t.Output()); err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
+// shown is how much of each log a failed test shows, in bytes.
+const shown = 16 << 10
+
+func showLogs(t *testing.T, dir string) {
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Errorf("no logs: %v", err)
+	}
+	for _, f := range logs {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s:\n%s", filepath.Base(f), text[max(0, len(text)-shown):])
+	}
+}
+
+// TestEverythingHappens: whatever happens to nodes and etcd, no session lives
+// twice, and the store's history is one that can be; and clients of a node that
+// was told of its end in time notice nothing but a wait.
+func TestEverythingHappens(t *testing.T) {
+	o := fleet.Options{
+		Agents: 3, Sessions: 18, Rate: 8, For: 150 * time.Second, Every: 8 * time.Second,
+		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
+		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
+	}
+	r := run(t, o)
+	v := r.Details.Verdict
+	if v.Overlaps > 0 || v.HistoryBad {
+		t.Errorf("with seed %d: %s", o.Seed, v)
+	}
+	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Asked.Claims <= o.Sessions {
+		t.Errorf("nothing moved: %s, %s", v.Alive, v.Asked)
+	}
+	if n := r.Details.FailedOnNotice(); n > 0 {
+		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
+	}
+	for _, act := range []fleet.Act{fleet.Notice, fleet.Restart, fleet.Gone, fleet.Stopped, fleet.CutLong} {
+		if r.Details.Acts[act] == 0 {
+			t.Errorf("%s never happened in %v", act, r.Details.Acts)
+		}
+	}
+	if seed := fmt.Sprint(o.Seed); !strings.Contains(strings.Join(r.Result.Notes, " "), seed) {
+		t.Errorf("the report does not name the seed %s", seed)
+	}
+}
+
+// TestBrokenFenceIsCaught: nodes that go on beyond the end of their leases are
+// what the checks are there for.
+func TestBrokenFenceIsCaught(t *testing.T) {
+	r := run(t, fleet.Options{
+		Agents: 2, Sessions: 6, Rate: 5, For: 12 * time.Second, Every: 5 * time.Second,
+		Chaos: string(fleet.CutLong), BreakFence: true,
+	})
+	if v := r.Details.Verdict; v.Overlaps == 0 || r.Result.Failed < v.Overlaps || v.HistoryBad {
+		t.Errorf("not caught: %s", v)
+	}
+}
