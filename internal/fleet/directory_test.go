@@ -383,7 +383,7 @@ func TestGravesAreBounded(t *testing.T) {
 
 // TestMemory holds the directory of a large fleet to what its comment says.
 func TestMemory(t *testing.T) {
-	const sessions = 100_000
+	const sessions = 20_000
 	owners := make([]holdfast.Owner, sessions)
 	for i := range owners {
 		k := fmt.Sprintf("/holdfast/v1/sessions/user-%06d-abcdef", i) // as a store has it

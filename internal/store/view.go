@@ -46,9 +46,13 @@ func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 	return append(events, gone...)
 }
 
-// maxLists is how many lists a Lists remembers. A reader watches right after it
-// has listed, so a few are enough.
-const maxLists = 16
+// How many lists a Lists remembers, and how many records in all of them, but for
+// the newest list, which it always does. A reader watches right after it has
+// listed, so a few are enough; sixteen of 100,000 records would be 100 MB.
+const (
+	maxLists  = 16
+	maxListed = 250_000
+)
 
 // Lists remembers what the last few calls of List returned, as the views that
 // their readers have. With it a Watch whose starting point has left the store's
@@ -75,10 +79,18 @@ func (l *Lists) Add(owners []holdfast.Owner, at holdfast.Revision) {
 	for _, o := range owners {
 		view[o.Key] = o.Revision
 	}
-	if len(l.last) == maxLists {
+	l.last = append(l.last, list{at, view})
+	for len(l.last) > 1 && (len(l.last) > maxLists || l.listed() > maxListed) {
 		l.last = slices.Delete(l.last, 0, 1)
 	}
-	l.last = append(l.last, list{at, view})
+}
+
+// listed is how many records the lists have. l.mu is held.
+func (l *Lists) listed() (n int) {
+	for _, x := range l.last {
+		n += len(x.view)
+	}
+	return n
 }
 
 // View returns a view of its own of the list at the revision, and false where
