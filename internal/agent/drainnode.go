@@ -246,4 +246,3 @@ func (n *drainNode) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 	n.batch.ReleaseLater()
 	return n.batch.Settle(ctx)
 }
-

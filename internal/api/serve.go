@@ -17,7 +17,7 @@ const (
 	headerLimit = 10 * time.Second
 	answerLimit = 30 * time.Second
 	idleLimit   = 2 * time.Minute
-	maxHeader   = 128 << 10 // of a forwarded request, too: over any gateway.max_header_bytes that makes sense
+	maxHeader   = 128 << 10       // of a forwarded request, too: over any gateway.max_header_bytes that makes sense
 	maxConns    = 1024            // open at once, beside streams; more are closed
 	closeLimit  = 5 * time.Second // for answers under way when the agent ends
 )
