@@ -45,6 +45,7 @@ type server struct {
 	timer    *boottime.Timer
 	wake     int         // eventfd: a kill has ended, or a SIGTERM came
 	leaving  atomic.Bool // SIGTERM came
+	lost     bool        // the run directory is gone
 
 	conns      []int // all that are connected, oldest first
 	controller int   // the one that said hello last, -1 for none
@@ -93,13 +94,13 @@ func (s *server) prepare() {
 		s.log.Warn("deadman: its memory is not locked", "err", err)
 	}
 	// A descriptor for each container, and while they are killed two.
-	const files = 3 * maxContainers
+	const files, few = 3 * maxContainers, 5_000
 	limit := unix.Rlimit{Cur: files, Max: files}
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || now.Cur >= files {
 		return
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil && now.Cur < few {
 		s.log.Warn("deadman: the limit of descriptors stays as it is", "limit", now.Cur, "err", err)
 	}
 }
@@ -180,8 +181,9 @@ func (s *server) beFound() {
 		return
 	}
 	fd, err := listen(s.dir, name)
+	s.lost = err != nil
 	if err != nil {
-		return // the directory is gone too
+		return
 	}
 	s.log.Warn("deadman: somebody has removed its socket")
 	unix.Close(s.listener)
@@ -226,15 +228,22 @@ func (s *server) idle() bool {
 
 // mayEnd reports whether nobody needs this process any more.
 func (s *server) mayEnd() bool {
+	nobody := s.controller < 0
+	// All that is left, if anything, is expected and was not there at the last
+	// look.
+	nothing := s.idle() || s.overdue() && len(s.held) == 0 && !s.firing.under && s.firing.searched
 	switch {
 	case s.ended:
 		return true
-	case s.leaving.Load():
-		// The host ends, and must not have to wait. What still runs is
-		// waited for until the deadline at the longest.
-		return s.idle() || s.overdue() && len(s.held) == 0 && !s.firing.under && s.firing.searched
+	case s.leaving.Load(), nobody && s.lost:
+		// The host ends, and must not have to wait for this; or no agent
+		// could find it any more. What runs is waited for, until the deadline
+		// at the longest.
+		return nothing
+	case nobody && s.idle():
+		return s.stays().Until() <= 0
 	}
-	return s.controller < 0 && s.idle() && s.stays().Until() <= 0
+	return nobody && nothing && s.firing.since.Add(lonelyUntold).Until() <= 0
 }
 
 // accept takes a connection of a process of the same user.
