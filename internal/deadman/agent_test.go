@@ -24,7 +24,7 @@ func TestAgentIsOutOfAction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, b, late := newAgent(t, t.TempDir()), newBox(t, newID()), newID()
+			a, b, late := newAgent(t, runDir(t)), newBox(t, newID()), newID()
 			a.must(order{Extend: soon(time.Hour)})
 			a.must(order{Expect: b.ID})
 			a.must(order{Hold: b.container})
@@ -42,7 +42,7 @@ func TestAgentIsOutOfAction(t *testing.T) {
 
 // An agent that comes back in time, or another one, goes on and nothing dies.
 func TestAttachAgain(t *testing.T) {
-	dir, b := t.TempDir(), newBox(t, newID())
+	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
 	old := soon(3 * time.Second)
 	first.must(order{Extend: old})
@@ -67,7 +67,7 @@ func TestAttachAgain(t *testing.T) {
 // What the agent does not tell of any more is not killed, and a deadman that has
 // nothing stands down.
 func TestForgottenContainerLives(t *testing.T) {
-	dir := t.TempDir()
+	dir := runDir(t)
 	c, b, other := newClient(t, dir), newBox(t, newID()), newBox(t, newID())
 	c.Extend(soon(time.Hour))
 	hold(t, c, b)

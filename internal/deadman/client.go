@@ -29,6 +29,7 @@ type Client struct {
 	told   boottime.Instant
 	kept   map[string]container // all that the deadman has, by id
 	heir   map[string]bool      // what of it was there before us and is not confirmed
+	heard  Fired                // last
 	closed error                // why there will be none any more
 }
 
@@ -419,9 +420,10 @@ func (c *Client) move(from, to *link) error {
 
 // tell logs what a deadman did.
 func (c *Client) tell(f *Fired) {
-	if f == nil {
+	if f == nil || f.At == c.heard.At && f.Dead == c.heard.Dead && f.Found == c.heard.Found && f.Left == c.heard.Left {
 		return
 	}
+	c.heard = *f
 	c.log.Error("the deadman had to kill: this node's lease was not renewed in time",
 		"late", time.Duration(f.At-f.Deadline), "ago", -f.At.Until(),
 		"dead", f.Dead, "found", f.Found, "left", f.Left, "containers", f.Names)

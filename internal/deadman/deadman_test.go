@@ -21,7 +21,7 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 	for name, sig := range map[string]unix.Signal{"killed": unix.SIGKILL, "stopped": unix.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, b, late, gone := newClient(t, t.TempDir()), newBox(t, newID()), newID(), newBox(t, newID())
+			c, b, late, gone := newClient(t, runDir(t)), newBox(t, newID()), newID(), newBox(t, newID())
 			c.Extend(soon(time.Hour))
 			hold(t, c, b)
 			hold(t, c, gone)
@@ -38,7 +38,6 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 				p := c.Pid()
 				return p != 0 && p != old
 			})
-			endLater(t, c.Pid())
 			if s, err := proc.Host.Stat(old); err == nil && s.State != 'Z' {
 				t.Errorf("the old one is in state %c", s.State)
 			}
@@ -55,7 +54,7 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 
 // The agent of another version takes everything over, with the deadline.
 func TestOtherVersionIsReplaced(t *testing.T) {
-	dir, b, late := t.TempDir(), newBox(t, newID()), newID()
+	dir, b, late := runDir(t), newBox(t, newID()), newID()
 	past := start(t, []string{"/proc/self/exe", "other-version"}, dir, t.Output())
 	deadline := soon(3 * time.Second)
 	past.Extend(deadline)
@@ -90,7 +89,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 
 // Of two agents on one directory the newer controls.
 func TestSecondAgent(t *testing.T) {
-	dir, b := t.TempDir(), newBox(t, newID())
+	dir, b := runDir(t), newBox(t, newID())
 	first := start(t, argv(), dir, t.Output())
 	ended := run(t, first)
 	first.Extend(soon(time.Hour))
@@ -111,7 +110,7 @@ func TestSecondAgent(t *testing.T) {
 
 // The next agent hears what was done, and the deadman that did it goes on.
 func TestNextAgentHearsOfIt(t *testing.T) {
-	dir, b := t.TempDir(), newBox(t, newID())
+	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
 	first.must(order{Extend: soon(time.Hour)})
 	first.must(order{Hold: b.container})
@@ -123,13 +122,19 @@ func TestNextAgentHearsOfIt(t *testing.T) {
 	if c.Pid() != first.deadman {
 		t.Error("it is another one")
 	}
-	if s := log.String(); !strings.Contains(s, "had to kill") || !strings.Contains(s, b.Name) {
-		t.Errorf("the log does not tell:\n%s", s)
-	}
 	if err := c.Expect(newID()); !errors.Is(err, ErrOverdue) {
 		t.Errorf("a container may start after the deadline: %v", err)
 	}
-	c.Extend(soon(time.Hour))
+	if !strings.Contains(log.String(), "had to kill") {
+		t.Errorf("the log does not tell:\n%s", &log)
+	}
+	eventually(t, "it has told all", func() bool {
+		c.Extend(soon(time.Hour))
+		_ = c.Expect(b.ID) // brings the deadline there
+		return strings.Contains(log.String(), b.Name)
+	})
+	c.Forget(b.ID)
+	told := strings.Count(log.String(), "had to kill")
 	next := newBox(t, newID())
 	if err := c.Expect(next.ID); err != nil {
 		t.Errorf("it is not armed again: %v", err)
@@ -139,12 +144,15 @@ func TestNextAgentHearsOfIt(t *testing.T) {
 	c.Extend(deadline)
 	_ = c.Expect(newID()) // brings the deadline there
 	next.diedNotBefore(t, deadline)
+	if n := strings.Count(log.String(), b.Name); n != 1 || told > 2 {
+		t.Errorf("it was told %d and %d times:\n%s", told, n, &log)
+	}
 }
 
 // Everything stood still beyond the deadline, and the extension was sent in
 // time: it comes first.
 func TestExtensionComesBeforeTheDeadline(t *testing.T) {
-	dir, b := t.TempDir(), newBox(t, newID())
+	dir, b := runDir(t), newBox(t, newID())
 	c := start(t, argv(), dir, t.Output())
 	deadline := soon(2 * time.Second)
 	c.Extend(deadline)
@@ -173,7 +181,7 @@ func TestExtensionComesBeforeTheDeadline(t *testing.T) {
 // A host that shuts down sends SIGTERM to all: who holds nothing that lives ends,
 // the others when the deadline has passed.
 func TestHostShutsDown(t *testing.T) {
-	dir, b := t.TempDir(), newBox(t, newID())
+	dir, b := runDir(t), newBox(t, newID())
 	c := start(t, argv(), dir, t.Output())
 	c.Extend(soon(time.Hour))
 	hold(t, c, b)
@@ -202,13 +210,25 @@ func TestStaysAsLongAsItIsNeeded(t *testing.T) {
 		s    *server
 		want bool
 	}{
-		"nobody, nothing":   {&server{controller: -1, alone: past}, true},
-		"only just alone":   {&server{controller: -1, alone: soon(0)}, false},
-		"an agent":          {&server{controller: agent, alone: past}, false},
-		"something to tell": {&server{controller: -1, alone: past, firing: firing{fired: &Fired{}}}, false},
-		"holds":             {&server{controller: -1, alone: past, held: map[string]*held{"a": nil}}, false},
-		"expects":           {&server{controller: -1, alone: past, expected: map[string]string{"a": ""}}, false},
-		"stood down":        {&server{controller: agent, ended: true}, true},
+		"nobody, nothing":    {&server{controller: -1, alone: past}, true},
+		"only just alone":    {&server{controller: -1, alone: soon(0)}, false},
+		"an agent":           {&server{controller: agent, alone: past}, false},
+		"something to tell":  {&server{controller: -1, alone: past, firing: firing{fired: &Fired{}}}, false},
+		"holds":              {&server{controller: -1, alone: past, held: map[string]*held{"a": nil}}, false},
+		"expects":            {&server{controller: -1, alone: past, expected: map[string]string{"a": ""}}, false},
+		"the directory went": {&server{controller: -1, alone: soon(0), lost: true}, true},
+		"that, and it holds": {&server{controller: -1, alone: past, lost: true, held: map[string]*held{"a": nil}}, false},
+		"SIGTERM":            {leavingServer(&server{controller: agent}), true},
+		"SIGTERM, and holds": {leavingServer(&server{controller: agent, held: map[string]*held{"a": nil}}), false},
+		"the engine never started it": {&server{
+			controller: -1, deadline: past, expected: map[string]string{"a": ""},
+			firing: firing{since: soon(-lonelyUntold), searched: true},
+		}, true},
+		"it might still": {&server{
+			controller: -1, deadline: past, expected: map[string]string{"a": ""},
+			firing: firing{since: past, searched: true},
+		}, false},
+		"stood down": {&server{controller: agent, ended: true}, true},
 	} {
 		if got := c.s.mayEnd(); got != c.want {
 			t.Errorf("%s: may end is %v", name, got)
@@ -216,10 +236,15 @@ func TestStaysAsLongAsItIsNeeded(t *testing.T) {
 	}
 }
 
+func leavingServer(s *server) *server {
+	s.leaving.Store(true)
+	return s
+}
+
 // What no agent sends ends the connection or is refused; the agent that controls
 // does not notice.
 func TestBadMessages(t *testing.T) {
-	dir := t.TempDir()
+	dir := runDir(t)
 	c := newClient(t, dir)
 	c.Extend(soon(time.Hour))
 	names, err := sockets(dir)
@@ -294,7 +319,7 @@ func TestStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test becomes another user, which takes root")
 	}
-	dir := t.TempDir()
+	dir := runDir(t)
 	c := newClient(t, dir)
 	names, err := sockets(dir)
 	if err != nil || len(names) != 1 {
@@ -321,7 +346,7 @@ func TestStranger(t *testing.T) {
 // Where no deadman comes up there is no client, and nothing is left.
 func TestNoDeadmanThere(t *testing.T) {
 	for _, argv := range [][]string{{"/bin/true"}, {"/no/such/file"}} {
-		dir := t.TempDir()
+		dir := runDir(t)
 		if c, err := Start(argv, dir, nil); err == nil {
 			c.Close()
 			t.Errorf("%v: started", argv)
@@ -332,7 +357,7 @@ func TestNoDeadmanThere(t *testing.T) {
 // A container that died before it could be held is no error, and neither is a
 // pid that is another process's by now; that one is left alone.
 func TestHoldOfTheDead(t *testing.T) {
-	c, b := newClient(t, t.TempDir()), newBox(t, newID())
+	c, b := newClient(t, runDir(t)), newBox(t, newID())
 	c.Extend(soon(time.Hour))
 	reused := b.container
 	reused.Start++
@@ -351,7 +376,7 @@ func TestHoldOfTheDead(t *testing.T) {
 // Somebody tidies the run directory up while no agent runs: the next one finds
 // the deadman all the same.
 func TestSocketIsRemoved(t *testing.T) {
-	dir := t.TempDir()
+	dir := runDir(t)
 	first := newAgent(t, dir)
 	first.must(order{Extend: soon(time.Hour)})
 	first.must(order{Expect: newID()})
@@ -372,7 +397,7 @@ func TestSocketIsRemoved(t *testing.T) {
 
 // The socket's path may be longer than a socket's path may be.
 func TestLongDirectory(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
+	dir := filepath.Join(runDir(t), strings.Repeat("long", 40))
 	c := newClient(t, dir)
 	c.Extend(soon(time.Hour))
 	if err := c.Expect(newID()); err != nil {

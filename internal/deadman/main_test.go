@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/kill/killtest"
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/proc"
 )
 
 // TestMain is, by its arguments, also a deadman and a stand-in for an agent:
@@ -127,22 +128,34 @@ func newAgent(t *testing.T, dir string) *agent {
 	if _, err := fmt.Fscanf(a.out, "up %d\n", &a.deadman); err != nil {
 		t.Fatalf("the stand-in does not come up: %v", err)
 	}
-	endLater(t, a.deadman)
 	return a
 }
 
-// endLater makes sure that a process is gone after the test.
-func endLater(t *testing.T, pid int) {
+// runDir is a run directory. After the test no deadman of it is left: that comes
+// after all clients are closed, which would start others.
+func runDir(t *testing.T) string {
 	t.Helper()
-	p, err := pidfd.Open(pid)
+	dir := t.TempDir()
+	t.Cleanup(func() { eventually(t, "no deadman is left", func() bool { return endAll(t, dir) }) })
+	return dir
+}
+
+// endAll kills the deadmen of a directory, and reports whether there were none.
+func endAll(t *testing.T, dir string) (none bool) {
+	t.Helper()
+	pids, err := proc.Host.Pids()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = p.Signal(unix.SIGKILL) // it may have ended
-		eventually(t, "the deadman has ended", p.Exited)
-		p.Close()
-	})
+	none = true
+	for _, pid := range pids {
+		args, err := proc.Host.Cmdline(pid)
+		if err == nil && len(args) == 3 && strings.HasPrefix(args[2], dir) && args[1] != "agent" {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			none = false
+		}
+	}
+	return none
 }
 
 func (a *agent) do(o order) error {
@@ -266,7 +279,6 @@ func start(t *testing.T, argv []string, dir string, log io.Writer) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	endLater(t, c.Pid())
 	t.Cleanup(c.Close)
 	return c
 }

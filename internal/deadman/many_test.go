@@ -16,7 +16,7 @@ const many = 100
 
 // A deadman stays small with many containers, and still kills them at once.
 func TestManyContainers(t *testing.T) {
-	c := newClient(t, t.TempDir())
+	c := newClient(t, runDir(t))
 	c.Extend(soon(time.Hour))
 	before := anonymous(t, c.Pid())
 	boxes := make([]*box, many)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +44,7 @@ type server struct {
 	timer    *boottime.Timer
 	wake     int         // eventfd: a kill has ended, or a SIGTERM came
 	leaving  atomic.Bool // SIGTERM came
+	lost     bool        // the run directory is gone
 
 	conns      []int // all that are connected, oldest first
 	controller int   // the one that said hello last, -1 for none
@@ -56,12 +56,6 @@ type server struct {
 	firing   firing
 	ended    bool // told to stand down
 	buf      [maxMessage + 1]byte
-}
-
-// held is a container in a deadman's hands.
-type held struct {
-	container
-	target *kill.Target
 }
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
@@ -93,13 +87,13 @@ func (s *server) prepare() {
 		s.log.Warn("deadman: its memory is not locked", "err", err)
 	}
 	// A descriptor for each container, and while they are killed two.
-	const files = 3 * maxContainers
+	const files, few = 3 * maxContainers, 5_000
 	limit := unix.Rlimit{Cur: files, Max: files}
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || now.Cur >= files {
 		return
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil && now.Cur < few {
 		s.log.Warn("deadman: the limit of descriptors stays as it is", "limit", now.Cur, "err", err)
 	}
 }
@@ -180,8 +174,9 @@ func (s *server) beFound() {
 		return
 	}
 	fd, err := listen(s.dir, name)
+	s.lost = err != nil
 	if err != nil {
-		return // the directory is gone too
+		return
 	}
 	s.log.Warn("deadman: somebody has removed its socket")
 	unix.Close(s.listener)
@@ -226,15 +221,22 @@ func (s *server) idle() bool {
 
 // mayEnd reports whether nobody needs this process any more.
 func (s *server) mayEnd() bool {
+	nobody := s.controller < 0
+	// All that is left, if anything, is expected and was not there at the last
+	// look.
+	nothing := s.idle() || s.overdue() && len(s.held) == 0 && !s.firing.under && s.firing.searched
 	switch {
 	case s.ended:
 		return true
-	case s.leaving.Load():
-		// The host ends, and must not have to wait. What still runs is
-		// waited for until the deadline at the longest.
-		return s.idle() || s.overdue() && len(s.held) == 0 && !s.firing.under && s.firing.searched
+	case s.leaving.Load(), nobody && s.lost:
+		// The host ends, and must not have to wait for this; or no agent
+		// could find it any more. What runs is waited for, until the deadline
+		// at the longest.
+		return nothing
+	case nobody && s.idle():
+		return s.stays().Until() <= 0
 	}
-	return s.controller < 0 && s.idle() && s.stays().Until() <= 0
+	return nobody && nothing && s.firing.since.Add(lonelyUntold).Until() <= 0
 }
 
 // accept takes a connection of a process of the same user.
@@ -372,109 +374,6 @@ func (s *server) answer(r request, a *reply) {
 	}
 }
 
-// list is a batch of all containers, in the order of their ids.
-func (s *server) list(from int) []container {
-	all := make([]container, 0, len(s.held)+len(s.expected))
-	for _, h := range s.held {
-		all = append(all, h.container)
-	}
-	for id, name := range s.expected {
-		all = append(all, container{ID: id, Name: name})
-	}
-	slices.SortFunc(all, func(a, b container) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	from = min(from, len(all))
-	return all[from:min(from+batch, len(all))]
-}
-
-// expect notes a container that is about to start, or that was noted elsewhere
-// and moved here.
-func (s *server) expect(c container, moved bool) error {
-	switch {
-	case s.deadline == 0 || s.overdue() && !moved:
-		return ErrOverdue
-	case s.held[c.ID] != nil:
-		return nil
-	case s.full():
-		return errFull
-	}
-	s.expected[c.ID] = c.Name
-	return nil
-}
-
-var errFull = fmt.Errorf("%d containers are too many", maxContainers)
-
-func (s *server) full() bool { return len(s.expected)+len(s.held) >= maxContainers }
-
-// hold takes hold of a running container. One that cannot be held stays
-// expected, or becomes so: whatever is in its control groups dies by that. That
-// its init is dead by now is no error.
-func (s *server) hold(c container) error {
-	_, known := s.expected[c.ID]
-	switch h := s.held[c.ID]; {
-	case s.deadline == 0:
-		return ErrOverdue
-	case h != nil && h.Pid == c.Pid && h.Start == c.Start:
-		return nil
-	case h == nil && !known && s.full():
-		return errFull
-	}
-	t, err := s.open(c)
-	if err != nil {
-		s.expected[c.ID] = c.Name
-		if errors.Is(err, kill.ErrGone) {
-			return nil
-		}
-		return err
-	}
-	s.forget([]string{c.ID})
-	s.held[c.ID] = &held{c, t}
-	return nil
-}
-
-// open takes hold of the very process that the agent means.
-func (s *server) open(c container) (*kill.Target, error) {
-	t, err := s.opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrProtected) { // by what was above this process once?
-		if err = s.newOpener(); err == nil {
-			t, err = s.opener.Open(c.ID, c.Name, c.Pid)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	if t.Start() != c.Start {
-		t.Close()
-		return nil, fmt.Errorf("container %.12s: process %d is another one now: %w", c.ID, c.Pid, kill.ErrGone)
-	}
-	return t, nil
-}
-
-// forget lets go of containers.
-func (s *server) forget(ids []string) {
-	for _, id := range ids {
-		if h := s.held[id]; h != nil {
-			s.firing.letGo(h.target)
-			delete(s.held, id)
-		}
-		delete(s.expected, id)
-	}
-}
-
-// prune lets go of containers that are dead: their agent may have died before it
-// could say so.
-func (s *server) prune() {
-	for id, h := range s.held {
-		if !h.target.Alive() {
-			s.forget([]string{id})
-		}
-	}
-}
-
 func (s *server) overdue() bool { return s.deadline != 0 && s.deadline.Until() <= 0 }
 
 // extend sets the deadline.
@@ -483,6 +382,3 @@ func (s *server) extend(deadline boottime.Instant) error {
 	s.firing.again()
 	return s.timer.Set(deadline)
 }
-
-// expectedIDs are the ids that are expected.
-func (s *server) expectedIDs() []string { return slices.Collect(maps.Keys(s.expected)) }
