@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/engine"
 	"holdfast/internal/kill"
 )
 
@@ -101,7 +102,7 @@ type attempt struct {
 	slotted bool           // one of Manager.boots is ours
 	// The container that the boot is at: a step's or the session's own. Those
 	// before it were seen dead.
-	name      string // "" before the first
+	spec      engine.Spec // without a name before the first
 	container string
 	target    *kill.Target
 	timings   map[string]time.Duration // by phase

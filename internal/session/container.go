@@ -19,7 +19,7 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	if spec.Labels[LabelStep] != "" {
 		phase = "init"
 	}
-	b.name = spec.Name
+	b.spec = spec
 	try := func() error { return b.phase(phase, func() error { return b.createOnce(ctx, spec) }) }
 	err := try()
 	if !errors.Is(err, engine.ErrNoImage) {
@@ -42,12 +42,7 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	return retry(ctx, holdfast.ErrEngine, func() error {
 		id, err := b.m.deps.Engine.Create(ctx, spec)
 		if errors.Is(err, engine.ErrConflict) {
-			// The name holds the epoch, so it is ours: an earlier
-			// try got through and its answer got lost.
-			var c engine.Container
-			if c, err = b.m.deps.Engine.Inspect(ctx, spec.Name); err == nil {
-				id = c.ID
-			}
+			id, err = b.madeBefore(ctx, spec)
 		}
 		if err != nil {
 			return err
@@ -55,6 +50,34 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 		b.container = id
 		return nil
 	})
+}
+
+// madeBefore finds the container that an earlier try of the same create made,
+// whose answer got lost. The name holds the epoch; only where agents of
+// different stores share an engine another's container may be called like that.
+func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, error) {
+	c, err := b.m.deps.Engine.Inspect(ctx, spec.Name)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // try again
+	}
+	if err != nil {
+		return "", err
+	}
+	if c.State != "created" || !madeOf(c, spec) {
+		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be going
+	}
+	return c.ID, nil
+}
+
+// madeOf reports whether a container was made of the spec, by its labels; an
+// image may add others.
+func madeOf(c engine.Container, spec engine.Spec) bool {
+	for name, value := range spec.Labels {
+		if c.Labels[name] != value {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *attempt) start(ctx context.Context) error {

@@ -136,6 +136,36 @@ func TestStopWaitsForOneThatIsEndingAlready(t *testing.T) {
 	}
 }
 
+// TestNameOfAnothersContainer: of an agent with another store on the same engine.
+func TestNameOfAnothersContainer(t *testing.T) {
+	n, fake := fakeNode(t, setup{})
+	o := theirs(t, n.store, "bob")
+	// The epoch that the next claim gets.
+	next := o
+	next.Key, next.Epoch = "alice", o.Epoch+1
+	id, err := fake.Create(t.Context(), n.cfg.Templates[0].spec(next))
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() { _, err := n.Start(context.Background(), "alice", ""); failed <- err }()
+	select {
+	case err := <-failed:
+		t.Fatalf("got %v while the name was taken by %s", err, id)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if _, err := n.Stop(t.Context(), "alice"); err != nil {
+		t.Error(err)
+	}
+	if c, err := fake.Inspect(t.Context(), id); err != nil {
+		t.Errorf("a boot that was given up took theirs along: %+v, %v", c, err)
+	}
+	if err := <-failed; !errors.Is(err, holdfast.ErrStopped) {
+		t.Errorf("got %v: nothing was tested", err)
+	}
+	n.serve(t, "alice") // its epoch is another
+}
+
 func canceled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/engine"
 	"holdfast/internal/kill"
 )
 
@@ -56,7 +57,7 @@ func (b *attempt) wait(ctx context.Context) (int, error) {
 		if err == nil || errors.Is(err, holdfast.ErrNotFound) || ctx.Err() != nil {
 			return code, err
 		}
-		b.m.log.Debug("waiting for an init step (will be tried again)", "container", b.name, "err", err)
+		b.m.log.Debug("waiting for an init step (will be tried again)", "container", b.spec.Name, "err", err)
 		select {
 		case <-time.After(10 * firstPause):
 		case <-ctx.Done():
@@ -79,6 +80,6 @@ func (b *attempt) leaveBehind(ctx context.Context) error {
 	}
 	b.m.forget(b.container)
 	b.m.remove(b.container)
-	b.name, b.container, b.target = "", "", nil
+	b.spec, b.container, b.target = engine.Spec{}, "", nil
 	return nil
 }

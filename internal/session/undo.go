@@ -15,7 +15,7 @@ func (b *attempt) undo(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
-	if b.name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
+	if b.spec.Name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
 		return // it may run: the record stays, for the next agent
 	}
 	b.m.mu.Lock()
@@ -29,21 +29,28 @@ func (b *attempt) undo(life context.Context) {
 	}
 }
 
-// removeContainer removes the container by its name, because an engine may
-// create or start one and still answer with an error. Remove kills what runs.
-// One that is dead and cannot be removed for now does not keep its key.
+// removeContainer removes the container, which Remove kills if it runs. Where its
+// id is not known it is looked for by its name, because an engine may create one
+// and answer with an error. One that is dead and cannot be removed for now does
+// not keep its key.
 func (b *attempt) removeContainer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
-	id := b.container
-	if id == "" {
-		id = b.name
+	if b.container == "" {
+		c, err := b.m.deps.Engine.Inspect(ctx, b.spec.Name)
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !madeOf(c, b.spec) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.container = c.ID
 	}
-	err := b.m.deps.Engine.Remove(ctx, id)
+	err := b.m.deps.Engine.Remove(ctx, b.container)
 	if err == nil {
 		return nil
 	}
-	if c, look := b.m.deps.Engine.Inspect(ctx, id); look == nil && ended(c) {
+	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) {
 		b.m.remove(c.ID)
 		return nil
 	}
