@@ -78,7 +78,7 @@ func TestEverythingHappens(t *testing.T) {
 	}
 	r := run(t, o)
 	v := r.Details.Verdict
-	if v.Overlaps > 0 || v.HistoryBad {
+	if v.Overlaps > 0 || v.History != "" {
 		t.Errorf("with seed %d: %s", o.Seed, v)
 	}
 	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Asked.Claims <= o.Sessions {
@@ -104,7 +104,7 @@ func TestBrokenFenceIsCaught(t *testing.T) {
 		Agents: 2, Sessions: 6, Rate: 5, For: 12 * time.Second, Every: 5 * time.Second,
 		Chaos: string(fleet.CutLong), BreakFence: true,
 	})
-	if v := r.Details.Verdict; v.Overlaps == 0 || r.Result.Failed < v.Overlaps || v.HistoryBad {
+	if v := r.Details.Verdict; v.Overlaps == 0 || r.Result.Failed < v.Overlaps || v.History != "" {
 		t.Errorf("not caught: %s", v)
 	}
 }

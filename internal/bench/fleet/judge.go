@@ -22,12 +22,11 @@ const historyLimit = 30 * time.Second
 
 // Verdict is what the checks found.
 type Verdict struct {
-	Overlap    string      `json:"overlap,omitempty"` // the evidence; "" for none
-	Overlaps   int         `json:"overlaps"`
-	Alive      check.Alive `json:"alive"`             // what Overlap looked at
-	History    string      `json:"history,omitempty"` // the evidence; "" for a history that can be
-	Asked      check.Asked `json:"asked"`             // what History looked at
-	HistoryBad bool        `json:"history_bad"`
+	Overlap  string      `json:"overlap,omitempty"` // the evidence; "" for none
+	Overlaps int         `json:"overlaps"`
+	Alive    check.Alive `json:"alive"`             // what Overlap looked at
+	History  string      `json:"history,omitempty"` // the evidence; "" for a history that can be
+	Asked    check.Asked `json:"asked"`             // what History looked at
 }
 
 // judge checks what containers and nodes wrote. The error is of the checking.
@@ -58,12 +57,11 @@ func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 		calls = append(calls, of...)
 	}
 	v.Asked, err = check.History(history(calls, changes), historyLimit)
-	var bad *check.HistoryError
-	switch {
-	case errors.As(err, &bad):
-		v.History, v.HistoryBad = err.Error(), true
-	case err != nil:
+	if errors.Is(err, check.ErrNothing) {
 		return v, nil, err
+	}
+	if err != nil {
+		v.History = err.Error()
 	}
 	return v, changes, nil
 }
@@ -230,7 +228,7 @@ func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change
 
 // failed counts what must not be.
 func (v Verdict) failed() int {
-	if v.HistoryBad {
+	if v.History != "" {
 		return v.Overlaps + 1
 	}
 	return v.Overlaps
