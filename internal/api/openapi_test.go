@@ -33,6 +33,7 @@ func examples() map[string]example {
 		"getSession":   {method: "GET", path: "/v1/sessions/alice"},
 		"startSession": {method: "POST", path: "/v1/sessions/bob/start", body: `{"template":"shell"}`},
 		"stopSession":  {method: "POST", path: "/v1/sessions/stuck/stop"},
+		"moveSession":  {method: "POST", path: "/v1/sessions/stuck/move"},
 		"sessionLogs":  {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
 		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
 			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
@@ -217,7 +218,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 17; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 18; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -35,10 +35,11 @@ type firing struct {
 	searched bool // there was a look that found nothing alive
 
 	reports chan holdfast.KillReport
-	current *Fired          // of the kill under way
-	closing []*kill.Target  // let go while the kill used them
-	found   map[string]bool // expected ones that were killed
-	fired   *Fired          // not told yet
+	current *Fired            // of the kill under way
+	names   map[string]string // of what it kills; who asks meanwhile may change what is held
+	closing []*kill.Target    // let go while the kill used them
+	found   map[string]bool   // expected ones that were killed
+	fired   *Fired            // not told yet
 }
 
 // take returns what there is to tell: once, or while it goes on what there is
@@ -116,7 +117,9 @@ func (s *server) record() *Fired {
 func (s *server) kill() {
 	s.firing.current = s.record()
 	targets := make([]*kill.Target, 0, len(s.held))
+	s.firing.names = make(map[string]string, len(s.held))
 	for _, h := range s.held {
+		s.firing.names[h.target.ID] = h.Name
 		// Before anything that can fail or take time.
 		_ = h.target.Init().Signal(unix.SIGKILL)
 		targets = append(targets, h.target)
@@ -142,8 +145,8 @@ func (s *server) collect() {
 		fired := f.current
 		for _, id := range report.Dead {
 			fired.Dead++
+			fired.name(f.names[id])
 			if h := s.held[id]; h != nil && h.target.Init().Exited() {
-				fired.name(h.Name)
 				f.closing = append(f.closing, h.target)
 				delete(s.held, id)
 			}
