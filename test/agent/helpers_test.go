@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -52,4 +55,39 @@ func alive(pid int) bool {
 	}
 	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
 	return state != "Z" && state != "X"
+}
+
+// deadman is the pid of the process that stands behind the host's agent.
+func (h *host) deadman() int {
+	h.t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has just ended
+		}
+		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+		if len(args) == 3 && args[1] == "deadman" && args[2] == filepath.Join(h.dir, "run") {
+			pid, err := strconv.Atoi(strings.Split(f, "/")[2])
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	h.t.Fatalf("%s has no deadman", h.node)
+	return 0
+}
+
+// killDeadman ends the process that stands behind the host's agent.
+func (h *host) killDeadman() {
+	h.t.Helper()
+	pid := h.deadman()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		h.t.Fatal(err)
+	}
+	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
 }
