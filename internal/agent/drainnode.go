@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -58,6 +61,10 @@ func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers
 	return sessions, sessions + len(n.foreign), left
 }
 
+// foreignAtOnce is how many containers the engine is asked about at once. It
+// takes its time for each, and a drain has little.
+const foreignAtOnce = 16
+
 // openForeign opens every running container of the engine but the given, and
 // switches its restart policy off: the engine would bring it back (moby#11065).
 // One that cannot be opened does not keep the rest from dying, and is left.
@@ -66,18 +73,27 @@ func (n *drainNode) openForeign(ctx context.Context, own map[string]bool) (out [
 	if err != nil {
 		return nil, []holdfast.Leftover{{Name: "all other containers", Reason: "they cannot be listed: " + err.Error()}}
 	}
+	var mu sync.Mutex
+	var opening errgroup.Group
+	opening.SetLimit(foreignAtOnce)
 	for _, c := range list {
 		if own[c.ID] {
 			continue
 		}
-		t, err := n.openOne(ctx, c.ID)
-		if err != nil {
-			left = append(left, holdfast.Leftover{ContainerID: c.ID, Name: c.Name, Reason: err.Error()})
-		}
-		if t != nil {
-			out = append(out, t)
-		}
+		opening.Go(func() error {
+			t, err := n.openOne(ctx, c.ID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				left = append(left, holdfast.Leftover{ContainerID: c.ID, Name: c.Name, Reason: err.Error()})
+			}
+			if t != nil {
+				out = append(out, t)
+			}
+			return nil
+		})
 	}
+	_ = opening.Wait() // none returns an error
 	return out, left
 }
 

@@ -211,8 +211,8 @@ func TestMachineThatVanishes(t *testing.T) {
 	hosts[0].ask("alice")
 	gone, before := owner(t, hosts, "alice")
 	inits := gone.inits()
-	gone.killDeadman()
 	gone.kill()
+	gone.killDeadman()
 	if err := syscall.Kill(inits["alice"], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
