@@ -225,7 +225,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 
 // serve opens the doors: the gateway's and the API's.
 func (a *Agent) serve(p *parts, l *listeners) error {
-	g, err := gateway.New(a.cfg.Gateway.Config, a.sessions, gateway.NewMetrics(a.metrics), a.log)
+	g, err := gateway.New(a.cfg.Gateway.Config, a.sessions, nil, gateway.NewMetrics(a.metrics), a.log)
 	if err != nil {
 		return err
 	}
