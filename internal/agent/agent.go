@@ -232,7 +232,7 @@ func (l local) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.R
 
 // serve opens the doors: the gateway's and the API's.
 func (a *Agent) serve(p *parts, l *listeners) error {
-	g, err := gateway.New(a.cfg.Gateway.Config, local{a.sessions}, gateway.NewMetrics(a.metrics), a.log)
+	g, err := gateway.New(a.cfg.Gateway.Config, local{a.sessions}, nil, gateway.NewMetrics(a.metrics), a.log)
 	if err != nil {
 		return err
 	}

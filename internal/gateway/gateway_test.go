@@ -105,7 +105,7 @@ func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixtur
 	if change != nil {
 		change(&cfg)
 	}
-	g, err := New(cfg, f.sessions, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	g, err := New(cfg, f.sessions, nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	c := DefaultConfig()
 	c.CertFile, c.KeyFile = "/nowhere.pem", "/nowhere.key"
-	if _, err := New(c, nil, nil, nil); err == nil || holdfast.HintOf(err) == "" {
+	if _, err := New(c, nil, nil, nil, nil); err == nil || holdfast.HintOf(err) == "" {
 		t.Errorf("missing certificate: %v", err)
 	}
 }
