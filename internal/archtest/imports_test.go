@@ -33,6 +33,7 @@ var house = []room{
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
+	{"internal/fleet", []string{"", "internal/store"}},
 	{"internal/drain", []string{""}},
 	{"internal/preempt", []string{""}},
 	{"internal/api", []string{"", "internal/api/frame"}},
