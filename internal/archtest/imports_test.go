@@ -30,6 +30,7 @@ var house = []room{
 	{"internal/kill", []string{"", "internal/linux/..."}},
 	{"internal/kill/killtest", nil},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
+	{"internal/deadman", []string{"", "internal/kill", "internal/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},

@@ -1,0 +1,68 @@
+// Package standby makes this process one that stands by for others: small, hard
+// to disturb, and not in the way of who started it.
+package standby
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// memoryLimit is where the collector of garbage works harder, in bytes.
+const memoryLimit = 16 << 20
+
+// Settle ignores what a terminal or a service manager sends, takes precedence
+// over everything else on the host, and closes inherited descriptors above
+// keep. What fails here would only have made it better. SIGTERM is ignored only
+// where term is nil; else it is told there.
+func Settle(keep int, term chan<- os.Signal) {
+	// SIGUSR1 and SIGUSR2 are for agents: `systemctl kill -s SIGUSR2` sends them
+	// to every process of the unit.
+	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
+	if term == nil {
+		signal.Ignore(unix.SIGTERM)
+	} else {
+		signal.Notify(term, unix.SIGTERM)
+	}
+	debug.SetGCPercent(20)
+	debug.SetMemoryLimit(memoryLimit)
+	// It runs for moments, but then at once, also beside a fork bomb, and it
+	// is the last process to be killed for memory (proc_pid_oom_score_adj(5)).
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, -20)
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
+	closeInherited(keep)
+}
+
+// closeInherited closes what came from the starter by accident: descriptors
+// without close-on-exec, such as the end of some pipeline's pipe. The runtime's
+// own are anonymous inodes.
+func closeInherited(keep int) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= keep {
+			continue
+		}
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			unix.Close(fd)
+		}
+	}
+}
+
+// LockMemory keeps every page that is in memory there, and each one that comes
+// (mlockall(2), MCL_ONFAULT: pages that nobody has touched stay away). What the
+// process has to be able to do when disks hang, it should have done once before.
+func LockMemory() error {
+	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
+		return fmt.Errorf("mlockall: %w", err)
+	}
+	return nil
+}
