@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/gateway"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/replace"
 	"holdfast/internal/session"
 	"holdfast/internal/store"
 )
@@ -62,27 +63,30 @@ type Agent struct {
 	stop     chan bool // true: keep the containers
 
 	// Set by Run, in this order, before anything serves.
-	metrics  *prometheus.Registry
-	drains   *drainMetrics
-	store    store.Store
-	engine   engine.Engine
-	socket   string // of the engine
-	opener   *kill.Opener
-	loud     *kill.Killer
-	quiet    *kill.Killer
-	lease    *session.Lease
-	sessions *session.Manager
-	load     *load
-	since    time.Time
-	drainMu  sync.Mutex // one drain at a time
-	ending   bool       // the last drain has begun; guarded by drainMu
+	metrics   *prometheus.Registry
+	drains    *drainMetrics
+	store     store.Store
+	engine    engine.Engine
+	socket    string // of the engine
+	opener    *kill.Opener
+	loud      *kill.Killer
+	quiet     *kill.Killer
+	lease     *session.Lease
+	sessions  *session.Manager
+	load      *load
+	since     time.Time
+	history   *replace.History
+	replacing sync.Mutex // one replacement of sessions at a time
+	drainMu   sync.Mutex // one drain at a time
+	ending    bool       // the last drain has begun; guarded by drainMu
 }
 
 // New returns an agent that has not started anything.
 func New(cfg config.Config, opt Options) *Agent {
 	return &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
-		stop: make(chan bool, 1), load: &load{root: "/proc"},
+		history: replace.NewHistory(cfg.DataDir),
+		stop:    make(chan bool, 1), load: &load{root: "/proc"},
 	}
 }
 
@@ -236,7 +240,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	if err != nil {
 		return err
 	}
-	token, err := readToken(a.cfg.API.TokenFile)
+	tokens, err := api.OpenTokens(api.TokenFiles{Admin: a.cfg.API.TokenFile, Read: a.cfg.API.ReadTokenFile}, a.log)
 	if err != nil {
 		return err
 	}
@@ -247,7 +251,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	})
 	if l.api != nil {
 		p.start("api", func(ctx context.Context) error {
-			return api.Serve(ctx, l.api, api.New(b, api.Options{Token: token, Metrics: prom, Log: a.log}), a.log)
+			return api.Serve(ctx, l.api, api.New(b, api.Options{Tokens: tokens, Metrics: prom, Log: a.log}), a.log)
 		})
 	}
 	p.start("preemption notices", a.listenForNotices)

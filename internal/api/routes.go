@@ -13,6 +13,7 @@ type route struct {
 	method, path string
 	id, summary  string
 	access       access
+	at           place
 	limit        time.Duration // for the whole request; 0 is none, for streams
 	query        []param
 	request      any // zero value of the body's type; nil: no body
@@ -47,38 +48,51 @@ const (
 func routes() []route {
 	return []route{
 		{method: "GET", path: "/v1/version", id: "version", summary: "Which build answers.",
-			access: reader, limit: limitAsk, answer: Version{}, handle: (*server).version},
+			access: forReader, limit: limitAsk, answer: Version{}, handle: (*server).version},
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
-			access: reader, limit: limitAsk, answer: Sessions{}, handle: (*server).sessions},
+			access: forReader, limit: limitAsk, answer: Sessions{}, handle: (*server).sessions},
 		{method: "GET", path: "/v1/sessions/{key}", id: "getSession", summary: "One session.",
-			access: reader, limit: limitAsk, answer: Session{}, handle: (*server).session},
+			access: forReader, at: atItsOwner, limit: limitAsk, answer: Session{}, handle: (*server).session},
 		{method: "POST", path: "/v1/sessions/{key}/start", id: "startSession", summary: "Start a session; answers when it is ready.",
-			access: admin, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: (*server).start},
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: (*server).start},
 		{method: "POST", path: "/v1/sessions/{key}/stop", id: "stopSession", summary: "Kill a session's container; answers when it is seen dead.",
-			access: admin, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
+			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
-			access: admin, media: mediaText, query: []param{
+			access: forAdmin, at: atItsOwner, media: mediaText, query: []param{
 				{"tail", "last lines to begin with; below 0 is all", 0},
 				{"follow", "go on with what the container says from now on", false},
 				{"timestamps", "begin each line with its time", false},
 			}, handle: (*server).logs},
 		{method: "POST", path: "/v1/sessions/{key}/exec", id: "execSession", summary: "Run a command in the container, over an upgrade to holdfast-exec/1.",
-			access: admin, request: ExecRequest{}, status: http.StatusSwitchingProtocols, handle: (*server).exec},
+			access: forAdmin, at: atItsOwner, request: ExecRequest{}, status: http.StatusSwitchingProtocols, handle: (*server).exec},
 		{method: "GET", path: "/v1/nodes", id: "listNodes", summary: "All nodes that are up, by id.",
-			access: reader, limit: limitAsk, answer: Nodes{}, handle: (*server).nodes},
+			access: forReader, limit: limitAsk, answer: Nodes{}, handle: (*server).nodes},
 		{method: "POST", path: "/v1/node/drain", id: "drainNode", summary: "Hand over everything this node owns; one line for each step, then one with the report. Goes on when the caller leaves.",
-			access: admin, request: DrainRequest{}, answer: DrainEvent{}, media: mediaNDJSON, handle: (*server).drain},
-		{method: "POST", path: "/v1/node/uncordon", id: "uncordonNode", summary: "Take sessions again after a drain.",
-			access: admin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).uncordon},
+			access: forAdmin, request: DrainRequest{}, answer: DrainEvent{}, media: mediaNDJSON, handle: (*server).drain},
+		{method: "POST", path: "/v1/node/uncordon", id: "uncordonNode", summary: "Let this node take sessions again after a drain or a cordon.",
+			access: forAdmin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).uncordon},
+		{method: "POST", path: "/v1/node/cordon", id: "cordonNode", summary: "Let this node take no new session; it keeps those it has.",
+			access: forAdmin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).cordon},
+		{method: "POST", path: "/v1/nodes/{node}/drain", id: "drainNodeByID", summary: "As drainNode, of the given node.",
+			access: forAdmin, at: atItsNode, request: DrainRequest{}, answer: DrainEvent{}, media: mediaNDJSON, handle: (*server).drain},
+		{method: "POST", path: "/v1/nodes/{node}/uncordon", id: "uncordonNodeByID", summary: "As uncordonNode, of the given node.",
+			access: forAdmin, at: atItsNode, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).uncordon},
+		{method: "POST", path: "/v1/nodes/{node}/cordon", id: "cordonNodeByID", summary: "As cordonNode, of the given node.",
+			access: forAdmin, at: atItsNode, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).cordon},
+		{method: "POST", path: "/v1/replace", id: "replaceSessions", summary: "Give sessions new containers, a few at a time; a line when each begins and when it has ended, then one with the report. When the caller leaves, no more are begun.",
+			access: forAdmin, request: ReplaceRequest{}, answer: ReplaceEvent{}, media: mediaNDJSON, handle: (*server).replace},
+		{method: "GET", path: "/v1/replacements", id: "listReplacements", summary: "Replacements that this node's agent did, the newest first.",
+			access: forReader, limit: limitAsk, answer: Replacements{}, query: []param{{"limit", "at most that many; 0 is all that are kept", 0}},
+			handle: (*server).replacements},
 		{method: "POST", path: "/v1/agent/stop", id: "stopAgent", summary: "Make the agent end; answers before it does.",
-			access: admin, limit: limitAsk, request: StopAgentRequest{}, status: http.StatusNoContent, handle: (*server).stopAgent},
+			access: forAdmin, limit: limitAsk, request: StopAgentRequest{}, status: http.StatusNoContent, handle: (*server).stopAgent},
 		{method: "GET", path: "/v1/openapi.json", id: "openapi", summary: "This document.",
-			access: reader, limit: limitAsk, answer: map[string]any{}, handle: (*server).openapi},
+			access: forReader, limit: limitAsk, answer: map[string]any{}, handle: (*server).openapi},
 		{method: "GET", path: "/healthz", id: "healthz", summary: "The agent answers.",
-			access: anyone, limit: limitAsk, answer: Health{}, handle: (*server).healthz},
+			access: forAnyone, limit: limitAsk, answer: Health{}, handle: (*server).healthz},
 		{method: "GET", path: "/readyz", id: "readyz", summary: "The agent can serve sessions.",
-			access: anyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
+			access: forAnyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
 		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
-			access: reader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
+			access: forReader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +15,11 @@ import (
 func (a *app) sessionCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "session",
-		Short:   "See, start and stop sessions",
-		Long:    "See, start and stop sessions: keys, each with the one container that serves it.",
+		Short:   "See, start, stop and replace sessions",
+		Long:    "See, start, stop and replace sessions: keys, each with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec())
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec(),
+		a.sessionReplace(), a.sessionReplacements())
 }
 
 func (a *app) sessionLs() *cobra.Command {
@@ -173,26 +173,4 @@ func (a *app) sessionLogs() *cobra.Command {
 	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")
 	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
 	return cmd
-}
-
-// completeLimit keeps a shell from waiting for an agent that hangs.
-const completeLimit = 2 * time.Second
-
-// completeKey completes the key of a session that exists.
-func (a *app) completeKey(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var keys []cobra.Completion
-	err := a.with(cmd, completeLimit, func(ctx context.Context, c *client.Client) error {
-		all, err := c.Sessions(ctx)
-		for _, s := range all {
-			keys = append(keys, cobra.CompletionWithDesc(string(s.Key), string(s.State)))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return keys, cobra.ShellCompDirectiveNoFileComp
 }
