@@ -94,6 +94,11 @@ type fixture struct {
 // start runs a gateway. handler is the server of every session; nil for none.
 func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixture {
 	t.Helper()
+	return startWith(t, handler, nil, change)
+}
+
+func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(*Config)) *fixture {
+	t.Helper()
 	f := &fixture{t: t, sessions: &fakeSessions{}, left: make(chan struct{})}
 	if handler != nil {
 		srv := httptest.NewServer(handler)
@@ -105,7 +110,7 @@ func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixtur
 	if change != nil {
 		change(&cfg)
 	}
-	g, err := New(cfg, f.sessions, nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	g, err := New(cfg, f.sessions, peers, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

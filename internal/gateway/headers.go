@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"strings"
+	"time"
 )
 
 const (
@@ -53,4 +54,15 @@ func (a *answer) WriteHeader(status int) {
 		dropReserved(a.Header())
 	}
 	a.ResponseWriter.WriteHeader(status)
+}
+
+// unreadTime is how long a client may take over a body that nobody wants.
+const unreadTime = 5 * time.Second
+
+// unread bounds what a request's body may still cost that is answered by the
+// gateway itself: net/http reads some of it, so that the connection can be kept.
+func unread(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTime)) // every server of ours can
+	}
 }

@@ -63,19 +63,20 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	key, epoch, err := forwardedFor(r)
 	if err != nil {
 		g.metrics.hopRefusals.WithLabelValues(refusedMalformed).Inc()
+		unread(w, r)
 		w.Header().Set("Connection", "close")
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	if !g.handlers.enter() {
-		g.refuse(w, refusedStopping)
+		g.refuse(w, r, refusedStopping)
 		return
 	}
 	defer g.handlers.leave()
 	route, release, err := local.Hold(key, epoch)
 	if err != nil {
 		g.log.Debug("forwarded request refused", "session", key, "epoch", epoch, "err", err)
-		g.refuse(w, refusedHold)
+		g.refuse(w, r, refusedHold)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -108,11 +109,15 @@ func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) 
 	return key, holdfast.Epoch(epoch), nil
 }
 
-// refuse says that nothing was sent to the session. The connection is closed
-// where the request has a body, which nobody reads.
-func (g *Gateway) refuse(w http.ResponseWriter, why string) {
+// refuse says that nothing was sent to the session. Where the request has a body
+// the connection ends, so that nobody has to read it.
+func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	g.metrics.hopRefusals.WithLabelValues(why).Inc()
+	unread(w, r)
 	h := w.Header()
+	if r.ContentLength != 0 {
+		h.Set("Connection", "close")
+	}
 	h.Set(refusedHeader, why)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusMisdirectedRequest)
@@ -164,10 +169,10 @@ func (g *Gateway) hopFailed(w http.ResponseWriter, out *http.Request, err error)
 	why, status := failedBroke, http.StatusBadGateway
 	switch {
 	case errors.As(err, &refused) && closed(t.route.Left):
-		g.refuse(w, refusedLeft)
+		g.refuse(w, out, refusedLeft)
 		return
 	case errors.As(err, &refused):
-		g.refuse(w, refusedServer)
+		g.refuse(w, out, refusedServer)
 		return
 	case t.body != nil && t.body.failed():
 		why = failedClient
@@ -176,6 +181,7 @@ func (g *Gateway) hopFailed(w http.ResponseWriter, out *http.Request, err error)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		why, status = failedTime, http.StatusGatewayTimeout
 	}
+	unread(w, out)
 	w.Header().Set(failedHeader, why)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

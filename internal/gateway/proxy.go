@@ -43,6 +43,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != "" {
 			to += "?" + r.URL.RawQuery
 		}
+		unread(w, r)
 		http.Redirect(w, r, to, http.StatusPermanentRedirect)
 		return
 	}
