@@ -127,8 +127,8 @@ func (c *Client) Expect(id string) error {
 }
 
 // Hold tells of a running container, expected before or not. One that is dead
-// already is no error. After any error its end is not guarded: it must not go
-// on.
+// already is no error. After an error it is told again to the next deadman, or
+// killed by what is in its control groups.
 func (c *Client) Hold(t *kill.Target) error {
 	name := t.Name
 	if len(name) > maxNameLen {
@@ -143,11 +143,14 @@ func (c *Client) put(x container) error {
 	r := request{Op: opHold, Container: &x}
 	if x.Pid == 0 {
 		r.Op = opExpect
+	} else {
+		c.kept[x.ID] = x
 	}
-	if _, err := c.do(r); err != nil {
+	_, err := c.do(r)
+	if err != nil {
 		return fmt.Errorf("tell the deadman of container %.12s: %w", x.ID, err)
 	}
-	if old, ok := c.kept[x.ID]; !ok || old.Pid == 0 || x.Pid != 0 {
+	if _, known := c.kept[x.ID]; !known {
 		c.kept[x.ID] = x
 	}
 	delete(c.heir, x.ID)
@@ -155,14 +158,14 @@ func (c *Client) put(x container) error {
 }
 
 // Forget tells of containers that are dead, or will not start. Where no deadman
-// can be told, its successor is not told of them.
-func (c *Client) Forget(ids ...string) error {
+// can be told, its successor does not hear of them.
+func (c *Client) Forget(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.forget(ids)
+	c.forget(ids)
 }
 
-func (c *Client) forget(ids []string) error {
+func (c *Client) forget(ids []string) {
 	for _, id := range ids {
 		delete(c.kept, id)
 		delete(c.heir, id)
@@ -170,24 +173,24 @@ func (c *Client) forget(ids []string) error {
 	for len(ids) > 0 {
 		n := min(batch, len(ids))
 		if _, err := c.do(request{Op: opForget, IDs: ids[:n]}); err != nil {
-			return fmt.Errorf("tell the deadman of the dead: %w", err)
+			c.log.Debug("the deadman is not told of the dead", "err", err)
+			return
 		}
 		ids = ids[n:]
 	}
-	return nil
 }
 
 // ForgetRest forgets what an earlier agent told of and this one did not: once
 // it has adopted every container of the node, or seen it dead, there is nothing
 // behind the rest.
-func (c *Client) ForgetRest() error {
+func (c *Client) ForgetRest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rest := make([]string, 0, len(c.heir))
 	for id := range c.heir {
 		rest = append(rest, id)
 	}
-	return c.forget(rest)
+	c.forget(rest)
 }
 
 // StandDown ends the deadman and closes the client, after the last container is

@@ -1,7 +1,6 @@
 package deadman
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -79,32 +77,27 @@ func newServer(dir string, log *slog.Logger) (*server, error) {
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	s.rehearse()
+	s.prepare()
 	if s.listener, err = listen(dir, socketName(os.Getpid())); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// rehearse does once what has to work later, and then keeps all of its code in
-// memory: the disk with this program on it may hang by then.
-func (s *server) rehearse() {
-	_, _ = s.opener.Search([]string{strings.Repeat("0", 64)})
-	var k kill.Killer
-	k.Kill(context.Background(), nil)
+// prepare gets what it will need while it can still be had: memory, descriptors.
+func (s *server) prepare() {
 	if err := standby.LockMemory(); err != nil {
 		s.log.Warn("deadman: its memory is not locked", "err", err)
 	}
 	// A descriptor for each container, and while they are killed two.
 	const files = 3 * maxContainers
-	var limit unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	if err == nil && limit.Cur < files {
-		limit.Cur, limit.Max = files, max(limit.Max, files)
-		err = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	limit := unix.Rlimit{Cur: files, Max: files}
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || now.Cur >= files {
+		return
 	}
-	if err != nil {
-		s.log.Warn("deadman: the limit of descriptors stays as it is", "err", err)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		s.log.Warn("deadman: the limit of descriptors stays as it is", "limit", now.Cur, "err", err)
 	}
 }
 
@@ -391,8 +384,9 @@ var errFull = fmt.Errorf("%d containers are too many", maxContainers)
 
 func (s *server) full() bool { return len(s.expected)+len(s.held) >= maxContainers }
 
-// hold takes hold of a running container. One whose init is dead by now stays
-// expected, or becomes so: its group may not be empty.
+// hold takes hold of a running container. One that cannot be held stays
+// expected, or becomes so: whatever is in its control groups dies by that. That
+// its init is dead by now is no error.
 func (s *server) hold(c container) error {
 	_, known := s.expected[c.ID]
 	switch h := s.held[c.ID]; {
@@ -404,11 +398,11 @@ func (s *server) hold(c container) error {
 		return errFull
 	}
 	t, err := s.open(c)
-	if errors.Is(err, kill.ErrGone) {
-		s.expected[c.ID] = c.Name
-		return nil
-	}
 	if err != nil {
+		s.expected[c.ID] = c.Name
+		if errors.Is(err, kill.ErrGone) {
+			return nil
+		}
 		return err
 	}
 	s.forget([]string{c.ID})

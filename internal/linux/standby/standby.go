@@ -57,12 +57,48 @@ func closeInherited(keep int) {
 	}
 }
 
-// LockMemory keeps every page that is in memory there, and each one that comes
-// (mlockall(2), MCL_ONFAULT: pages that nobody has touched stay away). What the
-// process has to be able to do when disks hang, it should have done once before.
+// LockMemory keeps in memory what is there and what comes (mlockall(2) with
+// MCL_ONFAULT: pages that nobody has touched stay away, and Go reserves many), and
+// reads the whole program in: the disk that it lies on may hang when the rest of
+// it is needed. The program's pages are shared with others who run it.
 func LockMemory() error {
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
 		return fmt.Errorf("mlockall: %w", err)
 	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	for _, r := range programRanges(string(maps)) {
+		if _, _, err := unix.Syscall(unix.SYS_MLOCK, uintptr(r[0]), uintptr(r[1]-r[0]), 0); err != 0 {
+			return fmt.Errorf("mlock: %w", err)
+		}
+	}
 	return nil
+}
+
+// programRanges are where a program is in memory, code and constants, by
+// /proc/self/maps (proc_pid_maps(5)): what comes from the same file as the first
+// mapping, which is the executable's, and cannot be written.
+//
+//	00400000-00f43000 r-xp 00000000 fe:00 247741    /usr/bin/holdfast
+func programRanges(maps string) [][2]uint64 {
+	var ranges [][2]uint64
+	program := ""
+	for line := range strings.Lines(maps) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[4] == "0" {
+			continue
+		}
+		if program == "" {
+			program = f[3] + " " + f[4]
+		}
+		from, to, _ := strings.Cut(f[0], "-")
+		a, err1 := strconv.ParseUint(from, 16, 64)
+		b, err2 := strconv.ParseUint(to, 16, 64)
+		if err1 == nil && err2 == nil && f[3]+" "+f[4] == program && strings.HasPrefix(f[1], "r") && f[1][1] != 'w' {
+			ranges = append(ranges, [2]uint64{a, b})
+		}
+	}
+	return ranges
 }
