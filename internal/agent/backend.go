@@ -168,7 +168,7 @@ func (b backend) Replace(ctx context.Context, q api.Replace, progress func(bool,
 	}
 	defer b.a.replacing.Unlock()
 	o := replace.Options{Keys: q.Keys, Parallel: q.Parallel, Timeout: q.Timeout, History: b.a.history}
-	return replace.Run(ctx, o, moves{b.a}, progress), nil
+	return replace.Run(ctx, o, moves(b), progress), nil
 }
 
 func (b backend) Replacements(_ context.Context, limit int) ([]holdfast.Replacement, error) {
