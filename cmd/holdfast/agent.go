@@ -83,6 +83,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		Version:  buildVersion().Version,
 		Log:      slog.New(logHandler(c.Log, r.Stderr)),
 		Guardian: self(roleGuardian),
+		Deadman:  self(roleDeadman),
 		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
 		Step:     r.Step,
 		Drained:  r.Drained,

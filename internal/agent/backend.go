@@ -71,8 +71,18 @@ func (b backend) Session(ctx context.Context, key holdfast.SessionKey) (api.Sess
 }
 
 func (b backend) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
-	i, err := b.a.sessions.Start(ctx, key, template)
-	return wire(i), err
+	o, err := b.a.start(ctx, key, template)
+	if err != nil {
+		return api.Session{}, err
+	}
+	if i, err := b.a.sessions.Get(key); err == nil {
+		return wire(i), nil
+	}
+	return api.Session{Owner: o}, nil
+}
+
+func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return b.a.move(ctx, key)
 }
 
 func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {

@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/fleet"
 	"holdfast/internal/kill"
 	"holdfast/internal/session"
 )
@@ -24,6 +25,9 @@ type drainNode struct {
 	opener   *kill.Opener
 	loud     *kill.Killer // leaves the engine running
 	quiet    *kill.Killer
+	fleet    *fleet.Fleet // nil: there are no other nodes
+	last     bool         // the agent ends after it
+	inFlight func() (parked, requests, upgraded int)
 
 	batch   *session.Batch
 	foreign []*kill.Target
@@ -36,6 +40,54 @@ func (n *drainNode) StopClaiming() int {
 		return 0
 	}
 	return n.sessions.StopClaiming()
+}
+
+// Prepare chooses a successor for each session that runs, and tells it.
+func (n *drainNode) Prepare(ctx context.Context) int {
+	if n.fleet == nil || n.sessions == nil {
+		return 0
+	}
+	var moves []fleet.Move
+	for _, i := range n.sessions.List() {
+		if i.Owner.State == holdfast.Ready {
+			moves = append(moves, fleet.Move{Owner: i.Owner, Connected: i.Connections > 0})
+		}
+	}
+	if len(moves) == 0 {
+		return 0
+	}
+	return n.fleet.Prepare(ctx, moves)
+}
+
+const (
+	lingerPoll  = 50 * time.Millisecond
+	lingerQuiet = time.Second // long enough for a client to come back after a 1012
+)
+
+// Linger goes on passing clients to the sessions' new nodes until nobody has
+// waited for a second, and returns how many still did at the end. Only the last
+// drain of an agent needs it: after the others the gateway goes on.
+func (n *drainNode) Linger(ctx context.Context) int {
+	if n.fleet == nil || !n.last {
+		return 0
+	}
+	tick := time.NewTicker(lingerPoll)
+	defer tick.Stop()
+	quiet := time.Now()
+	for {
+		parked, requests, _ := n.inFlight()
+		switch {
+		case parked+requests > 0:
+			quiet = time.Now()
+		case time.Since(quiet) >= lingerQuiet:
+			return 0
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return parked + requests
+		}
+	}
 }
 
 func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {

@@ -32,6 +32,10 @@ type Backend interface {
 	// holdfast.ErrNotFound.
 	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
 
+	// MoveSession is StopSession for a session that is to come up again: where
+	// another node takes it, that one is told before, and claims it.
+	MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
+
 	// Logs copies the container's output to w. holdfast.ErrNotFound.
 	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
 

@@ -51,8 +51,16 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, one)
 }
 
-// stop goes on when the caller leaves: what has begun to die is seen dead.
 func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
+	return s.end(w, r, s.b.StopSession)
+}
+
+func (s *server) move(w http.ResponseWriter, r *http.Request) error {
+	return s.end(w, r, s.b.MoveSession)
+}
+
+// end goes on when the caller leaves: what has begun to die is seen dead.
+func (s *server) end(w http.ResponseWriter, r *http.Request, by func(context.Context, holdfast.SessionKey) (holdfast.KillReport, error)) error {
 	key, err := keyOf(r)
 	if err != nil {
 		return err
@@ -62,7 +70,7 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limitStop)
 	defer cancel()
-	rep, err := s.b.StopSession(ctx, key)
+	rep, err := by(ctx, key)
 	if err != nil {
 		return err
 	}

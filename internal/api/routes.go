@@ -57,6 +57,8 @@ func routes() []route {
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: (*server).start},
 		{method: "POST", path: "/v1/sessions/{key}/stop", id: "stopSession", summary: "Kill a session's container; answers when it is seen dead.",
 			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
+		{method: "POST", path: "/v1/sessions/{key}/move", id: "moveSession", summary: "Stop a session that is to come up on another node, which is told before; answers when its container is seen dead.",
+			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).move},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
 			access: forAdmin, at: atItsOwner, media: mediaText, query: []param{
 				{"tail", "last lines to begin with; below 0 is all", 0},

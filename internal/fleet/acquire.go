@@ -11,8 +11,9 @@ import (
 // flight is the one search for a session's place that all who ask for it on this
 // node wait for.
 type flight struct {
-	done   chan struct{}
-	cancel context.CancelFunc
+	done     chan struct{}
+	cancel   context.CancelFunc
+	template string // that whoever began it wants, "" for none in particular
 
 	// Guarded by Fleet.mu:
 
@@ -28,6 +29,21 @@ type flight struct {
 // holdfast.ErrStopped, and when ctx is done first holdfast.ErrBusy, ErrDraining,
 // ErrStore or ErrEngine, where that was the reason to wait, else ctx's.
 func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	return f.acquire(ctx, key, "")
+}
+
+// Start is Acquire without staying connected, of a session that is to be booted
+// from the template where it is not there yet; "" is the one that it had last,
+// or the default one. It returns where the session is.
+func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, error) {
+	r, release, err := f.acquire(ctx, key, template)
+	if err == nil {
+		release()
+	}
+	return r, err
+}
+
+func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
 	for {
 		r, release, err := f.deps.Local.Join(ctx, key)
 		if err == nil {
@@ -40,7 +56,7 @@ func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.
 		if r, ok := f.remote(key); ok {
 			return r, func() {}, nil
 		}
-		if err := f.find(ctx, key); err != nil {
+		if err := f.find(ctx, key, template); err != nil {
 			return holdfast.Route{}, nil, err
 		}
 	}
@@ -72,8 +88,8 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 
 // find waits for the search for a session, which it begins if nobody has. nil
 // means: look again.
-func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey) error {
-	fl, err := f.board(key)
+func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey, template string) error {
+	fl, err := f.board(key, template)
 	if err != nil {
 		return err
 	}
@@ -86,7 +102,7 @@ func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey) error {
 }
 
 // board joins the search for a session, or begins it.
-func (f *Fleet) board(key holdfast.SessionKey) (*flight, error) {
+func (f *Fleet) board(key holdfast.SessionKey, template string) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl := f.flights[key]
@@ -95,7 +111,7 @@ func (f *Fleet) board(key holdfast.SessionKey) (*flight, error) {
 			return nil, f.errNotRunning()
 		}
 		ctx, cancel := context.WithCancel(f.life)
-		fl = &flight{done: make(chan struct{}), cancel: cancel}
+		fl = &flight{done: make(chan struct{}), cancel: cancel, template: template}
 		f.flights[key] = fl
 		f.spawnLocked(func(context.Context) {
 			err := newQuest(f, key, fl).run(ctx)

@@ -36,6 +36,7 @@ type Directory struct {
 	metrics *Metrics
 	log     *slog.Logger
 	gone    func(holdfast.SessionKey, holdfast.Epoch) // called under mu; must not block or call back
+	own     func(holdfast.Owner)                      // called under mu with each new record of this node; likewise
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
@@ -76,6 +77,7 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 	return &Directory{
 		store: s, self: self, metrics: m, log: log,
 		gone:    func(holdfast.SessionKey, holdfast.Epoch) {},
+		own:     func(holdfast.Owner) {},
 		ready:   make(chan struct{}),
 		recheck: make(chan holdfast.SessionKey, 256),
 		records: map[holdfast.SessionKey]record{},
@@ -222,6 +224,9 @@ func (d *Directory) putLocked(o holdfast.Owner) {
 	d.records[holdfast.SessionKey(strings.Clone(string(o.Key)))] = record{
 		epoch: o.Epoch, revision: max(o.Revision, holdfast.Revision(o.Epoch)),
 		node: unique.Make(o.Node), template: unique.Make(o.Template), state: unique.Make(o.State),
+	}
+	if o.Node == d.self {
+		d.own(o)
 	}
 	d.changeLocked(o.Key)
 }

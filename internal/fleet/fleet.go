@@ -46,7 +46,10 @@ type Deps struct {
 	Fetch func(ctx context.Context, template string) error
 	// Caller is the node that sent a request, by its certificate; "" for
 	// none of the fleet.
-	Caller  func(*http.Request) holdfast.NodeID
+	Caller func(*http.Request) holdfast.NodeID
+	// Own hears of every record of this node that the directory learns of;
+	// it must not block or call back. nil: nobody.
+	Own     func(holdfast.Owner)
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -81,6 +84,9 @@ func New(cfg Config, deps Deps) *Fleet {
 	}
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
+	if deps.Own != nil {
+		f.dir.own = deps.Own
+	}
 	return f
 }
 

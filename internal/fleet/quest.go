@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +157,7 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 		where = "here"
 	}
 	q.f.deps.Metrics.placements.WithLabelValues(where).Inc()
-	return q.refusal(n.ID, q.try(ctx, n.ID, true, s.Last.Template))
+	return q.refusal(n.ID, q.try(ctx, n.ID, true, cmp.Or(q.flight.template, s.Last.Template)))
 }
 
 // refusal takes note of what a node answered that was to boot the session. What

@@ -25,6 +25,10 @@ type Local interface {
 	Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfast.Route, release func(), err error)
 }
 
+// Forwarded reports whether a request is one that another node's gateway
+// forwards, for Hop.
+func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
+
 // Hop returns the handler for requests that the gateways of other nodes forward:
 // those with the header X-Holdfast-Epoch. It is for a listener of the fleet's
 // own (mutual TLS, HTTP/1.1 only); what comes without a client's certificate is

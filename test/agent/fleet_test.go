@@ -212,7 +212,7 @@ func TestMachineThatVanishes(t *testing.T) {
 	gone, before := owner(t, hosts, "alice")
 	inits := gone.inits()
 	gone.kill()
-	gone.killDeadman()
+	gone.endDeadman()
 	if err := syscall.Kill(inits["alice"], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -227,9 +227,10 @@ func (h *host) cleanUp() {
 		_ = h.cmd.Process.Kill()
 		<-h.ended
 		if h.t.Failed() {
-			h.t.Logf("the agent's output:\n%s%s", &h.out, &h.errs)
+			h.t.Logf("the output of %s's agent:\n%s%s", h.node, &h.out, &h.errs)
 		}
 	}
+	h.endDeadman()
 	if h.engine == nil {
 		return
 	}

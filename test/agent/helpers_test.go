@@ -57,8 +57,9 @@ func alive(pid int) bool {
 	return state != "Z" && state != "X"
 }
 
-// deadman is the pid of the process that stands behind the host's agent.
-func (h *host) deadman() int {
+// findDeadman is the pid of the process that stands behind the host's agent, 0
+// where there is none.
+func (h *host) findDeadman() int {
 	h.t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -70,7 +71,7 @@ func (h *host) deadman() int {
 			continue // it has just ended
 		}
 		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-		if len(args) == 3 && args[1] == "deadman" && args[2] == filepath.Join(h.dir, "run") {
+		if len(args) >= 3 && args[1] == "deadman" && args[2] == filepath.Join(h.dir, "run") {
 			pid, err := strconv.Atoi(strings.Split(f, "/")[2])
 			if err != nil {
 				h.t.Fatal(err)
@@ -78,16 +79,28 @@ func (h *host) deadman() int {
 			return pid
 		}
 	}
-	h.t.Fatalf("%s has no deadman", h.node)
 	return 0
 }
 
-// killDeadman ends the process that stands behind the host's agent.
-func (h *host) killDeadman() {
+// deadman is findDeadman where there has to be one.
+func (h *host) deadman() int {
 	h.t.Helper()
-	pid := h.deadman()
+	pid := h.findDeadman()
+	if pid == 0 {
+		h.t.Fatalf("%s has no deadman", h.node)
+	}
+	return pid
+}
+
+// endDeadman kills it, if there is one.
+func (h *host) endDeadman() {
+	h.t.Helper()
+	pid := h.findDeadman()
+	if pid == 0 {
+		return
+	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		h.t.Fatal(err)
+		h.t.Error(err)
 	}
 	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
 }

@@ -124,6 +124,11 @@ func leftover(s api.Session) holdfast.Leftover {
 	return holdfast.Leftover{ContainerID: s.ContainerID, Name: "holdfast-" + string(s.Key), Key: s.Key, Pids: []int{41, 42}, Reason: "still in its cgroup"}
 }
 
+// MoveSession implements api.Backend: with one node it is a stop.
+func (b *Backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return b.StopSession(ctx, key)
+}
+
 // StopSession implements api.Backend.
 func (b *Backend) StopSession(_ context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
 	b.mu.Lock()
