@@ -18,8 +18,10 @@ import (
 	"holdfast/internal/lab/labtest"
 )
 
-// quick is a timing with a takeover of three seconds.
-const quick = "renew: 200ms, fence: 1s, kill_budget: 1500ms, ttl: 3s"
+// quick is a timing with a takeover of six seconds. Less is possible, but not on
+// a machine where other tests run, too: a node that gets no CPU for a second
+// would be right to kill what it has.
+const quick = "renew: 300ms, fence: 3s, kill_budget: 2s, ttl: 6s"
 
 // newFleet starts nodes that share an etcd and an engine. The certificates are
 // made as a person makes them.
@@ -134,10 +136,9 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 	// What an owner alone knows can be asked for anywhere.
 	has, _ := owner(t, hosts, "alice")
 	other := besides(hosts, has)[0]
-	if out := other.must("session", "exec", "alice", "--", "/testserver", "-fail", "x"); out != "" {
-		t.Logf("exec: %s", out)
+	if out := other.must("session", "logs", "alice"); !strings.Contains(out, "listening") {
+		t.Errorf("the log from another node: %q", out)
 	}
-	other.must("session", "logs", "alice")
 	other.must("session", "stop", "alice")
 	if ids := living(hosts, "alice"); len(ids) != 0 {
 		t.Errorf("stopped from another node, %v still run", ids)
