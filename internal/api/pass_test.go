@@ -3,20 +3,24 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/api/apitest"
 	"holdfast/internal/api/client"
+	"holdfast/internal/pki"
 )
 
 // member is a node of a fleet: it has sessions of its own, and the others'
@@ -70,7 +74,8 @@ func (s *seen) all() []*http.Request {
 	return append([]*http.Request(nil), s.reqs...)
 }
 
-// fleet is n1 and n2, served for real. The client asks n1, with a token.
+// fleet is n1 and n2, served for real: for each other over mutual TLS with the
+// fleet's certificates. The client asks n1, with a token.
 type fleet struct {
 	n1, n2 *member
 	at2    *seen // what n2 got from n1
@@ -86,25 +91,26 @@ func newFleet(t *testing.T) *fleet {
 	f.n1 = &member{Backend: &apitest.Backend{Node: "n1"}, others: all}
 	f.n2 = &member{Backend: &apitest.Backend{Node: "n2"}, others: all}
 	*all = []*member{f.n1, f.n2}
+	id1, id2 := identities(t)
 	hops := map[holdfast.NodeID]string{"gone": freePort(t)}
-	forward := func(node holdfast.NodeID) (http.RoundTripper, error) {
-		addr, ok := hops[node]
-		if !ok {
-			return nil, holdfast.ErrNotFound
+	forward := func(own *pki.Identity) func(holdfast.NodeID) (http.RoundTripper, error) {
+		return func(node holdfast.NodeID) (http.RoundTripper, error) {
+			addr, ok := hops[node]
+			if !ok {
+				return nil, holdfast.ErrNotFound
+			}
+			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				d := tls.Dialer{Config: own.ClientTLS(node)}
+				return d.DialContext(ctx, "tcp", addr)
+			}}
+			t.Cleanup(tr.CloseIdleConnections)
+			return tr, nil
 		}
-		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}}
-		t.Cleanup(tr.CloseIdleConnections)
-		return tr, nil
 	}
-	peer := func(id holdfast.NodeID) func(*http.Request) holdfast.NodeID {
-		return func(*http.Request) holdfast.NodeID { return id }
-	}
-	hops["n1"] = listen(t, api.New(f.n1, api.Options{Peer: peer("n2"), Forward: forward}))
-	hops["n2"] = listen(t, f.at2.handler(api.New(f.n2, api.Options{Peer: peer("n1"), Forward: forward, Log: f.log2.logger()})))
-	f.public = listen(t, api.New(f.n1, api.Options{Tokens: tokens(t, "deploy "+newToken, ""), Forward: forward, Log: f.log1.logger()}))
+	hops["n1"] = listen(t, api.New(f.n1, api.Options{Peer: peer, Forward: forward(id1)}), id1.ServerTLS())
+	hops["n2"] = listen(t, f.at2.handler(api.New(f.n2, api.Options{Peer: peer, Forward: forward(id2), Log: f.log2.logger()})), id2.ServerTLS())
+	hops["moved"] = hops["n2"] // its address is another's by now
+	f.public = listen(t, api.New(f.n1, api.Options{Tokens: tokens(t, "deploy "+newToken, ""), Forward: forward(id1), Log: f.log1.logger()}), nil)
 	var err error
 	if f.c, err = client.New(client.Options{URL: "http://" + f.public, Token: newToken}); err != nil {
 		t.Fatal(err)
@@ -113,12 +119,51 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// listen serves h with the agent's own server and returns its address.
-func listen(t *testing.T, h http.Handler) string {
+// identities are n1's and n2's.
+func identities(t *testing.T) (n1, n2 *pki.Identity) {
+	t.Helper()
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca")
+	if _, err := pki.InitCA(ca, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	load := func(id holdfast.NodeID) *pki.Identity {
+		out := filepath.Join(dir, string(id))
+		if _, err := (pki.Join{CA: ca, Node: id, Out: out, Validity: time.Hour, Now: time.Now()}).Do(); err != nil {
+			t.Fatal(err)
+		}
+		i, err := pki.Load(pki.FilesIn(out), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	return load("n1"), load("n2")
+}
+
+// peer is the node at the other end of a connection with its certificate.
+func peer(r *http.Request) holdfast.NodeID {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return ""
+	}
+	id, err := pki.NodeOf(r.TLS.PeerCertificates[0])
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// listen serves h with the agent's own server, over TLS where conf is not nil,
+// and returns its address.
+func listen(t *testing.T, h http.Handler, conf *tls.Config) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	if conf != nil {
+		l = tls.NewListener(l, conf)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -129,7 +174,7 @@ func listen(t *testing.T, h http.Handler) string {
 			t.Error(err)
 		}
 	})
-	return l.Addr().String()
+	return addr
 }
 
 // freePort is an address that nobody listens on.
@@ -279,6 +324,12 @@ func TestNodesThatDoNotAnswer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	holds(t, "gone", f.log1.one(t), map[string]string{"node": "gone", "result": "node_down"})
+	if err := f.c.Cordon(ctx, "moved"); !errors.As(err, &e) || e.Code != api.CodeNodeDown || !strings.Contains(e.Message, "node n2 answers where moved was asked for") {
+		t.Errorf("%v", err)
+	}
+	if nodes, err := f.n2.Nodes(ctx); err != nil || nodes[0].Draining {
+		t.Errorf("another node was cordoned: %+v, %v", nodes, err)
+	}
 }
 
 // Nodes that each take the other for the owner do not send a request around.

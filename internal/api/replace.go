@@ -113,6 +113,10 @@ func (s *server) replaceKeys(ctx context.Context, q ReplaceRequest) ([]holdfast.
 	if q.Node != "" && len(keys) == 0 {
 		return nil, s.checkNode(ctx, q.Node)
 	}
+	if len(keys) > MaxReplaced {
+		return nil, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("these are %d sessions, at most %d are replaced by one request", len(keys), MaxReplaced),
+			Advice: "go node by node"}
+	}
 	return keys, nil
 }
 

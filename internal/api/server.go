@@ -29,8 +29,9 @@ type Options struct {
 	// as a bearer token, and close all but the probes to who does not.
 	Tokens *Tokens
 	// Forward returns what carries requests to another node, over HTTP/1.1.
-	// Its error wraps holdfast.ErrNotFound where no such node is up. nil:
-	// requests are not passed on.
+	// It may be the same one for many requests. The error wraps
+	// holdfast.ErrNotFound where no such node is up. nil: requests are not
+	// passed on.
 	Forward func(node holdfast.NodeID) (http.RoundTripper, error)
 	// Hosts are the names, beside loopback, that the Host header may carry
 	// where there is no token.

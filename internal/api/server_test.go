@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -292,5 +293,23 @@ func TestConnectionsAreBounded(t *testing.T) {
 	<-gone
 	if _, ok := ask(); !ok {
 		t.Error("no room although one has gone")
+	}
+}
+
+// crowd has more sessions than one request replaces.
+type crowd struct{ *apitest.Backend }
+
+func (crowd) Sessions(context.Context) ([]api.Session, error) {
+	all := make([]api.Session, api.MaxReplaced+1)
+	for i := range all {
+		all[i].Owner = holdfast.Owner{Key: holdfast.SessionKey(fmt.Sprint(i)), Node: "n1", State: holdfast.Ready}
+	}
+	return all, nil
+}
+
+func TestReplacementsAreBounded(t *testing.T) {
+	s := serve(t, crowd{&apitest.Backend{}}, api.Options{Admin: true})
+	if got := codeOf(t, call(t, s, "POST", "/v1/replace", `{"all":true}`)); got != api.CodeBadRequest {
+		t.Errorf("code %s", got)
 	}
 }

@@ -154,6 +154,7 @@ const (
 	MaxReplaceParallel    = 64
 	DefaultReplaceTimeout = 5 * time.Minute
 	MaxReplaceTimeout     = time.Hour
+	MaxReplaced           = 10_000 // sessions in one request
 )
 
 // ReplaceRequest asks for sessions to be given new containers: the Keys, all of

@@ -105,14 +105,14 @@ func (a *app) replaced(r holdfast.ReplaceReport) error {
 	if err := a.ui.result(r, func(w io.Writer) { replaceText(w, r) }); err != nil || r.Failed() == 0 && len(r.Unbegun) == 0 {
 		return err
 	}
-	msg := fmt.Sprintf("%s failed", count(r.Failed(), "session"))
+	msg := count(r.Failed(), "session") + " failed"
 	for _, row := range r.Rows {
 		if row.Error != "" {
 			msg += fmt.Sprintf("; %s: %s", row.Key, clean(row.Error))
 		}
 	}
 	if n := len(r.Unbegun); n > 0 {
-		msg += fmt.Sprintf("; %s left as %s: %s", count(n, "session"), map[bool]string{true: "it was", false: "they were"}[n == 1], keyList(r.Unbegun))
+		msg += fmt.Sprintf("; %s not touched: %s", count(n, "session"), keyList(r.Unbegun))
 	}
 	return &partial{msg: msg, hint: "`holdfast session show KEY` and the log of the node say more; when it is mended, replace the rest"}
 }

@@ -2,11 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"holdfast"
 	"holdfast/internal/api/client"
@@ -28,7 +32,7 @@ func (a *app) sessionReplacements() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replacements",
 		Short: "Show past replacements, and which nodes are slow",
-		Long: "Show the replacements that this agent did, and the nodes that sessions came up on, the slowest first.\n" +
+		Long: "Show the replacements that the agents of all nodes did, and the nodes that sessions came up on, the slowest first.\n" +
 			"RATIO is how many times the fleet's median a node takes, in the phase where that is highest; templates are compared with themselves.\n" +
 			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
 		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
@@ -38,7 +42,7 @@ func (a *app) sessionReplacements() *cobra.Command {
 				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
 			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				rows, err := c.Replacements(ctx, 0)
+				rows, err := a.allReplacements(ctx, c)
 				if err != nil {
 					return err
 				}
@@ -56,6 +60,52 @@ func (a *app) sessionReplacements() *cobra.Command {
 	f.IntVar(&limit, "limit", 20, "at most that many replacements, the newest; 0: all that are kept")
 	a.completeNodeFlag(cmd)
 	return cmd
+}
+
+// Of how many nodes past replacements are asked for at a time, and how long for
+// one of them.
+const (
+	askedAtOnce = 8
+	nodeLimit   = 3 * time.Second
+)
+
+// allReplacements are those of all nodes that are up, the newest first. A node
+// that does not answer is left out, and named.
+func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast.Replacement, error) {
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu     sync.Mutex
+		rows   []holdfast.Replacement
+		failed []error
+		asking errgroup.Group
+	)
+	asking.SetLimit(askedAtOnce)
+	for _, n := range nodes {
+		asking.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, nodeLimit)
+			defer cancel()
+			some, err := c.Replacements(ctx, n.ID, 0)
+			mu.Lock()
+			defer mu.Unlock()
+			rows = append(rows, some...)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("node %s is left out: %w", n.ID, err))
+			}
+			return nil
+		})
+	}
+	_ = asking.Wait() // no function returns an error
+	if len(failed) == len(nodes) {
+		return nil, errors.Join(failed...)
+	}
+	for _, err := range failed {
+		a.ui.note("%s", clean(err.Error()))
+	}
+	slices.SortStableFunc(rows, func(x, y holdfast.Replacement) int { return y.Started.Compare(x.Started) })
+	return rows, nil
 }
 
 // pick compares all nodes, and then leaves out what was not asked for.
@@ -80,7 +130,11 @@ func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
 
 func (a *app) pastText(w io.Writer, p past, slow bool) {
 	if len(p.Nodes) == 0 && len(p.Rows) == 0 {
-		fmt.Fprintln(w, map[bool]string{true: "no node stands out", false: "this agent has replaced no such session"}[slow])
+		if slow {
+			fmt.Fprintln(w, "no node stands out")
+		} else {
+			fmt.Fprintln(w, "no such session has been replaced")
+		}
 		return
 	}
 	if len(p.Nodes) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -86,6 +87,9 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	if !s.ReadyAt.IsZero() {
 		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
 	}
+	if s.Boot.Total() > 0 {
+		fmt.Fprintf(w, "boot\t%s\n", bootText(s.Boot))
+	}
 	fmt.Fprintf(w, "connections\t%d\n", s.Connections)
 	if !s.IdleSince.IsZero() {
 		fmt.Fprintf(w, "idle since\t%s (%s ago)\n", stamp(s.IdleSince), age(a.deps.Now(), s.IdleSince))
@@ -93,6 +97,20 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
 	}
+}
+
+// bootText names the phases that there were, in their order.
+func bootText(p holdfast.Phases) string {
+	var parts []string
+	for _, x := range []struct {
+		name string
+		took holdfast.Millis
+	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
+		if x.took > 0 {
+			parts = append(parts, x.name+" "+x.took.String())
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.Sub(s.ClaimedAt)) }

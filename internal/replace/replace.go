@@ -121,6 +121,8 @@ func (r *run) one(key holdfast.SessionKey) {
 		row.Error = cut(err.Error())
 	case after.State != holdfast.Ready || after.Epoch <= before.Epoch:
 		row.Error = fmt.Sprintf("it was replaced by %v, which is no new one that is ready", after)
+	case after.Template != before.Template:
+		row.Error = fmt.Sprintf("it came up on node %s from template %q, and was from %q", after.Node, after.Template, before.Template)
 	default:
 		row.To, row.Epoch, row.Boot = after.Node, after.Epoch, after.Boot
 	}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fleet moves sessions from n1 to n2, each in the time that its key says: "a-3"
 // is down for three seconds, after one of preparing. "bad" fails, "gone" is not
-// there, "same" comes back as it was, "hang" ends with its context.
+// there, "same" comes back as it was, "other" from another template, "hang" ends with its context.
 type fleet struct {
 	mu       sync.Mutex
 	underWay int
@@ -56,18 +56,25 @@ func (f *fleet) Replace(ctx context.Context, key holdfast.SessionKey, down func(
 		return o, errors.New("it cannot be killed")
 	case "same":
 		return o, nil
+	case "other":
+		o.Epoch, o.Template = 8, "u"
+		return o, nil
 	case "hang":
 		<-ctx.Done()
 		return o, ctx.Err()
 	case "silent":
 		time.Sleep(2 * time.Second)
 	default:
-		time.Sleep(time.Second)
-		down()
 		var n int
 		_, _ = fmt.Sscanf(string(key), "a-%d", &n)
-		time.Sleep(time.Duration(n) * time.Second)
-		down() // again: the first counts
+		for _, d := range []int{1, n} {
+			select {
+			case <-time.After(time.Duration(d) * time.Second):
+				down() // the first counts
+			case <-ctx.Done():
+				return o, ctx.Err()
+			}
+		}
 	}
 	o.Node, o.Epoch, o.Boot = "n2", 8, holdfast.Phases{Init: 5, Start: 6, Ready: 7}
 	return o, nil
@@ -111,10 +118,11 @@ func TestSessionsAreReplacedSoManyAtATime(t *testing.T) {
 
 func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	for name, c := range map[string]struct{ bad, want string }{
-		"cannot be moved": {"bad", "it cannot be killed"},
-		"not a new one":   {"same", "no new one"},
-		"too long":        {"hang", "deadline exceeded"},
-		"no store":        {"dark", "finding its owner: store unavailable"},
+		"cannot be moved":  {"bad", "it cannot be killed"},
+		"not a new one":    {"same", "no new one"},
+		"another template": {"other", `from template "u", and was from "t"`},
+		"too long":         {"hang", "deadline exceeded"},
+		"no store":         {"dark", "finding its owner: store unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

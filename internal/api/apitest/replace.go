@@ -66,6 +66,7 @@ func (b *Backend) replaceOne(row *holdfast.Replacement, i int) {
 		b.sessions[at].Epoch = b.epoch
 		row.To, row.Epoch = b.sessions[at].Node, b.epoch
 		row.Boot = holdfast.Phases{Claim: ms(2), Init: ms(740 + 100*i), Create: ms(60), Start: ms(120), Ready: ms(340)}
+		b.sessions[at].Boot = row.Boot
 	}
 }
 

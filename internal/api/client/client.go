@@ -139,11 +139,15 @@ func (c *Client) Uncordon(ctx context.Context, node holdfast.NodeID) error {
 	return c.post(ctx, nodePath(node, "/uncordon"), api.Empty{}, nil)
 }
 
-// Replacements lists the replacements that the agent did, the newest first, at
-// most limit (0: all that are kept).
-func (c *Client) Replacements(ctx context.Context, limit int) ([]holdfast.Replacement, error) {
+// Replacements lists the replacements that a node's agent did, the newest first,
+// at most limit (0: all that are kept). A node of "" is the agent's own.
+func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit int) ([]holdfast.Replacement, error) {
+	path := "/v1/replacements"
+	if node != "" {
+		path = nodePath(node, "/replacements")
+	}
 	var a api.Replacements
-	err := c.get(ctx, "/v1/replacements?limit="+strconv.Itoa(limit), &a)
+	err := c.get(ctx, path+"?limit="+strconv.Itoa(limit), &a)
 	return a.Replacements, err
 }
 

@@ -52,9 +52,12 @@ func TestReplace(t *testing.T) {
 	if got := strings.Join(told, ", "); got != "begun alice, ended alice, begun bob, ended bob, begun stuck, ended stuck" {
 		t.Errorf("told %s", got)
 	}
-	past, err := c.Replacements(ctx, 2)
+	past, err := c.Replacements(ctx, "", 2)
 	if err != nil || len(past) != 2 || past[0] != rep.Rows[2] || past[1] != rep.Rows[1] {
 		t.Errorf("%+v, %v", past, err)
+	}
+	if again, err := c.Replacements(ctx, "n1", 0); err != nil || len(again) != 3 || again[0] != past[0] {
+		t.Errorf("by name: %+v, %v", again, err)
 	}
 	b.SetFault(holdfast.ErrBusy)
 	if _, err := c.Replace(ctx, api.ReplaceRequest{All: true}, nil); !errors.Is(err, holdfast.ErrBusy) {
