@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -23,6 +24,7 @@ const (
 	roleDeadman      = "deadman"
 	roleGatewayChild = "bench-gateway-child"
 	roleEchoServer   = "bench-session"
+	roleEtcdMember   = "bench-etcd-member"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -37,6 +39,9 @@ func deps() cli.Deps {
 			roleDeadman:  runDeadman,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
+			},
+			roleEtcdMember: func(ctx context.Context, args []string) error {
+				return bench.EtcdMember(ctx, args, os.Stdin, os.Stdout)
 			},
 			roleEchoServer: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
 		},
@@ -112,6 +117,23 @@ func benches() []cli.Bench {
 				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
 				f.DurationVar(&o.Duration, "duration", 0, "of one measurement (default 2s)")
 				return func(ctx context.Context, _ io.Writer) (bench.Result, error) { return bench.Gateway(ctx, o) }
+			},
+		},
+		{
+			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := bench.ScaleOptions{Member: self(roleEtcdMember)}
+				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
+				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
+				f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
+				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
+				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
+				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
+				return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Scale(ctx, o)
+				}
 			},
 		},
 	}
