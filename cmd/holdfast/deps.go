@@ -25,6 +25,7 @@ const (
 	roleGatewayChild = "bench-gateway-child"
 	roleEchoServer   = "bench-session"
 	roleEtcdMember   = "bench-etcd-member"
+	roleDirectory    = "bench-directory"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -42,6 +43,9 @@ func deps() cli.Deps {
 			},
 			roleEtcdMember: func(ctx context.Context, args []string) error {
 				return bench.EtcdMember(ctx, args, os.Stdin, os.Stdout)
+			},
+			roleDirectory: func(ctx context.Context, args []string) error {
+				return bench.ScaleDirectory(ctx, args, os.Stdout)
 			},
 			roleEchoServer: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
 		},
@@ -122,7 +126,7 @@ func benches() []cli.Bench {
 		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
-				o := bench.ScaleOptions{Member: self(roleEtcdMember)}
+				o := bench.ScaleOptions{Member: self(roleEtcdMember), Directory: self(roleDirectory)}
 				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
 				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
 				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")

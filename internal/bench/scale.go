@@ -21,7 +21,8 @@ type ScaleOptions struct {
 	Boot        time.Duration // what a container takes from create to ready
 	Steady      time.Duration // how long the fleet is measured before the loss
 	Timing      holdfast.Timing
-	Seed        int64 // of what is random: who vanishes, who asks; 0 is 1
+	Patience    time.Duration // how long is waited after the loss; 0 is 2 minutes
+	Seed        int64         // of what is random: who vanishes, who asks; 0 is 1
 
 	Member    []string // command that plays a member of an etcd cluster
 	Directory []string // command that plays ScaleDirectory
@@ -36,6 +37,9 @@ func (o ScaleOptions) withDefaults() (ScaleOptions, error) {
 	if o.Seed == 0 {
 		o.Seed = 1
 	}
+	if o.Patience == 0 {
+		o.Patience = 2 * time.Minute
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -43,8 +47,8 @@ func (o ScaleOptions) withDefaults() (ScaleOptions, error) {
 	switch {
 	case o.Nodes < 2 || o.Sessions < o.Nodes:
 		return o, errors.New("it takes two nodes, and a session for each")
-	case o.Lost <= 0 || o.lostNodes() >= o.Nodes:
-		return o, fmt.Errorf("the lost share is %v: it has to leave nodes, and not all of them", o.Lost)
+	case o.Lost <= 0 || o.lostNodes() > o.Nodes-o.Directories:
+		return o, fmt.Errorf("the lost share is %v: it has to be over 0, and leave the %d nodes with a directory", o.Lost, o.Directories)
 	}
 	return o, o.Timing.Validate()
 }

@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,8 @@ type meter struct {
 
 	mu      sync.Mutex
 	part    string
+	lostAt  time.Time
+	first   chan struct{} // closed when the first of the lost is seen to go
 	samples map[string][]float64
 	errors  map[string]int
 }
@@ -54,21 +58,89 @@ func (m *meter) call(what string, start time.Time, err error) {
 }
 
 // event notes when a directory sees a write. A claim's record says when it was
-// sent.
+// sent; after the loss all that goes is what was lost.
 func (m *meter) event(e store.Event) {
 	m.events.Add(1)
-	if e.Owner.State == holdfast.Claimed && !e.Deleted {
+	switch {
+	case e.Deleted:
+		m.seenGone()
+	case e.Owner.State == holdfast.Claimed:
 		m.add("watch lag", time.Since(e.Owner.ClaimedAt))
 	}
 }
 
-// rows are the distributions, by name.
-func (m *meter) rows() []Row {
+// lose notes that nodes vanish now. The channel is closed when a directory sees
+// the first of their sessions go.
+func (m *meter) lose() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lostAt, m.first = time.Now(), make(chan struct{})
+	return m.first
+}
+
+func (m *meter) seenGone() {
+	since := m.sinceLoss()
+	if since == 0 {
+		return
+	}
+	m.add("loss seen by a directory", since)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.first:
+	default:
+		close(m.first)
+	}
+}
+
+// sinceLoss is the time since nodes vanished, 0 before.
+func (m *meter) sinceLoss() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lostAt.IsZero() {
+		return 0
+	}
+	return time.Since(m.lostAt)
+}
+
+// owned notes a claim by which a lost session is owned again.
+func (m *meter) owned() { m.add("owned again", m.sinceLoss()) }
+
+// refused notes an error that a client got.
+func (m *meter) refused(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.errors["a client's request: "+err.Error()]++
+}
+
+// rows are the distributions of a part of the run, by name.
+func (m *meter) rows(part string) []Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var rows []Row
 	for _, name := range slices.Sorted(maps.Keys(m.samples)) {
-		rows = append(rows, NewRow(name, "ms", m.samples[name]))
+		if strings.HasSuffix(name, ", "+part) {
+			rows = append(rows, NewRow(name, "ms", m.samples[name]))
+		}
 	}
 	return rows
+}
+
+// row is one distribution.
+func (m *meter) row(what, part string) Row {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := what + ", " + part
+	return NewRow(name, "ms", m.samples[name])
+}
+
+// failures says what did not work, and how often.
+func (m *meter) failures() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for _, what := range slices.Sorted(maps.Keys(m.errors)) {
+		out = append(out, fmt.Sprintf("failed %d times: %s", m.errors[what], what))
+	}
+	return out
 }

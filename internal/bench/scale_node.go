@@ -2,14 +2,17 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/fleet"
 	"holdfast/internal/session"
 	"holdfast/internal/store"
 	"holdfast/internal/store/etcd"
@@ -19,50 +22,93 @@ import (
 // sessions.boots is by default.
 const slots = 8
 
-// simNode is a node without a host: its lease, its record and its claims are
-// real, its containers take their time and nothing else.
+// simNode is a node without a host: its lease, its record, its claims and its
+// part in the fleet are real, its containers take their time and nothing else.
 type simNode struct {
-	id    holdfast.NodeID
-	store meteredStore
-	lease *session.Lease
-	boot  time.Duration
+	id      holdfast.NodeID
+	sighted bool // its directory knows the sessions
+	store   meteredStore
+	lease   *session.Lease
+	fleet   *fleet.Fleet
+	server  *http.Server
+	wire    *pipes
+	meter   *meter
+	boot    time.Duration
 
 	slots    chan struct{}
 	booting  atomic.Int64
 	sessions atomic.Int64
 
+	mu     sync.Mutex
+	booted map[holdfast.SessionKey]*booted
+
+	life   context.Context
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 }
 
-// startNode connects a node and has it renew and publish until it is stopped.
-func startNode(ctx context.Context, n int, o ScaleOptions, dir string, endpoints []string, m *meter) (*simNode, error) {
-	id := holdfast.NodeID(fmt.Sprintf("node-%04d", n))
+// booted is a session that the node was asked for.
+type booted struct {
+	done  chan struct{}
+	owner holdfast.Owner // once done is closed
+	err   error
+}
+
+// startNode connects a node and has it renew, publish and answer until it
+// vanishes.
+func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
+	n := &simNode{
+		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot,
+		wire: newPipes(), slots: make(chan struct{}, slots), booted: map[holdfast.SessionKey]*booted{},
+	}
 	// Each client begins at another member.
-	own := append(append([]string{}, endpoints[n%len(endpoints):]...), endpoints[:n%len(endpoints)]...)
-	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: own, DialTimeout: time.Minute})
+	e := s.etcd.endpoints
+	own := append(append([]string{}, e[i%len(e):]...), e[:i%len(e)]...)
+	client, err := etcd.Dial(ctx, etcd.Config{Endpoints: own, DialTimeout: time.Minute})
 	if err != nil {
 		return nil, err
 	}
-	node := &simNode{id: id, store: meteredStore{s, m}, boot: o.Boot, slots: make(chan struct{}, slots)}
-	t := o.Timing
-	node.lease = session.NewLease(session.LeaseConfig{
-		File: filepath.Join(dir, string(id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
-	}, node.store, slog.New(slog.DiscardHandler))
-	if err := node.lease.Hold(ctx); err != nil {
-		return nil, fmt.Errorf("node %s: %w", id, closeAfter(err, s))
+	n.store = meteredStore{client, s.meter}
+	t, log := s.o.Timing, slog.New(slog.DiscardHandler)
+	n.lease = session.NewLease(session.LeaseConfig{
+		File: filepath.Join(s.dir, string(n.id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
+	}, n.store, log)
+	if err := n.lease.Hold(ctx); err != nil {
+		_ = client.Close() // the error that matters is there already
+		return nil, fmt.Errorf("node %s: %w", n.id, err)
 	}
-	ctx, node.cancel = context.WithCancel(ctx)
-	node.ended.Go(func() {
-		// It returns no error but that of its end.
-		_ = node.lease.Run(ctx, node.self, func(context.Context) { m.fenced.Add(1) })
-	})
-	return node, nil
+	deps := fleet.Deps{
+		Store: n.store, Local: n, Dial: s.network.dialer(n.id), Caller: callerOf, Metrics: s.metrics, Log: log,
+		Fetch: func(context.Context, string) error { return nil },
+	}
+	if !n.sighted {
+		deps.Store = blindStore{n.store}
+	}
+	n.fleet = fleet.New(fleet.Config{Node: n.id}, deps)
+	n.server = &http.Server{Handler: n.fleet.Handler(), ConnContext: withCaller}
+	s.network.join(n.id, n.wire)
+	n.run(ctx)
+	return n, nil
 }
 
-func closeAfter(err error, s *etcd.Store) error {
-	_ = s.Close() // the error that matters is there already
-	return err
+// run starts what a node does all the time. Errors of these are errors of the
+// end only.
+func (n *simNode) run(ctx context.Context) {
+	n.life, n.cancel = context.WithCancel(ctx)
+	n.ended.Go(func() {
+		_ = n.lease.Run(n.life, n.self, func(context.Context) { n.meter.fenced.Add(1) })
+	})
+	n.ended.Go(func() { _ = n.fleet.Run(n.life) })
+	n.ended.Go(func() { _ = n.server.Serve(n.wire) })
+}
+
+// vanish ends the node as a machine that is switched off does: nothing is given
+// up, nobody is told.
+func (n *simNode) vanish() {
+	n.cancel()
+	_ = n.server.Close()
+	n.ended.Wait()
+	_ = n.store.Store.(*etcd.Store).Close()
 }
 
 // self is the record that the node publishes, as long as a real one.
@@ -71,17 +117,90 @@ func (n *simNode) self() holdfast.Node {
 	return holdfast.Node{
 		ID: n.id, Address: "10.1.2.3:7070", Hop: "10.1.2.3:7072", Version: "v0.0.0-scale",
 		Sessions: int(n.sessions.Load()), Max: 1000, Boots: int(n.booting.Load()), Slots: slots,
-		CPULoad: float64(n.booting.Load()) / (2 * slots), Memory: holdfast.Memory{Total: 64 << 30, Available: 32 << 30},
+		CPULoad: 0.1 + float64(n.booting.Load())/(2*slots), Pressure: 0.0123, Memory: holdfast.Memory{Total: 64 << 30, Available: 32 << 30},
 		Lease: int64(n.lease.ID()), Since: now, SeenAt: now,
 	}
 }
 
-// vanish ends the node as a machine that is switched off does: nothing is given
-// up, nobody is told.
-func (n *simNode) vanish() {
-	n.cancel()
-	n.ended.Wait()
-	_ = n.store.Store.(*etcd.Store).Close() // what it says of its end is nobody's business
+// Acquire boots a session here: the writes of a real boot, and the time of its
+// container.
+func (n *simNode) Acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
+	n.mu.Lock()
+	b := n.booted[key]
+	if b == nil {
+		b = &booted{done: make(chan struct{})}
+		n.booted[key] = b
+		n.ended.Go(func() { n.start(key, template, b) })
+	}
+	n.mu.Unlock()
+	return n.await(ctx, key, b)
+}
+
+// Join waits for a session that is here.
+func (n *simNode) Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	n.mu.Lock()
+	b := n.booted[key]
+	n.mu.Unlock()
+	if b == nil {
+		return holdfast.Route{}, nil, fmt.Errorf("session %s on this node: %w", key, holdfast.ErrNotFound)
+	}
+	return n.await(ctx, key, b)
+}
+
+// Refused is for routes that this node's gateway could not reach; there is none.
+func (n *simNode) Refused(holdfast.SessionKey, holdfast.Route) {}
+
+func (n *simNode) await(ctx context.Context, key holdfast.SessionKey, b *booted) (holdfast.Route, func(), error) {
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		return holdfast.Route{}, nil, ctx.Err()
+	}
+	if b.err != nil {
+		return holdfast.Route{}, nil, b.err
+	}
+	return holdfast.Route{Key: key, Address: b.owner.Address, Epoch: b.owner.Epoch}, func() {}, nil
+}
+
+func (n *simNode) start(key holdfast.SessionKey, template string, b *booted) {
+	b.owner, b.err = n.bootOnce(key, template)
+	n.mu.Lock()
+	if b.err != nil {
+		delete(n.booted, key)
+	}
+	n.mu.Unlock()
+	close(b.done)
+}
+
+func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.Owner, error) {
+	n.booting.Add(1)
+	defer n.booting.Add(-1)
+	select {
+	case n.slots <- struct{}{}:
+		defer func() { <-n.slots }()
+	case <-n.life.Done():
+		return holdfast.Owner{}, n.life.Err()
+	}
+	o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
+	if errors.Is(err, store.ErrTaken) {
+		return o, &holdfast.ElsewhereError{Owner: o}
+	}
+	if err != nil {
+		return o, err
+	}
+	n.sessions.Add(1)
+	n.meter.owned()
+	o.State = holdfast.Starting
+	if o, err = n.store.Advance(n.life, o); err != nil {
+		return o, err
+	}
+	select {
+	case <-time.After(n.boot):
+	case <-n.life.Done():
+		return o, n.life.Err()
+	}
+	complete(&o)
+	return n.store.Advance(n.life, o)
 }
 
 // record is a session's record as it is in a state, as long as a real one.
@@ -104,75 +223,3 @@ func complete(o *holdfast.Owner) {
 }
 
 const containerID = "4c01db0b339c8f1d0c58bcf0a3cfdd0fb8ac8bbfc4e5b6a3c8bb34f3d9a0d9ad"
-
-// start boots a session here: the writes of a real boot, and the time of its
-// container.
-func (n *simNode) start(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
-	n.booting.Add(1)
-	defer n.booting.Add(-1)
-	select {
-	case n.slots <- struct{}{}:
-		defer func() { <-n.slots }()
-	case <-ctx.Done():
-		return holdfast.Owner{}, ctx.Err()
-	}
-	o, err := n.store.Claim(ctx, n.record(key, holdfast.Claimed), n.lease.ID())
-	if err != nil {
-		return o, err
-	}
-	n.sessions.Add(1)
-	o.State = holdfast.Starting
-	if o, err = n.store.Advance(ctx, o); err != nil {
-		return o, err
-	}
-	select {
-	case <-time.After(n.boot):
-	case <-ctx.Done():
-		return o, ctx.Err()
-	}
-	complete(&o)
-	return n.store.Advance(ctx, o)
-}
-
-// meteredStore is a node's store, with its calls and its watch measured.
-type meteredStore struct {
-	store.Store
-	meter *meter
-}
-
-func (s meteredStore) KeepAlive(ctx context.Context, id store.LeaseID) error {
-	start := time.Now()
-	err := s.Store.KeepAlive(ctx, id)
-	s.meter.call("renew the lease", start, err)
-	return err
-}
-
-func (s meteredStore) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) error {
-	start := time.Now()
-	err := s.Store.PutNode(ctx, n, id)
-	s.meter.call("write the node's record", start, err)
-	return err
-}
-
-func (s meteredStore) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
-	start := time.Now()
-	o, err := s.Store.Claim(ctx, o, id)
-	s.meter.call("claim", start, err)
-	return o, err
-}
-
-// Watch passes on, with the time since a record was written: claims carry it.
-func (s meteredStore) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
-	out := make(chan store.Event)
-	go func() {
-		defer close(out)
-		for e := range s.Store.Watch(ctx, after) {
-			s.meter.event(e)
-			select {
-			case out <- e:
-			case <-ctx.Done(): // and Watch closes its channel
-			}
-		}
-	}()
-	return out
-}

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
+	"holdfast/internal/fleet"
 )
 
 // How much is asked of etcd at once while the fleet is built up: what is
@@ -32,11 +32,14 @@ type simulation struct {
 	random *rand.Rand // of the goroutine that runs the bench
 	usage  []usage
 
-	nodes  []*simNode
-	alive  []*simNode // those that have not vanished
-	counts []*counter
-	notes  []string
-	failed atomic.Int64
+	network *network
+	metrics *fleet.Metrics // of all nodes together
+	nodes   []*simNode
+	alive   []*simNode // those that have not vanished
+	counts  []*counter
+	lost    int // sessions
+	took    time.Duration
+	failed  atomic.Int64
 
 	directory directoryReport
 }
@@ -44,7 +47,8 @@ type simulation struct {
 func newSimulation(o ScaleOptions, dir string, etcd *members) *simulation {
 	return &simulation{
 		o: o, dir: dir, etcd: etcd, meter: newMeter(),
-		random: rand.New(rand.NewPCG(uint64(o.Seed), 0)),
+		random:  rand.New(rand.NewPCG(uint64(o.Seed), 0)),
+		network: newNetwork(), metrics: fleet.NewMetrics(prometheus.NewRegistry()),
 	}
 }
 
@@ -62,10 +66,6 @@ func (s *simulation) stop() {
 
 // startNodes brings all nodes up, with their directories.
 func (s *simulation) startNodes(ctx context.Context) error {
-	leases := filepath.Join(s.dir, "leases")
-	if err := os.Mkdir(leases, 0o700); err != nil {
-		return err
-	}
 	nodes := make([]*simNode, s.o.Nodes)
 	group, starting := errgroup.WithContext(ctx)
 	group.SetLimit(startsAtOnce)
@@ -75,7 +75,7 @@ func (s *simulation) startNodes(ctx context.Context) error {
 			if err := starting.Err(); err != nil {
 				return err
 			}
-			n, err := startNode(ctx, i, s.o, leases, s.etcd.endpoints, s.meter)
+			n, err := s.startNode(ctx, i)
 			nodes[i] = n
 			return err
 		})
@@ -93,6 +93,37 @@ func (s *simulation) startNodes(ctx context.Context) error {
 // fill has every node claim its share of the sessions, each of which is ready
 // from the first: these boots are not measured.
 func (s *simulation) fill(ctx context.Context) error {
+	if err := s.reading(ctx); err != nil {
+		return err
+	}
+	s.meter.begin(partFill)
+	defer s.meter.begin("")
+	if err := s.claimAll(ctx); err != nil {
+		return err
+	}
+	for _, n := range s.nodes[:s.o.Directories] {
+		if err := s.complete(ctx, n); err != nil {
+			return err
+		}
+	}
+	return s.reading(ctx)
+}
+
+// complete waits until a node's directory has all sessions.
+func (s *simulation) complete(ctx context.Context, n *simNode) error {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	for n.fleet.Directory().Len() < s.o.Sessions {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the directory of %s has %d of %d sessions: %w", n.id, n.fleet.Directory().Len(), s.o.Sessions, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (s *simulation) claimAll(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(claimsAtOnce)
 	for i := range s.o.Sessions {
@@ -120,6 +151,7 @@ func keyOf(i int) holdfast.SessionKey {
 
 // Names of the run's parts, as rows have them.
 const (
+	partFill   = "filling"
 	partSteady = "steady"
 	partLoss   = "after the loss"
 )
