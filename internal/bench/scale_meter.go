@@ -25,6 +25,7 @@ type meter struct {
 	first   chan struct{} // closed when the first of the lost is seen to go
 	samples map[string][]float64
 	errors  map[string]int
+	refusal error // the last one that a client got
 }
 
 func newMeter() *meter {
@@ -110,7 +111,8 @@ func (m *meter) owned() { m.add("owned again", m.sinceLoss()) }
 func (m *meter) refused(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.errors["a client's request: "+err.Error()]++
+	m.errors["a client's request"]++
+	m.refusal = err
 }
 
 // rows are the distributions of a part of the run, by name.
@@ -141,6 +143,9 @@ func (m *meter) failures() []string {
 	var out []string
 	for _, what := range slices.Sorted(maps.Keys(m.errors)) {
 		out = append(out, fmt.Sprintf("failed %d times: %s", m.errors[what], what))
+	}
+	if m.refusal != nil {
+		out = append(out, fmt.Sprintf("the last error that a client got: %v", m.refusal))
 	}
 	return out
 }
