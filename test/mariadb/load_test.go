@@ -158,6 +158,7 @@ func (l *load) begin(r row) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.t.Cleanup(func() { _ = tx.Rollback() }) // long gone with its database
 	if _, err := tx.Exec(`INSERT INTO t (writer, n) VALUES (?, ?)`, r.writer, r.n); err != nil {
 		l.t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package mariadb
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,7 +49,6 @@ func TestReplacedUnderLoad(t *testing.T) {
 			if err != nil || s.State != holdfast.Ready || s.Epoch <= last {
 				t.Fatalf("replaced, %s is %+v, %v; an epoch before was %d", key, s, err, last)
 			}
-			t.Logf("%s: init %v, start %v, ready %v", key, s.Boot.Init, s.Boot.Start, s.Boot.Ready)
 			if s.Boot.Init <= 0 || s.Boot.Start <= 0 || s.Boot.Ready <= 0 {
 				t.Errorf("%s: its record has no init, start or ready phase: %+v", key, s.Boot)
 			}
@@ -66,12 +66,22 @@ func TestReplacedUnderLoad(t *testing.T) {
 	}
 }
 
-// replace has the sessions replaced.
+// replace has the sessions replaced, and checks what the report says of it.
 func (n *node) replace(keys ...holdfast.SessionKey) {
 	n.t.Helper()
+	args := []string{"session", "replace", "--json"}
 	for _, key := range keys {
-		n.must(n.binary, "session", "stop", string(key))
-		n.must(n.binary, "session", "start", string(key))
+		args = append(args, string(key))
+	}
+	var report holdfast.ReplaceReport
+	if err := json.Unmarshal([]byte(n.must(n.binary, args...)), &report); err != nil {
+		n.t.Fatal(err)
+	}
+	if len(report.Rows) != len(keys) || report.Failed() > 0 {
+		n.t.Fatalf("replacing %v: %+v", keys, report)
+	}
+	for _, row := range report.Rows {
+		n.t.Logf("%s: init %v, start %v, ready %v, total %v", row.Key, row.Boot.Init, row.Boot.Start, row.Boot.Ready, row.Total)
 	}
 }
 
