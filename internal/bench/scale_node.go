@@ -71,7 +71,7 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n.store = meteredStore{client, s.meter}
 	t, log := s.o.Timing, slog.New(slog.DiscardHandler)
 	n.lease = session.NewLease(session.LeaseConfig{
-		File: filepath.Join(s.dir, string(n.id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
+		Node: n.id, File: filepath.Join(s.dir, string(n.id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
 	}, n.store, log)
 	if err := n.lease.Hold(ctx); err != nil {
 		_ = client.Close() // the error that matters is there already
@@ -96,10 +96,19 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 func (n *simNode) run(ctx context.Context) {
 	n.life, n.cancel = context.WithCancel(ctx)
 	n.ended.Go(func() {
-		_ = n.lease.Run(n.life, n.self, func(context.Context) { n.meter.fenced.Add(1) })
+		_ = n.lease.Run(n.life, n.self, n.fence)
 	})
 	n.ended.Go(func() { _ = n.fleet.Run(n.life) })
 	n.ended.Go(func() { _ = n.server.Serve(n.wire) })
+}
+
+// fence ends what the node has, when it could not renew its lease in time.
+func (n *simNode) fence(context.Context) {
+	n.meter.fenced.Add(1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.booted)
+	n.sessions.Store(0)
 }
 
 // vanish ends the node as a machine that is switched off does: nothing is given
@@ -165,7 +174,7 @@ func (n *simNode) await(ctx context.Context, key holdfast.SessionKey, b *booted)
 func (n *simNode) start(key holdfast.SessionKey, template string, b *booted) {
 	b.owner, b.err = n.bootOnce(key, template)
 	n.mu.Lock()
-	if b.err != nil {
+	if b.err != nil && n.booted[key] == b {
 		delete(n.booted, key)
 	}
 	n.mu.Unlock()

@@ -34,7 +34,7 @@ func (s *simulation) result() Result {
 		fmt.Sprintf("a directory of %d records was measured in a process of its own", d.Records),
 	}, s.meter.failures()...)
 	if n := s.meter.fenced.Load(); n > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d nodes could not renew in time and ended what they had", n))
+		r.Notes = append(r.Notes, fmt.Sprintf("%d times a node could not renew in time, and ended what it had", n))
 	}
 	return r
 }
