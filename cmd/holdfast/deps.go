@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
+	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
@@ -42,10 +43,10 @@ func deps() cli.Deps {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
 			roleEtcdMember: func(ctx context.Context, args []string) error {
-				return bench.EtcdMember(ctx, args, os.Stdin, os.Stdout)
+				return scale.EtcdMember(ctx, args, os.Stdin, os.Stdout)
 			},
 			roleDirectory: func(ctx context.Context, args []string) error {
-				return bench.ScaleDirectory(ctx, args, os.Stdout)
+				return scale.MeasureDirectory(ctx, args, os.Stdout)
 			},
 			roleEchoServer: func(ctx context.Context, _ []string) error { return echoserver.Run(ctx, ":8080") },
 		},
@@ -126,7 +127,7 @@ func benches() []cli.Bench {
 		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
-				o := bench.ScaleOptions{Member: self(roleEtcdMember), Directory: self(roleDirectory)}
+				o := scale.Options{Member: self(roleEtcdMember), Directory: self(roleDirectory)}
 				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
 				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
 				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
@@ -136,7 +137,7 @@ func benches() []cli.Bench {
 				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
 				return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
-					return bench.Scale(ctx, o)
+					return scale.Run(ctx, o)
 				}
 			},
 		},

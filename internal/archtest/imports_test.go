@@ -44,7 +44,7 @@ var house = []room{
 	{"internal/api/apitest", []string{"", "internal/api"}},
 	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway", "internal/preempt"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
-	{"internal/bench", []string{"", "internal/..."}},
+	{"internal/bench/...", []string{"", "internal/..."}},
 	{"internal/agent", []string{"", "internal/..."}},
 	{"internal/cli", []string{"", "internal/..."}},
 	{"internal/archtest", nil},

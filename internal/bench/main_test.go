@@ -24,18 +24,6 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 			os.Exit(0)
-		case "bench-etcd-member":
-			if err := EtcdMember(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-			os.Exit(0)
-		case "bench-directory":
-			if err := ScaleDirectory(context.Background(), os.Args[2:], os.Stdout); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-			os.Exit(0)
 		case "guardian":
 			os.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(os.Stderr, nil))))
 		}

@@ -1,4 +1,4 @@
-package bench
+package scale
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -32,7 +33,7 @@ type memberConfig struct {
 	Cluster string `json:"cluster"` // name=url,… of all members
 }
 
-// EtcdMember is the other end of ScaleOptions.Member: a member of an etcd
+// EtcdMember is the other end of Options.Member: a member of an etcd
 // cluster, with etcd's own settings. It prints a line when it serves and returns
 // when in ends, which it does when the parent dies.
 func EtcdMember(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
@@ -144,6 +145,16 @@ func memberConfigs(dir string) ([]memberConfig, error) {
 	return configs, nil
 }
 
+// freePort is an address of the loopback that nobody listens on.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
 // start starts one member, which tells of itself on ready.
 func (m *members) start(command []string, c memberConfig, ready chan<- error) error {
 	arg, err := json.Marshal(c)
@@ -152,7 +163,12 @@ func (m *members) start(command []string, c memberConfig, ready chan<- error) er
 	}
 	command = append(slices.Clone(command), string(arg))
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stderr = os.Stderr
+	log, err := os.Create(c.Dir + ".log") // of what etcd finds slow, mostly
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends us first
 	in, err := cmd.StdinPipe()
 	if err != nil {

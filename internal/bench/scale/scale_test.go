@@ -1,25 +1,56 @@
-package bench_test
+package scale_test
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"holdfast/internal/bench"
+	"go.uber.org/goleak"
+
+	"holdfast/internal/bench/scale"
 )
+
+// Roles of this test binary as a child of its own.
+const (
+	roleMember    = "etcd-member"
+	roleDirectory = "directory"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	var err error
+	switch os.Args[1] {
+	case roleMember:
+		err = scale.EtcdMember(context.Background(), os.Args[2:], os.Stdin, os.Stdout)
+	case roleDirectory:
+		err = scale.MeasureDirectory(context.Background(), os.Args[2:], os.Stdout)
+	default:
+		goleak.VerifyTestMain(m)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
 
 // The whole experiment, small: who lost a session has it again in the end.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: three etcd members and leases that run out take their time")
 	}
-	o := bench.ScaleOptions{
+	o := scale.Options{
 		Nodes: 20, Sessions: 400, Lost: 0.1, Directories: 2, Watchers: 3,
 		Boot: 20 * time.Millisecond, Steady: 2 * time.Second, Patience: 5 * time.Minute,
-		Member: []string{"/proc/self/exe", "bench-etcd-member"}, Directory: []string{"/proc/self/exe", "bench-directory"},
+		Member: []string{"/proc/self/exe", roleMember}, Directory: []string{"/proc/self/exe", roleDirectory},
 		Progress: t.Output(),
 	}
-	r, err := bench.Scale(t.Context(), o)
+	r, err := scale.Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +75,14 @@ func TestScale(t *testing.T) {
 }
 
 func TestScaleRefusesWhatCannotBe(t *testing.T) {
-	for what, o := range map[string]bench.ScaleOptions{
+	for what, o := range map[string]scale.Options{
 		"one node":             {Nodes: 1, Sessions: 10, Lost: 0.5},
 		"no sessions":          {Nodes: 10, Lost: 0.5},
 		"nobody lost":          {Nodes: 10, Sessions: 10},
 		"nobody left":          {Nodes: 10, Sessions: 10, Lost: 1},
 		"who sees is lost too": {Nodes: 10, Sessions: 10, Lost: 0.5, Directories: 6},
 	} {
-		if _, err := bench.Scale(t.Context(), o); err == nil {
+		if _, err := scale.Run(t.Context(), o); err == nil {
 			t.Errorf("%s: accepted", what)
 		}
 	}

@@ -1,4 +1,4 @@
-package bench
+package scale
 
 import (
 	"context"
@@ -23,9 +23,9 @@ const (
 	claimsAtOnce = 128
 )
 
-// simulation is one run of the scale bench.
+// simulation is one run of the bench.
 type simulation struct {
-	o      ScaleOptions
+	o      Options
 	dir    string
 	etcd   *members
 	meter  *meter
@@ -44,7 +44,7 @@ type simulation struct {
 	directory directoryReport
 }
 
-func newSimulation(o ScaleOptions, dir string, etcd *members) *simulation {
+func newSimulation(o Options, dir string, etcd *members) *simulation {
 	return &simulation{
 		o: o, dir: dir, etcd: etcd, meter: newMeter(),
 		random:  rand.New(rand.NewPCG(uint64(o.Seed), 0)),

@@ -1,4 +1,4 @@
-package bench
+package scale
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"holdfast/internal/bench"
 )
 
 // usage is what processes have used up to a moment, and what the cluster has
@@ -70,10 +72,10 @@ func processUsage(pid int) (time.Duration, int64, error) {
 }
 
 // between are the figures of a part of the run, from one reading to the next.
-func between(part string, a, b usage) []Row {
+func between(part string, a, b usage) []bench.Row {
 	seconds := b.cluster.at.Sub(a.cluster.at).Seconds()
-	one := func(what, unit string, v float64) Row { return NewRow(what+", "+part, unit, []float64{v}) }
-	return []Row{
+	one := func(what, unit string, v float64) bench.Row { return bench.NewRow(what+", "+part, unit, []float64{v}) }
+	return []bench.Row{
 		one("etcd writes", "1/s", float64(b.cluster.revision-a.cluster.revision)/seconds),
 		one("etcd raft entries", "1/s", float64(b.cluster.index-a.cluster.index)/seconds),
 		one("etcd to disk, three members", "MiB/s", float64(b.written-a.written)/(1<<20)/seconds),

@@ -1,4 +1,4 @@
-package bench
+package scale
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/bench"
 	"holdfast/internal/store"
 )
 
@@ -116,24 +117,24 @@ func (m *meter) refused(err error) {
 }
 
 // rows are the distributions of a part of the run, by name.
-func (m *meter) rows(part string) []Row {
+func (m *meter) rows(part string) []bench.Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var rows []Row
+	var rows []bench.Row
 	for _, name := range slices.Sorted(maps.Keys(m.samples)) {
 		if strings.HasSuffix(name, ", "+part) {
-			rows = append(rows, NewRow(name, "ms", m.samples[name]))
+			rows = append(rows, bench.NewRow(name, "ms", m.samples[name]))
 		}
 	}
 	return rows
 }
 
 // row is one distribution.
-func (m *meter) row(what, part string) Row {
+func (m *meter) row(what, part string) bench.Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	name := what + ", " + part
-	return NewRow(name, "ms", m.samples[name])
+	return bench.NewRow(name, "ms", m.samples[name])
 }
 
 // failures says what did not work, and how often.

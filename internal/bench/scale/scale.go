@@ -1,4 +1,7 @@
-package bench
+// Package scale simulates a large fleet in one process, behind `holdfast bench
+// scale`: nodes with the real store client, lease, directory and placement, and
+// with containers that only take their time, on a real etcd of three members.
+package scale
 
 import (
 	"context"
@@ -9,10 +12,11 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/bench"
 )
 
-// ScaleOptions says how large a fleet the scale bench simulates.
-type ScaleOptions struct {
+// Options says how large the fleet is.
+type Options struct {
 	Nodes       int           // over 1
 	Sessions    int           // records in the store, spread over the nodes
 	Lost        float64       // share of the nodes that vanish at once, over 0 and under 1
@@ -25,12 +29,12 @@ type ScaleOptions struct {
 	Seed        int64         // of what is random: who vanishes, who asks; 0 is 1
 
 	Member    []string // command that plays a member of an etcd cluster
-	Directory []string // command that plays ScaleDirectory
+	Directory []string // command that plays MeasureDirectory
 	Progress  io.Writer
 }
 
 // withDefaults fills in what is zero, and checks the rest.
-func (o ScaleOptions) withDefaults() (ScaleOptions, error) {
+func (o Options) withDefaults() (Options, error) {
 	if o.Timing == (holdfast.Timing{}) {
 		o.Timing = holdfast.DefaultTiming()
 	}
@@ -54,20 +58,19 @@ func (o ScaleOptions) withDefaults() (ScaleOptions, error) {
 }
 
 // lostNodes is how many nodes vanish, one at least.
-func (o ScaleOptions) lostNodes() int { return max(1, int(float64(o.Nodes)*o.Lost+0.5)) }
+func (o Options) lostNodes() int { return max(1, int(float64(o.Nodes)*o.Lost+0.5)) }
 
-// Scale simulates a fleet in this process: nodes with the real store client,
-// lease, directory and placement, and with containers that only take their
-// time, on a real etcd of three members. Then some of the nodes vanish, and
-// somebody asks for every session that they owned.
-func Scale(ctx context.Context, o ScaleOptions) (Result, error) {
+// Run brings a fleet up, measures it at rest, has some of its nodes vanish, and
+// measures how long it takes until everybody who asks for one of their sessions
+// has it again.
+func Run(ctx context.Context, o Options) (bench.Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	dir, err := os.MkdirTemp("", "holdfast-bench-scale-")
 	if err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	defer os.RemoveAll(dir)
 	say := func(format string, args ...any) { fmt.Fprintf(o.Progress, format+"\n", args...) }
@@ -75,7 +78,7 @@ func Scale(ctx context.Context, o ScaleOptions) (Result, error) {
 	say("starting an etcd of three members")
 	etcd, err := startMembers(ctx, o.Member, dir)
 	if err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	defer etcd.stop()
 	s := newSimulation(o, dir, etcd)
@@ -83,23 +86,23 @@ func Scale(ctx context.Context, o ScaleOptions) (Result, error) {
 
 	say("starting %d nodes", o.Nodes)
 	if err := s.startNodes(ctx); err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	say("writing %d session records", o.Sessions)
 	if err := s.fill(ctx); err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	say("measuring for %v", o.Steady)
 	if err := s.steady(ctx); err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	say("%d of %d nodes vanish", o.lostNodes(), o.Nodes)
 	if err := s.lose(ctx); err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	say("measuring a directory in a process of its own")
 	if err := s.measureDirectory(ctx); err != nil {
-		return Result{}, err
+		return bench.Result{}, err
 	}
 	return s.result(), nil
 }

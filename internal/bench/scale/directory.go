@@ -1,4 +1,4 @@
-package bench
+package scale
 
 import (
 	"context"
@@ -28,10 +28,10 @@ type directoryReport struct {
 	After   int64           `json:"after"`  // at rest
 }
 
-// ScaleDirectory is the other end of ScaleOptions.Directory: one node's
+// MeasureDirectory is the other end of Options.Directory: one node's
 // directory in a process of its own, fed by the etcd whose members args name. It
 // prints a directoryReport.
-func ScaleDirectory(ctx context.Context, args []string, out io.Writer) error {
+func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: args})
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func restingMemory() (int64, error) {
 	return rss, err
 }
 
-// measureDirectory runs a ScaleDirectory.
+// measureDirectory has a directory measured in a process of its own.
 func (s *simulation) measureDirectory(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*memberTimeout)
 	defer cancel()

@@ -1,8 +1,10 @@
-package bench
+package scale
 
 import (
 	"fmt"
 	"time"
+
+	"holdfast/internal/bench"
 )
 
 // takeover is what a session's takeover may take beside its lease's life and its
@@ -10,17 +12,17 @@ import (
 const takeover = 2 * time.Second
 
 // result sums the run up.
-func (s *simulation) result() Result {
-	r := Result{Name: "scale", Machine: ThisMachine(""), Failed: int(s.failed.Load())}
+func (s *simulation) result() bench.Result {
+	r := bench.Result{Name: "scale", Machine: bench.ThisMachine(""), Failed: int(s.failed.Load())}
 	for i, part := range []string{partFill, partSteady, partLoss} {
 		r.Rows = append(r.Rows, s.meter.rows(part)...)
 		r.Rows = append(r.Rows, between(part, s.usage[2*i], s.usage[2*i+1])...)
 	}
 	d, mib := s.directory, func(bytes int64) []float64 { return []float64{float64(bytes) / (1 << 20)} }
 	r.Rows = append(r.Rows,
-		NewRow("directory: memory at rest", "MiB", mib(d.After-d.Before)),
-		NewRow("directory: memory after its first list", "MiB", mib(d.Peak-d.Before)),
-		NewRow("directory: first list", "ms", []float64{float64(d.Loaded) / 1e6}))
+		bench.NewRow("directory: memory at rest", "MiB", mib(d.After-d.Before)),
+		bench.NewRow("directory: memory after its first list", "MiB", mib(d.Peak-d.Before)),
+		bench.NewRow("directory: first list", "ms", []float64{float64(d.Loaded) / 1e6}))
 	allowed := float64(s.o.Timing.TTL+takeover+s.o.Boot) / 1e6
 	if worst := s.meter.row(readyAgain, partLoss).P99; worst > 0 {
 		r.Score = allowed / worst
