@@ -46,9 +46,13 @@ func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 	return append(events, gone...)
 }
 
-// maxLists is how many lists a Lists remembers. A reader watches right after it
-// has listed, so a few are enough.
-const maxLists = 16
+// How much a Lists remembers. A reader watches right after it has listed, so a
+// few lists are enough, and of long ones the last few: a list of 100,000 records
+// takes about 10 MiB.
+const (
+	maxLists   = 16
+	maxRecords = 1 << 18 // in all lists but the last together
+)
 
 // Lists remembers what the last few calls of List returned, as the views that
 // their readers have. With it a Watch whose starting point has left the store's
@@ -75,8 +79,13 @@ func (l *Lists) Add(owners []holdfast.Owner, at holdfast.Revision) {
 	for _, o := range owners {
 		view[o.Key] = o.Revision
 	}
-	if len(l.last) == maxLists {
-		l.last = slices.Delete(l.last, 0, 1)
+	records := 0
+	for i := len(l.last) - 1; i >= 0; i-- {
+		records += len(l.last[i].view)
+		if records > maxRecords || len(l.last)-i == maxLists {
+			l.last = slices.Delete(l.last, 0, i+1)
+			break
+		}
 	}
 	l.last = append(l.last, list{at, view})
 }
