@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
@@ -24,6 +25,7 @@ const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
 	roleGatewayChild = "bench-gateway-child"
+	roleDirectory    = "bench-directory"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -44,6 +46,9 @@ func deps() cli.Deps {
 				return fleet.Member(ctx, args, os.Stdin, os.Stdout)
 			},
 			fleet.RoleBroken: runBrokenAgent,
+			roleDirectory: func(ctx context.Context, args []string) error {
+				return scale.MeasureDirectory(ctx, args, os.Stdout)
+			},
 		},
 		Benches: benches(),
 	}
@@ -123,6 +128,23 @@ func benches() []cli.Bench {
 			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
 			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
 			Setup:   fleetBench,
+		},
+		{
+			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
+				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
+				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
+				f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
+				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
+				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
+				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
+				return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return scale.Run(ctx, o)
+				}
+			},
 		},
 	}
 }

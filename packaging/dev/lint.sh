@@ -8,5 +8,6 @@ unformatted=$(gofmt -l .)
 go vet ./...
 go tool staticcheck ./...
 need shellcheck=shellcheck
-shellcheck -x -P SCRIPTDIR packaging/dev/*.sh .ci/run
+shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh .ci/run
+shellcheck examples/mariadb/create examples/mariadb/recover
 say "lint: clean"

@@ -215,24 +215,38 @@ func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, 
 	return owners, at, err
 }
 
+// listPage is how many records are asked for at once: about half a mebibyte. A
+// list of all records in one answer would have to be made, sent and read within
+// the timeout of one call, and 100,000 of them are 45 MiB.
+const listPage = 1000
+
 // listAt lists the records as they were at a revision, 0 for now.
 func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Owner, holdfast.Revision, error) {
 	const doing = "list sessions"
-	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return s.client.Get(ctx, sessionPrefix, clientv3.WithPrefix(), clientv3.WithRev(int64(at)))
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	owners := make([]holdfast.Owner, 0, len(r.Kvs))
-	for _, kv := range r.Kvs {
-		o, err := decodeOwner(kv)
+	owners := []holdfast.Owner{}
+	from, end := sessionPrefix, clientv3.GetPrefixRangeEnd(sessionPrefix)
+	for {
+		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(int64(at)))
+		})
 		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", doing, err)
+			return nil, 0, err
 		}
-		owners = append(owners, o)
+		if at == 0 {
+			at = holdfast.Revision(r.Header.Revision) // of all pages
+		}
+		for _, kv := range r.Kvs {
+			o, err := decodeOwner(kv)
+			if err != nil {
+				return nil, 0, fmt.Errorf("%s: %w", doing, err)
+			}
+			owners = append(owners, o)
+		}
+		if !r.More || len(r.Kvs) == 0 {
+			return owners, at, nil
+		}
+		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 	}
-	return owners, holdfast.Revision(r.Header.Revision), nil
 }
 
 // Ping counts the sessions; it proves that etcd answers and lets us in.

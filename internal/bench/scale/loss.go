@@ -1,0 +1,123 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// readyAgain is the time from the loss until a client has its session again.
+const readyAgain = "ready again"
+
+const (
+	// deadDial is what it takes a node's gateway to find out that the machine
+	// at the other end is not there, as internal/agent has it.
+	deadDial = 2 * time.Second
+)
+
+// lose has nodes vanish, and for each of their sessions a client ask one of the
+// nodes that are left, from that moment on. It returns when all have their
+// session.
+func (s *simulation) lose(ctx context.Context) error {
+	gone, lost := s.victims()
+	waiting, cancel := context.WithTimeout(ctx, s.o.Patience)
+	defer cancel()
+	s.meter.begin(partLoss)
+	first := s.meter.lose()
+	var ending sync.WaitGroup
+	defer ending.Wait()
+	for _, n := range s.nodes {
+		if gone[n.id] {
+			ending.Go(n.vanish)
+		}
+	}
+	var clients sync.WaitGroup
+	for i, key := range lost {
+		clients.Go(func() { s.client(waiting, s.alive[i%s.o.Directories], key, gone) })
+	}
+	// Until the leases have run out nothing happens: what it costs is counted
+	// from there.
+	select {
+	case <-first:
+	case <-waiting.Done():
+	}
+	err := s.reading(ctx)
+	clients.Wait()
+	if err != nil {
+		return err
+	}
+	s.took = s.meter.sinceLoss()
+	s.meter.begin("")
+	if err := s.reading(ctx); err != nil {
+		return err
+	}
+	return s.verify(ctx, lost, gone)
+}
+
+// victims chooses who vanishes, among those without a directory, and says which
+// sessions that is.
+func (s *simulation) victims() (gone map[holdfast.NodeID]bool, lost []holdfast.SessionKey) {
+	gone = map[holdfast.NodeID]bool{}
+	blind := s.nodes[s.o.Directories:]
+	for _, i := range s.random.Perm(len(blind))[:s.o.lostNodes()] {
+		gone[blind[i].id] = true
+	}
+	for i := range s.o.Sessions {
+		if gone[s.nodes[i%len(s.nodes)].id] {
+			lost = append(lost, keyOf(i))
+		}
+	}
+	s.alive = nil
+	for _, n := range s.nodes {
+		if !gone[n.id] {
+			s.alive = append(s.alive, n)
+		}
+	}
+	s.lost = len(lost)
+	return gone, lost
+}
+
+// client asks a node for a session as its gateway does: where the route leads
+// to a machine that is gone, the next one is asked for.
+func (s *simulation) client(ctx context.Context, n *simNode, key holdfast.SessionKey, gone map[holdfast.NodeID]bool) {
+	for ctx.Err() == nil {
+		r, release, err := n.fleet.Acquire(ctx, key)
+		switch {
+		case err != nil:
+			s.meter.refused(err)
+			sleepOr(ctx.Done(), time.Second) // Retry-After
+		case gone[r.Node]:
+			sleepOr(r.Left, deadDial)
+			n.fleet.Refused(key, r)
+		default:
+			release()
+			s.meter.add(readyAgain, s.meter.sinceLoss())
+			return
+		}
+	}
+}
+
+func sleepOr(done <-chan struct{}, d time.Duration) {
+	select {
+	case <-done:
+	case <-time.After(d):
+	}
+}
+
+// verify asks the store itself whose the lost sessions are now.
+func (s *simulation) verify(ctx context.Context, lost []holdfast.SessionKey, gone map[holdfast.NodeID]bool) error {
+	for _, key := range lost {
+		o, err := s.nodes[0].store.Get(ctx, key)
+		switch {
+		case err != nil && !errors.Is(err, holdfast.ErrNotFound):
+			return fmt.Errorf("looking whose the lost sessions are: %w", err)
+		case err != nil, gone[o.Node], o.State != holdfast.Ready:
+			s.failed.Add(1)
+		}
+	}
+	return nil
+}
