@@ -237,6 +237,10 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
 	})
+	if a.cordoned() {
+		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
+		a.sessions.Cordon()
+	}
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
@@ -344,17 +348,6 @@ func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(ho
 	defer a.drainMu.Unlock()
 	a.ending = true
 	return a.drainLocked(ctx, o, progress)
-}
-
-// uncordon takes sessions again, once a drain under way is over.
-func (a *Agent) uncordon() error {
-	a.drainMu.Lock()
-	defer a.drainMu.Unlock()
-	if a.ending {
-		return fmt.Errorf("the agent is ending: %w", holdfast.ErrDraining)
-	}
-	a.sessions.Claim()
-	return nil
 }
 
 func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {

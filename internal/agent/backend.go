@@ -162,11 +162,7 @@ func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(ho
 	return b.a.drain(ctx, drainOptions(b.a.cfg.Drain, q), progress), nil
 }
 
-// Cordon also tells the boots under way to give up: they come up elsewhere.
-func (b backend) Cordon(context.Context) error {
-	b.a.sessions.StopClaiming()
-	return nil
-}
+func (b backend) Cordon(context.Context) error { return b.a.cordon() }
 
 func (b backend) Uncordon(context.Context) error {
 	return b.a.uncordon()

@@ -31,7 +31,7 @@ func (a *Agent) heed(ctx context.Context, n preempt.Notice) {
 	case preempt.Rebalance:
 		a.sessions.StopClaiming()
 	case preempt.Over:
-		if err := a.uncordon(); err != nil {
+		if err := a.claimAgain(); err != nil {
 			a.log.Info("the notice is over", "err", err)
 		}
 	case preempt.Terminate:

@@ -318,6 +318,7 @@ func TestExplainsErrors(t *testing.T) {
 		{boot, 502, "boot", false},
 		{fmt.Errorf("x: %w", holdfast.ErrNotFound), 404, "not_found", false},
 		{fmt.Errorf("x: %w", holdfast.ErrDraining), 503, "draining", true},
+		{&holdfast.ElsewhereError{Owner: holdfast.Owner{Key: "alice", Node: "other"}}, 503, "elsewhere", true},
 		{fmt.Errorf("x: %w", holdfast.ErrBusy), 503, "busy", true},
 		{fmt.Errorf("x: %w", holdfast.ErrStore), 503, "store", true},
 		{fmt.Errorf("x: %w", holdfast.ErrEngine), 503, "engine", true},

@@ -35,7 +35,7 @@ const retryAfter = "2"
 
 // reasons are all values of the metrics' label.
 var reasons = []string{
-	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "boot", "busy", "parked_too_long",
+	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "elsewhere", "boot", "busy", "parked_too_long",
 	"draining", "stopping", "store", "engine", "refused", "timeout", "upstream", "client_gone",
 	"token_missing", "token_invalid", "token_expired", "token_scope",
 }
@@ -51,6 +51,7 @@ func explain(t target, err error) problem {
 		key     *holdfast.KeyError
 		body    *http.MaxBytesError
 		boot    *holdfast.BootError
+		other   *holdfast.ElsewhereError
 		refused *refusedError
 		timeout net.Error
 		denied  *deniedError
@@ -86,6 +87,10 @@ func explain(t target, err error) problem {
 		set(http.StatusServiceUnavailable, "stopping", "Stopping")
 	case errors.Is(err, errHangup), errors.Is(err, context.Canceled):
 		set(statusClientGone, "client_gone", "Client gone")
+	case errors.As(err, &other):
+		// A node that does not forward: with other nodes it is asked there.
+		set(http.StatusServiceUnavailable, "elsewhere", "Another host has it")
+		p.Hint = "nodes that share a store reach each other's sessions with fleet.listen"
 	case errors.As(err, &boot):
 		set(http.StatusBadGateway, "boot", "The session did not start")
 		p.Log = boot.Log

@@ -32,7 +32,15 @@ func (m *Manager) cancelBootsLocked(cause error) int {
 	return n
 }
 
-// Claim takes new sessions again after StopClaiming.
+// Cordon refuses new sessions from now on, with holdfast.ErrDraining, and leaves
+// those that this node has, the boots in progress too, as they are.
+func (m *Manager) Cordon() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.draining = true
+}
+
+// Claim takes new sessions again after StopClaiming or Cordon.
 func (m *Manager) Claim() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
