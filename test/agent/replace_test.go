@@ -86,6 +86,14 @@ func TestCordonKeepsSessions(t *testing.T) {
 	if diff := cmp.Diff(before, h.running()); diff != "" {
 		t.Errorf("containers before and after:\n%s", diff)
 	}
+	// The next agent keeps the cordon, too.
+	h.must("agent", "stop", "--keep")
+	h.wait()
+	h.launch(&h.out, &h.errs)
+	eventually(t, "the next agent answers", func() bool { return h.cli("node", "ls").code == 0 })
+	if r := h.cli("session", "start", "bob"); r.code != 8 {
+		t.Errorf("a new session after a restart: %+v", r)
+	}
 	h.must("node", "uncordon")
 	h.must("session", "start", "bob")
 	h.must("agent", "stop")
