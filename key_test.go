@@ -57,7 +57,18 @@ func TestTimingInvariants(t *testing.T) {
 	if err := DefaultTiming().Validate(); err != nil {
 		t.Fatalf("the default: %v", err)
 	}
+	for name, timing := range map[string]Timing{
+		"3 s takeover":  {Renew: 300 * time.Millisecond, Fence: time.Second, KillBudget: 1200 * time.Millisecond, TTL: 3 * time.Second},
+		"60 s takeover": {Renew: 5 * time.Second, Fence: 30 * time.Second, KillBudget: 20 * time.Second, TTL: 60 * time.Second},
+	} {
+		if err := timing.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	for name, change := range map[string]func(*Timing){
+		"clocks apart": func(t *Timing) {
+			*t = Timing{Renew: 4 * time.Second, Fence: 40 * time.Second, KillBudget: 18500 * time.Millisecond, TTL: 60 * time.Second}
+		},
 		"renew 0":          func(t *Timing) { t.Renew = 0 },
 		"renew over fence": func(t *Timing) { t.Renew = t.Fence },
 		"no kill budget":   func(t *Timing) { t.KillBudget = 0 },

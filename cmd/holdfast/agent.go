@@ -105,6 +105,7 @@ func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 		Version:  buildVersion().Version,
 		Log:      slog.New(logHandler(c.Log, r.Stderr)),
 		Guardian: self(roleGuardian),
+		Deadman:  self(roleDeadman),
 		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
 		Step:     r.Step,
 		Drained:  r.Drained,

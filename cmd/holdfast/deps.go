@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
 	"holdfast/internal/cli"
+	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
@@ -21,6 +22,7 @@ import (
 // Roles that other processes of this binary play.
 const (
 	roleGuardian     = "guardian"
+	roleDeadman      = "deadman"
 	roleGatewayChild = "bench-gateway-child"
 )
 
@@ -33,6 +35,7 @@ func deps() cli.Deps {
 		DrainEngine: drainEngine,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
+			roleDeadman:  runDeadman,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -65,6 +68,17 @@ func runGuardian(_ context.Context, args []string) error {
 		dir = args[0]
 	}
 	if guardian.Main(dir, slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runDeadman is a deadman's whole life.
+func runDeadman(_ context.Context, args []string) error {
+	if len(args) != 1 {
+		return cli.Exit(2) // an agent starts it, nobody else
+	}
+	if deadman.Main(args[0], os.Stderr) != 0 {
 		return cli.Exit(1)
 	}
 	return nil

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,12 +18,15 @@ import (
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/config"
+	"holdfast/internal/deadman"
 	"holdfast/internal/drain"
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
+	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/replace"
 	"holdfast/internal/session"
 	"holdfast/internal/store"
 )
@@ -33,6 +38,8 @@ type Options struct {
 	// Guardian is the command line that runs guardian.Main in a new process
 	// of this binary.
 	Guardian []string
+	// Deadman is the same for deadman.Main, but for its last argument.
+	Deadman []string
 	// Up is called once everything serves; may be nil.
 	Up func(Addresses)
 	// Step and Drained tell how the drain at the end goes; may be nil.
@@ -62,27 +69,36 @@ type Agent struct {
 	stop     chan bool // true: keep the containers
 
 	// Set by Run, in this order, before anything serves.
-	metrics  *prometheus.Registry
-	drains   *drainMetrics
-	store    store.Store
-	engine   engine.Engine
-	socket   string // of the engine
-	opener   *kill.Opener
-	loud     *kill.Killer
-	quiet    *kill.Killer
-	lease    *session.Lease
-	sessions *session.Manager
-	load     *load
-	since    time.Time
-	drainMu  sync.Mutex // one drain at a time
-	ending   bool       // the last drain has begun; guarded by drainMu
+	metrics   *prometheus.Registry
+	drains    *drainMetrics
+	store     store.Store
+	engine    engine.Engine
+	socket    string // of the engine
+	opener    *kill.Opener
+	loud      *kill.Killer
+	quiet     *kill.Killer
+	deadman   *deadman.Client // nil in a store of its own
+	lease     *session.Lease
+	peers     *peers // nil for a node on its own, as is:
+	fleet     *fleet.Fleet
+	gateway   *gateway.Gateway
+	health    *health
+	serving   atomic.Bool // what comes from other nodes is answered
+	sessions  *session.Manager
+	load      *load
+	since     time.Time
+	history   *replace.History
+	replacing sync.Mutex // one replacement of sessions at a time
+	drainMu   sync.Mutex // one drain at a time
+	ending    bool       // the last drain has begun; guarded by drainMu
 }
 
 // New returns an agent that has not started anything.
 func New(cfg config.Config, opt Options) *Agent {
 	return &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
-		stop: make(chan bool, 1), load: &load{root: "/proc"},
+		history: replace.NewHistory(cfg.DataDir),
+		stop:    make(chan bool, 1), load: &load{root: "/proc"},
 	}
 }
 
@@ -106,6 +122,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer lock.Close()
+	if err := a.openIdentity(); err != nil {
+		return err
+	}
 	l, err := a.listen()
 	if err != nil {
 		return err
@@ -122,6 +141,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer a.engine.Close()
 
 	p := newParts()
+	defer a.closeDeadman()
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := a.startSessions(ctx, p); err != nil {
 		return err
@@ -165,7 +185,7 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
 	// First everything stops that could claim, renew or publish.
-	return errors.Join(p.stop(), a.lease.Drop(ctx))
+	return errors.Join(p.stop(), a.lease.Drop(ctx), a.dismissDeadman())
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
@@ -195,6 +215,10 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}
+	dead, err := a.startDeadman(p)
+	if err != nil {
+		return err
+	}
 	a.lease = session.NewLease(a.leaseConfig(), a.store, a.log)
 	if err := a.lease.Hold(ctx); err != nil {
 		return err
@@ -204,23 +228,50 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		return fmt.Errorf("watching containers: %w", err)
 	}
 	p.start("watching containers", watcher.Run)
+	a.health = &health{engine: a.engine}
+	p.start("health", a.health.Run)
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max,
 	}, session.Deps{
-		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher,
+		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
 	})
-	found, err := a.sessions.Adopt(ctx)
+	// Beside the adoption, which may take its time.
+	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
+	found, err := a.adopt(ctx)
 	if err != nil {
 		return fmt.Errorf("taking over from an earlier agent: %w", err)
 	}
 	if found != (session.Adopted{}) {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released)
 	}
+	if a.deadman != nil {
+		a.deadman.ForgetRest()
+	}
 	p.start("sessions", a.sessions.Run)
-	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
+	if a.peers != nil {
+		a.fleet = a.newFleet()
+		p.start("fleet", a.fleet.Run)
+	}
 	return nil
+}
+
+// adopt takes over what an earlier agent left, once more for each time that the
+// lease was lost over it.
+func (a *Agent) adopt(ctx context.Context) (session.Adopted, error) {
+	for {
+		found, err := a.sessions.Adopt(ctx)
+		if !errors.Is(err, session.ErrLeaseLost) || ctx.Err() != nil {
+			return found, err
+		}
+		a.log.Warn("the lease was lost while an earlier agent's sessions were taken over; looking again", "err", err)
+		select {
+		case <-time.After(a.cfg.Store.Renew):
+		case <-ctx.Done():
+			return found, ctx.Err()
+		}
+	}
 }
 
 // local is this node's sessions as the gateway wants them.
@@ -230,28 +281,50 @@ func (l local) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.R
 	return l.Manager.Acquire(ctx, key, "")
 }
 
+// newGateway returns the gateway, to this node's sessions or to the fleet's.
+func (a *Agent) newGateway() (*gateway.Gateway, error) {
+	m := gateway.NewMetrics(a.metrics)
+	if a.fleet == nil {
+		return gateway.New(a.cfg.Gateway.Config, local{a.sessions}, nil, m, a.log)
+	}
+	return gateway.New(a.cfg.Gateway.Config, a.fleet, a.peers, m, a.log)
+}
+
 // serve opens the doors: the gateway's and the API's.
 func (a *Agent) serve(p *parts, l *listeners) error {
-	g, err := gateway.New(a.cfg.Gateway.Config, local{a.sessions}, gateway.NewMetrics(a.metrics), a.log)
+	g, err := a.newGateway()
 	if err != nil {
 		return err
 	}
-	token, err := readToken(a.cfg.API.TokenFile)
+	tokens, err := api.OpenTokens(api.TokenFiles{Admin: a.cfg.API.TokenFile, Read: a.cfg.API.ReadTokenFile}, a.log)
 	if err != nil {
 		return err
 	}
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
-	b := backend{a}
+	routes := func(o api.Options) http.Handler {
+		o.Metrics, o.Log = prom, a.log
+		if a.peers != nil {
+			o.Forward = a.forward
+		}
+		return api.New(backend{a}, o)
+	}
 	p.start("api socket", func(ctx context.Context) error {
-		return api.Serve(ctx, l.socket, api.New(b, api.Options{Admin: true, Metrics: prom, Log: a.log}), a.log)
+		return api.Serve(ctx, l.socket, routes(api.Options{Admin: true}), a.log)
 	})
 	if l.api != nil {
 		p.start("api", func(ctx context.Context) error {
-			return api.Serve(ctx, l.api, api.New(b, api.Options{Token: token, Metrics: prom, Log: a.log}), a.log)
+			return api.Serve(ctx, l.api, routes(api.Options{Tokens: tokens}), a.log)
+		})
+	}
+	a.gateway = g
+	if l.fleet != nil {
+		p.start("fleet listener", func(ctx context.Context) error {
+			return api.Serve(ctx, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
 	p.start("preemption notices", a.listenForNotices)
 	p.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
+	a.serving.Store(true)
 	return nil
 }
 
@@ -285,7 +358,10 @@ func (a *Agent) uncordon() error {
 }
 
 func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	n := &drainNode{id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
+	n := &drainNode{
+		id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet,
+		fleet: a.fleet, last: a.ending, inFlight: a.gateway.InFlight,
+	}
 	r := drain.Run(ctx, n, o, progress)
 	a.drains.observe(r)
 	return r
@@ -293,17 +369,19 @@ func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(
 
 // self is what this node publishes of itself.
 func (a *Agent) self() holdfast.Node {
+	sessions, boots := a.sessions.Counts()
 	n := holdfast.Node{
-		ID: a.node, Address: a.cfg.Gateway.Listen, Version: a.opt.Version,
-		Draining: a.sessions.Draining(), Sessions: len(a.sessions.List()),
+		ID: a.node, Address: a.cfg.Gateway.Listen, Hop: a.cfg.Fleet.Advertise, Version: a.opt.Version,
+		Draining: !a.serving.Load() || a.sessions.Draining(), Trouble: a.health.Trouble(),
+		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
-	var err error
-	if n.CPULoad, err = a.load.cpu(); err != nil {
+	var busy, waited, free error
+	n.CPULoad, busy = a.load.cpu()
+	n.Pressure, waited = a.load.pressure()
+	n.Memory, free = a.load.memory()
+	if err := errors.Join(busy, waited, free); err != nil {
 		a.log.Debug("this host's load", "err", err)
-	}
-	if n.Memory, err = a.load.memory(); err != nil {
-		a.log.Debug("this host's memory", "err", err)
 	}
 	return n
 }
@@ -314,11 +392,14 @@ func (a *Agent) self() holdfast.Node {
 const embeddedTTL = 24 * time.Hour
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
-	c := session.LeaseConfig{File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	c := session.LeaseConfig{Node: a.node, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, t.Renew
 		c.Fence, c.KillBudget = t.Fence, t.KillBudget
+		if a.deadman != nil {
+			c.Deadline = a.deadman.Extend
+		}
 	}
 	return c
 }

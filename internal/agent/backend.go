@@ -12,6 +12,7 @@ import (
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/engine"
+	"holdfast/internal/replace"
 	"holdfast/internal/session"
 )
 
@@ -70,8 +71,18 @@ func (b backend) Session(ctx context.Context, key holdfast.SessionKey) (api.Sess
 }
 
 func (b backend) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
-	i, err := b.a.sessions.Start(ctx, key, template)
-	return wire(i), err
+	o, err := b.a.start(ctx, key, template)
+	if err != nil {
+		return api.Session{}, err
+	}
+	if i, err := b.a.sessions.Get(key); err == nil {
+		return wire(i), nil
+	}
+	return api.Session{Owner: o}, nil
+}
+
+func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return b.a.move(ctx, key)
 }
 
 func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
@@ -151,8 +162,27 @@ func (b backend) Drain(ctx context.Context, q api.DrainRequest, progress func(ho
 	return b.a.drain(ctx, drainOptions(b.a.cfg.Drain, q), progress), nil
 }
 
+// Cordon also tells the boots under way to give up: they come up elsewhere.
+func (b backend) Cordon(context.Context) error {
+	b.a.sessions.StopClaiming()
+	return nil
+}
+
 func (b backend) Uncordon(context.Context) error {
 	return b.a.uncordon()
+}
+
+func (b backend) Replace(ctx context.Context, q api.Replace, progress func(bool, holdfast.Replacement)) (holdfast.ReplaceReport, error) {
+	if !b.a.replacing.TryLock() {
+		return holdfast.ReplaceReport{}, fmt.Errorf("another replacement of sessions is under way on node %s: %w", b.a.node, holdfast.ErrBusy)
+	}
+	defer b.a.replacing.Unlock()
+	o := replace.Options{Keys: q.Keys, Parallel: q.Parallel, Timeout: q.Timeout, History: b.a.history}
+	return replace.Run(ctx, o, moves(b), progress), nil
+}
+
+func (b backend) Replacements(_ context.Context, limit int) ([]holdfast.Replacement, error) {
+	return b.a.history.List(limit)
 }
 
 func (b backend) StopAgent(keep bool) error {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/fleet"
 	"holdfast/internal/kill"
 	"holdfast/internal/session"
 )
@@ -21,6 +25,9 @@ type drainNode struct {
 	opener   *kill.Opener
 	loud     *kill.Killer // leaves the engine running
 	quiet    *kill.Killer
+	fleet    *fleet.Fleet // nil: there are no other nodes
+	last     bool         // the agent ends after it
+	inFlight func() (parked, requests, upgraded int)
 
 	batch   *session.Batch
 	foreign []*kill.Target
@@ -33,6 +40,54 @@ func (n *drainNode) StopClaiming() int {
 		return 0
 	}
 	return n.sessions.StopClaiming()
+}
+
+// Prepare chooses a successor for each session that runs, and tells it.
+func (n *drainNode) Prepare(ctx context.Context) int {
+	if n.fleet == nil || n.sessions == nil {
+		return 0
+	}
+	var moves []fleet.Move
+	for _, i := range n.sessions.List() {
+		if i.Owner.State == holdfast.Ready {
+			moves = append(moves, fleet.Move{Owner: i.Owner, Connected: i.Connections > 0})
+		}
+	}
+	if len(moves) == 0 {
+		return 0
+	}
+	return n.fleet.Prepare(ctx, moves)
+}
+
+const (
+	lingerPoll  = 50 * time.Millisecond
+	lingerQuiet = time.Second // long enough for a client to come back after a 1012
+)
+
+// Linger goes on passing clients to the sessions' new nodes until nobody has
+// waited for a second, and returns how many still did at the end. Only the last
+// drain of an agent needs it: after the others the gateway goes on.
+func (n *drainNode) Linger(ctx context.Context) int {
+	if n.fleet == nil || !n.last {
+		return 0
+	}
+	tick := time.NewTicker(lingerPoll)
+	defer tick.Stop()
+	quiet := time.Now()
+	for {
+		parked, requests, _ := n.inFlight()
+		switch {
+		case parked+requests > 0:
+			quiet = time.Now()
+		case time.Since(quiet) >= lingerQuiet:
+			return 0
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return parked + requests
+		}
+	}
 }
 
 func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
@@ -58,6 +113,10 @@ func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers
 	return sessions, sessions + len(n.foreign), left
 }
 
+// foreignAtOnce is how many containers the engine is asked about at once. It
+// takes its time for each, and a drain has little.
+const foreignAtOnce = 16
+
 // openForeign opens every running container of the engine but the given, and
 // switches its restart policy off: the engine would bring it back (moby#11065).
 // One that cannot be opened does not keep the rest from dying, and is left.
@@ -66,18 +125,27 @@ func (n *drainNode) openForeign(ctx context.Context, own map[string]bool) (out [
 	if err != nil {
 		return nil, []holdfast.Leftover{{Name: "all other containers", Reason: "they cannot be listed: " + err.Error()}}
 	}
+	var mu sync.Mutex
+	var opening errgroup.Group
+	opening.SetLimit(foreignAtOnce)
 	for _, c := range list {
 		if own[c.ID] {
 			continue
 		}
-		t, err := n.openOne(ctx, c.ID)
-		if err != nil {
-			left = append(left, holdfast.Leftover{ContainerID: c.ID, Name: c.Name, Reason: err.Error()})
-		}
-		if t != nil {
-			out = append(out, t)
-		}
+		opening.Go(func() error {
+			t, err := n.openOne(ctx, c.ID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				left = append(left, holdfast.Leftover{ContainerID: c.ID, Name: c.Name, Reason: err.Error()})
+			}
+			if t != nil {
+				out = append(out, t)
+			}
+			return nil
+		})
 	}
+	_ = opening.Wait() // none returns an error
 	return out, left
 }
 

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/keyfile"
 	"holdfast/internal/store/etcd"
 	"holdfast/internal/store/trace"
 )
@@ -125,23 +124,4 @@ func (a *Agent) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		a.log.Debug("telling the service manager", "err", err)
 	}
-}
-
-// minToken is the shortest bearer token that is taken, in bytes.
-const minToken = 16
-
-// readToken reads the API's bearer token; no file is no token.
-func readToken(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	text, err := keyfile.ReadSecret(path)
-	if err != nil {
-		return "", fmt.Errorf("api.token_file: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if len(token) < minToken {
-		return "", holdfast.WithHint(errors.New("api.token_file: the token is too short"), "make one: openssl rand -hex 32")
-	}
-	return token, nil
 }

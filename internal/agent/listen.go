@@ -20,11 +20,12 @@ import (
 type listeners struct {
 	gateway net.Listener
 	api     net.Listener // nil: none
+	fleet   net.Listener // nil: no other nodes
 	socket  net.Listener
 }
 
 func (l *listeners) close() {
-	for _, x := range []net.Listener{l.gateway, l.api, l.socket} {
+	for _, x := range []net.Listener{l.gateway, l.api, l.fleet, l.socket} {
 		if x != nil {
 			x.Close() // closed already where it was served
 		}
@@ -38,6 +39,9 @@ func (a *Agent) listen() (*listeners, error) {
 		return nil, err
 	}
 	if l.api, err = a.listenAPI(); err == nil {
+		l.fleet, err = a.listenFleet()
+	}
+	if err == nil {
 		l.socket, err = listenSocket(a.cfg.API.Socket)
 	}
 	if err != nil {

@@ -1,66 +1,80 @@
 package api
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"holdfast"
 )
 
-// access is what a caller has to be for a route.
+// access is what a caller has to be for a route, and what one is.
 type access int
 
 const (
-	anyone access = iota // probes: nothing to learn, nothing to break
-	reader               // may look
-	admin                // may change things, and see what sessions say
+	forAnyone access = iota // probes: nothing to learn, nothing to break
+	forReader               // may look
+	forAdmin                // may change things, and see what sessions say
 )
+
+// caller is who sent a request.
+type caller struct {
+	who string // in the audit log
+	may access
+}
 
 // guard decides who may call.
 type guard struct {
-	admin bool              // the listener itself vouches for its callers
-	token [sha256.Size]byte // of the configured token
-	ask   bool              // a token is configured
-	hosts []string
+	admin  bool                                // the listener itself vouches for its callers
+	peer   func(*http.Request) holdfast.NodeID // the callers are nodes
+	tokens *Tokens                             // nil: none are asked for
+	hosts  []string
 }
 
 func newGuard(o Options) guard {
-	return guard{admin: o.Admin, ask: o.Token != "", token: sha256.Sum256([]byte(o.Token)), hosts: o.Hosts}
+	return guard{admin: o.Admin, peer: o.Peer, tokens: o.Tokens, hosts: o.Hosts}
 }
 
-// check returns nil if the request may use a route of the given access.
-func (g guard) check(r *http.Request, need access) error {
+// check says who sends the request, and nil if it may use a route of the given
+// access.
+func (g guard) check(r *http.Request, need access) (caller, error) {
+	c, err := g.caller(r)
 	switch {
-	case g.admin || need == anyone:
-		return nil
-	case g.ask:
-		return g.checkToken(r)
+	case need == forAnyone:
+		return c, nil
+	case err != nil:
+		return c, err
+	case need <= c.may:
+		return c, nil
+	case g.tokens != nil:
+		return c, &Error{Code: CodeReadOnly, Message: "the " + c.who + " is for reading only",
+			Advice: "this needs a token of api.token_file"}
+	}
+	return c, &Error{Code: CodeReadOnly, Message: "this address is read-only",
+		Advice: "use the unix socket, or configure a token for the API"}
+}
+
+func (g guard) caller(r *http.Request) (caller, error) {
+	switch {
+	case g.peer != nil:
+		node := g.peer(r)
+		if node == "" {
+			return caller{who: stranger}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
+		}
+		return caller{who: "node " + string(node), may: forAdmin}, nil
+	case g.admin:
+		return caller{who: "unix socket", may: forAdmin}, nil
+	case g.tokens != nil:
+		return g.tokens.caller(r)
 	case !g.knowsHost(r.Host):
 		// Without a token a web page could reach us under a name of its
 		// own that resolves to 127.0.0.1 (DNS rebinding).
-		return &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
+		return caller{who: stranger}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
 			Advice: "use 127.0.0.1 or localhost in the address"}
-	case need == admin:
-		return &Error{Code: CodeReadOnly, Message: "this address is read-only",
-			Advice: "use the unix socket, or configure a token for the API"}
 	}
-	return nil
-}
-
-// checkToken compares hashes, so that neither length nor content of the token
-// shows in the time it takes.
-func (g guard) checkToken(r *http.Request) error {
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	sum := sha256.Sum256([]byte(given))
-	same := subtle.ConstantTimeCompare(sum[:], g.token[:]) == 1
-	if same && strings.EqualFold(scheme, "Bearer") {
-		return nil
-	}
-	return &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
-		Advice: "send the header Authorization: Bearer TOKEN with the token of the agent's configuration"}
+	return caller{who: stranger, may: forReader}, nil
 }
 
 func (g guard) knowsHost(host string) bool {

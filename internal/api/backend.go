@@ -10,14 +10,17 @@ import (
 // Backend is the agent as the API needs it. All methods may be called from any
 // goroutine and return when ctx is done. Errors that a caller decides by wrap
 // the sentinels of the root package, *holdfast.KeyError or *holdfast.BootError;
-// everything else is answered as "internal".
+// everything else is answered as "internal". A method that can only act on this
+// node's sessions returns a *holdfast.ElsewhereError for another one's, and the
+// request is passed on, once.
 type Backend interface {
 	Version() Version
 
 	// Sessions lists all sessions, by key.
 	Sessions(ctx context.Context) ([]Session, error)
 
-	// Session returns one. holdfast.ErrNotFound.
+	// Session returns one, also another node's: by its Node it is decided who
+	// answers for it. holdfast.ErrNotFound.
 	Session(ctx context.Context, key holdfast.SessionKey) (Session, error)
 
 	// StartSession returns when the session is ready, also when it was
@@ -28,6 +31,10 @@ type Backend interface {
 	// released. What could not be killed is in the report, and is no error.
 	// holdfast.ErrNotFound.
 	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
+
+	// MoveSession is StopSession for a session that is to come up again: where
+	// another node takes it, that one is told before, and claims it.
+	MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
 
 	// Logs copies the container's output to w. holdfast.ErrNotFound.
 	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
@@ -43,8 +50,22 @@ type Backend interface {
 	// each step. What could not be killed is in the report, and is no error.
 	Drain(ctx context.Context, q DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error)
 
-	// Uncordon lets the node take sessions again after a drain.
+	// Cordon makes this node take no new session; it keeps those it has.
+	Cordon(ctx context.Context) error
+
+	// Uncordon lets the node take sessions again after a drain or a cordon.
 	Uncordon(ctx context.Context) error
+
+	// Replace gives sessions new containers, a few at a time, and calls
+	// progress when each begins and when it has ended. When ctx is done it
+	// begins no more, and waits for those under way; it returns soon when
+	// the agent ends. What failed is in the report, and is no error.
+	// holdfast.ErrBusy while another one runs.
+	Replace(ctx context.Context, q Replace, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error)
+
+	// Replacements lists what Replace did here before, the newest first, at
+	// most limit (0: all).
+	Replacements(ctx context.Context, limit int) ([]holdfast.Replacement, error)
 
 	// StopAgent makes the agent end, and returns at once. With keep the
 	// containers are left to the next agent.

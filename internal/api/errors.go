@@ -16,7 +16,7 @@ const (
 	CodeBadRequest   Code = "bad_request"
 	CodeBadKey       Code = "bad_key"
 	CodeUnauthorized Code = "unauthorized" // token missing or wrong
-	CodeReadOnly     Code = "read_only"    // this listener has no token configured, so it changes nothing
+	CodeReadOnly     Code = "read_only"    // the token, or a listener without tokens, changes nothing
 	CodeCrossOrigin  Code = "cross_origin" // a browser sent it from another site
 	CodeNotFound     Code = "not_found"
 	CodeBadMethod    Code = "method_not_allowed"
@@ -32,13 +32,16 @@ const (
 	CodeNotReady     Code = "not_ready" // of /readyz
 	CodeCanceled     Code = "canceled"  // the agent is ending
 	CodeTimeout      Code = "timeout"
+	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
+	CodeNodeDown     Code = "node_down" // the node that has to answer does not
 )
 
 // Codes lists all codes.
 func Codes() []Code {
 	return []Code{CodeBadRequest, CodeBadKey, CodeUnauthorized, CodeReadOnly, CodeCrossOrigin,
 		CodeNotFound, CodeBadMethod, CodeTooLarge, CodeBadMedia, CodeBadHost, CodeInternal,
-		CodeBootFailed, CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeTimeout}
+		CodeBootFailed, CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeTimeout,
+		CodeElsewhere, CodeNodeDown}
 }
 
 // Status is the HTTP status that goes with the code (RFC 9110, 15).
@@ -58,11 +61,11 @@ func (c Code) Status() int {
 		return http.StatusRequestEntityTooLarge
 	case CodeBadMedia:
 		return http.StatusUnsupportedMediaType
-	case CodeBadHost:
+	case CodeBadHost, CodeElsewhere:
 		return http.StatusMisdirectedRequest
 	case CodeBootFailed:
 		return http.StatusBadGateway
-	case CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled:
+	case CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeNodeDown:
 		return http.StatusServiceUnavailable
 	case CodeTimeout:
 		return http.StatusGatewayTimeout
@@ -124,6 +127,9 @@ func toError(err error) *Error {
 	if errors.As(err, &boot) {
 		e.Log = boot.Log
 	}
+	if e.Code == CodeElsewhere && e.Advice == "" {
+		e.Advice = "ask that node"
+	}
 	return e
 }
 
@@ -139,6 +145,7 @@ func codeOf(err error) Code {
 		key  *holdfast.KeyError
 		boot *holdfast.BootError
 		size *http.MaxBytesError
+		far  *holdfast.ElsewhereError
 	)
 	switch {
 	case errors.As(err, &key):
@@ -147,6 +154,8 @@ func codeOf(err error) Code {
 		return CodeBootFailed
 	case errors.As(err, &size):
 		return CodeTooLarge
+	case errors.As(err, &far):
+		return CodeElsewhere
 	}
 	for _, c := range []Code{CodeNotFound, CodeTimeout, CodeCanceled} {
 		if errors.Is(err, c.sentinel()) {

@@ -37,6 +37,7 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), frame.Protocol) {
 		return &Error{Code: CodeBadRequest, Message: "exec needs the header Upgrade: " + frame.Protocol}
 	}
+	note(r.Context(), "command", bounded(q.Command[0])) // not its arguments: they may be secret
 	closed, err := s.open()
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request) error {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Time{}) // those of the request are past
 	if err := s.serveExec(r.Context(), conn, rw.Reader, key, q); err != nil {
-		s.log.Info("exec stream broke", "key", key, "err", err)
+		return sent{err}
 	}
 	return nil
 }
@@ -90,6 +91,7 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	}()
 
 	code, err := s.b.Exec(ctx, key, e)
+	failed := err
 	_ = stdin.CloseWithError(io.ErrClosedPipe) // nobody reads on: let hear discard
 	exit := ExecExit{ExitCode: code}
 	if err != nil {
@@ -105,7 +107,7 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	<-heard
 	cancel()
 	<-pinged
-	return err
+	return cmp.Or(failed, err)
 }
 
 // hear takes the client's frames until it hangs up.
@@ -127,14 +129,14 @@ func hear(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
 		case frame.Resize:
 			var size Size
 			if json.Unmarshal(p, &size) == nil {
-				replace(resize, size)
+				putNewest(resize, size)
 			}
 		}
 	}
 }
 
-// replace puts the newest size where one that nobody took may still be.
-func replace(ch chan Size, s Size) {
+// putNewest puts the newest size where one that nobody took may still be.
+func putNewest(ch chan Size, s Size) {
 	for {
 		select {
 		case ch <- s:

@@ -51,3 +51,6 @@ func Document(without string) map[string]any {
 const (
 	MaxBody = maxBody
 )
+
+// NewPace is how lines about strangers are bounded.
+func NewPace() func(time.Time) (skipped int, ok bool) { return new(pace).step }

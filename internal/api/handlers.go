@@ -51,8 +51,16 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, one)
 }
 
-// stop goes on when the caller leaves: what has begun to die is seen dead.
 func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
+	return s.end(w, r, s.b.StopSession)
+}
+
+func (s *server) move(w http.ResponseWriter, r *http.Request) error {
+	return s.end(w, r, s.b.MoveSession)
+}
+
+// end goes on when the caller leaves: what has begun to die is seen dead.
+func (s *server) end(w http.ResponseWriter, r *http.Request, by func(context.Context, holdfast.SessionKey) (holdfast.KillReport, error)) error {
 	key, err := keyOf(r)
 	if err != nil {
 		return err
@@ -62,7 +70,7 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limitStop)
 	defer cancel()
-	rep, err := s.b.StopSession(ctx, key)
+	rep, err := by(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -89,16 +97,43 @@ func (s *server) uncordon(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+func (s *server) cordon(w http.ResponseWriter, r *http.Request) error {
+	if err := decode(w, r, &Empty{}); err != nil {
+		return err
+	}
+	if err := s.b.Cordon(r.Context()); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func (s *server) stopAgent(w http.ResponseWriter, r *http.Request) error {
 	var q StopAgentRequest
 	if err := decode(w, r, &q); err != nil {
 		return err
 	}
+	note(r.Context(), "keep", q.Keep)
 	if err := s.b.StopAgent(q.Keep); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+func (s *server) replacements(w http.ResponseWriter, r *http.Request) error {
+	limit := 0
+	if v := r.URL.Query().Get("limit"); v != "" {
+		var err error
+		if limit, err = strconv.Atoi(v); err != nil || limit < 0 {
+			return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("limit is %q, it has to be a whole number from 0 on", bounded(v))}
+		}
+	}
+	rows, err := s.b.Replacements(r.Context(), limit)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, Replacements{notNil(rows)})
 }
 
 func (s *server) openapi(w http.ResponseWriter, _ *http.Request) error {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,13 +20,36 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve answers with a real HTTP server on loopback until the test ends.
 func serve(t *testing.T, b api.Backend, o api.Options) *httptest.Server {
 	t.Helper()
-	o.Log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	s := httptest.NewServer(api.New(b, o))
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
 	})
 	return s
+}
+
+// tokens are the tokens of two files; a text of "" is no file.
+func tokens(t *testing.T, admin, read string) *api.Tokens {
+	t.Helper()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		if text == "" {
+			return ""
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	all, err := api.OpenTokens(api.TokenFiles{Admin: file("admin", admin), Read: file("read", read)}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 type reply struct {

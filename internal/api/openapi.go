@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"holdfast"
 	"holdfast/internal/api/frame"
 )
 
@@ -30,7 +31,7 @@ func document(table []route) []byte {
 	}
 	b, err := json.MarshalIndent(map[string]any{
 		"openapi": "3.1.0",
-		"info":    map[string]any{"title": "Holdfast", "version": "1", "description": "The agent of one container host."},
+		"info":    map[string]any{"title": "Holdfast", "version": "1", "description": "The agent of a container host, which also reaches the other nodes of its fleet."},
 		"paths":   paths,
 		"components": map[string]any{
 			"schemas":         s.named,
@@ -94,6 +95,9 @@ func parameters(rt route, s *schemas) []any {
 	var list []any
 	if strings.Contains(rt.path, "{key}") {
 		list = append(list, map[string]any{"name": "key", "in": "path", "required": true, "schema": keySchema()})
+	}
+	if strings.Contains(rt.path, "{node}") {
+		list = append(list, map[string]any{"name": "node", "in": "path", "required": true, "schema": s.of(reflect.TypeFor[holdfast.NodeID]())})
 	}
 	for _, p := range rt.query {
 		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})

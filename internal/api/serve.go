@@ -38,6 +38,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 			h.ServeHTTP(w, r)
 		}),
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withCred,
 		ReadHeaderTimeout: headerLimit,
 		WriteTimeout:      answerLimit, // renewed for each request; routes set their own
 		IdleTimeout:       idleLimit,

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"holdfast"
 )
 
 // Options says who is let in on a listener. The zero value is the careful one:
@@ -19,15 +21,25 @@ type Options struct {
 	// Admin is for a listener that vouches for its callers, the root-only
 	// unix socket: every route, no token.
 	Admin bool
-	// Token, where set, opens every route to who sends it as a bearer
-	// token, and closes all but the probes to who does not.
-	Token string
+	// Peer is for a listener that only nodes of the fleet can connect to,
+	// and says which one sent a request: every route, no token. "" is
+	// refused.
+	Peer func(*http.Request) holdfast.NodeID
+	// Tokens, where not nil, open the routes of their scope to who sends one
+	// as a bearer token, and close all but the probes to who does not.
+	Tokens *Tokens
+	// Forward returns what carries requests to another node, over HTTP/1.1.
+	// It may be the same one for many requests. The error wraps
+	// holdfast.ErrNotFound where no such node is up. nil: requests are not
+	// passed on.
+	Forward func(node holdfast.NodeID) (http.RoundTripper, error)
 	// Hosts are the names, beside loopback, that the Host header may carry
 	// where there is no token.
 	Hosts []string
 	// Metrics answers /metrics; nil: not found.
 	Metrics http.Handler
-	// Log gets a line for every request that may change something; nil: none.
+	// Log gets a line with the attribute audit=true for every request that
+	// may change something, also for one that is refused; nil: none.
 	Log *slog.Logger
 }
 
@@ -41,7 +53,11 @@ const (
 
 type server struct {
 	b         Backend
+	node      holdfast.NodeID // this one
 	guard     guard
+	cross     *http.CrossOriginProtection
+	audit     audit
+	forward   func(holdfast.NodeID) (http.RoundTripper, error)
 	table     []route
 	doc       []byte
 	prom      http.Handler
@@ -54,11 +70,13 @@ type server struct {
 func New(b Backend, o Options) http.Handler { return newServer(b, o).handler() }
 
 func newServer(b Backend, o Options) *server {
-	s := &server{b: b, guard: newGuard(o), table: routes(), prom: o.Metrics, log: o.Log,
+	s := &server{b: b, node: b.Version().Node, guard: newGuard(o), cross: http.NewCrossOriginProtection(), forward: o.Forward,
+		table: routes(), prom: o.Metrics, log: o.Log,
 		streams: make(chan struct{}, maxStreams), pingEvery: pingEvery}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.audit.log = s.log
 	s.doc = document(s.table)
 	return s
 }
@@ -77,12 +95,7 @@ func (s *server) handler() http.Handler {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { s.badMethod(w, r, allow) })
 	}
 	mux.HandleFunc("/", s.noRoute)
-	// A browser may not be made to call us by another site's page.
-	cross := http.NewCrossOriginProtection()
-	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, &Error{Code: CodeCrossOrigin, Message: "the request comes from another site's page"})
-	}))
-	return cross.Handler(mux)
+	return mux
 }
 
 // serve answers one request of a known route.
@@ -92,33 +105,51 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
-	begin := time.Now()
-	err := s.guard.check(r, rt.access)
+	c, err := s.guard.check(r, rt.access)
+	if rt.access == forAdmin {
+		a := &act{route: rt.id, caller: c, begin: time.Now()}
+		r = r.WithContext(context.WithValue(r.Context(), actKey{}, a))
+		a.r = r
+		defer func() { s.audit.write(a, s.guard.peer != nil, err) }()
+	}
 	if err == nil {
-		err = s.handle(w, r, rt)
+		err = s.checkOrigin(r)
 	}
-	if err != nil {
+	if err == nil {
+		err = errCut // where the handler does not return
+		err = s.handle(w, r, rt, c)
+	}
+	var told sent
+	if err != nil && !errors.As(err, &told) {
 		writeError(w, err)
-	}
-	if rt.access == admin {
-		s.log.Info("api request", "route", rt.id, "path", r.URL.Path, "from", r.RemoteAddr, "took", time.Since(begin), "err", err)
 	}
 }
 
-func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
+// errCut is the result of a request whose answer broke in the middle.
+var errCut = errors.New("the answer was cut off")
+
+// checkOrigin refuses what a browser was made to send by another site's page.
+func (s *server) checkOrigin(r *http.Request) error {
+	if err := s.cross.Check(r); err != nil {
+		return &Error{Code: CodeCrossOrigin, Message: "the request comes from another site's page"}
+	}
+	return nil
+}
+
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
 	rc := http.NewResponseController(w)
 	if rt.limit == 0 {
 		_ = rc.SetWriteDeadline(time.Time{})
-		return rt.handle(s, w, r)
+		return s.answer(w, r, rt, c)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), rt.limit)
 	defer cancel()
 	// Without a deadline a caller who does not read would keep the handler.
 	deadline(rc.SetWriteDeadline, rt.limit+bodyLimit)
-	return rt.handle(s, w, r.WithContext(ctx))
+	return s.answer(w, r.WithContext(ctx), rt, c)
 }
 
 // deadline sets a connection's deadline. A writer that has none, as in tests,
@@ -126,7 +157,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
-	if err := s.guard.check(r, reader); err != nil {
+	if _, err := s.guard.check(r, forReader); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -135,26 +166,35 @@ func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string)
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
-	if err := s.guard.check(r, reader); err != nil {
+	if _, err := s.guard.check(r, forReader); err != nil {
 		writeError(w, err)
 		return
 	}
 	writeError(w, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: "/v1/openapi.json lists all routes"})
 }
 
-// decode reads a JSON body into v. No body leaves v as it is.
-func decode(w http.ResponseWriter, r *http.Request, v any) error {
+// readBody reads a whole body, once.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	deadline(rc.SetReadDeadline, bodyLimit)
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		var size *http.MaxBytesError
 		if errors.As(err, &size) {
-			return err
+			return nil, err
 		}
-		return &Error{Code: CodeBadRequest, Message: "reading the body: " + err.Error()}
+		return nil, &Error{Code: CodeBadRequest, Message: "reading the body: " + err.Error()}
 	}
 	_ = rc.SetReadDeadline(time.Time{})
+	return b, nil
+}
+
+// decode reads a JSON body into v. No body leaves v as it is.
+func decode(w http.ResponseWriter, r *http.Request, v any) error {
+	b, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
 	if len(bytes.TrimSpace(b)) == 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,6 +61,16 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"another origin", "POST", "/v1/sessions/alice/start", `{}`, []string{"Origin: https://example.com"}, api.CodeCrossOrigin},
 		{"unknown parameter", "GET", "/v1/sessions?state=ready", "", nil, api.CodeBadRequest},
 		{"unknown parameter of a change", "POST", "/v1/node/drain?budget=1s", "", nil, api.CodeBadRequest},
+		{"cordon by GET", "GET", "/v1/node/cordon", "", nil, api.CodeBadMethod},
+		{"another node's drain, alone", "POST", "/v1/nodes/n2/drain", "", nil, api.CodeNotFound},
+		{"replace nothing", "POST", "/v1/replace", `{}`, nil, api.CodeBadRequest},
+		{"replace by two ways", "POST", "/v1/replace", `{"all":true,"node":"n1"}`, nil, api.CodeBadRequest},
+		{"replace a bad key", "POST", "/v1/replace", `{"keys":["A"]}`, nil, api.CodeBadKey},
+		{"replace what is not there", "POST", "/v1/replace", `{"keys":["alice"]}`, nil, api.CodeNotFound},
+		{"replace on no node", "POST", "/v1/replace", `{"node":"n7"}`, nil, api.CodeNotFound},
+		{"too many at a time", "POST", "/v1/replace", `{"all":true,"parallel":65}`, nil, api.CodeBadRequest},
+		{"too long for one", "POST", "/v1/replace", `{"all":true,"timeout_ms":1e10}`, nil, api.CodeBadRequest},
+		{"bad limit", "GET", "/v1/replacements?limit=-1", "", nil, api.CodeBadRequest},
 		{"bad tail", "GET", "/v1/sessions/alice/logs?tail=all", "", nil, api.CodeBadRequest},
 		{"bad follow", "GET", "/v1/sessions/alice/logs?follow=maybe", "", nil, api.CodeBadRequest},
 		{"budget below 0", "POST", "/v1/node/drain", `{"budget_ms":-1}`, nil, api.CodeBadRequest},
@@ -84,11 +95,14 @@ func TestRequestsThatAreRefused(t *testing.T) {
 
 // Who may do what: the same calls at listeners with different options.
 func TestAccess(t *testing.T) {
-	const secret = "a-token-of-some-length"
+	const secret, looks = "a-token-of-some-length", "another-token-that-only-looks"
+	both := tokens(t, "old 0123456789abcdef\nops "+secret+"\n", "# dashboards\n"+looks+"\n")
+	reading := tokens(t, "", "grafana "+looks)
 	calls := []struct{ method, path, body string }{
 		{"GET", "/v1/sessions", ""},
 		{"GET", "/metrics", ""},
 		{"GET", "/v1/openapi.json", ""},
+		{"GET", "/v1/replacements", ""},
 		{"GET", "/nowhere", ""},
 		{"PUT", "/v1/sessions", ""},
 		{"GET", "/v1/sessions/alice/logs", ""},
@@ -97,11 +111,16 @@ func TestAccess(t *testing.T) {
 		{"POST", "/v1/sessions/alice/stop", ""},
 		{"POST", "/v1/node/drain", ""},
 		{"POST", "/v1/node/uncordon", ""},
+		{"POST", "/v1/node/cordon", ""},
+		{"POST", "/v1/nodes/n1/drain", ""},
+		{"POST", "/v1/nodes/n1/cordon", ""},
+		{"POST", "/v1/nodes/n1/uncordon", ""},
+		{"POST", "/v1/replace", `{"all":true}`},
 		{"POST", "/v1/agent/stop", ""},
 		{"GET", "/healthz", ""},
 		{"GET", "/readyz", ""},
 	}
-	const reads, probes = 5, 12 // the first calls, and where the probes begin
+	const reads, probes = 6, 18 // the first calls, and where the probes begin
 	loopback := "Host: 127.0.0.1:7071"
 	// let: the request got past the guard, whatever came of it then.
 	let := func(i int) api.Code { return "" }
@@ -134,11 +153,19 @@ func TestAccess(t *testing.T) {
 		{"rebound name", api.Options{}, []string{"Host: evil.example:7071"}, only(api.CodeBadHost)},
 		{"rebound name like loopback", api.Options{}, []string{"Host: 127.0.0.1.evil.example"}, only(api.CodeBadHost)},
 		{"other address", api.Options{}, []string{"Host: 192.0.2.1:7071"}, only(api.CodeBadHost)},
-		{"token", api.Options{Token: secret}, []string{"Host: box.example", "Authorization: Bearer " + secret}, let},
-		{"token, none sent", api.Options{Token: secret}, []string{loopback}, only(api.CodeUnauthorized)},
-		{"token, wrong", api.Options{Token: secret}, []string{loopback, "Authorization: Bearer " + secret + "x"}, only(api.CodeUnauthorized)},
-		{"token, empty", api.Options{Token: secret}, []string{loopback, "Authorization: Bearer "}, only(api.CodeUnauthorized)},
-		{"token as basic", api.Options{Token: secret}, []string{loopback, "Authorization: Basic " + secret}, only(api.CodeUnauthorized)},
+		{"token", api.Options{Tokens: both}, []string{"Host: box.example", "Authorization: Bearer " + secret}, let},
+		{"token, none sent", api.Options{Tokens: both}, []string{loopback}, only(api.CodeUnauthorized)},
+		{"token, wrong", api.Options{Tokens: both}, []string{loopback, "Authorization: Bearer " + secret + "x"}, only(api.CodeUnauthorized)},
+		{"token, empty", api.Options{Tokens: both}, []string{loopback, "Authorization: Bearer "}, only(api.CodeUnauthorized)},
+		{"older token", api.Options{Tokens: both}, []string{"Authorization: bearer 0123456789abcdef"}, let},
+		{"token's name", api.Options{Tokens: both}, []string{"Authorization: Bearer ops"}, only(api.CodeUnauthorized)},
+		{"line of the file", api.Options{Tokens: both}, []string{"Authorization: Bearer ops " + secret}, only(api.CodeUnauthorized)},
+		{"reading token", api.Options{Tokens: both}, []string{"Authorization: Bearer " + looks}, readOnly},
+		{"reading token alone", api.Options{Tokens: reading}, []string{"Authorization: Bearer " + looks}, readOnly},
+		{"reading token alone, none sent", api.Options{Tokens: reading}, []string{loopback}, only(api.CodeUnauthorized)},
+		{"a node", api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n2" }}, []string{"Host: n1"}, let},
+		{"a node of no name", api.Options{Peer: func(*http.Request) holdfast.NodeID { return "" }}, nil, only(api.CodeUnauthorized)},
+		{"token as basic", api.Options{Tokens: both}, []string{loopback, "Authorization: Basic " + secret}, only(api.CodeUnauthorized)},
 	} {
 		tt.o.Metrics = http.NotFoundHandler()
 		s := serve(t, &apitest.Backend{}, tt.o)
@@ -173,6 +200,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 		{fmt.Errorf("x: %w", holdfast.WithHint(boot, "do this")), api.CodeBootFailed, nil},
 		{&holdfast.BootError{Key: "a", Phase: "start", Err: holdfast.ErrEngine}, api.CodeEngineDown, holdfast.ErrEngine},
 		{badKey, api.CodeBadKey, nil},
+		{holdfast.WithHint(&holdfast.ElsewhereError{Owner: holdfast.Owner{Key: "a", Node: "n2"}}, "ask there"), api.CodeElsewhere, nil},
 		{errors.New("anything"), api.CodeInternal, nil},
 	} {
 		got := api.ToError(tt.err)
@@ -265,5 +293,23 @@ func TestConnectionsAreBounded(t *testing.T) {
 	<-gone
 	if _, ok := ask(); !ok {
 		t.Error("no room although one has gone")
+	}
+}
+
+// crowd has more sessions than one request replaces.
+type crowd struct{ *apitest.Backend }
+
+func (crowd) Sessions(context.Context) ([]api.Session, error) {
+	all := make([]api.Session, api.MaxReplaced+1)
+	for i := range all {
+		all[i].Owner = holdfast.Owner{Key: holdfast.SessionKey(fmt.Sprint(i)), Node: "n1", State: holdfast.Ready}
+	}
+	return all, nil
+}
+
+func TestReplacementsAreBounded(t *testing.T) {
+	s := serve(t, crowd{&apitest.Backend{}}, api.Options{Admin: true})
+	if got := codeOf(t, call(t, s, "POST", "/v1/replace", `{"all":true}`)); got != api.CodeBadRequest {
+		t.Errorf("code %s", got)
 	}
 }

@@ -49,6 +49,7 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		b, _ := json.Marshal(toError(err)) // strings only
 		w.Header().Set(ErrorTrailer, string(b))
+		return sent{err}
 	}
 	return nil
 }
@@ -99,31 +100,34 @@ func (s *server) drain(w http.ResponseWriter, r *http.Request) error {
 	if budget == 0 {
 		budget = MaxDrainBudget
 	}
+	note(r.Context(), "engine_all", q.EngineAll)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), budget+drainSlack)
 	defer cancel()
 	lines := &events{stream: stream{w: w, media: mediaNDJSON}}
 	rep, err := s.b.Drain(ctx, q, func(st holdfast.Step) { lines.send(DrainEvent{Step: &st}) })
 	rep.Steps, rep.Left = notNil(rep.Steps), notNil(rep.Left)
+	note(r.Context(), "dead", rep.Dead)
+	note(r.Context(), "left", len(rep.Left))
 	switch {
 	case err != nil && !lines.begun:
 		return err
 	case err != nil:
 		lines.send(DrainEvent{Report: &rep, Error: toError(err)})
-	default:
-		lines.send(DrainEvent{Report: &rep})
+		return sent{err}
 	}
+	lines.send(DrainEvent{Report: &rep})
 	return nil
 }
 
 // events writes lines of JSON. A reader that is gone or does not read is given
-// up: the drain must not wait for it.
+// up: the work must not wait for it.
 type events struct {
 	stream
 	mu   sync.Mutex
 	lost bool
 }
 
-func (e *events) send(ev DrainEvent) {
+func (e *events) send(ev any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.lost {

@@ -148,3 +148,47 @@ type ExecExit struct {
 	ExitCode int    `json:"exit_code"`
 	Error    *Error `json:"error,omitempty"` // the command could not be run
 }
+
+// Bounds and defaults of replacing sessions.
+const (
+	MaxReplaceParallel    = 64
+	DefaultReplaceTimeout = 5 * time.Minute
+	MaxReplaceTimeout     = time.Hour
+	MaxReplaced           = 10_000 // sessions in one request
+)
+
+// ReplaceRequest asks for sessions to be given new containers: the Keys, all of
+// a Node, or All there are; exactly one of the three.
+type ReplaceRequest struct {
+	Keys []holdfast.SessionKey `json:"keys,omitempty"`
+	Node holdfast.NodeID       `json:"node,omitempty"`
+	All  bool                  `json:"all,omitempty"`
+	// Parallel is how many are replaced at a time, up to
+	// MaxReplaceParallel; 0 is 1.
+	Parallel int `json:"parallel,omitempty"`
+	// Timeout is how long one may take, up to MaxReplaceTimeout; 0 is
+	// DefaultReplaceTimeout.
+	Timeout holdfast.Millis `json:"timeout_ms,omitempty"`
+}
+
+// Replace is a request whose sessions have been found.
+type Replace struct {
+	Keys     []holdfast.SessionKey // each once
+	Parallel int                   // at least 1
+	Timeout  time.Duration         // over 0
+}
+
+// ReplaceEvent is one line of the answer: a session whose replacement begins,
+// one whose has ended, and last of all the report. Error stands where nothing
+// could be done.
+type ReplaceEvent struct {
+	Began  *holdfast.Replacement   `json:"began,omitempty"`
+	Ended  *holdfast.Replacement   `json:"ended,omitempty"`
+	Report *holdfast.ReplaceReport `json:"report,omitempty"`
+	Error  *Error                  `json:"error,omitempty"`
+}
+
+// Replacements is the answer to a list of past replacements.
+type Replacements struct {
+	Replacements []holdfast.Replacement `json:"replacements"`
+}

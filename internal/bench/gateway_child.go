@@ -50,7 +50,7 @@ func GatewayChild(ctx context.Context, args []string, in io.Reader, out io.Write
 	case len(args) == 1 && args[0] == roleEcho:
 		return serveEcho(ctx, ln)
 	case len(args) == 2 && args[0] == roleGateway:
-		g, err := gateway.New(gateway.DefaultConfig(), oneSession{args[1]},
+		g, err := gateway.New(gateway.DefaultConfig(), oneSession{args[1]}, nil,
 			gateway.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err

@@ -137,14 +137,24 @@ func TestScripts(t *testing.T) {
 			}
 			return startAgent(b, socket, e.Defer)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history},
 	})
 }
 
-// startRemote serves b over TLS, too: at $REMOTE for who has the token "secret"
-// and trusts $WORK/ca.pem.
+// startRemote serves b over TLS, too: at $REMOTE for who has the token
+// 0123456789abcdef, or fedcba9876543210 to look, and trusts $WORK/ca.pem.
 func startRemote(b api.Backend, e *testscript.Env) error {
-	s := httptest.NewTLSServer(api.New(b, api.Options{Token: "secret"}))
+	files := api.TokenFiles{Admin: filepath.Join(e.WorkDir, "api.tokens"), Read: filepath.Join(e.WorkDir, "api.read-tokens")}
+	for file, text := range map[string]string{files.Admin: "ops 0123456789abcdef\n", files.Read: "grafana fedcba9876543210\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	tokens, err := api.OpenTokens(files, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	s := httptest.NewTLSServer(api.New(b, api.Options{Tokens: tokens}))
 	e.Defer(s.Close)
 	e.Setenv("REMOTE", s.URL)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
@@ -188,6 +198,21 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+// history gives the agent past replacements: the figures of a slow host and of
+// a healthy one that are told in docs/operations.md.
+func history(ts *testscript.TestScript, _ bool, _ []string) {
+	s := func(seconds float64) holdfast.Millis { return holdfast.Millis(seconds * float64(time.Second)) }
+	row := func(key holdfast.SessionKey, from, to holdfast.NodeID, init, start, ready, total float64) holdfast.Replacement {
+		return holdfast.Replacement{Key: key, Template: "mysql", From: from, To: to, Epoch: 7, Started: apitest.Began, Total: s(total),
+			Boot: holdfast.Phases{Init: s(init), Start: s(start), Ready: s(ready)}}
+	}
+	failed := row("broken", "n1", "", 0, 0, 0, 5)
+	failed.Error = "timed out"
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetHistory([]holdfast.Replacement{failed, row("n4sx0", "n1", "n2", 2120, 1104, 0.01, 3300), row("mq2", "n3", "n1", 75, 17, 1, 100),
+		row("jxijq", "n2", "n1", 74, 17, 0.01, 95), row("old", "n2", "n3", 74, 17, 0.03, 95)})
 }
 
 // fault makes the agent's backend fail: fault engine|store|busy|none.

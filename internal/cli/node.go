@@ -2,32 +2,32 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"time"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"holdfast"
-	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 )
 
 func (a *app) nodeCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "node",
-		Short:   "See the nodes, take them into rotation, and give them certificates",
-		Long:    "See the nodes, which are the hosts with an agent, take them into rotation again, and give them certificates.",
-		Example: "  holdfast node ls",
-	}, a.nodeLs(), a.nodeUncordon(), a.nodeInitCA(), a.nodeJoin())
+		Short:   "See the nodes, take them out of rotation and in again, give them certificates",
+		Long:    "See the nodes, which are the hosts with an agent, take them out of rotation and in again, and give them certificates.",
+		Example: "  holdfast node ls\n  holdfast node cordon web-1",
+	}, a.nodeLs(), a.nodeCordon(), a.nodeUncordon(), a.nodeDrain(), a.nodeInitCA(), a.nodeJoin())
 }
 
 func (a *app) nodeLs() *cobra.Command {
 	return &cobra.Command{
-		Use:     "ls",
-		Short:   "List all nodes that are up",
-		Long:    "List all nodes that are up, by id: whether they take sessions, how many they have, and their load.",
+		Use:   "ls",
+		Short: "List all nodes that are up",
+		Long: "List all nodes that are up, by id. STATE is up, cordoned (it takes no new session, as after a drain), or what is wrong with it.\n" +
+			"BOOTS are containers being started and how many may be at once. PRESSURE is the share of the last ten seconds in which something waited for a CPU.\n" +
+			"HOP is where other nodes reach it.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,114 +44,88 @@ func (a *app) nodeLs() *cobra.Command {
 
 func (a *app) nodeTable(w io.Writer, all []holdfast.Node) {
 	now := a.deps.Now()
-	fmt.Fprintln(w, "NODE\tSTATE\tSESSIONS\tCPU\tMEMORY FREE\tGATEWAY\tUP\tVERSION")
+	fmt.Fprintln(w, "NODE\tSTATE\tSESSIONS\tBOOTS\tCPU\tPRESSURE\tMEMORY FREE\tHOP\tGATEWAY\tUP\tVERSION")
 	for _, n := range all {
-		state := "ready"
-		if n.Draining {
-			state = "draining"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%.0f%%\t%s\t%s\t%s\t%s\n", dash(string(n.ID)), state, n.Sessions, 100*n.CPULoad,
-			fmt.Sprintf("%.1f of %.1f GiB", gib(n.Memory.Available), gib(n.Memory.Total)), dash(n.Address), age(now, n.Since), dash(n.Version))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%s\t%s\n", dash(string(n.ID)), nodeState(n), of(n.Sessions, n.Max), of(n.Boots, n.Slots),
+			100*n.CPULoad, 100*n.Pressure, fmt.Sprintf("%.1f of %.1f GiB", gib(n.Memory.Available), gib(n.Memory.Total)),
+			dash(n.Hop), dash(n.Address), age(now, n.Since), dash(n.Version))
 	}
+}
+
+func nodeState(n holdfast.Node) string {
+	state := "up"
+	if n.Draining {
+		state = "cordoned"
+	}
+	if n.Trouble != "" {
+		state += ", " + clean(n.Trouble)
+	}
+	return state
+}
+
+// of shows how much of a bound is used, 0 being none.
+func of(n, bound int) string {
+	if bound == 0 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d of %d", n, bound)
 }
 
 func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
 
+// oneNode is the argument of commands that act on this node where none is named.
+func oneNode() cobra.PositionalArgs { return args(0, 1, "at most one node") }
+
+// named is the node that the command line names, "" where it names none.
+func named(words []string) holdfast.NodeID {
+	if len(words) == 0 {
+		return ""
+	}
+	return holdfast.NodeID(words[0])
+}
+
+// nodeWords names a node in a sentence's beginning.
+func nodeWords(node holdfast.NodeID) string {
+	if node == "" {
+		return "the node"
+	}
+	return "node " + clean(string(node))
+}
+
+func (a *app) nodeCordon() *cobra.Command {
+	return a.rotation(&cobra.Command{
+		Use:   "cordon [NODE]",
+		Short: "Let a node take no new session",
+		Long: "Let a node take no new session. It keeps those it has, until they end or are replaced or drained.\n" +
+			"Without NODE it is the agent's own. A cordon ends with `holdfast node uncordon`, and with the node's agent.",
+		Example: "  holdfast node cordon\n  holdfast node cordon web-1",
+	}, (*client.Client).Cordon, true, "takes no new session")
+}
+
 func (a *app) nodeUncordon() *cobra.Command {
-	return &cobra.Command{
-		Use:     "uncordon",
-		Short:   "Take sessions again after a drain",
-		Long:    "Make the agent's node take sessions again after a drain.",
-		Example: "  holdfast node uncordon",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				if err := c.Uncordon(ctx); err != nil {
-					return err
-				}
-				return a.ui.result(map[string]bool{"draining": false}, func(w io.Writer) { fmt.Fprintln(w, "the node takes sessions again") })
-			})
-		},
-	}
+	return a.rotation(&cobra.Command{
+		Use:     "uncordon [NODE]",
+		Short:   "Take sessions again after a cordon or a drain",
+		Long:    "Make a node take sessions again after a cordon or a drain. Without NODE it is the agent's own.",
+		Example: "  holdfast node uncordon\n  holdfast node uncordon web-1",
+	}, (*client.Client).Uncordon, false, "takes sessions again")
 }
 
-func (a *app) drainCmd() *cobra.Command {
-	const defaultBudget = 30 * time.Second
-	var (
-		budget        time.Duration
-		noQuiet, full bool
-	)
-	cmd := &cobra.Command{
-		Use:   "drain",
-		Short: "Kill and hand over everything this node owns, as fast as can be",
-		Long: "Kill every container of this node's sessions, see them dead, and give up the ownership of their keys.\n" +
-			"The node takes no sessions until `holdfast node uncordon`. A drain that has begun goes on when this command is interrupted.",
-		Example: "  holdfast drain\n  holdfast drain --budget 10s --json\n  holdfast drain --engine-all",
-		Args:    noArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if budget <= 0 || budget > api.MaxDrainBudget {
-				return usage(cmd, fmt.Errorf("--budget is %v, it has to be over 0 and at most %v", budget, api.MaxDrainBudget))
+// rotation is a command that takes a node out of rotation or in again.
+func (a *app) rotation(cmd *cobra.Command, do func(*client.Client, context.Context, holdfast.NodeID) error, out bool, said string) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+			node := named(words)
+			if err := do(c, ctx, node); err != nil {
+				return err
 			}
-			q := api.DrainRequest{Budget: holdfast.Millis(budget), EngineAll: full}
-			if noQuiet {
-				q.Quiet = new(bool)
+			result := map[string]any{"draining": out}
+			if node != "" {
+				result["node"] = node
 			}
-			// The agent ends it at the budget; the rest is for one that hangs.
-			return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, q) })
-		},
+			return a.ui.result(result, func(w io.Writer) { fmt.Fprintln(w, nodeWords(node), said) })
+		})
 	}
-	f := cmd.Flags()
-	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")
-	f.BoolVar(&noQuiet, "no-quiet", false, "leave the engine running while the containers die, which is slower")
-	f.BoolVar(&full, "engine-all", false, "take every container of the engine, also those Holdfast did not start")
 	return cmd
-}
-
-func (a *app) drain(ctx context.Context, c *client.Client, q api.DrainRequest) error {
-	a.ui.note("draining…")
-	rep, err := c.Drain(ctx, q, a.drainStep)
-	// Not for an agent elsewhere: its host's engine is not the one here.
-	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && a.remoteURL() == "" && a.deps.DrainEngine != nil && ctx.Err() == nil {
-		a.ui.note("no agent answers: killing the engine's containers without one")
-		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
-	}
-	if err != nil && ctx.Err() != nil {
-		return holdfast.WithHint(err, "the drain goes on without this command")
-	}
-	if err != nil && rep.Node == "" {
-		return err
-	}
-	return errors.Join(err, a.drained(rep))
-}
-
-// drainStep prints a step as it ends.
-func (a *app) drainStep(s holdfast.Step) {
-	if !a.ui.json {
-		fmt.Fprintf(a.ui.out, "%-16s %6d  %s\n", clean(s.Name), s.Count, s.Took)
-	}
-}
-
-// drained prints the report; its error says what was left behind.
-func (a *app) drained(r holdfast.DrainReport) error {
-	if err := a.ui.result(r, func(w io.Writer) { drainText(w, r) }); err != nil {
-		return err
-	}
-	if err := leftError(r.Left); err != nil || r.Clean() {
-		return err
-	}
-	return &partial{
-		msg:  count(r.Owned-r.Released, "session") + " could not be given up: " + clean(r.Notice),
-		hint: "the agent's log says what is wrong with its store",
-	}
-}
-
-func drainText(w io.Writer, r holdfast.DrainReport) {
-	fmt.Fprintf(w, "%s drained in %s: %s seen dead, %s released\n", dash(string(r.Node)), r.Took,
-		count(r.Dead, "container"), count(r.Released, "session"))
-	if r.Notice != "" {
-		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
-	}
-	for _, l := range r.Left {
-		fmt.Fprintf(w, "left behind: %s\n", leftLine(l))
-	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +16,11 @@ import (
 func (a *app) sessionCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "session",
-		Short:   "See, start and stop sessions",
-		Long:    "See, start and stop sessions: keys, each with the one container that serves it.",
+		Short:   "See, start, stop and replace sessions",
+		Long:    "See, start, stop and replace sessions: keys, each with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec())
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec(),
+		a.sessionReplace(), a.sessionReplacements())
 }
 
 func (a *app) sessionLs() *cobra.Command {
@@ -86,6 +87,9 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	if !s.ReadyAt.IsZero() {
 		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
 	}
+	if s.Boot.Total() > 0 {
+		fmt.Fprintf(w, "boot\t%s\n", bootText(s.Boot))
+	}
 	fmt.Fprintf(w, "connections\t%d\n", s.Connections)
 	if !s.IdleSince.IsZero() {
 		fmt.Fprintf(w, "idle since\t%s (%s ago)\n", stamp(s.IdleSince), age(a.deps.Now(), s.IdleSince))
@@ -93,6 +97,20 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	if s.LastError != "" {
 		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
 	}
+}
+
+// bootText names the phases that there were, in their order.
+func bootText(p holdfast.Phases) string {
+	var parts []string
+	for _, x := range []struct {
+		name string
+		took holdfast.Millis
+	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
+		if x.took > 0 {
+			parts = append(parts, x.name+" "+x.took.String())
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.Sub(s.ClaimedAt)) }
@@ -173,26 +191,4 @@ func (a *app) sessionLogs() *cobra.Command {
 	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")
 	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
 	return cmd
-}
-
-// completeLimit keeps a shell from waiting for an agent that hangs.
-const completeLimit = 2 * time.Second
-
-// completeKey completes the key of a session that exists.
-func (a *app) completeKey(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(words) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var keys []cobra.Completion
-	err := a.with(cmd, completeLimit, func(ctx context.Context, c *client.Client) error {
-		all, err := c.Sessions(ctx)
-		for _, s := range all {
-			keys = append(keys, cobra.CompletionWithDesc(string(s.Key), string(s.State)))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return keys, cobra.ShellCompDirectiveNoFileComp
 }

@@ -208,3 +208,45 @@ func TestCtrlC(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// A replacement shows on a terminal how far it is, as a table that is wiped when
+// the result is printed.
+func TestReplaceOnTerminal(t *testing.T) {
+	b := with(t, "alice", "bob")
+	b.Gate = make(chan struct{})
+	c := onTerminal(t, b, "session", "replace", "alice", "bob")
+	c.start()
+	c.until("INSTANCE  FROM  TO")
+	c.until("alice     n1    -")
+	c.until("0 done, 1 under way")
+	c.until("\x1b[3A\r\x1b[J") // three lines up, and drawn anew
+	b.Gate <- struct{}{}
+	c.until("1.30s")
+	c.until("1 done, 1 under way")
+	close(b.Gate)
+	rest := c.until("2 sessions replaced in 2.70s\r\n")
+	if i := strings.LastIndex(rest, "\r\x1b[J"); i < 0 || !strings.HasPrefix(rest[i:], "\r\x1b[JINSTANCE") || !strings.Contains(rest[i:], "bob       n1    n1  840ms") {
+		t.Errorf("the table was not wiped before the result: %q", rest)
+	}
+	if code := c.end(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Who interrupts it is told what goes on, and sees what was done.
+func TestReplaceIsInterrupted(t *testing.T) {
+	b := with(t, "alice", "bob")
+	b.Gate = make(chan struct{})
+	c := onTerminal(t, b, "session", "replace", "--all")
+	c.start()
+	b.Gate <- struct{}{} // alice
+	c.until("1 done, 1 under way")
+	c.press("\x03")
+	rest := c.until("replacements` shows it then\r\n")
+	if !strings.Contains(rest, "alice     n1    n1  740ms") || !strings.Contains(rest, "error: interrupted\r\n") {
+		t.Errorf("%q", rest)
+	}
+	if code := c.end(); code != 130 {
+		t.Errorf("exit code %d", code)
+	}
+}

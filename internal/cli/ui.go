@@ -9,8 +9,9 @@ package cli
 //     there is something to do about it, one line "hint: …" after it. A
 //     container's last lines come before them, each behind "  | ".
 //   - Long work says on stderr what it does: on a terminal on one line that is
-//     drawn anew with the time so far and wiped at the end, elsewhere as one
-//     line when it begins. With --json it says nothing.
+//     drawn anew with the time so far and wiped at the end (a replacement: as
+//     a table), elsewhere as one line when it begins. With --json it says
+//     nothing.
 //   - What others wrote (errors, log lines, names) goes through clean where we
 //     print it: no control character of theirs reaches the terminal. `logs`
 //     and `exec` pass a container's output on as it is, which is their job.

@@ -94,7 +94,10 @@ type API struct {
 	Listen    string `yaml:"listen"` // TCP; "" for none
 	CertFile  string `yaml:"cert_file"`
 	KeyFile   string `yaml:"key_file"`
-	TokenFile string `yaml:"token_file"` // bearer token; without one TCP is read-only and loopback only
+	TokenFile string `yaml:"token_file"` // bearer tokens for everything
+	// ReadTokenFile has bearer tokens that only look. Without either file
+	// TCP is read-only and loopback only.
+	ReadTokenFile string `yaml:"read_token_file"`
 }
 
 // Sessions bounds what sessions may do to the host.

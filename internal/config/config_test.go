@@ -111,6 +111,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"gateway by name", minimal + "gateway: {listen: 'example.org:7070'}", "not a loopback address"},
 		{"no port to listen on", minimal + "gateway: {listen: localhost}", "no host:port"},
 		{"API for all without TLS", minimal + "api: {listen: ':7071', token_file: /t}", "not a loopback address"},
+		{"API for all without tokens", minimal + "api: {listen: ':7071', cert_file: /c, key_file: /k}", "not a loopback address"},
 		{"fleet without a store", minimal + "fleet: {listen: '10.0.0.7:7072'}", "fleet.listen: there is no fleet"},
 		{"fleet on every address", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072'}", "fleet.advertise: nobody can connect"},
 		{"fleet on no port", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072', advertise: '10.0.0.7:0'}", "fleet.advertise: nobody can connect"},
@@ -138,6 +139,16 @@ func TestGatewayForAllNeedsTLSAndTokens(t *testing.T) {
 	_, err = load(t, minimal+"gateway: {listen: '0.0.0.0:7070', cert_file: /c, key_file: /k}", Overrides{})
 	if hint := holdfast.HintOf(err); !strings.Contains(hint, "gateway.tokens_file") {
 		t.Errorf("hint %q", hint)
+	}
+}
+
+// Tokens of either scope will do for an API that others can reach.
+func TestAPIForAllNeedsTLSAndOneOfTwoFiles(t *testing.T) {
+	for _, key := range []string{"token_file", "read_token_file"} {
+		c, err := load(t, minimal+"api: {listen: ':7071', cert_file: /c, key_file: /k, "+key+": /t}", Overrides{})
+		if err != nil || c.API.TokenFile+c.API.ReadTokenFile != "/t" {
+			t.Errorf("%s: %+v, %v", key, c.API, err)
+		}
 	}
 }
 

@@ -118,9 +118,9 @@ func (a API) validate() error {
 	if err != nil {
 		return err
 	}
-	if !loopback && (a.CertFile == "" || a.TokenFile == "") {
+	if !loopback && (a.CertFile == "" || a.TokenFile == "" && a.ReadTokenFile == "") {
 		return holdfast.WithHint(fmt.Errorf("api.listen: %s is not a loopback address", a.Listen),
-			"beyond loopback the API needs TLS and a token: set api.cert_file, api.key_file and api.token_file")
+			"beyond loopback the API needs TLS and a token: set api.cert_file, api.key_file, and api.token_file or api.read_token_file")
 	}
 	return nil
 }

@@ -43,6 +43,11 @@ type Engine interface {
 	// Start starts a created container and returns when its init runs.
 	Start(ctx context.Context, id string) error
 
+	// Wait returns the exit code of a container that was started, once it
+	// does not run; it may be asked again. A container that was never
+	// started is an error.
+	Wait(ctx context.Context, id string) (exitCode int, err error)
+
 	// Inspect tells all about one container, by id or name.
 	Inspect(ctx context.Context, id string) (Container, error)
 

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"holdfast"
@@ -36,14 +37,17 @@ type Sessions interface {
 	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)
 
 	// Refused reports that r could not be reached, before a byte was sent,
-	// so that the next Acquire looks again past any cache.
+	// or that it broke off as its session left, so that the next Acquire
+	// looks again past any cache.
 	Refused(key holdfast.SessionKey, r holdfast.Route)
 }
 
-// Gateway serves clients. Its only methods to call are Run and ServeHTTP.
+// Gateway serves clients, and what other nodes forward. Its only methods to call
+// are Run, Hop, InFlight and ServeHTTP.
 type Gateway struct {
 	cfg      Config
 	sessions Sessions
+	peers    Peers // nil: no other nodes
 	metrics  *Metrics
 	log      *slog.Logger
 	tls      *tls.Config     // nil: plain HTTP
@@ -51,23 +55,28 @@ type Gateway struct {
 	parking  *parking
 	handlers *handlers
 	relay    *relay.Relay
+	upgraded atomic.Int64
 	dialer   net.Dialer
-	pool     *http.Transport
+	pool     *http.Transport // to sessions' servers
+	nodes    *http.Transport // to other nodes
+	buffers  *bufferPool
 	proxy    *httputil.ReverseProxy
+	cut      context.Context // ends forwarded requests; done by cutNow
+	cutNow   context.CancelFunc
 }
 
 // New returns a gateway; it loads the certificate and the tokens' secrets, and
-// starts nothing.
-func New(cfg Config, s Sessions, m *Metrics, log *slog.Logger) (*Gateway, error) {
+// starts nothing. Without peers a route to another node is an error.
+func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	g := &Gateway{
-		cfg: cfg, sessions: s, metrics: m, log: log,
+		cfg: cfg, sessions: s, peers: peers, metrics: m, log: log,
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
-		dialer:   net.Dialer{Timeout: dialTimeout},
+		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {
 		return nil, err
@@ -80,16 +89,9 @@ func New(cfg Config, s Sessions, m *Metrics, log *slog.Logger) (*Gateway, error)
 		}
 		g.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	g.pool = &http.Transport{
-		DialContext:            g.dialPooled,
-		MaxIdleConns:           1024,
-		MaxIdleConnsPerHost:    16,
-		IdleConnTimeout:        30 * time.Second,
-		ResponseHeaderTimeout:  cfg.ResponseTimeout,
-		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: int64(cfg.MaxHeaderBytes),
-		DisableCompression:     true, // bytes go through as they are
-	}
+	g.cut, g.cutNow = context.WithCancel(context.Background())
+	g.pool = g.newPool(idlePerSession, time.Second)
+	g.nodes = g.newPool(idlePerNode, 2*offerTime) // see offer
 	g.proxy = g.newProxy()
 	return g, nil
 }
@@ -130,6 +132,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	g.stop(srv, cancel, stopRelay)
 	failed = errors.Join(failed, <-serveEnd, <-relayEnd)
 	g.pool.CloseIdleConnections()
+	g.nodes.CloseIdleConnections()
 	if failed != nil {
 		return fmt.Errorf("gateway: %w", failed)
 	}
@@ -142,6 +145,7 @@ func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
 	g.parking.close()
 	g.handlers.close() // what comes now on an open connection gets 503
 	stopRelay()
+	defer time.AfterFunc(g.cfg.StopTimeout, g.cutNow).Stop()
 	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
 	defer done()
 	if err := srv.Shutdown(bound); err != nil {
@@ -150,6 +154,14 @@ func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
 		srv.Close()
 	}
 	g.handlers.wait()
+}
+
+// InFlight says how many requests wait for their sessions, how many others are
+// under way, and how many upgraded connections are open; other nodes' forwarded
+// ones are among them. Any goroutine may call it.
+func (g *Gateway) InFlight() (parked, requests, upgraded int) {
+	parked = int(g.parking.parked.Load())
+	return parked, max(0, g.handlers.count()-parked), int(g.upgraded.Load())
 }
 
 func (g *Gateway) serve(srv *http.Server, ln net.Listener) error {

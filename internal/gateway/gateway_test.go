@@ -94,6 +94,11 @@ type fixture struct {
 // start runs a gateway. handler is the server of every session; nil for none.
 func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixture {
 	t.Helper()
+	return startWith(t, handler, nil, change)
+}
+
+func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(*Config)) *fixture {
+	t.Helper()
 	f := &fixture{t: t, sessions: &fakeSessions{}, left: make(chan struct{})}
 	if handler != nil {
 		srv := httptest.NewServer(handler)
@@ -105,7 +110,7 @@ func start(t *testing.T, handler http.HandlerFunc, change func(*Config)) *fixtur
 	if change != nil {
 		change(&cfg)
 	}
-	g, err := New(cfg, f.sessions, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	g, err := New(cfg, f.sessions, peers, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +360,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	c := DefaultConfig()
 	c.CertFile, c.KeyFile = "/nowhere.pem", "/nowhere.key"
-	if _, err := New(c, nil, nil, nil); err == nil || holdfast.HintOf(err) == "" {
+	if _, err := New(c, nil, nil, nil, nil); err == nil || holdfast.HintOf(err) == "" {
 		t.Errorf("missing certificate: %v", err)
 	}
 }

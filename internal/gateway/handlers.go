@@ -23,6 +23,12 @@ func (h *handlers) enter() bool {
 	return !h.closed
 }
 
+func (h *handlers) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
+}
+
 func (h *handlers) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"syscall"
@@ -24,11 +23,6 @@ type connKey struct{}
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
-
-// unclosed is a body that stays open for the next try.
-type unclosed struct{ io.Reader }
-
-func (unclosed) Close() error { return nil }
 
 // hangupContext returns a context that ends when the client hangs up. net/http
 // notices that by itself, except on HTTP/1 while the request's body is unread,

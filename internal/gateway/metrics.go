@@ -13,6 +13,9 @@ type Metrics struct {
 	parked   prometheus.Gauge
 	parkTime prometheus.Histogram
 	upgraded prometheus.Gauge
+
+	forwarded   *prometheus.CounterVec // by result
+	hopRefusals *prometheus.CounterVec // by reason
 }
 
 // NewMetrics makes the collectors and registers them with reg. It panics where
@@ -40,8 +43,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gateway_upgraded_connections",
-			Help: "Open upgraded connections (WebSockets, mostly).",
+			Help: "Open upgraded connections (WebSockets, mostly), those that other nodes forward included.",
 		}),
+		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_forwarded_total",
+			Help: "Requests sent to other nodes, by result; each try counts.",
+		}, []string{"result"}),
+		hopRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_hop_refusals_total",
+			Help: "Requests of other nodes that were refused before a byte went to their session, by reason.",
+		}, []string{"reason"}),
 	}
 	// Known label values start at 0, so that a rate sees the first error.
 	m.connects.WithLabelValues("request")
@@ -49,6 +60,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, r := range reasons {
 		m.errors.WithLabelValues(r)
 	}
-	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded)
+	for _, r := range results {
+		m.forwarded.WithLabelValues(r)
+	}
+	for _, r := range refusals {
+		m.hopRefusals.WithLabelValues(r)
+	}
+	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.forwarded, m.hopRefusals)
 	return m
 }

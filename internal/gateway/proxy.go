@@ -43,6 +43,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != "" {
 			to += "?" + r.URL.RawQuery
 		}
+		unread(w, r)
 		http.Redirect(w, r, to, http.StatusPermanentRedirect)
 		return
 	}
@@ -64,7 +65,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// HTTP/1 would cut the body off at the answer's first byte. It is how
 	// HTTP/2 always works, and there is an error to ignore.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
+	g.proxy.ServeHTTP(&answer{w}, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
 }
 
 // admit checks what can be checked before anything waits, and sorts upgrades
@@ -105,7 +106,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		Rewrite:        rewrite,
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1,
-		BufferPool:     &bufferPool{},
+		BufferPool:     g.buffers,
 		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
 			t := tripOf(out.Context())
@@ -131,12 +132,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.Trailer = p.In.Trailer // filled in as the body ends
 
 	h := p.Out.Header
-	for name := range h {
-		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, reservedPrefix) {
-			delete(h, name)
-		}
-	}
-	h.Del("X-Real-Ip")
+	dropOurs(h)
 	client, _, err := net.SplitHostPort(p.In.RemoteAddr)
 	if err == nil {
 		h.Set("X-Forwarded-For", client)
@@ -152,14 +148,16 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// reservedPrefix starts the headers that gateways speak to each other with.
-const reservedPrefix = "X-Holdfast-"
-
 // rewriteResponse makes a server that knows nothing of its prefix work behind
-// it, and keeps its cookies at home.
+// it, and keeps its cookies at home. For a forwarded request the first node's
+// gateway does that. No session speaks for a gateway.
 func rewriteResponse(resp *http.Response) error {
 	t := tripOf(resp.Request.Context())
 	h := resp.Header
+	dropReserved(h)
+	if t.hop {
+		return nil
+	}
 	if loc := h.Get("Location"); loc != "" {
 		h.Set("Location", t.location(loc, resp.Request.Host))
 	}

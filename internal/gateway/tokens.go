@@ -76,6 +76,7 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	if text == field {
 		http.SetCookie(w, cookieFor(text, grant, t, r))
 	}
+	unread(w, r)
 	h := w.Header()
 	h.Set("Location", sameOrigin(t, query))
 	h.Set("Referrer-Policy", "no-referrer")

@@ -327,11 +327,11 @@ func TestTokensFileIsReadAtTheStart(t *testing.T) {
 	if err := os.Chmod(i.file, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(cfg, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "gateway.tokens_file") || holdfast.HintOf(err) == "" {
+	if _, err := New(cfg, nil, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "gateway.tokens_file") || holdfast.HintOf(err) == "" {
 		t.Errorf("others can read it: %v", err)
 	}
 	cfg.TokensFile = "/nowhere/tokens"
-	if _, err := New(cfg, nil, nil, nil); err == nil {
+	if _, err := New(cfg, nil, nil, nil, nil); err == nil {
 		t.Error("a missing file was taken")
 	}
 }

@@ -4,32 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"time"
 
 	"holdfast"
 )
 
 const (
-	dialTimeout = 5 * time.Second
-
 	// A session that is ready but refuses connections is tried again a few
 	// times, from retryFirst on, doubling: 1.3 s in all. Its server may be
-	// restarting inside its container.
+	// restarting inside its container. Where it is not the server that
+	// refuses, or the session does not stay, there is no such bound: then
+	// the time for parking is.
 	retries    = 8
 	retryFirst = 5 * time.Millisecond
+	retryMost  = 640 * time.Millisecond
+
+	// repeats is how often a request is sent again that may have been
+	// received. It is what a session may lose of its servers to a request
+	// that kills them.
+	repeats = 3
+
+	// leftWait is how long to wait for the news that explains a connection's
+	// end. The kernel tells of a killed server before anybody else does.
+	leftWait = 500 * time.Millisecond
 )
 
 // trip is one request on its way to its session.
 type trip struct {
 	target
 	gateway  *Gateway
+	hop      bool            // it came from another node's gateway
 	waiting  context.Context // for parking: ends when the client hangs up
 	unwatch  func()          // ends the looking for it; any number of calls
 	deadline time.Time       // of all its parking
 	route    holdfast.Route
 	release  func() // nil: nothing is held
+	body     *body  // nil: there is none
+	safe     bool   // to be sent twice
 }
 
 type tripKey struct{}
@@ -39,44 +50,92 @@ func tripOf(ctx context.Context) *trip {
 	return t
 }
 
-// refusedError says that a session's server could not be reached. Nothing was
-// sent.
-type refusedError struct{ error }
-
-func (e *refusedError) Unwrap() error { return e.error }
-
-// reach acquires the session and calls do until it does not fail with a
-// *refusedError. A request that was refused looks for its session again; this
-// is safe for every method, because nothing was sent.
+// reach acquires the session and calls do until it succeeds, or fails in a way
+// that another try would not mend. A request that was refused looks for its
+// session again; this is safe for every method, because nothing was sent. One
+// that broke off does so if it may be sent twice and its session has gone.
 func (t *trip) reach(ctx context.Context, do func() error) error {
-	pause := retryFirst
-	for attempt := 0; ; attempt++ {
+	var h history
+	for {
 		if err := t.acquire(ctx); err != nil {
 			return err
 		}
 		err := t.attempt(do)
-		var refused *refusedError
-		if !errors.As(err, &refused) || attempt == retries {
+		if err == nil || !h.allows(ctx, t, err) {
 			return err
 		}
 		t.gateway.sessions.Refused(t.key, t.route)
 		left := t.route.Left
 		t.done()
-		if err := t.pause(ctx, pause, left); err != nil {
+		if err := t.pause(ctx, h.pause(&left), left); err != nil {
 			return err
 		}
-		pause *= 2
 	}
 }
 
 // attempt does not bother to dial a server that is known to be gone.
 func (t *trip) attempt(do func() error) error {
+	if closed(t.route.Left) {
+		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
+	}
+	return do()
+}
+
+// history is what became of a request's tries.
+type history struct {
+	last    holdfast.Route // that was tried
+	refused int            // tries that last's server refused in a row, while its session stayed
+	repeats int
+	paused  int
+}
+
+// allows reports whether there may be another try after err.
+func (h *history) allows(ctx context.Context, t *trip, err error) bool {
+	var (
+		refused *refusedError
+		broken  *brokenError
+	)
+	switch {
+	case t.body != nil && t.body.spent():
+		return false
+	case errors.As(err, &refused):
+		same := h.last.Node == t.route.Node && h.last.Address == t.route.Address && h.last.Epoch == t.route.Epoch
+		if !same || !refused.byServer || closed(t.route.Left) {
+			h.refused = 0
+		}
+		h.last = t.route
+		h.refused++
+		return h.refused <= retries
+	case errors.As(err, &broken):
+		h.repeats++
+		return t.safe && h.repeats <= repeats && (broken.gone || t.leaves(ctx))
+	}
+	return false
+}
+
+// pause is how long to wait before the next try. A route that was known to be
+// gone already ends the first pause only: who is given such a one again and
+// again is not to ask for it without a break.
+func (h *history) pause(left *<-chan struct{}) time.Duration {
+	if h.paused > 0 && closed(*left) {
+		*left = nil
+	}
+	d := min(retryFirst<<min(h.paused, 10), retryMost)
+	h.paused++
+	return d
+}
+
+// leaves waits a moment for the news that the session leaves.
+func (t *trip) leaves(ctx context.Context) bool {
+	timer := time.NewTimer(leftWait)
+	defer timer.Stop()
 	select {
 	case <-t.route.Left:
-		return &refusedError{fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
-	default:
-		return do()
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
 	}
+	return false
 }
 
 func (t *trip) acquire(ctx context.Context) error {
@@ -108,63 +167,4 @@ func (t *trip) done() {
 		t.release()
 		t.release = nil
 	}
-}
-
-// host stands in for the address in the pool of kept-alive connections: it names
-// this one life of the session, so that no connection is used for another that
-// got the same address later.
-func (t *trip) host() string { return fmt.Sprintf("%s.epoch-%d", t.key, t.route.Epoch) }
-
-// routeKey is for the route of one attempt. A dial may outlive the attempt that
-// asked for it.
-type routeKey struct{}
-
-// dialPooled is called by the pool for a new connection to a host() of a trip.
-func (g *Gateway) dialPooled(ctx context.Context, _, _ string) (net.Conn, error) {
-	r, _ := ctx.Value(routeKey{}).(holdfast.Route)
-	return g.dial(ctx, r)
-}
-
-// dial connects to the route's server. Its error is a *refusedError.
-func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) {
-	c, err := g.dialer.DialContext(ctx, "tcp", r.Address)
-	if err != nil {
-		return nil, &refusedError{err}
-	}
-	// Where the session left meanwhile, the address may be somebody else's.
-	select {
-	case <-r.Left:
-		c.Close()
-		return nil, &refusedError{fmt.Errorf("session %s left %s during the dial", r.Key, r.Address)}
-	default:
-		return c, nil
-	}
-}
-
-// RoundTrip implements http.RoundTripper for the reverse proxy. For an upgrade
-// that the server agrees to, the error is a *switched.
-func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	t := tripOf(req.Context())
-	err = t.reach(t.waiting, func() error {
-		out := req.WithContext(context.WithValue(req.Context(), routeKey{}, t.route))
-		u := *req.URL
-		u.Scheme, u.Host = "http", t.host()
-		out.URL = &u
-		if req.Header.Get("Upgrade") != "" {
-			resp, err = g.roundTripUpgrade(out, t)
-			return err
-		}
-		if req.Body != nil {
-			out.Body = unclosed{req.Body} // a failed dial closes it, and it is needed again
-		}
-		resp, err = g.pool.RoundTrip(out)
-		if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
-			// The connection is the caller's now, and nobody would close it.
-			resp.Body.Close()
-			resp, err = nil, errUnasked
-		}
-		return err
-	})
-	t.unwatch()
-	return resp, err
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/gateway/relay"
@@ -25,7 +26,7 @@ const writeHeadTimeout = 10 * time.Second
 // carries the other protocol.
 type switched struct {
 	resp  *http.Response
-	conn  *net.TCPConn
+	conn  net.Conn
 	ahead []byte // read from conn after the head
 }
 
@@ -33,17 +34,19 @@ func (*switched) Error() string { return "switching protocols" }
 
 // roundTripUpgrade asks the server for an upgrade, on a connection of its own.
 // Agreement is the error *switched; any other response is a response.
-func (g *Gateway) roundTripUpgrade(req *http.Request, t *trip) (*http.Response, error) {
+func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, error) {
 	ctx := req.Context()
-	conn, err := g.dial(ctx, t.route)
+	raw, err := g.dial(ctx, y.trip.route)
 	if err != nil {
 		return nil, err
 	}
+	conn := &countedConn{Conn: raw}
+	y.conn = conn
 	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
 	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes)
+	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes, &y.answered)
 	if err != nil || resp.StatusCode == http.StatusSwitchingProtocols {
-		if !unhook() && err == nil {
+		if !unhook() {
 			err = context.Cause(ctx)
 		}
 	}
@@ -60,17 +63,21 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, t *trip) (*http.Response, 
 		return resp, nil
 	}
 	b, _ := ahead.Peek(ahead.Buffered())
-	return nil, &switched{resp: resp, conn: conn.(*net.TCPConn), ahead: b}
+	return nil, &switched{resp: resp, conn: raw, ahead: b}
 }
 
 // handshake writes req and reads the head of its response. ahead is what the
-// body is read through.
-func handshake(conn net.Conn, req *http.Request, maxHeader int) (resp *http.Response, ahead *bufio.Reader, err error) {
+// body is read through; answered is set with its first byte.
+func handshake(conn net.Conn, req *http.Request, maxHeader int, answered *atomic.Bool) (resp *http.Response, ahead *bufio.Reader, err error) {
 	if err := req.Write(conn); err != nil {
 		return nil, nil, err
 	}
 	limited := &io.LimitedReader{R: conn, N: int64(maxHeader)}
 	ahead = bufio.NewReader(limited)
+	if _, err := ahead.Peek(1); err != nil {
+		return nil, nil, err
+	}
+	answered.Store(true)
 	for range maxInterim {
 		resp, err = http.ReadResponse(ahead, req)
 		if err != nil {
@@ -134,8 +141,10 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	release := t.release
 	t.release = nil // the relay's from now on
 	g.metrics.upgraded.Inc()
+	g.upgraded.Add(1)
 	ended := func() {
 		g.metrics.upgraded.Dec()
+		g.upgraded.Add(-1)
 		release()
 	}
 	err = g.relay.Add(relay.Spec{

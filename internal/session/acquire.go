@@ -93,7 +93,7 @@ func (m *Manager) look(key holdfast.SessionKey, begin func() (*entry, error)) (*
 			return nil, nil, e.err
 		}
 		m.dropLocked(e)
-		e = nil
+		e = m.sessions[key]
 	}
 	if e == nil {
 		e, err := begin()

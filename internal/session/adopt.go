@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"holdfast"
@@ -22,17 +24,33 @@ type Adopted struct {
 // whose record says "ready" go on as they are; containers without a record that
 // fits are killed and removed; records without a container are given up. It
 // comes before Run, and tries once: an error means that the engine or the store
-// did not answer.
+// did not answer, and leaves what runs as it is. Only when LeaseLost is called
+// meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
+// was found is killed; the error is ErrLeaseLost then, and Adopt may be called
+// again.
 func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
-	owners, err := m.owned(ctx)
-	if err != nil {
-		return Adopted{}, fmt.Errorf("reading this node's sessions: %w", err)
-	}
+	ctx, done := m.beginAdoption(ctx)
+	defer done()
+	var a Adopted
 	containers, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
 	if err != nil {
-		return Adopted{}, fmt.Errorf("listing this node's containers: %w", err)
+		err = fmt.Errorf("listing this node's containers: %w", err)
+	} else {
+		a, err = m.adopt(ctx, containers)
 	}
+	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		m.abandon(containers)
+		return Adopted{}, errors.Join(ErrLeaseLost, err)
+	}
+	return a, err
+}
+
+func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Adopted, error) {
 	var a Adopted
+	owners, err := m.owned(ctx)
+	if err != nil {
+		return a, fmt.Errorf("reading this node's sessions: %w", err)
+	}
 	var strays []engine.Container
 	for _, c := range containers {
 		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
@@ -54,10 +72,7 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 		return a, err
 	}
 	// Every container that belongs to a record still here is now dead.
-	var rest []holdfast.Owner
-	for _, o := range owners {
-		rest = append(rest, o)
-	}
+	rest := slices.Collect(maps.Values(owners))
 	if len(rest) == 0 {
 		return a, nil
 	}
@@ -110,13 +125,14 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	m.enterLocked(e, o, target)
 	close(e.settled)
 	m.sessions[o.Key] = e
-	m.watch(e)
+	m.watchLocked(e)
 	return true, nil
 }
 
 // killStrays kills containers of this node that no record wants, and sees them
-// dead. Their removal is left to the engine's own time, but for those that were
-// never started: the engine may hold an earlier agent's order to start one.
+// dead: those that can be got hold of, also where others cannot. Their removal is
+// left to the engine's own time, but for those that were never started: the
+// engine may hold an earlier agent's order to start one.
 func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) error {
 	var live []*kill.Target
 	defer func() {
@@ -124,24 +140,28 @@ func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) err
 			t.Close()
 		}
 	}()
+	var errs []error
 	for _, c := range strays {
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
 		t, err := m.openStray(ctx, c.ID)
 		if err != nil {
-			return fmt.Errorf("container %s of an earlier agent: %w", c.Name, err)
+			errs = append(errs, fmt.Errorf("container %s of an earlier agent: %w", c.Name, err))
 		}
 		if t != nil {
 			live = append(live, t)
 		}
 	}
 	if len(live) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, killTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
 		report := m.deps.Killer.Kill(ctx, live)
 		m.deps.Metrics.killed(report)
-		if len(report.Left) > 0 {
-			return fmt.Errorf("container %s of an earlier agent cannot be killed: %s", report.Left[0].Name, report.Left[0].Reason)
+		for _, left := range report.Left {
+			errs = append(errs, fmt.Errorf("container %s of an earlier agent cannot be killed: %s", left.Name, left.Reason))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	for _, c := range strays {
 		m.forget(c.ID)

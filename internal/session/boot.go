@@ -75,7 +75,8 @@ func (m *Manager) yield(e *entry, err error) {
 	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e.err, e.phase, e.dead = err, leaving, true
+	e.err, e.phase = err, leaving
+	e.buryLocked()
 	close(e.settled)
 	close(e.left)
 	m.dropLocked(e)
@@ -97,11 +98,14 @@ func (m *Manager) forgetLaterLocked(e *entry) {
 
 // attempt is one boot on its way.
 type attempt struct {
-	m         *Manager
-	e         *entry
-	owner     holdfast.Owner // as the store has it; zero before the claim
-	unsure    bool           // a claim was sent and never answered
-	slotted   bool           // one of Manager.boots is ours
+	m       *Manager
+	e       *entry
+	owner   holdfast.Owner // as the store has it; zero before the claim
+	unsure  bool           // a claim was sent and never answered
+	slotted bool           // one of Manager.boots is ours
+	// The container that the boot is at: a step's or the session's own. Those
+	// before it were seen dead.
+	name      string // "" before the first
 	container string
 	target    *kill.Target
 	timings   map[string]time.Duration // by phase
@@ -139,12 +143,20 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
-	spec := b.e.template.spec(b.owner)
+	specs := b.e.template.specs(b.owner)
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.create(ctx, spec)
+	err := b.create(ctx, specs[0])
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
+	}
+	for i, step := range b.e.template.Steps {
+		if err == nil {
+			err = b.step(ctx, step)
+		}
+		if err == nil {
+			err = b.create(ctx, specs[i+1])
+		}
 	}
 	if err == nil {
 		err = b.phase("start", func() error { return b.start(ctx) })
@@ -168,7 +180,13 @@ func (b *attempt) kill(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	b.m.deps.Metrics.killed(b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target}))
+	report := b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target})
+	b.m.deps.Metrics.killed(report)
+	if len(report.Dead) > 0 {
+		b.m.mu.Lock()
+		b.e.buryLocked()
+		b.m.mu.Unlock()
+	}
 }
 
 // slot waits for one of the boots that may run at once.
@@ -211,6 +229,14 @@ func (b *attempt) claim(ctx context.Context) error {
 		if errors.Is(err, store.ErrTaken) && o.Node != b.m.cfg.Node {
 			return &holdfast.ElsewhereError{Owner: o}
 		}
+		if errors.Is(err, store.ErrTaken) {
+			// Ours, of an earlier time, and no session of this
+			// Manager's: this entry is the key's only one.
+			if err := b.m.clear(ctx, o); err != nil {
+				return err
+			}
+			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
+		}
 		if err != nil {
 			return err
 		}
@@ -252,7 +278,12 @@ func sameWrite(got, want holdfast.Owner) bool {
 
 // create makes the container, pulling its image where this host has none.
 func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
-	try := func() error { return b.phase("create", func() error { return b.createOnce(ctx, spec) }) }
+	phase := "create"
+	if spec.Labels[LabelStep] != "" {
+		phase = "init"
+	}
+	b.name = spec.Name
+	try := func() error { return b.phase(phase, func() error { return b.createOnce(ctx, spec) }) }
 	err := try()
 	if !errors.Is(err, engine.ErrNoImage) {
 		return err
@@ -311,22 +342,13 @@ func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
 // ready waits until the session's server answers and publishes where.
 func (b *attempt) ready(ctx context.Context) error {
 	started := time.Now()
-	c, err := b.inspect(ctx)
-	if err != nil {
-		return err
-	}
-	if !c.Running() {
-		return exited(c)
-	}
-	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) {
+	c, err := b.grab(ctx)
+	if errors.Is(err, errDied) {
 		return b.exit(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("opening the container's init: %w", err)
+		return err
 	}
-	b.target.Key = b.e.key
-	b.m.hold(b.target)
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return err
@@ -345,6 +367,27 @@ func (b *attempt) ready(ctx context.Context) error {
 	return b.m.settle(ctx, b)
 }
 
+// grab takes hold of the container's init. errDied where it is too late for that.
+func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
+	c, err := b.inspect(ctx)
+	if err != nil {
+		return c, err
+	}
+	if !c.Running() {
+		return c, errDied
+	}
+	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return c, errDied
+	}
+	if err != nil {
+		return c, fmt.Errorf("opening the container's init: %w", err)
+	}
+	b.target.Key = b.e.key
+	b.m.hold(b.target)
+	return c, nil
+}
+
 // exit is why a container that is dead ended, once the engine has noticed.
 func (b *attempt) exit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
@@ -352,7 +395,7 @@ func (b *attempt) exit(ctx context.Context) error {
 	for {
 		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
 		if err == nil && !c.Running() {
-			return exited(c)
+			return exited(c, " before it was ready")
 		}
 		select {
 		case <-time.After(firstPause):
@@ -370,7 +413,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
-	m.watch(b.e) // before anybody can end it, and so close what is watched
+	m.watchLocked(b.e) // before anybody can end it, and so close what is watched
 	close(b.e.settled)
 	m.mu.Unlock()
 	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
@@ -382,15 +425,15 @@ func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left}
 }
 
-// exited is the error of a container that ended before it was ready.
-func exited(c engine.Container) error {
+// exited is the error of a container that ended, when is a clause.
+func exited(c engine.Container, when string) error {
 	switch {
 	case c.OOMKilled:
 		return holdfast.WithHint(errors.New("the container ran out of memory"), "raise the template's memory")
 	case c.Error != "":
 		return fmt.Errorf("the container ended with exit code %d: %s", c.ExitCode, c.Error)
 	}
-	return fmt.Errorf("the container ended with exit code %d before it was ready", c.ExitCode)
+	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
 }
 
 // withLog adds the container's last lines to a boot's error.
@@ -425,11 +468,11 @@ func (b *attempt) undo(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
-	if b.owner.Epoch != 0 && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
+	if b.name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
 		return // it may run: the record stays, for the next agent
 	}
 	b.m.mu.Lock()
-	b.e.dead = true
+	b.e.buryLocked()
 	b.m.mu.Unlock()
 	if b.container != "" {
 		b.m.forget(b.container)
@@ -447,7 +490,7 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	defer cancel()
 	id := b.container
 	if id == "" {
-		id = b.e.template.spec(b.owner).Name
+		id = b.name
 	}
 	err := b.m.deps.Engine.Remove(ctx, id)
 	if err == nil {

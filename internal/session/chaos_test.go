@@ -80,6 +80,10 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
 		cfg:  Config{Templates: []Template{anywhere(t)}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}
+	if c.rng.IntN(2) == 0 {
+		c.cfg.Templates[0].Steps = []Step{{Name: "first", Timeout: 5 * time.Second}, {Name: "second", Timeout: 5 * time.Second}}
+	}
+	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
 	c.agent()
@@ -92,7 +96,7 @@ func (c *chaos) agent() {
 }
 
 func (c *chaos) run(steps int) {
-	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.loseOrder, c.restart, c.drain, c.loseLease}
+	acts := []func(){c.acquire, c.acquire, c.acquire, c.stop, c.die, c.storeAway, c.engineAway, c.loseWrite, c.lateClaim, c.loseOrder, c.restart, c.drain, c.loseLease}
 	for range steps {
 		acts[c.rng.IntN(len(acts))]()
 		time.Sleep(time.Duration(c.rng.IntN(15)) * time.Millisecond)
@@ -198,10 +202,20 @@ func (c *chaos) loseWrite() {
 	delete(c.lost.lost, writes[c.rng.IntN(len(writes))])
 }
 
+// lateClaim has the next claim written after its caller has given up.
+func (c *chaos) lateClaim() {
+	after := time.Duration(c.rng.IntN(100)) * time.Millisecond
+	c.lost.mu.Lock()
+	defer c.lost.mu.Unlock()
+	c.lost.late = func(write func()) {
+		c.during.Go(func() { time.Sleep(after); write() })
+	}
+}
+
 func (c *chaos) loseOrder() {
 	c.fake.mu.Lock()
 	defer c.fake.mu.Unlock()
-	c.fake.lose[[]string{"create", "start", "inspect", "remove"}[c.rng.IntN(4)]] = true
+	c.fake.lose[[]string{"create", "start", "inspect", "remove", "wait"}[c.rng.IntN(5)]] = true
 }
 
 // restart ends the agent in the middle of whatever it does.

@@ -3,13 +3,14 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"holdfast"
 	"holdfast/internal/kill"
 )
 
-// errLeaseLost ends the boots whose claims went with the node's lease.
-var errLeaseLost = fmt.Errorf("the node's lease was lost: %w", holdfast.ErrStore)
+// ErrLeaseLost ends what hung on the node's lease: boots, and an Adopt.
+var ErrLeaseLost = fmt.Errorf("the node's lease was lost: %w", holdfast.ErrStore)
 
 // StopClaiming refuses new sessions from now on, with holdfast.ErrDraining, and
 // tells the boots in progress to give up. It returns how many those are.
@@ -112,7 +113,7 @@ func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 			continue
 		}
 		b.m.mu.Lock()
-		if !e.dead {
+		if !e.isDead() {
 			left = append(left, e.leftoverLocked())
 		}
 		b.m.mu.Unlock()
@@ -127,16 +128,38 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 	return holdfast.Leftover{ContainerID: e.target.ID, Name: e.target.Name, Key: e.key, Reason: "it was being stopped already, and is not seen dead yet"}
 }
 
-// LeaseLost ends everything that was held under a lease that is gone, as its
-// records are: another node may own the sessions by now. It returns when no
-// container of them runs any more, as far as can be seen, or ctx is done.
+// LeaseLost ends everything that was held under a lease that is gone, or may be
+// soon: another node may own the sessions then. What others are ending already
+// it kills too, because they may be waiting for the very store that is away. It
+// may also come during Adopt, which fails then. It returns when no container of
+// them runs any more, as far as can be seen, or ctx is done.
 func (m *Manager) LeaseLost(ctx context.Context) {
+	m.abortAdoption(ctx)
 	m.mu.Lock()
-	m.cancelBootsLocked(errLeaseLost)
+	m.cancelBootsLocked(ErrLeaseLost)
 	b := m.condemnLocked()
+	others := borrowLocked(b.others)
 	m.mu.Unlock()
-	if len(b.entries) > 0 {
-		m.endBy(ctx, b.entries)
+	if len(b.entries)+len(others) > 0 {
+		report := m.deps.Killer.Kill(ctx, targets(append(slices.Clone(b.entries), others...)))
+		m.releaseLater(m.seenDead(b.entries, report))
+		m.buried(others, report)
 	}
-	b.Settle(ctx)
+	m.giveBack(others)
+	for _, e := range b.others {
+		if m.await(ctx, e, e.dead) != nil {
+			m.log.Error("lease lost: not seen dead in time", "session", e.key)
+		}
+	}
+}
+
+// buried takes note of what was seen dead of sessions that others end.
+func (m *Manager) buried(entries []*entry, report holdfast.KillReport) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range entries {
+		if slices.Contains(report.Dead, e.target.ID) {
+			e.buryLocked()
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -37,6 +38,12 @@ type fakeEngine struct {
 	pulled  []string        // images, in their order
 	noPull  error           // how a pull ends
 	orders  []string        // what was done to containers, "start <id>"
+
+	stepTakes time.Duration // of an init step; below 0 it never ends
+	stepCode  int           // its exit code
+
+	inspects int           // how many may be answered before they hang; below 0 is no bound
+	hanging  chan struct{} // gets one for each that hangs
 }
 
 type fakeContainer struct {
@@ -50,7 +57,7 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
 	}
-	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}}
+	return &fakeEngine{run: rand.Uint64(), containers: map[string]*fakeContainer{}, lose: map[string]bool{}, missing: map[string]bool{}, inspects: -1, hanging: make(chan struct{}, 100)}
 }
 
 // enter locks the engine for one call. answer is what the call has to end with
@@ -125,6 +132,18 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 	}
 	c.cmd, c.ended = cmd, make(chan struct{})
 	c.State, c.Pid = "running", c.cmd.Process.Pid
+	c.ExitCode = 137
+	if c.Labels[LabelStep] != "" && f.stepTakes >= 0 {
+		code := f.stepCode
+		time.AfterFunc(f.stepTakes, func() {
+			f.mu.Lock()
+			if c.State == "running" && !c.dead() {
+				c.ExitCode = code
+			}
+			f.mu.Unlock()
+			_ = cmd.Process.Kill() // it may have ended
+		})
+	}
 	go func(cmd *exec.Cmd, ended chan struct{}) {
 		_ = cmd.Wait() // it is killed
 		removeErr := killtest.Remove(c.ID)
@@ -150,7 +169,14 @@ func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, 
 	if err != nil {
 		return engine.Container{}, err
 	}
+	if f.inspects == 0 {
+		f.mu.Unlock()
+		f.hanging <- struct{}{}
+		<-ctx.Done()
+		return engine.Container{}, ctx.Err()
+	}
 	defer f.mu.Unlock()
+	f.inspects--
 	c := f.find(id)
 	if c == nil {
 		return engine.Container{}, holdfast.ErrNotFound
@@ -192,6 +218,26 @@ func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	delete(f.containers, c.ID)
 	f.mu.Unlock()
 	return answer
+}
+
+func (f *fakeEngine) Wait(ctx context.Context, id string) (int, error) {
+	answer, err := f.enter(ctx, "wait")
+	if err != nil {
+		return 0, err
+	}
+	c := f.find(id)
+	f.mu.Unlock()
+	if c == nil {
+		return 0, holdfast.ErrNotFound
+	}
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return c.ExitCode, answer
 }
 
 func (f *fakeEngine) ImageID(ctx context.Context, ref string) (string, error) {

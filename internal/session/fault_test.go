@@ -22,6 +22,7 @@ type lossy struct {
 	store.Store
 	mu   sync.Mutex
 	lost map[string]bool
+	late func(write func()) // nil, or carries the next claim out in its own time
 }
 
 func (l *lossy) lose(what string) error {
@@ -35,6 +36,14 @@ func (l *lossy) lose(what string) error {
 }
 
 func (l *lossy) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (holdfast.Owner, error) {
+	l.mu.Lock()
+	late := l.late
+	l.late = nil
+	l.mu.Unlock()
+	if late != nil {
+		late(func() { _, _ = l.Store.Claim(context.Background(), o, id) }) // whatever comes of it
+		return holdfast.Owner{}, fmt.Errorf("claim: no answer: %w", holdfast.ErrStore)
+	}
 	got, err := l.Store.Claim(ctx, o, id)
 	if lost := l.lose("claim"); lost != nil {
 		return holdfast.Owner{}, lost

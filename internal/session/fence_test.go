@@ -56,7 +56,7 @@ func TestFence(t *testing.T) {
 	}
 	mem.SetHung(false)
 	// It was dead before the lease could expire: the lease is there still.
-	if err := mem.KeepAlive(t.Context(), lease.held()); err != nil {
+	if err := mem.KeepAlive(t.Context(), lease.held.Load().ID); err != nil {
 		t.Errorf("the lease: %v", err)
 	}
 	if again := n.serve(t, "alice"); again.Epoch <= r.Epoch {

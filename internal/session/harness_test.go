@@ -44,11 +44,12 @@ func web() Template {
 // setup is what a test may change of a node.
 type setup struct {
 	id     holdfast.NodeID
-	store  *memory.Store // nil: a new one
-	engine engine.Engine // nil: the shared one
-	faulty store.Store   // what the manager sees of the store; nil: the store
-	held   *Lease        // the node's lease; nil: one that lasts
-	dead   Deadman       // nil: none
+	store  *memory.Store         // nil: a new one
+	engine engine.Engine         // nil: the shared one
+	faulty store.Store           // what the manager sees of the store; nil: the store
+	held   *Lease                // the node's lease; nil: one that lasts
+	dead   Deadman               // nil: none
+	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
 	cfg    Config
 }
 
@@ -98,6 +99,9 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	if s.cfg.Boots == 0 {
 		s.cfg.Boots = 8
 	}
+	if s.watch == nil {
+		s.watch = func(w Watcher) Watcher { return w }
+	}
 	n := &node{engine: e, store: s.store, opener: opener}
 	n.lease.Store(int64(lease))
 	id := func() store.LeaseID { return store.LeaseID(n.lease.Load()) }
@@ -105,7 +109,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 		id = s.held.ID
 	}
 	n.Manager = New(s.cfg, Deps{
-		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: watcher,
+		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
 		Deadman: s.dead, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	return n, watcher
@@ -128,17 +132,19 @@ func openEngine(t *testing.T) engine.Engine {
 // the node's containers.
 func (n *node) run(t *testing.T, w *kill.Watcher) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{}, 2)
+	ended := make(chan struct{}, 3)
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
 	await(t, "the manager runs", func() bool { return n.spawn(func(context.Context) {}) })
+	go func() { n.disown(ctx); ended <- struct{}{} }()
 	stopped := false
 	n.end = func() {
 		if !stopped {
 			stopped = true
 			cancel()
-			<-ended
-			<-ended
+			for range 3 {
+				<-ended
+			}
 		}
 	}
 	t.Cleanup(func() {
@@ -149,6 +155,23 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 			}
 		}
 	})
+}
+
+// disown feeds the manager with the store's records until ctx is done, as the
+// assembler does.
+func (n *node) disown(ctx context.Context) {
+	list, revision, err := n.store.List(ctx)
+	if err != nil { // it is away on purpose: what was there before, Adopt has seen
+		list, revision = nil, 0
+	}
+	for _, o := range list {
+		n.Disown(o)
+	}
+	for ev := range n.store.Watch(ctx, revision) {
+		if !ev.Deleted {
+			n.Disown(ev.Owner)
+		}
+	}
 }
 
 // containers are those of the node, in whatever state.

@@ -2,15 +2,13 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,10 +19,11 @@ import (
 
 // LeaseConfig is what a Lease needs to know.
 type LeaseConfig struct {
-	File    string        // where the lease's id is kept over a restart of the agent
-	TTL     time.Duration // whole seconds
-	Renew   time.Duration // between renewals, under TTL
-	Publish time.Duration // between writes of the node's record
+	Node    holdfast.NodeID // whose lease it is
+	File    string          // where the lease is kept over a restart of the agent
+	TTL     time.Duration   // whole seconds
+	Renew   time.Duration   // between renewals, under TTL
+	Publish time.Duration   // between writes of the node's record
 
 	// Fence is how long after the sending of the last good renewal what the
 	// lease holds is ended, within KillBudget, so that it is dead before the
@@ -32,6 +31,15 @@ type LeaseConfig struct {
 	// store that nobody else can claim in.
 	Fence      time.Duration
 	KillBudget time.Duration
+
+	// Deadline is told, after each good renewal, when whoever stands behind
+	// this process has to end what the lease holds: holdfast.Timing.Deadline
+	// after its sending. It must not wait. nil: nobody is told.
+	Deadline func(boottime.Instant)
+}
+
+func (c LeaseConfig) timing() holdfast.Timing {
+	return holdfast.Timing{Renew: c.Renew, Fence: c.Fence, KillBudget: c.KillBudget, TTL: c.TTL}
 }
 
 // Lease is this node's lease on everything it owns. A restarted agent goes on
@@ -40,11 +48,29 @@ type Lease struct {
 	cfg   LeaseConfig
 	store store.Store
 	log   *slog.Logger
-	id    atomic.Int64
-
-	good   atomic.Int64 // boottime.Instant of the sending of the last good renewal
-	fenced atomic.Bool
+	held  atomic.Pointer[lease] // nil before Hold
 }
+
+// lease is one lease in the store. A node gets another one when it is gone.
+type lease struct {
+	ID     store.LeaseID   `json:"id"`
+	Timing holdfast.Timing `json:"timing"` // that it was taken with
+
+	good atomic.Int64 // boottime.Instant of the sending of the last good renewal
+	gone atomic.Bool  // the store has said so
+}
+
+// fence is when what the lease holds has to be ended; far away where it never
+// has to.
+func (l *lease) fence() boottime.Instant {
+	if l.Timing.Fence == 0 {
+		return boottime.Now().Add(24 * time.Hour)
+	}
+	return boottime.Instant(l.good.Load()).Add(l.Timing.Fence)
+}
+
+// valid reports whether the lease may be claimed under.
+func (l *lease) valid() bool { return !l.gone.Load() && l.fence().Until() > 0 }
 
 // NewLease returns a lease that is not held yet.
 func NewLease(cfg LeaseConfig, s store.Store, log *slog.Logger) *Lease {
@@ -54,82 +80,162 @@ func NewLease(cfg LeaseConfig, s store.Store, log *slog.Logger) *Lease {
 // ID is the lease's id, 0 before Hold and while nothing may be claimed under it
 // because it could not be renewed. Any goroutine may call it.
 func (l *Lease) ID() store.LeaseID {
-	if l.fenced.Load() {
-		return 0
+	if h := l.held.Load(); h != nil && h.valid() {
+		return h.ID
 	}
-	return l.held()
+	return 0
 }
-
-// held is the lease's id, fenced or not.
-func (l *Lease) held() store.LeaseID { return store.LeaseID(l.id.Load()) }
 
 // renewed takes note of a renewal that was sent at a moment, and succeeded.
-func (l *Lease) renewed(sent boottime.Instant) {
-	l.good.Store(int64(sent))
-	l.fenced.Store(false)
+// Answers may come in any order.
+func (l *Lease) renewed(h *lease, sent boottime.Instant) {
+	for {
+		before := h.good.Load()
+		if int64(sent) <= before {
+			return
+		}
+		if h.good.CompareAndSwap(before, int64(sent)) {
+			break
+		}
+	}
+	if h.Timing.Fence > 0 && l.cfg.Deadline != nil {
+		l.cfg.Deadline(boottime.Instant(h.good.Load()).Add(h.Timing.Deadline()))
+	}
 }
 
-// Hold takes the kept lease up again, or gets a new one and keeps its id.
+// ErrTwin means that another living agent has this node's id.
+var ErrTwin = errors.New("another agent with this node's id is alive")
+
+// Hold takes the kept lease up again, or gets a new one and keeps it. In a
+// store that others share it first waits, for about as long as a lease lives,
+// until another living agent's record of this node is gone: that of an agent
+// whose lease was not kept, or that of another host, which is ErrTwin. From then
+// on Run has to renew it.
 func (l *Lease) Hold(ctx context.Context) error {
-	id, err := l.kept()
+	h, err := l.kept()
 	if err != nil {
 		return err
 	}
-	if id != 0 {
+	if h != nil {
 		sent := boottime.Now()
-		err := l.store.KeepAlive(ctx, id)
+		err := l.store.KeepAlive(ctx, h.ID)
 		if err == nil {
-			l.id.Store(int64(id))
-			l.renewed(sent)
+			l.settle(h)
+			l.held.Store(h)
+			l.renewed(h, sent)
 			return nil
 		}
 		if !errors.Is(err, store.ErrLeaseGone) {
 			return fmt.Errorf("renewing the node's lease: %w", err)
 		}
-		l.log.Warn("the kept lease is gone; what it held was given up", "lease", id)
+		l.log.Warn("the kept lease is gone; what it held was given up", "lease", h.ID)
 	}
-	return l.grant(ctx)
+	return l.grantWithin(ctx, l.cfg.TTL+l.cfg.TTL/2)
 }
 
+// settle decides which timing goes for a kept lease. One that lives shorter than
+// the configuration says now would be gone before the new fence: it keeps its
+// own timing, until it is dropped.
+func (l *Lease) settle(h *lease) {
+	now := l.cfg.timing()
+	if h.Timing.TTL != 0 && h.Timing.TTL < now.TTL {
+		l.log.Warn("the node's lease was taken with another timing and keeps it; the new one comes with a drain of this node and a restart",
+			"ttl", h.Timing.TTL, "configured", now.TTL)
+		return
+	}
+	h.Timing = now
+}
+
+// grantWithin is grant once there is no other agent of this node.
+func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
+	for begun, told := time.Now(), false; ; {
+		err := l.grant(ctx)
+		if !errors.Is(err, ErrTwin) || time.Since(begun) > limit {
+			return err
+		}
+		if !told {
+			l.log.Warn("waiting until the lease of another agent of this node is gone", "err", err)
+			told = true
+		}
+		select {
+		case <-time.After(min(l.cfg.Renew, time.Second)):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// grant gets a new lease. ErrTwin.
 func (l *Lease) grant(ctx context.Context) error {
+	if err := l.alone(ctx); err != nil {
+		return err
+	}
+	h := &lease{Timing: l.cfg.timing()}
 	sent := boottime.Now()
-	id, _, err := l.store.Grant(ctx, l.cfg.TTL)
+	id, ttl, err := l.store.Grant(ctx, l.cfg.TTL)
 	if err != nil {
 		return fmt.Errorf("getting a lease: %w", err)
 	}
-	if err := l.keep(id); err != nil {
+	if ttl < l.cfg.TTL {
+		return fmt.Errorf("getting a lease: the store gives it %v instead of %v", ttl, l.cfg.TTL)
+	}
+	h.ID = id
+	if err := l.keep(h); err != nil {
 		return err
 	}
-	l.id.Store(int64(id))
-	l.renewed(sent)
+	l.held.Store(h)
+	l.renewed(h, sent)
 	return nil
 }
 
-// kept reads the id on disk, 0 where there is none or it is no number.
-func (l *Lease) kept() (store.LeaseID, error) {
-	text, err := os.ReadFile(l.cfg.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+// alone makes sure that no living record of this node hangs on another lease.
+// This node has none when it asks. A store of its own nobody else can be in.
+func (l *Lease) alone(ctx context.Context) error {
+	if l.cfg.Fence == 0 {
+		return nil
 	}
+	nodes, err := l.store.Nodes(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("reading the kept lease: %w", err)
+		return fmt.Errorf("getting a lease: %w", err)
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		l.log.Warn("the kept lease cannot be read; getting a new one", "file", l.cfg.File)
-		return 0, nil
+	for _, n := range nodes {
+		if n.ID == l.cfg.Node {
+			return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrTwin),
+				"give each host its own node id; if this was the same host, its agent may still run with another data directory")
+		}
 	}
-	return store.LeaseID(n), nil
+	return nil
 }
 
-// keep writes the id so that a power cut leaves the old file or the new one.
-func (l *Lease) keep(id store.LeaseID) error {
+// kept reads the lease on disk, nil where there is none or it cannot be read.
+func (l *Lease) kept() (*lease, error) {
+	text, err := os.ReadFile(l.cfg.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the kept lease: %w", err)
+	}
+	h := &lease{}
+	if err := json.Unmarshal(text, h); err != nil || h.ID == 0 {
+		l.log.Warn("the kept lease cannot be read; getting a new one", "file", l.cfg.File, "err", err)
+		return nil, nil
+	}
+	return h, nil
+}
+
+// keep writes the lease so that a power cut leaves the old file or the new one.
+func (l *Lease) keep(h *lease) error {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return fmt.Errorf("keeping the lease: %w", err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(l.cfg.File), ".lease-")
 	if err != nil {
 		return fmt.Errorf("keeping the lease: %w", err)
 	}
 	defer os.Remove(f.Name())
-	_, err = fmt.Fprintln(f, int64(id))
+	_, err = f.Write(append(text, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), l.cfg.File)
 	}
@@ -139,101 +245,15 @@ func (l *Lease) keep(id store.LeaseID) error {
 	return nil
 }
 
-// Run renews the lease and publishes the node's record until ctx is done. lost
-// is called when the lease has expired: every record under it is gone, so what
-// runs here must die before anything else is claimed; then a new lease is
-// taken. It is also called when the lease could not be renewed for Fence, from
-// another goroutine; nothing is claimed then until it could be. A store that is
-// away is logged when it goes and when it is back.
-func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
-	if l.cfg.Fence > 0 {
-		var guard sync.WaitGroup
-		guard.Go(func() { l.guard(ctx, lost) })
-		defer guard.Wait()
-	}
-	renew := time.NewTicker(l.cfg.Renew)
-	defer renew.Stop()
-	publish := time.NewTicker(l.cfg.Publish)
-	defer publish.Stop()
-	away := false
-	tell := func(err error) {
-		switch {
-		case ctx.Err() != nil:
-		case err != nil && !away:
-			l.log.Warn("the store does not take this node's writes (will be tried again)", "err", err)
-		case err == nil && away:
-			l.log.Info("the store takes this node's writes again")
-		}
-		away = err != nil
-	}
-	tell(l.publish(ctx, self()))
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-publish.C:
-			tell(l.publish(ctx, self()))
-		case <-renew.C:
-			tell(l.renew(ctx, lost))
-		}
-	}
-}
-
-func (l *Lease) renew(ctx context.Context, lost func(context.Context)) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TTL)
-	defer cancel()
-	sent := boottime.Now()
-	err := l.store.KeepAlive(ctx, l.held())
-	if err == nil {
-		l.renewed(sent)
-		return nil
-	}
-	if !errors.Is(err, store.ErrLeaseGone) {
-		return fmt.Errorf("renewing the node's lease: %w", err)
-	}
-	l.log.Error("the node's lease has expired; ending what it held")
-	lost(ctx)
-	return l.grant(ctx)
-}
-
-// guard ends what the lease holds when it has not been renewed for Fence. It
-// does not wait for the store: that is what may be hanging.
-func (l *Lease) guard(ctx context.Context, lost func(context.Context)) {
-	tick := time.NewTicker(min(l.cfg.Renew, l.cfg.Fence) / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		overdue := boottime.Instant(l.good.Load()).Add(l.cfg.Fence).Until() <= 0
-		if !overdue || l.fenced.Swap(true) {
-			continue
-		}
-		l.log.Error("the node's lease could not be renewed; ending what it holds before others may claim it", "fence", l.cfg.Fence)
-		killing, cancel := context.WithTimeout(ctx, l.cfg.KillBudget)
-		lost(killing)
-		cancel()
-	}
-}
-
-func (l *Lease) publish(ctx context.Context, n holdfast.Node) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Publish)
-	defer cancel()
-	if err := l.store.PutNode(ctx, n, l.held()); err != nil {
-		return fmt.Errorf("publishing the node's record: %w", err)
-	}
-	return nil
-}
-
 // Drop ends the lease after everything under it was given up, so that the node
 // is gone from the store at once.
 func (l *Lease) Drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := l.store.Revoke(ctx, l.held()); err != nil {
-		return fmt.Errorf("ending the node's lease: %w", err)
+	if h := l.held.Load(); h != nil {
+		if err := l.store.Revoke(ctx, h.ID); err != nil {
+			return fmt.Errorf("ending the node's lease: %w", err)
+		}
 	}
 	if err := os.Remove(l.cfg.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("ending the node's lease: %w", err)

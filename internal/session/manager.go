@@ -59,6 +59,7 @@ type Manager struct {
 	tasks    sync.WaitGroup  // what Run waits for
 	sessions map[holdfast.SessionKey]*entry
 	draining bool
+	adoption *adoption // nil outside Adopt
 }
 
 // entry is one session on this node. Its fields are guarded by Manager.mu, but
@@ -70,6 +71,7 @@ type entry struct {
 
 	settled chan struct{} // closed when the boot has ended, well or not
 	left    chan struct{} // closed when the session leaves
+	dead    chan struct{} // closed when nothing of it runs, as was seen
 	gone    chan struct{} // closed when the entry is out of the map
 
 	route holdfast.Route // set before the entry is ready, and never again
@@ -81,8 +83,11 @@ type entry struct {
 	idleSince time.Time
 	err       error // of the boot
 	failedAt  time.Time
-	dead      bool // seen dead; what is left is to give it up
-	stuck     bool // asked to die and not seen dead
+	stuck     bool           // asked to die and not seen dead
+	unwatched bool           // nobody tells when it dies
+	borrowed  int            // others that kill the target; it stays open for them
+	finished  bool           // the target is to be closed
+	suspect   holdfast.Owner // a record of this key that is to be looked at when the entry is gone
 }
 
 // phase is where an entry is; finer than the record's state.
@@ -121,9 +126,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.life = ctx
 	for _, e := range m.sessions {
-		if e.phase == ready && e.target.Init().Exited() { // it died after Adopt, when nobody could be told
-			m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
-		}
+		m.resumeLocked(e)
 	}
 	m.mu.Unlock()
 
@@ -138,6 +141,21 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Unlock()
 	m.tasks.Wait()
 	return nil
+}
+
+// resumeLocked does for an adopted entry what nothing could be done for before
+// Run.
+func (m *Manager) resumeLocked(e *entry) {
+	switch {
+	case e.phase == ready && e.target.Init().Exited(): // nobody could be told
+		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
+	case e.phase == ready && e.unwatched:
+		m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+	case e.phase == leaving && e.stuck: // the lease was lost meanwhile
+		m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
+	case e.phase == leaving && e.isDead():
+		m.spawnLocked(func(ctx context.Context) { m.releaseUntilDone(ctx, []*entry{e}) })
+	}
 }
 
 // errNotRunning is returned outside Run: who asks should come again.
@@ -189,7 +207,24 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 func newEntry(key holdfast.SessionKey, t Template) *entry {
 	return &entry{
 		key: key, template: t, cancel: func(error) {},
-		settled: make(chan struct{}), left: make(chan struct{}), gone: make(chan struct{}),
+		settled: make(chan struct{}), left: make(chan struct{}), dead: make(chan struct{}), gone: make(chan struct{}),
+	}
+}
+
+// buryLocked takes note that nothing of the entry runs; what is left is to give
+// it up. It may be called more than once.
+func (e *entry) buryLocked() {
+	if !e.isDead() {
+		close(e.dead)
+	}
+}
+
+func (e *entry) isDead() bool {
+	select {
+	case <-e.dead:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -211,7 +246,11 @@ func (m *Manager) dropLocked(e *entry) {
 	}
 	select {
 	case <-e.gone:
+		return
 	default:
 		close(e.gone)
+	}
+	if e.suspect.Epoch != 0 && e.suspect.Epoch != e.owner.Epoch {
+		m.disownLocked(e.suspect)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/kill"
 )
 
 // killTimeout bounds the killing of a single session.
@@ -107,14 +106,6 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 	return going
 }
 
-func targets(entries []*entry) []*kill.Target {
-	out := make([]*kill.Target, len(entries))
-	for i, e := range entries {
-		out[i] = e.target
-	}
-	return out
-}
-
 // seenDead returns the entries whose containers the report saw dead. The others
 // stay owned: whoever took them over would make a second container.
 func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
@@ -125,7 +116,7 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 	var dead []*entry
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.owner.ContainerID) {
-			e.dead = true
+			e.buryLocked()
 			dead = append(dead, e)
 		} else {
 			m.stuckLocked(e)
@@ -158,9 +149,11 @@ func (m *Manager) releaseLater(dead []*entry) {
 	if len(dead) == 0 {
 		return
 	}
-	m.spawn(func(ctx context.Context) {
-		m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
-	})
+	m.spawn(func(ctx context.Context) { m.releaseUntilDone(ctx, dead) })
+}
+
+func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
+	m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
 }
 
 // giveUp releases the records, in one go as they are known here, and then one
@@ -232,20 +225,85 @@ func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
 
 // finish forgets a session whose container is dead and ownership given up.
 func (m *Manager) finish(e *entry) {
-	m.unwatch(e)
-	e.target.Close()
-	m.mu.Lock()
-	id := e.owner.ContainerID
-	m.dropLocked(e)
-	m.mu.Unlock()
-	m.remove(id)
+	m.close(e)
+	m.remove(e.route.ContainerID)
 }
 
-// watch asks to be told when the session's container dies.
-func (m *Manager) watch(e *entry) {
-	err := m.deps.Watcher.Add(e.target, func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) })
-	if err != nil {
-		m.log.Error("watching a container", "session", e.key, "err", err)
+// close takes the entry out for good and lets go of its container.
+func (m *Manager) close(e *entry) {
+	m.unwatch(e)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropLocked(e)
+	e.finished = true
+	if e.borrowed == 0 {
+		e.target.Close()
+	}
+}
+
+// borrowLocked keeps the targets of entries open that somebody else ends, so
+// that they can be killed beside that: SIGKILL twice does no harm.
+func borrowLocked(entries []*entry) []*entry {
+	var out []*entry
+	for _, e := range entries {
+		if e.target != nil && !e.finished {
+			e.borrowed++
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (m *Manager) giveBack(entries []*entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range entries {
+		e.borrowed--
+		if e.borrowed == 0 && e.finished {
+			e.target.Close()
+		}
+	}
+}
+
+// watchLocked asks to be told when the session's container dies.
+func (m *Manager) watchLocked(e *entry) {
+	err := m.addWatch(e)
+	if err == nil {
+		return
+	}
+	m.log.Error("watching a container (will be tried again; until then it is looked at every second)", "session", e.key, "err", err)
+	e.unwatched = true
+	m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+}
+
+func (m *Manager) addWatch(e *entry) error {
+	return m.deps.Watcher.Add(e.target, func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) })
+}
+
+// watchLater looks after a container that cannot be watched (no descriptor
+// left, say) until it can be, or is dead.
+func (m *Manager) watchLater(ctx context.Context, e *entry) {
+	tick := time.NewTicker(stuckPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-e.left:
+			return
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		unwatched := e.phase == ready && m.addWatch(e) != nil
+		dead := unwatched && e.target.Init().Exited()
+		e.unwatched = unwatched
+		m.mu.Unlock()
+		if dead {
+			m.died(ctx, e)
+		}
+		if dead || !unwatched {
+			return
+		}
 	}
 }
 

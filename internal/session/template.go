@@ -21,6 +21,7 @@ const (
 	LabelSession  = "holdfast.session"
 	LabelEpoch    = "holdfast.epoch"
 	LabelTemplate = "holdfast.template"
+	LabelStep     = "holdfast.step" // its name, on the container of an init step only
 )
 
 // Template is how the container of a session is made. "{key}" in mount sources,
@@ -39,6 +40,18 @@ type Template struct {
 	Network   string // "" is the engine's default bridge
 	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
 	AllowSUID bool   // processes may gain privileges through set-uid programs
+	Steps     []Step // run one after the other before the session's own container
+}
+
+// Step is an init step: a container that runs to completion before the
+// session's own is made, with the same mounts, limits and network. "{key}" is
+// filled in as in a template.
+type Step struct {
+	Name    string // a word of the characters of a key; differs among a template's steps
+	Image   string // "" is the template's
+	Command []string
+	Env     map[string]string
+	Timeout time.Duration // over 0
 }
 
 // Readiness says when a started container counts as ready.
@@ -51,7 +64,37 @@ type Readiness struct {
 }
 
 // images are those that a session of the template needs.
-func (t Template) images() []string { return []string{t.Image} }
+func (t Template) images() []string {
+	images := []string{t.Image}
+	for _, step := range t.Steps {
+		if step.Image != "" && !slices.Contains(images, step.Image) {
+			images = append(images, step.Image)
+		}
+	}
+	return images
+}
+
+// specs are the containers of one claim, in their order: those of the steps, and
+// the session's own.
+func (t Template) specs(o holdfast.Owner) []engine.Spec {
+	var out []engine.Spec
+	for _, step := range t.Steps {
+		out = append(out, t.stepSpec(o, step))
+	}
+	return append(out, t.spec(o))
+}
+
+// stepSpec is the container of an init step.
+func (t Template) stepSpec(o holdfast.Owner, step Step) engine.Spec {
+	if step.Image != "" {
+		t.Image = step.Image
+	}
+	t.Command, t.Env = step.Command, step.Env
+	s := t.spec(o)
+	s.Name += "." + step.Name // no key has a dot: no other session's container is called like that
+	s.Labels[LabelStep] = step.Name
+	return s
+}
 
 // spec is the container of one claim of a session.
 func (t Template) spec(o holdfast.Owner) engine.Spec {

@@ -94,9 +94,18 @@ func newHost(t *testing.T, extra string) *host {
 
 func newHostOn(t *testing.T, dockerHost, extra string) *host {
 	t.Helper()
+	h := newNode(t, dockerHost, "")
+	h.configure(extra)
+	return h
+}
+
+// newNode is a host without a configuration. suffix tells it from the test's
+// others.
+func newNode(t *testing.T, dockerHost, suffix string) *host {
+	t.Helper()
 	h := &host{
 		t: t, dir: t.TempDir(), gateway: freePort(t), apiTCP: freePort(t), docker: dockerHost,
-		node: "node-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
+		node: "node-" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())) + suffix,
 	}
 	h.socket = filepath.Join(h.dir, "run", "holdfast.sock")
 	if len(h.socket) > 100 { // sun_path has 108 bytes
@@ -107,7 +116,6 @@ func newHostOn(t *testing.T, dockerHost, extra string) *host {
 		t.Cleanup(func() { os.RemoveAll(short) })
 		h.socket = filepath.Join(short, "s")
 	}
-	h.configure(extra)
 	t.Cleanup(h.cleanUp)
 	return h
 }
@@ -219,9 +227,10 @@ func (h *host) cleanUp() {
 		_ = h.cmd.Process.Kill()
 		<-h.ended
 		if h.t.Failed() {
-			h.t.Logf("the agent's output:\n%s%s", &h.out, &h.errs)
+			h.t.Logf("the output of %s's agent:\n%s%s", h.node, &h.out, &h.errs)
 		}
 	}
+	h.endDeadman()
 	if h.engine == nil {
 		return
 	}

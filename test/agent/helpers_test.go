@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -52,4 +55,52 @@ func alive(pid int) bool {
 	}
 	state := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
 	return state != "Z" && state != "X"
+}
+
+// findDeadman is the pid of the process that stands behind the host's agent, 0
+// where there is none.
+func (h *host) findDeadman() int {
+	h.t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has just ended
+		}
+		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+		if len(args) >= 3 && args[1] == "deadman" && args[2] == filepath.Join(h.dir, "run") {
+			pid, err := strconv.Atoi(strings.Split(f, "/")[2])
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	return 0
+}
+
+// deadman is findDeadman where there has to be one.
+func (h *host) deadman() int {
+	h.t.Helper()
+	pid := h.findDeadman()
+	if pid == 0 {
+		h.t.Fatalf("%s has no deadman", h.node)
+	}
+	return pid
+}
+
+// endDeadman kills it, if there is one.
+func (h *host) endDeadman() {
+	h.t.Helper()
+	pid := h.findDeadman()
+	if pid == 0 {
+		return
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		h.t.Error(err)
+	}
+	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
 }

@@ -5,6 +5,7 @@ package apitest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,9 +18,11 @@ import (
 	"holdfast/internal/api"
 )
 
-// Backend is an agent of one node, "n1". The zero value is ready to use. Some
+// Backend is an agent of one node. The zero value is ready to use. Some
 // keys have a meaning: "broken" fails to boot, "stuck" cannot be killed.
 type Backend struct {
+	// Node is its id; "" is "n1".
+	Node holdfast.NodeID
 	// PID is what Version says; 0 is none.
 	PID int
 	// Gate, where not nil, makes every start wait until it is closed.
@@ -30,6 +33,7 @@ type Backend struct {
 	mu       sync.Mutex
 	fault    error
 	sessions []api.Session
+	history  []holdfast.Replacement // the newest first
 	draining bool
 	epoch    holdfast.Epoch
 }
@@ -46,8 +50,10 @@ func (b *Backend) SetFault(err error) {
 
 // Version implements api.Backend.
 func (b *Backend) Version() api.Version {
-	return api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: "n1", PID: b.PID}
+	return api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID}
 }
+
+func (b *Backend) node() holdfast.NodeID { return cmp.Or(b.Node, "n1") }
 
 // Sessions implements api.Backend. Without sessions it returns nil, as an agent
 // may.
@@ -102,7 +108,7 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 		template = "shell"
 	}
 	b.epoch++
-	s := api.Session{Owner: holdfast.Owner{Key: key, Node: "n1", Epoch: b.epoch, Revision: holdfast.Revision(b.epoch) + 2,
+	s := api.Session{Owner: holdfast.Owner{Key: key, Node: b.node(), Epoch: b.epoch, Revision: holdfast.Revision(b.epoch) + 2,
 		State: holdfast.Ready, Template: template, ContainerID: strings.Repeat(fmt.Sprintf("%08x", b.epoch), 8),
 		Address: fmt.Sprintf("172.17.0.%d:8080", b.epoch+1), ClaimedAt: Began, ReadyAt: Began.Add(400 * time.Millisecond)},
 		Connections: int(b.epoch) - 1}
@@ -116,6 +122,11 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 
 func leftover(s api.Session) holdfast.Leftover {
 	return holdfast.Leftover{ContainerID: s.ContainerID, Name: "holdfast-" + string(s.Key), Key: s.Key, Pids: []int{41, 42}, Reason: "still in its cgroup"}
+}
+
+// MoveSession implements api.Backend: with one node it is a stop.
+func (b *Backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	return b.StopSession(ctx, key)
 }
 
 // StopSession implements api.Backend.
@@ -221,8 +232,8 @@ func (b *Backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec)
 func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return []holdfast.Node{{ID: "n1", Address: "127.0.0.1:7070", Version: "v1.0.0", Draining: b.draining, Sessions: len(b.sessions),
-		CPULoad: 0.25, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
+	return []holdfast.Node{{ID: b.node(), Address: "127.0.0.1:7070", Version: "v1.0.0", Draining: b.draining, Sessions: len(b.sessions),
+		Max: 1000, Boots: 1, Slots: 8, CPULoad: 0.25, Pressure: 0.04, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
 }
 
 // Drain implements api.Backend.
@@ -233,7 +244,7 @@ func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(hol
 		return holdfast.DrainReport{}, b.fault
 	}
 	b.draining = true
-	rep := holdfast.DrainReport{Node: "n1", Started: Began, Took: holdfast.Millis(48 * time.Millisecond)}
+	rep := holdfast.DrainReport{Node: b.node(), Started: Began, Took: holdfast.Millis(48 * time.Millisecond)}
 	var stay []api.Session
 	for _, s := range b.sessions {
 		if s.Key == "stuck" {
@@ -254,6 +265,14 @@ func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(hol
 		rep.Steps = append(rep.Steps, s)
 	}
 	return rep, nil
+}
+
+// Cordon implements api.Backend.
+func (b *Backend) Cordon(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.draining = b.fault == nil
+	return b.fault
 }
 
 // Uncordon implements api.Backend.

@@ -6,6 +6,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -32,10 +34,14 @@ const maxAnswer = 16 << 20
 
 // Options says where the agent is.
 type Options struct {
-	Socket string // path of the unix socket; used where URL is ""
+	Socket string // path of the unix socket; used where URL is "" and Dial nil
 	URL    string // https://host:port, or http:// for a loopback address
 	Token  string // sent as bearer token with URL
 	TLS    *tls.Config
+	// Dial, where not nil, makes every connection: one node to another. It
+	// comes before the others.
+	Dial func(context.Context) (net.Conn, error)
+	Name string // of what Dial connects to, in errors
 }
 
 // Client calls one agent. Any goroutine may use it.
@@ -50,12 +56,15 @@ func New(o Options) (*Client, error) {
 	c := &Client{o: o, base: "http://agent"}
 	// A transport of our own speaks HTTP/1.1 only, which exec needs.
 	t := &http.Transport{TLSClientConfig: o.TLS}
-	if o.URL == "" {
+	switch {
+	case o.Dial != nil:
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }
+	case o.URL == "":
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", o.Socket)
 		}
-	} else {
+	default:
 		u, err := url.Parse(o.URL)
 		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			return nil, fmt.Errorf("%q is not the address of an agent: it has to look like https://host:port", o.URL)
@@ -107,6 +116,11 @@ func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r ho
 	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
 }
 
+// MoveSession is StopSession for a session that is to come up on another node.
+func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/move"), api.Empty{}, &r)
+}
+
 // Nodes lists the nodes that are up, by id.
 func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	var a api.Nodes
@@ -114,9 +128,27 @@ func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	return a.Nodes, err
 }
 
-// Uncordon lets the agent's node take sessions again.
-func (c *Client) Uncordon(ctx context.Context) error {
-	return c.post(ctx, "/v1/node/uncordon", api.Empty{}, nil)
+// Cordon lets a node take no new session; it keeps those it has. A node of ""
+// is the agent's own. holdfast.ErrNotFound: it is not up.
+func (c *Client) Cordon(ctx context.Context, node holdfast.NodeID) error {
+	return c.post(ctx, nodePath(node, "/cordon"), api.Empty{}, nil)
+}
+
+// Uncordon lets a node take sessions again. A node of "" is the agent's own.
+func (c *Client) Uncordon(ctx context.Context, node holdfast.NodeID) error {
+	return c.post(ctx, nodePath(node, "/uncordon"), api.Empty{}, nil)
+}
+
+// Replacements lists the replacements that a node's agent did, the newest first,
+// at most limit (0: all that are kept). A node of "" is the agent's own.
+func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit int) ([]holdfast.Replacement, error) {
+	path := "/v1/replacements"
+	if node != "" {
+		path = nodePath(node, "/replacements")
+	}
+	var a api.Replacements
+	err := c.get(ctx, path+"?limit="+strconv.Itoa(limit), &a)
+	return a.Replacements, err
 }
 
 // StopAgent asks the agent to end; it answers before it does. With keep the
@@ -135,6 +167,14 @@ func (c *Client) Ready(ctx context.Context) error {
 // so that the agent refuses them and nothing else is asked.
 func sessionPath(key holdfast.SessionKey, rest string) string {
 	return "/v1/sessions/" + url.PathEscape(string(key)) + rest
+}
+
+// nodePath is a route of the given node, or of the one that is asked.
+func nodePath(node holdfast.NodeID, rest string) string {
+	if node == "" {
+		return "/v1/node" + rest
+	}
+	return "/v1/nodes/" + url.PathEscape(string(node)) + rest
 }
 
 func (c *Client) get(ctx context.Context, path string, answer any) error {
@@ -170,7 +210,7 @@ func (c *Client) request(ctx context.Context, method, path string, body any) (*h
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if c.o.Token != "" && c.o.URL != "" {
+	if c.o.Token != "" && c.o.URL != "" && c.o.Dial == nil {
 		r.Header.Set("Authorization", "Bearer "+c.o.Token)
 	}
 	return r, nil
@@ -229,9 +269,9 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	if errors.As(err, &u) {
 		err = u.Err // without the method and our stand-in for a host
 	}
-	where := c.o.URL
-	if where == "" {
-		where = c.o.Socket
+	where := cmp.Or(c.o.URL, c.o.Socket)
+	if c.o.Dial != nil {
+		where = c.o.Name
 	}
 	var tlsErr *tls.CertificateVerificationError
 	switch {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -148,7 +149,7 @@ func TestDrain(t *testing.T) {
 	ctx := within(t)
 	var steps []holdfast.Step
 	off := false
-	rep, err := c.Drain(ctx, api.DrainRequest{Budget: holdfast.Millis(time.Second), Quiet: &off}, func(s holdfast.Step) { steps = append(steps, s) })
+	rep, err := c.Drain(ctx, "", api.DrainRequest{Budget: holdfast.Millis(time.Second), Quiet: &off}, func(s holdfast.Step) { steps = append(steps, s) })
 	if err != nil || rep.Dead != 2 || len(rep.Left) != 1 || rep.Left[0].Key != "stuck" || rep.Notice == "" {
 		t.Errorf("%+v, %v", rep, err)
 	}
@@ -158,7 +159,7 @@ func TestDrain(t *testing.T) {
 	if _, err := c.StartSession(ctx, "carol", ""); !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("start while draining: %v", err)
 	}
-	if err := c.Uncordon(ctx); err != nil {
+	if err := c.Uncordon(ctx, ""); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.StartSession(ctx, "carol", ""); err != nil {
@@ -218,12 +219,20 @@ func TestFollowingEndsWithItsReader(t *testing.T) {
 // Over TLS with a token everything works as on the socket.
 func TestOverTLS(t *testing.T) {
 	const token = "a-token-of-some-length"
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("ops "+token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := api.OpenTokens(api.TokenFiles{Admin: file}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert, conf := certificate(t)
-	serveOn(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), api.New(started(t, "alice"), api.Options{Token: token}))
+	serveOn(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), api.New(started(t, "alice"), api.Options{Tokens: tokens}))
 	url := "https://" + l.Addr().String()
 	ctx := within(t)
 

@@ -63,36 +63,70 @@ func (t *target) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Drain hands over everything the agent's node owns, and calls progress after
-// each step. An error may come with a report of how far it came. The drain goes
-// on when ctx is done.
-func (c *Client) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
+// Drain hands over everything a node owns, and calls progress after each step.
+// A node of "" is the agent's own. An error may come with a report of how far it
+// came. The drain goes on when ctx is done.
+func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	var rep holdfast.DrainReport
-	r, err := c.request(ctx, http.MethodPost, "/v1/node/drain", q)
-	if err != nil {
-		return rep, err
-	}
-	resp, err := c.send(r)
-	if err != nil {
-		return rep, err
-	}
-	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var ev api.DrainEvent
-		if err := d.Decode(&ev); err != nil {
-			return rep, c.lost(ctx, err)
-		}
+	err := lines(ctx, c, nodePath(node, "/drain"), q, func(ev api.DrainEvent) (last bool, err error) {
 		if ev.Step != nil {
 			progress(*ev.Step)
 		}
 		if ev.Report != nil {
 			rep = *ev.Report
 		}
-		switch {
-		case ev.Error != nil:
-			return rep, ev.Error
-		case ev.Report != nil:
-			return rep, nil
+		return ev.Report != nil, orNil(ev.Error)
+	})
+	return rep, err
+}
+
+// Replace gives sessions new containers, a few at a time, and calls progress
+// when each begins and when it has ended. What failed is in the report. When ctx
+// is done no more are begun; those under way go on without the caller.
+func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error) {
+	var rep holdfast.ReplaceReport
+	err := lines(ctx, c, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
+		if ev.Began != nil {
+			progress(false, *ev.Began)
+		}
+		if ev.Ended != nil {
+			progress(true, *ev.Ended)
+		}
+		if ev.Report != nil {
+			rep = *ev.Report
+		}
+		return ev.Report != nil, orNil(ev.Error)
+	})
+	return rep, err
+}
+
+// orNil keeps a nil *api.Error from becoming an error that is not nil.
+func orNil(e *api.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
+// lines sends a request and calls each for every line of the answer, until it
+// says that this is the last, or returns an error.
+func lines[T any](ctx context.Context, c *Client, path string, body any, each func(T) (last bool, err error)) error {
+	r, err := c.request(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.send(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var ev T
+		if err := d.Decode(&ev); err != nil {
+			return c.lost(ctx, err)
+		}
+		if last, err := each(ev); last || err != nil {
+			return err
 		}
 	}
 }

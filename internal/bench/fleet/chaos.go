@@ -158,7 +158,7 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		if e.drain, err = m.drain(ctx); err != nil {
 			return err
 		}
-		return m.api.Uncordon(ctx)
+		return m.api.Uncordon(ctx, "")
 	case Restart:
 		if e.drain, err = m.drain(ctx); err != nil {
 			return err

@@ -143,7 +143,7 @@ func (m *node) boot(ctx context.Context) error {
 
 // drain has the agent hand over all that it owns, as a preemption's notice does.
 func (m *node) drain(ctx context.Context) (holdfast.DrainReport, error) {
-	return m.api.Drain(ctx, api.DrainRequest{}, func(holdfast.Step) {})
+	return m.api.Drain(ctx, "", api.DrainRequest{}, func(holdfast.Step) {})
 }
 
 // leave takes the machine off what clients choose from and waits for those that

@@ -89,6 +89,31 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
+// Wait returns a container's exit code once it does not run.
+func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
+	// Ends the request, and with it the client's goroutine.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// For one that was never started the engine does not wait, and says 0.
+	c, err := e.inspect(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if c.State != nil && c.State.Status == container.StateCreated {
+		return 0, fmt.Errorf("wait for container %s: it was never started", id)
+	}
+	wait := e.api.ContainerWait(ctx, c.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	select {
+	case err := <-wait.Error:
+		return 0, e.fail(ctx, err, "wait for container %s", id)
+	case end := <-wait.Result:
+		if end.Error != nil && end.Error.Message != "" {
+			return 0, fmt.Errorf("wait for container %s: %s", id, end.Error.Message)
+		}
+		return int(end.StatusCode), nil
+	}
+}
+
 // List returns the containers that carry all the labels, oldest first.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	res, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: labelFilters(labels)})

@@ -60,6 +60,8 @@ func Run(t *testing.T, s Setup) {
 		{"Networks", r.networks},
 		{"PIDModes", r.pidModes},
 		{"List", r.list},
+		{"Wait", r.wait},
+		{"WaitOverCrash", r.waitOverCrash},
 		{"Kill", r.kill},
 		{"Remove", r.remove},
 		{"RestartPolicy", r.restartPolicy},

@@ -30,6 +30,7 @@ func (s *suite) calls(t *testing.T, id string) map[string]func(context.Context) 
 			return err
 		},
 		"Start":   func(ctx context.Context) error { return e.Start(ctx, id) },
+		"Wait":    func(ctx context.Context) error { _, err := e.Wait(ctx, id); return err },
 		"Inspect": func(ctx context.Context) error { _, err := e.Inspect(ctx, id); return err },
 		"List":    func(ctx context.Context) error { _, err := e.List(ctx, nil); return err },
 		"Logs":    func(ctx context.Context) error { return e.Logs(ctx, id, engine.LogOptions{}, io.Discard) },

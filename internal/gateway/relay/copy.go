@@ -12,32 +12,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyPair relays where the client's side is not a plain socket (TLS): one
-// goroutine per direction.
+// copyPair relays where a side is not a plain socket (TLS): one goroutine per
+// direction.
 type copyPair struct {
 	spec   Spec
 	client net.Conn
-	frames frames     // of what the client was sent
-	pool   *sync.Pool // of *[bufferSize]byte; one is taken only while bytes are there
+	plain  syscall.RawConn // the upstream's; nil where it is no plain socket
+	frames frames          // of what the client was sent
+	pool   *sync.Pool      // of *[bufferSize]byte; one is taken only while bytes are there
 
-	once sync.Once
-	gone chan struct{} // closed by leave
+	mu     sync.Mutex    // guards the deadlines' order
+	gone   chan struct{} // closed by leave
+	isGone bool
 }
 
-// tlsRead is the buffer that waits for a TLS client. A record holds up to 16 KiB
+// tlsRead is the buffer that waits for a TLS peer. A record holds up to 16 KiB
 // (RFC 8446, 5.1); what does not fit waits decrypted inside the TLS layer.
 const tlsRead = 4 << 10
 
+// lastWords is how long a server behind TLS, another node's gateway, has for what
+// it was about to say when the session left: its own 1012, mostly. What a plain
+// socket holds by then can be read without waiting.
+const lastWords = 100 * time.Millisecond
+
 func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
-	return &copyPair{spec: s, client: s.Client, pool: pool, gone: make(chan struct{})}
+	p := &copyPair{spec: s, client: s.Client, pool: pool, gone: make(chan struct{})}
+	if c, ok := s.Upstream.(*net.TCPConn); ok {
+		p.plain, _ = c.SyscallConn() // fails for a nil connection only
+	}
+	return p
 }
 
 func (p *copyPair) leave() {
-	p.once.Do(func() {
-		close(p.gone)
-		p.spec.Upstream.SetDeadline(time.Unix(1, 0)) // ends both directions' waits for it
-		p.client.SetDeadline(time.Now().Add(linger))
-	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isGone {
+		return
+	}
+	p.isGone = true
+	close(p.gone)
+	p.spec.Upstream.SetWriteDeadline(time.Unix(1, 0)) // ends both directions' waits for it
+	wait := time.Unix(1, 0)
+	if p.plain == nil {
+		wait = time.Now().Add(lastWords)
+	}
+	p.spec.Upstream.SetReadDeadline(wait)
+	p.client.SetDeadline(time.Now().Add(linger))
+}
+
+// clientGone bounds what the upstream may still do for nobody.
+func (p *copyPair) clientGone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isGone {
+		p.spec.Upstream.SetDeadline(time.Now().Add(goneWait))
+	}
 }
 
 func (p *copyPair) left() bool {
@@ -63,40 +92,58 @@ func (p *copyPair) run() {
 // goes on reading for the linger's sake: see toClient.
 func (p *copyPair) toUpstream() {
 	discard := false
-	send := func(b []byte) {
+	send := func(b []byte) error {
 		if discard || p.left() {
-			return
+			return nil
 		}
 		if _, err := p.spec.Upstream.Write(b); err != nil {
 			discard = true
 		}
+		return nil
 	}
 	if len(p.spec.ToUpstream) > 0 {
-		send(p.spec.ToUpstream)
+		_ = send(p.spec.ToUpstream) // never fails
 	}
-	small := make([]byte, tlsRead)
-	for {
-		n, err := p.client.Read(small)
-		send(small[:n])
-		if err != nil {
-			break
-		}
-		if n == len(small) {
-			if err := p.readOn(send); err != nil {
-				break
-			}
-		}
+	err := p.copyAll(p.client, send)
+	closeWrite(p.spec.Upstream)
+	if p.spec.WebSocket || !errors.Is(err, io.EOF) {
+		p.clientGone()
 	}
-	_ = p.spec.Upstream.CloseWrite() // fails when the upstream has gone already
 }
 
-// readOn reads with a big buffer for as long as that is of use.
-func (p *copyPair) readOn(send func([]byte)) error {
+// closeWrite fails when the peer has gone already.
+func closeWrite(c net.Conn) {
+	if c, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite()
+	}
+}
+
+// copyAll sends what c says. It waits with a small buffer and reads on with a
+// big one for as long as that is of use. It returns the first error.
+func (p *copyPair) copyAll(c net.Conn, send func([]byte) error) error {
+	small := make([]byte, tlsRead)
+	for {
+		n, err := c.Read(small)
+		if failed := send(small[:n]); failed != nil {
+			return failed
+		}
+		if err == nil && n == len(small) {
+			err = p.readOn(c, send)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *copyPair) readOn(c net.Conn, send func([]byte) error) error {
 	buf := p.pool.Get().(*[bufferSize]byte)
 	defer p.pool.Put(buf)
 	for {
-		n, err := p.client.Read(buf[:])
-		send(buf[:n])
+		n, err := c.Read(buf[:])
+		if failed := send(buf[:n]); failed != nil {
+			return failed
+		}
 		if err != nil || n < tlsRead {
 			return err
 		}
@@ -106,19 +153,23 @@ func (p *copyPair) readOn(send func([]byte)) error {
 // toClient copies what the upstream says, and says the last word.
 func (p *copyPair) toClient() {
 	err := p.write(p.spec.ToClient)
+	if p.plain == nil && err == nil {
+		err = p.copyAll(p.spec.Upstream, p.write)
+	}
 	for err == nil {
 		err = p.copyOnce()
 	}
 	var failed *writeError
 	if errors.As(err, &failed) { // the client has gone; what it said before may be on its way
+		p.clientGone()
 		p.client.SetReadDeadline(time.Now().Add(linger))
 		return
 	}
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && p.sessionLeft() {
 		_, _ = p.client.Write(closeRestart[:])
 	}
-	if c, ok := p.client.(interface{ CloseWrite() error }); ok {
-		_ = c.CloseWrite()
+	if _, ok := p.client.(interface{ CloseWrite() error }); ok {
+		closeWrite(p.client)
 		if errors.Is(err, io.EOF) {
 			return // only a true end leaves the other direction open
 		}
@@ -156,14 +207,10 @@ func (p *copyPair) write(b []byte) error {
 // copyOnce waits for bytes of the upstream without a buffer, then copies what
 // is there. io.EOF is the upstream's end.
 func (p *copyPair) copyOnce() error {
-	raw, err := p.spec.Upstream.SyscallConn()
-	if err != nil {
-		return err
-	}
 	var buf *[bufferSize]byte
 	var n int
 	var errno error
-	err = raw.Read(func(fd uintptr) bool {
+	err := p.plain.Read(func(fd uintptr) bool {
 		buf = p.pool.Get().(*[bufferSize]byte)
 		n, errno = readSocket(int(fd), buf[:])
 		if errno == syscall.EAGAIN {
@@ -174,7 +221,7 @@ func (p *copyPair) copyOnce() error {
 		return true
 	})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return p.lastWords(raw)
+		return p.readRest()
 	}
 	if buf == nil {
 		return err
@@ -189,14 +236,14 @@ func (p *copyPair) copyOnce() error {
 	return p.write(buf[:n])
 }
 
-// lastWords copies what the upstream had said when the session left.
-func (p *copyPair) lastWords(raw syscall.RawConn) error {
+// readRest copies what the upstream had said when the session left.
+func (p *copyPair) readRest() error {
 	buf := p.pool.Get().(*[bufferSize]byte)
 	defer p.pool.Put(buf)
 	for range turns {
 		var n int
 		var errno error
-		if err := raw.Control(func(fd uintptr) { n, errno = readSocket(int(fd), buf[:]) }); err != nil {
+		if err := p.plain.Control(func(fd uintptr) { n, errno = readSocket(int(fd), buf[:]) }); err != nil {
 			return err
 		}
 		if errno != nil || n == 0 {

@@ -77,7 +77,7 @@ func TestLastWordsComeBeforeServiceRestart(t *testing.T) {
 			if err := l.open(); err != nil {
 				t.Fatal(err)
 			}
-			p, err := newSocketPair(l, s.Client.(*net.TCPConn), s)
+			p, err := newSocketPair(l, s.Client.(*net.TCPConn), s.Upstream.(*net.TCPConn), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +116,7 @@ func byHand(t *testing.T) (p *socketPair, client, server *net.TCPConn) {
 	}
 	client, inner := tcpPair(t)
 	up, server := tcpPair(t)
-	p, err := newSocketPair(l, inner, Spec{Upstream: up, WebSocket: true})
+	p, err := newSocketPair(l, inner, up, Spec{WebSocket: true})
 	if err != nil {
 		t.Fatal(err)
 	}

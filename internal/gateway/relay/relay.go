@@ -5,7 +5,8 @@
 // buffer each, so that an idle pair costs no goroutine and no buffer. Where
 // one side is not a plain socket (TLS), two goroutines copy. Both keep the same
 // promises: bytes arrive in order and complete, a slow reader holds its writer
-// back, a half close is passed on, and when the session leaves, a WebSocket
+// back, a half close is passed on (the client's end of a WebSocket is none: it
+// has gone, and its server has goneWait to end, too), and when the session leaves, a WebSocket
 // whose stream is between two frames gets a Close frame with code 1012.
 package relay
 
@@ -35,12 +36,15 @@ const (
 	// Close frame waits to learn that its session left. The kernel tells of
 	// a killed server before anybody else does.
 	orphanWait = 500 * time.Millisecond
+
+	// goneWait is how long a server may go on that ignores that its client
+	// has gone: to take what the client had said, and to end.
+	goneWait = 10 * time.Second
 )
 
 // Spec is a pair of connections to relay between.
 type Spec struct {
-	Client   net.Conn
-	Upstream *net.TCPConn
+	Client, Upstream net.Conn
 
 	// ToUpstream and ToClient are bytes that were read ahead from the
 	// other side; they are delivered first.
@@ -148,7 +152,8 @@ func (r *Relay) setRunning(on bool) []pair {
 // them any more. With an error both are closed, and Done is not called.
 func (r *Relay) Add(s Spec) error {
 	client, plain := s.Client.(*net.TCPConn)
-	if !plain {
+	upstream, both := s.Upstream.(*net.TCPConn)
+	if !plain || !both {
 		return r.addCopy(s)
 	}
 	r.mu.Lock()
@@ -160,7 +165,7 @@ func (r *Relay) Add(s Spec) error {
 	}
 	l := r.loops[r.next%len(r.loops)]
 	r.next++
-	p, err := newSocketPair(l, client, s)
+	p, err := newSocketPair(l, client, upstream, s)
 	if err != nil {
 		return err
 	}

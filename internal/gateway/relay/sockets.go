@@ -21,6 +21,7 @@ type socketPair struct {
 	orphan   bool // the server has gone, and Left may tell why
 	waited   bool // the time of an orphan is over
 	leaving  bool // goodbye was called
+	gone     bool // the client has, and the time that its server has is running
 	closed   bool
 }
 
@@ -46,11 +47,11 @@ type side struct {
 
 // newSocketPair moves both sockets out of the runtime's poller: it takes a
 // duplicate of each descriptor and closes the connection.
-func newSocketPair(l *loop, client *net.TCPConn, s Spec) (*socketPair, error) {
+func newSocketPair(l *loop, client, upstream *net.TCPConn, s Spec) (*socketPair, error) {
 	p := &socketPair{loop: l, spec: s}
 	p.spec.Client, p.spec.Upstream = nil, nil
 	cfd, cerr := takeOver(client)
-	ufd, uerr := takeOver(s.Upstream)
+	ufd, uerr := takeOver(upstream)
 	p.client = side{pair: p, peer: &p.upstream, fd: cfd, pending: s.ToUpstream}
 	p.upstream = side{pair: p, peer: &p.client, fd: ufd, pending: s.ToClient}
 	p.spec.ToUpstream, p.spec.ToClient = nil, nil
@@ -167,12 +168,25 @@ func (p *socketPair) goodbye() {
 
 // timeUp is called when the time given to after has passed.
 func (p *socketPair) timeUp() {
-	if p.leaving {
+	if p.leaving || p.gone {
 		p.close()
 		return
 	}
 	p.orphan, p.waited = false, true
 	p.upstream.pump()
+}
+
+// clientGone bounds what the server may still do for nobody.
+func (p *socketPair) clientGone() {
+	if p.gone || p.leaving || p.closed {
+		return
+	}
+	waits := p.orphan
+	p.gone, p.orphan = true, false
+	p.loop.after(p, goneWait)
+	if waits { // for news that nobody is there to be told
+		p.upstream.pump()
+	}
 }
 
 // event takes what epoll tells of the side's socket.
@@ -190,6 +204,14 @@ func (s *side) event(ev uint32) {
 	}
 	if s.readable && !s.pair.closed {
 		s.pump()
+	}
+	// Both directions of the client's socket are over. What it had said may
+	// have to wait for a slow server; nobody waits for what the server says.
+	if p := s.pair; s == &p.client && ev&(unix.EPOLLERR|unix.EPOLLHUP) != 0 && !p.closed && !p.leaving {
+		p.clientGone()
+		p.upstream.drop()
+		p.upstream.cut()
+		p.upstream.pump()
 	}
 }
 
@@ -284,6 +306,9 @@ func (s *side) drop() {
 // epoll tells of the peer's end by itself.
 func (s *side) cut() {
 	s.readable, s.eof, s.discard = false, true, true
+	if p := s.pair; s == &p.upstream {
+		p.clientGone()
+	}
 }
 
 // finish tells the peer that nothing more comes, and closes the pair when both
@@ -301,6 +326,8 @@ func (s *side) finish() {
 	_ = unix.Shutdown(s.peer.fd, unix.SHUT_WR) // fails when the peer has gone already
 	if s.peer.done {
 		p.close()
+	} else if s == &p.client && p.spec.WebSocket && !s.discard {
+		p.clientGone()
 	}
 }
 
@@ -308,7 +335,7 @@ func (s *side) finish() {
 // the session have left: the client is there, and nobody has said goodbye.
 func (p *socketPair) mayBeOrphan() bool {
 	clientEnded := p.client.done && !p.client.discard
-	return p.spec.WebSocket && !p.leaving && !p.waited && !clientEnded &&
+	return p.spec.WebSocket && !p.leaving && !p.waited && !p.gone && !clientEnded &&
 		!p.upstream.discard && p.frames.between() && !p.frames.sawClose
 }
 

@@ -5,7 +5,10 @@
 package boottime
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,3 +59,45 @@ func (t *Timer) FD() int { return t.fd }
 
 // Close frees the descriptor.
 func (t *Timer) Close() { unix.Close(t.fd) }
+
+// Alarm lets a goroutine wait for moments. For one goroutine.
+type Alarm struct {
+	timer *Timer
+	file  *os.File // the timer's descriptor, in the runtime's poller
+}
+
+// NewAlarm makes an alarm. It costs one descriptor, none while it waits.
+func NewAlarm() (*Alarm, error) {
+	t, err := NewTimer()
+	if err != nil {
+		return nil, err
+	}
+	return &Alarm{timer: t, file: os.NewFile(uintptr(t.fd), "timerfd")}, nil
+}
+
+// Wait returns nil when i has come, ctx's error when it is done before.
+func (a *Alarm) Wait(ctx context.Context, i Instant) error {
+	if err := a.timer.Set(max(i, 1)); err != nil {
+		return err
+	}
+	for {
+		if err := a.file.SetReadDeadline(time.Time{}); err != nil {
+			return fmt.Errorf("timerfd: %w", err)
+		}
+		stop := context.AfterFunc(ctx, func() { _ = a.file.SetReadDeadline(time.Unix(1, 0)) })
+		var expirations [8]byte
+		_, err := a.file.Read(expirations[:])
+		stop()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			return nil
+		case !errors.Is(err, os.ErrDeadlineExceeded): // which an earlier Wait's context may have set
+			return fmt.Errorf("timerfd: %w", err)
+		}
+	}
+}
+
+// Close frees the descriptor.
+func (a *Alarm) Close() { _ = a.file.Close() }

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/api/client"
+	"holdfast/internal/deadman"
+	"holdfast/internal/fleet"
+	"holdfast/internal/gateway"
+	"holdfast/internal/pki"
+	"holdfast/internal/session"
+)
+
+// openIdentity reads the node's certificate, where the node is one of a fleet.
+func (a *Agent) openIdentity() error {
+	if a.cfg.Fleet.Listen == "" {
+		return nil
+	}
+	id, err := pki.Load(pki.FilesIn(a.cfg.Fleet.Certificates), a.log)
+	if err != nil {
+		return fmt.Errorf("fleet.certificates: %w", err)
+	}
+	if id.Node() != a.node {
+		return holdfast.WithHint(fmt.Errorf("fleet.certificates: %s has the certificate of node %s, this is node %s", a.cfg.Fleet.Certificates, id.Node(), a.node),
+			"make this node's own: holdfast node join --node "+string(a.node))
+	}
+	a.peers = newPeers(id)
+	return nil
+}
+
+// listenFleet opens the door for other nodes; nil where there are none.
+func (a *Agent) listenFleet() (net.Listener, error) {
+	if a.peers == nil {
+		return nil, nil
+	}
+	l, err := listenTCP("fleet.listen", "--fleet", a.cfg.Fleet.Listen)
+	if err != nil {
+		return nil, err
+	}
+	return tls.NewListener(l, a.peers.id.ServerTLS()), nil
+}
+
+// startDeadman has a process stand by that kills this node's containers when the
+// agent cannot renew its lease. A store that nobody else can claim in needs none.
+func (a *Agent) startDeadman(p *parts) (session.Deadman, error) {
+	if a.leaseConfig().Fence == 0 {
+		return nil, nil
+	}
+	d, err := deadman.Start(a.opt.Deadman, a.cfg.RunDir, a.log)
+	if err != nil {
+		return nil, holdfast.WithHint(err, "without it two nodes could run one session; the log says why it does not start")
+	}
+	a.deadman = d
+	p.start("deadman", d.Run)
+	return d, nil
+}
+
+// closeDeadman leaves the deadman as it is, to the next agent.
+func (a *Agent) closeDeadman() {
+	if a.deadman != nil {
+		a.deadman.Close()
+	}
+}
+
+// dismissDeadman ends the deadman of a node that has nothing left to guard.
+func (a *Agent) dismissDeadman() error {
+	if a.deadman == nil {
+		return nil
+	}
+	return a.deadman.StandDown()
+}
+
+// newFleet joins this node's sessions to those of the others.
+func (a *Agent) newFleet() *fleet.Fleet {
+	return fleet.New(fleet.Config{Node: a.node}, fleet.Deps{
+		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
+		Own: a.sessions.Disown, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
+	})
+}
+
+// fleetHandler answers other nodes: clients' requests that they forward, what
+// they ask about sessions, and the API's routes.
+func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handler {
+	forwarded, questions := g.Hop(a.sessions), a.fleet.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case gateway.Forwarded(r):
+			unbound(w)
+			forwarded.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, "/fleet/v1/"):
+			unbound(w)
+			questions.ServeHTTP(w, r)
+		default:
+			routes.ServeHTTP(w, r)
+		}
+	})
+}
+
+// unbound takes the API's bound off the time of an answer: a session may stream
+// for hours, and a question may be a long one.
+func unbound(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the server's own connections can
+}
+
+// forward carries API requests to another node.
+func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
+	n, err := a.hopOf(node)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.Hop) },
+		DisableKeepAlives: true, // one request, made by a person
+	}, nil
+}
+
+// hopOf is a node that can be asked. holdfast.ErrNotFound.
+func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	all, err := a.store.Nodes(ctx)
+	if err != nil {
+		return holdfast.Node{}, err
+	}
+	for _, n := range all {
+		if n.ID == node && n.Hop != "" {
+			return n, nil
+		}
+	}
+	return holdfast.Node{}, holdfast.ErrNotFound
+}
+
+// clientOf calls another node's API. Close it after use.
+func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
+	n, err := a.hopOf(node)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", node, err)
+	}
+	return client.New(client.Options{Name: "node " + string(node), Dial: func(ctx context.Context) (net.Conn, error) {
+		return a.peers.Dial(ctx, n.ID, n.Hop)
+	}})
+}

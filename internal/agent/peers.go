@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/pki"
+)
+
+// peers connects to the other nodes of the fleet. A machine that has vanished
+// answers nothing at all, so that a dial is given up early and a connection that
+// stands is asked whether it still does.
+type peers struct {
+	id     *pki.Identity
+	dialer net.Dialer
+}
+
+func newPeers(id *pki.Identity) *peers {
+	return &peers{id: id, dialer: net.Dialer{
+		Timeout:         2 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
+	}}
+}
+
+// Dial connects to a node's hop listener and makes sure that this very node
+// answers. Nothing has been sent when it fails.
+func (p *peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error) {
+	d := tls.Dialer{NetDialer: &p.dialer, Config: p.id.ClientTLS(node)}
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to node %s at %s: %w", node, addr, err)
+	}
+	return c, nil
+}
+
+// callerOf is the node that a request on the hop listener comes from; "" where
+// it has no certificate, which the listener does not let happen.
+func callerOf(r *http.Request) holdfast.NodeID {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return ""
+	}
+	node, err := pki.NodeOf(r.TLS.PeerCertificates[0])
+	if err != nil {
+		return ""
+	}
+	return node
+}

@@ -1,0 +1,171 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"holdfast"
+)
+
+// flight is the one search for a session's place that all who ask for it on this
+// node wait for.
+type flight struct {
+	done     chan struct{}
+	cancel   context.CancelFunc
+	template string // that whoever began it wants, "" for none in particular
+
+	// Guarded by Fleet.mu:
+
+	waiting int
+	reason  error // why it waits, nil while there is hope
+	err     error // how it ended; once done is closed
+}
+
+// Acquire returns where the session is served, and has it booted somewhere in
+// the fleet where it is not. It waits until the session is ready or ctx is done.
+// A connection to a session on this node is counted until release is called; a
+// route elsewhere is counted there. Errors: a *holdfast.BootError,
+// holdfast.ErrStopped, and when ctx is done first holdfast.ErrBusy, ErrDraining,
+// ErrStore or ErrEngine, where that was the reason to wait, else ctx's.
+func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	return f.acquire(ctx, key, "")
+}
+
+// Start is Acquire without staying connected, of a session that is to be booted
+// from the template where it is not there yet; "" is the one that it had last,
+// or the default one. It returns where the session is.
+func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, error) {
+	r, release, err := f.acquire(ctx, key, template)
+	if err == nil {
+		release()
+	}
+	return r, err
+}
+
+func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
+	for {
+		r, release, err := f.deps.Local.Join(ctx, key)
+		if err == nil {
+			return r, release, nil
+		}
+		if ctx.Err() != nil || final(err) {
+			return holdfast.Route{}, nil, err
+		}
+		f.learn(err)
+		if r, ok := f.remote(key); ok {
+			return r, func() {}, nil
+		}
+		if err := f.find(ctx, key, template); err != nil {
+			return holdfast.Route{}, nil, err
+		}
+	}
+}
+
+// Refused tells that the route could not be reached, or that the node there
+// would not have the request. The next Acquire looks past the cache.
+func (f *Fleet) Refused(key holdfast.SessionKey, r holdfast.Route) {
+	if r.Node == "" || r.Node == f.cfg.Node {
+		f.deps.Local.Refused(key, r)
+		return
+	}
+	f.dir.Doubt(key, r.Epoch)
+}
+
+// remote is the route to a session that is ready on another node, as far as the
+// directory knows.
+func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
+	o, left, ok := f.dir.served(key)
+	if !ok || o.Node == f.cfg.Node {
+		return holdfast.Route{}, false
+	}
+	n, ok := f.nodes.get(o.Node)
+	if !ok || n.Hop == "" {
+		return holdfast.Route{}, false
+	}
+	return holdfast.Route{Key: key, Node: o.Node, Address: n.Hop, Epoch: o.Epoch, Left: left}, true
+}
+
+// find waits for the search for a session, which it begins if nobody has. nil
+// means: look again.
+func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey, template string) error {
+	fl, err := f.board(key, template)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-fl.done:
+		return fl.err
+	case <-ctx.Done():
+		return f.giveUp(ctx, key, fl)
+	}
+}
+
+// board joins the search for a session, or begins it.
+func (f *Fleet) board(key holdfast.SessionKey, template string) (*flight, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl := f.flights[key]
+	if fl == nil {
+		if f.life == nil {
+			return nil, f.errNotRunning()
+		}
+		ctx, cancel := context.WithCancel(f.life)
+		fl = &flight{done: make(chan struct{}), cancel: cancel, template: template}
+		f.flights[key] = fl
+		f.spawnLocked(func(context.Context) {
+			err := newQuest(f, key, fl).run(ctx)
+			cancel()
+			f.land(key, fl, err)
+		})
+	}
+	fl.waiting++
+	return fl, nil
+}
+
+// land ends a search.
+func (f *Fleet) land(key holdfast.SessionKey, fl *flight, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.flights[key] == fl {
+		delete(f.flights, key)
+	}
+	if errors.Is(err, context.Canceled) && (f.life == nil || f.life.Err() != nil) {
+		err = f.errNotRunning()
+	}
+	fl.err = err
+	close(fl.done)
+}
+
+// giveUp leaves a search, which ends with its last client. It returns why there
+// is no answer.
+func (f *Fleet) giveUp(ctx context.Context, key holdfast.SessionKey, fl *flight) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl.waiting--; fl.waiting == 0 {
+		fl.cancel()
+		if f.flights[key] == fl {
+			delete(f.flights, key) // who comes now begins anew
+		}
+	}
+	switch {
+	case fl.reason == nil:
+		return fmt.Errorf("waiting for session %s: %w", key, ctx.Err())
+	case plainKind(fl.reason) == kindInternal || errors.Is(fl.reason, holdfast.ErrNotFound):
+		return fmt.Errorf("waiting for session %s: %w; last: %v", key, ctx.Err(), fl.reason)
+	}
+	return fmt.Errorf("waiting for session %s: %w", key, fl.reason)
+}
+
+// because notes why the search waits.
+func (f *Fleet) because(fl *flight, reason error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl.reason = reason
+}
+
+// final reports whether an error is the client's: nobody else could do better.
+func final(err error) bool {
+	k := kindOf(err)
+	return k == kindBoot || k == kindStopped
+}

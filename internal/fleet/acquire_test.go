@@ -1,0 +1,299 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+)
+
+func TestOneNode(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, w *world) {
+		x := w.nodes[0]
+		r, release, err := x.Acquire(t.Context(), key)
+		must(t, err)
+		if r.Node != "" || r.Address != "10.0.0.1:80" || x.host.held != 1 {
+			t.Errorf("route %+v with %d connections held, want one to this node", r, x.host.held)
+		}
+		release()
+		synctest.Wait()
+		if x.host.held != 0 || x.count(x.deps.Metrics.placements, "here") != 1 {
+			t.Errorf("%d connections are held after the release, %d placements here", x.host.held, x.count(x.deps.Metrics.placements, "here"))
+		}
+	})
+}
+
+// TestOneClaim has all nodes ask for the same session at once.
+func TestOneClaim(t *testing.T) {
+	bubble(t, 50, func(t *testing.T, w *world) {
+		for _, x := range w.nodes {
+			x.host.boot = time.Second
+		}
+		const clients = 5 // of each node
+		var (
+			all    sync.WaitGroup
+			mu     sync.Mutex
+			routes = map[holdfast.Epoch]int{}
+		)
+		for _, x := range w.nodes {
+			for range clients {
+				all.Go(func() {
+					r, err := x.acquire(t, time.Minute)
+					if err != nil {
+						t.Errorf("node %s: %v", x.id, err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					routes[r.Epoch]++
+				})
+			}
+		}
+		all.Wait()
+		if n := bootsOf(w.nodes); n != 1 || len(routes) != 1 {
+			t.Errorf("%d claims and routes by epoch %v, want one claim and one epoch", n, routes)
+		}
+		for _, x := range w.nodes {
+			m := x.deps.Metrics
+			if n := x.count(m.placements, "here") + x.count(m.placements, "there"); n > 3 {
+				t.Errorf("node %s placed the session %d times for %d clients", x.id, n, clients)
+			}
+		}
+	})
+}
+
+func TestRemoteRouteNeedsNoStore(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		b.mustAcquire(t)
+		r := a.mustAcquire(t)
+		if r.Node != b.id || r.Address != b.record.Hop || r.ContainerID != "" {
+			t.Fatalf("route %+v, want one to %s at %s", r, b.id, b.record.Hop)
+		}
+		w.store.SetHung(true)
+		defer w.store.SetHung(false)
+		start := time.Now()
+		again := a.mustAcquire(t)
+		if again.Epoch != r.Epoch || !time.Now().Equal(start) {
+			t.Errorf("route %+v after %v, want the same at once", again, time.Since(start))
+		}
+	})
+}
+
+func TestLeftClosesWhenTheOwnerLeaves(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		r := a.mustAcquire(t)
+		select {
+		case <-r.Left:
+			t.Fatal("it is said to have left at once")
+		default:
+		}
+		must(t, b.host.leave(t.Context(), key))
+		<-r.Left
+	})
+}
+
+// TestOwnerVanishes cuts the owner's machine off while clients wait for it to
+// boot the session: they are served by another when its lease is over.
+func TestOwnerVanishes(t *testing.T) {
+	for name, cut := range map[string]bool{"it refuses": false, "it is silent": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 4, func(t *testing.T, w *world) {
+				for _, x := range w.nodes {
+					x.host.boot = time.Hour
+				}
+				first := w.nodes[0]
+				first.host.boot = 5 * time.Minute
+				for _, x := range w.nodes[1:] {
+					x.publish(func(n *holdfast.Node) { n.Trouble = "so that node 0 has it" })
+				}
+				var waiting sync.WaitGroup
+				for _, x := range w.nodes[1:] {
+					for range 3 {
+						waiting.Go(func() {
+							r, err := x.acquire(t, time.Minute)
+							if err != nil || w.owner(x, r) == first {
+								t.Errorf("node %s: route %+v, %v", x.id, r, err)
+							}
+						})
+					}
+				}
+				time.Sleep(1500 * time.Millisecond)
+				for _, x := range w.nodes[1:] {
+					x.host.with(func() { x.host.boot = time.Second })
+					x.publish(func(n *holdfast.Node) { n.Trouble = "" })
+				}
+				if n := first.host.boots; n != 1 {
+					t.Fatalf("the node that is to vanish has %d sessions, want 1", n)
+				}
+				if cut {
+					w.net.cut(first.record.Hop, true)
+				}
+				first.die()
+				waiting.Wait()
+				if n := bootsOf(w.nodes[1:]); n != 1 {
+					t.Errorf("%d claims after the owner's end, want 1", n)
+				}
+				time.Sleep(5 * time.Minute) // its boot ends, for nobody
+			})
+		})
+	}
+}
+
+// TestUnreachableOwnerIsNotOverruled: as long as its record lives, the session
+// is its.
+func TestUnreachableOwnerIsNotOverruled(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		r := a.mustAcquire(t)
+		w.net.cut(b.record.Hop, true)
+		b.server.Close()
+		a.Refused(key, r)
+		if _, err := a.acquire(t, 20*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Acquire = %v, want it to wait for the owner", err)
+		}
+		if n := bootsOf(w.nodes); n != 1 {
+			t.Errorf("%d claims, want the first only", n)
+		}
+	})
+}
+
+func TestRefusedLooksPastTheCache(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		first := a.mustAcquire(t)
+		synctest.Wait()
+		before := a.count(a.deps.Metrics.asks, "ok")
+		a.Refused(key, first)
+		again := a.mustAcquire(t)
+		synctest.Wait()
+		if again.Epoch != first.Epoch || a.count(a.deps.Metrics.asks, "ok") != before+1 {
+			t.Errorf("route %+v; want the owner to be asked once, and the same route", again)
+		}
+		before = a.count(a.deps.Metrics.asks, "ok")
+		a.mustAcquire(t)
+		if n := a.count(a.deps.Metrics.asks, "ok"); n != before {
+			t.Error("the owner was asked again although it had confirmed")
+		}
+		r := b.mustAcquire(t)
+		b.Refused(key, r)
+		if b.host.refused != 1 {
+			t.Error("the refusal of a route on this node did not reach it")
+		}
+	})
+}
+
+func TestFullFleet(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*node)
+		want   error
+	}{
+		"full by its records":  {func(x *node) { x.publish(func(n *holdfast.Node) { n.Max, n.Sessions = 1, 1 }) }, holdfast.ErrBusy},
+		"full by its answers":  {func(x *node) { x.host.draining = false; x.host.max = 1; x.host.sessions["other"] = nil }, holdfast.ErrBusy},
+		"draining by records":  {func(x *node) { x.publish(func(n *holdfast.Node) { n.Draining = true }) }, holdfast.ErrDraining},
+		"draining by answers":  {func(x *node) { x.host.draining = true }, holdfast.ErrDraining},
+		"no node can be asked": {func(x *node) { x.publish(func(n *holdfast.Node) { n.Trouble = "sick" }) }, holdfast.ErrBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 3, func(t *testing.T, w *world) {
+				for _, x := range w.nodes {
+					x.host.with(func() { c.change(x) })
+				}
+				start := time.Now()
+				_, err := w.nodes[0].acquire(t, 20*time.Second)
+				if !errors.Is(err, c.want) || errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Acquire = %v, want %v", err, c.want)
+				}
+				if waited := time.Since(start); waited != 20*time.Second {
+					t.Errorf("it gave up after %v, want all of 20s", waited)
+				}
+			})
+		})
+	}
+}
+
+func TestFullFleetGetsRoom(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		for _, x := range w.nodes {
+			x.host.with(func() { x.host.draining = true })
+		}
+		time.AfterFunc(5*time.Second, func() { w.nodes[2].host.with(func() { w.nodes[2].host.draining = false }) })
+		start := time.Now()
+		r := w.nodes[0].mustAcquire(t)
+		if r.Node != w.nodes[2].id || time.Since(start) > 10*time.Second {
+			t.Errorf("route %+v after %v", r, time.Since(start))
+		}
+	})
+}
+
+func TestBootErrorReachesTheClient(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		broken := errors.New("no such command")
+		for _, x := range w.nodes {
+			x.host.with(func() { x.host.bootErr, x.host.boot = broken, time.Second })
+		}
+		for _, x := range w.nodes {
+			_, err := x.acquire(t, time.Minute)
+			var boot *holdfast.BootError
+			if !errors.As(err, &boot) || boot.Phase != "start" || boot.Log != "last words" || boot.Err.Error() != broken.Error() {
+				t.Errorf("node %s: %v, want the boot's error", x.id, err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestClientGoesAway: the search ends with its last client, and the next one
+// begins anew.
+func TestClientGoesAway(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		x := w.nodes[0]
+		for _, n := range w.nodes {
+			n.host.with(func() { n.host.draining = true })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { _, _, err := x.Acquire(ctx, key); done <- err }()
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("it found a place in a fleet that drains")
+		}
+		synctest.Wait()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if len(x.flights) != 0 || len(x.dir.topics) != 0 {
+			t.Errorf("%d searches and %d followers are left", len(x.flights), len(x.dir.topics))
+		}
+	})
+}
+
+// TestRunEndsEverything: who waits is sent away, and nothing runs afterwards.
+func TestRunEndsEverything(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		x := w.nodes[0]
+		for _, n := range w.nodes {
+			n.host.with(func() { n.host.boot = time.Hour })
+		}
+		done := make(chan error)
+		go func() { _, err := x.acquire(t, time.Hour/2); done <- err }()
+		time.Sleep(time.Second)
+		x.die()
+		err := <-done
+		if !errors.Is(err, holdfast.ErrDraining) && err != nil {
+			t.Errorf("Acquire = %v, want ErrDraining", err)
+		}
+		if _, err := x.acquire(t, time.Second); err == nil {
+			t.Error("Acquire works after Run has ended")
+		}
+		time.Sleep(time.Hour)
+	})
+}

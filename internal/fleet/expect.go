@@ -1,0 +1,178 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// Bounds of what other nodes may announce.
+const (
+	expectTime  = time.Minute // that an announcement is good for
+	maxExpected = 8192        // sessions
+	maxClaims   = 64          // at once; the node's own bound on boots is below
+)
+
+// expectation is a session that another node has announced: it is claimed here
+// once that node's record of it is gone.
+type expectation struct {
+	leaver
+	from  holdfast.NodeID
+	until time.Time
+}
+
+// expected are the sessions that this node is to take over.
+type expected struct {
+	f    *Fleet
+	wake chan struct{} // there may be something due
+
+	mu    sync.Mutex
+	byKey map[holdfast.SessionKey]*expectation
+	due   [2][]*expectation // gone: those with clients, then the others
+}
+
+func newExpected(f *Fleet) *expected {
+	return &expected{f: f, wake: make(chan struct{}, 1), byKey: map[holdfast.SessionKey]*expectation{}}
+}
+
+// add takes announcements in and returns how many it has room for.
+func (x *expected) add(from holdfast.NodeID, sessions []leaver) int {
+	n := x.put(from, sessions, time.Now().Add(expectTime))
+	x.f.deps.Metrics.handovers.WithLabelValues("expected").Add(float64(n))
+	// What is gone already, nobody will be told of any more.
+	for _, s := range sessions[:n] {
+		if over, replaced := x.f.dir.ended(s.Key, s.Epoch); over && !replaced {
+			x.gone(s.Key, s.Epoch)
+		}
+	}
+	return n
+}
+
+func (x *expected) put(from holdfast.NodeID, sessions []leaver, until time.Time) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, s := range sessions {
+		if _, again := x.byKey[s.Key]; !again && len(x.byKey) >= maxExpected {
+			return i
+		}
+		x.byKey[s.Key] = &expectation{s, from, until}
+	}
+	return len(sessions)
+}
+
+// gone is told of every record that goes away; it never blocks.
+func (x *expected) gone(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byKey[key]
+	if e == nil || epoch < e.Epoch {
+		return
+	}
+	delete(x.byKey, key)
+	if epoch > e.Epoch { // somebody else has had it since
+		return
+	}
+	i := 1
+	if e.Connected {
+		i = 0
+	}
+	x.due[i] = append(x.due[i], e)
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run claims what is due until ctx is done, and waits for what it has begun.
+func (x *expected) run(ctx context.Context) {
+	var claims sync.WaitGroup
+	defer claims.Wait()
+	slots := make(chan struct{}, maxClaims)
+	for {
+		select {
+		case slots <- struct{}{}: // before it chooses who comes first
+		case <-ctx.Done():
+			return
+		}
+		e := x.next(ctx)
+		if e == nil {
+			return
+		}
+		claims.Go(func() {
+			defer func() { <-slots }()
+			x.claim(ctx, e)
+		})
+	}
+}
+
+// next waits for a session to be due; nil when ctx was done first.
+func (x *expected) next(ctx context.Context) *expectation {
+	sweep := time.NewTicker(expectTime / 12)
+	defer sweep.Stop()
+	for {
+		if e := x.pop(); e != nil {
+			return e
+		}
+		select {
+		case <-x.wake:
+		case now := <-sweep.C:
+			x.sweep(now)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (x *expected) pop() *expectation {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range x.due {
+		if len(x.due[i]) > 0 {
+			e := x.due[i][0]
+			x.due[i] = slices.Delete(x.due[i], 0, 1)
+			return e
+		}
+	}
+	return nil
+}
+
+// sweep forgets announcements that nothing came of.
+func (x *expected) sweep(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key, e := range x.byKey {
+		if now.After(e.until) {
+			delete(x.byKey, key)
+			x.f.deps.Metrics.handovers.WithLabelValues("expired").Inc()
+		}
+	}
+}
+
+// claim has one session booted here. Its clients come by themselves.
+func (x *expected) claim(ctx context.Context, e *expectation) {
+	ctx, cancel := context.WithDeadline(ctx, e.until.Add(expectTime)) // the boot takes its time, too
+	defer cancel()
+	var err error
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		_, err = x.f.local(ctx, acquireRequest{Key: e.Key, Template: e.Template, Place: true})
+		if plainKind(err) != kindStore || final(err) || !sleep(ctx, jitter(pause)) {
+			break
+		}
+	}
+	var elsewhere *holdfast.ElsewhereError
+	event := "failed"
+	switch {
+	case err == nil:
+		event = "claimed"
+	case errors.As(err, &elsewhere):
+		x.f.learn(err)
+		event = "elsewhere"
+	case ctx.Err() == nil:
+		x.f.log.Warn("a session that another node has handed over", "session", e.Key, "from", e.from, "err", err)
+	}
+	x.f.deps.Metrics.handovers.WithLabelValues(event).Inc()
+}

@@ -1,0 +1,154 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"holdfast"
+)
+
+const (
+	pollTime       = time.Minute // of one question; then the asker asks again
+	writeTime      = 5 * time.Second
+	maxAcquireBody = 4 << 10
+	maxPrepareBody = 2 << 20
+	maxServed      = 4096 // questions at once, of all nodes
+)
+
+// Handler answers other nodes, under /fleet/v1/. It never asks another node for
+// an answer. Requests for which caller returns no node are refused. An answer
+// to a question comes with status 200, also one that is an error: the header is
+// sent long before the answer is known, with white space in between that says
+// that this node is still at it. Questions end with their requests' contexts and
+// with Run.
+func (f *Fleet) Handler() http.Handler {
+	h := &handler{f: f, places: make(chan struct{}, maxServed)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+pathAcquire, h.acquire)
+	mux.HandleFunc("POST "+pathPrepare, h.prepare)
+	return mux
+}
+
+type handler struct {
+	f      *Fleet
+	places chan struct{}
+}
+
+// read decodes a question and names who asks, false when it was refused.
+func (h *handler) read(w http.ResponseWriter, r *http.Request, limit int64, into any) (holdfast.NodeID, bool) {
+	from := h.f.deps.Caller(r)
+	if from == "" {
+		http.Error(w, "this is for nodes of the fleet", http.StatusForbidden)
+		return "", false
+	}
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(into)
+	if c, ok := into.(interface{ check() error }); err == nil && ok {
+		err = c.check()
+	}
+	var size *http.MaxBytesError
+	switch {
+	case errors.As(err, &size):
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+	case err != nil:
+		http.Error(w, cut(err.Error(), maxText), http.StatusBadRequest)
+	}
+	return from, err == nil
+}
+
+func (h *handler) acquire(w http.ResponseWriter, r *http.Request) {
+	var q acquireRequest
+	from, ok := h.read(w, r, maxAcquireBody, &q)
+	if !ok {
+		return
+	}
+	select {
+	case h.places <- struct{}{}:
+		defer func() { <-h.places }()
+	default:
+		answer(w, acquireAnswer{Error: toWire(fmt.Errorf("node %s answers %d questions: %w", h.f.cfg.Node, maxServed, holdfast.ErrBusy))})
+		return
+	}
+	h.f.log.Debug("asked for a session", "session", q.Key, "by", from, "place", q.Place)
+	h.f.think(w, r, pollTime, func(ctx context.Context) any {
+		o, err := h.f.local(ctx, q)
+		if err != nil {
+			return acquireAnswer{Error: toWire(err)}
+		}
+		return acquireAnswer{Owner: &o}
+	})
+}
+
+// local has the session ready on this node, and lets go of it at once: the
+// connection that it is for comes by itself.
+func (f *Fleet) local(ctx context.Context, q acquireRequest) (holdfast.Owner, error) {
+	var (
+		r       holdfast.Route
+		release func()
+		err     error
+	)
+	if q.Place {
+		r, release, err = f.deps.Local.Acquire(ctx, q.Key, q.Template)
+	} else {
+		r, release, err = f.deps.Local.Join(ctx, q.Key)
+	}
+	if err != nil {
+		return holdfast.Owner{}, err
+	}
+	release()
+	return holdfast.Owner{Key: q.Key, Node: f.cfg.Node, Epoch: r.Epoch, State: holdfast.Ready}, nil
+}
+
+// think answers with what work returns, and says until then that it is at it.
+func (f *Fleet) think(w http.ResponseWriter, r *http.Request, limit time.Duration, work func(context.Context) any) {
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
+	done := make(chan any, 1)
+	started := f.spawn(func(life context.Context) {
+		defer context.AfterFunc(life, cancel)()
+		done <- work(ctx)
+	})
+	if !started {
+		answer(w, acquireAnswer{Error: toWire(f.errNotRunning())})
+		return
+	}
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		select {
+		case a := <-done:
+			answer(w, a)
+			return
+		case <-tick.C:
+			if err := write(w, []byte("\n")); err != nil {
+				cancel()
+				<-done
+				return
+			}
+		}
+	}
+}
+
+func answer(w http.ResponseWriter, a any) {
+	b, err := json.Marshal(a)
+	if err != nil {
+		http.Error(w, "encoding the answer: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_ = write(w, append(b, '\n')) // who asked has gone, or hears nothing
+}
+
+func write(w http.ResponseWriter, b []byte) error {
+	w.Header().Set("Content-Type", "application/json")
+	c := http.NewResponseController(w)
+	if err := c.SetWriteDeadline(time.Now().Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	return c.Flush()
+}

@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+const (
+	pathAcquire = "/fleet/v1/acquire"
+	pathPrepare = "/fleet/v1/prepare"
+
+	dialTimeout = 2 * time.Second
+
+	// A node that is asked says every beat that it is still at it. One that
+	// is silent for longer than silence is gone, or as good as gone.
+	beat    = time.Second
+	silence = 4 * time.Second
+
+	asksPerPeer = 128 // at once, each for another session
+	idlePerPeer = 8   // connections kept for the next question
+	idleTime    = 90 * time.Second
+	maxAnswer   = 64 << 10 // bytes
+)
+
+// errUnreachable says that a node did not answer: it may be gone, cut off, or
+// still starting.
+var errUnreachable = errors.New("node does not answer")
+
+// Dial connects to the node's hop listener at addr, and makes sure that it is
+// that node which answers.
+type Dial func(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error)
+
+// peers asks other nodes. Any goroutine may call its methods.
+type peers struct {
+	http      *http.Client
+	transport *http.Transport
+	metrics   *Metrics
+
+	mu   sync.Mutex
+	asks map[holdfast.NodeID]int // under way
+}
+
+// peerKey is for the node that a connection is for.
+type peerKey struct{}
+
+type peer struct {
+	node holdfast.NodeID
+	addr string
+}
+
+func newPeers(dial Dial, m *Metrics) *peers {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			p, _ := ctx.Value(peerKey{}).(peer)
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return dial(ctx, p.node, p.addr)
+		},
+		MaxConnsPerHost:     asksPerPeer + 8, // prepare needs one, too
+		MaxIdleConnsPerHost: idlePerPeer,
+		IdleConnTimeout:     idleTime,
+		DisableCompression:  true,
+
+		MaxResponseHeaderBytes: 16 << 10,
+	}
+	return &peers{
+		transport: transport, metrics: m, asks: map[holdfast.NodeID]int{},
+		http: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// close ends the connections that nobody uses.
+func (p *peers) close() { p.transport.CloseIdleConnections() }
+
+// acquire asks a node to have the session ready, for as long as ctx lasts. The
+// errors are those of the node's Local, an errUnreachable, and
+// holdfast.ErrBusy where too many questions to that node are under way.
+func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
+	if !p.enter(to.ID) {
+		return holdfast.Owner{}, fmt.Errorf("%d questions to node %s are under way: %w", asksPerPeer, to.ID, holdfast.ErrBusy)
+	}
+	defer p.leave(to.ID)
+	o, err := p.askOn(ctx, to, q)
+	p.metrics.asks.WithLabelValues(resultOf(ctx, err)).Inc()
+	return o, err
+}
+
+// askOn asks again while the node says that it is at it.
+func (p *peers) askOn(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
+	for {
+		var a acquireAnswer
+		if err := p.post(ctx, to, pathAcquire, q, &a); err != nil {
+			return holdfast.Owner{}, err
+		}
+		switch {
+		case a.Error != nil && a.Error.Kind == kindPending && ctx.Err() == nil:
+			continue
+		case a.Error != nil:
+			return holdfast.Owner{}, a.Error.err()
+		case a.Owner == nil || a.Owner.Key != q.Key || a.Owner.Node != to.ID || a.Owner.Epoch <= 0:
+			return holdfast.Owner{}, fmt.Errorf("node %s: its answer is not the one to our question", to.ID)
+		}
+		return *a.Owner, nil
+	}
+}
+
+func resultOf(ctx context.Context, err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case ctx.Err() != nil:
+		return "canceled"
+	case errors.Is(err, errUnreachable):
+		return "unreachable"
+	}
+	return string(kindOf(err))
+}
+
+func (p *peers) enter(id holdfast.NodeID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asks[id] >= asksPerPeer {
+		return false
+	}
+	p.asks[id]++
+	return true
+}
+
+func (p *peers) leave(id holdfast.NodeID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asks[id]--; p.asks[id] == 0 {
+		delete(p.asks, id)
+	}
+}
+
+// post sends a question and reads the answer, however long that takes, as long
+// as the node is heard of meanwhile.
+func (p *peers) post(ctx context.Context, to holdfast.Node, path string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return fmt.Errorf("asking node %s: %w", to.ID, err)
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop}))
+	defer cancel()
+	quiet := time.AfterFunc(silence, cancel)
+	defer quiet.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("asking node %s: %w", to.ID, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("node %s: %w: %w", to.ID, errUnreachable, err)
+	}
+	defer resp.Body.Close()
+	heard := &listener{from: io.LimitReader(resp.Body, maxAnswer), heard: func() { quiet.Reset(silence) }}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(heard, 512))
+		return fmt.Errorf("node %s answers %s: %q", to.ID, resp.Status, bytes.TrimSpace(text))
+	}
+	if err := json.NewDecoder(heard).Decode(answer); err != nil {
+		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
+	}
+	_, err = io.Copy(io.Discard, heard) // so that the connection can be used again
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
+	}
+	return nil
+}
+
+// poolName stands in for the address in the pool of kept-alive connections. It
+// names node and address, so that no connection to a node is used for another
+// that has its address now.
+func poolName(n holdfast.Node) string {
+	sum := sha256.Sum256([]byte(string(n.ID) + "\x00" + n.Hop))
+	return fmt.Sprintf("%x.node", sum[:16])
+}
+
+// listener tells of every sign of life.
+type listener struct {
+	from  io.Reader
+	heard func()
+}
+
+func (l *listener) Read(b []byte) (int, error) {
+	n, err := l.from.Read(b)
+	if n > 0 {
+		l.heard()
+	}
+	return n, err
+}

@@ -1,0 +1,250 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// Bounds of an announcement.
+const (
+	maxPrepared  = 4096             // sessions in one request
+	maxTemplates = 64               // in one request
+	maxPrepWait  = 20 * time.Second // for images
+	fetchTime    = 5 * time.Minute  // of one template's images; goes on after the answer
+	prepareTime  = 5 * time.Second  // where the caller gives no deadline
+)
+
+// Move is a session that is to leave this node.
+type Move struct {
+	holdfast.Owner
+	Connected bool // clients are connected: it goes first
+}
+
+// leaver is a Move on its way.
+type leaver struct {
+	Key       holdfast.SessionKey `json:"key"`
+	Epoch     holdfast.Epoch      `json:"epoch"`
+	Template  string              `json:"template,omitempty"`
+	Connected bool                `json:"connected,omitempty"`
+}
+
+// prepareRequest announces sessions to their successor, which claims each when
+// its record is gone.
+type prepareRequest struct {
+	From     holdfast.NodeID `json:"from"`
+	Sessions []leaver        `json:"sessions"`
+	WaitMS   int64           `json:"wait_ms"` // for the images
+}
+
+type prepareAnswer struct {
+	Accepted int        `json:"accepted"` // the first so many
+	Images   bool       `json:"images"`   // all are there
+	Error    *wireError `json:"error,omitempty"`
+}
+
+func (q prepareRequest) check() error {
+	if len(q.Sessions) > maxPrepared {
+		return fmt.Errorf("%d sessions, at most %d are allowed", len(q.Sessions), maxPrepared)
+	}
+	if n := len(q.templates()); n > maxTemplates {
+		return fmt.Errorf("%d templates, at most %d are allowed", n, maxTemplates)
+	}
+	for _, s := range q.Sessions {
+		if _, err := holdfast.ParseSessionKey(string(s.Key)); err != nil {
+			return err
+		}
+		if err := checkTemplate(s.Template); err != nil {
+			return err
+		}
+		if s.Epoch <= 0 {
+			return fmt.Errorf("session %s: its epoch is %d", s.Key, s.Epoch)
+		}
+	}
+	return nil
+}
+
+func (q prepareRequest) templates() []string {
+	names := make([]string, len(q.Sessions))
+	for i, s := range q.Sessions {
+		names[i] = s.Template
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// wait is for the images.
+func (q prepareRequest) wait() time.Duration {
+	return min(max(time.Duration(q.WaitMS), 0), maxPrepWait/time.Millisecond) * time.Millisecond
+}
+
+// Prepare chooses a successor for each session and tells it, all at once. It
+// returns how many sessions have one: nodes that do not answer or that have no
+// room are not asked again, because who drains has no time. It takes until all
+// have the images or ctx is done; without a deadline it takes five seconds at
+// most. Nothing is claimed before the session's record is gone.
+func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
+	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
+	defer cancel()
+	all, err := f.nodes.all(ctx)
+	if err != nil {
+		f.log.Warn("no successors are chosen", "sessions", len(moves), "err", err)
+		return 0
+	}
+	shares := f.share(all, moves)
+	var (
+		told sync.WaitGroup
+		mu   sync.Mutex
+		sum  int
+	)
+	for _, n := range all {
+		sessions := shares[n.ID]
+		if len(sessions) == 0 {
+			continue
+		}
+		told.Go(func() {
+			accepted := f.tell(ctx, n, sessions)
+			mu.Lock()
+			defer mu.Unlock()
+			sum += accepted
+		})
+	}
+	told.Wait()
+	return sum
+}
+
+// remaining is how long Prepare may take.
+func remaining(ctx context.Context) time.Duration {
+	if until, ok := ctx.Deadline(); ok {
+		return time.Until(until)
+	}
+	return prepareTime
+}
+
+// share chooses a node for each session, those with clients first. What it gave
+// to a node counts as its load.
+func (f *Fleet) share(all []holdfast.Node, moves []Move) map[holdfast.NodeID][]leaver {
+	index := map[holdfast.NodeID]int{}
+	for i, n := range all {
+		index[n.ID] = i
+	}
+	moves = slices.Clone(moves)
+	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(rank(a), rank(b)) })
+	avoid := map[holdfast.NodeID]bool{f.cfg.Node: true}
+	shares := map[holdfast.NodeID][]leaver{}
+	for _, m := range moves {
+		id, err := Place(all, Need{Avoid: avoid}, f.nodes.rand)
+		if err != nil {
+			f.log.Debug("no more successors", "err", err)
+			break
+		}
+		give(&all[index[id]])
+		shares[id] = append(shares[id], leaver{m.Key, m.Epoch, m.Template, m.Connected})
+		if len(shares[id]) == maxPrepared {
+			avoid[id] = true
+		}
+	}
+	return shares
+}
+
+func rank(m Move) int {
+	if m.Connected {
+		return 0
+	}
+	return 1
+}
+
+// tell announces sessions to their successor and returns how many it takes.
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) int {
+	// The answer needs a moment, too.
+	wait := remaining(ctx) * 3 / 4
+	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
+	var a prepareAnswer
+	err := f.peers.post(ctx, to, pathPrepare, q, &a)
+	if err == nil && a.Error != nil {
+		err = a.Error.err()
+	}
+	if err != nil {
+		f.log.Warn("a successor could not be told", "node", to.ID, "sessions", len(sessions), "err", err)
+		return 0
+	}
+	return min(max(a.Accepted, 0), len(sessions))
+}
+
+// prepare is the successor's side.
+func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
+	var q prepareRequest
+	from, ok := h.read(w, r, maxPrepareBody, &q)
+	if !ok {
+		return
+	}
+	if q.From != from {
+		http.Error(w, "a node announces its own sessions only", http.StatusForbidden)
+		return
+	}
+	h.f.think(w, r, q.wait()+time.Second, func(ctx context.Context) any {
+		n := h.f.next.add(from, q.Sessions)
+		h.f.log.Info("sessions will be handed over", "from", from, "sessions", n)
+		waiting, cancel := context.WithTimeout(ctx, q.wait())
+		defer cancel()
+		return prepareAnswer{Accepted: n, Images: h.f.fetch(waiting, q.templates())}
+	})
+}
+
+// fetching is one template's images on their way here.
+type fetching struct {
+	done chan struct{}
+	err  error // once done is closed
+}
+
+// fetch has the templates' images fetched and reports whether they are there
+// before ctx is done. The fetching goes on without it.
+func (f *Fleet) fetch(ctx context.Context, templates []string) bool {
+	all, ok := f.beginFetches(templates)
+	for _, one := range all {
+		select {
+		case <-one.done:
+			ok = ok && one.err == nil
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ok
+}
+
+func (f *Fleet) beginFetches(templates []string) (all []*fetching, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range templates {
+		one := f.fetches[name]
+		if one == nil {
+			one = &fetching{done: make(chan struct{})}
+			if !f.spawnLocked(func(life context.Context) { f.fetchOne(life, name, one) }) {
+				return nil, false
+			}
+			f.fetches[name] = one
+		}
+		all = append(all, one)
+	}
+	return all, true
+}
+
+func (f *Fleet) fetchOne(ctx context.Context, template string, one *fetching) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	one.err = f.deps.Fetch(ctx, template)
+	if one.err != nil && !errors.Is(one.err, context.Canceled) {
+		f.log.Warn("fetching the images of sessions that come here", "template", template, "err", one.err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.fetches, template)
+	close(one.done)
+}

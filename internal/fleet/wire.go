@@ -1,0 +1,186 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"holdfast"
+)
+
+// Bounds of what goes between nodes.
+const (
+	maxTemplateName = 253
+	maxText         = 2 << 10 // of an error's words, in bytes
+	maxLog          = 8 << 10 // of a container's last lines, in bytes
+)
+
+// acquireRequest asks a node to have a session ready: one that it has already,
+// or, with Place, also one that it has to claim and boot first.
+type acquireRequest struct {
+	Key      holdfast.SessionKey `json:"key"`
+	Template string              `json:"template,omitempty"` // "" is the default one; with Place
+	Place    bool                `json:"place,omitempty"`
+}
+
+// acquireAnswer has one of the two.
+type acquireAnswer struct {
+	Owner *holdfast.Owner `json:"owner,omitempty"`
+	Error *wireError      `json:"error,omitempty"`
+}
+
+// kind is the name of an error between nodes. Names are only ever added.
+type kind string
+
+const (
+	kindElsewhere kind = "elsewhere"
+	kindDraining  kind = "draining"
+	kindBusy      kind = "busy"
+	kindStopped   kind = "stopped"
+	kindNotFound  kind = "not_found"
+	kindStore     kind = "store"
+	kindEngine    kind = "engine"
+	kindBoot      kind = "boot"
+	kindPending   kind = "pending" // not ready yet: ask again
+	kindInternal  kind = "internal"
+)
+
+// sentinels are the errors that go by a name of their own, in the order in which
+// one is looked for where an error wraps several: what sends the asker to
+// another node comes first.
+func sentinels() []struct {
+	kind kind
+	err  error
+} {
+	return []struct {
+		kind kind
+		err  error
+	}{
+		{kindDraining, holdfast.ErrDraining}, {kindBusy, holdfast.ErrBusy}, {kindStopped, holdfast.ErrStopped},
+		{kindStore, holdfast.ErrStore}, {kindEngine, holdfast.ErrEngine}, {kindNotFound, holdfast.ErrNotFound},
+	}
+}
+
+// wireError is an error on its way between nodes.
+type wireError struct {
+	Kind   kind            `json:"kind"`
+	Text   string          `json:"message"`
+	Advice string          `json:"hint,omitempty"`
+	Owner  *holdfast.Owner `json:"owner,omitempty"` // with elsewhere
+	Boot   *wireBoot       `json:"boot,omitempty"`  // with boot
+}
+
+// wireBoot is a holdfast.BootError.
+type wireBoot struct {
+	Key   holdfast.SessionKey `json:"key"`
+	Phase string              `json:"phase"`
+	Cause kind                `json:"cause,omitempty"` // what the boot's own error is
+	Log   string              `json:"log,omitempty"`
+}
+
+// kindOf names an error. A boot that was given up because its node drains or is
+// full is no failed boot: another node can do it.
+func kindOf(err error) kind {
+	var elsewhere *holdfast.ElsewhereError
+	var boot *holdfast.BootError
+	switch {
+	case errors.As(err, &elsewhere):
+		return kindElsewhere
+	case errors.Is(err, holdfast.ErrDraining):
+		return kindDraining
+	case errors.Is(err, holdfast.ErrBusy):
+		return kindBusy
+	case errors.As(err, &boot):
+		return kindBoot
+	}
+	return plainKind(err)
+}
+
+func plainKind(err error) kind {
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			return s.kind
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return kindPending
+	}
+	return kindInternal
+}
+
+// toWire puts an error into its wire form.
+func toWire(err error) *wireError {
+	w := &wireError{Kind: kindOf(err), Text: cut(err.Error(), maxText), Advice: cut(holdfast.HintOf(err), maxText)}
+	switch w.Kind {
+	case kindElsewhere:
+		var e *holdfast.ElsewhereError
+		errors.As(err, &e)
+		w.Owner = &e.Owner
+	case kindBoot:
+		var e *holdfast.BootError
+		errors.As(err, &e)
+		w.Text = cut(e.Err.Error(), maxText)
+		w.Boot = &wireBoot{Key: e.Key, Phase: e.Phase, Log: cut(e.Log, maxLog)}
+		if k := plainKind(e.Err); k != kindInternal {
+			w.Boot.Cause = k
+		}
+	}
+	return w
+}
+
+// err is the error that the wire form stands for.
+func (w *wireError) err() error {
+	switch {
+	case w.Kind == kindElsewhere && w.Owner != nil:
+		return &holdfast.ElsewhereError{Owner: *w.Owner}
+	case w.Kind == kindBoot && w.Boot != nil:
+		cause := &peerError{kind: w.Boot.Cause, text: cut(w.Text, maxText), advice: cut(w.Advice, maxText)}
+		return &holdfast.BootError{Key: w.Boot.Key, Phase: cut(w.Boot.Phase, 64), Err: cause, Log: cut(w.Boot.Log, maxLog)}
+	}
+	return &peerError{kind: w.Kind, text: cut(w.Text, maxText), advice: cut(w.Advice, maxText)}
+}
+
+// peerError is what another node said, with its sentinel and hint.
+type peerError struct {
+	kind         kind
+	text, advice string
+}
+
+func (e *peerError) Error() string { return e.text }
+func (e *peerError) Hint() string  { return e.advice }
+
+func (e *peerError) Unwrap() error {
+	for _, s := range sentinels() {
+		if s.kind == e.kind {
+			return s.err
+		}
+	}
+	if e.kind == kindPending {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// cut shortens a text to at most n bytes.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-3], "") + "…"
+}
+
+// check holds what another node sent to its bounds.
+func (q acquireRequest) check() error {
+	if _, err := holdfast.ParseSessionKey(string(q.Key)); err != nil {
+		return err
+	}
+	return checkTemplate(q.Template)
+}
+
+func checkTemplate(name string) error {
+	if len(name) > maxTemplateName {
+		return fmt.Errorf("a template's name has %d bytes, at most %d are allowed", len(name), maxTemplateName)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+)
+
+// RoundTrip implements http.RoundTripper for the reverse proxy. For an upgrade
+// that the server agrees to, the error is a *switched.
+func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	t := tripOf(req.Context())
+	t.begin(req)
+	err = t.reach(t.waiting, func() (err error) {
+		resp, err = g.send(req, t)
+		return err
+	})
+	t.unwatch()
+	return resp, err
+}
+
+// begin notes what may be done again.
+func (t *trip) begin(req *http.Request) {
+	if req.Body != nil {
+		t.body = &body{r: req.Body}
+	}
+	t.safe = req.Body == nil && safe(req.Method)
+}
+
+// send sends the request along the trip's route. Where a kept-alive connection
+// turns out to be dead before anything was written, it takes the next one; there
+// are no more of them than the pool keeps.
+func (g *Gateway) send(req *http.Request, t *trip) (*http.Response, error) {
+	for n := 0; ; n++ {
+		if t.body != nil && !t.body.again() {
+			return nil, errSpent
+		}
+		y := &try{trip: t}
+		resp, err := y.do(g, req)
+		var refused *refusedError
+		if !y.reused || !errors.As(err, &refused) || !refused.unsent || n > idlePerNode {
+			return resp, err
+		}
+	}
+}
+
+// try is one request on one connection.
+type try struct {
+	trip     *trip
+	conn     *countedConn // nil: the pool gave none
+	reused   bool         // conn carried other requests before
+	before   int64        // what conn had written before
+	sent     bool         // on an earlier connection: net/http tries by itself, too
+	answered atomic.Bool  // a byte of the answer came
+	offer    offer        // of a body, to another node
+}
+
+// do sends the request and waits for the head of its response.
+func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
+	t := y.trip
+	ctx := context.WithValue(req.Context(), routeKey{}, t.route)
+	out := req.WithContext(httptrace.WithClientTrace(ctx, y.trace()))
+	u := *req.URL
+	u.Scheme, u.Host = "http", poolHost(t.route)
+	out.URL = &u
+	if t.body != nil {
+		out.Body = t.body
+	}
+	if t.route.Node == "" {
+		resp, err := y.roundTrip(g, g.pool, out)
+		return resp, y.explain(ctx, err)
+	}
+	resp, err := y.forward(g, out)
+	err = y.explain(ctx, err)
+	g.metrics.forwarded.WithLabelValues(resultOf(err)).Inc()
+	return resp, err
+}
+
+func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*http.Response, error) {
+	if out.Header.Get("Upgrade") != "" {
+		return g.roundTripUpgrade(out, y)
+	}
+	resp, err := pool.RoundTrip(out)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		// The connection is the caller's now, and nobody would close it.
+		resp.Body.Close()
+		return nil, errUnasked
+	}
+	return resp, err
+}
+
+// trace learns what becomes of the request.
+func (y *try) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			y.sent = y.sent || y.wrote()
+			y.conn, _ = info.Conn.(*countedConn)
+			if y.conn == nil {
+				return
+			}
+			y.reused, y.before = info.Reused, y.conn.written.Load()
+			if t := y.trip; t.hop && t.body != nil && t.body.first() != nil {
+				y.conn.Close() // nothing goes to the session: see Hop
+			}
+		},
+		GotFirstResponseByte: func() { y.answered.Store(true) },
+		Got100Continue:       func() { y.offer.accept() },
+	}
+}
+
+// wrote reports whether anything was written to the present connection.
+func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.before }
+
+// explain turns an error into one that says whether there may be another try.
+// ctx is the client's.
+func (y *try) explain(ctx context.Context, err error) error {
+	var (
+		refused *refusedError
+		broken  *brokenError
+		agreed  *switched
+		timeout net.Error
+	)
+	t := y.trip
+	switch {
+	case err == nil, errors.As(err, &refused), errors.As(err, &broken), errors.As(err, &agreed):
+		return err
+	case ctx.Err() != nil, y.conn == nil, t.body != nil && t.body.failed():
+		return err
+	case y.offer.open(), y.offer.withdrawn():
+		return &refusedError{error: err}
+	case errors.Is(err, errNodeLeft):
+		return &brokenError{error: err, gone: true}
+	case y.answered.Load(), errors.As(err, &timeout) && timeout.Timeout():
+		return err
+	case !y.sent && !y.wrote():
+		return &refusedError{error: err, byServer: t.route.Node == "", unsent: true}
+	}
+	return &brokenError{error: err, gone: t.route.Node != ""}
+}

@@ -1,0 +1,104 @@
+// Package standby makes this process one that stands by for others: small, hard
+// to disturb, and not in the way of who started it.
+package standby
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// memoryLimit is where the collector of garbage works harder, in bytes.
+const memoryLimit = 16 << 20
+
+// Settle ignores what a terminal or a service manager sends, takes precedence
+// over everything else on the host, and closes inherited descriptors above
+// keep. What fails here would only have made it better. SIGTERM is ignored only
+// where term is nil; else it is told there.
+func Settle(keep int, term chan<- os.Signal) {
+	// SIGUSR1 and SIGUSR2 are for agents: `systemctl kill -s SIGUSR2` sends them
+	// to every process of the unit.
+	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
+	if term == nil {
+		signal.Ignore(unix.SIGTERM)
+	} else {
+		signal.Notify(term, unix.SIGTERM)
+	}
+	debug.SetGCPercent(20)
+	debug.SetMemoryLimit(memoryLimit)
+	// It runs for moments, but then at once, also beside a fork bomb, and it
+	// is the last process to be killed for memory (proc_pid_oom_score_adj(5)).
+	_ = unix.Setpriority(unix.PRIO_PGRP, 0, -20)
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
+	closeInherited(keep)
+}
+
+// closeInherited closes what came from the starter by accident: descriptors
+// without close-on-exec, such as the end of some pipeline's pipe. The runtime's
+// own are anonymous inodes.
+func closeInherited(keep int) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= keep {
+			continue
+		}
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			unix.Close(fd)
+		}
+	}
+}
+
+// LockMemory keeps in memory what is there and what comes (mlockall(2) with
+// MCL_ONFAULT: pages that nobody has touched stay away, and Go reserves many), and
+// reads the whole program in: the disk that it lies on may hang when the rest of
+// it is needed. The program's pages are shared with others who run it.
+func LockMemory() error {
+	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
+		return fmt.Errorf("mlockall: %w", err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	for _, r := range programRanges(string(maps)) {
+		if _, _, err := unix.Syscall(unix.SYS_MLOCK, uintptr(r[0]), uintptr(r[1]-r[0]), 0); err != 0 {
+			return fmt.Errorf("mlock: %w", err)
+		}
+	}
+	return nil
+}
+
+// programRanges are where a program is in memory, code and constants, by
+// /proc/self/maps (proc_pid_maps(5)): what comes from the same file as the first
+// mapping, which is the executable's, and cannot be written.
+//
+//	00400000-00f43000 r-xp 00000000 fe:00 247741    /usr/bin/holdfast
+func programRanges(maps string) [][2]uint64 {
+	var ranges [][2]uint64
+	program := ""
+	for line := range strings.Lines(maps) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[4] == "0" {
+			continue
+		}
+		if program == "" {
+			program = f[3] + " " + f[4]
+		}
+		from, to, _ := strings.Cut(f[0], "-")
+		a, err1 := strconv.ParseUint(from, 16, 64)
+		b, err2 := strconv.ParseUint(to, 16, 64)
+		if err1 == nil && err2 == nil && f[3]+" "+f[4] == program && strings.HasPrefix(f[1], "r") && f[1][1] != 'w' {
+			ranges = append(ranges, [2]uint64{a, b})
+		}
+	}
+	return ranges
+}

@@ -1,0 +1,185 @@
+// Package replace gives sessions new containers in a rolling way: a few at a
+// time, each measured phase by phase, and no further once one has failed. It
+// remembers what it did, so that a slow node stands out.
+package replace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// maxError is how much of an error is kept, in bytes.
+const maxError = 1024
+
+// Moves is the fleet as a run needs it. Any goroutine may call it.
+type Moves interface {
+	// Owner is the session's present record. holdfast.ErrNotFound.
+	Owner(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
+
+	// Replace ends the session where it is and has it come up again, there
+	// or elsewhere. It returns its new record once it is ready. It calls
+	// down when the session stops being ready, once and from whatever
+	// goroutine; where it does not, the time counts from the call. It ends
+	// with an error when ctx is done, and soon after its agent is told to
+	// end.
+	Replace(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.Owner, error)
+}
+
+// Options say what is replaced and how.
+type Options struct {
+	Keys     []holdfast.SessionKey // in this order, each once
+	Parallel int                   // at a time, at least 1
+	Timeout  time.Duration         // for one session, over 0
+	History  *History              // where rows are kept; nil: nowhere
+}
+
+// Progress hears of each session twice: when its replacement begins, with no
+// more than Key, Template, From and Started, and when it has ended. It is
+// called by one goroutine at a time and holds the run up while it runs.
+type Progress func(ended bool, r holdfast.Replacement)
+
+// Run replaces the sessions and returns when nothing is under way any more.
+// After the first that fails, or when ctx is done, it begins no more; those
+// under way are waited for, at most for their timeout each. progress may be
+// nil. What failed is in the report.
+func Run(ctx context.Context, o Options, m Moves, progress Progress) holdfast.ReplaceReport {
+	r := &run{ctx: ctx, o: o, moves: m, progress: progress, todo: o.Keys,
+		report: holdfast.ReplaceReport{Started: time.Now().UTC(), Rows: []holdfast.Replacement{}, Gone: []holdfast.SessionKey{}}}
+	var workers sync.WaitGroup
+	for range max(min(o.Parallel, len(r.todo)), 1) {
+		workers.Go(r.work)
+	}
+	workers.Wait()
+	r.report.Unbegun = append([]holdfast.SessionKey{}, r.todo...)
+	r.report.Took = holdfast.Millis(time.Since(r.report.Started))
+	return r.report
+}
+
+// run is one call of Run.
+type run struct {
+	ctx      context.Context // of the caller: no more is begun when it is done
+	o        Options
+	moves    Moves
+	progress Progress
+
+	mu     sync.Mutex // also held while progress is called
+	todo   []holdfast.SessionKey
+	failed bool
+	report holdfast.ReplaceReport
+}
+
+func (r *run) work() {
+	for {
+		key, ok := r.next()
+		if !ok {
+			return
+		}
+		r.one(key)
+	}
+}
+
+func (r *run) next() (holdfast.SessionKey, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed || r.ctx.Err() != nil || len(r.todo) == 0 {
+		return "", false
+	}
+	key := r.todo[0]
+	r.todo = r.todo[1:]
+	return key, true
+}
+
+// one replaces one session. What has begun ends by itself or by its timeout,
+// not with the caller: half a replacement is a session that is down.
+func (r *run) one(key holdfast.SessionKey) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), r.o.Timeout)
+	defer cancel()
+	row := holdfast.Replacement{Key: key, Started: time.Now().UTC()}
+	before, err := r.moves.Owner(ctx, key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		r.gone(key)
+		return
+	}
+	row.From, row.Template = before.Node, before.Template
+	if err != nil {
+		row.Error = cut(fmt.Errorf("finding its owner: %w", err).Error())
+		r.ended(row)
+		return
+	}
+	r.tell(false, row)
+	gap := newGap()
+	after, err := r.moves.Replace(ctx, key, gap.begin)
+	row.Total = gap.end()
+	switch {
+	case err != nil:
+		row.Error = cut(err.Error())
+	case after.State != holdfast.Ready || after.Epoch <= before.Epoch:
+		row.Error = fmt.Sprintf("it was replaced by %v, which is no new one that is ready", after)
+	case after.Template != before.Template:
+		row.Error = fmt.Sprintf("it came up on node %s from template %q, and was from %q", after.Node, after.Template, before.Template)
+	default:
+		row.To, row.Epoch, row.Boot = after.Node, after.Epoch, after.Boot
+	}
+	r.ended(row)
+}
+
+func (r *run) gone(key holdfast.SessionKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Gone = append(r.report.Gone, key)
+}
+
+func (r *run) ended(row holdfast.Replacement) {
+	err := r.o.History.Append(row)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = r.failed || row.Error != ""
+	r.report.Rows = append(r.report.Rows, row)
+	if err != nil {
+		r.report.Notice = "the history of replacements has gaps: " + cut(err.Error())
+	}
+	r.tellLocked(true, row)
+}
+
+func (r *run) tell(ended bool, row holdfast.Replacement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tellLocked(ended, row)
+}
+
+func (r *run) tellLocked(ended bool, row holdfast.Replacement) {
+	if r.progress != nil {
+		r.progress(ended, row)
+	}
+}
+
+func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxError)], "") }
+
+// gap is the time in which a session is not ready.
+type gap struct {
+	mu    sync.Mutex
+	since time.Time
+	told  bool
+}
+
+func newGap() *gap { return &gap{since: time.Now()} }
+
+func (g *gap) begin() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.told {
+		g.since, g.told = time.Now(), true
+	}
+}
+
+func (g *gap) end() holdfast.Millis {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return holdfast.Millis(time.Since(g.since))
+}

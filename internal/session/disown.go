@@ -1,0 +1,79 @@
+package session
+
+import (
+	"context"
+	"errors"
+
+	"holdfast"
+	"holdfast/internal/engine"
+)
+
+// Disown is told of a record of this node, as the store shows it to everybody.
+// One that no session of this Manager stands behind is given up, if it still is
+// what it was: a claim may be written long after whoever sent it has given up,
+// and would keep its key from everybody. Disown returns at once; what it begins
+// goes on until the store is back. Outside Run it does nothing.
+func (m *Manager) Disown(o holdfast.Owner) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.disownLocked(o)
+}
+
+func (m *Manager) disownLocked(o holdfast.Owner) {
+	if m.life == nil || o.Node != m.cfg.Node {
+		return
+	}
+	if e := m.sessions[o.Key]; e != nil && e.phase != failed {
+		// Its own record most likely. If not, that shows at its end.
+		e.suspect = o
+		return
+	} else if e != nil {
+		e.suspect = holdfast.Owner{} // this is the newer one
+		m.dropLocked(e)
+	}
+	// An entry of its own makes those who ask for the key wait meanwhile.
+	e := newEntry(o.Key, Template{Name: o.Template})
+	e.owner, e.phase = o, leaving
+	close(e.settled)
+	close(e.left)
+	e.buryLocked()
+	m.sessions[o.Key] = e
+	m.spawnLocked(func(ctx context.Context) {
+		m.persist(ctx, "giving up a record without a session", o.Key, func(ctx context.Context) error { return m.clear(ctx, o) })
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.dropLocked(e)
+	})
+}
+
+// clear gives up a record of this node that no session stands behind, if it is
+// still there. No container should be its; one that is dies first.
+func (m *Manager) clear(ctx context.Context, o holdfast.Owner) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	now, err := m.deps.Store.Get(ctx, o.Key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if now.Epoch != o.Epoch || now.Node != o.Node {
+		return nil
+	}
+	list, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node), LabelSession: string(o.Key)})
+	if err != nil {
+		return err
+	}
+	var its []engine.Container
+	for _, c := range list {
+		if epochOf(c) == o.Epoch {
+			its = append(its, c)
+		}
+	}
+	if err := m.killStrays(ctx, its); err != nil {
+		return err
+	}
+	m.log.Warn("giving up a record that no session stands behind", "session", o.Key, "epoch", o.Epoch, "state", o.State)
+	return m.giveUp(ctx, []holdfast.Owner{now})
+}

@@ -1,0 +1,211 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/store/memory"
+)
+
+// shell is an init step that runs a script.
+func shell(name, script string) Step {
+	return Step{Name: name, Image: labtest.Busybox, Command: []string{"sh", "-c", script}, Timeout: time.Minute}
+}
+
+func TestInitStepsRunInOrderBeforeTheSession(t *testing.T) {
+	dir := t.TempDir()
+	tmpl := web()
+	tmpl.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: "/data"}}
+	second := shell("second", "cat /data/first && echo $WHO $HOLDFAST_SESSION $HOLDFAST_EPOCH $(hostname) > /data/second")
+	second.Env = map[string]string{"WHO": "step of {key}"}
+	tmpl.Steps = []Step{shell("first", "sleep 0.3; echo {key} > /data/first"), second}
+	n := newNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
+	r := n.serve(t, "alice")
+	if err := answers(r); err != nil {
+		t.Error(err)
+	}
+	o := n.records(t)[0]
+	for file, want := range map[string]string{"first": "alice\n", "second": "step of alice alice " + itoa(o.Epoch) + " alice\n"} {
+		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v, want %q", file, got, err, want)
+		}
+	}
+	if o.Boot.Init < holdfast.Millis(300*time.Millisecond) || o.Boot.Create <= 0 {
+		t.Errorf("phases %+v", o.Boot)
+	}
+	await(t, "the steps' containers are removed", func() bool { return len(n.containers(t)) == 1 })
+}
+
+func TestInitStepThatFailsFailsTheBoot(t *testing.T) {
+	t.Run("exit code", func(t *testing.T) {
+		e := bootFails(t, func(x *Template) {
+			x.Steps = []Step{shell("good", "true"), shell("bad", "echo no schema for {key} >&2; exit 3"), shell("never", "sleep inf")}
+		})
+		if e.Phase != "init" || !strings.Contains(e.Error(), "init step bad") || !strings.Contains(e.Error(), "exit code 3") || !strings.Contains(e.Log, "no schema for alice") {
+			t.Errorf("%v; log %q", e, e.Log)
+		}
+	})
+	t.Run("timeout", func(t *testing.T) {
+		e := bootFails(t, func(x *Template) {
+			slow := shell("slow", "echo waiting; sleep inf")
+			slow.Timeout = 500 * time.Millisecond
+			x.Steps = []Step{slow}
+		})
+		if e.Phase != "init" || !strings.Contains(e.Error(), "not done after 500ms") || holdfast.HintOf(e) == "" || !strings.Contains(e.Log, "waiting") {
+			t.Errorf("%v; log %q", e, e.Log)
+		}
+	})
+	t.Run("image", func(t *testing.T) {
+		e := bootFails(t, func(x *Template) { x.Steps = []Step{{Name: "x", Image: "nowhere/nothing:1", Timeout: time.Minute}} })
+		if e.Phase != "pull" || holdfast.HintOf(e) == "" {
+			t.Errorf("%v", e)
+		}
+	})
+}
+
+func itoa(e holdfast.Epoch) string { return strconv.FormatInt(int64(e), 10) }
+
+// stepping is a node whose sessions have an init step that does not end, with one
+// session in it.
+func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
+	t.Helper()
+	tmpl := anywhere(t)
+	tmpl.Steps = []Step{{Name: "slow", Timeout: time.Hour}}
+	fake = newFakeEngine(t)
+	t.Cleanup(fake.close)
+	fake.stepTakes = -1
+	n = newNode(t, setup{id: "n1", engine: fake, cfg: Config{Templates: []Template{tmpl}}})
+	booted = make(chan error, 1)
+	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); booted <- err }()
+	await(t, "the step runs", func() bool { return len(fake.running()["alice"]) == 1 })
+	return n, fake, booted
+}
+
+func TestInitStepDiesWithItsBoot(t *testing.T) {
+	for name, end := range map[string]func(*node){
+		"stop":       func(n *node) { _, _ = n.Stop(context.Background(), "alice") },
+		"drain":      func(n *node) { n.StopClaiming(); n.Condemn().Settle(context.Background()) },
+		"lease lost": func(n *node) { n.LeaseLost(context.Background()) },
+		"killed": func(n *node) {
+			fake := n.engine.(*fakeEngine)
+			c := fake.running()["alice"][0]
+			fake.mu.Lock()
+			_ = fake.containers[c.ID].cmd.Process.Kill()
+			fake.mu.Unlock()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, fake, booted := stepping(t)
+			end(n)
+			if err := <-booted; err == nil {
+				t.Error("the session came up")
+			}
+			await(t, "it is dead", func() bool { return len(fake.running()) == 0 })
+			n.empty(t)
+			if len(fake.problems) > 0 {
+				t.Error(fake.problems)
+			}
+		})
+	}
+}
+
+// TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs: by its pidfd.
+func TestInitStepDiesOfALostLeaseAlsoWhereTheEngineHangs(t *testing.T) {
+	n, fake, booted := stepping(t)
+	fake.mu.Lock()
+	fake.down = true
+	fake.mu.Unlock()
+	n.LeaseLost(t.Context())
+	if running := fake.running(); len(running) > 0 {
+		t.Errorf("runs without a lease: %v", running)
+	}
+	if err := <-booted; !errors.Is(err, ErrLeaseLost) {
+		t.Errorf("got %v", err)
+	}
+	fake.mu.Lock()
+	fake.down = false
+	fake.mu.Unlock()
+	n.empty(t)
+}
+
+func TestLostAnswerOfAWaitIsAskedForAgain(t *testing.T) {
+	tmpl := anywhere(t)
+	tmpl.Steps = []Step{{Name: "first", Timeout: time.Minute}, {Name: "second", Timeout: time.Minute}}
+	n, fake := fakeNode(t, setup{cfg: Config{Templates: []Template{tmpl}}})
+	fake.mu.Lock()
+	fake.lose["wait"] = true
+	fake.mu.Unlock()
+	n.serve(t, "alice")
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	starts := slices.DeleteFunc(slices.Clone(fake.orders), func(o string) bool { return !strings.HasPrefix(o, "start") })
+	if fake.lose["wait"] || len(starts) != 3 || len(fake.problems) > 0 {
+		t.Errorf("lost: %v, starts %q, problems %q", !fake.lose["wait"], starts, fake.problems)
+	}
+}
+
+// TestInitStepOfACrashedAgentIsKilledByTheNext: it is no session.
+func TestInitStepOfACrashedAgentIsKilledByTheNext(t *testing.T) {
+	mem, fake := memory.New(1000), newFakeEngine(t)
+	t.Cleanup(fake.close)
+	fake.stepTakes = -1
+	lease, _, err := mem.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := mem.Claim(t.Context(), holdfast.Owner{Key: "alice", Node: "n1", State: holdfast.Claimed}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := anywhere(t)
+	tmpl.Steps = []Step{{Name: "slow", Timeout: time.Hour}}
+	o.State = holdfast.Starting
+	if o, err = mem.Advance(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	id, err := fake.Create(t.Context(), tmpl.specs(o)[0])
+	if err == nil {
+		err = fake.Start(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadman := &recorder{fake: fake}
+	n := newNode(t, setup{id: "n1", store: mem, engine: fake, dead: deadman, cfg: Config{Templates: []Template{tmpl}}})
+	if running := fake.running(); len(running) > 0 {
+		t.Errorf("still runs: %v", running)
+	}
+	n.empty(t)
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if !slices.Contains(fake.orders, "forget "+id) {
+		t.Errorf("orders %q", fake.orders)
+	}
+}
+
+func TestDeadmanIsToldOfInitSteps(t *testing.T) {
+	fake := newFakeEngine(t)
+	t.Cleanup(fake.close)
+	fake.stepTakes = 50 * time.Millisecond
+	tmpl := anywhere(t)
+	tmpl.Steps = []Step{{Name: "first", Timeout: time.Minute}}
+	n := newNode(t, setup{engine: fake, dead: &recorder{fake: fake}, cfg: Config{Templates: []Template{tmpl}}})
+	id := n.serve(t, "alice").ContainerID
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	_, step, _ := strings.Cut(fake.orders[0], " ")
+	want := []string{"expect " + step, "start " + step, "hold " + step, "forget " + step, "expect " + id, "start " + id, "hold " + id}
+	if !slices.Equal(fake.orders, want) {
+		t.Errorf("got %q, want %q", fake.orders, want)
+	}
+}

@@ -1,0 +1,303 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/api"
+	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/lab/labtest"
+)
+
+// quick is a timing with a takeover of six seconds. Less is possible, but not on
+// a machine where other tests run, too: a node that gets no CPU for a second
+// would be right to kill what it has.
+const quick = "renew: 300ms, fence: 3s, kill_budget: 2s, ttl: 6s"
+
+// newFleet starts nodes that share an etcd and an engine. The certificates are
+// made as a person makes them.
+func newFleet(t *testing.T, n int, timing, extra string) []*host {
+	t.Helper()
+	client := freePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	t.Cleanup(etcd.Close)
+	ca := filepath.Join(t.TempDir(), "fleet")
+	hosts := make([]*host, n)
+	for i := range hosts {
+		h := newNode(t, labtest.Engine(t).Host(), "-"+strconv.Itoa(i))
+		if i == 0 {
+			h.must("node", "init-ca", "--out", ca)
+		}
+		certs := filepath.Join(h.dir, "certs")
+		h.must("node", "join", "--ca", ca, "--node", h.node, "--out", certs)
+		h.configure(fmt.Sprintf("store: {endpoints: ['%s'], %s}\nfleet: {listen: '%s', certificates: %s}\n%s",
+			client, timing, freePort(t), certs, extra))
+		hosts[i] = h
+	}
+	for _, h := range hosts {
+		h.start()
+	}
+	for _, h := range hosts {
+		eventually(t, "the nodes know each other", func() bool { return len(h.nodes()) == n })
+	}
+	return hosts
+}
+
+// nodes is the fleet as the host's agent sees it.
+func (h *host) nodes() []struct{ ID string } {
+	h.t.Helper()
+	var list []struct{ ID string }
+	if err := json.Unmarshal([]byte(h.must("node", "ls", "--json")), &list); err != nil {
+		h.t.Fatal(err)
+	}
+	return list
+}
+
+// ask asks for a session through the host's gateway and returns who answers.
+func (h *host) ask(key string) echoserver.Reply {
+	h.t.Helper()
+	res, body := h.get("/s/" + key + "/")
+	var reply echoserver.Reply
+	if err := json.Unmarshal([]byte(body), &reply); res.StatusCode != http.StatusOK || err != nil || reply.Session != key {
+		h.t.Errorf("%s at %s: %s, %v: %s", key, h.node, res.Status, err, body)
+	}
+	return reply
+}
+
+// owner is the host that has the session.
+func owner(t *testing.T, hosts []*host, key string) (*host, api.Session) {
+	t.Helper()
+	for _, s := range hosts[0].sessions() {
+		for _, h := range hosts {
+			if string(s.Key) == key && string(s.Node) == h.node {
+				return h, s
+			}
+		}
+	}
+	t.Fatalf("nobody has session %s", key)
+	return nil, api.Session{}
+}
+
+// besides are the hosts but one.
+func besides(hosts []*host, but *host) []*host {
+	var out []*host
+	for _, h := range hosts {
+		if h != but {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// living are the containers that run for a key, on any node.
+func living(hosts []*host, key string) (ids []string) {
+	for _, h := range hosts {
+		ids = append(ids, h.running()[key]...)
+	}
+	return ids
+}
+
+func TestAnyNodeServesAnyKey(t *testing.T) {
+	hosts := newFleet(t, 3, quick, "")
+	var asked sync.WaitGroup
+	epochs := make([]string, 30)
+	for i := range epochs {
+		asked.Go(func() { epochs[i] = hosts[i%3].ask("alice").Epoch })
+	}
+	asked.Wait()
+	for i, e := range epochs {
+		if e != epochs[0] || e == "" {
+			t.Errorf("request %d was served by epoch %q, another by %q", i, e, epochs[0])
+		}
+	}
+	if ids := living(hosts, "alice"); len(ids) != 1 {
+		t.Errorf("%d containers run for one key: %v", len(ids), ids)
+	}
+	// Placement spreads: 24 sessions asked for at one node are not all there.
+	var boots sync.WaitGroup
+	for i := range 24 {
+		boots.Go(func() { hosts[0].ask(fmt.Sprintf("k%d", i)) })
+	}
+	boots.Wait()
+	for _, h := range hosts {
+		if n := len(h.running()); n == 0 || n > 20 {
+			t.Errorf("%s has %d of 25 sessions", h.node, n)
+		}
+	}
+	// What an owner alone knows can be asked for anywhere.
+	has, _ := owner(t, hosts, "alice")
+	other := besides(hosts, has)[0]
+	if out := other.must("session", "logs", "alice"); !strings.Contains(out, "listening") {
+		t.Errorf("the log from another node: %q", out)
+	}
+	other.must("session", "stop", "alice")
+	if ids := living(hosts, "alice"); len(ids) != 0 {
+		t.Errorf("stopped from another node, %v still run", ids)
+	}
+}
+
+func TestDrainMovesSessionsAndRefusesNobody(t *testing.T) {
+	hosts := newFleet(t, 3, quick, "")
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	for _, k := range keys {
+		hosts[0].ask(k)
+	}
+	leaving, before := owner(t, hosts, "a")
+	others := besides(hosts, leaving)
+
+	// A WebSocket through another node ends with 1012 and can be had again at
+	// once.
+	url := "ws://" + others[0].gateway + "/s/a/ws"
+	ws, _, err := websocket.Dial(t.Context(), url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for i, k := range keys {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					hosts[i%3].ask(k) // through the leaving node, too
+				}
+			}
+		})
+	}
+	var report struct{ Owned, Released int }
+	if err := json.Unmarshal([]byte(others[1].must("node", "drain", leaving.node, "--json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = ws.Read(t.Context())
+	if websocket.CloseStatus(err) != websocket.StatusServiceRestart {
+		t.Errorf("the WebSocket of a session that moved ended with %v, want 1012", err)
+	}
+	again, _, err := websocket.Dial(t.Context(), url, nil)
+	if err != nil {
+		t.Errorf("asking again at once: %v", err)
+	} else {
+		again.CloseNow()
+	}
+	close(stop)
+	clients.Wait()
+	if report.Owned == 0 || report.Released != report.Owned {
+		t.Errorf("%+v", report)
+	}
+	now, after := owner(t, hosts, "a")
+	if now == leaving || after.Epoch <= before.Epoch {
+		t.Errorf("%v became %v", before, after)
+	}
+	eventually(t, "nothing runs on the drained node", func() bool { return len(leaving.running()) == 0 })
+	leaving.must("node", "uncordon")
+}
+
+// TestMachineThatVanishes: everything of a node dies at once, its deadman too,
+// while clients ask for what it had. They wait for the lease to end and are
+// served elsewhere.
+func TestMachineThatVanishes(t *testing.T) {
+	hosts := newFleet(t, 3, quick, "")
+	hosts[0].ask("alice")
+	gone, before := owner(t, hosts, "alice")
+	inits := gone.inits()
+	gone.kill()
+	gone.endDeadman()
+	if err := syscall.Kill(inits["alice"], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	for _, h := range besides(hosts, gone) {
+		for range 5 {
+			clients.Go(func() {
+				if r := h.ask("alice"); r.Epoch == "" || r.Epoch == fmt.Sprint(before.Epoch) {
+					t.Errorf("served by epoch %q after %d had died", r.Epoch, before.Epoch)
+				}
+			})
+		}
+	}
+	clients.Wait()
+}
+
+// TestAgentThatHangs: nobody but the deadman is there to end what a stopped
+// agent has, before the lease ends and others claim it.
+func TestAgentThatHangs(t *testing.T) {
+	for name, sig := range map[string]syscall.Signal{"stopped": syscall.SIGSTOP, "killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			hosts := newFleet(t, 2, quick, "")
+			hosts[0].ask("alice")
+			hung, before := owner(t, hosts, "alice")
+			init := hung.inits()["alice"]
+			hung.signal(sig)
+			r := besides(hosts, hung)[0].ask("alice")
+			if alive(init) {
+				t.Error("the session is served elsewhere while its old container lives")
+			}
+			if n, _ := strconv.ParseInt(r.Epoch, 10, 64); n <= int64(before.Epoch) {
+				t.Errorf("epoch %s after %d", r.Epoch, before.Epoch)
+			}
+			if sig != syscall.SIGSTOP {
+				return
+			}
+			hung.signal(syscall.SIGCONT)
+			eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
+			hung.ask("alice")
+			if ids := living(hosts, "alice"); len(ids) != 1 {
+				t.Errorf("%d containers run for one key", len(ids))
+			}
+		})
+	}
+}
+
+// TestUpgradeUnderADeadman: an agent that ends and comes back before the fence
+// loses nothing, and its deadman is still the same.
+func TestUpgradeUnderADeadman(t *testing.T) {
+	hosts := newFleet(t, 2, "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s", "")
+	hosts[0].ask("alice")
+	has, before := owner(t, hosts, "alice")
+	deadman := has.deadman()
+	has.must("agent", "stop", "--keep")
+	has.wait()
+	if !alive(deadman) {
+		t.Fatal("the deadman ended with its agent")
+	}
+	has.start()
+	if again := has.deadman(); again != deadman {
+		t.Errorf("deadman %d became %d", deadman, again)
+	}
+	if r := has.ask("alice"); r.Epoch != fmt.Sprint(before.Epoch) {
+		t.Errorf("epoch %s after %d: the session did not survive an upgrade", r.Epoch, before.Epoch)
+	}
+}
+
+func TestRollingReplacement(t *testing.T) {
+	hosts := newFleet(t, 2, quick, "")
+	for _, k := range []string{"a", "b", "c"} {
+		hosts[0].ask(k)
+	}
+	_, before := owner(t, hosts, "a")
+	out := hosts[1].must("session", "replace", "--all", "--parallel", "2")
+	for _, k := range []string{"a", "b", "c"} {
+		if !strings.Contains(out, k) {
+			t.Errorf("%s is not in the report:\n%s", k, out)
+		}
+	}
+	_, after := owner(t, hosts, "a")
+	if after.Epoch <= before.Epoch || after.Boot.Total() <= 0 {
+		t.Errorf("%+v became %+v", before, after)
+	}
+	if past := hosts[1].must("session", "replacements"); !strings.Contains(past, "a") {
+		t.Errorf("the past replacements:\n%s", past)
+	}
+}
