@@ -154,7 +154,7 @@ func fleetBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result
 	f.IntVarP(&o.Agents, "number", "n", 3, "agents")
 	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client who holds a connection")
 	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
-	f.DurationVar(&o.For, "for", 3*time.Minute, "how long")
+	f.DurationVar(&o.For, "for", 3*time.Minute, "how long; longer where not every act has happened by then")
 	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
 	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost")
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")

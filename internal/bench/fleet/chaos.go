@@ -93,20 +93,27 @@ type event struct {
 	drain      holdfast.DrainReport                   // of one with a notice
 }
 
-// chaos has acts happen, one after the other, until ctx is done. An act that has
-// begun is brought to its end. Between the beginnings of two is every, or what
-// the first one took.
-func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration) ([]event, error) {
+// chaos has acts happen, one after the other, until a moment (CLOCK_BOOTTIME),
+// and each at least once. An act that has begun is brought to its end. Between
+// the beginnings of two is every, or what the first one took.
+func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.Duration) ([]event, error) {
 	var past []event
 	life := context.WithoutCancel(ctx)
 	begin := now()
-	for sleep(ctx, max(0, begin+every-now())) {
-		act, ok := s.next()
-		if !ok {
-			<-ctx.Done()
-			return past, nil
+	for {
+		next := begin + every
+		if s.at >= len(s.list) && next >= until {
+			sleep(ctx, until-now())
+			return past, ctx.Err()
+		}
+		if !sleep(ctx, next-now()) {
+			return past, ctx.Err()
 		}
 		begin = now()
+		act, ok := s.next()
+		if !ok {
+			continue
+		}
 		m := x.victim(s.random)
 		e := event{act: act, begin: begin}
 		if !act.onEtcd() {
@@ -125,7 +132,6 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every time.Duration
 			return past, err
 		}
 	}
-	return past, nil
 }
 
 // victim is a node that serves something, or any where none does.

@@ -51,7 +51,7 @@ type Options struct {
 	Agents   int           // 0 is 3, at most 100
 	Sessions int           // 0 is 60
 	Rate     float64       // clients that arrive per second; 0 is 50
-	For      time.Duration // how long things happen; 0 is 3m
+	For      time.Duration // how long things happen, each at least once; 0 is 3m
 	Every    time.Duration // from the beginning of one act to the next; 0 is 10s
 	Chaos    string        // none, Mixed, or acts with commas; "" is Notice
 	Seed     uint64        // of what is random in the acts and the arrivals
@@ -278,14 +278,13 @@ func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) (
 	if err != nil {
 		return nil, err
 	}
-	until, stop := context.WithTimeout(ctx, x.o.For)
-	defer stop()
+	until := now() + x.o.For
 	beside, rest := context.WithCancel(ctx)
 	defer rest()
 	var work sync.WaitGroup
 	work.Go(func() { l.arrive(beside, life, x.o.Rate, random(2)) })
 	work.Go(func() { probe.run(beside) })
-	events, err := x.chaos(until, s, x.o.Every)
+	events, err := x.chaos(ctx, s, x.o.Every, until)
 	rest()
 	work.Wait()
 	if err = cmp.Or(err, probe.err, ctx.Err()); err == nil {
