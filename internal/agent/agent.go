@@ -329,6 +329,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	p.start("preemption notices", a.listenForNotices)
 	p.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	a.serving.Store(true)
+	a.lease.Changed()
 	return nil
 }
 
@@ -353,7 +354,7 @@ func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(ho
 func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	n := &drainNode{
 		id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet,
-		fleet: a.fleet, last: a.ending, inFlight: a.gateway.InFlight,
+		fleet: a.fleet, last: a.ending, inFlight: a.gateway.InFlight, changed: a.lease.Changed,
 	}
 	r := drain.Run(ctx, n, o, progress)
 	a.drains.observe(r)
@@ -384,11 +385,15 @@ func (a *Agent) self() holdfast.Node {
 // outlive anything that the agent's host may do: sleep, stop, be suspended.
 const embeddedTTL = 24 * time.Hour
 
+// publishEvery is between two writings of a node's record in a store that nodes
+// share: others place sessions by it.
+const publishEvery = time.Second
+
 func (a *Agent) leaseConfig() session.LeaseConfig {
 	c := session.LeaseConfig{Node: a.node, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
-		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, t.Renew
+		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery
 		c.Fence, c.KillBudget = t.Fence, t.KillBudget
 		if a.deadman != nil {
 			c.Deadline = a.deadman.Extend

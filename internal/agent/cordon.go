@@ -20,6 +20,7 @@ func (a *Agent) cordon() error {
 		return fmt.Errorf("keeping the cordon: %w", err)
 	}
 	a.sessions.Cordon()
+	a.lease.Changed()
 	return nil
 }
 
@@ -50,5 +51,6 @@ func (a *Agent) claimAgain() error {
 		return fmt.Errorf("the node is cordoned: %w", holdfast.ErrDraining)
 	}
 	a.sessions.Claim()
+	a.lease.Changed()
 	return nil
 }

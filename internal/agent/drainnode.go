@@ -28,6 +28,7 @@ type drainNode struct {
 	fleet    *fleet.Fleet // nil: there are no other nodes
 	last     bool         // the agent ends after it
 	inFlight func() (parked, requests, upgraded int)
+	changed  func() // others are to hear that the node takes no more sessions
 
 	batch   *session.Batch
 	foreign []*kill.Target
@@ -39,6 +40,7 @@ func (n *drainNode) StopClaiming() int {
 	if n.sessions == nil {
 		return 0
 	}
+	defer n.changed()
 	return n.sessions.StopClaiming()
 }
 

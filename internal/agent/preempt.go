@@ -30,6 +30,7 @@ func (a *Agent) heed(ctx context.Context, n preempt.Notice) {
 	switch n.Kind {
 	case preempt.Rebalance:
 		a.sessions.StopClaiming()
+		a.lease.Changed()
 	case preempt.Over:
 		if err := a.claimAgain(); err != nil {
 			a.log.Info("the notice is over", "err", err)

@@ -49,6 +49,8 @@ type Lease struct {
 	store store.Store
 	log   *slog.Logger
 	held  atomic.Pointer[lease] // nil before Hold
+
+	changed chan struct{} // publish now
 }
 
 // lease is one lease in the store. A node gets another one when it is gone.
@@ -74,7 +76,7 @@ func (l *lease) valid() bool { return !l.gone.Load() && l.fence().Until() > 0 }
 
 // NewLease returns a lease that is not held yet.
 func NewLease(cfg LeaseConfig, s store.Store, log *slog.Logger) *Lease {
-	return &Lease{cfg: cfg, store: s, log: log}
+	return &Lease{cfg: cfg, store: s, log: log, changed: make(chan struct{}, 1)}
 }
 
 // ID is the lease's id, 0 before Hold and while nothing may be claimed under it

@@ -181,11 +181,25 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node) {
 		state.tell(ctx, l.publishOnce(ctx, self()))
 		select {
 		case <-tick.C:
+		case <-l.changed:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
+
+// Changed has the node's record written now, and not only when it is its time:
+// it says whether the node takes sessions. Any goroutine may call it; it does not
+// wait.
+func (l *Lease) Changed() {
+	select {
+	case l.changed <- struct{}{}:
+	default: // it is about to be
+	}
+}
+
+// publishTime bounds one writing of the node's record.
+const publishTime = 2 * time.Second
 
 func (l *Lease) publishOnce(ctx context.Context, n holdfast.Node) error {
 	h := l.held.Load()
@@ -193,7 +207,7 @@ func (l *Lease) publishOnce(ctx context.Context, n holdfast.Node) error {
 		return nil // there will be another one, which is told of elsewhere
 	}
 	n.Lease = int64(h.ID)
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Publish)
+	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.Publish, publishTime))
 	defer cancel()
 	if err := l.store.PutNode(ctx, n, h.ID); err != nil {
 		return fmt.Errorf("publishing the node's record: %w", err)
