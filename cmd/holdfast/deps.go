@@ -125,10 +125,21 @@ func benches() []cli.Bench {
 			},
 		},
 		{
-			Name: "scale", Short: "Simulate a large fleet on a real etcd, and have some of its nodes vanish",
-			Example: "holdfast bench scale --nodes 200 --sessions 20000",
-			Setup:   scaleBench,
-		},
+			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
+			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+				o := scale.Options{Member: self(roleEtcdMember), Directory: self(roleDirectory)}
+				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
+				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
+				f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
+				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
+				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
+				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
+				return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return scale.Run(ctx, o)
+				}
+			},
 		},
 	}
 }
@@ -145,20 +156,5 @@ func inLab(run func(context.Context, io.Writer) (bench.Result, error)) func(cont
 			return bench.Result{}, err
 		}
 		return bench.Result{}, cli.Exit(code)
-	}
-}
-
-func scaleBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
-	o := scale.Options{Member: self(roleEtcdMember), Directory: self(roleDirectory)}
-	f.IntVar(&o.Nodes, "nodes", 100, "nodes")
-	f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
-	f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
-	f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
-	f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
-	f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
-	f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
-	return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
-		o.Progress = progress
-		return scale.Run(ctx, o)
 	}
 }

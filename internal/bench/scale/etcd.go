@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,20 +17,62 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
 
 // memberTimeout is what a cluster may take to elect its first leader.
 const memberTimeout = time.Minute
 
-// memberConfig is what a member is told, as JSON in its one argument
-// (internal/bench/fleet, which plays it).
+// memberConfig is what a member is told, as JSON in its one argument.
 type memberConfig struct {
 	Name    string `json:"name"`
 	Dir     string `json:"dir"`
 	Client  string `json:"client"`  // host:port
 	Peer    string `json:"peer"`    // host:port
 	Cluster string `json:"cluster"` // name=url,… of all members
+}
+
+// EtcdMember is the other end of Options.Member: a member of an etcd
+// cluster, with etcd's own settings. It prints a line when it serves and returns
+// when in ends, which it does when the parent dies.
+func EtcdMember(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	var m memberConfig
+	if len(args) != 1 {
+		return fmt.Errorf("etcd member: %d arguments, want one", len(args))
+	}
+	if err := json.Unmarshal([]byte(args[0]), &m); err != nil {
+		return fmt.Errorf("etcd member: %w", err)
+	}
+	at := func(address string) []url.URL { return []url.URL{{Scheme: "http", Host: address}} }
+	c := embed.NewConfig()
+	c.Name, c.Dir, c.InitialCluster = m.Name, m.Dir, m.Cluster
+	c.ListenClientUrls, c.AdvertiseClientUrls = at(m.Client), at(m.Client)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = at(m.Peer), at(m.Peer)
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		return fmt.Errorf("etcd member: %w", err)
+	}
+	defer e.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		io.Copy(io.Discard, in)
+		cancel()
+	}()
+	select {
+	case <-e.Server.ReadyNotify():
+		fmt.Fprintln(out, "ready")
+	case <-ctx.Done():
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.Err():
+		return fmt.Errorf("etcd member: %w", err)
+	}
 }
 
 // members are the processes of a cluster, and a client of ours beside the

@@ -196,17 +196,14 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 	case <-n.life.Done():
 		return holdfast.Owner{}, n.life.Err()
 	}
-	o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
-	if errors.Is(err, store.ErrTaken) {
-		return o, &holdfast.ElsewhereError{Owner: o}
-	}
+	o, err := n.claim(key)
 	if err != nil {
 		return o, err
 	}
 	n.sessions.Add(1)
 	n.meter.owned()
 	o.State = holdfast.Starting
-	if o, err = n.store.Advance(n.life, o); err != nil {
+	if o, err = n.advance(o); err != nil {
 		return o, err
 	}
 	select {
@@ -215,7 +212,36 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 		return o, n.life.Err()
 	}
 	complete(&o)
-	return n.store.Advance(n.life, o)
+	return n.advance(o)
+}
+
+// claim tries again while the store does not answer, and knows its own record
+// where the answer got lost, as a real boot does.
+func (n *simNode) claim(key holdfast.SessionKey) (holdfast.Owner, error) {
+	for {
+		o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
+		switch {
+		case errors.Is(err, store.ErrTaken) && o.Node == n.id:
+			return o, nil
+		case errors.Is(err, store.ErrTaken):
+			return o, &holdfast.ElsewhereError{Owner: o}
+		case !errors.Is(err, holdfast.ErrStore):
+			return o, err
+		}
+	}
+}
+
+// advance is claim for a record that is the node's.
+func (n *simNode) advance(o holdfast.Owner) (holdfast.Owner, error) {
+	for {
+		now, err := n.store.Advance(n.life, o)
+		switch {
+		case errors.Is(err, store.ErrStale) && now.Epoch == o.Epoch && now.State == o.State:
+			return now, nil
+		case !errors.Is(err, holdfast.ErrStore):
+			return now, err
+		}
+	}
 }
 
 // record is a session's record as it is in a state, as long as a real one.

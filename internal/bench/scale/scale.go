@@ -28,7 +28,7 @@ type Options struct {
 	Patience    time.Duration // how long is waited after the loss; 0 is 2 minutes
 	Seed        int64         // of what is random: who vanishes, who asks; 0 is 1
 
-	Member    []string // command that plays fleet.Member of internal/bench/fleet
+	Member    []string // command that plays a member of an etcd cluster
 	Directory []string // command that plays MeasureDirectory
 	Progress  io.Writer
 }
