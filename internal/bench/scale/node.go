@@ -34,6 +34,7 @@ type simNode struct {
 	wire    *pipes
 	meter   *meter
 	boot    time.Duration
+	max     int
 
 	slots    chan struct{}
 	booting  atomic.Int64
@@ -58,7 +59,7 @@ type booted struct {
 // vanishes.
 func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n := &simNode{
-		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot,
+		id: holdfast.NodeID(fmt.Sprintf("node-%04d", i)), sighted: i < s.o.Directories, meter: s.meter, boot: s.o.Boot, max: max(1000, 4*s.o.Sessions/s.o.Nodes),
 		wire: newPipes(), slots: make(chan struct{}, slots), booted: map[holdfast.SessionKey]*booted{},
 	}
 	// Each client begins at another member.
@@ -73,7 +74,12 @@ func (s *simulation) startNode(ctx context.Context, i int) (*simNode, error) {
 	n.lease = session.NewLease(session.LeaseConfig{
 		Node: n.id, File: filepath.Join(s.dir, string(n.id)), TTL: t.TTL, Renew: t.Renew, Publish: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget,
 	}, n.store, log)
-	if err := n.lease.Hold(ctx); err != nil {
+	// An agent that cannot get its lease ends, and is started again.
+	err = n.lease.Hold(ctx)
+	for try := 0; errors.Is(err, holdfast.ErrStore) && try < 10; try++ {
+		err = n.lease.Hold(ctx)
+	}
+	if err != nil {
 		_ = client.Close() // the error that matters is there already
 		return nil, fmt.Errorf("node %s: %w", n.id, err)
 	}
@@ -125,7 +131,7 @@ func (n *simNode) self() holdfast.Node {
 	now := time.Now().UTC()
 	return holdfast.Node{
 		ID: n.id, Address: "10.1.2.3:7070", Hop: "10.1.2.3:7072", Version: "v0.0.0-scale",
-		Sessions: int(n.sessions.Load()), Max: 1000, Boots: int(n.booting.Load()), Slots: slots,
+		Sessions: int(n.sessions.Load()), Max: n.max, Boots: int(n.booting.Load()), Slots: slots,
 		CPULoad: 0.1 + float64(n.booting.Load())/(2*slots), Pressure: 0.0123, Memory: holdfast.Memory{Total: 64 << 30, Available: 32 << 30},
 		Lease: int64(n.lease.ID()), Since: now, SeenAt: now,
 	}
@@ -190,17 +196,14 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 	case <-n.life.Done():
 		return holdfast.Owner{}, n.life.Err()
 	}
-	o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
-	if errors.Is(err, store.ErrTaken) {
-		return o, &holdfast.ElsewhereError{Owner: o}
-	}
+	o, err := n.claim(key)
 	if err != nil {
 		return o, err
 	}
 	n.sessions.Add(1)
 	n.meter.owned()
 	o.State = holdfast.Starting
-	if o, err = n.store.Advance(n.life, o); err != nil {
+	if o, err = n.advance(o); err != nil {
 		return o, err
 	}
 	select {
@@ -209,7 +212,36 @@ func (n *simNode) bootOnce(key holdfast.SessionKey, template string) (holdfast.O
 		return o, n.life.Err()
 	}
 	complete(&o)
-	return n.store.Advance(n.life, o)
+	return n.advance(o)
+}
+
+// claim tries again while the store does not answer, and knows its own record
+// where the answer got lost, as a real boot does.
+func (n *simNode) claim(key holdfast.SessionKey) (holdfast.Owner, error) {
+	for {
+		o, err := n.store.Claim(n.life, n.record(key, holdfast.Claimed), n.lease.ID())
+		switch {
+		case errors.Is(err, store.ErrTaken) && o.Node == n.id:
+			return o, nil
+		case errors.Is(err, store.ErrTaken):
+			return o, &holdfast.ElsewhereError{Owner: o}
+		case !errors.Is(err, holdfast.ErrStore):
+			return o, err
+		}
+	}
+}
+
+// advance is claim for a record that is the node's.
+func (n *simNode) advance(o holdfast.Owner) (holdfast.Owner, error) {
+	for {
+		now, err := n.store.Advance(n.life, o)
+		switch {
+		case errors.Is(err, store.ErrStale) && now.Epoch == o.Epoch && now.State == o.State:
+			return now, nil
+		case !errors.Is(err, holdfast.ErrStore):
+			return now, err
+		}
+	}
 }
 
 // record is a session's record as it is in a state, as long as a real one.

@@ -19,7 +19,7 @@ import (
 // How much is asked of etcd at once while the fleet is built up: what is
 // measured comes later.
 const (
-	startsAtOnce = 32
+	startsAtOnce = 8
 	claimsAtOnce = 128
 )
 
