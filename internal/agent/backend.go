@@ -193,6 +193,9 @@ func (b backend) Ready(ctx context.Context) error {
 	if _, err := b.a.engine.Info(ctx); err != nil {
 		return err
 	}
-	_, err := b.a.store.Nodes(ctx)
+	_, err := b.a.store.Node(ctx, b.a.node)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return fmt.Errorf("node %s has no record: %w", b.a.node, holdfast.ErrStore)
+	}
 	return err
 }

@@ -125,16 +125,11 @@ func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
 func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	all, err := a.store.Nodes(ctx)
-	if err != nil {
-		return holdfast.Node{}, err
+	n, err := a.store.Node(ctx, node)
+	if err == nil && n.Hop == "" {
+		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
 	}
-	for _, n := range all {
-		if n.ID == node && n.Hop != "" {
-			return n, nil
-		}
-	}
-	return holdfast.Node{}, holdfast.ErrNotFound
+	return n, err
 }
 
 // clientOf calls another node's API. Close it after use.

@@ -196,17 +196,15 @@ func (l *Lease) alone(ctx context.Context) error {
 	if l.cfg.Fence == 0 {
 		return nil
 	}
-	nodes, err := l.store.Nodes(ctx)
-	if err != nil {
+	n, err := l.store.Node(ctx, l.cfg.Node)
+	switch {
+	case errors.Is(err, holdfast.ErrNotFound):
+		return nil
+	case err != nil:
 		return fmt.Errorf("getting a lease: %w", err)
 	}
-	for _, n := range nodes {
-		if n.ID == l.cfg.Node {
-			return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrTwin),
-				"give each host its own node id; if this was the same host, its agent may still run with another data directory")
-		}
-	}
-	return nil
+	return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrTwin),
+		"give each host its own node id; if this was the same host, its agent may still run with another data directory")
 }
 
 // kept reads the lease on disk, nil where there is none or it cannot be read.

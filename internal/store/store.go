@@ -43,6 +43,9 @@ type Store interface {
 	// PutNode writes the node's record under its lease. ErrLeaseGone.
 	PutNode(ctx context.Context, n holdfast.Node, id LeaseID) error
 
+	// Node returns the record of a node whose lease lives. holdfast.ErrNotFound.
+	Node(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error)
+
 	// Nodes lists the nodes whose lease lives, by id.
 	Nodes(ctx context.Context) ([]holdfast.Node, error)
 

@@ -90,6 +90,25 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	return err
 }
 
+// Node returns the record of a node whose lease lives.
+func (s *Store) Node(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
+	doing := fmt.Sprintf("get node %s", id)
+	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, nodePrefix+string(id))
+	})
+	if err != nil {
+		return holdfast.Node{}, err
+	}
+	if len(r.Kvs) == 0 {
+		return holdfast.Node{}, fmt.Errorf("%s: %w", doing, holdfast.ErrNotFound)
+	}
+	n, err := decodeNode(r.Kvs[0])
+	if err != nil {
+		return holdfast.Node{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	return n, nil
+}
+
 // Nodes lists the nodes.
 func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	const doing = "list nodes"

@@ -73,6 +73,20 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	return nil
 }
 
+// Node returns the record of a node whose lease lives.
+func (s *Store) Node(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
+	unlock, err := s.enter(ctx)
+	if err != nil {
+		return holdfast.Node{}, fmt.Errorf("get node %s: %w", id, err)
+	}
+	defer unlock()
+	n, ok := s.nodes[id]
+	if !ok {
+		return holdfast.Node{}, fmt.Errorf("get node %s: %w", id, holdfast.ErrNotFound)
+	}
+	return n.node, nil
+}
+
 // Nodes lists the nodes.
 func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	unlock, err := s.enter(ctx)

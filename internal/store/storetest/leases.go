@@ -108,8 +108,20 @@ func testNodes(t *testing.T, s store.Store) {
 	if d := cmp.Diff([]holdfast.Node{n1, {ID: "n2"}}, nodes); d != "" {
 		t.Errorf("nodes (-want +got):\n%s", d)
 	}
+	one, err := s.Node(t.Context(), "n1")
+	must(t, err)
+	if d := cmp.Diff(n1, one); d != "" {
+		t.Errorf("node n1 (-want +got):\n%s", d)
+	}
+	if _, err := s.Node(t.Context(), "n"); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("a node that there is none of: %v", err)
+	}
 	if owners, _ := list(t, s); len(owners) != 0 {
 		t.Errorf("nodes are listed as sessions: %v", owners)
+	}
+	must(t, s.Revoke(t.Context(), id))
+	if _, err := s.Node(t.Context(), "n1"); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("a node whose lease has ended: %v", err)
 	}
 }
 
