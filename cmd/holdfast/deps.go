@@ -160,6 +160,7 @@ func fleetBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
 	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
+	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
 	return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 		o.Progress = progress

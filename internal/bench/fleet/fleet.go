@@ -63,7 +63,9 @@ type Options struct {
 	// BreakFence has nodes that lost etcd go on long after their leases'
 	// end, on purpose: the checks have to catch it.
 	BreakFence bool
-	Progress   io.Writer // a line for each act; nil is nowhere
+	// Gather has all sessions begin on one node.
+	Gather   bool
+	Progress io.Writer // a line for each act; nil is nowhere
 }
 
 func (o *Options) complete() error {
@@ -240,7 +242,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	life, end := context.WithCancel(ctx)
 	defer l.wait()
 	defer end()
-	if err := l.hold(life); err != nil {
+	if err := x.gathered(ctx, func() error { return l.hold(life) }); err != nil {
 		return Report{}, errors.Join(err, x.faults())
 	}
 	x.say("every session has a client")
@@ -268,6 +270,23 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	machine := bench.ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))
 	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took}
 	return x.report(machine, m, verdict), nil
+}
+
+// gathered runs f while all nodes but one are cordoned, where that was asked for.
+func (x *experiment) gathered(ctx context.Context, f func() error) error {
+	if !x.o.Gather {
+		return f()
+	}
+	for _, m := range x.nodes[1:] {
+		if err := m.api.Cordon(ctx, ""); err != nil {
+			return err
+		}
+	}
+	err := f()
+	for _, m := range x.nodes[1:] {
+		err = errors.Join(err, m.api.Uncordon(ctx, ""))
+	}
+	return err
 }
 
 // happen runs clients, prober and acts side by side for as long as was asked

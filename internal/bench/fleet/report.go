@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast"
@@ -71,7 +72,7 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 			r.Rows = append(r.Rows, bench.NewRow("handover, "+string(act), "ms", took))
 		}
 	}
-	r.Rows = append(r.Rows, bench.NewRow("drain of a node", "ms", drains(m.events)))
+	r.Rows = append(r.Rows, bench.NewRow("drain: all given up", "ms", released(m.events)), bench.NewRow("drain of a node", "ms", drains(m.events)))
 	r.Rows = append(r.Rows, waits(m)...)
 	if noticed.P99 > 0 {
 		r.Score = engine.P99 / noticed.P99
@@ -107,6 +108,9 @@ func (x *experiment) notes(m measured, all []handover) []string {
 		notes = append(notes, fmt.Sprintf("machine gone: sessions were ready elsewhere after %.1f s (p99); ttl + 2 s + a boot (p99) is %.1f s",
 			gone.P99/1000, (t.TTL+2*time.Second).Seconds()+boot.P99/1000))
 	}
+	if hit, kept := stayed(all, CutShort); hit > 0 {
+		notes = append(notes, fmt.Sprintf("cut off from etcd for less than the fence: %d of %d sessions stayed as they were", kept, hit))
+	}
 	never, kept := 0, 0
 	for _, h := range all {
 		switch {
@@ -123,6 +127,20 @@ func (x *experiment) notes(m measured, all []handover) []string {
 		notes = append(notes, fmt.Sprintf("%d sessions were not ready again by the end", never))
 	}
 	return notes
+}
+
+// stayed counts the sessions that an act hit, and those of them that it left
+// alone.
+func stayed(all []handover, act Act) (hit, kept int) {
+	for _, h := range all {
+		if h.act == act {
+			hit++
+			if h.kept {
+				kept++
+			}
+		}
+	}
+	return hit, kept
 }
 
 // during is the act that had begun last before a moment, "" before the first.
@@ -198,6 +216,25 @@ func tookOf(all []handover, of func(Act) bool) []float64 {
 	for _, h := range all {
 		if h.took > 0 && of(h.act) {
 			out = append(out, millis(h.took))
+		}
+	}
+	return out
+}
+
+// released is what it took from the notice until the node had given up all that
+// it owned.
+func released(events []event) []float64 {
+	var out []float64
+	for _, e := range events {
+		var took time.Duration
+		for _, s := range e.drain.Steps {
+			if !strings.Contains(s.Name, ":") { // a part of the step before it
+				took += time.Duration(s.Took)
+			}
+			if s.Name == "release" {
+				out = append(out, millis(took))
+				break
+			}
 		}
 	}
 	return out
