@@ -73,6 +73,7 @@ type host struct {
 	engine  engine.Engine
 	cmd     *exec.Cmd
 	ended   chan struct{}
+	served  bool         // an agent was ready once
 	out     bytes.Buffer // what the agent printed; read after it ended
 	errs    bytes.Buffer
 }
@@ -141,14 +142,23 @@ api: {socket: %s, listen: "%s"}
 
 func (h *host) configFile() string { return filepath.Join(h.dir, "holdfast.yaml") }
 
+// given are the ports that freePort has returned: the kernel gives one out again
+// as soon as it is free, which it is until the agent listens.
+var given sync.Map
+
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		l.Close()
+		if _, again := given.LoadOrStore(address, true); !again {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // start starts an agent and returns when it serves.
@@ -174,6 +184,7 @@ func (h *host) ready() {
 		if res, err := http.Get("http://" + h.apiTCP + "/readyz"); err == nil {
 			res.Body.Close()
 			if res.StatusCode == http.StatusOK {
+				h.served = true
 				return
 			}
 		}
@@ -231,13 +242,21 @@ func (h *host) cleanUp() {
 		}
 	}
 	h.endDeadman()
-	if h.engine == nil {
-		return
+	if !h.served {
+		return // it made no container
 	}
-	for _, c := range h.containers() {
-		if err := h.engine.Remove(context.Background(), c.ID); err != nil {
-			h.t.Error(err)
+	h.api()
+	// What the agent had asked for just before it was killed, the engine may
+	// make only now. It would be in the way of a later test's container of
+	// the same name.
+	for empty := 0; empty < 5; empty++ {
+		for _, c := range h.containers() {
+			if err := h.engine.Remove(context.Background(), c.ID); err != nil {
+				h.t.Error(err)
+			}
+			empty = 0
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	h.engine.Close()
 }
