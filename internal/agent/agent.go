@@ -232,7 +232,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("health", a.health.Run)
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
-		IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
+		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
@@ -323,7 +323,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	a.gateway = g
 	if l.fleet != nil {
 		p.start("fleet listener", func(ctx context.Context) error {
-			return api.Serve(ctx, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
+			return api.ServeUpTo(ctx, a.cfg.Gateway.MaxConnections+fleetConns, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
 	p.start("preemption notices", a.listenForNotices)

@@ -82,7 +82,7 @@ func (b backend) StartSession(ctx context.Context, key holdfast.SessionKey, temp
 }
 
 func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
-	return b.a.move(ctx, key)
+	return b.a.move(ctx, key, func() {})
 }
 
 func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {

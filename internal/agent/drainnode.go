@@ -67,8 +67,9 @@ const (
 )
 
 // Linger goes on passing clients to the sessions' new nodes until nobody has
-// waited for a second, and returns how many still did at the end. Only the last
-// drain of an agent needs it: after the others the gateway goes on.
+// waited for a second, and returns how many still did at the end. Requests that
+// are being answered are the gateway's to end. Only the last drain of an agent
+// needs it: after the others the gateway goes on.
 func (n *drainNode) Linger(ctx context.Context) int {
 	if n.fleet == nil || !n.last {
 		return 0
@@ -77,9 +78,9 @@ func (n *drainNode) Linger(ctx context.Context) int {
 	defer tick.Stop()
 	quiet := time.Now()
 	for {
-		parked, requests, _ := n.inFlight()
+		parked, _, _ := n.inFlight()
 		switch {
-		case parked+requests > 0:
+		case parked > 0:
 			quiet = time.Now()
 		case time.Since(quiet) >= lingerQuiet:
 			return 0
@@ -87,7 +88,7 @@ func (n *drainNode) Linger(ctx context.Context) int {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return parked + requests
+			return parked
 		}
 	}
 }

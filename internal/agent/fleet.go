@@ -40,7 +40,9 @@ func (a *Agent) listenFleet() (net.Listener, error) {
 	if a.peers == nil {
 		return nil, nil
 	}
-	l, err := listenTCP("fleet.listen", "--fleet", a.cfg.Fleet.Listen)
+	// What is set on a listener goes for what it accepts (tcp(7)).
+	c := net.ListenConfig{KeepAliveConfig: keepAlive(), Control: unanswered}
+	l, err := listenWith(c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +86,10 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		Own: a.sessions.Disown, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
 	})
 }
+
+// fleetConns are connections of other nodes beside those that carry clients'
+// requests: for their questions, and those that they keep for the next ones.
+const fleetConns = 16384
 
 // fleetHandler answers other nodes: clients' requests that they forward, what
 // they ask about sessions, and the API's routes.

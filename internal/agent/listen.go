@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -52,7 +53,11 @@ func (a *Agent) listen() (*listeners, error) {
 }
 
 func listenTCP(key, flag, addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
+	return listenWith(net.ListenConfig{}, key, flag, addr)
+}
+
+func listenWith(c net.ListenConfig, key, flag, addr string) (net.Listener, error) {
+	l, err := c.Listen(context.Background(), "tcp", addr)
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil, holdfast.WithHint(fmt.Errorf("%s: %s is in use by another program", key, addr),
 			fmt.Sprintf("see who has it: ss -ltnp; or take another with %s or %s", key, flag))

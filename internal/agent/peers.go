@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/pki"
@@ -21,10 +24,27 @@ type peers struct {
 }
 
 func newPeers(id *pki.Identity) *peers {
-	return &peers{id: id, dialer: net.Dialer{
-		Timeout:         2 * time.Second,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
-	}}
+	return &peers{id: id, dialer: net.Dialer{Timeout: 2 * time.Second, KeepAliveConfig: keepAlive(), Control: unanswered}}
+}
+
+// keepAlive finds out that a silent peer is gone.
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
+}
+
+// deaf is how long a peer may leave what was sent to it unacknowledged: about as
+// long as keepAlive takes, which says nothing meanwhile (TCP_USER_TIMEOUT,
+// tcp(7), RFC 5482).
+const deaf = 11 * time.Second
+
+func unanswered(_, _ string, c syscall.RawConn) error {
+	var err error
+	if e := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(deaf.Milliseconds()))
+	}); e != nil {
+		return e
+	}
+	return err
 }
 
 // Dial connects to a node's hop listener and makes sure that this very node

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/fleet"
@@ -26,22 +27,23 @@ func (m moves) Replace(ctx context.Context, key holdfast.SessionKey, down func()
 		// It could not come up again.
 		return holdfast.Owner{}, fmt.Errorf("node %s: %w", m.a.node, holdfast.ErrDraining)
 	}
-	down()
-	if err := m.end(ctx, o); err != nil {
+	if err := m.end(ctx, o, down); err != nil {
 		return holdfast.Owner{}, err
 	}
 	return m.a.start(ctx, key, o.Template)
 }
 
-// end ends the session where it is.
-func (m moves) end(ctx context.Context, o holdfast.Owner) error {
+// end ends the session where it is. It calls down when that begins, as near as it
+// can: another node does not say when it has told the successor.
+func (m moves) end(ctx context.Context, o holdfast.Owner, down func()) error {
 	var (
 		report holdfast.KillReport
 		err    error
 	)
 	if o.Node == m.a.node {
-		report, err = m.a.move(ctx, o.Key)
+		report, err = m.a.move(ctx, o.Key, down)
 	} else {
+		down()
 		report, err = m.endAt(ctx, o)
 	}
 	if err != nil && !errors.Is(err, holdfast.ErrNotFound) { // else it ended by itself
@@ -65,16 +67,30 @@ func (m moves) endAt(ctx context.Context, o holdfast.Owner) (holdfast.KillReport
 	return c.MoveSession(ctx, o.Key)
 }
 
+// longestTelling is how long a successor may take to get ready. It holds up
+// nobody: the session goes on meanwhile.
+const longestTelling = 10 * time.Second
+
 // move ends a session of this node that is to come up elsewhere, where another
 // node takes it.
-func (a *Agent) move(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+func (a *Agent) move(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.KillReport, error) {
+	// One that boots is let finish: who waits for it would get an error. Why
+	// it did not, if so, is theirs to hear.
+	if _, release, err := a.sessions.Join(ctx, key); err == nil {
+		release()
+	} else if ctx.Err() != nil {
+		return holdfast.KillReport{}, err
+	}
 	i, err := a.sessions.Get(key)
 	if err != nil {
 		return holdfast.KillReport{}, err
 	}
 	if a.fleet != nil && i.Owner.State == holdfast.Ready {
-		a.fleet.Prepare(ctx, []fleet.Move{{Owner: i.Owner, Connected: i.Connections > 0}})
+		telling, cancel := context.WithTimeout(ctx, longestTelling)
+		a.fleet.Prepare(telling, []fleet.Move{{Owner: i.Owner, Connected: i.Connections > 0}})
+		cancel()
 	}
+	down()
 	return a.sessions.Stop(ctx, key)
 }
 

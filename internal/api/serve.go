@@ -28,6 +28,12 @@ const (
 // for TLS is wrapped by the caller, and must not offer HTTP/2: exec upgrades
 // HTTP/1.1.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	return ServeUpTo(ctx, maxConns, l, h, log)
+}
+
+// ServeUpTo is Serve with another bound on the connections that are open at
+// once, beside streams.
+func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, log *slog.Logger) error {
 	var running sync.WaitGroup
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -43,7 +49,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		WriteTimeout:      answerLimit, // renewed for each request; routes set their own
 		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    maxHeader,
-		ConnState:         (&connLimit{max: maxConns}).watch,
+		ConnState:         (&connLimit{max: int64(conns)}).watch,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)

@@ -13,8 +13,11 @@ import (
 func (b *attempt) claim(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	return retry(ctx, holdfast.ErrStore, func() error {
+	err := retry(ctx, holdfast.ErrStore, func() error {
 		lease := b.m.deps.Lease()
+		if lease == 0 && b.m.cfg.Others {
+			return errFenced
+		}
 		if lease == 0 {
 			return fmt.Errorf("this node cannot renew its lease: %w", holdfast.ErrStore)
 		}
@@ -43,7 +46,14 @@ func (b *attempt) claim(ctx context.Context) error {
 		b.owner = o
 		return nil
 	})
+	if errors.Is(err, errFenced) {
+		err = fmt.Errorf("%w: %w", err, holdfast.ErrStore)
+	}
+	return err
 }
+
+// errFenced ends a claim at once where others can be asked.
+var errFenced = errors.New("this node cannot renew its lease")
 
 // lost reports whether a record is our own and nobody here knows it: a claim
 // that was written although its answer got lost. Nothing runs under it, because

@@ -23,7 +23,12 @@ type Config struct {
 	IdleStop  time.Duration // stop a session after that long without a connection; 0 is never
 	Boots     int           // containers being started at once, over 0
 	Max       int           // sessions at once, 0 is no bound
-	Snapshots int           // snapshot commands at once; 0 is one for each CPU
+
+	// Others says that other nodes can be asked for a session: one that the
+	// lease does not allow to be claimed now fails at once with
+	// holdfast.ErrStore, and does not wait for better times.
+	Others    bool
+	Snapshots int // snapshot commands at once; 0 is one for each CPU
 }
 
 // Deps is what a Manager works with.
