@@ -132,10 +132,15 @@ func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 	return err
 }
 
-// drainEngine is `holdfast drain --engine-all` on a host without an agent.
+// drainEngine is `holdfast drain --engine-all` on a host without an agent. A host
+// that goes away is drained whatever its configuration file looks like.
 func drainEngine(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
-	c := config.Default()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	c, err := config.LoadHost(ctx, "")
+	if err != nil {
+		log.Warn("the configuration cannot be used: going on with the defaults", "error", err)
+		c = config.Default()
+	}
 	return agent.DrainEngine(ctx, c, self(roleGuardian), q, step, log)
 }
 

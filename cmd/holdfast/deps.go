@@ -93,11 +93,11 @@ func benches() []cli.Bench {
 	return []cli.Bench{
 		{
 			Name: "kill", Short: "Kill many containers at once, with docker kill and with Holdfast", Example: "holdfast bench kill -n 200",
-			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.KillOptions{Guardian: self(roleGuardian, "")}
 				f.IntVarP(&o.N, "number", "n", 200, "containers to kill at once")
 				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
-				return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Kill(ctx, o)
 				})
@@ -105,10 +105,10 @@ func benches() []cli.Bench {
 		},
 		{
 			Name: "boot", Short: "Boot sessions to the first byte, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
-			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.BootOptions{Agent: self("agent"), Server: []string{fleet.RoleSession}}
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
-				return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)
 				})
@@ -116,12 +116,14 @@ func benches() []cli.Bench {
 		},
 		{
 			Name: "gateway", Short: "Echo over WebSockets through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway",
-			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
-				o := bench.GatewayOptions{Child: self(roleGatewayChild)}
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.GatewayOptions{Child: self(roleGatewayChild), Sizes: []int{64, 16384}}
 				f.IntVar(&o.Conns, "connections", 100, "WebSockets at once")
 				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
-				f.DurationVar(&o.Duration, "duration", 0, "of one measurement (default 2s)")
-				return func(ctx context.Context, _ io.Writer) (bench.Result, error) { return bench.Gateway(ctx, o) }
+				f.DurationVar(&o.Duration, "duration", 2*time.Second, "of one measurement")
+				return checked(func() error { return o.Check() }, func(ctx context.Context, _ io.Writer) (bench.Result, error) {
+					return bench.Gateway(ctx, o)
+				})
 			},
 		},
 		{
@@ -131,7 +133,7 @@ func benches() []cli.Bench {
 		},
 		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
-			Setup: func(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
 				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
 				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
@@ -140,16 +142,16 @@ func benches() []cli.Bench {
 				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
 				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
 				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
-				return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+				return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return scale.Run(ctx, o)
-				}
+				})
 			},
 		},
 	}
 }
 
-func fleetBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+func fleetBench(f *pflag.FlagSet) experiment {
 	var o fleet.Options
 	f.IntVarP(&o.Agents, "number", "n", 3, "agents")
 	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client who holds a connection")
@@ -162,17 +164,31 @@ func fleetBench(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
-	return inLab(func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+	return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 		o.Progress = progress
 		r, err := fleet.Run(ctx, o)
 		return r.Result, err
 	})
 }
 
-// inLab runs a bench on an engine of its own: the process that was started by
-// hand only starts this binary once more in the lab and passes its end on.
-func inLab(run func(context.Context, io.Writer) (bench.Result, error)) func(context.Context, io.Writer) (bench.Result, error) {
+// experiment is a bench whose flags are parsed.
+type experiment = func(context.Context, io.Writer) (bench.Result, error)
+
+// checked refuses flags that cannot be before anything starts.
+func checked(check func() error, run experiment) experiment {
 	return func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		if err := check(); err != nil {
+			return bench.Result{}, cli.Usage(err)
+		}
+		return run(ctx, progress)
+	}
+}
+
+// inLab is checked for a bench on an engine of its own: the process that was
+// started by hand only starts this binary once more in the lab and passes its end
+// on.
+func inLab(check func() error, run experiment) experiment {
+	return checked(check, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 		if lab.Inside() {
 			return run(ctx, progress)
 		}
@@ -181,5 +197,5 @@ func inLab(run func(context.Context, io.Writer) (bench.Result, error)) func(cont
 			return bench.Result{}, err
 		}
 		return bench.Result{}, cli.Exit(code)
-	}
+	})
 }

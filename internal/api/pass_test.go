@@ -92,7 +92,7 @@ func newFleet(t *testing.T) *fleet {
 	f.n2 = &member{Backend: &apitest.Backend{Node: "n2"}, others: all}
 	*all = []*member{f.n1, f.n2}
 	id1, id2 := identities(t)
-	hops := map[holdfast.NodeID]string{"gone": freePort(t)}
+	hops := map[holdfast.NodeID]string{"gone": silent(t)}
 	forward := func(own *pki.Identity) func(holdfast.NodeID) (http.RoundTripper, error) {
 		return func(node holdfast.NodeID) (http.RoundTripper, error) {
 			addr, ok := hops[node]
@@ -177,14 +177,25 @@ func listen(t *testing.T, h http.Handler, conf *tls.Config) string {
 	return addr
 }
 
-// freePort is an address that nobody listens on.
-func freePort(t *testing.T) string {
+// silent is an address where connections end before a word is said. The listener
+// stays, so that nobody else gets the port.
+func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	})
+	t.Cleanup(func() { l.Close(); serving.Wait() })
 	return l.Addr().String()
 }
 

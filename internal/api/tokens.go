@@ -81,13 +81,7 @@ func readTokens(path, word string) ([]bearer, error) {
 
 func parseTokens(text, word string) ([]bearer, error) {
 	var all []bearer
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-			continue
-		}
+	for n, words := range keyfile.Lines(text) {
 		name, token := fmt.Sprintf("%s-%d", word, n), words[0]
 		if len(words) == 2 {
 			name, token = words[0], words[1]

@@ -33,6 +33,14 @@ type BootOptions struct {
 	Progress io.Writer // a line now and then; nil is nowhere
 }
 
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o BootOptions) Check() error {
+	if o.N < 1 {
+		return fmt.Errorf("boots are %d, there has to be one at least", o.N)
+	}
+	return nil
+}
+
 // Names of the rows.
 const (
 	rowEngineBoot  = "engine: create + start"
@@ -55,16 +63,19 @@ const (
 // Score is the engine's p50 ÷ the session's.
 func Boot(ctx context.Context, o BootOptions) (Result, error) {
 	o.N = cmp.Or(o.N, 50)
+	if err := o.Check(); err != nil {
+		return Result{}, err
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
 	x, err := newBootBench(ctx, o)
 	if err != nil {
-		return Result{}, fmt.Errorf("bench boot: %w", errors.Join(err, x.close()))
+		return Result{}, errors.Join(err, x.close())
 	}
 	res, err := x.run(ctx)
 	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, fmt.Errorf("bench boot: %w", err)
+		return Result{}, err
 	}
 	return res, nil
 }

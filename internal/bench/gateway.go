@@ -36,12 +36,17 @@ func (o *GatewayOptions) defaults() error {
 	if len(o.Sizes) == 0 {
 		o.Sizes = []int{64, 16384}
 	}
+	return o.Check()
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o GatewayOptions) Check() error {
 	switch {
 	case o.Conns < 1 || o.Conns > 10000:
-		return fmt.Errorf("conns is %d, it has to be 1 to 10000", o.Conns)
-	case o.Duration < 0 || o.Rounds < 0:
-		return errors.New("duration and rounds cannot be negative")
-	case slices.Min(o.Sizes) < 1 || slices.Max(o.Sizes) > maxPayload:
+		return fmt.Errorf("connections are %d, they have to be 1 to 10000", o.Conns)
+	case o.Duration <= 0 || o.Rounds < 1:
+		return fmt.Errorf("duration is %v and rounds are %d, they have to be over 0", o.Duration, o.Rounds)
+	case len(o.Sizes) == 0 || slices.Min(o.Sizes) < 1 || slices.Max(o.Sizes) > maxPayload:
 		return fmt.Errorf("sizes are %v, they have to be 1 to %d", o.Sizes, maxPayload)
 	case len(o.Child) == 0:
 		return errors.New("no command line for child processes")
@@ -68,12 +73,12 @@ func wayName(way int) string { return [ways]string{"no proxy", "nginx", "holdfas
 func Gateway(ctx context.Context, o GatewayOptions) (Result, error) {
 	res := Result{Name: "gateway", Machine: ThisMachine("")}
 	if err := o.defaults(); err != nil {
-		return res, fmt.Errorf("bench gateway: %w", err)
+		return res, err
 	}
 	urls, stop, err := startWays(ctx, o)
 	defer stop()
 	if err != nil {
-		return res, fmt.Errorf("bench gateway: %w", err)
+		return res, err
 	}
 	tables := make([]gatewayTable, len(o.Sizes))
 	for round := range o.Rounds {
@@ -82,7 +87,7 @@ func Gateway(ctx context.Context, o GatewayOptions) (Result, error) {
 				way := (k + round) % ways // nobody always comes first
 				run, err := echoLoad(ctx, urls[way], o.Conns, size, o.Duration)
 				if err != nil {
-					return res, fmt.Errorf("bench gateway: %s, %d B: %w", wayName(way), size, err)
+					return res, fmt.Errorf("%s, %d B: %w", wayName(way), size, err)
 				}
 				res.Failed += run.broken
 				tables[i].add(way, run)

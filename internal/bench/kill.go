@@ -32,6 +32,14 @@ type KillOptions struct {
 	Log      *slog.Logger // nil is nowhere
 }
 
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o KillOptions) Check() error {
+	if o.N < 1 || o.Rounds < 1 {
+		return fmt.Errorf("containers are %d and rounds are %d, there has to be one at least", o.N, o.Rounds)
+	}
+	return nil
+}
+
 // Names of the rows.
 const (
 	rowDockerKill = "docker kill"
@@ -56,6 +64,9 @@ var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
 // Score is docker kill ÷ Holdfast with the engine quieted.
 func Kill(ctx context.Context, o KillOptions) (Result, error) {
 	o.N, o.Rounds = cmp.Or(o.N, 200), cmp.Or(o.Rounds, 1)
+	if err := o.Check(); err != nil {
+		return Result{}, err
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -64,11 +75,11 @@ func Kill(ctx context.Context, o KillOptions) (Result, error) {
 	}
 	x, err := newKillBench(ctx, o)
 	if err != nil {
-		return Result{}, fmt.Errorf("bench kill: %w", err)
+		return Result{}, err
 	}
 	res, err := x.run(ctx)
 	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, fmt.Errorf("bench kill: %w", err)
+		return Result{}, err
 	}
 	return res, nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -32,7 +33,11 @@ func (a *app) oneBench(b Bench) *cobra.Command {
 		}
 		r, err := run(ctx, progress)
 		if err != nil {
-			return fmt.Errorf("bench %s: %w", b.Name, err)
+			err = fmt.Errorf("bench %s: %w", b.Name, err)
+			if u := (*usageError)(nil); errors.As(err, &u) && u.hint == "" {
+				return usage(cmd, err)
+			}
+			return err
 		}
 		var text error
 		if err := a.ui.result(r, func(w io.Writer) { text = r.WriteText(w) }); err != nil {

@@ -61,7 +61,8 @@ type Bench struct {
 	Short   string // a sentence for the list of commands
 	Example string // holdfast bench kill -n 200
 	// Setup adds the bench's flags and returns what runs it once they are
-	// parsed. The bench says on progress how far it is, in lines.
+	// parsed. The bench says on progress how far it is, in lines; flags that
+	// cannot be are an error of Usage.
 	Setup func(*pflag.FlagSet) func(ctx context.Context, progress io.Writer) (bench.Result, error)
 }
 
@@ -102,7 +103,13 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
 	f.BoolVar(&a.ui.json, "json", false, "print the result as JSON")
-	f.DurationVar(&a.timeout, "timeout", 0, "longest the command may take, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, else none)")
+	f.DurationVar(&a.timeout, "timeout", 0, "longest the command may take, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, a drain's budget and 1m, else none)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if f.Changed("timeout") && a.timeout <= 0 {
+			return usage(cmd, fmt.Errorf("--timeout is %v, it has to be over 0", a.timeout))
+		}
+		return nil
+	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
@@ -156,9 +163,6 @@ func (a *app) agent() (*client.Client, error) {
 
 // with calls do with a client and the command's limited context.
 func (a *app) with(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client) error) error {
-	if a.timeout < 0 {
-		return usage(cmd, fmt.Errorf("--timeout is %v, it has to be over 0", a.timeout))
-	}
 	c, err := a.agent()
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"holdfast"
 )
 
 // group makes cmd a command that only has subcommands: by itself it prints its
@@ -56,6 +58,9 @@ type usageError struct {
 func usage(cmd *cobra.Command, err error) error {
 	return &usageError{err, "see `" + cmd.CommandPath() + " --help`"}
 }
+
+// Usage makes err one of a command line that was not understood.
+func Usage(err error) error { return &usageError{err, holdfast.HintOf(err)} }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }

@@ -9,6 +9,7 @@ import (
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
+	"holdfast/internal/pki"
 )
 
 // Exit codes. They are part of the interface: scripts decide by them.
@@ -70,6 +71,8 @@ func exitCode(err error) int {
 	}
 	var (
 		key  *holdfast.KeyError
+		node *pki.NodeError
+		addr *client.AddressError
 		boot *holdfast.BootError
 		wire *api.Error
 	)
@@ -94,7 +97,7 @@ func exitCode(err error) int {
 		return exitNotNow
 	case errors.As(err, &boot):
 		return exitBoot
-	case errors.As(err, &key):
+	case errors.As(err, &key), errors.As(err, &node), errors.As(err, &addr):
 		return exitUsage
 	}
 	return exitFailed

@@ -88,6 +88,9 @@ func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result,
 		if *n < 0 {
 			return bench.Result{}, errors.New("less than nothing")
 		}
+		if *n >= 1000 {
+			return bench.Result{}, cli.Usage(errors.New("more than there is"))
+		}
 		r := bench.Result{Name: "noop", Score: 1, Rows: []bench.Row{bench.NewRow("nothing", "ms", make([]float64, *n))}}
 		if *n > 100 {
 			r.Failed = *n - 100

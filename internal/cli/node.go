@@ -25,7 +25,7 @@ func (a *app) nodeLs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List all nodes that are up",
-		Long: "List all nodes that are up, by id. STATE is up, cordoned (it takes no new session, as after a drain), or what is wrong with it.\n" +
+		Long: "List all nodes that are up, by id. STATE is up or cordoned (it takes no new session, as after a drain), and after a comma what is wrong with it.\n" +
 			"BOOTS are containers being started and how many may be at once. PRESSURE is the share of the last ten seconds in which something waited for a CPU.\n" +
 			"HOP is where other nodes reach it.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
@@ -97,7 +97,7 @@ func (a *app) nodeCordon() *cobra.Command {
 		Use:   "cordon [NODE]",
 		Short: "Let a node take no new session",
 		Long: "Let a node take no new session. It keeps those it has, until they end or are replaced or drained.\n" +
-			"Without NODE it is the agent's own. A cordon ends with `holdfast node uncordon`, and with the node's agent.",
+			"Without NODE it is the agent's own. A cordon holds over restarts of agent and host, until `holdfast node uncordon`.",
 		Example: "  holdfast node cordon\n  holdfast node cordon web-1",
 	}, (*client.Client).Cordon, true, "takes no new session")
 }

@@ -78,7 +78,7 @@ func (a *app) nodeJoin() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&j.CA, "ca", "", "directory of the authority, as `holdfast node init-ca` made it")
+	f.StringVar(&j.CA, "ca", "", "directory of the authority, as 'holdfast node init-ca' made it")
 	f.StringVar(&node, "node", "", "the node's id, as its agent has it")
 	f.StringArrayVar(&j.Addresses, "address", nil, "host name or IP address of the node, for other programs; nodes check the id (may be repeated)")
 	f.StringVar(&j.Out, "out", "", "directory to put the files in")

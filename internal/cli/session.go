@@ -27,7 +27,7 @@ func (a *app) sessionLs() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List all sessions",
-		Long:    "List all sessions, by key: their state, template, age, open connections, address and container.",
+		Long:    "List all sessions, by key: their state, template, age, open connections, address, container and node.",
 		Example: "  holdfast session ls\n  holdfast session ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -203,11 +203,35 @@ func Default() Config {
 // checked without starting anything. The error is one that a person can act on,
 // with a hint.
 func Load(ctx context.Context, path string, over Overrides) (Config, error) {
-	c := Default()
-	named := path != ""
-	if !named {
-		path = DefaultPath
+	path, named := cmp.Or(path, DefaultPath), path != ""
+	c, err := read(ctx, path, named, over)
+	if err != nil {
+		return c, err
 	}
+	if err := c.Validate(); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// LoadHost is Load for what only acts on the host, and for that without a look at
+// what no drain needs: store, gateway, API and templates.
+func LoadHost(ctx context.Context, path string) (Config, error) {
+	path, named := cmp.Or(path, DefaultPath), path != ""
+	c, err := read(ctx, path, named, Overrides{})
+	if err != nil {
+		return c, err
+	}
+	if err := errors.Join(c.validateHost(), c.validateLimits()); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// read reads the file, which may be missing where nobody named it, and fills in
+// the rest.
+func read(ctx context.Context, path string, named bool, over Overrides) (Config, error) {
+	c := Default()
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
@@ -220,13 +244,7 @@ func Load(ctx context.Context, path string, over Overrides) (Config, error) {
 		}
 	}
 	over.apply(&c)
-	if err := c.complete(); err != nil {
-		return c, err
-	}
-	if err := c.Validate(); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
+	return c, c.complete()
 }
 
 // complete fills in what depends on the host.

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast"
@@ -58,12 +60,103 @@ func TestAnnotatedFileIsTheDefault(t *testing.T) {
 		}
 		on = append(on, line)
 	}
-	c, err := load(t, strings.Join(on, ""), Overrides{})
-	if err != nil {
+	if _, err := load(t, strings.Join(on, ""), Overrides{}); err != nil {
 		t.Fatalf("with every key: %v", err)
 	}
-	if c.Node != "host-1" || c.Store.Username != "holdfast" || c.Gateway.Domain == "" || len(c.Templates[0].Mounts) != 3 || c.Templates[0].Network != "bridge" {
-		t.Errorf("some of the keys that are commented out were not read: %+v", c)
+	var all any
+	if err := yaml.Unmarshal([]byte(strings.Join(on, "")), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range missing("", reflect.TypeFor[Config](), []any{all}) {
+		t.Errorf("%s is not in the file", key)
+	}
+}
+
+// missing are the keys of a type that are in none of the YAML values.
+func missing(path string, of reflect.Type, values []any) (keys []string) {
+	switch {
+	case of.Kind() == reflect.Slice:
+		var elements []any
+		for _, v := range values {
+			list, _ := v.([]any)
+			elements = append(elements, list...)
+		}
+		return missing(path+"[]", of.Elem(), elements)
+	case of.Kind() != reflect.Struct:
+		return nil
+	}
+	for i := range of.NumField() {
+		f := of.Field(i)
+		key, option, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if key == "-" {
+			continue
+		}
+		if option == "inline" {
+			keys = append(keys, missing(path, f.Type, values)...)
+			continue
+		}
+		var under []any
+		for _, v := range values {
+			m, _ := v.(map[string]any)
+			if x, ok := m[key]; ok {
+				under = append(under, x)
+			}
+		}
+		if len(under) == 0 {
+			keys = append(keys, path+"."+key)
+			continue
+		}
+		keys = append(keys, missing(path+"."+key, f.Type, under)...)
+	}
+	return keys
+}
+
+// TestMissingKeysAreFound shows that the check of the file can fail.
+func TestMissingKeysAreFound(t *testing.T) {
+	all := map[string]any{"mounts": []any{map[string]any{"type": "tmpfs"}, map[string]any{"target": "/"}}}
+	var mounts []string
+	for _, key := range missing("", reflect.TypeFor[Template](), []any{all}) {
+		if strings.HasPrefix(key, ".mounts") {
+			mounts = append(mounts, key)
+		}
+	}
+	if want := []string{".mounts[].source", ".mounts[].read_only"}; !cmp.Equal(mounts, want) {
+		t.Errorf("got %v, want %v", mounts, want)
+	}
+}
+
+// A file that says nothing is no file.
+func TestFileWithoutAWord(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n# yet\n"} {
+		c := Default()
+		if err := parse(t.Context(), []byte(text), &c); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if diff := cmp.Diff(Default(), c); diff != "" {
+			t.Errorf("%q is not the default:\n%s", text, diff)
+		}
+	}
+}
+
+// A host can be drained with a file that no agent would start with.
+func TestLoadHost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "holdfast.yaml")
+	for _, c := range []struct {
+		text string
+		good bool
+	}{
+		{"engine: {host: 'unix:///e'}", true}, // no template, no store
+		{"engine: {host: 'unix:///e'}\ntemplates: [{name: a}]", true},
+		{"engine: {host: 'unix:///e'}\ndrain: {budget: 0s}", false},
+		{"engin: {}", false},
+	} {
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := LoadHost(t.Context(), path)
+		if (err == nil) != c.good || c.good && got.Engine.Host != "unix:///e" {
+			t.Errorf("%q: host %q, %v", c.text, got.Engine.Host, err)
+		}
 	}
 }
 
@@ -86,6 +179,11 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"a word for a number", minimal + "sessions: {boots: many}", "line 2"},
 		{"a word for a time", minimal + "sessions: {idle_stop: soon}", "soon"},
 		{"a word for a size", "templates: [{name: a, image: b, port: 80, memory: lots}]", "lots"},
+		{"a list for a text", minimal + "node: [a]", "line 2, column 7: this wants a text; put it in quotes"},
+		{"a mapping for a text", minimal + "store: {endpoints: [x:1]}", "this wants a text; put it in quotes"},
+		{"a number for a time", minimal + "sessions: {idle_stop: 30}", "this wants a time such as 30s"},
+		{"a number for a choice", minimal + "drain: {quiet: 3}", "this wants true or false"},
+		{"a number beyond all", minimal + "sessions: {boots: 99999999999999999999}", "is too large a number"},
 		{"no template", "node: a", "templates: there is none"},
 		{"template twice", "templates: [{name: a, image: b, port: 80}, {name: a, image: b, port: 80}]", "used twice"},
 		{"no image", "templates: [{name: a, port: 80}]", "templates[0] (a): image is missing"},

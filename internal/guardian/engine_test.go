@@ -35,13 +35,7 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	l := labtest.Engine(t)
-	e, err := docker.Open(t.Context(), docker.Config{Host: l.Host()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	return &host{t, l, e}
+	return &host{t, labtest.Engine(t), labtest.Docker(t)}
 }
 
 // run starts n containers.

@@ -6,7 +6,9 @@ package keyfile
 import (
 	"fmt"
 	"io"
+	"iter"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,4 +52,22 @@ func read(path string, secret bool) ([]byte, error) {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, MaxSize)
 	}
 	return text, nil
+}
+
+// Lines are the words of each line of a file with a key for each, by the line's
+// number from 1. Empty lines and those that begin with '#' are skipped.
+func Lines(text string) iter.Seq2[int, []string] {
+	return func(yield func(int, []string) bool) {
+		n := 0
+		for line := range strings.Lines(text) {
+			n++
+			words := strings.Fields(line)
+			if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+				continue
+			}
+			if !yield(n, words) {
+				return
+			}
+		}
+	}
 }

@@ -6,7 +6,6 @@ package pki
 
 import (
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -67,11 +66,23 @@ func NodeOf(cert *x509.Certificate) (holdfast.NodeID, error) {
 // checkNode holds ids to what the configuration's node may be.
 func checkNode(id holdfast.NodeID) error {
 	s := string(id)
-	if s == "" {
-		return errors.New("the node's id is empty")
-	}
-	if len(s) > maxNodeLen || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
-		return holdfast.WithHint(fmt.Errorf("%q is no id of a node", s), "a node's id is that of its configuration, by default its host name")
+	if s == "" || len(s) > maxNodeLen || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
+		return &NodeError{id}
 	}
 	return nil
+}
+
+// NodeError is what a node's id cannot be.
+type NodeError struct{ Node holdfast.NodeID }
+
+func (e *NodeError) Error() string {
+	if e.Node == "" {
+		return "the node's id is empty"
+	}
+	return fmt.Sprintf("%q is no id of a node", string(e.Node))
+}
+
+// Hint says where a node's id is from.
+func (e *NodeError) Hint() string {
+	return "a node's id is that of its configuration, by default its host name"
 }

@@ -13,8 +13,8 @@ import (
 // imds is Amazon's metadata service, version 2 only, as the EC2 user guide has
 // it: 400 for a token request without a good TTL, 401 without a token that is
 // valid, 403 for what comes through a proxy, 404 for what there is not. Amazon's own mock
-// (aws/amazon-ec2-metadata-mock) would be better; the module proxy has no source
-// of it to build.
+// (aws/amazon-ec2-metadata-mock) would be better; it is not published as a Go
+// module.
 type imds struct {
 	clock *clock
 

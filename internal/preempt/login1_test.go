@@ -25,7 +25,7 @@ type bus struct {
 func startBus(t *testing.T) *bus {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs a dbus-daemon")
+		t.Skip("-short: a dbus-daemon has to be installed")
 	}
 	dir := t.TempDir()
 	b := &bus{address: "unix:path=" + filepath.Join(dir, "bus"), config: filepath.Join(dir, "bus.conf")}

@@ -6,7 +6,6 @@ package client
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -28,6 +27,14 @@ import (
 // ErrUnreachable means that no agent answered: none runs, it may not be
 // reached, or it ended before it had answered.
 var ErrUnreachable = errors.New("the agent is not reachable")
+
+// AddressError says why Options.URL cannot be used.
+type AddressError struct{ Reason string }
+
+func (e *AddressError) Error() string { return e.Reason }
+
+// Hint says what an address looks like.
+func (e *AddressError) Hint() string { return "HOLDFAST_URL has to look like https://host:port" }
 
 // maxAnswer bounds what is read of one answer that is not a stream.
 const maxAnswer = 16 << 20
@@ -51,7 +58,7 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client. It connects when it is used.
+// New makes a client. It connects when it is used. The error is an *AddressError.
 func New(o Options) (*Client, error) {
 	c := &Client{o: o, base: "http://agent"}
 	// A transport of our own speaks HTTP/1.1 only, which exec needs.
@@ -67,10 +74,10 @@ func New(o Options) (*Client, error) {
 	default:
 		u, err := url.Parse(o.URL)
 		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-			return nil, fmt.Errorf("%q is not the address of an agent: it has to look like https://host:port", o.URL)
+			return nil, &AddressError{fmt.Sprintf("%q is not the address of an agent", o.URL)}
 		}
 		if u.Scheme == "http" && o.Token != "" && !loopback(u.Hostname()) {
-			return nil, fmt.Errorf("the token would be sent to %s in clear text: use https", u.Host)
+			return nil, &AddressError{fmt.Sprintf("the token would be sent to %s in clear text", u.Host)}
 		}
 		c.base = u.Scheme + "://" + u.Host
 	}
@@ -269,21 +276,30 @@ func (c *Client) lost(ctx context.Context, err error) error {
 	if errors.As(err, &u) {
 		err = u.Err // without the method and our stand-in for a host
 	}
-	where := cmp.Or(c.o.URL, c.o.Socket)
-	if c.o.Dial != nil {
-		where = c.o.Name
-	}
+	where, hint := c.where()
 	var tlsErr *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where),
-			"start it with `holdfast agent`, or name its socket with --socket")
+			hint)
 	case errors.Is(err, fs.ErrPermission):
 		return holdfast.WithHint(fmt.Errorf("%w: %s may not be opened", ErrUnreachable, where), "run this as root")
 	case errors.As(err, &tlsErr):
-		return fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err)
+		return holdfast.WithHint(fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err),
+			"HOLDFAST_CA names the file with the certificates that vouch for it")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return holdfast.WithHint(fmt.Errorf("%w: it ended before it had answered", ErrUnreachable), "look at the agent's log")
 	}
-	return fmt.Errorf("%w: %s: %s", ErrUnreachable, where, strings.TrimSpace(err.Error()))
+	return holdfast.WithHint(fmt.Errorf("%w: %s: %s", ErrUnreachable, where, strings.TrimSpace(err.Error())), hint)
+}
+
+// where is the agent's address, and what to do when nothing answers there.
+func (c *Client) where() (address, hint string) {
+	switch {
+	case c.o.Dial != nil:
+		return c.o.Name, "see whether the agent runs on that node"
+	case c.o.URL != "":
+		return c.o.URL, "see whether the agent runs there; HOLDFAST_URL names its address"
+	}
+	return c.o.Socket, "start it with `holdfast agent`, or name its socket with --socket"
 }

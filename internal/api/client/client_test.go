@@ -251,8 +251,11 @@ func TestOverTLS(t *testing.T) {
 	if _, err := dial(t, client.Options{URL: url, Token: token}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("with a certificate nobody vouches for: %v", err)
 	}
-	if _, err := client.New(client.Options{URL: "http://192.0.2.1:7071", Token: token}); err == nil {
-		t.Error("a token may go over the net in clear text")
+	for _, url := range []string{"http://192.0.2.1:7071", "192.0.2.1:7071", "ftp://192.0.2.1"} {
+		var bad *client.AddressError
+		if _, err := client.New(client.Options{URL: url, Token: token}); !errors.As(err, &bad) || !strings.Contains(holdfast.HintOf(err), "https://") {
+			t.Errorf("a token may go to %s: %v, hint %q", url, err, holdfast.HintOf(err))
+		}
 	}
 }
 
@@ -269,6 +272,13 @@ func TestUnreachable(t *testing.T) {
 	stop()
 	if _, err := c.Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("ended agent: %v", err)
+	}
+
+	// One elsewhere has another name than a socket.
+	off := httptest.NewServer(nil)
+	off.Close()
+	if _, err := dial(t, client.Options{URL: off.URL}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(holdfast.HintOf(err), "HOLDFAST_URL") {
+		t.Errorf("%v, hint %q", err, holdfast.HintOf(err))
 	}
 
 	// An agent that hangs.

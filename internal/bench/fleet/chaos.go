@@ -38,6 +38,14 @@ func acts() []Act {
 	return []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost}
 }
 
+func actNames() string {
+	var names []string
+	for _, a := range acts() {
+		names = append(names, string(a))
+	}
+	return strings.Join(names, ", ")
+}
+
 // noticed are the acts that a node is told of.
 func (a Act) noticed() bool { return a == Notice || a == Restart }
 
@@ -64,7 +72,7 @@ func newSchedule(text string, random *rand.Rand) (*schedule, error) {
 	}
 	for _, word := range strings.Split(text, ",") {
 		if !slices.Contains(acts(), Act(word)) {
-			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), fmt.Sprintf("none, %s, or a list of: %v", Mixed, acts()))
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), "none, "+Mixed+", or a list with commas of: "+actNames())
 		}
 		s.list = append(s.list, Act(word))
 	}
@@ -189,7 +197,7 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		m.agent.signal(unix.SIGSTOP)
 		sleep(ctx, t.TTL+longer)
 		m.agent.signal(unix.SIGCONT)
-		return m.back(ctx)
+		return m.awaitReady(ctx)
 	case CutShort:
 		return m.cutFor(ctx, t.Fence/2)
 	case CutLong:
@@ -207,7 +215,7 @@ func (m *node) cutFor(ctx context.Context, d time.Duration) error {
 	m.link.cut()
 	sleep(ctx, d)
 	m.link.heal()
-	return m.back(ctx)
+	return m.awaitReady(ctx)
 }
 
 // cutUntilTwice cuts a node off until all that it served is served by others, and
@@ -219,23 +227,7 @@ func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error
 	}
 	sleep(ctx, time.Second)
 	m.link.heal()
-	return m.back(ctx)
-}
-
-// back waits until an agent that was held up serves again.
-func (m *node) back(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		err := m.api.Ready(ctx)
-		if err == nil {
-			m.live.Store(true)
-			return nil
-		}
-		if !sleep(ctx, 50*time.Millisecond) {
-			return fmt.Errorf("%s did not get ready again: %w\n%s", m.agent.name, err, m.agent.tail())
-		}
-	}
+	return m.awaitReady(ctx)
 }
 
 // loseLeader kills the member that leads and brings it back.

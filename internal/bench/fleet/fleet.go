@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -77,7 +78,13 @@ func (o *Options) complete() error {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	if o.Agents < 1 || o.Agents > 100 || o.Sessions < 1 || o.Rate <= 0 || o.For <= 0 || o.Every <= 0 {
+	return o.Check()
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o Options) Check() error {
+	rate := o.Rate > 0 && !math.IsInf(o.Rate, 1) // no number is neither
+	if o.Agents < 1 || o.Agents > 100 || o.Sessions < 1 || !rate || o.For <= 0 || o.Every <= 0 {
 		return errors.New("agents have to be 1 to 100, and sessions, rate, duration and interval over 0")
 	}
 	if err := timing(o.TTL).Validate(); err != nil {
@@ -93,15 +100,7 @@ func timing(ttl time.Duration) holdfast.Timing {
 }
 
 // Run runs the experiment. It works inside a lab only (lab.Reenter).
-func Run(ctx context.Context, o Options) (Report, error) {
-	r, err := run(ctx, o)
-	if err != nil {
-		return Report{}, fmt.Errorf("bench fleet: %w", err)
-	}
-	return r, nil
-}
-
-func run(ctx context.Context, o Options) (_ Report, err error) {
+func Run(ctx context.Context, o Options) (_ Report, err error) {
 	if err := o.complete(); err != nil {
 		return Report{}, err
 	}

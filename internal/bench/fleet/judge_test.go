@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -202,7 +203,7 @@ func TestSchedules(t *testing.T) {
 			}
 		}
 	}
-	if _, err := newSchedule("notice,earthquake", random()); err == nil || holdfast.HintOf(err) == "" {
+	if _, err := newSchedule("notice,earthquake", random()); err == nil || !strings.Contains(holdfast.HintOf(err), "notice, restart, ") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -113,8 +113,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	return m, err
 }
 
-// boot starts the machine's agent and returns when it serves; from then on
-// clients are sent there.
+// boot starts the machine's agent and returns when it serves.
 func (m *node) boot(ctx context.Context) error {
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return err
@@ -123,6 +122,12 @@ func (m *node) boot(ctx context.Context) error {
 	if m.agent, err = startProcess("agent "+string(m.id), m.argv, m.logFile, false); err != nil {
 		return err
 	}
+	return m.awaitReady(ctx)
+}
+
+// awaitReady returns when the machine's agent serves, for the first time or after
+// it was held up; from then on clients are sent there.
+func (m *node) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
@@ -133,7 +138,7 @@ func (m *node) boot(ctx context.Context) error {
 		}
 		select {
 		case <-m.agent.ended:
-			return fmt.Errorf("%s ended at once\n%s", m.agent.name, m.agent.tail())
+			return fmt.Errorf("%s ended before it was ready\n%s", m.agent.name, m.agent.tail())
 		case <-ctx.Done():
 			return fmt.Errorf("%s did not get ready: %w: %w\n%s", m.agent.name, ctx.Err(), err, m.agent.tail())
 		case <-time.After(20 * time.Millisecond):

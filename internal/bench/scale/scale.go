@@ -4,6 +4,7 @@
 package scale
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type Options struct {
 	Nodes       int           // over 1
 	Sessions    int           // records in the store, spread over the nodes
 	Lost        float64       // share of the nodes that vanish at once, over 0 and under 1
-	Directories int           // nodes that keep a directory of their own; the others ask these
+	Directories int           // nodes that keep a directory of their own; the others ask these; 0 is 1
 	Watchers    int           // more watches of all records, which only count: the store feeds one for each node of a real fleet
 	Boot        time.Duration // what a container takes from create to ready
 	Steady      time.Duration // how long the fleet is measured before the loss
@@ -47,14 +48,25 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	o.Directories = min(max(o.Directories, 1), o.Nodes)
-	switch {
-	case o.Nodes < 2 || o.Sessions < o.Nodes:
-		return o, errors.New("it takes two nodes, and a session for each")
-	case o.Lost <= 0 || o.lostNodes() > o.Nodes-o.Directories:
-		return o, fmt.Errorf("the lost share is %v: it has to be over 0, and leave the %d nodes with a directory", o.Lost, o.Directories)
+	o.Directories = min(cmp.Or(o.Directories, 1), o.Nodes)
+	if err := o.Check(); err != nil {
+		return o, err
 	}
 	return o, o.Timing.Validate()
+}
+
+// Check reports what cannot be of what has no default.
+func (o Options) Check() error {
+	directories := min(o.Directories, o.Nodes)
+	switch {
+	case o.Nodes < 2 || o.Sessions < o.Nodes:
+		return errors.New("it takes two nodes, and a session for each")
+	case o.Directories < 1 || o.Watchers < 0 || o.Boot < 0 || o.Steady < 0:
+		return errors.New("one node at least keeps a directory, and watchers, boot and steady have to be 0 or more")
+	case !(o.Lost > 0 && o.Lost < 1) || o.lostNodes() > o.Nodes-directories:
+		return fmt.Errorf("the lost share is %v: it has to be over 0 and under 1, and leave the %d nodes with a directory", o.Lost, directories)
+	}
+	return nil
 }
 
 // lostNodes is how many nodes vanish, one at least.

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"strings"
 	"time"
@@ -88,7 +89,11 @@ func badID(id string) error {
 func ReadSecrets(path string) ([]Secret, error) {
 	text, err := keyfile.ReadSecret(path)
 	if err != nil {
-		return nil, fmt.Errorf("secrets of connect tokens: %w", err)
+		err = fmt.Errorf("secrets of connect tokens: %w", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = holdfast.WithHint(err, "make one: (umask 077; holdfast token new-secret > "+path+")")
+		}
+		return nil, err
 	}
 	secrets, err := parseSecrets(string(text))
 	if err != nil {
@@ -99,13 +104,7 @@ func ReadSecrets(path string) ([]Secret, error) {
 
 func parseSecrets(text string) ([]Secret, error) {
 	var all []Secret
-	n := 0
-	for line := range strings.Lines(text) {
-		n++
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-			continue
-		}
+	for n, words := range keyfile.Lines(text) {
 		if len(words) != 2 || !validID(words[0]) {
 			return nil, fmt.Errorf("line %d is not an id, a space and a secret", n)
 		}

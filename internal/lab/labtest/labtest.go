@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab"
 )
 
@@ -90,6 +91,17 @@ func Engine(t testing.TB) *lab.Engine {
 		t.Fatal(shared.err)
 	}
 	return shared.engine
+}
+
+// Docker is a client of the package's shared engine, for one test.
+func Docker(t testing.TB) *docker.Engine {
+	t.Helper()
+	e, err := docker.Open(t.Context(), docker.Config{Host: Engine(t).Host()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
 }
 
 // Private starts an engine for one test, with the image TestServer, and stops it

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"holdfast/internal/cli"
+)
+
+// Flags that cannot be are refused by the process that was started by hand, before
+// there is a lab.
+func TestBenchesRefuseWhatCannotBe(t *testing.T) {
+	for _, line := range []string{
+		"kill -n 0", "kill -n -1", "kill --rounds 0",
+		"boot -n 0", "boot -n -1",
+		"gateway --connections 0", "gateway --rounds 0", "gateway --duration -1s",
+		"fleet -n 0", "fleet --sessions 0", "fleet --rate 0", "fleet --rate NaN", "fleet --rate Inf", "fleet --for 0s",
+		"fleet --chaos nope", "fleet --ttl 1ms",
+		"scale --nodes 1", "scale --lost 2", "scale --lost NaN", "scale --directories 0", "scale --watchers -1", "scale --steady -1s",
+	} {
+		var errs strings.Builder
+		args := append([]string{"bench"}, strings.Fields(line)...)
+		if code := cli.Main(t.Context(), args, strings.NewReader(""), io.Discard, &errs, deps()); code != cli.ExitUsage {
+			t.Errorf("%s: exit code %d: %s", line, code, &errs)
+		}
+		prefix := "bench " + args[1] + ": "
+		if got := errs.String(); strings.Count(got, prefix) != 1 || !strings.Contains(got, "\nhint: ") {
+			t.Errorf("%s: %q, want %q once, and a hint", line, got, prefix)
+		}
+	}
+}
