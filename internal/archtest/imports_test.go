@@ -31,6 +31,7 @@ var house = []room{
 	{"internal/kill/killtest", nil},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
+	{"internal/spinup", []string{"", "internal/engine"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/drain", []string{""}},
