@@ -51,10 +51,28 @@ func (t Transfer) String() string {
 	return fmt.Sprintf("%s in %s (%s/s)", size, seconds(time.Duration(t.Wall)), units.BytesSize(t.Rate*mib))
 }
 
-// CreateLine is "time to create container: 3.201s"; phase may be any other that
-// is timed.
-func (r Record) CreateLine() string {
-	return "time to create container: " + seconds(time.Duration(r.Times[Create]))
+// Lines are the spin-up in lines for a log: its pull, and the time of each phase
+// of its container that there was:
+//
+//	time to create container: 3.201s
+func (r Record) Lines() []string {
+	var lines []string
+	if r.Pull != nil {
+		lines = append(lines, r.Pull.Line())
+	}
+	for _, l := range []struct {
+		phase Phase
+		words string
+	}{
+		{Create, "time to create container"},
+		{Start, "time to start container"},
+		{Ready, "time until container was ready"},
+	} {
+		if took, ok := r.Times[l.phase]; ok {
+			lines = append(lines, l.words+": "+seconds(time.Duration(took)))
+		}
+	}
+	return lines
 }
 
 // seconds shows a time with milliseconds, as the source does: 1.283s.

@@ -95,7 +95,7 @@ func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
 // limits of what a record keeps of words and lists that come from outside.
 const (
 	maxWords        = 2048
-	maxRecordLayers = 512
+	maxRecordLayers = 128 // what overlay2 can mount
 )
 
 // bound cuts what came from outside to a size that a store can promise.
