@@ -104,18 +104,19 @@ func (r *Reducer) Add(ev engine.PullEvent) {
 		r.byID[ev.Layer] = l
 		r.layers = append(r.layers, l)
 	}
+	before := l.extracting
 	l.add(ev, at, r.containerd())
-	if ev.Status == "Extracting" && !r.containerd() {
-		r.finishOthers(l)
+	if l.extracting && !before && !r.containerd() {
+		r.finishOthers(l, at)
 	}
 }
 
 // finishOthers ends extractions whose "Pull complete" was lost: a graph driver
 // extracts a layer when the one below is done.
-func (r *Reducer) finishOthers(now *layer) {
+func (r *Reducer) finishOthers(now *layer, at time.Duration) {
 	for _, l := range r.layers {
 		if l != now && l.state == Extracting {
-			l.finish(now.extract.from)
+			l.finish(at)
 		}
 	}
 }
