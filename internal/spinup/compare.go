@@ -148,7 +148,7 @@ func choose(n, k int) float64 {
 
 // rounds of a bootstrap: enough for the 0.25 % on each side that ten tests at
 // 5 % leave.
-const rounds = 4000
+const rounds = 2000
 
 // maxSample bounds the values of a side that a bootstrap draws from: more make
 // it slower and the interval hardly narrower.

@@ -93,7 +93,7 @@ func TestLinesAsPublished(t *testing.T) {
 	for want, p := range map[string]Pull{
 		"pull stats: download 124.3MiB in 1.283s (96.84MiB/s), extract 124.3MiB in 2.806s (44.28MiB/s)":                                 published,
 		"pull stats: download 124.3MiB in 1.283s (96.84MiB/s), extract 124.3MiB in 2.806s (44.28MiB/s), 1 retry with 5.000s of waiting": retried,
-		"pull stats: download at least 1MiB in 1.000s (rate unknown), extract of unknown size in 1.000s, not finished":                 unknown,
+		"pull stats: download at least 1MiB in 1.000s (rate unknown), extract of unknown size in 1.000s, not finished":                  unknown,
 		"image was in the cache": {Done: true, Cached: true},
 		"pull stats: joined another pull of the same layers, waited 1.000s for the download and 2.000s for the extraction": {
 			Done: true, Joined: true, Download: Transfer{Wall: holdfast.Millis(time.Second)}, Extract: Transfer{Wall: holdfast.Millis(2 * time.Second)}},

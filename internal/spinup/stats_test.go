@@ -138,7 +138,7 @@ func TestNoiseIsNotAChange(t *testing.T) {
 	const times = 100
 	wrong := 0
 	for range times {
-		for _, d := range compareDrivers(append(draw(r, 60, "aufs", time.Second, .05), draw(r, 60, "overlay2", time.Second, .05)...)) {
+		for _, d := range compareDrivers(append(draw(r, 40, "aufs", time.Second, .05), draw(r, 40, "overlay2", time.Second, .05)...)) {
 			if d.SlowChange != NoDifference || d.MedianChange != NoDifference {
 				wrong++
 				break

@@ -19,11 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 
@@ -56,14 +52,15 @@ func record(out, path, only string, args []string) (err error) {
 	if path != "" {
 		options.Dockerd, options.Path = filepath.Join(path, "dockerd"), path
 	}
-	stage, err := open(ctx, options)
-	defer func() { err = errors.Join(err, stage.close()) }()
+	stage, err := scene.Open(ctx, options)
+	defer func() { err = errors.Join(err, stage.Close()) }()
 	if err != nil {
 		return err
 	}
+	r := &recorder{stage: stage, out: out}
 	for _, s := range scene.Scenes() {
 		if only == "" || strings.Contains(","+only+",", ","+s.Name+",") {
-			if err := stage.play(ctx, s, out); err != nil {
+			if err := r.play(ctx, s); err != nil {
 				return fmt.Errorf("scene %s: %w", s.Name, err)
 			}
 		}
@@ -71,84 +68,19 @@ func record(out, path, only string, args []string) (err error) {
 	return nil
 }
 
-// stage is what the scenes play on.
-type stage struct {
-	env   scene.Env
-	ends  []func() error // in the order in which they were begun
-	lines int            // of the registry's log that were printed
+// recorder plays scenes and keeps their streams.
+type recorder struct {
+	stage *scene.Stage
+	out   string
+	lines int // of the registry's log that were printed
 }
 
-func open(ctx context.Context, options lab.Options) (*stage, error) {
-	s := &stage{}
-	small, err := smallDisk()
-	if err != nil {
-		return s, err
-	}
-	for _, start := range []func() error{
-		func() (err error) { s.env.Engine, err = s.engine(ctx, options); return err },
-		func() (err error) { options.Dir, options.InMemory = small, true; s.env.Full, err = s.engine(ctx, options); return err },
-		func() (err error) { s.env.Registry, err = s.registry(ctx, registry.Options{}); return err },
-		func() (err error) { s.env.Guarded, err = s.registry(ctx, scene.Login()); return err },
-		func() (err error) {
-			s.env.Proxy, err = registry.StartProxy(s.env.Registry)
-			if err == nil {
-				s.ends = append(s.ends, s.env.Proxy.Stop)
-			}
-			return err
-		},
-	} {
-		if err := start(); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
-}
-
-// smallDisk mounts a file system of scene.FullSize in the lab; it goes with it.
-func smallDisk() (string, error) {
-	dir, err := os.MkdirTemp("/run", "small-")
-	if err != nil {
-		return "", err
-	}
-	return dir, unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", scene.FullSize))
-}
-
-func (s *stage) engine(ctx context.Context, o lab.Options) (*docker.Engine, error) {
-	private, err := lab.StartEngine(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	s.ends = append(s.ends, private.Stop)
-	e, err := docker.Open(ctx, docker.Config{Host: private.Host()})
-	if err != nil {
-		return nil, err
-	}
-	s.ends = append(s.ends, e.Close)
-	return e, nil
-}
-
-func (s *stage) registry(ctx context.Context, o registry.Options) (*registry.Registry, error) {
-	r, err := registry.Start(ctx, o)
-	if err == nil {
-		s.ends = append(s.ends, r.Stop)
-	}
-	return r, err
-}
-
-func (s *stage) close() error {
-	var errs []error
-	for i := len(s.ends) - 1; i >= 0; i-- {
-		errs = append(errs, s.ends[i]())
-	}
-	return errors.Join(errs...)
-}
-
-func (s *stage) play(ctx context.Context, sc scene.Scene, out string) error {
-	info, err := s.env.Engine.Info(ctx)
+func (r *recorder) play(ctx context.Context, sc scene.Scene) error {
+	info, err := r.stage.Engine.Info(ctx)
 	if err != nil {
 		return err
 	}
-	streams, err := sc.Play(ctx, s.env)
+	streams, err := sc.Play(ctx, r.stage.Env)
 	if err != nil {
 		return err
 	}
@@ -157,29 +89,29 @@ func (s *stage) play(ctx context.Context, sc scene.Scene, out string) error {
 		if err := stream.Write(&b, info); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(out, stream.Name+".jsonl"), []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(r.out, stream.Name+".jsonl"), []byte(b.String()), 0o644); err != nil {
 			return err
 		}
 		fmt.Printf("%s: %d events in %v, error %v\n", stream.Name, len(stream.Events), stream.Ended.Sub(stream.Begun).Round(time.Millisecond), stream.Err)
 	}
-	return s.truth(streams[0].Begun)
+	return r.truth(streams[0].Begun)
 }
 
 // truth prints what the registry and the proxy know.
-func (s *stage) truth(begun time.Time) error {
-	for _, p := range s.env.Proxy.Passed() {
+func (r *recorder) truth(begun time.Time) error {
+	for _, p := range r.stage.Proxy.Passed() {
 		fmt.Printf("  proxy %.19s range %q: %d bytes, %v to %v, cut %v\n", p.Blob, p.Range, p.Bytes,
 			p.First.Sub(begun).Round(time.Millisecond), p.Last.Sub(begun).Round(time.Millisecond), p.Cut)
 	}
-	all, err := s.env.Registry.Accesses()
+	all, err := r.stage.Registry.Accesses()
 	if err != nil {
 		return err
 	}
-	for _, a := range all[s.lines:] {
+	for _, a := range all[r.lines:] {
 		if a.Method == "GET" {
 			fmt.Printf("  registry %d %s: %d bytes\n", a.Status, a.Path, a.Bytes)
 		}
 	}
-	s.lines = len(all)
+	r.lines = len(all)
 	return nil
 }
