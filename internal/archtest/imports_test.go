@@ -40,7 +40,7 @@ var house = []room{
 	{"internal/api/frame", nil},
 	{"internal/api/client", []string{"", "internal/api", "internal/api/frame"}},
 	{"internal/api/apitest", []string{"", "internal/api"}},
-	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway", "internal/preempt"}},
+	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway", "internal/preempt", "internal/spinup"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
 	{"internal/bench", []string{"", "internal/..."}},
 	{"internal/agent", []string{"", "internal/..."}},

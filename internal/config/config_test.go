@@ -118,6 +118,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"certificates", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: '10.0.0.7:7072', certificates: here}", "fleet.certificates"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
+		{"slow", minimal + "spinup: {slow: {create: -1s}}", "spinup.slow.create"},
+		{"records without end", minimal + "spinup: {keep: {count: 0}}", "spinup.keep.count"},
 		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
 		{"too large", minimal + strings.Repeat("#", MaxSize), "at most"},
 	} {

@@ -5,6 +5,26 @@ import (
 	"time"
 )
 
+// Config is what measuring can be told.
+type Config struct {
+	Slow Rules `yaml:"slow"`
+	Keep Keep  `yaml:"keep"`
+}
+
+// DefaultConfig is Config without being told anything.
+func DefaultConfig() Config { return Config{Slow: DefaultRules(), Keep: DefaultKeep()} }
+
+// Validate checks all of it; the error begins with the key.
+func (c Config) Validate() error {
+	if err := c.Slow.Validate(); err != nil {
+		return fmt.Errorf("slow.%w", err)
+	}
+	if err := c.Keep.Validate(); err != nil {
+		return fmt.Errorf("keep.%w", err)
+	}
+	return nil
+}
+
 // Rules say what slow is. A rule of 0 is off.
 type Rules struct {
 	// Download and Extract are slow below that many MiB/s.
