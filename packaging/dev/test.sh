@@ -15,7 +15,8 @@ fi
 root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
-  dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86
+  dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
+  docker-registry=docker-registry
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 packaging/dev/lint.sh
 go test -race -timeout 25m -json ./... | go run ./packaging/dev/testsum
