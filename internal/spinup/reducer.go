@@ -50,10 +50,20 @@ type Reducer struct {
 // NewReducer returns a reducer without events.
 func NewReducer(o Options) *Reducer {
 	r := &Reducer{options: o, sizes: map[string]int64{}, byID: map[string]*layer{}, resolved: -1}
-	for digest, size := range o.Sizes {
-		r.sizes[shortID(digest)] = bounded(size)
-	}
+	r.Know(o.Sizes)
 	return r
+}
+
+// Know takes the layers' sizes, as Options.Sizes does, from a manifest that was
+// read while the pull went on.
+func (r *Reducer) Know(sizes map[string]int64) {
+	for digest, size := range sizes {
+		id := shortID(digest)
+		r.sizes[id] = bounded(size)
+		if l := r.byID[id]; l != nil {
+			l.given = bounded(size)
+		}
+	}
 }
 
 // shortID is a digest as the stream names layers.
