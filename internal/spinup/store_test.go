@@ -99,7 +99,7 @@ func TestRecordsSurviveARestart(t *testing.T) {
 	if got, err := s.Get(want[2].ID); err != nil || got.Image != "image:2" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, id := range []string{"", "nonsense", want[0].ID[:8]} { // the last is the begin of several
+	for _, id := range []string{"", "nonsense", want[0].ID[:2]} { // the last is the begin of all
 		if got, err := s.Get(id); !errors.Is(err, holdfast.ErrNotFound) {
 			t.Errorf("%q: %+v, %v", id, got, err)
 		}
