@@ -72,7 +72,10 @@ func TestSignsOfAnotherPull(t *testing.T) {
 	}{
 		"begins like one's own":     {"", said{20, "a", "Downloading", 100_000, big}, false, big},
 		"a part is there at once":   {"", said{1, "a", "Downloading", 400_000, big}, true, 0},
-		"a part came in time":       {"", said{300, "a", "Downloading", 4 << 20, big}, false, big},
+		"a part is there soon":      {"", said{300, "a", "Downloading", 4 << 20, big}, true, 0},
+		"a part came in time":       {"", said{1300, "a", "Downloading", 4 << 20, big}, false, big},
+		"a full bar at once":        {"", said{1, "a", "Downloading", big, big}, true, 0},
+		"a full bar in time":        {"", said{300, "a", "Downloading", big, big}, false, big},
 		"all is there at once":      {"", said{1, "a", "Download complete", 0, 0}, true, 0},
 		"all came in time":          {"", said{300, "a", "Download complete", 0, 0}, false, big},
 		"it is extracted at once":   {"", said{1, "a", "Extracting", 5, big}, true, 0},
