@@ -39,5 +39,6 @@
 // Docker 20.10 and checked against the sources of moby: progressreader.go for
 // the counts, daemon/internal/distribution/xfer for joins and retries,
 // daemon/containerd/progress.go for the containerd image store, which looks at
-// itself every 100 ms and so is off by up to that at each end of an interval.
+// itself every 100 ms and so is off by up to that at each end of an interval; see
+// containerd.go for what that changes.
 package spinup

@@ -1,6 +1,7 @@
 package spinup
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,8 @@ type layer struct {
 	download []interval // open while state is Downloading
 	retry    []interval // open while state is Retrying
 	extract  interval   // open while state is Extracting
+
+	counts counts // of the containerd image store
 
 	position   int64 // in bytes, of the state it is in
 	told       bool  // something after the announcement was heard
@@ -122,6 +125,7 @@ func (l *layer) downloading(ev engine.PullEvent, at time.Duration, containerd bo
 		l.prior, l.count = l.count, count
 	}
 	l.position = l.sofar()
+	l.counts.note(l.position, at)
 	l.touch(at)
 }
 
@@ -179,6 +183,9 @@ func (l *layer) complete(at time.Duration, containerd bool) {
 	l.told = true
 	l.touch(at)
 	l.closeRetry(at)
+	if l.state == Downloading {
+		l.counts.note(l.knownSize(), at)
+	}
 	l.state, l.downloaded = Downloaded, at
 	l.position = 0
 }
@@ -200,6 +207,14 @@ func (l *layer) extractingAt(ev engine.PullEvent, at time.Duration, containerd b
 func (l *layer) finish(at time.Duration) {
 	l.touch(at)
 	l.state, l.position, l.finished = Complete, 0, at
+}
+
+// asOf is a copy in which what is going on counts until now.
+func (l *layer) asOf(now time.Duration) *layer {
+	copied := *l
+	copied.download, copied.retry = slices.Clone(l.download), slices.Clone(l.retry)
+	copied.touch(now)
+	return &copied
 }
 
 // touch moves the end of the interval that is open.

@@ -198,11 +198,9 @@ func (r *Reducer) figures(now time.Duration) Pull {
 	p.Download.Exact, p.Extract.Exact = !r.tooMany, !r.tooMany
 	var downloads, retries, extracts []interval
 	for _, l := range r.layers {
-		if l.state == Downloading || l.state == Retrying || l.state == Extracting {
-			copied := *l
-			copied.download, copied.retry = append([]interval(nil), l.download...), append([]interval(nil), l.retry...)
-			copied.touch(now)
-			l = &copied
+		l = l.asOf(now)
+		if r.containerd() && l.counts.first > 0 && len(l.download) > 0 {
+			l.download[0].from = l.counts.begin(l.announced)
 		}
 		f := r.layerFigures(l, p.Joined)
 		p.Layers = append(p.Layers, f.Layer)
@@ -232,7 +230,7 @@ func (t *Transfer) finish(list []interval, joined bool) {
 func (r *Reducer) joined() bool {
 	for _, l := range r.layers {
 		// A layer that small may have come before anybody could tell.
-		if l.joined || l.jumped && l.knownSize() > firstSlack {
+		if l.joined || l.jumped && l.knownSize() > firstSlack || r.containerd() && l.counts.joined(l.announced) {
 			return true
 		}
 	}
@@ -284,9 +282,13 @@ func (r *Reducer) layerFigures(l *layer, joined bool) figure {
 func (r *Reducer) inferred(l *layer) interval {
 	from := l.downloaded
 	for _, other := range r.layers {
-		if other != l && other.state == Complete && other.finished <= l.finished {
+		if other.id != l.id && other.state == Complete && other.finished <= l.finished {
 			from = max(from, other.finished)
 		}
+	}
+	if r.containerd() {
+		// The last time that it was looked at nobody was at it.
+		from = max(from, l.finished-poll)
 	}
 	return interval{from, l.finished}
 }

@@ -199,3 +199,32 @@ func TestWhileItGoesOn(t *testing.T) {
 		t.Errorf("%+v", p.Extract)
 	}
 }
+
+// TestContainerdStoreBeginsLate: nothing is told of a layer before its first
+// mebibyte, and the rate after it says when it began.
+func TestContainerdStoreBeginsLate(t *testing.T) {
+	const mib = 1 << 20
+	lines := func(announced, first, count int) []said {
+		return []said{
+			{announced, "a", "Pulling fs layer", 0, 0},
+			{first, "a", "Downloading", int64(count) * mib, 8 * mib}, {first + 1000, "a", "Downloading", int64(count+2) * mib, 8 * mib},
+			{first + 1000*(8-count)/2, "a", "Download complete", 0, 0},
+			{9000, "a", "Pull complete", 0, 0}, {9001, "", whole, 0, 0},
+		}
+	}
+	for name, c := range map[string]struct {
+		lines  []said
+		begin  float64
+		joined bool
+	}{
+		"half a second before": {lines(0, 900, 1), .4, false},
+		"not before announced": {lines(700, 900, 1), .7, false},
+		"a burst":              {lines(0, 900, 4), 0, false},
+		"somebody else's":      {lines(850, 900, 4), .85, true},
+	} {
+		p := hear(engine.ContainerdStore, 9100, nil, c.lines...)
+		if p.Layers[0].Download.From != seconds(c.begin) || p.Joined != c.joined {
+			t.Errorf("%s: from %v, joined %v", name, p.Layers[0].Download.From, p.Joined)
+		}
+	}
+}

@@ -27,6 +27,7 @@ func main() {
 	out := flag.String("out", "", "directory for the streams")
 	path := flag.String("path", "", "directory with the engine's programs; default: those installed")
 	only := flag.String("only", "", "scenes to play, with commas; default: all")
+	name := flag.String("engine", "", "name and version of the engine, where it does not say")
 	args := flag.String("args", "", "more arguments for dockerd")
 	flag.Parse()
 	if !lab.Inside() {
@@ -36,13 +37,13 @@ func main() {
 		}
 		os.Exit(code)
 	}
-	if err := record(*out, *path, *only, strings.Fields(*args)); err != nil {
+	if err := record(*out, *path, *only, *name, strings.Fields(*args)); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func record(out, path, only string, args []string) (err error) {
+func record(out, path, only, name string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	if err := os.MkdirAll(out, 0o755); err != nil {
@@ -57,7 +58,7 @@ func record(out, path, only string, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &recorder{stage: stage, out: out}
+	r := &recorder{stage: stage, out: out, engine: name}
 	for _, s := range scene.Scenes() {
 		if only == "" || strings.Contains(","+only+",", ","+s.Name+",") {
 			if err := r.play(ctx, s); err != nil {
@@ -70,15 +71,19 @@ func record(out, path, only string, args []string) (err error) {
 
 // recorder plays scenes and keeps their streams.
 type recorder struct {
-	stage *scene.Stage
-	out   string
-	lines int // of the registry's log that were printed
+	stage  *scene.Stage
+	out    string
+	engine string
+	lines  int // of the registry's log that were printed
 }
 
 func (r *recorder) play(ctx context.Context, sc scene.Scene) error {
 	info, err := r.stage.Engine.Info(ctx)
 	if err != nil {
 		return err
+	}
+	if r.engine != "" {
+		info.Name, info.Version, _ = strings.Cut(r.engine, " ")
 	}
 	streams, err := sc.Play(ctx, r.stage.Env)
 	if err != nil {
