@@ -200,7 +200,7 @@ func (r *Reducer) figures(now time.Duration) Pull {
 	for _, l := range r.layers {
 		l = l.asOf(now)
 		if r.containerd() && l.counts.first > 0 && len(l.download) > 0 {
-			l.download[0].from = l.counts.begin(l.announced)
+			l.download[0].from = min(l.download[0].from, l.counts.begin(l.announced))
 		}
 		f := r.layerFigures(l, p.Joined)
 		p.Layers = append(p.Layers, f.Layer)
