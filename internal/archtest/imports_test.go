@@ -35,6 +35,7 @@ var house = []room{
 	{"internal/hook", []string{"internal/linux/..."}},
 	{"internal/deadman", []string{"", "internal/kill", "internal/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
+	{"internal/spinup", []string{"", "internal/engine"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/fleet", []string{"", "internal/store"}},
@@ -45,7 +46,7 @@ var house = []room{
 	{"internal/api/frame", nil},
 	{"internal/api/client", []string{"", "internal/api", "internal/api/frame"}},
 	{"internal/api/apitest", []string{"", "internal/api"}},
-	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway", "internal/preempt"}},
+	{"internal/config", []string{"", "internal/engine", "internal/session", "internal/gateway", "internal/preempt", "internal/spinup"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
 	{"internal/bench/...", []string{"", "internal/..."}},
 	{"internal/agent", []string{"", "internal/..."}},

@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/internal/gateway"
 	"holdfast/internal/preempt"
+	"holdfast/internal/spinup"
 )
 
 // DefaultPath is read when no file is named; it may be missing.
@@ -37,6 +38,7 @@ type Config struct {
 	API       API            `yaml:"api"`
 	Sessions  Sessions       `yaml:"sessions"`
 	Drain     Drain          `yaml:"drain"`
+	Spinup    spinup.Config  `yaml:"spinup"`
 	Preempt   preempt.Config `yaml:"preempt"`
 	Templates []Template     `yaml:"templates"`
 
@@ -195,6 +197,7 @@ func Default() Config {
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
+		Spinup:   spinup.DefaultConfig(),
 	}
 }
 

@@ -227,6 +227,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
+		{"slow", minimal + "spinup: {slow: {create: -1s}}", "spinup.slow.create"},
+		{"records without end", minimal + "spinup: {keep: {count: 0}}", "spinup.keep.count"},
 		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
 		{"too large", minimal + strings.Repeat("#", MaxSize), "at most"},
 	} {

@@ -34,7 +34,7 @@ type Engine interface {
 	// Pull fetches an image and yields what the engine says on the way,
 	// ending with the first error. A stream that ends without error means
 	// that the image is there. Stopping the iteration cancels the pull.
-	Pull(ctx context.Context, ref string) iter.Seq2[PullEvent, error]
+	Pull(ctx context.Context, ref string, o PullOptions) iter.Seq2[PullEvent, error]
 
 	// Create makes a container and returns its full id. ErrNoImage,
 	// ErrConflict. Nothing is pulled.
@@ -94,6 +94,8 @@ type Info struct {
 	Version       string `json:"version"` // 20.10.24
 	APIVersion    string `json:"api_version"`
 	StorageDriver string `json:"storage_driver"` // overlay2
+	ImageStore    string `json:"image_store"`    // graphdriver or containerd: how a pull tells what it does
+	Kernel        string `json:"kernel"`         // release, as in uname -r
 	CgroupVersion string `json:"cgroup_version"` // 1 or 2, as the engine uses them
 	DataRoot      string `json:"data_root"`
 	Socket        string `json:"socket"` // path of the unix socket; "" for others
@@ -184,9 +186,33 @@ type PullEvent struct {
 	Time    time.Time // when it was read, from the monotonic clock
 	Layer   string    // short id of the layer; "" for a line about the whole pull
 	Status  string    // the engine's word: "Downloading", "Pull complete", …
-	Current int64     // bytes so far; 0 where not given
-	Total   int64     // bytes in all; 0 or less where the engine does not know
+	Current int64     // Units so far; 0 where not given
+	Total   int64     // Units in all; 0 or less where the engine does not know
+	Units   string    // what Current and Total count: "" is bytes, "s" seconds
 }
+
+// PullOptions say how an image is fetched. The zero value is the engine's own
+// platform, without a login.
+type PullOptions struct {
+	Platform string // os/arch or os/arch/variant
+	Login    Login
+}
+
+// Login is for the registry that an image comes from. A password or one of the
+// tokens goes with it; the zero value is anonymous.
+type Login struct {
+	Username      string
+	Password      string
+	IdentityToken string // to be exchanged at the registry's token service
+	RegistryToken string // a bearer token for the registry itself
+	Server        string // host[:port] of the registry
+}
+
+// The values of Info.ImageStore.
+const (
+	GraphDriver     = "graphdriver"
+	ContainerdStore = "containerd"
+)
 
 // LogOptions selects log lines.
 type LogOptions struct {

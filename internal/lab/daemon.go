@@ -43,8 +43,9 @@ type daemon struct {
 	err   error         // how it ended, valid after ended
 }
 
-// startDaemon starts dockerd with its output appended to the file log.
-func startDaemon(command string, args []string, log string) (*daemon, error) {
+// startDaemon starts dockerd with its output appended to the file log. It finds
+// its programs in the directory path, if that is not "", before the system's.
+func startDaemon(command, path string, args []string, log string) (*daemon, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -53,7 +54,10 @@ func startDaemon(command string, args []string, log string) (*daemon, error) {
 	cmd := exec.Command(command, args...)
 	// Nothing of the caller's environment changes the daemon (DOCKER_*,
 	// *_PROXY).
-	cmd.Env = []string{"PATH=" + systemPath, "HOME=/root", "TMPDIR=/tmp"}
+	if path != "" {
+		path += ":"
+	}
+	cmd.Env = []string{"PATH=" + path + systemPath, "HOME=/root", "TMPDIR=/tmp"}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", command, err)

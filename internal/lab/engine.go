@@ -24,9 +24,14 @@ type Options struct {
 	Args []string
 	// Dockerd is the program; "" is the one on PATH or in /usr/sbin.
 	Dockerd string
+	// Path is a directory that comes first where dockerd looks for its
+	// containerd, shim and runc.
+	Path string
 	// Dir is where the engine's directory is made, on a disk; "" is TMPDIR,
 	// /tmp or /var/tmp, the first that can hold one.
 	Dir string
+	// InMemory lets Dir be in memory, for tests of a disk that is full.
+	InMemory bool
 }
 
 // Engine is a private Docker engine. A lab may run several at once; they share
@@ -37,6 +42,7 @@ type Engine struct {
 	bridge  *bridge // nil where it could not be made
 	runDir  string  // under the lab's own /run: the socket's path has to be short
 	command string
+	path    string // of programs, before the system's
 	args    []string
 	api     *client.Client
 
@@ -54,11 +60,11 @@ func StartEngine(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	space, err := newWorkspace(o.Dir)
+	space, err := newWorkspace(o.Dir, o.InMemory)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{space: space, runDir: "/run/engine-of-" + space.name, command: command}
+	e := &Engine{space: space, runDir: "/run/engine-of-" + space.name, command: command, path: o.Path}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a private engine: %w", err), e.Stop())
 	}
@@ -149,7 +155,7 @@ func (e *Engine) StartDaemon(ctx context.Context) error {
 	if e.daemon != nil && e.daemon.running() {
 		return nil
 	}
-	d, err := startDaemon(e.command, e.args, e.LogFile())
+	d, err := startDaemon(e.command, e.path, e.args, e.LogFile())
 	if err != nil {
 		return err
 	}

@@ -75,13 +75,14 @@ func detachBelow(dir string) error {
 }
 
 // canOverlay tries whether dir can hold the upper directory of an overlay,
-// which an overlay itself and most network file systems cannot.
-func canOverlay(dir string) error {
+// which an overlay itself and most network file systems cannot. Memory can, but
+// is no place for an engine's data unless it was asked for.
+func canOverlay(dir string, inMemory bool) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return err
 	}
-	if fs.Type == unix.TMPFS_MAGIC {
+	if fs.Type == unix.TMPFS_MAGIC && !inMemory {
 		return errors.New("it is in memory (tmpfs)")
 	}
 	trial, err := os.MkdirTemp(dir, "overlay-")

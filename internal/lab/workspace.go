@@ -33,7 +33,7 @@ func bases() []string {
 // newWorkspace removes what dead labs left and makes a directory that can hold
 // an engine's data: in base, or where that is "", in the first of bases that
 // can.
-func newWorkspace(base string) (*workspace, error) {
+func newWorkspace(base string, inMemory bool) (*workspace, error) {
 	candidates := bases()
 	if base != "" {
 		candidates = []string{base}
@@ -45,7 +45,7 @@ func newWorkspace(base string) (*workspace, error) {
 		}
 	}
 	for _, base := range candidates {
-		w, err := makeWorkspace(base)
+		w, err := makeWorkspace(base, inMemory)
 		if err == nil {
 			return w, nil
 		}
@@ -55,7 +55,7 @@ func newWorkspace(base string) (*workspace, error) {
 		"set TMPDIR to a directory on a disk with ext4, xfs or btrfs")
 }
 
-func makeWorkspace(base string) (*workspace, error) {
+func makeWorkspace(base string, inMemory bool) (*workspace, error) {
 	// A sweep of another lab may take a new directory for a dead one until
 	// it is locked; then the next try has another name.
 	for range 10 {
@@ -68,7 +68,7 @@ func makeWorkspace(base string) (*workspace, error) {
 			continue
 		}
 		w := &workspace{dir: dir, name: filepath.Base(dir), lock: lock}
-		if err := canOverlay(dir); err != nil {
+		if err := canOverlay(dir, inMemory); err != nil {
 			return nil, errors.Join(err, w.remove())
 		}
 		return w, nil

@@ -279,7 +279,7 @@ func (f *fakeEngine) ImageID(ctx context.Context, ref string) (string, error) {
 	return "sha256:" + ref, answer
 }
 
-func (f *fakeEngine) Pull(ctx context.Context, ref string) iter.Seq2[engine.PullEvent, error] {
+func (f *fakeEngine) Pull(ctx context.Context, ref string, _ engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
 	return func(yield func(engine.PullEvent, error) bool) {
 		answer, err := f.enter(ctx, "pull")
 		if err != nil {

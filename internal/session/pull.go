@@ -105,7 +105,7 @@ func (p *pulls) pull(ctx context.Context, image string) error {
 	begun := time.Now()
 	err := retry(ctx, holdfast.ErrEngine, func() error {
 		var last error
-		for _, err := range p.engine.Pull(ctx, image) {
+		for _, err := range p.engine.Pull(ctx, image, engine.PullOptions{}) {
 			last = err
 		}
 		return last

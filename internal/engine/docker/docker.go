@@ -103,6 +103,8 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		Version:       res.Info.ServerVersion,
 		APIVersion:    e.api.ClientVersion(),
 		StorageDriver: res.Info.Driver,
+		ImageStore:    imageStore(res.Info.DriverStatus),
+		Kernel:        res.Info.KernelVersion,
 		// Engines before 20.10 do not say and know version 1 only.
 		CgroupVersion: cmp.Or(res.Info.CgroupVersion, "1"),
 		DataRoot:      res.Info.DockerRootDir,
@@ -120,4 +122,15 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 		return "", e.fail(ctx, err, "find image %s", ref)
 	}
 	return res.ID, nil
+}
+
+// imageStore tells the containerd image store by what the daemon says of its
+// driver (moby, daemon/containerd/service.go LayerStoreStatus).
+func imageStore(status [][2]string) string {
+	for _, s := range status {
+		if s[0] == "driver-type" && strings.HasPrefix(s[1], "io.containerd.snapshotter") {
+			return engine.ContainerdStore
+		}
+	}
+	return engine.GraphDriver
 }

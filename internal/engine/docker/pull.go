@@ -2,24 +2,36 @@ package docker
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/api/types/registry"
 	"github.com/moby/moby/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"holdfast"
 	"holdfast/internal/engine"
 )
 
 // Pull fetches an image and yields the engine's lines, ending with the first
 // error.
-func (e *Engine) Pull(ctx context.Context, ref string) iter.Seq2[engine.PullEvent, error] {
+func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
 	return func(yield func(engine.PullEvent, error) bool) {
+		options, err := pullOptions(o)
+		if err != nil {
+			yield(engine.PullEvent{}, fmt.Errorf("pull image %s: %w", ref, err))
+			return
+		}
 		// The end of the request is what makes the engine stop.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := e.api.ImagePull(ctx, ref, client.ImagePullOptions{})
+		stream, err := e.api.ImagePull(ctx, ref, options)
 		if err != nil {
 			yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
 			return
@@ -47,7 +59,34 @@ func pullEvent(m jsonstream.Message) engine.PullEvent {
 		ev.Layer = ""
 	}
 	if m.Progress != nil {
-		ev.Current, ev.Total = m.Progress.Current, m.Progress.Total
+		ev.Current, ev.Total, ev.Units = m.Progress.Current, m.Progress.Total, m.Progress.Units
 	}
 	return ev
+}
+
+func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
+	var options client.ImagePullOptions
+	if o.Platform != "" {
+		parts := strings.Split(o.Platform, "/")
+		if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+			return options, holdfast.WithHint(fmt.Errorf("platform %q is not os/arch or os/arch/variant", o.Platform), "for example linux/arm64")
+		}
+		platform := ocispec.Platform{OS: parts[0], Architecture: parts[1]}
+		if len(parts) == 3 {
+			platform.Variant = parts[2]
+		}
+		options.Platforms = []ocispec.Platform{platform}
+	}
+	if o.Login == (engine.Login{}) {
+		return options, nil
+	}
+	login, err := json.Marshal(registry.AuthConfig{
+		Username: o.Login.Username, Password: o.Login.Password, ServerAddress: o.Login.Server,
+		IdentityToken: o.Login.IdentityToken, RegistryToken: o.Login.RegistryToken,
+	})
+	if err != nil {
+		return options, err
+	}
+	options.RegistryAuth = base64.URLEncoding.EncodeToString(login)
+	return options, nil
 }

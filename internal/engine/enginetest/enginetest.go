@@ -78,6 +78,7 @@ func Run(t *testing.T, s Setup) {
 		{"EventsOverRestart", r.eventsOverRestart},
 		{"Pull", r.pull},
 		{"PullErrors", r.pullErrors},
+		{"PullPlatform", r.pullPlatform},
 		{"PullStopped", r.pullStopped},
 		{"PullCrash", r.pullCrash},
 		{"Cancelled", r.cancelled},

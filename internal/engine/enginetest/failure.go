@@ -44,7 +44,7 @@ func (s *suite) calls(t *testing.T, id string) map[string]func(context.Context) 
 		"Pull": func(ctx context.Context) error {
 			var last error
 			// Nothing listens there.
-			for _, err := range e.Pull(ctx, "127.0.0.1:1/no/such:image") {
+			for _, err := range e.Pull(ctx, "127.0.0.1:1/no/such:image", engine.PullOptions{}) {
 				last = err
 			}
 			return last

@@ -22,11 +22,14 @@ func (s *suite) info(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"name": info.Name, "version": info.Version, "API version": info.APIVersion,
-		"storage driver": info.StorageDriver, "data root": info.DataRoot,
+		"storage driver": info.StorageDriver, "data root": info.DataRoot, "kernel": info.Kernel,
 	} {
 		if value == "" {
 			t.Errorf("no %s in %+v", name, info)
 		}
+	}
+	if info.ImageStore != engine.GraphDriver && info.ImageStore != engine.ContainerdStore {
+		t.Errorf("image store %q", info.ImageStore)
 	}
 	if info.CgroupVersion != "1" && info.CgroupVersion != "2" {
 		t.Errorf("cgroup version %q", info.CgroupVersion)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -17,7 +18,7 @@ func (s *suite) pull(t *testing.T) {
 	status := map[string]map[string]bool{} // layer → the engine's words
 	var current int64
 	var last engine.PullEvent
-	for ev, err := range s.Engine.Pull(s.context(t), ref) {
+	for ev, err := range s.Engine.Pull(s.context(t), ref, engine.PullOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +47,7 @@ func (s *suite) pull(t *testing.T) {
 		t.Errorf("after the pull: %v", err)
 	}
 	// A second time there is nothing to do.
-	for ev, err := range s.Engine.Pull(s.context(t), ref) {
+	for ev, err := range s.Engine.Pull(s.context(t), ref, engine.PullOptions{}) {
 		if err != nil || ev.Status == "Pull complete" {
 			t.Errorf("pull of an image that is there: %+v, %v", ev, err)
 		}
@@ -64,7 +65,7 @@ func (s *suite) pullErrors(t *testing.T) {
 	} {
 		var events int
 		var last error
-		for _, err := range s.Engine.Pull(s.context(t), ref) {
+		for _, err := range s.Engine.Pull(s.context(t), ref, engine.PullOptions{}) {
 			if last != nil {
 				t.Errorf("%s: the pull goes on after %v", what, last)
 			}
@@ -83,19 +84,38 @@ func (s *suite) pullErrors(t *testing.T) {
 	}
 }
 
+// pullPlatform names a platform: words that are none, and this machine's.
+func (s *suite) pullPlatform(t *testing.T) {
+	r := newRegistry(t, 1)
+	for _, platform := range []string{"linux", "linux/", "linux/arm/v7/x"} {
+		for _, err := range s.Engine.Pull(s.context(t), r.ref("good"), engine.PullOptions{Platform: platform}) {
+			if err == nil || holdfast.HintOf(err) == "" {
+				t.Errorf("platform %q: %v", platform, err)
+			}
+		}
+	}
+	var last error
+	for _, err := range s.Engine.Pull(s.context(t), r.ref("good"), engine.PullOptions{Platform: "linux/" + runtime.GOARCH}) {
+		last = err
+	}
+	if last != nil {
+		t.Errorf("of this machine's platform: %v", last)
+	}
+}
+
 // pullStopped leaves a pull that hangs in two ways.
 func (s *suite) pullStopped(t *testing.T) {
 	r := newRegistry(t, 1)
 	r.stall()
 	within(t, "a pull that is left", func() {
-		for range s.Engine.Pull(s.context(t), r.ref("good")) {
+		for range s.Engine.Pull(s.context(t), r.ref("good"), engine.PullOptions{}) {
 			break
 		}
 	})
 	ctx, cancel := context.WithCancel(s.context(t))
 	within(t, "a pull that is called off", func() {
 		var last error
-		for _, err := range s.Engine.Pull(ctx, r.ref("good")) {
+		for _, err := range s.Engine.Pull(ctx, r.ref("good"), engine.PullOptions{}) {
 			last = err
 			cancel()
 		}
@@ -115,7 +135,7 @@ func (s *suite) pullCrash(t *testing.T) {
 	r.stall()
 	var last error
 	var crashed bool
-	for _, err := range s.Engine.Pull(s.context(t), r.ref("good")) {
+	for _, err := range s.Engine.Pull(s.context(t), r.ref("good"), engine.PullOptions{}) {
 		last = err
 		if err == nil && !crashed {
 			crashed = true

@@ -1,0 +1,106 @@
+package registry
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// Layer is a layer of one file with random bytes, the same for the same seed.
+type Layer struct {
+	Seed uint64
+	Size int64 // of the file in bytes; compressed the layer is a little larger
+}
+
+// Image is an image of such layers for linux on arch.
+func Image(arch string, layers ...Layer) (v1.Image, error) {
+	var made []v1.Layer
+	for _, l := range layers {
+		layer, err := l.make()
+		if err != nil {
+			return nil, fmt.Errorf("make a layer: %w", err)
+		}
+		made = append(made, layer)
+	}
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(image, made...)
+}
+
+func (l Layer) make() (v1.Layer, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprintf("file-%d", l.Seed), Mode: 0o644, Size: l.Size}); err != nil {
+		return nil, err
+	}
+	var seed [32]byte
+	for i := range 8 {
+		seed[i] = byte(l.Seed >> (8 * i))
+	}
+	if _, err := io.CopyN(w, rand.NewChaCha8(seed), l.Size); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	// Random bytes do not compress; trying takes seconds.
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	}, tarball.WithCompressionLevel(gzip.HuffmanOnly), tarball.WithCompressedCaching)
+}
+
+// Push puts an image into the registry under repository:tag and returns the
+// compressed size of each of its layers, by digest.
+func (r *Registry) Push(ctx context.Context, image v1.Image, tag string, o Options) (map[string]int64, error) {
+	ref, err := name.ParseReference(r.host + "/" + tag)
+	if err != nil {
+		return nil, err
+	}
+	if err := remote.Write(ref, image, r.remote(ctx, o)...); err != nil {
+		return nil, fmt.Errorf("push %s: %w", tag, err)
+	}
+	manifest, err := image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, l := range manifest.Layers {
+		sizes[l.Digest.String()] = l.Size
+	}
+	return sizes, nil
+}
+
+// PushList puts a manifest list with one image under repository:tag.
+func (r *Registry) PushList(ctx context.Context, image v1.Image, platform v1.Platform, tag string) error {
+	ref, err := name.ParseReference(r.host + "/" + tag)
+	if err != nil {
+		return err
+	}
+	list := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
+	if err := remote.WriteIndex(ref, list, r.remote(ctx, Options{})...); err != nil {
+		return fmt.Errorf("push list %s: %w", tag, err)
+	}
+	return nil
+}
+
+func (r *Registry) remote(ctx context.Context, o Options) []remote.Option {
+	options := []remote.Option{remote.WithContext(ctx)}
+	if o.User != "" {
+		options = append(options, remote.WithAuth(&authn.Basic{Username: o.User, Password: o.Password}))
+	}
+	return options
+}

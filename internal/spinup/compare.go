@@ -1,0 +1,212 @@
+package spinup
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Change is what a comparison says of a phase.
+type Change string
+
+// The changes. NoDifference is not "they are equal": it is "these records do
+// not show that they differ".
+const (
+	Better       Change = "better"
+	Worse        Change = "worse"
+	NoDifference Change = "no difference shown"
+	TooFew       Change = "too few"
+)
+
+// minCompared is how many judged records each side needs. Below it a bootstrap
+// of medians says nothing, and Fisher's test finds nothing but extremes.
+const minCompared = 8
+
+// Difference is how the second of two groups differs from the first in one
+// phase.
+type Difference struct {
+	Phase Phase `json:"phase"`
+	// A and B are the judged records of each.
+	A int `json:"judged_a"`
+	B int `json:"judged_b"`
+	// SlowA and SlowB are the slow shares. Slow is SlowB − SlowA with its
+	// interval (Newcombe), and P the chance to see shares at least as far
+	// apart if there were no difference (Fisher's exact test, two-sided).
+	SlowA float64 `json:"slow_share_a"`
+	SlowB float64 `json:"slow_share_b"`
+	Slow  Share   `json:"slow_difference"`
+	P     float64 `json:"p"`
+	// MedianA and MedianB are MiB/s or seconds. Ratio is B's ÷ A's with its
+	// interval (bootstrap).
+	MedianA float64 `json:"median_a"`
+	MedianB float64 `json:"median_b"`
+	Ratio   Share   `json:"median_ratio"`
+	// SlowChange and MedianChange are the verdicts. A slow share may change
+	// where the median does not: it is about the tail.
+	SlowChange   Change `json:"slow_change"`
+	MedianChange Change `json:"median_change"`
+}
+
+// Compare says how b differs from a, phase by phase, for each that both have.
+//
+// Slow shares are compared by Fisher's exact test: shares of 1 % in some
+// hundred records are counts of a few, for which the normal approximation of
+// the two-proportion test is wrong. Medians are compared by a bootstrap of
+// their ratio: phases' times are skewed and heavy-tailed, so that neither means
+// nor their t-test say much. As each phase is tested, each test is held to 5 %
+// ÷ (two tests × phases) (Bonferroni): in 95 of 100 comparisons of equal groups
+// nothing at all is called better or worse.
+func Compare(a, b Group) []Difference {
+	var pairs [][2]PhaseStats
+	for _, x := range a.Phases {
+		for _, y := range b.Phases {
+			if x.Phase == y.Phase {
+				pairs = append(pairs, [2]PhaseStats{x, y})
+			}
+		}
+	}
+	alpha := .05 / float64(2*max(len(pairs), 1))
+	var out []Difference
+	for _, p := range pairs {
+		out = append(out, difference(p[0], p[1], alpha))
+	}
+	return out
+}
+
+func difference(a, b PhaseStats, alpha float64) Difference {
+	z := math.Sqrt2 * math.Erfinv(1-alpha)
+	d := Difference{
+		Phase: a.Phase, A: a.Judged, B: b.Judged,
+		SlowA: a.Share.Value, SlowB: b.Share.Value,
+		Slow:    newcombe(a.Slow, a.Judged, b.Slow, b.Judged, z),
+		P:       fisher(a.Slow, a.Judged, b.Slow, b.Judged),
+		MedianA: a.P50, MedianB: b.P50,
+		SlowChange: TooFew, MedianChange: TooFew,
+	}
+	if min(a.Judged, b.Judged) < minCompared {
+		d.Ratio = Share{Value: ratio(a.P50, b.P50)}
+		return d
+	}
+	d.Ratio = medianRatio(a.values, b.values, alpha)
+	d.SlowChange, d.MedianChange = NoDifference, NoDifference
+	if d.P < alpha {
+		d.SlowChange = change(d.SlowB < d.SlowA)
+	}
+	if more := isRate(a.Phase); d.Ratio.Low > 1 {
+		d.MedianChange = change(more)
+	} else if d.Ratio.High < 1 {
+		d.MedianChange = change(!more)
+	}
+	return d
+}
+
+func change(better bool) Change {
+	if better {
+		return Better
+	}
+	return Worse
+}
+
+// newcombe is the difference of two shares with its interval, from the Wilson
+// intervals of both (R. G. Newcombe, Interval estimation for the difference
+// between independent proportions, 1998, method 10).
+func newcombe(k1, n1, k2, n2 int, z float64) Share {
+	a, b := wilson(k1, n1, z), wilson(k2, n2, z)
+	d := b.Value - a.Value
+	return Share{
+		Value: d,
+		Low:   d - math.Hypot(b.Value-b.Low, a.High-a.Value),
+		High:  d + math.Hypot(b.High-b.Value, a.Value-a.Low),
+	}
+}
+
+// fisher is the two-sided p of Fisher's exact test for k1 of n1 and k2 of n2:
+// the chance of all tables with the same sums that are no likelier than this.
+func fisher(k1, n1, k2, n2 int) float64 {
+	k, n := k1+k2, n1+n2
+	if n1 == 0 || n2 == 0 || k == 0 || k == n {
+		return 1
+	}
+	chance := func(x int) float64 { return choose(n1, x) + choose(n2, k-x) - choose(n, k) }
+	seen := chance(k1)
+	p := 0.
+	for x := max(0, k-n2); x <= min(k, n1); x++ {
+		if c := chance(x); c <= seen+1e-7 {
+			p += math.Exp(c)
+		}
+	}
+	return min(p, 1)
+}
+
+// choose is the logarithm of the number of ways to take k of n.
+func choose(n, k int) float64 {
+	a, _ := math.Lgamma(float64(n + 1))
+	b, _ := math.Lgamma(float64(k + 1))
+	c, _ := math.Lgamma(float64(n - k + 1))
+	return a - b - c
+}
+
+// rounds of a bootstrap: enough for the 0.25 % on each side that ten tests at
+// 5 % leave.
+const rounds = 2000
+
+// maxSample bounds the values of a side that a bootstrap draws from: more make
+// it slower and the interval hardly narrower.
+const maxSample = 2000
+
+// medianRatio is the ratio of the medians of two sorted lists, b's ÷ a's, with
+// the percentile bootstrap's interval at 1 − alpha. It is the same every time:
+// the draws begin from a fixed seed.
+func medianRatio(a, b []float64, alpha float64) Share {
+	draw := rand.New(rand.NewPCG(1, 2))
+	a, b = thin(a), thin(b)
+	ratios := make([]float64, rounds)
+	for i := range ratios {
+		ratios[i] = ratio(drawnMedian(a, draw), drawnMedian(b, draw))
+	}
+	slices.Sort(ratios)
+	return Share{
+		Value: ratio(percentile(a, .5), percentile(b, .5)),
+		Low:   percentile(ratios, alpha/2), High: percentile(ratios, 1-alpha/2),
+	}
+}
+
+// thin keeps every so-manieth of sorted values.
+func thin(sorted []float64) []float64 {
+	if len(sorted) <= maxSample {
+		return sorted
+	}
+	out := make([]float64, maxSample)
+	for i := range out {
+		out[i] = sorted[i*len(sorted)/maxSample]
+	}
+	return out
+}
+
+// drawnMedian is the median of as many draws from sorted values, with putting
+// back: of the ranks drawn, the middle one.
+func drawnMedian(sorted []float64, draw *rand.Rand) float64 {
+	n := len(sorted)
+	counts := make([]int32, n)
+	for range n {
+		counts[draw.IntN(n)]++
+	}
+	left := int32((n + 1) / 2)
+	for i, c := range counts {
+		if left -= c; left <= 0 {
+			return sorted[i]
+		}
+	}
+	return sorted[n-1]
+}
+
+// ratio is b ÷ a; of times that are 0, 1.
+func ratio(a, b float64) float64 {
+	if a <= 0 {
+		if b <= 0 {
+			return 1
+		}
+		return math.Inf(1)
+	}
+	return b / a
+}

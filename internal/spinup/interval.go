@@ -1,0 +1,35 @@
+package spinup
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// interval is a piece of time since the pull began; from ≤ to.
+type interval struct{ from, to time.Duration }
+
+func (i interval) length() time.Duration { return i.to - i.from }
+
+// union is the time that at least one of the intervals covers.
+func union(list []interval) time.Duration {
+	sorted := slices.SortedFunc(slices.Values(list), func(a, b interval) int { return cmp.Compare(a.from, b.from) })
+	var all, end time.Duration
+	for _, i := range sorted {
+		from := max(i.from, end)
+		if i.to > from {
+			all += i.to - from
+		}
+		end = max(end, i.to)
+	}
+	return all
+}
+
+// sum is the time of all intervals together.
+func sum(list []interval) time.Duration {
+	var all time.Duration
+	for _, i := range list {
+		all += i.length()
+	}
+	return all
+}

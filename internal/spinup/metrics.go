@@ -1,0 +1,96 @@
+package spinup
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the figures of all spin-ups that were recorded. Their labels are
+// few words of ours: kind, phase, outcome, cause; never an image or a host.
+type Metrics struct {
+	rules      Rules
+	seconds    *prometheus.HistogramVec
+	throughput *prometheus.HistogramVec
+	bytes      *prometheus.CounterVec
+	judged     *prometheus.CounterVec
+	slow       *prometheus.CounterVec
+	ended      *prometheus.CounterVec
+	pulls      *prometheus.CounterVec
+	retries    prometheus.Counter
+}
+
+// NewMetrics makes the figures and registers them.
+func NewMetrics(reg prometheus.Registerer, rules Rules) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		rules: rules,
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_spinup_phase_seconds",
+			Help:    "Time of a spin-up's phase (download, extract, create, start, ready, total), by kind (session, pull, run, other).",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
+		}, []string{"phase", "kind"}),
+		throughput: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_spinup_throughput_mebibytes_per_second",
+			Help:    "Throughput of pulls that are long enough to judge, by phase (download, extract).",
+			Buckets: []float64{1, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 250, 500, 1000},
+		}, []string{"phase"}),
+		bytes:   counter("holdfast_spinup_bytes_total", "Compressed bytes that pulls moved, by phase (download, extract).", "phase"),
+		judged:  counter("holdfast_spinup_judged_total", "Phases of spin-ups that a rule could judge.", "phase", "kind"),
+		slow:    counter("holdfast_spinup_slow_total", "Phases of spin-ups that were slow by their rule.", "phase", "kind"),
+		ended:   counter("holdfast_spinups_total", "Spin-ups that ended, by kind, outcome (ok, failed, stopped) and cause.", "kind", "outcome", "cause"),
+		pulls:   counter("holdfast_spinup_pulls_total", "Pulls, by where the image came from (cache, registry, joined, failed).", "from"),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_retries_total", Help: "Times that an engine began a layer's download again."}),
+	}
+	reg.MustRegister(m.seconds, m.throughput, m.bytes, m.judged, m.slow, m.ended, m.pulls, m.retries)
+	for _, kind := range Kinds() {
+		for _, phase := range Phases() {
+			// A rate needs the counter's 0 before its first 1.
+			m.judged.WithLabelValues(string(phase), string(kind))
+			m.slow.WithLabelValues(string(phase), string(kind))
+		}
+	}
+	return m
+}
+
+// Observe counts one spin-up. It may be called from any goroutine.
+func (m *Metrics) Observe(r Record) {
+	kind := string(r.Kind)
+	m.ended.WithLabelValues(kind, string(r.Outcome), string(r.Cause)).Inc()
+	for phase, took := range r.Times {
+		m.seconds.WithLabelValues(string(phase), kind).Observe(time.Duration(took).Seconds())
+	}
+	m.seconds.WithLabelValues("total", kind).Observe(time.Duration(r.Took).Seconds())
+	for _, v := range m.rules.Judge(r) {
+		m.judged.WithLabelValues(string(v.Phase), kind).Inc()
+		if v.Slow {
+			m.slow.WithLabelValues(string(v.Phase), kind).Inc()
+		}
+		if isRate(v.Phase) {
+			m.throughput.WithLabelValues(string(v.Phase)).Observe(v.Value)
+		}
+	}
+	if p := r.Pull; p != nil {
+		m.pulls.WithLabelValues(p.from()).Inc()
+		m.retries.Add(float64(p.Retries))
+		if !p.Joined { // the other pull counts them
+			m.bytes.WithLabelValues(string(Download)).Add(float64(p.Download.Bytes))
+			m.bytes.WithLabelValues(string(Extract)).Add(float64(p.Extract.Bytes))
+		}
+	}
+}
+
+// from is where a pull's image came from.
+func (p Pull) from() string {
+	switch {
+	case !p.Done:
+		return "failed"
+	case p.Cached:
+		return "cache"
+	case p.Joined:
+		return "joined"
+	}
+	return "registry"
+}

@@ -1,0 +1,180 @@
+package spinup
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// By is what records are grouped by.
+type By string
+
+// What records can be grouped by.
+const (
+	ByAll    By = "all"
+	ByKind   By = "kind"
+	ByImage  By = "image"
+	ByHost   By = "host"
+	ByEngine By = "engine" // its version
+	ByDriver By = "driver"
+	ByStore  By = "store" // the image store
+	ByKernel By = "kernel"
+	ByUnpigz By = "unpigz"
+)
+
+// Groupings are all of them.
+func Groupings() []By {
+	return []By{ByAll, ByKind, ByImage, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz}
+}
+
+// ParseBy checks the name of a grouping.
+func ParseBy(s string) (By, error) {
+	if !slices.Contains(Groupings(), By(s)) {
+		var names []string
+		for _, b := range Groupings() {
+			names = append(names, string(b))
+		}
+		return "", fmt.Errorf("cannot group by %q: it is none of %s", s, strings.Join(names, ", "))
+	}
+	return By(s), nil
+}
+
+// Of is the group that a record is in.
+func (b By) Of(r Record) string {
+	switch b {
+	case ByKind:
+		return string(r.Kind)
+	case ByImage:
+		return r.Image
+	case ByHost:
+		return r.Cohort.Host
+	case ByEngine:
+		return r.Cohort.Engine
+	case ByDriver:
+		return r.Cohort.Driver
+	case ByStore:
+		return r.Cohort.ImageStore
+	case ByKernel:
+		return r.Cohort.Kernel
+	case ByUnpigz:
+		return strconv.FormatBool(r.Cohort.Unpigz)
+	}
+	return "all"
+}
+
+// Group is what a group of records comes to.
+type Group struct {
+	Name   string       `json:"name"`
+	Count  int          `json:"count"`
+	Failed int          `json:"failed"`
+	Cached int          `json:"cached"` // with the image in the cache
+	Phases []PhaseStats `json:"phases"` // those of which there is something to say, in their order
+}
+
+// PhaseStats is how one phase went in a group.
+type PhaseStats struct {
+	Phase  Phase `json:"phase"`
+	Judged int   `json:"judged"`
+	Slow   int   `json:"slow"`
+	Share  Share `json:"slow_share"`
+	// Percentiles of MiB/s (download, extract) or seconds (the rest), of the
+	// judged. For MiB/s the slow end is P10, for seconds P90 and P99.
+	P10 float64 `json:"p10"`
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+
+	values []float64 // sorted
+}
+
+// Share is a share between 0 and 1 with its confidence interval.
+type Share struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+}
+
+// z95 is the standard normal's 97.5 % quantile: 95 % of it are within ±z95.
+const z95 = 1.959963984540054
+
+// wilson is the share k of n with Wilson's score interval at z standard
+// deviations (E. B. Wilson, Probable Inference, 1927). Unlike the usual ±z·σ it
+// holds for shares near 0, which slow shares are, and for few records: 0 of 30
+// is 0 to 11 %, not 0 ± 0.
+func wilson(k, n int, z float64) Share {
+	if n == 0 {
+		return Share{Low: 0, High: 1}
+	}
+	p, m := float64(k)/float64(n), float64(n)
+	center := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return Share{Value: p, Low: min(max(center-half, 0), p), High: max(min(center+half, 1), p)}
+}
+
+// percentile is the smallest of the sorted values that at least the share q of
+// them do not exceed (nearest rank); 0 of none.
+func percentile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	i := int(math.Ceil(q*float64(len(sorted)))) - 1
+	return sorted[min(max(i, 0), len(sorted)-1)]
+}
+
+// Summarize groups records and says how often each phase was slow by the rules.
+// Intervals are of 95 %. The largest group comes first.
+func Summarize(records []Record, by By, rules Rules) []Group {
+	members := map[string][]Record{}
+	for _, r := range records {
+		name := by.Of(r)
+		members[name] = append(members[name], r)
+	}
+	var out []Group
+	for name, list := range members {
+		out = append(out, summarize(name, list, rules))
+	}
+	slices.SortFunc(out, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+func summarize(name string, records []Record, rules Rules) Group {
+	g := Group{Name: name, Count: len(records)}
+	phases := map[Phase]*PhaseStats{}
+	for _, r := range records {
+		if r.Outcome == Failed {
+			g.Failed++
+		}
+		if r.Pull != nil && r.Pull.Cached {
+			g.Cached++
+		}
+		for _, v := range rules.Judge(r) {
+			s := phases[v.Phase]
+			if s == nil {
+				s = &PhaseStats{Phase: v.Phase}
+				phases[v.Phase] = s
+			}
+			s.Judged++
+			if v.Slow {
+				s.Slow++
+			}
+			s.values = append(s.values, v.Value)
+		}
+	}
+	for _, phase := range Phases() {
+		s := phases[phase]
+		if s == nil {
+			continue
+		}
+		slices.Sort(s.values)
+		s.Share = wilson(s.Slow, s.Judged, z95)
+		s.P10, s.P50 = percentile(s.values, .1), percentile(s.values, .5)
+		s.P90, s.P99 = percentile(s.values, .9), percentile(s.values, .99)
+		g.Phases = append(g.Phases, *s)
+	}
+	return g
+}

@@ -1,0 +1,294 @@
+package spinup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"holdfast"
+)
+
+// ErrInUse says that another process has the store open.
+var ErrInUse = errors.New("another process has the spin-up records open")
+
+// Keep bounds a Store.
+type Keep struct {
+	Count int           `yaml:"count"` // records at most
+	Age   time.Duration `yaml:"age"`   // of the oldest
+}
+
+// DefaultKeep is a month, and about 30 MB on disk.
+func DefaultKeep() Keep { return Keep{Count: 10_000, Age: 30 * 24 * time.Hour} }
+
+// Validate checks that something is kept, and not without end.
+func (k Keep) Validate() error {
+	if k.Count < 1 || k.Count > 1_000_000 {
+		return fmt.Errorf("count: %d is not within 1 and 1000000", k.Count)
+	}
+	if k.Age <= 0 {
+		return fmt.Errorf("age: %v has to be over 0", k.Age)
+	}
+	return nil
+}
+
+// Store keeps records on disk, in one file of bbolt: it is in the program
+// already, by way of etcd; a write is there after a crash or is not; keys are in
+// order, which here is the order of time; and its lock keeps a second process
+// out. SQL would bring a second database and nothing that is asked for: all
+// questions are over a range of time.
+//
+// Its methods may be called from any goroutine.
+type Store struct {
+	db   *bbolt.DB
+	keep Keep
+}
+
+// The file's buckets and keys.
+var (
+	recordsBucket = []byte("records") // id → record as JSON
+	metaBucket    = []byte("meta")
+	countKey      = []byte("count") // of the records, as JSON
+)
+
+// OpenStore opens the records at path, or begins them. A file that cannot be
+// what a Store left is moved aside, to path with ".damaged" and a time, which is
+// logged, and new records are begun. ErrInUse.
+func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
+	if err := keep.Validate(); err != nil {
+		return nil, fmt.Errorf("open the spin-up records: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("open the spin-up records: %w", err)
+	}
+	db, err := openChecked(path)
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
+		if err := os.Rename(path, aside); err != nil {
+			return nil, fmt.Errorf("move the damaged spin-up records aside: %w", err)
+		}
+		log.Warn("the spin-up records were damaged and are begun anew", "moved_to", aside, "error", err)
+		db, err = openChecked(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the spin-up records: %w", err)
+	}
+	s := &Store{db: db, keep: keep}
+	if err := db.Update(s.trim); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the spin-up records: %w", err), db.Close())
+	}
+	return s, nil
+}
+
+// Close closes the file. No call may follow.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Append keeps a record, and lets go of the oldest ones over the bounds. It
+// returns when the record is on disk; those that come at the same time share
+// the wait. One with the same id is replaced.
+func (s *Store) Append(r Record) error {
+	if r.ID == "" {
+		return errors.New("keep a spin-up: it has no id")
+	}
+	r.bound()
+	value, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
+	}
+	err = s.db.Batch(func(tx *bbolt.Tx) error {
+		records := tx.Bucket(recordsBucket)
+		if records.Get([]byte(r.ID)) == nil {
+			if err := addCount(tx, 1); err != nil {
+				return err
+			}
+		}
+		if err := records.Put([]byte(r.ID), value); err != nil {
+			return err
+		}
+		return s.trim(tx)
+	})
+	if err != nil {
+		return fmt.Errorf("keep spin-up %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// trim removes the oldest records over the bounds.
+func (s *Store) trim(tx *bbolt.Tx) error {
+	count, err := readCount(tx)
+	if err != nil {
+		return err
+	}
+	over := count - s.keep.Count
+	oldest := firstID(time.Now().Add(-s.keep.Age))
+	removed := 0
+	// Deleting below a cursor moves it; each round begins at the first.
+	for {
+		k, _ := tx.Bucket(recordsBucket).Cursor().First()
+		if k == nil || removed >= over && string(k) >= oldest {
+			break
+		}
+		if err := tx.Bucket(recordsBucket).Delete(slices.Clone(k)); err != nil {
+			return err
+		}
+		removed++
+	}
+	return addCount(tx, -removed)
+}
+
+func readCount(tx *bbolt.Tx) (int, error) {
+	var n int
+	err := json.Unmarshal(tx.Bucket(metaBucket).Get(countKey), &n)
+	return n, err
+}
+
+func addCount(tx *bbolt.Tx, delta int) error {
+	n, err := readCount(tx)
+	if err != nil || delta == 0 {
+		return err
+	}
+	return tx.Bucket(metaBucket).Put(countKey, fmt.Append(nil, n+delta))
+}
+
+// Get returns one record, by its id or the beginning of it that no other has.
+// holdfast.ErrNotFound.
+func (s *Store) Get(id string) (Record, error) {
+	var r Record
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(recordsBucket).Cursor()
+		k, v := c.Seek([]byte(id))
+		if k == nil || id == "" || len(k) < len(id) || string(k[:len(id)]) != id {
+			return holdfast.ErrNotFound
+		}
+		if next, _ := c.Next(); string(k) != id && len(next) >= len(id) && string(next[:len(id)]) == id {
+			return holdfast.WithHint(fmt.Errorf("several begin with %q: %w", id, holdfast.ErrNotFound), "name more of its id")
+		}
+		return json.Unmarshal(v, &r)
+	})
+	if err != nil {
+		return Record{}, fmt.Errorf("spin-up %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// Filter chooses records. The zero value is all.
+type Filter struct {
+	Since, Until time.Time // of their begin; the zero time is no bound
+	Kind         Kind
+	Image        string
+	Job          string
+	Outcome      Outcome
+	Limit        int // the newest n; 0 is all
+}
+
+func (f Filter) takes(r Record) bool {
+	return (f.Kind == "" || r.Kind == f.Kind) && (f.Image == "" || r.Image == f.Image) &&
+		(f.Job == "" || r.Job == f.Job) && (f.Outcome == "" || r.Outcome == f.Outcome)
+}
+
+// List returns the records that the filter takes, newest first.
+func (s *Store) List(f Filter) ([]Record, error) {
+	var out []Record
+	err := s.each(f, func(r Record) bool {
+		out = append(out, r)
+		return f.Limit <= 0 || len(out) < f.Limit
+	})
+	return out, err
+}
+
+// each gives the records that the filter takes to do, newest first, until that
+// returns false. Writers go on meanwhile.
+func (s *Store) each(f Filter, do func(Record) bool) error {
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(recordsBucket).Cursor()
+		since := ""
+		if !f.Since.IsZero() {
+			since = firstID(f.Since)
+		}
+		k, v := c.Last()
+		if !f.Until.IsZero() {
+			if k, _ = c.Seek([]byte(firstID(f.Until))); k != nil {
+				k, v = c.Prev()
+			} else {
+				k, v = c.Last()
+			}
+		}
+		for ; k != nil && string(k) >= since; k, v = c.Prev() {
+			var r Record
+			if err := json.Unmarshal(v, &r); err != nil {
+				return fmt.Errorf("record %s: %w", k, err)
+			}
+			if f.takes(r) && !do(r) {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the spin-up records: %w", err)
+	}
+	return nil
+}
+
+// openTimeout is how long the lock of a process that is just ending is waited
+// for.
+const openTimeout = 2 * time.Second
+
+// openChecked opens the file and reads all of it. The error is a *damagedError
+// where the file is at fault.
+func openChecked(path string) (*bbolt.DB, error) {
+	if err := checkFile(path); err != nil {
+		return nil, err
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout})
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
+	case err != nil:
+		return nil, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucketIfNotExists(recordsBucket); err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucketIfNotExists(metaBucket)
+		if err != nil {
+			return err
+		}
+		if meta.Get(countKey) == nil {
+			return meta.Put(countKey, []byte("0"))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// isFile reports whether there is something to check at path.
+func isFile(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Stats groups the records that the filter takes; see Summarize.
+func (s *Store) Stats(f Filter, by By, rules Rules) ([]Group, error) {
+	records, err := s.List(f)
+	if err != nil {
+		return nil, err
+	}
+	return Summarize(records, by, rules), nil
+}
