@@ -45,11 +45,16 @@ func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template str
 
 func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
 	for {
-		r, release, err := f.deps.Local.Join(ctx, key)
+		// What waits or has failed on this node hides no route: another
+		// node may have won the claim meanwhile.
+		if r, ok := f.remote(key); ok {
+			return r, func() {}, nil
+		}
+		r, release, err := f.join(ctx, key)
 		if err == nil {
 			return r, release, nil
 		}
-		if ctx.Err() != nil || final(err) {
+		if ctx.Err() != nil || final(err) && !f.dir.others(key) {
 			return holdfast.Route{}, nil, err
 		}
 		f.learn(err)
@@ -60,6 +65,30 @@ func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template s
 			return holdfast.Route{}, nil, err
 		}
 	}
+}
+
+// join is Local's, but does not wait for this node once the directory knows that
+// the session is another's. What is ready here it returns in any case: the
+// directory may lag.
+func (f *Fleet) join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	follow := f.dir.Follow(key)
+	go func() {
+		defer follow.Close()
+		for {
+			s, changed := follow.Look()
+			if s.Known && s.Owner.Node != f.cfg.Node {
+				cancel()
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return f.deps.Local.Join(ctx, key)
 }
 
 // Refused tells that the route could not be reached, or that the node there
