@@ -68,7 +68,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	life    context.Context // of Run; nil outside it
 	tasks   sync.WaitGroup  // what Run waits for
-	flights map[holdfast.SessionKey]*flight
+	flights map[wish]*flight
 	fetches map[string]*fetching // by template, under way
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config, deps Deps) *Fleet {
 		dir:     NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
 		nodes:   newNodes(deps.Store, cfg.Node, rand.IntN),
 		peers:   newPeers(deps.Dial, deps.Metrics),
-		flights: map[holdfast.SessionKey]*flight{},
+		flights: map[wish]*flight{},
 		fetches: map[string]*fetching{},
 	}
 	f.next = newExpected(f)
