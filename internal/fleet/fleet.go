@@ -47,6 +47,9 @@ type Deps struct {
 	// Caller is the node that sent a request, by its certificate; "" for
 	// none of the fleet.
 	Caller func(*http.Request) holdfast.NodeID
+	// Draining reports whether this node takes no new session, so that it
+	// is nobody's successor. nil: never.
+	Draining func() bool
 	// Own hears of every record of this node that the directory learns of;
 	// it must not block or call back. nil: nobody.
 	Own     func(holdfast.Owner)
@@ -84,6 +87,9 @@ func New(cfg Config, deps Deps) *Fleet {
 	}
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
+	if deps.Draining == nil {
+		f.deps.Draining = func() bool { return false }
+	}
 	if deps.Own != nil {
 		f.dir.own = deps.Own
 	}
