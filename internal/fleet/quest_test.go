@@ -55,8 +55,10 @@ func TestTemplateNobodyHas(t *testing.T) {
 			x.host.boot = time.Second
 		}
 		x := w.nodes[0]
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		start := time.Now()
-		if _, err := x.Start(t.Context(), key, "misspelt"); !errors.Is(err, holdfast.ErrNotFound) || !time.Now().Equal(start) {
+		if _, err := x.Start(ctx, key, "misspelt"); !errors.Is(err, holdfast.ErrNotFound) || !time.Now().Equal(start) {
 			t.Errorf("Start = %v after %v, want ErrNotFound at once", err, time.Since(start))
 		}
 		// Where the search takes long, nobody shares it who wants another.
@@ -64,8 +66,6 @@ func TestTemplateNobodyHas(t *testing.T) {
 			n.host.refuse = holdfast.ErrBusy
 			n.host.has = nil
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
 		started := make(chan error)
 		go func() { _, err := x.Start(ctx, key, "rare"); started <- err }()
 		time.Sleep(10 * time.Second)
