@@ -248,10 +248,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		return fmt.Errorf("taking over from an earlier agent: %w", err)
 	}
 	if found != (session.Adopted{}) {
-		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released)
-	}
-	if a.deadman != nil {
-		a.deadman.ForgetRest()
+		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.start("sessions", a.sessions.Run)
 	if a.peers != nil {

@@ -177,17 +177,16 @@ func (c *Client) forget(ids []string) {
 	}
 }
 
-// ForgetRest forgets what an earlier agent told of and this one did not: once
-// it has adopted every container of the node, or seen it dead, there is nothing
-// behind the rest.
-func (c *Client) ForgetRest() {
+// Heirs are the ids of what an earlier agent told of, and this one has not held,
+// expected or forgotten. Nobody forgets it but who has seen it dead.
+func (c *Client) Heirs() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rest := make([]string, 0, len(c.heir))
 	for id := range c.heir {
 		rest = append(rest, id)
 	}
-	c.forget(rest)
+	return rest
 }
 
 // StandDown ends the deadman and closes the client, after the last container is

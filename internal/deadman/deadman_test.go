@@ -81,7 +81,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	}
 	b.diedNotBefore(t, deadline) // which nobody has told the new one
 	newBox(t, late).diedNotBefore(t, deadline)
-	c.ForgetRest()
+	c.Forget(c.Heirs()...)
 	if err := c.StandDown(); err != nil {
 		t.Error(err)
 	}

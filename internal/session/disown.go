@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"holdfast"
-	"holdfast/internal/engine"
 )
 
 // Disown is told of a record of this node, as the store shows it to everybody.
@@ -65,13 +64,16 @@ func (m *Manager) clear(ctx context.Context, o holdfast.Owner) error {
 	if err != nil {
 		return err
 	}
-	var its []engine.Container
+	var its []string
+	if now.ContainerID != "" {
+		its = append(its, now.ContainerID)
+	}
 	for _, c := range list {
-		if epochOf(c) == o.Epoch {
-			its = append(its, c)
+		if epochOf(c) == o.Epoch && c.ID != now.ContainerID {
+			its = append(its, c.ID)
 		}
 	}
-	if err := m.killStrays(ctx, its); err != nil {
+	if err := notDead(m.endStrays(ctx, its)); err != nil {
 		return err
 	}
 	m.log.Warn("giving up a record that no session stands behind", "session", o.Key, "epoch", o.Epoch, "state", o.State)

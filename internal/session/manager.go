@@ -68,6 +68,7 @@ type Manager struct {
 	tasks    sync.WaitGroup  // what Run waits for
 	sessions map[holdfast.SessionKey]*entry
 	draining bool
+	orphans  []*entry  // stuck, and not the entry of their key
 	adoption *adoption // nil outside Adopt
 	tenure   tenure    // of the node's lease
 }
@@ -94,6 +95,7 @@ type entry struct {
 	err       error // of the boot
 	failedAt  time.Time
 	stuck     bool           // asked to die and not seen dead
+	strays    []string       // containers of an earlier agent that are, where there is no target
 	unwatched bool           // nobody tells when it dies
 	borrowed  int            // others that kill the target; it stays open for them
 	finished  bool           // the target is to be closed
@@ -142,6 +144,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	for _, e := range m.sessions {
 		m.resumeLocked(e)
 	}
+	for _, e := range m.orphans {
+		m.resumeLocked(e)
+	}
 	m.mu.Unlock()
 
 	m.spawn(m.removeTrash)
@@ -165,6 +170,8 @@ func (m *Manager) resumeLocked(e *entry) {
 		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+	case e.phase == leaving && e.stuck && e.target == nil:
+		m.spawnLocked(func(ctx context.Context) { m.endStuck(ctx, e) })
 	case e.phase == leaving && e.stuck: // the lease was lost meanwhile
 		m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():
