@@ -122,7 +122,8 @@ func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	for _, kv := range r.Kvs {
 		n, err := decodeNode(kv)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", doing, err)
+			s.unreadable(err) // it must not hide the others
+			continue
 		}
 		nodes = append(nodes, n)
 	}
@@ -257,7 +258,8 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 		for _, kv := range r.Kvs {
 			o, err := decodeOwner(kv)
 			if err != nil {
-				return nil, 0, fmt.Errorf("%s: %w", doing, err)
+				s.unreadable(err)
+				continue
 			}
 			owners = append(owners, o)
 		}
@@ -267,6 +269,11 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 	}
 }
+
+// unreadable tells of a record that somebody else wrote, or a later version of
+// this program. It cannot be claimed or served as it is; the readers of lists and
+// watches lose nothing without it.
+func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "error", err) }
 
 // Ping counts the sessions; it proves that etcd answers and lets us in.
 func (s *Store) Ping(ctx context.Context) error {
