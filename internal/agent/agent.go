@@ -254,6 +254,8 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.start("fleet", a.fleet.Run)
+	} else {
+		p.start("records of this node", a.sessions.WatchOwn)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"time"
 
 	"holdfast"
 )
@@ -16,6 +18,40 @@ func (m *Manager) Disown(o holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.disownLocked(o)
+}
+
+// WatchOwn feeds Disown from the store while Run runs, until ctx is done: where
+// no fleet does, which sees every record anyway. While the store is away it waits.
+func (m *Manager) WatchOwn(ctx context.Context) error {
+	select {
+	case <-m.begun:
+	case <-ctx.Done():
+		return nil
+	}
+	level := slog.LevelWarn
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		owners, at, err := m.deps.Store.List(ctx)
+		if err == nil {
+			for _, o := range owners {
+				m.Disown(o)
+			}
+			for e := range m.deps.Store.Watch(ctx, at) {
+				if !e.Deleted {
+					m.Disown(e.Owner)
+				}
+			}
+			return nil // ctx is done
+		}
+		if ctx.Err() == nil {
+			m.log.Log(ctx, level, "looking for records of this node that no session stands behind (will be tried again)", "err", err)
+			level = slog.LevelDebug // said once
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (m *Manager) disownLocked(o holdfast.Owner) {

@@ -62,6 +62,7 @@ type Manager struct {
 	trash chan string   // containers to remove
 	snaps chan struct{} // a slot for each snapshot command
 	pulls *pulls
+	begun chan struct{} // closed when Run has begun
 
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it
@@ -127,6 +128,7 @@ func New(cfg Config, deps Deps) *Manager {
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		pulls:    newPulls(deps.Engine),
+		begun:    make(chan struct{}),
 		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}
@@ -141,6 +143,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		return errors.New("session: Run is called twice")
 	}
 	m.life = ctx
+	select {
+	case <-m.begun: // an earlier Run has ended
+	default:
+		close(m.begun)
+	}
 	for _, e := range m.sessions {
 		m.resumeLocked(e)
 	}
