@@ -389,7 +389,7 @@ const embeddedTTL = 24 * time.Hour
 const publishEvery = time.Second
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
-	c := session.LeaseConfig{Node: a.node, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	c := session.LeaseConfig{Node: a.node, Address: a.cfg.Gateway.Listen, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery

@@ -153,13 +153,15 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 // soon: another node may own the sessions then. What others are ending already
 // it kills too, because they may be waiting for the very store that is away. It
 // may also come during Adopt, which fails then. It returns when no container of
-// them runs any more, as far as can be seen, or ctx is done.
+// them runs any more, or ctx is done: then it has to be called again.
 func (m *Manager) LeaseLost(ctx context.Context) {
+	m.mu.Lock()
+	m.endTenureLocked() // it need not wait for the rest
+	m.mu.Unlock()
 	m.abortAdoption(ctx)
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
-	m.tenure.end(ErrLeaseLost)
-	m.tenure = newTenure()
+	m.endTenureLocked() // what was adopted meanwhile
 	b := m.condemnLocked()
 	others := borrowLocked(b.others)
 	m.mu.Unlock()
@@ -169,11 +171,17 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 		m.buried(others, report)
 	}
 	m.giveBack(others)
-	for _, e := range b.others {
+	for _, e := range append(slices.Clone(b.entries), b.others...) {
 		if m.await(ctx, e, e.dead) != nil {
 			m.log.Error("lease lost: not seen dead in time", "session", e.key)
 		}
 	}
+}
+
+// endTenureLocked ends the snapshots of what was held up to now, at once.
+func (m *Manager) endTenureLocked() {
+	m.tenure.end(ErrLeaseLost)
+	m.tenure = newTenure()
 }
 
 // buried takes note of what was seen dead of sessions that others end.

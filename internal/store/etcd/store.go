@@ -84,10 +84,19 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	_, err = call(ctx, s, doing, func(ctx context.Context) (*clientv3.PutResponse, error) {
-		return s.client.Put(ctx, nodePrefix+string(n.ID), value, clientv3.WithLease(clientv3.LeaseID(id)))
-	})
-	return err
+	key := nodePrefix + string(n.ID)
+	ours := clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.LeaseID(id))
+	none := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
+	for _, condition := range []clientv3.Cmp{ours, none} { // the second for the first record only
+		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).If(condition).Then(put).Commit()
+		})
+		if err != nil || r.Succeeded {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", doing, store.ErrNodeTaken)
 }
 
 // Node returns the record of a node whose lease lives.
