@@ -88,7 +88,7 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 	c.argv = argv()
 	run(t, c)
 	eventually(t, "another one stands by", func() bool { return c.Pid() != 0 })
-	c.ForgetRest()
+	c.Forget(c.Heirs()...)
 	deadline := soon(100 * time.Millisecond)
 	c.Extend(deadline)
 	b.diedNotBefore(t, deadline)
