@@ -248,15 +248,14 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		return fmt.Errorf("taking over from an earlier agent: %w", err)
 	}
 	if found != (session.Adopted{}) {
-		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released)
-	}
-	if a.deadman != nil {
-		a.deadman.ForgetRest()
+		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.start("sessions", a.sessions.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.start("fleet", a.fleet.Run)
+	} else {
+		p.start("records of this node", a.sessions.WatchOwn)
 	}
 	return nil
 }
@@ -390,7 +389,7 @@ const embeddedTTL = 24 * time.Hour
 const publishEvery = time.Second
 
 func (a *Agent) leaseConfig() session.LeaseConfig {
-	c := session.LeaseConfig{Node: a.node, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
+	c := session.LeaseConfig{Node: a.node, Address: a.cfg.Gateway.Listen, File: filepath.Join(a.cfg.DataDir, "lease"), TTL: embeddedTTL, Renew: time.Hour, Publish: 5 * time.Second}
 	if len(a.cfg.Store.Endpoints) > 0 {
 		t := a.cfg.Store.Timing()
 		c.TTL, c.Renew, c.Publish = t.TTL, t.Renew, publishEvery

@@ -83,7 +83,7 @@ func (a *Agent) dismissDeadman() error {
 func (a *Agent) newFleet() *fleet.Fleet {
 	return fleet.New(fleet.Config{Node: a.node}, fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
-		Own: a.sessions.Disown, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
+		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
 	})
 }
 

@@ -17,27 +17,77 @@ import (
 	"holdfast/internal/store/trace"
 )
 
-// prepareHost makes the agent's directories, locks the data directory (two
-// agents on one would both think that they own its sessions) and settles the
-// node's id.
-func (a *Agent) prepareHost() (*os.File, error) {
-	for _, dir := range []string{a.cfg.DataDir, a.cfg.RunDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+// prepareHost makes the agent's directories, locks them and settles the node's
+// id. Two agents on one data directory would both think that they own its
+// sessions; two on one run directory would take each other's deadman over, which
+// then stands behind one of them only. The locks are held until closed.
+func (a *Agent) prepareHost() (locks, error) {
+	var held locks
+	for _, d := range []struct{ dir, key, hint string }{
+		{a.cfg.DataDir, "data_dir", "another agent runs on this data directory; end it with: holdfast agent stop --keep"},
+		{a.cfg.RunDir, "run_dir", "another agent runs in this run directory; give each agent of a host its own run_dir, or end the other one with: holdfast agent stop --keep"},
+	} {
+		if err := os.MkdirAll(d.dir, 0o700); err != nil {
+			held.Close()
 			return nil, holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or name another with data_dir and run_dir")
 		}
+		if held.has(d.dir) {
+			continue // one directory may be both
+		}
+		f, err := lockDir(d.dir)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = holdfast.WithHint(err, d.hint)
+		}
+		if err != nil {
+			held.Close()
+			return nil, fmt.Errorf("%s: %w", d.key, err)
+		}
+		held = append(held, f)
 	}
-	path := filepath.Join(a.cfg.DataDir, "lock")
+	if err := a.settleID(); err != nil {
+		held.Close()
+		return nil, err
+	}
+	return held, nil
+}
+
+// locks are directories that no other agent may use.
+type locks []*os.File
+
+func (l locks) Close() {
+	for _, f := range l {
+		f.Close()
+	}
+}
+
+// has reports whether the directory is locked already, by whatever path.
+func (l locks) has(dir string) bool {
+	there, err := os.Stat(filepath.Join(dir, lockName))
+	if err != nil {
+		return false
+	}
+	for _, f := range l {
+		if own, err := f.Stat(); err == nil && os.SameFile(own, there) {
+			return true
+		}
+	}
+	return false
+}
+
+// lockName is the file in a directory that its agent locks.
+const lockName = "lock"
+
+// lockDir locks a directory until the file is closed; unix.EWOULDBLOCK when
+// another has it.
+func lockDir(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("locking the data directory: %w", err)
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		return nil, holdfast.WithHint(fmt.Errorf("locking %s: %w", path, err), "another agent runs on this data directory; end it with: holdfast agent stop --keep")
-	}
-	if err := a.settleID(); err != nil {
-		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
 	return f, nil
 }
@@ -45,21 +95,20 @@ func (a *Agent) prepareHost() (*os.File, error) {
 // settleID keeps the node's id in the data directory, beside the lease that the
 // node's records hang on: under another id, those records would be nobody's and
 // their keys could not boot. A host that was renamed keeps its id; a
-// configuration that names another one is a mistake.
+// configuration that names another one is a mistake. A file without an id, which
+// a power cut may have left, is none.
 func (a *Agent) settleID() error {
 	path := filepath.Join(a.cfg.DataDir, "node")
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := os.WriteFile(path, []byte(a.node+"\n"), 0o600); err != nil {
-			return fmt.Errorf("keeping the node's id: %w", err)
-		}
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the node's id: %w", err)
 	}
 	kept := holdfast.NodeID(strings.TrimSpace(string(text)))
 	switch {
+	case kept == "":
+		if err := keepFile(path, string(a.node)+"\n"); err != nil {
+			return fmt.Errorf("keeping the node's id: %w", err)
+		}
 	case kept == a.node:
 	case a.cfg.NodeGiven:
 		return holdfast.WithHint(fmt.Errorf("node: this data directory is node %s's, not %s's", kept, a.node),
@@ -69,6 +118,20 @@ func (a *Agent) settleID() error {
 		a.node = kept
 	}
 	return nil
+}
+
+// keepFile writes a file so that a power cut leaves the old one or the new one.
+func keepFile(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
 }
 
 // openStore opens the cluster's store, or the embedded one. failed tells when

@@ -141,7 +141,10 @@ func (c *Client) put(x container) error {
 	if x.Pid == 0 {
 		r.Op = opExpect
 	} else {
+		x.Condemned = c.kept[x.ID].Condemned
 		c.kept[x.ID] = x
+		// It runs, so it is ours whether the deadman can be told now or later.
+		delete(c.heir, x.ID)
 	}
 	_, err := c.do(r)
 	if err != nil {
@@ -177,17 +180,16 @@ func (c *Client) forget(ids []string) {
 	}
 }
 
-// ForgetRest forgets what an earlier agent told of and this one did not: once
-// it has adopted every container of the node, or seen it dead, there is nothing
-// behind the rest.
-func (c *Client) ForgetRest() {
+// Heirs are the ids of what an earlier agent told of, and this one has not held,
+// expected or forgotten. Nobody forgets it but who has seen it dead.
+func (c *Client) Heirs() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rest := make([]string, 0, len(c.heir))
 	for id := range c.heir {
 		rest = append(rest, id)
 	}
-	c.forget(rest)
+	return rest
 }
 
 // StandDown ends the deadman and closes the client, after the last container is
@@ -281,7 +283,24 @@ func (c *Client) ready() error {
 	}
 	c.told = want
 	c.tell(a.Fired)
+	if a.Condemned {
+		c.learn()
+	}
 	return a.refusal()
+}
+
+// learn takes note of what is condemned, for the next deadman. c.mu is held.
+func (c *Client) learn() {
+	all, err := c.link.list()
+	if err != nil {
+		return // the next question finds that out
+	}
+	for _, x := range all {
+		if k, known := c.kept[x.ID]; known && x.Condemned {
+			k.Condemned = true
+			c.kept[x.ID] = k
+		}
+	}
 }
 
 // lose takes note that a deadman is of no use any more, and sees to it that it

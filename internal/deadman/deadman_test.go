@@ -81,7 +81,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	}
 	b.diedNotBefore(t, deadline) // which nobody has told the new one
 	newBox(t, late).diedNotBefore(t, deadline)
-	c.ForgetRest()
+	c.Forget(c.Heirs()...)
 	if err := c.StandDown(); err != nil {
 		t.Error(err)
 	}
@@ -215,17 +215,17 @@ func TestStaysAsLongAsItIsNeeded(t *testing.T) {
 		"an agent":           {&server{controller: agent, alone: past}, false},
 		"something to tell":  {&server{controller: -1, alone: past, firing: firing{fired: &Fired{}}}, false},
 		"holds":              {&server{controller: -1, alone: past, held: map[string]*held{"a": nil}}, false},
-		"expects":            {&server{controller: -1, alone: past, expected: map[string]string{"a": ""}}, false},
+		"expects":            {&server{controller: -1, alone: past, expected: map[string]container{"a": {}}}, false},
 		"the directory went": {&server{controller: -1, alone: soon(0), lost: true}, true},
 		"that, and it holds": {&server{controller: -1, alone: past, lost: true, held: map[string]*held{"a": nil}}, false},
 		"SIGTERM":            {leavingServer(&server{controller: agent}), true},
 		"SIGTERM, and holds": {leavingServer(&server{controller: agent, held: map[string]*held{"a": nil}}), false},
 		"the engine never started it": {&server{
-			controller: -1, deadline: past, expected: map[string]string{"a": ""},
+			controller: -1, deadline: past, expected: map[string]container{"a": {}},
 			firing: firing{since: soon(-lonelyUntold), searched: true},
 		}, true},
 		"it might still": {&server{
-			controller: -1, deadline: past, expected: map[string]string{"a": ""},
+			controller: -1, deadline: past, expected: map[string]container{"a": {}},
 			firing: firing{since: past, searched: true},
 		}, false},
 		"stood down": {&server{controller: agent, ended: true}, true},

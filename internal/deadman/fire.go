@@ -2,7 +2,9 @@ package deadman
 
 import (
 	"context"
+	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +30,9 @@ const (
 
 // firing is what a deadman does once its deadline has passed.
 type firing struct {
-	since    boottime.Instant // when it began; 0: the deadline is ahead
+	passed   bool             // the deadline has, and all that was there is condemned
+	since    boottime.Instant // when one passed last
+	deadline boottime.Instant // that one
 	under    bool             // a kill is under way
 	nextKill boottime.Instant
 	nextLook boottime.Instant
@@ -46,15 +50,16 @@ type firing struct {
 // so far and later all of it.
 func (f *firing) take() *Fired {
 	fired := f.fired
-	if !f.under && f.since == 0 {
+	if !f.under && !f.passed {
 		f.fired = nil
 	}
 	return fired
 }
 
-// again forgets what was tried for the deadline before.
-func (f *firing) again() {
-	f.since, f.nextKill, f.nextLook, f.searched, f.found = 0, 0, 0, false, nil
+// begin forgets what was tried for the deadline before.
+func (f *firing) begin(deadline boottime.Instant) {
+	f.passed, f.deadline, f.since = true, deadline, boottime.Now()
+	f.nextKill, f.nextLook, f.searched, f.found = 0, 0, false, nil
 }
 
 // letGo closes a target, once no kill uses it.
@@ -68,57 +73,56 @@ func (f *firing) letGo(t *kill.Target) {
 
 // nextAct is when act has something to do, 0 for when the timer says so.
 func (s *server) nextAct() boottime.Instant {
-	if !s.overdue() {
-		return 0
-	}
 	var next boottime.Instant
-	if len(s.held) > 0 && !s.firing.under {
+	if !s.firing.under && len(s.doomed()) > 0 {
 		next = max(s.firing.nextKill, 1)
 	}
-	if len(s.expected) > 0 {
+	if len(s.sought()) > 0 {
 		next = sooner(next, max(s.firing.nextLook, 1))
 	}
 	return next
 }
 
-// act kills what there is, if the deadline has passed.
+// act condemns what there is, if the deadline has passed, and kills what is
+// condemned, also when there is a new deadline by now: that may be of a new
+// lease, and others may own what was there under the old one.
 func (s *server) act() {
 	s.collect()
-	if !s.overdue() {
-		return
-	}
-	// Else poll(2) would return at once again and again.
-	_ = s.timer.Set(0)
 	f := &s.firing
-	if f.since == 0 {
-		f.since = boottime.Now()
+	if s.overdue() {
+		// Else poll(2) would return at once again and again.
+		_ = s.timer.Set(0)
+	}
+	if s.overdue() && !f.passed {
+		f.begin(s.deadline)
+		s.condemn()
 		if !s.idle() {
 			s.log.Error("deadman: the agent has not renewed this node's lease; killing its containers",
 				"held", len(s.held), "expected", len(s.expected), "late", -s.deadline.Until())
 		}
 	}
-	if len(s.held) > 0 && !f.under && f.nextKill.Until() <= 0 {
-		s.kill()
+	if doomed := s.doomed(); len(doomed) > 0 && !f.under && f.nextKill.Until() <= 0 {
+		s.kill(doomed)
 	}
-	if len(s.expected) > 0 && f.nextLook.Until() <= 0 {
-		s.look()
+	if sought := s.sought(); len(sought) > 0 && f.nextLook.Until() <= 0 {
+		s.look(sought)
 	}
 }
 
 // record is what to tell of this deadline.
 func (s *server) record() *Fired {
-	if s.firing.fired == nil || s.firing.fired.Deadline != s.deadline {
-		s.firing.fired = &Fired{Deadline: s.deadline, At: boottime.Now()}
+	if s.firing.fired == nil || s.firing.fired.Deadline != s.firing.deadline {
+		s.firing.fired = &Fired{Deadline: s.firing.deadline, At: boottime.Now()}
 	}
 	return s.firing.fired
 }
 
-// kill makes everything that is held dead.
-func (s *server) kill() {
+// kill makes what is held and condemned dead.
+func (s *server) kill(doomed []*held) {
 	s.firing.current = s.record()
-	targets := make([]*kill.Target, 0, len(s.held))
-	s.firing.names = make(map[string]string, len(s.held))
-	for _, h := range s.held {
+	targets := make([]*kill.Target, 0, len(doomed))
+	s.firing.names = make(map[string]string, len(doomed))
+	for _, h := range doomed {
 		s.firing.names[h.target.ID] = h.Name
 		// Before anything that can fail or take time.
 		_ = h.target.Init().Signal(unix.SIGKILL)
@@ -166,11 +170,12 @@ func (s *server) collect() {
 	}
 }
 
-// look kills everything in the control groups of expected containers.
-func (s *server) look() {
+// look kills everything in the control groups of containers that are sought, by
+// name by id.
+func (s *server) look(sought map[string]string) {
 	f := &s.firing
 	begun := boottime.Now()
-	groups, err := s.opener.Search(s.expectedIDs())
+	groups, err := s.opener.Search(slices.Collect(maps.Keys(sought)))
 	if err != nil {
 		s.log.Error("deadman: looking for expected containers", "err", err)
 	}
@@ -191,8 +196,8 @@ func (s *server) look() {
 			f.found[id] = true
 			fired := s.record()
 			fired.Found++
-			fired.name(s.expected[id])
-			s.log.Error("deadman: killed an expected container", "container", s.expected[id], "id", id, "group", g.Dir(), "err", err)
+			fired.name(sought[id])
+			s.log.Error("deadman: killed an expected container", "container", sought[id], "id", id, "group", g.Dir(), "err", err)
 		}
 	}
 	pause := searchPause

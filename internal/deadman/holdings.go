@@ -3,9 +3,10 @@ package deadman
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/kill"
 )
@@ -14,6 +15,7 @@ import (
 type held struct {
 	container
 	target *kill.Target
+	late   bool // condemned before it was held: searched for, too
 }
 
 // list is a batch of all containers, in the order of their ids.
@@ -22,8 +24,8 @@ func (s *server) list(from int) []container {
 	for _, h := range s.held {
 		all = append(all, h.container)
 	}
-	for id, name := range s.expected {
-		all = append(all, container{ID: id, Name: name})
+	for _, c := range s.expected {
+		all = append(all, c)
 	}
 	slices.SortFunc(all, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
 	from = min(from, len(all))
@@ -36,12 +38,16 @@ func (s *server) expect(c container, moved bool) error {
 	switch {
 	case s.deadline == 0 || s.overdue() && !moved:
 		return ErrOverdue
+	case !moved && (s.expected[c.ID].Condemned || s.held[c.ID] != nil && s.held[c.ID].Condemned):
+		return fmt.Errorf("it was there when one had passed: %w", ErrOverdue)
 	case s.held[c.ID] != nil:
 		return nil
 	case s.full():
 		return errFull
 	}
-	s.expected[c.ID] = c.Name
+	c.Condemned = c.Condemned || s.overdue()
+	s.expected[c.ID] = c
+	s.firing.searched = false
 	return nil
 }
 
@@ -53,8 +59,9 @@ func (s *server) full() bool { return len(s.expected)+len(s.held) >= maxContaine
 // expected, or becomes so: whatever is in its control groups dies by that. That
 // its init is dead by now is no error.
 func (s *server) hold(c container) error {
-	_, known := s.expected[c.ID]
-	switch h := s.held[c.ID]; {
+	before, known := s.expected[c.ID]
+	h := s.held[c.ID]
+	switch {
 	case s.deadline == 0:
 		return ErrOverdue
 	case h != nil && h.Pid == c.Pid && h.Start == c.Start:
@@ -62,16 +69,22 @@ func (s *server) hold(c container) error {
 	case h == nil && !known && s.full():
 		return errFull
 	}
+	c.Condemned = c.Condemned || before.Condemned || h != nil && h.Condemned || s.overdue()
 	t, err := s.open(c)
 	if err != nil {
-		s.expected[c.ID] = c.Name
+		s.expected[c.ID] = container{ID: c.ID, Name: c.Name, Condemned: c.Condemned}
+		s.firing.searched = false
 		if errors.Is(err, kill.ErrGone) {
 			return nil
 		}
 		return err
 	}
 	s.forget([]string{c.ID})
-	s.held[c.ID] = &held{c, t}
+	s.held[c.ID] = &held{c, t, c.Condemned}
+	if c.Condemned {
+		_ = t.Init().Signal(unix.SIGKILL) // it may be dead; a kill under way does not know of it
+		s.firing.nextKill, s.firing.nextLook = 0, 0
+	}
 	return nil
 }
 
@@ -114,5 +127,44 @@ func (s *server) prune() {
 	}
 }
 
-// expectedIDs are the ids that are expected.
-func (s *server) expectedIDs() []string { return slices.Collect(maps.Keys(s.expected)) }
+// condemn has everything die that is there: the deadline has passed.
+func (s *server) condemn() {
+	for _, h := range s.held {
+		h.Condemned = true
+	}
+	for id, c := range s.expected {
+		c.Condemned = true
+		s.expected[id] = c
+	}
+}
+
+// condemned reports whether anything is.
+func (s *server) condemned() bool { return len(s.doomed()) > 0 || len(s.sought()) > 0 }
+
+// doomed is what is held and condemned.
+func (s *server) doomed() []*held {
+	var all []*held
+	for _, h := range s.held {
+		if h.Condemned {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// sought are the names of what has to be searched for, by id: what is expected
+// and condemned, and what a kill under way may not know of.
+func (s *server) sought() map[string]string {
+	all := make(map[string]string)
+	for id, c := range s.expected {
+		if c.Condemned {
+			all[id] = c.Name
+		}
+	}
+	for id, h := range s.held {
+		if h.late {
+			all[id] = h.Name
+		}
+	}
+	return all
+}

@@ -77,6 +77,10 @@ type container struct {
 	Name  string `json:"name,omitempty"`
 	Pid   int    `json:"pid,omitempty"`
 	Start uint64 `json:"start,omitempty"` // of init, in ticks after boot
+
+	// Condemned is of one that was there when a deadline passed: it dies,
+	// whatever the deadline is now.
+	Condemned bool `json:"condemned,omitempty"`
 }
 
 // reply goes to the agent. One without a Seq says that another agent has taken
@@ -88,6 +92,8 @@ type reply struct {
 	Status *status     `json:"status,omitempty"` // of hello
 	List   []container `json:"list,omitempty"`
 	Fired  *Fired      `json:"fired,omitempty"` // of hello and extend: what it did since it was told last
+
+	Condemned bool `json:"condemned,omitempty"` // of extend: something of what it has is
 }
 
 // code names the error that a caller can decide by.

@@ -52,7 +52,7 @@ type server struct {
 
 	deadline boottime.Instant // 0: none yet
 	held     map[string]*held
-	expected map[string]string // name by id
+	expected map[string]container // by id
 	firing   firing
 	ended    bool // told to stand down
 	buf      [maxMessage + 1]byte
@@ -61,7 +61,7 @@ type server struct {
 func newServer(dir string, log *slog.Logger) (*server, error) {
 	s := &server{
 		version: protocol, dir: dir, log: log, controller: -1, alone: boottime.Now(), listener: -1, wake: -1,
-		held: make(map[string]*held), expected: make(map[string]string),
+		held: make(map[string]*held), expected: make(map[string]container),
 	}
 	s.firing.reports = make(chan holdfast.KillReport, 1)
 	var err error
@@ -367,7 +367,7 @@ func (s *server) answer(r request, a *reply) {
 		s.forget(r.IDs)
 	case opExtend:
 		err = s.extend(r.Deadline)
-		a.Fired = s.firing.take()
+		a.Fired, a.Condemned = s.firing.take(), s.condemned()
 	}
 	if err != nil {
 		a.Error, a.Code = err.Error(), codeOf(err)
@@ -376,9 +376,9 @@ func (s *server) answer(r request, a *reply) {
 
 func (s *server) overdue() bool { return s.deadline != 0 && s.deadline.Until() <= 0 }
 
-// extend sets the deadline.
+// extend sets the deadline. What is condemned stays so: it may be a new lease's.
 func (s *server) extend(deadline boottime.Instant) error {
 	s.deadline = deadline
-	s.firing.again()
+	s.firing.passed = false
 	return s.timer.Set(deadline)
 }

@@ -8,12 +8,19 @@ import (
 	"holdfast"
 )
 
-// flight is the one search for a session's place that all who ask for it on this
-// node wait for.
+// wish is what somebody looks for. Those who want another template look for
+// themselves: it may be one that no node has.
+type wish struct {
+	key      holdfast.SessionKey
+	template string // "" for none in particular
+}
+
+// flight is the one search for a session's place that all who want the same on
+// this node wait for.
 type flight struct {
-	done     chan struct{}
-	cancel   context.CancelFunc
-	template string // that whoever began it wants, "" for none in particular
+	wish
+	done   chan struct{}
+	cancel context.CancelFunc
 
 	// Guarded by Fleet.mu:
 
@@ -26,15 +33,17 @@ type flight struct {
 // the fleet where it is not. It waits until the session is ready or ctx is done.
 // A connection to a session on this node is counted until release is called; a
 // route elsewhere is counted there. Errors: a *holdfast.BootError,
-// holdfast.ErrStopped, and when ctx is done first holdfast.ErrBusy, ErrDraining,
-// ErrStore or ErrEngine, where that was the reason to wait, else ctx's.
+// holdfast.ErrStopped, holdfast.ErrDraining where there is no other node, and
+// when ctx is done first holdfast.ErrBusy, ErrDraining, ErrStore or ErrEngine,
+// where that was the reason to wait, else ctx's.
 func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	return f.acquire(ctx, key, "")
 }
 
 // Start is Acquire without staying connected, of a session that is to be booted
 // from the template where it is not there yet; "" is the one that it had last,
-// or the default one. It returns where the session is.
+// or the default one. It returns where the session is. Errors: as Acquire's, and
+// holdfast.ErrNotFound where no node has the template.
 func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, error) {
 	r, release, err := f.acquire(ctx, key, template)
 	if err == nil {
@@ -45,21 +54,50 @@ func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template str
 
 func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
 	for {
-		r, release, err := f.deps.Local.Join(ctx, key)
+		// What waits or has failed on this node hides no route: another
+		// node may have won the claim meanwhile.
+		if r, ok := f.remote(key); ok {
+			return r, func() {}, nil
+		}
+		r, release, err := f.join(ctx, key)
 		if err == nil {
 			return r, release, nil
 		}
-		if ctx.Err() != nil || final(err) {
+		if ctx.Err() != nil || final(err) && !f.dir.others(key) {
 			return holdfast.Route{}, nil, err
 		}
 		f.learn(err)
 		if r, ok := f.remote(key); ok {
 			return r, func() {}, nil
 		}
-		if err := f.find(ctx, key, template); err != nil {
+		if err := f.find(ctx, wish{key, template}); err != nil {
 			return holdfast.Route{}, nil, err
 		}
 	}
+}
+
+// join is Local's, but does not wait for this node once the directory knows that
+// the session is another's. What is ready here it returns in any case: the
+// directory may lag.
+func (f *Fleet) join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	follow := f.dir.Follow(key)
+	go func() {
+		defer follow.Close()
+		for {
+			s, changed := follow.Look()
+			if s.Known && s.Owner.Node != f.cfg.Node {
+				cancel()
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return f.deps.Local.Join(ctx, key)
 }
 
 // Refused tells that the route could not be reached, or that the node there
@@ -88,8 +126,8 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 
 // find waits for the search for a session, which it begins if nobody has. nil
 // means: look again.
-func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey, template string) error {
-	fl, err := f.board(key, template)
+func (f *Fleet) find(ctx context.Context, what wish) error {
+	fl, err := f.board(what)
 	if err != nil {
 		return err
 	}
@@ -97,26 +135,26 @@ func (f *Fleet) find(ctx context.Context, key holdfast.SessionKey, template stri
 	case <-fl.done:
 		return fl.err
 	case <-ctx.Done():
-		return f.giveUp(ctx, key, fl)
+		return f.giveUp(ctx, fl)
 	}
 }
 
 // board joins the search for a session, or begins it.
-func (f *Fleet) board(key holdfast.SessionKey, template string) (*flight, error) {
+func (f *Fleet) board(what wish) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl := f.flights[key]
+	fl := f.flights[what]
 	if fl == nil {
 		if f.life == nil {
 			return nil, f.errNotRunning()
 		}
 		ctx, cancel := context.WithCancel(f.life)
-		fl = &flight{done: make(chan struct{}), cancel: cancel, template: template}
-		f.flights[key] = fl
+		fl = &flight{wish: what, done: make(chan struct{}), cancel: cancel}
+		f.flights[what] = fl
 		f.spawnLocked(func(context.Context) {
-			err := newQuest(f, key, fl).run(ctx)
+			err := newQuest(f, fl).run(ctx)
 			cancel()
-			f.land(key, fl, err)
+			f.land(fl, err)
 		})
 	}
 	fl.waiting++
@@ -124,11 +162,11 @@ func (f *Fleet) board(key holdfast.SessionKey, template string) (*flight, error)
 }
 
 // land ends a search.
-func (f *Fleet) land(key holdfast.SessionKey, fl *flight, err error) {
+func (f *Fleet) land(fl *flight, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.flights[key] == fl {
-		delete(f.flights, key)
+	if f.flights[fl.wish] == fl {
+		delete(f.flights, fl.wish)
 	}
 	if errors.Is(err, context.Canceled) && (f.life == nil || f.life.Err() != nil) {
 		err = f.errNotRunning()
@@ -139,22 +177,22 @@ func (f *Fleet) land(key holdfast.SessionKey, fl *flight, err error) {
 
 // giveUp leaves a search, which ends with its last client. It returns why there
 // is no answer.
-func (f *Fleet) giveUp(ctx context.Context, key holdfast.SessionKey, fl *flight) error {
+func (f *Fleet) giveUp(ctx context.Context, fl *flight) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl.waiting--; fl.waiting == 0 {
 		fl.cancel()
-		if f.flights[key] == fl {
-			delete(f.flights, key) // who comes now begins anew
+		if f.flights[fl.wish] == fl {
+			delete(f.flights, fl.wish) // who comes now begins anew
 		}
 	}
 	switch {
 	case fl.reason == nil:
-		return fmt.Errorf("waiting for session %s: %w", key, ctx.Err())
+		return fmt.Errorf("waiting for session %s: %w", fl.key, ctx.Err())
 	case plainKind(fl.reason) == kindInternal || errors.Is(fl.reason, holdfast.ErrNotFound):
-		return fmt.Errorf("waiting for session %s: %w; last: %v", key, ctx.Err(), fl.reason)
+		return fmt.Errorf("waiting for session %s: %w; last: %v", fl.key, ctx.Err(), fl.reason)
 	}
-	return fmt.Errorf("waiting for session %s: %w", key, fl.reason)
+	return fmt.Errorf("waiting for session %s: %w", fl.key, fl.reason)
 }
 
 // because notes why the search waits.
@@ -164,8 +202,13 @@ func (f *Fleet) because(fl *flight, reason error) {
 	fl.reason = reason
 }
 
+// finalError is one that waiting does not mend.
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error { return e.error }
+
 // final reports whether an error is the client's: nobody else could do better.
 func final(err error) bool {
 	k := kindOf(err)
-	return k == kindBoot || k == kindStopped
+	return k == kindBoot || k == kindStopped || errors.As(err, new(finalError))
 }

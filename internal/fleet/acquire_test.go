@@ -86,6 +86,39 @@ func TestRemoteRouteNeedsNoStore(t *testing.T) {
 	})
 }
 
+// TestNothingHereHidesARoute: a session that waits to boot on this node, or has
+// failed to, may be another's meanwhile.
+func TestNothingHereHidesARoute(t *testing.T) {
+	for name, c := range map[string]struct {
+		failed error
+		later  bool // the other node gets it while the client waits
+	}{
+		"queued here":    {},
+		"lost meanwhile": {later: true},
+		"failed here":    {failed: &holdfast.BootError{Key: key, Phase: "start", Err: errors.New("no such command")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 2, func(t *testing.T, w *world) {
+				a, b := w.nodes[0], w.nodes[1]
+				phantom := &served{err: c.failed, settled: make(chan struct{})}
+				if c.failed != nil {
+					close(phantom.settled)
+				}
+				a.host.with(func() { a.host.sessions[key] = phantom })
+				b.host.boot = time.Second
+				if c.later {
+					time.AfterFunc(time.Second, func() { _, _ = b.host.begin(key, "") })
+				} else {
+					b.own(t, key)
+				}
+				if r := a.mustAcquire(t); r.Node != b.id {
+					t.Errorf("route %+v, want one to %s", r, b.id)
+				}
+			})
+		})
+	}
+}
+
 func TestLeftClosesWhenTheOwnerLeaves(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]

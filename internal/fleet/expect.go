@@ -158,6 +158,11 @@ func (x *expected) claim(ctx context.Context, e *expectation) {
 	defer cancel()
 	var err error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		if ctx.Err() != nil || !time.Now().Before(e.until) {
+			// Whoever wanted it has had it placed meanwhile.
+			x.f.deps.Metrics.handovers.WithLabelValues("expired").Inc()
+			return
+		}
 		_, err = x.f.local(ctx, acquireRequest{Key: e.Key, Template: e.Template, Place: true})
 		if plainKind(err) != kindStore || final(err) || !sleep(ctx, jitter(pause)) {
 			break

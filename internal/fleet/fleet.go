@@ -47,6 +47,9 @@ type Deps struct {
 	// Caller is the node that sent a request, by its certificate; "" for
 	// none of the fleet.
 	Caller func(*http.Request) holdfast.NodeID
+	// Draining reports whether this node takes no new session, so that it
+	// is nobody's successor. nil: never.
+	Draining func() bool
 	// Own hears of every record of this node that the directory learns of;
 	// it must not block or call back. nil: nobody.
 	Own     func(holdfast.Owner)
@@ -68,7 +71,7 @@ type Fleet struct {
 	mu      sync.Mutex
 	life    context.Context // of Run; nil outside it
 	tasks   sync.WaitGroup  // what Run waits for
-	flights map[holdfast.SessionKey]*flight
+	flights map[wish]*flight
 	fetches map[string]*fetching // by template, under way
 }
 
@@ -79,11 +82,14 @@ func New(cfg Config, deps Deps) *Fleet {
 		dir:     NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
 		nodes:   newNodes(deps.Store, cfg.Node, rand.IntN),
 		peers:   newPeers(deps.Dial, deps.Metrics),
-		flights: map[holdfast.SessionKey]*flight{},
+		flights: map[wish]*flight{},
 		fetches: map[string]*fetching{},
 	}
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
+	if deps.Draining == nil {
+		f.deps.Draining = func() bool { return false }
+	}
 	if deps.Own != nil {
 		f.dir.own = deps.Own
 	}

@@ -178,8 +178,12 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 			}
 			return c, err
 		},
-		Fetch:   func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
-		Caller:  callerOf,
+		Fetch:  func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
+		Caller: callerOf,
+		Draining: func() (draining bool) {
+			x.host.with(func() { draining = x.host.draining })
+			return draining
+		},
 		Metrics: NewMetrics(x.reg), Log: testLog(),
 	})
 	x.server = &http.Server{

@@ -25,8 +25,10 @@ type host struct {
 	draining bool
 	dead     bool
 	bootErr  error
-	boots    int // that got the claim
-	held     int // connections
+	refuse   error           // of every claim
+	has      map[string]bool // the templates, beside the default one; nil: any
+	boots    int             // that got the claim
+	held     int             // connections
 	refused  int
 	template string // of the last boot
 }
@@ -74,6 +76,10 @@ func (h *host) begin(key holdfast.SessionKey, template string) (*served, error) 
 	switch e := h.sessions[key]; {
 	case e != nil:
 		return e, nil
+	case template != "" && h.has != nil && !h.has[template]:
+		return nil, fmt.Errorf("template %q: %w", template, holdfast.ErrNotFound)
+	case h.refuse != nil:
+		return nil, fmt.Errorf("session %s on %s: %w", key, h.id, h.refuse)
 	case h.draining:
 		return nil, fmt.Errorf("session %s on %s: %w", key, h.id, holdfast.ErrDraining)
 	case h.max > 0 && len(h.sessions) >= h.max:

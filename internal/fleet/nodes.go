@@ -40,6 +40,7 @@ type nodes struct {
 	tried time.Time // the last reading, also one that failed
 	err   error     // of it
 	early bool      // it came before its time
+	stale bool      // the last reading failed: the list is an older one
 }
 
 func newNodes(s store.Store, self holdfast.NodeID, rand func(int) int) *nodes {
@@ -89,7 +90,7 @@ func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tried, n.err, n.early = time.Now(), nil, early
-	if err == nil {
+	if n.stale = err != nil; !n.stale {
 		n.set(list)
 	} else if n.list == nil {
 		n.err = fmt.Errorf("listing the fleet's nodes: %w", err)
@@ -119,6 +120,14 @@ func (n *nodes) all(ctx context.Context) ([]holdfast.Node, error) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return slices.Clone(n.list), nil
+}
+
+// alone reports whether the list has no other node than this one, and whether it
+// is an old one because the last reading failed.
+func (n *nodes) alone() (alone, stale bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return len(n.list) == 1 && n.list[0].ID == n.self, n.stale
 }
 
 // place chooses a node, and counts what it gave it until the list is read

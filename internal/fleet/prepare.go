@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -86,10 +87,10 @@ func (q prepareRequest) wait() time.Duration {
 }
 
 // Prepare chooses a successor for each session and tells it, all at once. It
-// returns how many sessions have one: nodes that do not answer or that have no
-// room are not asked again, because who drains has no time. It takes until all
-// have the images or ctx is done; without a deadline it takes five seconds at
-// most. Nothing is claimed before the session's record is gone.
+// returns how many sessions have one: what a node refuses is shared once more among
+// the others, and no more often; nodes that do not answer are not made up for,
+// because who drains has no time. It takes until all have the images or ctx is done; without a deadline it takes
+// five seconds at most. Nothing is claimed before the session's record is gone.
 func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()
@@ -98,26 +99,46 @@ func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
 		f.log.Warn("no successors are chosen", "sessions", len(moves), "err", err)
 		return 0
 	}
-	shares := f.share(all, moves)
-	var (
-		told sync.WaitGroup
-		mu   sync.Mutex
-		sum  int
-	)
-	for _, n := range all {
-		sessions := shares[n.ID]
-		if len(sessions) == 0 {
-			continue
-		}
-		told.Go(func() {
-			accepted := f.tell(ctx, n, sessions)
-			mu.Lock()
-			defer mu.Unlock()
-			sum += accepted
-		})
+	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
+	moves = slices.Clone(moves)
+	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(rank(a), rank(b)) })
+	sessions := make([]leaver, len(moves))
+	for i, m := range moves {
+		sessions[i] = leaver{m.Key, m.Epoch, m.Template, m.Connected}
 	}
-	told.Wait()
-	return sum
+	a.tell(ctx, sessions, true)
+	a.told.Wait()
+	return a.accepted
+}
+
+// announcement is one Prepare.
+type announcement struct {
+	f    *Fleet
+	told sync.WaitGroup
+
+	mu       sync.Mutex
+	all      []holdfast.Node // with what they were given
+	avoid    map[holdfast.NodeID]bool
+	accepted int
+}
+
+// tell begins to announce the sessions, those with clients first. What is
+// refused is announced to others, where again is true.
+func (a *announcement) tell(ctx context.Context, sessions []leaver, again bool) {
+	for node, part := range a.share(sessions) {
+		for _, part := range byTemplates(part) {
+			a.told.Go(func() {
+				n, answered := a.f.tell(ctx, node, part)
+				a.mu.Lock()
+				a.accepted += n
+				a.avoid[node.ID] = a.avoid[node.ID] || n < len(part)
+				a.mu.Unlock()
+				if again && answered && n < len(part) && ctx.Err() == nil {
+					a.tell(ctx, part[n:], false)
+				}
+			})
+		}
+	}
 }
 
 // remaining is how long Prepare may take.
@@ -128,30 +149,52 @@ func remaining(ctx context.Context) time.Duration {
 	return prepareTime
 }
 
-// share chooses a node for each session, those with clients first. What it gave
-// to a node counts as its load.
-func (f *Fleet) share(all []holdfast.Node, moves []Move) map[holdfast.NodeID][]leaver {
+// share chooses a node for each session, in their order. What it gave to a node
+// counts as its load.
+func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	index := map[holdfast.NodeID]int{}
-	for i, n := range all {
+	for i, n := range a.all {
 		index[n.ID] = i
 	}
-	moves = slices.Clone(moves)
-	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(rank(a), rank(b)) })
-	avoid := map[holdfast.NodeID]bool{f.cfg.Node: true}
-	shares := map[holdfast.NodeID][]leaver{}
-	for _, m := range moves {
-		id, err := Place(all, Need{Avoid: avoid}, f.nodes.rand)
+	avoid := maps.Clone(a.avoid)
+	byID := map[holdfast.NodeID][]leaver{}
+	for _, s := range sessions {
+		id, err := Place(a.all, Need{Avoid: avoid}, a.f.nodes.rand)
 		if err != nil {
-			f.log.Debug("no more successors", "err", err)
+			a.f.log.Debug("no more successors", "err", err)
 			break
 		}
-		give(&all[index[id]])
-		shares[id] = append(shares[id], leaver{m.Key, m.Epoch, m.Template, m.Connected})
-		if len(shares[id]) == maxPrepared {
+		give(&a.all[index[id]])
+		byID[id] = append(byID[id], s)
+		if len(byID[id]) == maxPrepared {
 			avoid[id] = true
 		}
 	}
+	shares := map[holdfast.Node][]leaver{}
+	for id, part := range byID {
+		shares[a.all[index[id]]] = part
+	}
 	return shares
+}
+
+// byTemplates splits sessions so that no part has more templates than one
+// request may name. Each part keeps their order.
+func byTemplates(sessions []leaver) (parts [][]leaver) {
+	numbers := map[string]int{}
+	for _, s := range sessions {
+		n, ok := numbers[s.Template]
+		if !ok {
+			n = len(numbers)
+			numbers[s.Template] = n
+		}
+		if n/maxTemplates == len(parts) {
+			parts = append(parts, nil)
+		}
+		parts[n/maxTemplates] = append(parts[n/maxTemplates], s)
+	}
+	return parts
 }
 
 func rank(m Move) int {
@@ -161,8 +204,9 @@ func rank(m Move) int {
 	return 1
 }
 
-// tell announces sessions to their successor and returns how many it takes.
-func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) int {
+// tell announces sessions to their successor. It returns how many that takes, and
+// whether it answered.
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (accepted int, answered bool) {
 	// The answer needs a moment, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
@@ -173,9 +217,9 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) i
 	}
 	if err != nil {
 		f.log.Warn("a successor could not be told", "node", to.ID, "sessions", len(sessions), "err", err)
-		return 0
+		return 0, !errors.Is(err, errUnreachable)
 	}
-	return min(max(a.Accepted, 0), len(sessions))
+	return min(max(a.Accepted, 0), len(sessions)), true
 }
 
 // prepare is the successor's side.
@@ -187,6 +231,10 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 	}
 	if q.From != from {
 		http.Error(w, "a node announces its own sessions only", http.StatusForbidden)
+		return
+	}
+	if h.f.deps.Draining() {
+		answer(w, prepareAnswer{Error: toWire(fmt.Errorf("node %s: %w", h.f.cfg.Node, holdfast.ErrDraining))})
 		return
 	}
 	h.f.think(w, r, q.wait()+time.Second, func(ctx context.Context) any {

@@ -147,6 +147,68 @@ func TestFormerOwnerDies(t *testing.T) {
 	})
 }
 
+// TestRefusedSuccessionIsSharedAnew: a node may drain or be full without its
+// record saying so yet.
+func TestRefusedSuccessionIsSharedAnew(t *testing.T) {
+	for name, refuse := range map[string]func(*node){
+		"it drains":  func(x *node) { x.host.draining = true },
+		"it is full": func(x *node) { x.next.put("other", expectable(maxExpected-3), time.Now().Add(time.Hour)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 3, func(t *testing.T, w *world) {
+				old, unable, heir := w.nodes[0], w.nodes[1], w.nodes[2]
+				moves := old.own(t, keys(40)...)
+				refuse(unable)
+				before := len(unable.next.byKey)
+				if n := old.Prepare(t.Context(), moves); n != len(moves) {
+					t.Errorf("%d of %d have a successor", n, len(moves))
+				}
+				if a, b := len(unable.next.byKey)-before, len(heir.next.byKey); a > 3 || a+b != len(moves) {
+					t.Errorf("%d and %d are expected of %d", a, b, len(moves))
+				}
+			})
+		})
+	}
+}
+
+func expectable(n int) (all []leaver) {
+	for i := range n {
+		all = append(all, leaver{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
+	}
+	return all
+}
+
+// TestManyTemplates: more than one request may name.
+func TestManyTemplates(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		old, heir := w.nodes[0], w.nodes[1]
+		moves := old.own(t, keys(2*maxTemplates+2)...)
+		for i := range moves {
+			moves[i].Template = fmt.Sprint("t", i%(maxTemplates+1))
+		}
+		if n := old.Prepare(t.Context(), moves); n != len(moves) || len(heir.next.byKey) != len(moves) {
+			t.Errorf("%d of %d have a successor, which expects %d", n, len(moves), len(heir.next.byKey))
+		}
+	})
+}
+
+// TestLateExpectationBootsNothing: it may have waited long for its turn.
+func TestLateExpectationBootsNothing(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, w *world) {
+		x := w.nodes[0]
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		late := expectation{leaver: leaver{Key: key, Epoch: 1}, from: "old", until: time.Now()}
+		x.next.claim(t.Context(), &late)
+		late.until = time.Now().Add(time.Hour)
+		x.next.claim(ended, &late)
+		synctest.Wait()
+		if n := bootsOf(w.nodes); n != 0 || x.count(x.deps.Metrics.handovers, "expired") != 2 {
+			t.Errorf("%d boots, %d expired", n, x.count(x.deps.Metrics.handovers, "expired"))
+		}
+	})
+}
+
 func TestDeafSuccessorIsSkipped(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, deaf := w.nodes[0], w.nodes[1]

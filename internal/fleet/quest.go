@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -33,6 +35,11 @@ const (
 	// watch told first that the session is ready, so that the connection can
 	// be used again.
 	linger = 250 * time.Millisecond
+
+	// maxLacking is how many nodes may say that they do not have a template
+	// before nobody has it. Up to then a node may have it that has been
+	// configured anew before the others.
+	maxLacking = 64
 )
 
 var (
@@ -51,11 +58,17 @@ type quest struct {
 	tried  map[holdfast.NodeID]bool // would not have it, this round
 	pause  time.Duration
 	moment time.Duration // for a successor
+	looks  sync.Map      // what is looked at beside, by name
+
+	lacking  map[holdfast.NodeID]bool // have not the template
+	lack     error                    // as the last of them said it
+	willing  bool                     // a node that may have it has refused for now
+	anything bool                     // nobody has the template that it had: the default one will do
 }
 
-func newQuest(f *Fleet, key holdfast.SessionKey, fl *flight) *quest {
+func newQuest(f *Fleet, fl *flight) *quest {
 	return &quest{
-		f: f, key: key, flight: fl, tried: map[holdfast.NodeID]bool{},
+		f: f, key: fl.key, flight: fl, tried: map[holdfast.NodeID]bool{}, lacking: map[holdfast.NodeID]bool{},
 		pause: firstPause, moment: succession + rand.N(succession/2),
 	}
 }
@@ -100,23 +113,30 @@ func (q *quest) step(ctx context.Context, s Sight, changed <-chan struct{}) erro
 		return q.nobody(ctx, s, changed)
 	}
 	q.f.because(q.flight, nil)
-	clear(q.tried)
+	q.forget()
 	if s.Owner.Node == q.f.cfg.Node {
 		return q.try(ctx, s.Owner.Node, false, "")
 	}
 	return q.there(ctx, s)
 }
 
-// there is for a session that another node owns.
+// there is for a session that another node owns. A doubt is not looked into
+// before the owner is asked but beside: the store may be slow, and the answer of
+// either will do.
 func (q *quest) there(ctx context.Context, s Sight) error {
 	owner := s.Owner.Node
 	if s.Owner.State == holdfast.Leaving {
 		return fmt.Errorf("session %s leaves node %s", q.key, owner)
 	}
-	if _, ok := q.f.nodes.get(owner); !ok || s.Doubted {
+	if _, ok := q.f.nodes.get(owner); !ok {
 		if err := q.f.nodes.know(ctx, owner); err != nil {
 			return err
 		}
+	} else if s.Doubted {
+		q.beside("node", func() { _ = q.f.nodes.know(ctx, owner) })
+	}
+	if s.Doubted {
+		q.beside("record", func() { _, _ = q.f.dir.Refresh(ctx, q.key) })
 	}
 	n, ok := q.f.nodes.get(owner)
 	if !ok || n.Hop == "" {
@@ -125,13 +145,6 @@ func (q *quest) there(ctx context.Context, s Sight) error {
 	if s.Owner.State == holdfast.Ready && !s.Doubted {
 		return nil
 	}
-	if s.Doubted {
-		// An error is as good as no answer: the owner is asked next.
-		_, _ = q.f.dir.Refresh(ctx, q.key)
-		if now, _ := q.follow.Look(); now.Owner.Epoch != s.Owner.Epoch || now.Owner.State != s.Owner.State {
-			return errMoved
-		}
-	}
 	err := q.try(ctx, owner, false, "")
 	if errors.Is(err, holdfast.ErrNotFound) {
 		_, _ = q.f.dir.Refresh(ctx, q.key)
@@ -139,9 +152,21 @@ func (q *quest) there(ctx context.Context, s Sight) error {
 	return err
 }
 
+// beside looks at something, unless it is being looked at already. An error is
+// as good as no news.
+func (q *quest) beside(what string, look func()) {
+	if _, busy := q.looks.LoadOrStore(what, true); busy {
+		return
+	}
+	q.f.spawn(func(context.Context) {
+		defer q.looks.Delete(what)
+		look()
+	})
+}
+
 // nobody is for a session that nobody owns.
 func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) error {
-	if d := q.forSuccessor(s); d > 0 {
+	if d := q.forSuccessor(ctx, s); d > 0 {
 		if !wait(ctx, changed, d) {
 			return ctx.Err()
 		}
@@ -150,8 +175,11 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 	if len(q.tried) == triesPerRound {
 		return q.nowhere(nil)
 	}
-	n, err := q.f.nodes.place(ctx, q.tried)
-	if err != nil {
+	n, err := q.f.nodes.place(ctx, q.avoid())
+	switch {
+	case len(q.lacking) > 0 && !q.willing && (err != nil || len(q.lacking) >= maxLacking):
+		return q.unknown()
+	case err != nil:
 		return q.nowhere(err)
 	}
 	where := "there"
@@ -159,36 +187,88 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 		where = "here"
 	}
 	q.f.deps.Metrics.placements.WithLabelValues(where).Inc()
-	return q.refusal(n.ID, q.try(ctx, n.ID, true, cmp.Or(q.flight.template, s.Last.Template)))
+	return q.refusal(n.ID, q.try(ctx, n.ID, true, q.template(s)), q.template(s))
+}
+
+// template is what the session is to be booted from, "" for the default one.
+func (q *quest) template(s Sight) string {
+	if q.anything {
+		return ""
+	}
+	return cmp.Or(q.flight.template, s.Last.Template)
+}
+
+// avoid is which nodes need not be asked.
+func (q *quest) avoid() map[holdfast.NodeID]bool {
+	if len(q.lacking) == 0 {
+		return q.tried
+	}
+	all := maps.Clone(q.tried)
+	maps.Copy(all, q.lacking)
+	return all
+}
+
+// forget begins a search anew.
+func (q *quest) forget() {
+	clear(q.tried)
+	clear(q.lacking)
+	q.willing = false
+}
+
+// unknown is for a template that no node has which could take the session. Who
+// asked for it is told so; one that the session had is let go.
+func (q *quest) unknown() error {
+	if q.flight.template != "" {
+		return finalError{q.lack}
+	}
+	q.f.log.Warn("no node has the template that a session had; it gets the default one", "session", q.key)
+	q.anything = true
+	q.forget()
+	return errMoved
 }
 
 // nowhere ends a round of looking for a node. What the nodes themselves said
-// counts more than what their records say.
+// counts more than what their records say, and what they say of the store lasts
+// until their records are read again. Where there is no other node, nobody else
+// will take what this one does not for draining.
 func (q *quest) nowhere(err error) error {
 	q.f.deps.Metrics.placements.WithLabelValues("none").Inc()
-	if reason := q.reason(); len(q.tried) > 0 && reason != nil {
+	reason := q.reason()
+	if reason != nil && (len(q.tried) > 0 || errors.Is(reason, holdfast.ErrStore) && errors.Is(err, holdfast.ErrBusy)) {
 		err = reason
 	}
 	clear(q.tried)
+	alone, stale := q.f.nodes.alone()
+	switch {
+	case errors.Is(err, holdfast.ErrDraining) && alone && !stale:
+		return finalError{err}
+	case errors.Is(err, holdfast.ErrBusy) && reason == nil && stale:
+		return fmt.Errorf("%w: the list of nodes is an old one; by it: %w", holdfast.ErrStore, err)
+	}
 	return err
 }
 
 // refusal takes note of what a node answered that was to boot the session. What
 // another node may do better is tried there at once.
-func (q *quest) refusal(node holdfast.NodeID, err error) error {
+func (q *quest) refusal(node holdfast.NodeID, err error, template string) error {
 	var elsewhere *holdfast.ElsewhereError
 	switch {
 	case err == nil, final(err), errors.Is(err, errMoved), errors.Is(err, errAnswered),
-		errors.As(err, &elsewhere), errors.Is(err, holdfast.ErrStore):
+		errors.As(err, &elsewhere):
 		return err
+	case template != "" && errors.Is(err, holdfast.ErrNotFound):
+		q.lacking[node], q.lack = true, err
+		q.f.because(q.flight, err)
+		return errMoved
 	case errors.Is(err, errCrowded): // that is about us
 	case errors.Is(err, holdfast.ErrDraining):
 		q.f.nodes.mark(node, func(n *holdfast.Node) { n.Draining = true })
-	case errors.Is(err, holdfast.ErrBusy), errors.Is(err, holdfast.ErrEngine), errors.Is(err, errUnreachable):
+	case errors.Is(err, holdfast.ErrStore), errors.Is(err, holdfast.ErrBusy), errors.Is(err, holdfast.ErrEngine), errors.Is(err, errUnreachable):
 		q.f.nodes.mark(node, func(n *holdfast.Node) { n.Trouble = "it would not have a session" })
 	}
 	q.f.log.Debug("a node would not have a session", "session", q.key, "node", node, "err", err)
 	q.tried[node] = true
+	q.willing = q.willing || !errors.Is(err, holdfast.ErrDraining)
 	q.f.because(q.flight, err)
 	return errMoved
 }
@@ -201,11 +281,16 @@ func (q *quest) reason() error {
 
 // forSuccessor is how long to leave the session to one that was told to take it:
 // only after an end that was planned.
-func (q *quest) forSuccessor(s Sight) time.Duration {
-	if s.LastAt.IsZero() {
+func (q *quest) forSuccessor(ctx context.Context, s Sight) time.Duration {
+	left := time.Until(s.LastAt.Add(q.moment))
+	if s.LastAt.IsZero() || left <= 0 {
 		return 0
 	}
 	if s.Last.State != holdfast.Leaving {
+		// Nobody may have read lately that the node drains.
+		reading, cancel := context.WithTimeout(ctx, left)
+		_ = q.f.nodes.know(reading, s.Last.Node) // else by what is known
+		cancel()
 		if n, ok := q.f.nodes.get(s.Last.Node); !ok || !n.Draining {
 			return 0
 		}

@@ -28,6 +28,12 @@ func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	return r.owner(key, ok), ok
 }
 
+// others reports whether the session is known to be another node's.
+func (d *Directory) others(key holdfast.SessionKey) bool {
+	o, ok := d.Owner(key)
+	return ok && o.Node != d.self
+}
+
 // Len is how many records there are.
 func (d *Directory) Len() int {
 	d.mu.RLock()

@@ -46,7 +46,7 @@ type Config struct {
 
 	ParkPerKey int           `yaml:"park_per_key"` // requests that may wait for one session, from 1
 	ParkTotal  int           `yaml:"park_total"`   // requests that may wait in all, from 1
-	ParkTime   time.Duration `yaml:"park_time"`    // longest wait of one request, over 0
+	ParkTime   time.Duration `yaml:"park_time"`    // longest wait of one request for its session, over 0; the time until the session answers is not in it
 
 	MaxHeaderBytes int   `yaml:"max_header_bytes"` // of a request's header (431 beyond) and a response's, from 4096
 	MaxBodyBytes   int64 `yaml:"max_body_bytes"`   // of a request's body (413 beyond); 0 is no bound

@@ -25,7 +25,7 @@ const (
 	refusedHold      = "hold"      // the epoch is not ready there
 	refusedLeft      = "left"      // it was, and has just left
 	refusedServer    = "server"    // its server refuses connections
-	refusedStopping  = "stopping"  // the gateway is
+	refusedStopping  = "stopping"  // the gateway is, or has not begun yet
 	refusedMalformed = "malformed" // not a forwarded request; answered with 400
 )
 

@@ -57,6 +57,7 @@ type Gateway struct {
 	parking  *parking
 	handlers *handlers
 	relay    *relay.Relay
+	up       atomic.Bool // the relay takes upgraded connections
 	upgraded atomic.Int64
 	dialer   net.Dialer
 	pool     *http.Transport // to sessions' servers
@@ -111,7 +112,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 
 	relayEnd := make(chan error, 1)
 	relayUp := make(chan struct{})
-	go func() { relayEnd <- g.relay.Run(relayCtx, func() { close(relayUp) }) }()
+	go func() { relayEnd <- g.relay.Run(relayCtx, func() { g.up.Store(true); close(relayUp) }) }()
 	select {
 	case <-relayUp:
 	case err := <-relayEnd:

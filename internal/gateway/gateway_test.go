@@ -138,6 +138,7 @@ func startWith(t *testing.T, handler http.HandlerFunc, peers Peers, change func(
 		}
 	})
 	t.Cleanup(f.stop)
+	eventually(t, "the gateway is up", g.up.Load)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
 	f.client = &http.Client{Transport: tr, Timeout: patience,

@@ -43,8 +43,8 @@ func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
 // body's first has come: until it has sent that, the other gateway may turn to
 // somebody else. Tokens, origins, paths and cookies were that one's work.
 //
-// Run has to be running. When it ends, forwarded requests are refused, and those
-// under way end as a client's do.
+// Forwarded requests are refused before Run is ready for them, and when it ends;
+// those under way then end as a client's do.
 func (g *Gateway) Hop(local Local) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Transport:      hopTransport{g},
@@ -72,7 +72,7 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !g.handlers.enter() {
+	if !g.up.Load() || !g.handlers.enter() {
 		g.refuse(w, r, refusedStopping)
 		return
 	}

@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +21,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
 )
@@ -219,6 +223,30 @@ func TestHopTakesOnlyForwardedRequests(t *testing.T) {
 	r.Header.Set("X-Holdfast-Epoch", "1")
 	if owner.gateway.Hop(owner.local).ServeHTTP(w, r); w.Code != 403 {
 		t.Errorf("without a certificate: %d", w.Code)
+	}
+}
+
+// A listener for nodes may be up before the gateway can relay: what comes then
+// goes elsewhere, or comes again.
+func TestHopBeforeRunRefuses(t *testing.T) {
+	g, err := New(DefaultConfig(), &fakeSessions{}, nil, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := &fakeLocal{address: closedPort(t)}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	r.Header.Set("X-Holdfast-Session", "alice")
+	r.Header.Set("X-Holdfast-Epoch", "1")
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", "any")
+	w := httptest.NewRecorder()
+	g.Hop(local).ServeHTTP(w, r)
+	if why := w.Header().Get("X-Holdfast-Refused"); w.Code != 421 || why != refusedStopping {
+		t.Errorf("%d, refused for %q", w.Code, why)
+	}
+	if asked, _ := local.count(); asked != 0 {
+		t.Errorf("the sessions were asked %d times", asked)
 	}
 }
 

@@ -106,6 +106,47 @@ func TestParkingTimeIsBounded(t *testing.T) {
 	}
 }
 
+// The time that a session has had a request for is not parking: a long poll whose
+// session moves is parked anew, however long ago it came.
+func TestLongPollIsParkedAnew(t *testing.T) {
+	const parkTime = 400 * time.Millisecond
+	f := start(t, nil, func(c *Config) { c.ParkTime = parkTime })
+	left := make(chan struct{})
+	bad, _ := killedBy(t, func(int64, *net.TCPConn) {
+		time.Sleep(parkTime * 3 / 2)
+		close(left)
+	})
+	good := echoBodyServer(t)
+	f.sessions.set(func(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+		if !closed(left) {
+			return holdfast.Route{Key: key, Address: bad, Epoch: 1, Left: left}, nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond): // the successor boots
+			return holdfast.Route{Key: key, Address: good, Epoch: 2}, nil
+		case <-ctx.Done():
+			return holdfast.Route{}, ctx.Err()
+		}
+	})
+	if resp, body := f.get("/s/alice/"); resp.StatusCode != 200 {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+}
+
+// All waits of a request together are bounded, not each.
+func TestParkingTimeIsOneForAllWaits(t *testing.T) {
+	f := start(t, nil, func(c *Config) { c.ParkTime = 100 * time.Millisecond })
+	var epoch holdfast.Epoch
+	noServer := closedPort(t)
+	f.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
+		epoch++ // so that the bound on a server's refusals is not the one that ends it
+		return holdfast.Route{Key: key, Address: noServer, Epoch: epoch}, nil
+	})
+	if resp, body := f.get("/s/alice/", "Accept", "application/json"); resp.StatusCode != 503 || !strings.Contains(body, `"parked_too_long"`) {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+}
+
 // A client that leaves frees its place, also with a body nobody has read.
 func TestGoneClientFreesItsPlace(t *testing.T) {
 	f := start(t, nil, nil)

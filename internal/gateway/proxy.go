@@ -9,7 +9,6 @@ import (
 	"net/http/httputil"
 	"strings"
 	"sync"
-	"time"
 )
 
 // ServeHTTP implements http.Handler.
@@ -56,7 +55,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	waiting, unwatch := hangupContext(r)
 	trip := &trip{
-		target: t, gateway: g, deadline: time.Now().Add(g.cfg.ParkTime),
+		target: t, gateway: g, patience: g.cfg.ParkTime,
 		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
 	}
 	defer trip.done()

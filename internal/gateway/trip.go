@@ -36,7 +36,7 @@ type trip struct {
 	hop      bool            // it came from another node's gateway
 	waiting  context.Context // for parking: ends when the client hangs up
 	unwatch  func()          // ends the looking for it; any number of calls
-	deadline time.Time       // of all its parking
+	patience time.Duration   // what is left for its parking
 	route    holdfast.Route
 	release  func() // nil: nothing is held
 	body     *body  // nil: there is none
@@ -73,12 +73,19 @@ func (t *trip) reach(ctx context.Context, do func() error) error {
 	}
 }
 
-// attempt does not bother to dial a server that is known to be gone.
+// attempt does not bother to dial a server that is known to be gone. What it
+// takes to be refused is parking, too: nobody has had the request.
 func (t *trip) attempt(do func() error) error {
 	if closed(t.route.Left) {
 		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
 	}
-	return do()
+	start := time.Now()
+	err := do()
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		t.spend(start)
+	}
+	return err
 }
 
 // history is what became of a request's tries.
@@ -139,7 +146,7 @@ func (t *trip) leaves(ctx context.Context) bool {
 }
 
 func (t *trip) acquire(ctx context.Context) error {
-	return t.gateway.parking.wait(ctx, t.key, time.Until(t.deadline), func(ctx context.Context) (err error) {
+	return t.park(ctx, func(ctx context.Context) (err error) {
 		t.route, t.release, err = t.gateway.sessions.Acquire(ctx, t.key)
 		return err
 	})
@@ -147,7 +154,7 @@ func (t *trip) acquire(ctx context.Context) error {
 
 // pause waits for d, or until the route that refused is known to be gone.
 func (t *trip) pause(ctx context.Context, d time.Duration, left <-chan struct{}) error {
-	return t.gateway.parking.wait(ctx, t.key, time.Until(t.deadline), func(ctx context.Context) error {
+	return t.park(ctx, func(ctx context.Context) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
@@ -160,6 +167,17 @@ func (t *trip) pause(ctx context.Context, d time.Duration, left <-chan struct{})
 		}
 	})
 }
+
+// park waits, for as long as the trip has patience left for it.
+func (t *trip) park(ctx context.Context, f func(context.Context) error) error {
+	defer t.spend(time.Now())
+	return t.gateway.parking.wait(ctx, t.key, t.patience, f)
+}
+
+// spend takes the time since start off what is left for parking. The time that a
+// session has had the request for is not parking: a long poll whose session moves
+// has as much patience left as one that has just come.
+func (t *trip) spend(start time.Time) { t.patience -= time.Since(start) }
 
 // done gives back what Acquire held.
 func (t *trip) done() {

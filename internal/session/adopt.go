@@ -17,12 +17,14 @@ import (
 type Adopted struct {
 	Sessions int // containers taken over as they run
 	Strays   int // containers without a record that fits, killed
+	Stuck    int // containers that are not seen dead; Run goes on trying
 	Released int // records without a container, given up; in Run, after its snapshot, where that is due
 }
 
 // Adopt takes over what an earlier agent of this node left: running containers
 // whose record says "ready" go on as they are; containers without a record that
-// fits are killed and removed; records without a container are given up. It
+// fits are killed, seen dead and removed; records without a container are given up.
+// What cannot be seen dead keeps its own key, and no other, from being served. It
 // comes before Run, and tries once: an error means that the engine or the store
 // did not answer, and leaves what runs as it is. Only when LeaseLost is called
 // meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
@@ -32,7 +34,7 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 	ctx, done := m.beginAdoption(ctx)
 	defer done()
 	var a Adopted
-	containers, err := m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+	containers, err := m.listOwn(ctx)
 	if err != nil {
 		err = fmt.Errorf("listing this node's containers: %w", err)
 	} else {
@@ -54,9 +56,20 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, fmt.Errorf("reading this node's sessions: %w", err)
 	}
-	var strays []engine.Container
+	keys := map[string]holdfast.SessionKey{} // what may run and must not, by id
+	for _, o := range owners {
+		if o.ContainerID != "" {
+			keys[o.ContainerID] = o.Key
+		}
+	}
+	for _, id := range m.heirs() {
+		if _, known := keys[id]; !known {
+			keys[id] = ""
+		}
+	}
 	for _, c := range containers {
-		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
+		key := holdfast.SessionKey(c.Labels[LabelSession])
+		o, ok := owners[key]
 		if ok && o.State == holdfast.Ready && o.ContainerID == c.ID {
 			taken, err := m.takeOver(ctx, o)
 			if err != nil {
@@ -64,20 +77,23 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 			}
 			if taken {
 				delete(owners, o.Key)
+				delete(keys, c.ID)
 				a.Sessions++
 				continue
 			}
 		}
-		strays = append(strays, c)
+		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
+		a.Strays++
+		keys[c.ID] = key
 	}
-	a.Strays = len(strays)
-	if err := m.killStrays(ctx, strays); err != nil {
-		return a, err
+	left := m.endStrays(ctx, slices.Collect(maps.Keys(keys)))
+	if ctx.Err() != nil {
+		return a, context.Cause(ctx)
 	}
+	a.Stuck = m.keepStuck(left, keys, owners)
 	// Every container that belongs to a record still here is now dead.
 	rest := slices.Collect(maps.Values(owners))
 	a.Released = len(rest)
-	m.forgetOwners(rest)
 	later, now := m.dueForSnapshot(rest)
 	if len(now) > 0 {
 		if err := m.giveUp(ctx, now); err != nil {
@@ -86,6 +102,47 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	}
 	m.keepForSnapshot(later)
 	return a, nil
+}
+
+// keepStuck keeps what was not seen dead, each at the cost of its own key, and
+// takes the records of those out of owners. A container that only the deadman
+// has told of may belong to any record that names none. It returns how many
+// containers there are.
+func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.SessionKey, owners map[holdfast.SessionKey]holdfast.Owner) int {
+	byKey := map[holdfast.SessionKey][]string{}
+	for id, err := range left {
+		m.log.Error("a container of an earlier agent is not seen dead; its session stays owned, and this is tried again", "session", keys[id], "container", short(id), "err", err)
+		if err := m.expect(id); err != nil { // else it would be forgotten
+			m.log.Error("a container that is not seen dead", "container", short(id), "err", err)
+		}
+		byKey[keys[id]] = append(byKey[keys[id]], id)
+	}
+	if nameless := byKey[""]; len(nameless) > 0 {
+		for key, o := range owners {
+			if o.ContainerID == "" {
+				byKey[key] = append(byKey[key], nameless...)
+				delete(byKey, "")
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, ids := range byKey {
+		o, ok := owners[key]
+		if !ok {
+			o = holdfast.Owner{Key: key}
+		}
+		delete(owners, key)
+		m.keepStuckLocked(o, ids)
+	}
+	return len(left)
+}
+
+// listOwn is this node's containers, in whatever state.
+func (m *Manager) listOwn(ctx context.Context) ([]engine.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
 }
 
 // owned is this node's records, by key.
@@ -106,6 +163,8 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 // takeOver makes the record's container a ready session again, if it runs. An
 // error means that this could not be found out: nothing may be killed for that.
 func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
 	c, err := m.deps.Engine.Inspect(ctx, o.ContainerID)
 	if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 		return false, err
@@ -114,8 +173,8 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 		return false, nil
 	}
 	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) {
-		return false, nil
+	if errors.Is(err, kill.ErrGone) || errors.Is(err, kill.ErrStranger) || errors.Is(err, kill.ErrProtected) {
+		return false, nil // nobody could ever end it by that pid
 	}
 	if err != nil {
 		return false, err
@@ -131,69 +190,6 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	m.sessions[o.Key] = e
 	m.watchLocked(e)
 	return true, nil
-}
-
-// killStrays kills containers of this node that no record wants, and sees them
-// dead: those that can be got hold of, also where others cannot. Their removal is
-// left to the engine's own time, but for those that were never started: the
-// engine may hold an earlier agent's order to start one.
-func (m *Manager) killStrays(ctx context.Context, strays []engine.Container) error {
-	var live []*kill.Target
-	defer func() {
-		for _, t := range live {
-			t.Close()
-		}
-	}()
-	var errs []error
-	for _, c := range strays {
-		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
-		t, err := m.openStray(ctx, c.ID)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("container %s of an earlier agent: %w", c.Name, err))
-		}
-		if t != nil {
-			live = append(live, t)
-		}
-	}
-	if len(live) > 0 {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
-		defer cancel()
-		report := m.deps.Killer.Kill(ctx, live)
-		m.deps.Metrics.killed(report)
-		for _, left := range report.Left {
-			errs = append(errs, fmt.Errorf("container %s of an earlier agent cannot be killed: %s", left.Name, left.Reason))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, c := range strays {
-		m.forget(c.ID)
-		m.remove(c.ID)
-	}
-	return nil
-}
-
-// openStray returns nil for a container that does not run and will not.
-func (m *Manager) openStray(ctx context.Context, id string) (*kill.Target, error) {
-	c, err := m.deps.Engine.Inspect(ctx, id)
-	if errors.Is(err, holdfast.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !c.Running() {
-		if ended(c) {
-			return nil, nil
-		}
-		return nil, m.deps.Engine.Remove(ctx, id)
-	}
-	t, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) {
-		return nil, nil
-	}
-	return t, err
 }
 
 // Info is a session as people see it.
@@ -243,6 +239,9 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	}
 	if e.stuck {
 		i.Error = "its container cannot be seen dead"
+		if len(e.strays) > 0 {
+			i.Error += ": " + names(e.strays)
+		}
 	}
 	return i
 }

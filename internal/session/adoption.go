@@ -67,9 +67,9 @@ func (m *Manager) abandon(found []engine.Container) {
 	m.letGo()
 	var err error
 	if found == nil { // it did not come to that
-		found, err = m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+		found, err = m.listOwn(ctx)
 	}
-	if err = errors.Join(err, m.killStrays(ctx, without(found, dead))); err != nil {
+	if err = errors.Join(err, notDead(m.endStrays(ctx, without(found, dead)))); err != nil {
 		m.log.Error("the lease was lost while taking over: not everything is seen dead", "err", err)
 	}
 }
@@ -78,15 +78,21 @@ func (m *Manager) abandon(found []engine.Container) {
 func (m *Manager) letGo() {
 	m.mu.Lock()
 	held := slices.Collect(maps.Values(m.sessions))
+	m.orphans = nil
 	m.mu.Unlock()
 	for _, e := range held {
 		m.close(e)
 	}
 }
 
-// without are the containers but those with the ids.
-func without(list []engine.Container, ids []string) []engine.Container {
-	return slices.DeleteFunc(slices.Clone(list), func(c engine.Container) bool { return slices.Contains(ids, c.ID) })
+// without are the ids of the containers but these.
+func without(list []engine.Container, but []string) (ids []string) {
+	for _, c := range list {
+		if !slices.Contains(but, c.ID) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
 }
 
 // targets are the entries' handles.

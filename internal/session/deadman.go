@@ -3,7 +3,6 @@ package session
 import (
 	"fmt"
 
-	"holdfast"
 	"holdfast/internal/kill"
 )
 
@@ -20,6 +19,9 @@ type Deadman interface {
 	// Forget ends both, for containers that were seen dead or removed
 	// unstarted.
 	Forget(containerIDs ...string)
+	// Heirs are the ids of the containers that an earlier agent told of, and
+	// that were neither held, expected nor forgotten since.
+	Heirs() []string
 }
 
 func (m *Manager) expect(id string) error {
@@ -47,13 +49,11 @@ func (m *Manager) forget(ids ...string) {
 	}
 }
 
-// forgetOwners forgets the containers of records whose containers are gone.
-func (m *Manager) forgetOwners(owners []holdfast.Owner) {
-	var ids []string
-	for _, o := range owners {
-		if o.ContainerID != "" {
-			ids = append(ids, o.ContainerID)
-		}
+// heirs are the containers that an earlier agent told the deadman of and this one
+// has not taken over.
+func (m *Manager) heirs() []string {
+	if m.deps.Deadman == nil {
+		return nil
 	}
-	m.forget(ids...)
+	return m.deps.Deadman.Heirs()
 }

@@ -3,9 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
 )
 
 // Disown is told of a record of this node, as the store shows it to everybody.
@@ -17,6 +18,40 @@ func (m *Manager) Disown(o holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.disownLocked(o)
+}
+
+// WatchOwn feeds Disown from the store while Run runs, until ctx is done: where
+// no fleet does, which sees every record anyway. While the store is away it waits.
+func (m *Manager) WatchOwn(ctx context.Context) error {
+	select {
+	case <-m.begun:
+	case <-ctx.Done():
+		return nil
+	}
+	level := slog.LevelWarn
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		owners, at, err := m.deps.Store.List(ctx)
+		if err == nil {
+			for _, o := range owners {
+				m.Disown(o)
+			}
+			for e := range m.deps.Store.Watch(ctx, at) {
+				if !e.Deleted {
+					m.Disown(e.Owner)
+				}
+			}
+			return nil // ctx is done
+		}
+		if ctx.Err() == nil {
+			m.log.Log(ctx, level, "looking for records of this node that no session stands behind (will be tried again)", "err", err)
+			level = slog.LevelDebug // said once
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (m *Manager) disownLocked(o holdfast.Owner) {
@@ -65,13 +100,16 @@ func (m *Manager) clear(ctx context.Context, o holdfast.Owner) error {
 	if err != nil {
 		return err
 	}
-	var its []engine.Container
+	var its []string
+	if now.ContainerID != "" {
+		its = append(its, now.ContainerID)
+	}
 	for _, c := range list {
-		if epochOf(c) == o.Epoch {
-			its = append(its, c)
+		if epochOf(c) == o.Epoch && c.ID != now.ContainerID {
+			its = append(its, c.ID)
 		}
 	}
-	if err := m.killStrays(ctx, its); err != nil {
+	if err := notDead(m.endStrays(ctx, its)); err != nil {
 		return err
 	}
 	m.log.Warn("giving up a record that no session stands behind", "session", o.Key, "epoch", o.Epoch, "state", o.State)

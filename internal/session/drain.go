@@ -82,6 +82,7 @@ func (m *Manager) condemnLocked() *Batch {
 			b.others = append(b.others, e)
 		}
 	}
+	b.others = append(b.others, m.orphans...)
 	return b
 }
 
@@ -117,7 +118,7 @@ func (b *Batch) ReleaseLater() {
 
 // Settle waits for the boots that give up, and for what somebody else was ending
 // already. It returns how many those were, and those whose containers were not
-// seen dead by the end of ctx.
+// seen dead, or whose snapshots were not done, by the end of ctx.
 func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 	var left []holdfast.Leftover
 	for _, e := range b.others {
@@ -125,7 +126,9 @@ func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 			continue
 		}
 		b.m.mu.Lock()
-		if !e.isDead() {
+		// Nothing runs of one that is dead, and its record may go with the
+		// lease; but with that would go a snapshot that is still due.
+		if !e.isDead() || e.snapshotDueLocked() {
 			left = append(left, e.leftoverLocked())
 		}
 		b.m.mu.Unlock()
@@ -134,6 +137,12 @@ func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 }
 
 func (e *entry) leftoverLocked() holdfast.Leftover {
+	if e.isDead() {
+		return holdfast.Leftover{ContainerID: e.owner.ContainerID, Name: "session " + string(e.key), Key: e.key, Reason: "it is dead, and its snapshot is not done yet"}
+	}
+	if len(e.strays) > 0 {
+		return holdfast.Leftover{ContainerID: e.strays[0], Name: "session " + string(e.key), Key: e.key, Reason: "an earlier agent started it, and it cannot be seen dead"}
+	}
 	if e.target == nil {
 		return holdfast.Leftover{Name: "session " + string(e.key), Key: e.key, Reason: "its boot is not undone yet"}
 	}
@@ -144,13 +153,15 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 // soon: another node may own the sessions then. What others are ending already
 // it kills too, because they may be waiting for the very store that is away. It
 // may also come during Adopt, which fails then. It returns when no container of
-// them runs any more, as far as can be seen, or ctx is done.
+// them runs any more, or ctx is done: then it has to be called again.
 func (m *Manager) LeaseLost(ctx context.Context) {
+	m.mu.Lock()
+	m.endTenureLocked() // it need not wait for the rest
+	m.mu.Unlock()
 	m.abortAdoption(ctx)
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
-	m.tenure.end(ErrLeaseLost)
-	m.tenure = newTenure()
+	m.endTenureLocked() // what was adopted meanwhile
 	b := m.condemnLocked()
 	others := borrowLocked(b.others)
 	m.mu.Unlock()
@@ -160,11 +171,17 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 		m.buried(others, report)
 	}
 	m.giveBack(others)
-	for _, e := range b.others {
+	for _, e := range append(slices.Clone(b.entries), b.others...) {
 		if m.await(ctx, e, e.dead) != nil {
 			m.log.Error("lease lost: not seen dead in time", "session", e.key)
 		}
 	}
+}
+
+// endTenureLocked ends the snapshots of what was held up to now, at once.
+func (m *Manager) endTenureLocked() {
+	m.tenure.end(ErrLeaseLost)
+	m.tenure = newTenure()
 }
 
 // buried takes note of what was seen dead of sessions that others end.

@@ -39,8 +39,10 @@ type fakeEngine struct {
 	pulling chan struct{}   // nil, or a pull waits for it to be closed
 	pulled  []string        // images, in their order
 	noPull  error           // how a pull ends
-	orders  []string        // what was done to containers, "start <id>"
-	guarded bool            // a deadman has to know of what is started
+
+	noRemove error    // how a removal ends
+	orders   []string // what was done to containers, "start <id>"
+	guarded  bool     // a deadman has to know of what is started
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
@@ -228,6 +230,10 @@ func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	answer, err := f.enter(ctx, "remove")
 	if err != nil {
 		return err
+	}
+	if f.noRemove != nil {
+		defer f.mu.Unlock()
+		return f.noRemove
 	}
 	c := f.find(id)
 	f.mu.Unlock()

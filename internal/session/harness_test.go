@@ -136,7 +136,7 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
 	await(t, "the manager runs", func() bool { return n.spawn(func(context.Context) {}) })
-	go func() { n.disown(ctx); ended <- struct{}{} }()
+	go func() { _ = n.WatchOwn(ctx); ended <- struct{}{} }() // as the assembler does
 	stopped := false
 	n.end = func() {
 		if !stopped {
@@ -155,23 +155,6 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 			}
 		}
 	})
-}
-
-// disown feeds the manager with the store's records until ctx is done, as the
-// assembler does.
-func (n *node) disown(ctx context.Context) {
-	list, revision, err := n.store.List(ctx)
-	if err != nil { // it is away on purpose: what was there before, Adopt has seen
-		list, revision = nil, 0
-	}
-	for _, o := range list {
-		n.Disown(o)
-	}
-	for ev := range n.store.Watch(ctx, revision) {
-		if !ev.Deleted {
-			n.Disown(ev.Owner)
-		}
-	}
 }
 
 // containers are those of the node, in whatever state.

@@ -20,6 +20,7 @@ import (
 // LeaseConfig is what a Lease needs to know.
 type LeaseConfig struct {
 	Node    holdfast.NodeID // whose lease it is
+	Address string          // of its gateway, told to another host that has the same id
 	File    string          // where the lease is kept over a restart of the agent
 	TTL     time.Duration   // whole seconds
 	Renew   time.Duration   // between renewals, under TTL
@@ -169,7 +170,11 @@ func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 
 // grant gets a new lease. ErrTwin.
 func (l *Lease) grant(ctx context.Context) error {
-	if err := l.alone(ctx); err != nil {
+	if l.cfg.Fence == 0 {
+		if h := l.recorded(ctx); h != nil {
+			return l.take(h, boottime.Now())
+		}
+	} else if err := l.alone(ctx); err != nil {
 		return err
 	}
 	h := &lease{Timing: l.cfg.timing()}
@@ -182,20 +187,69 @@ func (l *Lease) grant(ctx context.Context) error {
 		return fmt.Errorf("getting a lease: the store gives it %v instead of %v", ttl, l.cfg.TTL)
 	}
 	h.ID = id
+	if err := l.enter(ctx, id); err != nil {
+		return err
+	}
+	return l.take(h, sent)
+}
+
+// take has the node go on with a lease that was renewed at a moment.
+func (l *Lease) take(h *lease, sent boottime.Instant) error {
 	if err := l.keep(h); err != nil {
 		return err
 	}
 	l.held.Store(h)
 	l.renewed(h, sent)
+	l.Changed()
 	return nil
 }
 
-// alone makes sure that no living record of this node hangs on another lease.
-// This node has none when it asks. A store of its own nobody else can be in.
-func (l *Lease) alone(ctx context.Context) error {
-	if l.cfg.Fence == 0 {
+// recorded is the lease that the node's record hangs on, in a store of its own
+// that nobody else can be in: one that was not kept. nil where there is none.
+func (l *Lease) recorded(ctx context.Context) *lease {
+	n, err := l.store.Node(ctx, l.cfg.Node)
+	if err != nil || n.Lease == 0 {
 		return nil
 	}
+	h := &lease{ID: store.LeaseID(n.Lease), Timing: l.cfg.timing()}
+	if l.store.KeepAlive(ctx, h.ID) != nil {
+		return nil
+	}
+	return h
+}
+
+// enter writes the node's first record under a new lease. Of two hosts with one
+// id that come up at once the store lets one: ErrTwin. A lease that comes to
+// nothing is ended.
+func (l *Lease) enter(ctx context.Context, id store.LeaseID) error {
+	now := time.Now().UTC()
+	first := holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, Draining: true, Lease: int64(id), Since: now, SeenAt: now}
+	err := l.store.PutNode(ctx, first, id)
+	if err == nil {
+		return nil
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTime)
+	defer cancel()
+	if failed := l.store.Revoke(ending, id); failed != nil {
+		l.log.Debug("ending a lease that came to nothing", "lease", id, "err", failed)
+	}
+	if errors.Is(err, store.ErrNodeTaken) {
+		return l.twin(ctx)
+	}
+	return fmt.Errorf("getting a lease: %w", err)
+}
+
+// twin is the error of another living agent of this node.
+func (l *Lease) twin(ctx context.Context) error {
+	if err := l.alone(ctx); errors.Is(err, ErrTwin) {
+		return err
+	}
+	return fmt.Errorf("node %s: %w", l.cfg.Node, ErrTwin)
+}
+
+// alone makes sure that no living record of this node hangs on another lease.
+// This node has none when it asks, or not its record.
+func (l *Lease) alone(ctx context.Context) error {
 	n, err := l.store.Node(ctx, l.cfg.Node)
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):

@@ -62,12 +62,14 @@ type Manager struct {
 	trash chan string   // containers to remove
 	snaps chan struct{} // a slot for each snapshot command
 	pulls *pulls
+	begun chan struct{} // closed when Run has begun
 
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it
 	tasks    sync.WaitGroup  // what Run waits for
 	sessions map[holdfast.SessionKey]*entry
 	draining bool
+	orphans  []*entry  // stuck, and not the entry of their key
 	adoption *adoption // nil outside Adopt
 	tenure   tenure    // of the node's lease
 }
@@ -94,6 +96,7 @@ type entry struct {
 	err       error // of the boot
 	failedAt  time.Time
 	stuck     bool           // asked to die and not seen dead
+	strays    []string       // containers of an earlier agent that are, where there is no target
 	unwatched bool           // nobody tells when it dies
 	borrowed  int            // others that kill the target; it stays open for them
 	finished  bool           // the target is to be closed
@@ -125,6 +128,7 @@ func New(cfg Config, deps Deps) *Manager {
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		pulls:    newPulls(deps.Engine),
+		begun:    make(chan struct{}),
 		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}
@@ -139,7 +143,15 @@ func (m *Manager) Run(ctx context.Context) error {
 		return errors.New("session: Run is called twice")
 	}
 	m.life = ctx
+	select {
+	case <-m.begun: // an earlier Run has ended
+	default:
+		close(m.begun)
+	}
 	for _, e := range m.sessions {
+		m.resumeLocked(e)
+	}
+	for _, e := range m.orphans {
 		m.resumeLocked(e)
 	}
 	m.mu.Unlock()
@@ -165,6 +177,8 @@ func (m *Manager) resumeLocked(e *entry) {
 		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+	case e.phase == leaving && e.stuck && e.target == nil:
+		m.spawnLocked(func(ctx context.Context) { m.endStuck(ctx, e) })
 	case e.phase == leaving && e.stuck: // the lease was lost meanwhile
 		m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():

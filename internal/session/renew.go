@@ -30,7 +30,8 @@ const (
 // lease is taken. It is also called when the lease has not been renewed for
 // Fence; nothing is claimed then until it was. It returns when all is ended, or
 // when its context is done, and then it is called again. The calls come from
-// several goroutines. An error means that renewing cannot even begin.
+// several goroutines. It returns ErrTwin, after lost, when the node's record hangs
+// on another lease; any other error means that renewing cannot even begin.
 func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	// Timers that take a descriptor are made now: there may be none left later.
 	renew, err := boottime.NewAlarm()
@@ -43,13 +44,25 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 		return fmt.Errorf("renewing the node's lease: %w", err)
 	}
 	defer guard.Close()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	// Whoever finds a twin ends what is held first.
+	stop := func(err error) {
+		if errors.Is(err, ErrTwin) {
+			l.log.Error("this node stops: its id is in use by another agent", "err", err)
+			end(err)
+		}
+	}
 	var parts sync.WaitGroup
-	parts.Go(func() { l.renew(ctx, renew, lost) })
-	parts.Go(func() { l.publish(ctx, self) })
+	parts.Go(func() { stop(l.renew(ctx, renew, lost)) })
+	parts.Go(func() { stop(l.publish(ctx, self, lost)) })
 	if l.cfg.Fence > 0 {
 		parts.Go(func() { l.guard(ctx, guard, lost) })
 	}
 	parts.Wait()
+	if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+		return err
+	}
 	return nil
 }
 
@@ -74,8 +87,11 @@ func (o *outage) tell(ctx context.Context, err error) {
 	o.away = err != nil
 }
 
-// renew sends a renewal every Renew, whatever became of those before it.
-func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) {
+// renew sends a renewal every Renew, whatever became of those before it. ErrTwin,
+// or nil when ctx is done.
+func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	state := &outage{log: l.log, what: "the renewal of this node's lease"}
 	free := make(chan struct{}, maxTries)
 	var tries sync.WaitGroup
@@ -83,7 +99,10 @@ func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 	for {
 		h := l.held.Load()
 		if alarm.Wait(ctx, boottime.Now().Add(h.Timing.Renew)) != nil {
-			return
+			if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+				return err
+			}
+			return nil
 		}
 		if h = l.held.Load(); h.gone.Load() {
 			continue // it is being replaced
@@ -98,7 +117,9 @@ func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 			err := l.try(ctx, h)
 			state.tell(ctx, err)
 			if errors.Is(err, store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
-				l.replace(ctx, lost)
+				if err := l.replace(ctx, lost); err != nil {
+					end(err)
+				}
 			}
 		})
 	}
@@ -120,23 +141,48 @@ func (l *Lease) try(ctx context.Context, h *lease) error {
 	return nil
 }
 
-// replace ends what was held under a lease that is gone and gets another one.
-func (l *Lease) replace(ctx context.Context, lost func(context.Context)) {
+// replace ends what was held under a lease that is gone and gets another one,
+// not before all of that was seen dead: others may own it by now, and the new
+// lease's deadline would be that of what still runs. ErrTwin, or nil when ctx is
+// done or there is another lease.
+func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
 	l.log.Error("the node's lease has expired; ending what it held")
-	limited, cancel := context.WithTimeout(ctx, l.cfg.TTL)
-	lost(limited)
-	cancel()
+	l.endAll(ctx, lost)
+	limit := l.cfg.TTL + l.cfg.TTL/2
 	for ctx.Err() == nil {
-		limited, cancel := context.WithTimeout(ctx, l.cfg.TTL)
-		err := l.grantWithin(limited, l.cfg.TTL)
+		limited, cancel := context.WithTimeout(ctx, 2*limit)
+		err := l.grantWithin(limited, limit)
 		cancel()
 		if err == nil {
 			l.log.Info("this node has a new lease")
-			return
+			return nil
+		}
+		if errors.Is(err, ErrTwin) && ctx.Err() == nil {
+			return err
 		}
 		l.log.Error("this node gets no new lease (will be tried again)", "err", err)
 		select {
 		case <-time.After(min(l.cfg.Renew, time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// endAll calls lost until it has returned before its time was over: all is dead.
+// Or until ctx is done.
+func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, l.cfg.TTL)
+		lost(limited)
+		ended := limited.Err() == nil
+		cancel()
+		if ended {
+			return
+		}
+		l.log.Error("what the node's lease held is not all seen dead (will be tried again); nothing new is claimed")
+		select {
+		case <-time.After(max(l.cfg.Renew/4, leastPause)):
 		case <-ctx.Done():
 		}
 	}
@@ -172,18 +218,28 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 	}
 }
 
-// publish writes the node's record every Publish.
-func (l *Lease) publish(ctx context.Context, self func() holdfast.Node) {
+// publish writes the node's record every Publish. Where it hangs on another lease
+// all that this node has is ended: ErrTwin.
+func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	state := &outage{log: l.log, what: "this node's record"}
 	tick := time.NewTicker(l.cfg.Publish)
 	defer tick.Stop()
 	for {
-		state.tell(ctx, l.publishOnce(ctx, self()))
+		h := l.held.Load()
+		err := l.publishOnce(ctx, h, self())
+		state.tell(ctx, err)
+		// A lease that is gone is another matter: it is being replaced.
+		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
+			err := l.twin(ctx)
+			l.log.Error("another agent has this node's id; ending what this one has", "err", err)
+			l.endAll(ctx, lost)
+			return err
+		}
 		select {
 		case <-tick.C:
 		case <-l.changed:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }
@@ -201,8 +257,7 @@ func (l *Lease) Changed() {
 // publishTime bounds one writing of the node's record.
 const publishTime = 2 * time.Second
 
-func (l *Lease) publishOnce(ctx context.Context, n holdfast.Node) error {
-	h := l.held.Load()
+func (l *Lease) publishOnce(ctx context.Context, h *lease, n holdfast.Node) error {
 	if h.gone.Load() {
 		return nil // there will be another one, which is told of elsewhere
 	}

@@ -61,13 +61,19 @@ func (m *Manager) splitBySnapshot(dead []*entry) (with, without []*entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range dead {
-		if len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.tenure.Err() == nil {
+		if e.snapshotDueLocked() {
 			with = append(with, e)
 		} else {
 			without = append(without, e)
 		}
 	}
 	return with, without
+}
+
+// snapshotDueLocked reports whether a snapshot is to be taken once the session is
+// dead, or is being taken.
+func (e *entry) snapshotDueLocked() bool {
+	return len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.tenure.Context != nil && e.tenure.Err() == nil
 }
 
 // snapAndRelease takes the snapshot of a dead session and gives it up. Where the

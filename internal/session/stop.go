@@ -101,7 +101,7 @@ func (m *Manager) endBy(ctx context.Context, going []*entry) holdfast.KillReport
 func (m *Manager) markLocked(entries ...*entry) []*entry {
 	var going []*entry
 	for _, e := range entries {
-		if e.phase != ready && !(e.phase == leaving && e.stuck) {
+		if e.phase != ready && !(e.phase == leaving && e.stuck && e.target != nil) {
 			continue
 		}
 		if e.phase == ready {
@@ -198,7 +198,9 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 // finish forgets a session whose container is dead and ownership given up.
 func (m *Manager) finish(e *entry) {
 	m.close(e)
-	m.remove(e.route.ContainerID)
+	if e.route.ContainerID != "" {
+		m.remove(e.route.ContainerID)
+	}
 }
 
 // close takes the entry out for good and lets go of its container.

@@ -50,7 +50,7 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) {
+	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) && len(b.m.seeDead(ctx, []string{c.ID})) == 0 {
 		b.m.remove(c.ID)
 		return nil
 	}
@@ -59,7 +59,9 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 
 // ended reports whether a container ran and never will again: a created one may
 // be about to start.
-func ended(c engine.Container) bool { return c.State == "exited" || c.State == "dead" }
+func ended(c engine.Container) bool {
+	return c.State == "exited" || c.State == "dead" || c.State == "removing"
+}
 
 // giveUp releases the claim, also one whose answer never came.
 func (b *attempt) giveUp(ctx context.Context) error {

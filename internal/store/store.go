@@ -19,6 +19,7 @@ var (
 	ErrStale     = errors.New("record changed since read") // Advance: the revision is not the current one, or the record is gone
 	ErrLeaseGone = errors.New("lease is gone")             // the lease expired or was revoked
 	ErrOrder     = errors.New("state goes backwards")      // Advance: State.CanBecome says no
+	ErrNodeTaken = errors.New("node id is another's")      // PutNode: the node's record hangs on another lease
 )
 
 // LeaseID names a lease. 0 is none.
@@ -40,7 +41,9 @@ type Store interface {
 	// lease that is gone is no error.
 	Revoke(ctx context.Context, id LeaseID) error
 
-	// PutNode writes the node's record under its lease. ErrLeaseGone.
+	// PutNode writes the node's record under its lease, if there is none or
+	// it hangs on that lease already. ErrNodeTaken where it hangs on another
+	// one that lives, ErrLeaseGone.
 	PutNode(ctx context.Context, n holdfast.Node, id LeaseID) error
 
 	// Node returns the record of a node whose lease lives. holdfast.ErrNotFound.

@@ -79,6 +79,9 @@ func TestTwoAgentsOnOneHost(t *testing.T) {
 	h.open("alice")
 	r := h.cli("agent", "--config", h.configFile())
 	wantError(t, r, 1, "lock", "agent stop --keep")
+	// Nor one with data of its own that would take the first one's deadman over.
+	r = h.cli("agent", "--config", h.configFile(), "--data-dir", filepath.Join(h.dir, "data2"))
+	wantError(t, r, 1, "run_dir: locking", "give each agent of a host its own run_dir")
 	// The first one is not bothered.
 	h.open("alice")
 	if n := len(h.running()["alice"]); n != 1 {

@@ -61,7 +61,7 @@ var (
 
 // outcome is an error as callers tell them apart.
 func outcome(err error) error {
-	for _, e := range []error{store.ErrTaken, store.ErrStale, store.ErrLeaseGone, store.ErrOrder, holdfast.ErrNotFound} {
+	for _, e := range []error{store.ErrTaken, store.ErrNodeTaken, store.ErrStale, store.ErrLeaseGone, store.ErrOrder, holdfast.ErrNotFound} {
 		if errors.Is(err, e) {
 			return e
 		}

@@ -70,3 +70,42 @@ func claimKey(ctx context.Context, s store.Store, id store.LeaseID, key string) 
 	_, err := s.Claim(ctx, holdfast.Owner{Key: holdfast.SessionKey(key), Node: "n1", State: holdfast.Claimed}, id)
 	return err
 }
+
+// TestRecordThatCannotBeReadHidesNoOther has somebody else write among the
+// records.
+func TestRecordThatCannotBeReadHidesNoOther(t *testing.T) {
+	s := open(t, t.TempDir()).Store().(*Store)
+	id, _, err := s.Grant(t.Context(), time.Hour)
+	must(t, err)
+	for _, name := range []string{"a", "c"} {
+		must(t, claimKey(t.Context(), s, id, name))
+		must(t, s.PutNode(t.Context(), holdfast.Node{ID: holdfast.NodeID(name)}, id))
+	}
+	for _, key := range []string{sessionPrefix + "b", nodePrefix + "b"} {
+		_, err := s.client.Put(t.Context(), key, `{"state": ["of", "a", "later", "version"], "sessions": "many"}`)
+		must(t, err)
+	}
+	owners, at, err := s.List(t.Context())
+	must(t, err)
+	if len(owners) != 2 || owners[0].Key != "a" || owners[1].Key != "c" {
+		t.Errorf("listed %v", owners)
+	}
+	nodes, err := s.Nodes(t.Context())
+	must(t, err)
+	if len(nodes) != 2 || nodes[0].ID != "a" || nodes[1].ID != "c" {
+		t.Errorf("nodes %v", nodes)
+	}
+	// A watch goes on past it.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events := s.Watch(ctx, at)
+	_, err = s.client.Put(t.Context(), sessionPrefix+"b", "nor this")
+	must(t, err)
+	must(t, claimKey(t.Context(), s, id, "d"))
+	if e := <-events; e.Key != "d" {
+		t.Errorf("the watch yields %+v", e)
+	}
+	cancel()
+	for range events {
+	}
+}

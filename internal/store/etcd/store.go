@@ -84,10 +84,19 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	_, err = call(ctx, s, doing, func(ctx context.Context) (*clientv3.PutResponse, error) {
-		return s.client.Put(ctx, nodePrefix+string(n.ID), value, clientv3.WithLease(clientv3.LeaseID(id)))
-	})
-	return err
+	key := nodePrefix + string(n.ID)
+	ours := clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.LeaseID(id))
+	none := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
+	for _, condition := range []clientv3.Cmp{ours, none} { // the second for the first record only
+		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return s.client.Txn(ctx).If(condition).Then(put).Commit()
+		})
+		if err != nil || r.Succeeded {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", doing, store.ErrNodeTaken)
 }
 
 // Node returns the record of a node whose lease lives.
@@ -122,7 +131,8 @@ func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	for _, kv := range r.Kvs {
 		n, err := decodeNode(kv)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", doing, err)
+			s.unreadable(err) // it must not hide the others
+			continue
 		}
 		nodes = append(nodes, n)
 	}
@@ -257,7 +267,8 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 		for _, kv := range r.Kvs {
 			o, err := decodeOwner(kv)
 			if err != nil {
-				return nil, 0, fmt.Errorf("%s: %w", doing, err)
+				s.unreadable(err)
+				continue
 			}
 			owners = append(owners, o)
 		}
@@ -267,6 +278,11 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 	}
 }
+
+// unreadable tells of a record that somebody else wrote, or a later version of
+// this program. It cannot be claimed or served as it is; the readers of lists and
+// watches lose nothing without it.
+func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "error", err) }
 
 // Ping counts the sessions; it proves that etcd answers and lets us in.
 func (s *Store) Ping(ctx context.Context) error {

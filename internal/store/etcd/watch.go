@@ -150,9 +150,7 @@ func (w *watcher) respond(ctx context.Context, r clientv3.WatchResponse) error {
 	for _, e := range r.Events {
 		event, err := eventOf(e)
 		if err != nil {
-			// Somebody else wrote there. The record cannot be claimed
-			// or served as it is; readers lose nothing without it.
-			w.store.log.Error("a session's record is unreadable", "error", err)
+			w.store.unreadable(err)
 			continue
 		}
 		if !w.yield(ctx, event) {

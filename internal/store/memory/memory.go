@@ -65,6 +65,9 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 		return fmt.Errorf("put node %s: %w", n.ID, err)
 	}
 	defer unlock()
+	if there, ok := s.nodes[n.ID]; ok && there.lease != id {
+		return fmt.Errorf("put node %s: %w", n.ID, store.ErrNodeTaken)
+	}
 	if s.leases[id] == nil {
 		return fmt.Errorf("put node %s: %w", n.ID, store.ErrLeaseGone)
 	}

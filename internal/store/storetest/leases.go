@@ -127,10 +127,37 @@ func testNodes(t *testing.T, s store.Store) {
 
 func testNodeMoves(t *testing.T, s store.Store) {
 	old, fresh := longLease(t, s), longLease(t, s)
-	must(t, s.PutNode(t.Context(), holdfast.Node{ID: "n1"}, old))
-	must(t, s.PutNode(t.Context(), holdfast.Node{ID: "n1"}, fresh))
+	first := holdfast.Node{ID: "n1", Address: "10.0.0.1:7070"}
+	second := holdfast.Node{ID: "n1", Address: "10.0.0.2:7070"}
+	must(t, s.PutNode(t.Context(), first, old))
+	if err := s.PutNode(t.Context(), second, fresh); !errors.Is(err, store.ErrNodeTaken) {
+		t.Errorf("PutNode beside a record of another lease = %v; want ErrNodeTaken", err)
+	}
+	n, err := s.Node(t.Context(), "n1")
+	must(t, err)
+	if d := cmp.Diff(first, n); d != "" {
+		t.Errorf("n1 (-want +got):\n%s", d)
+	}
 	must(t, s.Revoke(t.Context(), old))
-	if nodes, err := s.Nodes(t.Context()); err != nil || len(nodes) != 1 {
-		t.Errorf("nodes after the old lease ended: %v, %v; want n1", nodes, err)
+	must(t, s.PutNode(t.Context(), second, fresh))
+	if err := s.PutNode(t.Context(), first, old); err == nil {
+		t.Error("the old lease has the record back")
+	}
+	if nodes, err := s.Nodes(t.Context()); err != nil || len(nodes) != 1 || nodes[0].Address != second.Address {
+		t.Errorf("nodes after the old lease ended: %v, %v; want the second n1", nodes, err)
+	}
+}
+
+// Two hosts with one id that come up at once: one of them gets it.
+func testNodeRace(t *testing.T, s store.Store) {
+	var ids [racers]store.LeaseID
+	for i := range ids {
+		ids[i] = longLease(t, s)
+	}
+	winner := oneWinner(t, race(func(i int) error {
+		return s.PutNode(t.Context(), holdfast.Node{ID: "n1", Lease: int64(ids[i])}, ids[i])
+	}), store.ErrNodeTaken)
+	if n, err := s.Node(t.Context(), "n1"); err != nil || n.Lease != int64(ids[winner]) {
+		t.Errorf("n1 is %v, %v; want the winner's", n, err)
 	}
 }

@@ -60,6 +60,7 @@ func Run(t *testing.T, s Subject) {
 		{"lease revoked", testLeaseRevoked},
 		{"nodes", testNodes},
 		{"node moves to a new lease", testNodeMoves},
+		{"nodes race for an id", testNodeRace},
 		{"watch order", testWatchOrder},
 		{"watch from the middle", testWatchFromMiddle},
 		{"watch misses nothing", testWatchMissesNothing},

@@ -1,0 +1,172 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+)
+
+// TestStoreAwayForOneNode: a node that does not reach the store is not waited
+// for while there is another.
+func TestStoreAwayForOneNode(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
+		c.publish(func(n *holdfast.Node) { n.CPULoad = 0.9 }) // of any two it is the second choice
+		for _, x := range []*node{a, b} {
+			x.host.refuse = holdfast.ErrStore
+		}
+		start := time.Now()
+		if r := a.mustAcquire(t); r.Node != c.id || !time.Now().Equal(start) {
+			t.Errorf("route %+v after %v, want one to %s at once", r, time.Since(start), c.id)
+		}
+		if n, _ := a.nodes.get(a.id); n.Trouble == "" {
+			if n, _ := a.nodes.get(b.id); n.Trouble == "" {
+				t.Error("the next session is placed on them, too")
+			}
+		}
+	})
+}
+
+func TestStoreAwayForAllNodes(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		for _, x := range w.nodes {
+			x.host.refuse = holdfast.ErrStore
+		}
+		time.AfterFunc(5*time.Second, func() { w.store.SetDown(true) })
+		defer w.store.SetDown(false)
+		for range 2 { // the second goes by what the first has learned
+			if _, err := w.nodes[0].acquire(t, 20*time.Second); !errors.Is(err, holdfast.ErrStore) {
+				t.Errorf("Acquire = %v, want ErrStore", err)
+			}
+		}
+	})
+}
+
+// TestTemplateNobodyHas is told to whom asked for it, at once, and to nobody
+// else.
+func TestTemplateNobodyHas(t *testing.T) {
+	bubble(t, 12, func(t *testing.T, w *world) {
+		for _, x := range w.nodes {
+			x.host.has = map[string]bool{}
+			x.host.boot = time.Second
+		}
+		x := w.nodes[0]
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		if _, err := x.Start(ctx, key, "misspelt"); !errors.Is(err, holdfast.ErrNotFound) || !time.Now().Equal(start) {
+			t.Errorf("Start = %v after %v, want ErrNotFound at once", err, time.Since(start))
+		}
+		// Where the search takes long, nobody shares it who wants another.
+		for _, n := range w.nodes {
+			n.host.refuse = holdfast.ErrBusy
+			n.host.has = nil
+		}
+		started := make(chan error)
+		go func() { _, err := x.Start(ctx, key, "rare"); started <- err }()
+		time.Sleep(10 * time.Second)
+		for _, n := range w.nodes {
+			n.host.with(func() { n.host.refuse, n.host.has = nil, map[string]bool{} })
+		}
+		x.mustAcquire(t)
+		if o, ok := x.dir.Owner(key); !ok || o.Template != "" {
+			t.Errorf("%+v, want the default template", o)
+		}
+		if err := <-started; err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTemplateSomebodyHas: a fleet is configured anew one node after the other.
+func TestTemplateSomebodyHas(t *testing.T) {
+	bubble(t, 12, func(t *testing.T, w *world) {
+		for _, x := range w.nodes[:11] {
+			x.host.has = map[string]bool{}
+		}
+		last := w.nodes[11]
+		last.host.has = map[string]bool{"new": true}
+		r, err := w.nodes[0].Start(t.Context(), key, "new")
+		if err != nil || r.Node != last.id || last.host.lastTemplate() != "new" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// TestTemplateThatWent: a session outlives its template.
+func TestTemplateThatWent(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		old, heirs := w.nodes[0], w.nodes[1:]
+		old.own(t, key)
+		old.host.draining = true
+		for _, x := range heirs {
+			x.host.has = map[string]bool{}
+		}
+		must(t, old.host.finish(t.Context(), key))
+		synctest.Wait()
+		r := heirs[0].mustAcquire(t)
+		if o := w.owner(heirs[0], r); o == old || o.host.lastTemplate() != "" {
+			t.Errorf("route %+v", r)
+		}
+	})
+}
+
+// TestDrainIsReadBeforeASuccessorIsOverlooked: that the node drained may be news
+// to whoever sees its session go.
+func TestDrainIsReadBeforeASuccessorIsOverlooked(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		old, asks := w.nodes[0], w.nodes[1]
+		old.own(t, key)
+		_, err := asks.nodes.all(t.Context())
+		must(t, err)
+		time.Sleep(time.Minute)
+		old.publish(func(n *holdfast.Node) { n.Draining = true })
+		must(t, old.host.finish(t.Context(), key))
+		synctest.Wait()
+		start := time.Now()
+		asks.mustAcquire(t)
+		if waited := time.Since(start); waited < succession {
+			t.Errorf("it was placed after %v, want %v for a successor", waited, succession)
+		}
+	})
+}
+
+// TestDrainOfTheOnlyNode: nobody else will take the session.
+func TestDrainOfTheOnlyNode(t *testing.T) {
+	for name, drain := range map[string]func(*node){
+		"by its record": func(x *node) { x.publish(func(n *holdfast.Node) { n.Draining = true }) },
+		"by its answer": func(x *node) { x.host.draining = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1, func(t *testing.T, w *world) {
+				x := w.nodes[0]
+				drain(x)
+				start := time.Now()
+				if _, err := x.acquire(t, time.Minute); !errors.Is(err, holdfast.ErrDraining) || !time.Now().Equal(start) {
+					t.Errorf("Acquire = %v after %v, want ErrDraining at once", err, time.Since(start))
+				}
+			})
+		})
+	}
+}
+
+// TestDoubtDoesNotWaitForTheStore: the owner is asked at once.
+func TestDoubtDoesNotWaitForTheStore(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, w *world) {
+		a, b := w.nodes[0], w.nodes[1]
+		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
+		r := a.mustAcquire(t)
+		time.Sleep(time.Minute) // the list of nodes is an old one
+		w.store.SetHung(true)
+		defer w.store.SetHung(false)
+		a.Refused(key, r)
+		start := time.Now()
+		if again := a.mustAcquire(t); again.Node != b.id || !time.Now().Equal(start) {
+			t.Errorf("route %+v after %v, want the same at once", again, time.Since(start))
+		}
+	})
+}
