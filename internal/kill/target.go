@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -117,6 +118,19 @@ func (o *Opener) Open(id, name string, pid int) (*Target, error) {
 	return t, nil
 }
 
+// ending waits a moment for a process without a control group to be dead: one that
+// exits leaves its groups before its pidfd tells (do_exit in kernel/exit.c:
+// cgroup_exit comes before exit_notify).
+func ending(p *pidfd.Process) bool {
+	for range 20 {
+		if p.Exited() {
+			return true
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return false
+}
+
 func (o *Opener) open(id, name string, pid int) (*Target, error) {
 	if pid <= 0 || o.protected[pid] {
 		return nil, fmt.Errorf("process %d: %w", pid, ErrProtected)
@@ -139,7 +153,10 @@ func (o *Opener) open(id, name string, pid int) (*Target, error) {
 		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
 	}
 	if len(t.groups) == 0 {
-		t.Close()
+		defer t.Close()
+		if ending(init) {
+			return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		}
 		return nil, fmt.Errorf("process %d: %w", pid, ErrStranger)
 	}
 	if o.inside(t) {
