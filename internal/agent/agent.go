@@ -79,8 +79,8 @@ type Agent struct {
 	quiet     *kill.Killer
 	deadman   *deadman.Client // nil in a store of its own
 	lease     *session.Lease
-	peers     *peers // nil for a node on its own, as is:
-	fleet     *fleet.Fleet
+	peers     *peers       // nil for a node on its own
+	fleet     *fleet.Fleet // likewise
 	gateway   *gateway.Gateway
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered

@@ -121,8 +121,9 @@ func (a *Agent) forward(node holdfast.NodeID) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
+	dial := a.dialTo(n)
 	return &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.Hop) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableKeepAlives: true, // one request, made by a person
 	}, nil
 }
@@ -144,7 +145,10 @@ func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", node, err)
 	}
-	return client.New(client.Options{Name: "node " + string(node), Dial: func(ctx context.Context) (net.Conn, error) {
-		return a.peers.Dial(ctx, n.ID, n.Hop)
-	}})
+	return client.New(client.Options{Name: "node " + string(node), Dial: a.dialTo(n)})
+}
+
+// dialTo connects to a node's hop listener.
+func (a *Agent) dialTo(n holdfast.Node) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.Hop) }
 }
