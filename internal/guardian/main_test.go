@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,7 +73,7 @@ func killer(arg string) int {
 			_ = unix.Kill(guard.Pid(), unix.SIGKILL)
 			select {} // what follows is not this goroutine's doing
 		case "kill-both":
-			_ = unix.Kill(guard.Pid(), unix.SIGSTOP) // so that it has no time for its duty
+			stop(guard.Pid()) // so that it has no time for its duty
 			fmt.Println("guardian", guard.Pid())
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
@@ -93,6 +97,24 @@ func killer(arg string) int {
 		return 1
 	}
 	return 0
+}
+
+// stop stops a process and returns when none of its threads runs any more: a
+// signal is on its way for a moment.
+func stop(pid int) {
+	_ = unix.Kill(pid, unix.SIGSTOP)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(threads) == 0 {
+			return // the test sees what is wrong
+		}
+		if !slices.ContainsFunc(threads, func(file string) bool {
+			b, err := os.ReadFile(file)
+			return err == nil && !strings.Contains(string(b), ") T ")
+		}) {
+			return
+		}
+	}
 }
 
 func fail(err error) int {

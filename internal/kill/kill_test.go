@@ -77,19 +77,23 @@ func (h *host) run(pidMode, script string) *kill.Target {
 	return target
 }
 
-// exec leaves a command running in the container, started from outside.
-func (h *host) exec(t *kill.Target, command ...string) {
+// exec leaves a script running in the container, started from outside. It returns
+// when the script itself runs: what the engine has begun in a shared pid
+// namespace, and not yet put into the container, no kill of the container finds.
+func (h *host) exec(t *kill.Target, script string) {
 	h.t.Helper()
 	ended := make(chan error, 1)
 	// An engine may never tell the end of a command in a shared pid namespace.
 	ctx, cancel := context.WithCancel(context.Background())
-	before := len(killtest.Processes(h.t, t.ID))
 	go func() {
-		_, err := h.Exec(ctx, t.ID, engine.Exec{Command: command, Stdout: io.Discard, Stderr: io.Discard})
+		_, err := h.Exec(ctx, t.ID, engine.Exec{
+			Command: []string{"/bin/sh", "-c", ": >/runs; " + script}, Stdout: io.Discard, Stderr: io.Discard,
+		})
 		ended <- err
 	}()
 	h.t.Cleanup(func() { cancel(); <-ended })
-	h.eventually("the command runs", func() bool { return len(killtest.Processes(h.t, t.ID)) > before })
+	runs := fmt.Sprintf("/proc/%d/root/runs", t.Pid())
+	h.eventually("the command runs", func() bool { _, err := os.Stat(runs); return err == nil })
 }
 
 func (h *host) eventually(what string, ok func() bool) {
@@ -134,7 +138,7 @@ func TestContainersWithTheirOwnPidNamespace(t *testing.T) {
 	for range 4 {
 		targets = append(targets, h.run("", busy))
 	}
-	h.exec(targets[0], "sleep", "inf")
+	h.exec(targets[0], "sleep inf & wait")
 	for _, x := range targets {
 		if !x.Alone() || x.Shim() == nil || len(x.Groups()) == 0 || !x.Alive() {
 			t.Fatalf("%s: alone %v, shim %v, groups %v", x, x.Alone(), x.Shim(), x.Groups())
@@ -179,8 +183,8 @@ func TestContainersInASharedPidNamespace(t *testing.T) {
 				h.run("container:"+other.ID, busy),
 				h.run("container:"+other.ID, "sleep inf"),
 			}
-			h.exec(targets[0], "sleep", "inf")
-			h.exec(targets[1], "sh", "-c", "setsid sleep inf & sleep inf")
+			h.exec(targets[0], "sleep inf & wait")
+			h.exec(targets[1], "setsid sleep inf & sleep inf")
 			for _, x := range targets {
 				if x.Alone() {
 					t.Errorf("%s counts as alone in its pid namespace", x)
@@ -242,7 +246,7 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 	var targets []*kill.Target
 	for range 3 {
 		x := h.run("", busy)
-		h.exec(x, "sleep", "inf")
+		h.exec(x, "sleep inf & wait")
 		targets = append(targets, x)
 	}
 	k := kill.Killer{Quieter: quiet, QuietFrom: 1}

@@ -171,6 +171,9 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.dir = x.o.Dir; x.dir == "" {
 		x.dir = filepath.Join(x.scratch, "left")
 	}
+	if x.dir, err = filepath.Abs(x.dir); err != nil { // children have it in their configurations
+		return err
+	}
 	if err := makeEmpty(x.dir); err != nil {
 		return err
 	}
