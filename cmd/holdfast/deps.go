@@ -116,6 +116,18 @@ func benches() []cli.Bench {
 			},
 		},
 		{
+			Name: "pull", Short: "Pull an image from a registry on loopback, with docker pull and with Holdfast", Example: "holdfast bench pull -n 15",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.PullOptions{Holdfast: self("pull")}
+				f.IntVarP(&o.N, "number", "n", 15, "pulls of each kind")
+				f.IntVar(&o.Size, "size", 64, "MiB that the image has")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Pull(ctx, o)
+				})
+			},
+		},
+		{
 			Name: "gateway", Short: "Echo over WebSockets through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.GatewayOptions{Child: self(roleGatewayChild), Sizes: []int{64, 16384}}
