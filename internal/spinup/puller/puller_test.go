@@ -326,7 +326,7 @@ func TestSharedChains(t *testing.T) {
 	b.leave()
 }
 
-// docker writes a docker configuration for one test.
+// dockerConfig writes a configuration of docker's for one test.
 func dockerConfig(t *testing.T, text string) {
 	t.Helper()
 	dir := t.TempDir()
