@@ -172,11 +172,12 @@ func (r *pullRow) layer(i int, width int) string {
 			said += ", waiting for " + below + " below it"
 		}
 	case spinup.Extracting:
-		said = "extracting   " + bar(l.Position, l.Size, width)
+		said = "extracting   "
 		if l.Position > 0 {
-			said += units.BytesSize(float64(l.Position)) + " / "
+			said += bar(l.Position, l.Size, width) + units.BytesSize(float64(l.Position)) + " / " + size
+		} else { // the containerd image store counts seconds only
+			said += size + ", for " + tenths(time.Duration(l.Extract.To-l.Extract.From))
 		}
-		said += size
 	case spinup.Complete:
 		said = fmt.Sprintf("done         %s, downloaded in %s, extracted in %s", size,
 			tenths(time.Duration(l.DownloadTime)), tenths(time.Duration(l.Extract.To-l.Extract.From)))
