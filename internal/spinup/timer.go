@@ -82,7 +82,7 @@ func (t *Timer) Container(id, name string) { t.record.Container, t.record.Name =
 func (t *Timer) End(err error) Record {
 	r := t.record
 	r.Took = holdfast.Millis(time.Since(t.begun))
-	r.Outcome, r.Cause = OK, CauseOf(err)
+	r.Outcome, r.Cause = OK, causeIn(t.at, err)
 	if err != nil {
 		r.Outcome, r.Error, r.Failed = Failed, err.Error(), t.at
 		if errors.Is(err, context.Canceled) {
