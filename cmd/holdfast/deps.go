@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/bench/fleet"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
+	"holdfast/internal/config"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
 	"holdfast/internal/lab"
@@ -35,6 +36,7 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
+		Host:        thisHost,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
@@ -52,6 +54,16 @@ func deps() cli.Deps {
 		},
 		Benches: benches(),
 	}
+}
+
+// thisHost is what the host's configuration file says to commands that do without
+// an agent.
+func thisHost(ctx context.Context) (cli.Host, error) {
+	c, err := config.LoadHost(ctx, "")
+	if err != nil {
+		return cli.Host{}, err
+	}
+	return cli.Host{DataDir: c.DataDir, Spinup: c.Spinup}, nil
 }
 
 func buildVersion() api.Version {

@@ -74,6 +74,7 @@ type Agent struct {
 	store     store.Store
 	engine    engine.Engine
 	socket    string // of the engine
+	spinups   *spinups
 	opener    *kill.Opener
 	loud      *kill.Killer
 	quiet     *kill.Killer
@@ -206,12 +207,14 @@ func (a *Agent) openEngine(ctx context.Context) error {
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
 	}
 	a.engine, a.socket = e, info.Socket
+	a.spinups = a.newSpinups(info)
 	return nil
 }
 
 // startSessions takes the lease, adopts what an earlier agent left, and starts
 // what keeps sessions.
 func (a *Agent) startSessions(ctx context.Context, p *parts) error {
+	p.start("records of spin-ups", a.spinups.Run)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}
@@ -235,12 +238,13 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Log: a.log,
 	})
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
+	p.start("spin-ups by others", a.spinups.watcher().Run)
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)

@@ -314,7 +314,9 @@ func (f *fakeEngine) Pull(ctx context.Context, ref string, _ engine.PullOptions)
 		f.mu.Unlock()
 		if answer != nil {
 			yield(engine.PullEvent{}, answer)
+			return
 		}
+		yield(engine.PullEvent{Status: "Status: Downloaded newer image for " + ref}, nil)
 	}
 }
 

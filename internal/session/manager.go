@@ -41,6 +41,7 @@ type Deps struct {
 	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
 	Deadman Deadman              // nil: none
 	Metrics *Metrics
+	Spinups Spinups // nil: nobody is told
 	Log     *slog.Logger
 }
 
@@ -122,12 +123,15 @@ const failureMemory = time.Second
 
 // New returns a Manager that owns nothing yet.
 func New(cfg Config, deps Deps) *Manager {
+	if deps.Spinups == nil {
+		deps.Spinups = unheard{}
+	}
 	return &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
-		pulls:    newPulls(deps.Engine),
+		pulls:    newPulls(deps.Engine, deps.Spinups),
 		begun:    make(chan struct{}),
 		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},

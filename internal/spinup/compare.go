@@ -96,7 +96,7 @@ func difference(a, b PhaseStats, alpha float64) Difference {
 	if d.P < alpha {
 		d.SlowChange = change(d.SlowB < d.SlowA)
 	}
-	if more := isRate(a.Phase); d.Ratio.Low > 1 {
+	if more := a.Phase.IsRate(); d.Ratio.Low > 1 {
 		d.MedianChange = change(more)
 	} else if d.Ratio.High < 1 {
 		d.MedianChange = change(!more)

@@ -72,9 +72,9 @@ type Record struct {
 	// Pulled is when somebody's pull of the image ended that came before,
 	// where that is all that is known of it.
 	Pulled    time.Time `json:"pulled,omitzero"`
-	Container string `json:"container,omitempty"` // full id
-	Name      string `json:"name,omitempty"`      // the container's
-	Cohort    Cohort `json:"cohort"`
+	Container string    `json:"container,omitempty"` // full id
+	Name      string    `json:"name,omitempty"`      // the container's
+	Cohort    Cohort    `json:"cohort"`
 }
 
 // Cohort is what spin-ups are compared by.

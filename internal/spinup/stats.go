@@ -67,12 +67,12 @@ func (b By) Of(r Record) string {
 
 // Group is what a group of records comes to.
 type Group struct {
-	Name   string       `json:"name"`
-	Count  int          `json:"count"`
-	Failed int          `json:"failed"`
-	Stopped int `json:"stopped"`
-	Cached int          `json:"cached"` // with the image in the cache
-	Phases []PhaseStats `json:"phases"` // those of which there is something to say, in their order
+	Name    string       `json:"name"`
+	Count   int          `json:"count"`
+	Failed  int          `json:"failed"`
+	Stopped int          `json:"stopped"`
+	Cached  int          `json:"cached"` // with the image in the cache
+	Phases  []PhaseStats `json:"phases"` // those of which there is something to say, in their order
 }
 
 // PhaseStats is how one phase went in a group.

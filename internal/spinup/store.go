@@ -192,8 +192,10 @@ type Filter struct {
 	Limit        int    // the newest n; 0 is all
 }
 
-func (f Filter) takes(r Record) bool {
-	return (f.Kind == "" || r.Kind == f.Kind) && f.takesImage(r.Image) &&
+// Takes reports whether the filter takes a record, but for Limit.
+func (f Filter) Takes(r Record) bool {
+	return !r.Begun.Before(f.Since) && (f.Until.IsZero() || r.Begun.Before(f.Until)) &&
+		(f.Kind == "" || r.Kind == f.Kind) && f.takesImage(r.Image) &&
 		(f.Job == "" || r.Job == f.Job) && (f.Outcome == "" || r.Outcome == f.Outcome) &&
 		(f.Slow == nil || len(f.Slow.Slow(r)) > 0)
 }
@@ -235,7 +237,7 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 			if err := json.Unmarshal(v, &r); err != nil {
 				return fmt.Errorf("record %s: %w", k, err)
 			}
-			if f.takes(r) && !do(r) {
+			if f.Takes(r) && !do(r) {
 				return nil
 			}
 		}
