@@ -50,6 +50,7 @@ type setup struct {
 	held   *Lease                // the node's lease; nil: one that lasts
 	dead   Deadman               // nil: none
 	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
+	heard  Spinups               // nil: nobody
 	cfg    Config
 }
 
@@ -110,7 +111,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Deadman: s.dead, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Log: testLog(t),
 	})
 	return n, watcher
 }

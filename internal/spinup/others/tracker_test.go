@@ -87,7 +87,9 @@ func (s *stage) tells(c engine.Container, err error) {
 }
 
 // made is what an engine says of a container that was asked for at second 0.
-func made(checked bool) engine.Container { return engine.Container{Created: begun, Healthcheck: checked} }
+func made(checked bool) engine.Container {
+	return engine.Container{Created: begun, Healthcheck: checked}
+}
 
 func ms(seconds float64) holdfast.Millis { return holdfast.Millis(seconds * float64(time.Second)) }
 
