@@ -45,6 +45,7 @@ type spinups struct {
 
 	list   *underway.List
 	cohort atomic.Pointer[spinup.Cohort]
+	root   atomic.Pointer[string] // the engine's data root
 	stale  chan struct{} // gets one when the engine may be another
 	queue  chan spinup.Record
 
@@ -62,7 +63,7 @@ func (a *Agent) newSpinups(info engine.Info) *spinups {
 		list:  underway.New(boottime.Now),
 		stale: make(chan struct{}, 1), queue: make(chan spinup.Record, recordQueue),
 	}
-	s.setCohort(info)
+	s.setEngine(info)
 	a.metrics.MustRegister(s.lost)
 	for _, kind := range append(spinup.Kinds(), underway.Outside) {
 		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -74,9 +75,11 @@ func (a *Agent) newSpinups(info engine.Info) *spinups {
 	return s
 }
 
-func (s *spinups) setCohort(info engine.Info) {
+// setEngine takes what the engine is now.
+func (s *spinups) setEngine(info engine.Info) {
 	c := spinup.NewCohort(s.host, info, spinup.HasUnpigz())
 	s.cohort.Store(&c)
+	s.root.Store(&info.DataRoot)
 }
 
 // Cohort implements session.Spinups.
@@ -214,7 +217,7 @@ func (s *spinups) refresh(ctx context.Context) {
 		return
 	}
 	was := s.Cohort()
-	s.setCohort(info)
+	s.setEngine(info)
 	if now := s.Cohort(); now != was {
 		s.log.Info("the engine is another than before", "was", was.Engine, "storage_was", was.Driver, "is", now.Engine, "storage", now.Driver)
 	}
@@ -247,5 +250,13 @@ func (s *spinups) watcher() *others.Watcher {
 	return others.New(s.engine, others.Config{
 		Own:    []string{session.LabelSession, spinup.LabelOwn},
 		Cohort: s.Cohort, Begin: s.Begin, Record: s.Record, Connected: s.connected, Log: s.log,
+		DataRoot: func() string { return *s.root.Load() },
+		Busy:     s.busy,
 	})
+}
+
+// busy reports whether spin-ups of Holdfast's own are under way.
+func (s *spinups) busy() bool {
+	counts := s.list.Counts()
+	return counts[string(spinup.ForSession)]+counts[string(spinup.ForPull)]+counts[string(spinup.ForRun)] > 0
 }

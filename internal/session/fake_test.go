@@ -316,7 +316,9 @@ func (f *fakeEngine) Pull(ctx context.Context, ref string, _ engine.PullOptions)
 			yield(engine.PullEvent{}, answer)
 			return
 		}
-		yield(engine.PullEvent{Status: "Status: Downloaded newer image for " + ref}, nil)
+		if yield(engine.PullEvent{Layer: "0123456789ab", Status: "Pull complete"}, nil) {
+			yield(engine.PullEvent{Status: "Status: Downloaded newer image for " + ref}, nil)
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func TestEveryBootIsASpinup(t *testing.T) {
 	close(fake.pulling)
 	booted.Wait()
 	n.serve(t, "d")
-	jobs, cached := []string{}, 0
+	jobs, cached, joined := []string{}, 0, 0
 	for _, r := range e.heard(t, 4) {
 		jobs = append(jobs, r.Job)
 		if r.Kind != spinup.ForSession || r.Outcome != spinup.OK || r.Container == "" || r.Name == "" || r.Pull == nil || !r.Pull.Done {
@@ -92,13 +92,16 @@ func TestEveryBootIsASpinup(t *testing.T) {
 		if r.Pull.Cached {
 			cached++
 		}
+		if r.Pull.Joined {
+			joined++
+		}
 	}
 	slices.Sort(jobs)
 	if !slices.Equal(jobs, []string{"a", "b", "c", "d"}) || e.most < 3 {
 		t.Errorf("spin-ups of %v, %d at once", jobs, e.most)
 	}
-	if cached < 1 {
-		t.Error("the last found its image here")
+	if cached != 1 || joined != 2 {
+		t.Errorf("%d found the image here, want the last; %d joined a pull, want two of the others", cached, joined)
 	}
 }
 
@@ -166,7 +169,7 @@ func TestImageFetchedAheadIsAPull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := e.heard(t, 1)[0]; r.Kind != spinup.ForPull || r.Image != "none" || r.Outcome != spinup.OK || !r.Pull.Done {
+	if r := e.heard(t, 1)[0]; r.Kind != spinup.ForPull || r.Image != "none" || r.Outcome != spinup.OK || !r.Pull.Done || r.Pull.Cached {
 		t.Errorf("%+v", r)
 	}
 }

@@ -140,10 +140,10 @@ func TestBootsAreRecorded(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		`holdfast_spinups_total{cause="",kind="session",outcome="ok"}`:     "2",
-		`holdfast_spinup_judged_total{kind="session",phase="ready"}`:       "1",
+		`holdfast_spinups_total{cause="",kind="session",outcome="ok"}`:      "2",
+		`holdfast_spinup_judged_total{kind="session",phase="ready"}`:        "1",
 		`holdfast_spinup_phase_seconds_count{kind="session",phase="total"}`: "6",
-		`holdfast_spinups_under_way{kind="session"}`:                       "0",
+		`holdfast_spinups_under_way{kind="session"}`:                        "0",
 	} {
 		if got := h.metric(line); got != want {
 			t.Errorf("%s is %q, want %s", line, got, want)

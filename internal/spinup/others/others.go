@@ -14,7 +14,9 @@
 //   - ready: from the start to the first healthy, where there is a healthcheck.
 //   - download and extract: nothing. An engine sends one event when a pull has
 //     ended, also when there was nothing to pull, and none when it begins or
-//     fails. The record says when that was, if it was just before.
+//     fails. The record says when that was, if it was just before. That one is
+//     under way is seen by the files of its layers, where the image store is
+//     Docker's classic one.
 //
 // A container that is made and not started within StartWithin is no spin-up.
 // What happens while nobody watches is lost, but for what the engine remembers
@@ -74,7 +76,12 @@ type Config struct {
 	// Connected is called each time that the engine answers again: it may be
 	// another one now.
 	Connected func()
-	Log       *slog.Logger
+	// DataRoot is the engine's directory on this host, "" where it is none.
+	DataRoot func() string
+	// Busy reports whether spin-ups that are not others' are under way: then
+	// layers that are fetched are taken for theirs.
+	Busy func() bool
+	Log  *slog.Logger
 }
 
 // Watcher records others' spin-ups.
@@ -123,7 +130,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 	})
 	defer t.dropAll()
-	sweep := time.NewTicker(sweepEvery)
+	pulls := fetching{cfg: w.cfg}
+	defer pulls.stop()
+	look, sweep := time.NewTicker(lookEvery), time.NewTicker(sweepEvery)
+	defer look.Stop()
 	defer sweep.Stop()
 	for {
 		select {
@@ -131,6 +141,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			t.add(ev)
 		case a := <-answers:
 			t.answered(a)
+		case now := <-look.C:
+			pulls.look(now)
 		case <-sweep.C:
 			t.sweep(time.Now())
 		case <-ctx.Done():
