@@ -46,7 +46,7 @@ type spinups struct {
 	list   *underway.List
 	cohort atomic.Pointer[spinup.Cohort]
 	root   atomic.Pointer[string] // the engine's data root
-	stale  chan struct{} // gets one when the engine may be another
+	stale  chan struct{}          // gets one when the engine may be another
 	queue  chan spinup.Record
 
 	mu    sync.RWMutex // held for reading while the store is used

@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
+	"holdfast/internal/spinup"
 )
 
 // create makes the container, pulling its image where this host has none.
