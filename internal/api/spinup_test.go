@@ -74,7 +74,7 @@ func TestSpinupQueriesAreChecked(t *testing.T) {
 			t.Errorf("not slow: %+v", one)
 		}
 	}
-	if len(list.Spinups) != 10 {
+	if len(list.Spinups) != 17 {
 		t.Errorf("%d are slow", len(list.Spinups))
 	}
 }
