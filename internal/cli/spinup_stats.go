@@ -27,7 +27,7 @@ func (a *app) spinupStats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Show how often each phase was slow, and whether groups differ",
-		Long: "Show of each group and phase how many could be judged, how many were slow, the median and the slow tail, each with the range in which it lies with 95 % confidence (\"≥\": too few records to say).\n" +
+		Long: "Show of each group and phase how many could be judged, how many were slow, the median and the slow tail, each with the range in which it lies with 95 % confidence (\"?\": too few records to say).\n" +
 			"The groups are compared with the largest, or the one of --against; with --before what began since that moment is compared with what began before.\n" +
 			"\"better\" and \"worse\" are said only where chance does not explain it; \"no difference shown\" does not mean that there is none.",
 		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
@@ -91,7 +91,7 @@ func reportText(w io.Writer, r spinup.Report) {
 		fmt.Fprintln(w, "no spin-up is recorded that fits")
 		return
 	}
-	fmt.Fprintf(w, "%s from %s to %s\n\n", count(r.Count, "spin-up"), stamp(r.Oldest.Local()), stamp(r.Newest.Local()))
+	fmt.Fprintf(w, "%s from %s to %s\n\n", count(r.Count, "spin-up"), stamp(r.Oldest), stamp(r.Newest))
 	fmt.Fprintln(w, "GROUP\tCOUNT\tFAILED\tSTOPPED\tCACHED")
 	for _, g := range r.Groups {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", dash(g.Name), g.Count, g.Failed, g.Stopped, g.Cached)
@@ -173,11 +173,14 @@ func ratioText(d spinup.Difference) string {
 
 // quantile is a percentile with its range.
 func quantile(p spinup.Phase, v float64, r spinup.Range) string {
-	between := valueText(p, r.Low) + " to " + valueText(p, r.High)
-	if !r.Sure {
-		between = "≥ " + between
+	low, high := "?", "?"
+	if r.LowKnown {
+		low = valueText(p, r.Low)
 	}
-	return valueText(p, v) + " (" + between + ")"
+	if r.HighKnown {
+		high = valueText(p, r.High)
+	}
+	return valueText(p, v) + " (" + low + " to " + high + ")"
 }
 
 // valueText is MiB/s of a rate, and a time of the rest.

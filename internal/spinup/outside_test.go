@@ -116,8 +116,8 @@ func TestSpread(t *testing.T) {
 		q    float64
 		want Range
 	}{
-		{0, .5, Range{}}, {1, .5, Range{1, 1, false}}, {5, .5, Range{1, 5, false}}, {6, .5, Range{1, 6, true}},
-		{10, .5, Range{2, 9, true}}, {20, .5, Range{6, 15, true}}, {100, .99, Range{97, 100, false}}, {20, .1, Range{1, 6, false}},
+		{0, .5, Range{}}, {1, .5, Range{1, 1, false, false}}, {5, .5, Range{1, 5, false, false}}, {6, .5, Range{1, 6, true, true}},
+		{10, .5, Range{2, 9, true, true}}, {20, .5, Range{6, 15, true, true}}, {100, .99, Range{97, 100, true, false}}, {20, .1, Range{1, 6, false, true}},
 	} {
 		if got := spread(count(c.n), c.q); got != c.want {
 			t.Errorf("%v of %d: %+v, want %+v", c.q, c.n, got, c.want)

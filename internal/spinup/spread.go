@@ -3,12 +3,13 @@ package spinup
 import "math"
 
 // Range is where a percentile lies with 95 % confidence. Where there are too few
-// values to tell, Sure is false, and Low and High are the least and the greatest
-// of them.
+// values to tell an end, it is not known, and Low or High is the least or the
+// greatest of them.
 type Range struct {
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
-	Sure bool    `json:"sure"`
+	Low       float64 `json:"low"`
+	High      float64 `json:"high"`
+	LowKnown  bool    `json:"low_known"`
+	HighKnown bool    `json:"high_known"`
 }
 
 // spread is the Range of the percentile q of what sorted values were drawn from.
@@ -36,6 +37,6 @@ func spread(sorted []float64, q float64) Range {
 	}
 	return Range{
 		Low: sorted[max(low, 1)-1], High: sorted[min(high, n)-1],
-		Sure: low >= 1 && high <= n,
+		LowKnown: low >= 1, HighKnown: high <= n,
 	}
 }

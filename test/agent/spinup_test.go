@@ -84,6 +84,7 @@ const brokenTemplate = template + `
   - name: broken
     image: ` + labtest.TestServer + `
     command: [/no/such/program]
+    init: false
     port: 8080
   - name: dying
     image: busybox:latest
@@ -243,7 +244,7 @@ func TestPulledBootsAreRecorded(t *testing.T) {
 	}
 }
 
-// serverImage is the test server as two layers, one of them ballast.
+// serverImage is the test server, in two layers that no other test has pulled.
 func serverImage(t *testing.T) v1.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server")
@@ -254,12 +255,27 @@ func serverImage(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755, Size: int64(len(program))}); err != nil {
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{Cmd: []string{"/program"}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(program); err != nil {
+	own := []byte(t.Name() + time.Now().String())
+	image, err = mutate.AppendLayers(image, fileLayer(t, "own", own), fileLayer(t, "program", append(program, own...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// fileLayer is a layer of one file.
+func fileLayer(t *testing.T, name string, content []byte) v1.Layer {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(content))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
@@ -269,30 +285,7 @@ func serverImage(t *testing.T) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The test's own name makes layers that no other test has pulled.
-	ballast, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		var own bytes.Buffer
-		w := tar.NewWriter(&own)
-		text := []byte(t.Name() + time.Now().String())
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "name", Mode: 0o644, Size: int64(len(text))}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(text); err != nil {
-			return nil, err
-		}
-		return io.NopCloser(&own), w.Close()
-	}, tarball.WithCompressedCaching)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{Cmd: []string{"/program"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if image, err = mutate.AppendLayers(image, ballast, layer); err != nil {
-		t.Fatal(err)
-	}
-	return image
+	return layer
 }
 
 // Another tool's announcement counts until it is ended, and a crashed tool's
