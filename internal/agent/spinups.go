@@ -152,6 +152,12 @@ func (s *spinups) open() {
 	s.mu.Unlock()
 }
 
+func (s *spinups) opened() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.store != nil
+}
+
 // with calls do with the store.
 func (s *spinups) with(do func(*spinup.Store) error) error {
 	s.mu.RLock()
@@ -171,13 +177,17 @@ func (s *spinups) Run(ctx context.Context) error {
 	again := time.NewTicker(openAgain)
 	defer again.Stop()
 	for {
+		queue := s.queue
+		if !s.opened() {
+			queue = nil // they wait for the store
+		}
 		select {
-		case r := <-s.queue:
+		case r := <-queue:
 			s.write(r)
 		case <-s.stale:
 			s.refresh(ctx)
 		case <-again.C:
-			if s.with(func(*spinup.Store) error { return nil }) != nil {
+			if !s.opened() {
 				s.open()
 			}
 		case <-ctx.Done():
@@ -248,7 +258,7 @@ func (s *spinups) close() error {
 // watcher records what others do on the engine.
 func (s *spinups) watcher() *others.Watcher {
 	return others.New(s.engine, others.Config{
-		Own:    []string{session.LabelSession, spinup.LabelOwn},
+		Own:    []string{session.LabelSession, spinup.LabelJob},
 		Cohort: s.Cohort, Begin: s.Begin, Record: s.Record, Connected: s.connected, Log: s.log,
 		DataRoot: func() string { return *s.root.Load() },
 		Busy:     s.busy,

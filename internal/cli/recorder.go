@@ -47,15 +47,12 @@ const (
 )
 
 // Recorder keeps the spin-ups that a command does on this host: by its agent
-// where one runs, else in the store in the agent's data directory. It never
-// makes a command fail: what cannot be kept is a warning on stderr, said once.
-// Its methods may be called from any goroutine.
+// where one runs, else in the store in the agent's data directory. Its methods
+// may be called from any goroutine.
 type Recorder struct {
 	host   func(context.Context) (Host, error)
 	client *client.Client
 	log    *slog.Logger
-	warn   func(format string, a ...any)
-	warned sync.Once
 }
 
 // recorder is the Recorder of a command, to be closed by it. It is always about
@@ -70,7 +67,7 @@ func (a *app) recorder() (*Recorder, error) {
 		return nil, err
 	}
 	return &Recorder{
-		host: a.thisHost, client: c, warn: a.ui.note,
+		host: a.thisHost, client: c,
 		log: slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, nil
 }
@@ -130,15 +127,18 @@ func (r *Recorder) end(ctx context.Context, id string) {
 	}
 }
 
-// Record keeps the records of spin-ups that have ended, also after ctx is done.
-func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) {
+// Record keeps the records of spin-ups that have ended, also after ctx is done,
+// up to the first that cannot be kept: it would be the same for the others. Who
+// gets an error says it as a warning; the work itself was done.
+func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
 	for _, one := range records {
 		if err := r.record(ctx, one); err != nil {
-			r.warned.Do(func() { r.warn("warning: the spin-up of %s is not recorded: %s", clean(one.Image), clean(err.Error())) })
+			return fmt.Errorf("recording the spin-up of %s: %w", one.Image, err)
 		}
 	}
+	return nil
 }
 
 // record tries the agent and the store in turn: one that is just starting has

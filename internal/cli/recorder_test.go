@@ -89,7 +89,9 @@ func TestRecorderTellsTheAgent(t *testing.T) {
 		t.Errorf("it is still under way: %+v", got)
 	}
 	one, two := done("a"), done("b")
-	d.Record(ctx, one, two)
+	if err := d.Record(ctx, one, two); err != nil {
+		t.Error(err)
+	}
 	got, err := b.Spinups(t.Context(), spinup.Filter{})
 	if err != nil || len(got) != 2 || got[0].ID != two.ID || got[1].ID != one.ID {
 		t.Errorf("%+v, %v", got, err)
@@ -106,8 +108,11 @@ func TestRecorderWritesToDiskWithoutAnAgent(t *testing.T) {
 	d := newDesk(t)
 	d.Begin(t.Context(), spinup.ForPull, "x")()
 	one := done("a")
-	d.Record(t.Context(), one)
-	d.Record(t.Context(), done("b"))
+	for _, r := range []spinup.Record{one, done("b")} {
+		if err := d.Record(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
 	if got := d.kept(t); len(got) != 2 || got[1].ID != one.ID {
 		t.Errorf("%+v", got)
 	}
@@ -124,18 +129,19 @@ func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	recorded := make(chan struct{})
-	go func() { d.Record(context.Background(), done("a")); close(recorded) }()
+	recorded := make(chan error, 1)
+	go func() { recorded <- d.Record(context.Background(), done("a")) }()
 	time.Sleep(50 * time.Millisecond) // it most likely waits now; if not, the test is easier
 	d.agent(t, b)
-	<-recorded
+	if err := <-recorded; err != nil {
+		t.Error(err)
+	}
 	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 1 {
 		t.Errorf("%+v, %v; it said %q", got, err, &d.said)
 	}
 }
 
-// What cannot be kept is said once, and is no error.
-func TestRecorderWarnsOnce(t *testing.T) {
+func TestRecorderSaysWhatItCannotKeep(t *testing.T) {
 	for name, prepare := range map[string]func(*testing.T, *desk){
 		"a file in the way": func(t *testing.T, d *desk) {
 			if err := os.WriteFile(d.dir, nil, 0o600); err != nil {
@@ -152,9 +158,8 @@ func TestRecorderWarnsOnce(t *testing.T) {
 			d := newDesk(t)
 			prepare(t, d)
 			d.Begin(t.Context(), spinup.ForPull, "x")()
-			d.Record(t.Context(), done("a"), done("b"))
-			if got := d.said.String(); strings.Count(got, "warning: the spin-up of a is not recorded: ") != 1 || strings.Count(got, "\n") != 1 {
-				t.Errorf("it said %q", got)
+			if err := d.Record(t.Context(), done("a"), done("b")); err == nil || !strings.HasPrefix(err.Error(), "recording the spin-up of a: ") {
+				t.Errorf("got %v", err)
 			}
 		})
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// LabelOwn is on every container whose spin-up is recorded by who makes it,
-// with its Kind: `holdfast run` sets it. Watchers of the engine leave it out.
-const LabelOwn = "holdfast.spinup"
+// LabelJob is on every container of `holdfast run`, which records their spin-ups
+// itself: who watches the engine leaves them out.
+const LabelJob = "holdfast.job"
 
 // FileName is the Store's file in an agent's data directory.
 const FileName = "spinup.db"

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
 	"holdfast"
@@ -225,5 +226,40 @@ func TestFilterByImageAndSlow(t *testing.T) {
 		if got := c.f.Takes(r); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestMetricsAreBounded: what comes from outside makes no label.
+func TestMetricsAreBounded(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg, DefaultRules())
+	observe := func(name string) {
+		for _, kind := range Kinds() {
+			for _, outcome := range Outcomes() {
+				for _, cause := range Causes() {
+					r := record(time.Now(), name)
+					r.Kind, r.Outcome, r.Cause, r.Job, r.Error, r.Name, r.Cohort.Host = kind, outcome, cause, name, name, name, name
+					m.Observe(r)
+				}
+			}
+		}
+	}
+	series := func() (n int) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			n += len(f.GetMetric())
+		}
+		return n
+	}
+	observe("first")
+	first := series()
+	for _, name := range []string{"second", "third"} {
+		observe(name)
+	}
+	if now := series(); now != first || first > 500 {
+		t.Errorf("%d series, and %d with more images", first, now)
 	}
 }

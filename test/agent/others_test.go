@@ -131,7 +131,7 @@ func TestSpinupsByOthers(t *testing.T) {
 	if r := h.spinupOf("unwanted", 1)[0]; r.Outcome != spinup.Stopped || r.Cause != spinup.Canceled {
 		t.Errorf("%+v", r)
 	}
-	x.create("own", container.Config{Labels: map[string]string{spinup.LabelOwn: "run"}}, container.HostConfig{})
+	x.create("own", container.Config{Labels: map[string]string{spinup.LabelJob: "run"}}, container.HostConfig{})
 	x.create("waiting", plain, container.HostConfig{})
 	eventually(t, "a created container is under way", func() bool { return h.metric(`holdfast_spinups_under_way{kind="other"}`) == "1" })
 	h.open("alice") // a session is not somebody else's

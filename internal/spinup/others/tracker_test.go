@@ -37,7 +37,7 @@ type stage struct {
 func newStage() *stage {
 	s := &stage{underWay: map[string]int{}, ended: map[string]int{}}
 	s.tracker = newTracker(Config{
-		Own:    []string{"holdfast.session", spinup.LabelOwn},
+		Own:    []string{"holdfast.session", spinup.LabelJob},
 		Cohort: func() spinup.Cohort { return spinup.Cohort{Driver: "overlay2"} },
 		Begin: func(kind spinup.Kind, name string) func() {
 			s.underWay[name]++
@@ -226,7 +226,7 @@ func TestNoSpinups(t *testing.T) {
 			s.happens("start", 1.)
 		},
 		"a run's": func(s *stage) {
-			s.add(engine.Event{Type: engine.OfContainer, ID: "c", Action: "create", Labels: map[string]string{spinup.LabelOwn: "run"}})
+			s.add(engine.Event{Type: engine.OfContainer, ID: "c", Action: "create", Labels: map[string]string{spinup.LabelJob: "run"}})
 			s.happens("start", 1.)
 		},
 		"a start of a container that was there": func(s *stage) { s.happens("connect", 1., "start", 2., "die", 3., "destroy", 4.) },
