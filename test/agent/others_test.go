@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/lab/registry"
 	"holdfast/internal/spinup"
 )
 
@@ -193,5 +195,44 @@ func TestOthersOverARestart(t *testing.T) {
 	h.spinupOf("after", 1)
 	for _, name := range []string{"waiting", "late"} {
 		h.spinupOf(name, 1)
+	}
+}
+
+// TestPullByOthersIsUnderWay: no event tells of a pull before its end, and yet
+// one is seen that hangs in the middle of a layer.
+func TestPullByOthersIsUnderWay(t *testing.T) {
+	h := newHost(t, "")
+	reg, err := registry.Start(t.Context(), registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := registry.StartProxy(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(proxy.Stop(), reg.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := reg.Push(t.Context(), serverImage(t), "theirs:1", registry.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	const gauge = `holdfast_spinups_under_way{kind="other"}`
+	proxy.Set(registry.Faults{Rate: 4 << 10}) // bytes a second: minutes for the layer
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	x := newTool(t, h.docker)
+	pull, err := x.api.ImagePull(ctx, proxy.Host()+"/theirs:1", client.ImagePullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pull.Close()
+	eventually(t, "the pull is seen", func() bool { return h.metric(gauge) == "1" })
+	cancel()
+	eventually(t, "its end is seen", func() bool { return h.metric(gauge) == "0" })
+	for _, r := range h.spinups() {
+		t.Errorf("half a pull is recorded: %+v", r)
 	}
 }
