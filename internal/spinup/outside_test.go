@@ -168,7 +168,7 @@ func TestReport(t *testing.T) {
 	if _, err := NewReport(records, Question{By: ByDriver, Against: "btrfs"}, rules); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("of a group that there is not: %v", err)
 	}
-	for _, q := range []Question{{By: "moon"}, {By: ByDriver, At: begun}, {Against: "x"}} {
+	for _, q := range []Question{{By: "moon"}, {By: ByDriver, At: begun}, {Against: "x"}, {Against: Before, At: begun}} {
 		if q.Check() == nil {
 			t.Errorf("%+v passes", q)
 		}

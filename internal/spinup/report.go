@@ -61,6 +61,8 @@ func (q Question) Check() error {
 	switch {
 	case !q.At.IsZero() && q.By != "" && q.By != ByAll:
 		return fmt.Errorf("records are split by a moment or by %s, not by both", q.By)
+	case q.Against != "" && !q.At.IsZero():
+		return fmt.Errorf("what came after a moment is compared with what came before, not with %q", q.Against)
 	case q.Against != "" && (q.By == "" || q.By == ByAll):
 		return fmt.Errorf("there is one group only, and none to compare with %q", q.Against)
 	}
