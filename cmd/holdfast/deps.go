@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/cli"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
+	"holdfast/internal/hook"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
 )
@@ -24,6 +25,7 @@ import (
 const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
+	roleHook         = "hook"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -38,6 +40,7 @@ func deps() cli.Deps {
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
+			roleHook:     runHook,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -84,6 +87,14 @@ func runDeadman(_ context.Context, args []string) error {
 		return cli.Exit(2) // an agent starts it, nobody else
 	}
 	if deadman.Main(args[0], os.Stderr) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runHook is the whole life of a snapshot command's keeper.
+func runHook(_ context.Context, args []string) error {
+	if hook.Main(args) != 0 {
 		return cli.Exit(1)
 	}
 	return nil

@@ -40,6 +40,8 @@ type Options struct {
 	Guardian []string
 	// Deadman is the same for deadman.Main, but for its last argument.
 	Deadman []string
+	// Hook is the same for hook.Main, but for its last arguments.
+	Hook []string
 	// Up is called once everything serves; may be nil.
 	Up func(Addresses)
 	// Step and Drained tell how the drain at the end goes; may be nil.
@@ -234,7 +236,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
-		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
+		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
 	})
 	if a.cordoned() {

@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/hook"
 	"holdfast/internal/kill"
 	"holdfast/internal/store"
 )
@@ -40,6 +41,7 @@ type Deps struct {
 	Watcher Watcher
 	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
 	Deadman Deadman              // nil: none
+	Hooks   hook.Runner          // of snapshot commands; without it they fail
 	Metrics *Metrics
 	Log     *slog.Logger
 }
