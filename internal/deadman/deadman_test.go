@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,30 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 				t.Error("what was forgotten is dead")
 			}
 		})
+	}
+}
+
+// An agent that finds a deadman that was stopped gets to know what it holds, and
+// its deadline: nobody else does.
+func TestStoppedDeadmanIsWoken(t *testing.T) {
+	dir, b, late := runDir(t), newBox(t, newID()), newID()
+	first := newAgent(t, dir)
+	first.must(order{Extend: soon(time.Hour)})
+	first.must(order{Hold: b.container})
+	first.must(order{Expect: late})
+	if err := unix.Kill(first.deadman, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	first.kill()
+	c := start(t, argv(), dir, t.Output())
+	if c.Pid() != first.deadman {
+		t.Errorf("deadman %d instead of %d", c.Pid(), first.deadman)
+	}
+	if heirs := c.Heirs(); !slices.Contains(heirs, b.ID) || !slices.Contains(heirs, late) {
+		t.Errorf("what it holds is not known: %v", heirs)
+	}
+	if !b.alive() {
+		t.Error("the container is dead")
 	}
 }
 

@@ -22,6 +22,9 @@ const (
 	// under a millisecond; one that does not answer in this time hangs.
 	answerLimit = 2 * time.Second
 	startLimit  = 10 * time.Second
+	// helloLimit is answerLimit for what an earlier agent's deadman has to
+	// answer: nobody else knows what it holds, so it is not given up lightly.
+	helloLimit = 10 * time.Second
 )
 
 // link is a connection to one deadman.
@@ -48,7 +51,7 @@ func connect(dir, name string) (*link, error) {
 		return nil, fmt.Errorf("deadman %s: %w", name, err)
 	}
 	go l.listen()
-	a, err := l.ask(request{Op: opHello, Version: protocol})
+	a, err := l.greet(request{Op: opHello, Version: protocol})
 	if err == nil && a.Status == nil {
 		err = errors.New("it does not say who it is")
 	}
@@ -129,6 +132,20 @@ func (l *link) listen() {
 	}
 }
 
+// greet asks the first question. A deadman that does not answer may only have
+// been stopped: it is woken, and then does first what it missed.
+func (l *link) greet(r request) (reply, error) {
+	a, err := l.ask(r)
+	if errors.Is(err, errSilent) {
+		_ = l.process.Signal(unix.SIGCONT) // it may have ended
+		a, err = l.await(l.asked, helloLimit-answerLimit)
+	}
+	return a, err
+}
+
+// errSilent means that there was no answer in time.
+var errSilent = errors.New("no answer")
+
 // ask asks one question; one at a time. A refusal is in the reply. An error
 // means that this deadman is of no use any more, or is another agent's.
 func (l *link) ask(r request) (reply, error) {
@@ -144,25 +161,30 @@ func (l *link) ask(r request) (reply, error) {
 	if _, err := l.conn.Write(b); err != nil {
 		return reply{}, l.why(err)
 	}
-	late := time.NewTimer(answerLimit)
+	return l.await(r.Seq, answerLimit)
+}
+
+// await waits for the answer to a question.
+func (l *link) await(seq uint64, limit time.Duration) (reply, error) {
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
 		select {
 		case a := <-l.answers:
-			if a.Seq == r.Seq {
+			if a.Seq == seq {
 				return a, nil
 			}
 		case <-l.gone:
 			select {
 			case a := <-l.answers: // its last, to stand-down
-				if a.Seq == r.Seq {
+				if a.Seq == seq {
 					return a, nil
 				}
 			default:
 			}
 			return reply{}, l.why(errors.New("it is gone"))
 		case <-late.C:
-			return reply{}, fmt.Errorf("no answer in %v", answerLimit)
+			return reply{}, fmt.Errorf("%w in %v", errSilent, limit)
 		}
 	}
 }
