@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
 )
@@ -19,6 +20,7 @@ import (
 type Client struct {
 	argv []string
 	dir  string
+	node holdfast.NodeID
 	log  *slog.Logger
 
 	want atomic.Int64  // boottime.Instant of the newest deadline
@@ -37,10 +39,11 @@ type Client struct {
 // returns when it answers. argv is a command whose process calls Main with its
 // last argument, dir: as a rule this program's own executable and "deadman". A
 // deadman of another version is replaced: what it holds is moved, and its
-// deadline. The deadman outlives this process. Run has to be called soon.
-func Start(argv []string, dir string, log *slog.Logger) (*Client, error) {
+// deadline. One that has containers of another node is ErrOtherNode, and stays as
+// it is. The deadman outlives this process. Run has to be called soon.
+func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*Client, error) {
 	c := &Client{
-		argv: argv, dir: dir, log: log, poke: make(chan struct{}, 1),
+		argv: argv, dir: dir, node: node, log: log, poke: make(chan struct{}, 1),
 		kept: make(map[string]container), heir: make(map[string]bool),
 	}
 	c.mu.Lock()
@@ -364,7 +367,7 @@ func (c *Client) attach() error {
 		return fmt.Errorf("attach to the deadman: %w", err)
 	}
 	if ours == nil {
-		ours, err = spawn(c.argv, c.dir)
+		ours, err = spawn(c.argv, c.dir, c.node)
 	}
 	for _, o := range others {
 		if err == nil {
@@ -392,8 +395,15 @@ func (c *Client) find() (ours *link, others []*link, err error) {
 		return nil, nil, err
 	}
 	for _, name := range names {
-		l, err := connect(c.dir, name)
+		l, err := connect(c.dir, name, c.node)
 		switch {
+		case errors.Is(err, ErrOtherNode):
+			for _, l := range append(others, ours) {
+				if l != nil {
+					l.close()
+				}
+			}
+			return nil, nil, err
 		case errors.Is(err, errGone):
 			_ = os.Remove(filepath.Join(c.dir, name)) // it only costs a look each time
 		case err != nil:

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/linux/pidfd"
 )
 
@@ -44,14 +45,19 @@ type link struct {
 // errGone means that a socket is a dead deadman's.
 var errGone = errors.New("nobody listens there")
 
-// connect says hello to the deadman behind dir/name. errGone, errForeign.
-func connect(dir, name string) (*link, error) {
+// connect says hello to the deadman behind dir/name, for a node. errGone,
+// errForeign, ErrOtherNode.
+func connect(dir, name string, node holdfast.NodeID) (*link, error) {
 	l, err := dial(dir, name)
 	if err != nil {
 		return nil, fmt.Errorf("deadman %s: %w", name, err)
 	}
 	go l.listen()
-	a, err := l.greet(request{Op: opHello, Version: protocol})
+	a, err := l.greet(request{Op: opHello, Version: protocol, Node: node})
+	if err == nil && a.Code == codeOther && a.Status != nil {
+		l.close()
+		return nil, fmt.Errorf("deadman %s stands behind node %s, of which %d containers may run: %w", name, a.Status.Node, a.Status.Held+a.Status.Expected, ErrOtherNode)
+	}
 	if err == nil && a.Status == nil {
 		err = errors.New("it does not say who it is")
 	}
@@ -268,7 +274,7 @@ func (l *link) bury() {
 }
 
 // spawn starts a deadman and connects to it once it listens.
-func spawn(argv []string, dir string) (*link, error) {
+func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
 	const appending = os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	path := filepath.Join(dir, logName)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
@@ -306,7 +312,7 @@ func spawn(argv []string, dir string) (*link, error) {
 	}
 	var l *link
 	if err == nil && string(buf) == ready {
-		l, err = connect(dir, socketName(cmd.Process.Pid))
+		l, err = connect(dir, socketName(cmd.Process.Pid), node)
 	}
 	if l == nil {
 		_ = cmd.Process.Kill() // it has ended, or hangs
