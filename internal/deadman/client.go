@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast"
@@ -23,7 +22,7 @@ type Client struct {
 	node holdfast.NodeID
 	log  *slog.Logger
 
-	want atomic.Int64  // boottime.Instant of the newest deadline
+	want aim
 	poke chan struct{} // want has changed
 
 	mu     sync.Mutex // held through each question and its answer
@@ -63,7 +62,7 @@ func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*
 		c.kept[x.ID], c.heir[x.ID] = x, true
 	}
 	c.told = c.link.status.Deadline
-	c.want.CompareAndSwap(0, int64(c.told))
+	c.want.begin(c.told)
 	c.log.Info("deadman", "pid", c.link.process.Pid(), "containers", len(inherited))
 	return c, nil
 }
@@ -117,7 +116,7 @@ func (c *Client) tend() (<-chan struct{}, error) {
 // Extend sets the deadline at which everything is killed. It does not wait: Run
 // tells the deadman, as does whatever else it is told first.
 func (c *Client) Extend(deadline boottime.Instant) {
-	c.want.Store(int64(deadline))
+	c.want.set(deadline)
 	select {
 	case c.poke <- struct{}{}:
 	default:
@@ -140,11 +139,12 @@ func (c *Client) Hold(t *kill.Target) error {
 func (c *Client) put(x container) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_ = c.aim() // what is there already is judged by the deadlines until now
 	r := request{Op: opHold, Container: &x}
 	if x.Pid == 0 {
 		r.Op = opExpect
 	} else {
-		x.Condemned = c.kept[x.ID].Condemned
+		x.Condemned, x.doubtful = c.kept[x.ID].Condemned, c.kept[x.ID].doubtful
 		c.kept[x.ID] = x
 		// It runs, so it is ours whether the deadman can be told now or later.
 		delete(c.heir, x.ID)
@@ -275,7 +275,7 @@ func (c *Client) ready() error {
 			return fmt.Errorf("%w: %w", ErrNone, err)
 		}
 	}
-	want := boottime.Instant(c.want.Load())
+	want := c.aim()
 	if want == c.told {
 		return nil
 	}
@@ -286,17 +286,36 @@ func (c *Client) ready() error {
 	}
 	c.told = want
 	c.tell(a.Fired)
-	if a.Condemned {
-		c.learn()
-	}
+	c.learn(a.Condemned)
 	return a.refusal()
 }
 
-// learn takes note of what is condemned, for the next deadman. c.mu is held.
-func (c *Client) learn() {
-	all, err := c.link.list()
-	if err != nil {
-		return // the next question finds that out
+// aim is the newest deadline. Where one has passed before, a deadman has to say
+// what it condemned. c.mu is held.
+func (c *Client) aim() boottime.Instant {
+	want, missed := c.want.take()
+	if missed {
+		for id, x := range c.kept {
+			x.doubtful = true
+			c.kept[id] = x
+		}
+	}
+	return want
+}
+
+// learn takes note of what is condemned, if anything is, for the next deadman.
+// c.mu is held.
+func (c *Client) learn(some bool) {
+	var all []container
+	if some {
+		var err error
+		if all, err = c.link.list(); err != nil {
+			return // the next question finds that out
+		}
+	}
+	for id, x := range c.kept {
+		x.doubtful = false
+		c.kept[id] = x
 	}
 	for _, x := range all {
 		if k, known := c.kept[x.ID]; known && x.Condemned {
@@ -335,7 +354,7 @@ func (c *Client) replace() error {
 	}
 	l := c.link
 	err := func() error {
-		want := boottime.Instant(c.want.Load())
+		want := c.aim()
 		if want == 0 {
 			return nil // nothing can be held
 		}
@@ -343,7 +362,10 @@ func (c *Client) replace() error {
 			return err
 		}
 		c.told = want
-		for _, x := range c.kept {
+		for id, x := range c.kept {
+			// Who could say what was condemned is dead.
+			x.Condemned, x.doubtful = x.Condemned || x.doubtful, false
+			c.kept[id] = x
 			if err := l.put(x); err != nil {
 				return fmt.Errorf("container %.12s: %w", x.ID, err)
 			}

@@ -86,6 +86,10 @@ type container struct {
 	// Condemned is of one that was there when a deadline passed: it dies,
 	// whatever the deadline is now.
 	Condemned bool `json:"condemned,omitempty"`
+
+	// doubtful is for the agent's eyes: a deadline has passed, and no deadman
+	// has said since what it condemned.
+	doubtful bool
 }
 
 // reply goes to the agent. One without a Seq says that another agent has taken
