@@ -66,6 +66,8 @@ type Manager struct {
 	pulls *pulls
 	begun chan struct{} // closed when Run has begun
 
+	askTime time.Duration // see takeOverAll
+
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it
 	tasks    sync.WaitGroup  // what Run waits for
@@ -131,6 +133,7 @@ func New(cfg Config, deps Deps) *Manager {
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
 		pulls:    newPulls(deps.Engine),
 		begun:    make(chan struct{}),
+		askTime:  askTime,
 		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}
