@@ -92,6 +92,7 @@ type Agent struct {
 	history   *replace.History
 	replacing sync.Mutex // one replacement of sessions at a time
 	drainMu   sync.Mutex // one drain at a time
+	hurry     hurry      // of drains that wait for one under way
 	ending    bool       // the last drain has begun; guarded by drainMu
 }
 
@@ -336,9 +337,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 
 // drain hands over everything this node owns.
 func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	a.drainMu.Lock()
-	defer a.drainMu.Unlock()
-	r := a.drainLocked(ctx, o, progress)
+	r := a.drainInTurn(ctx, o, progress, func() {})
 	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
 	return r
 }
@@ -346,9 +345,21 @@ func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfa
 // drainLast is the drain of an agent that ends, which Options.Drained tells of:
 // after it the node takes no session any more.
 func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
+	return a.drainInTurn(ctx, o, progress, func() { a.ending = true })
+}
+
+// drainInTurn drains once no other drain is under way; the wait is part of its
+// budget. begin is called with drainMu held.
+func (a *Agent) drainInTurn(ctx context.Context, o drain.Options, progress func(holdfast.Step), begin func()) holdfast.DrainReport {
+	until := time.Now().Add(o.Budget)
+	arrived := a.hurry.press(until)
 	a.drainMu.Lock()
 	defer a.drainMu.Unlock()
-	a.ending = true
+	arrived()
+	begin()
+	o.Budget = max(time.Until(until), min(o.Budget, leastBudget))
+	ctx, over := a.hurry.begin(ctx, until)
+	defer over()
 	return a.drainLocked(ctx, o, progress)
 }
 
