@@ -78,8 +78,8 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	c.Extend(soon(time.Hour))
 	fresh := newBox(t, newID())
 	hold(t, c, fresh)
-	<-b.died
-	<-newBox(t, late).died
+	b.diedNotBefore(t, deadline)
+	newBox(t, late).diedNotBefore(t, deadline)
 	// Only once: what comes after the extension is not condemned with the next.
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
