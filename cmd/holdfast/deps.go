@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/config"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
+	"holdfast/internal/hook"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
 )
@@ -25,6 +26,7 @@ import (
 const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
+	roleHook         = "hook"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -40,6 +42,7 @@ func deps() cli.Deps {
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
+			roleHook:     runHook,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -96,6 +99,14 @@ func runDeadman(_ context.Context, args []string) error {
 		return cli.Exit(2) // an agent starts it, nobody else
 	}
 	if deadman.Main(args[0], os.Stderr) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runHook is the whole life of a snapshot command's keeper.
+func runHook(_ context.Context, args []string) error {
+	if hook.Main(args) != 0 {
 		return cli.Exit(1)
 	}
 	return nil

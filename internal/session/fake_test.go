@@ -47,8 +47,9 @@ type fakeEngine struct {
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
 
-	inspects int           // how many may be answered before they hang; below 0 is no bound
-	hanging  chan struct{} // gets one for each that hangs
+	inspects int              // how many may be answered before they hang; below 0 is no bound
+	hanging  chan struct{}    // gets one for each that hangs
+	unclear  map[string]error // what inspecting a container ends with, by id
 }
 
 type fakeContainer struct {
@@ -209,6 +210,9 @@ func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, 
 	c := f.find(id)
 	if c == nil {
 		return engine.Container{}, holdfast.ErrNotFound
+	}
+	if err := f.unclear[c.ID]; err != nil {
+		return engine.Container{}, err
 	}
 	return c.Container, answer
 }
