@@ -106,6 +106,7 @@ func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 		Log:      slog.New(logHandler(c.Log, r.Stderr)),
 		Guardian: self(roleGuardian),
 		Deadman:  self(roleDeadman),
+		Hook:     self(roleHook),
 		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
 		Step:     r.Step,
 		Drained:  r.Drained,

@@ -14,8 +14,10 @@ import (
 	"holdfast/internal/bench/fleet"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
+	"holdfast/internal/config"
 	"holdfast/internal/deadman"
 	"holdfast/internal/guardian"
+	"holdfast/internal/hook"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
 )
@@ -24,6 +26,7 @@ import (
 const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
+	roleHook         = "hook"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -36,9 +39,11 @@ func deps() cli.Deps {
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
+		Host:        thisHost,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
+			roleHook:     runHook,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -53,6 +58,16 @@ func deps() cli.Deps {
 		},
 		Benches: benches(),
 	}
+}
+
+// thisHost is what the host's configuration file says to commands that do without
+// an agent.
+func thisHost(ctx context.Context) (cli.Host, error) {
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
+	if err != nil {
+		return cli.Host{}, err
+	}
+	return cli.Host{DataDir: c.DataDir, Spinup: c.Spinup}, nil
 }
 
 func buildVersion() api.Version {
@@ -85,6 +100,14 @@ func runDeadman(_ context.Context, args []string) error {
 		return cli.Exit(2) // an agent starts it, nobody else
 	}
 	if deadman.Main(args[0], os.Stderr) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runHook is the whole life of a snapshot command's keeper.
+func runHook(_ context.Context, args []string) error {
+	if hook.Main(args) != 0 {
 		return cli.Exit(1)
 	}
 	return nil

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
-	"path/filepath"
 
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/engine/docker"
-	"holdfast/internal/spinup"
 )
 
 // configEnv names the configuration file for commands that act on this host
@@ -33,22 +30,5 @@ func openLocal(ctx context.Context) (cli.Local, error) {
 	if err != nil {
 		return cli.Local{}, err
 	}
-	return cli.Local{
-		Engine: e, Host: c.Node, Rules: c.Spinup.Slow,
-		Keeper: fileRecorder{path: filepath.Join(c.DataDir, "spinup.db"), keep: c.Spinup.Keep},
-	}, nil
-}
-
-// fileRecorder keeps records in the file of the agent's data directory.
-type fileRecorder struct {
-	path string
-	keep spinup.Keep
-}
-
-func (f fileRecorder) Record(_ context.Context, r spinup.Record) (err error) {
-	s, err := spinup.OpenStore(f.path, f.keep, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.Append(r), s.Close())
+	return cli.Local{Engine: e, Host: c.Node, Rules: c.Spinup.Slow}, nil
 }

@@ -41,6 +41,8 @@ type Options struct {
 	Guardian []string
 	// Deadman is the same for deadman.Main, but for its last argument.
 	Deadman []string
+	// Hook is the same for hook.Main, but for its last arguments.
+	Hook []string
 	// Up is called once everything serves; may be nil.
 	Up func(Addresses)
 	// Step and Drained tell how the drain at the end goes; may be nil.
@@ -74,8 +76,8 @@ type Agent struct {
 	drains    *drainMetrics
 	store     store.Store
 	engine    engine.Engine
-	images    *docker.Engine // the same, for what is no part of the contract
-	socket    string         // of the engine
+	socket    string // of the engine
+	spinups   *spinups
 	opener    *kill.Opener
 	loud      *kill.Killer
 	quiet     *kill.Killer
@@ -93,6 +95,7 @@ type Agent struct {
 	history   *replace.History
 	replacing sync.Mutex // one replacement of sessions at a time
 	drainMu   sync.Mutex // one drain at a time
+	hurry     hurry      // of drains that wait for one under way
 	ending    bool       // the last drain has begun; guarded by drainMu
 }
 
@@ -208,13 +211,15 @@ func (a *Agent) openEngine(ctx context.Context) error {
 		return errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
 	}
-	a.engine, a.images, a.socket = e, e, info.Socket
+	a.engine, a.socket = e, info.Socket
+	a.spinups = a.newSpinups(info)
 	return nil
 }
 
 // startSessions takes the lease, adopts what an earlier agent left, and starts
 // what keeps sessions.
 func (a *Agent) startSessions(ctx context.Context, p *parts) error {
+	p.start("records of spin-ups", a.spinups.Run)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}
@@ -237,13 +242,14 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
-		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Log: a.log,
+		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Log: a.log,
 	})
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
+	p.start("spin-ups by others", a.spinups.watcher().Run)
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
@@ -306,7 +312,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	if err != nil {
 		return err
 	}
-	a.keepWarm(p, a.images)
+	a.keepWarm(p, a.engine)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log
@@ -338,9 +344,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 
 // drain hands over everything this node owns.
 func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	a.drainMu.Lock()
-	defer a.drainMu.Unlock()
-	r := a.drainLocked(ctx, o, progress)
+	r := a.drainInTurn(ctx, o, progress, func() {})
 	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
 	return r
 }
@@ -348,9 +352,21 @@ func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfa
 // drainLast is the drain of an agent that ends, which Options.Drained tells of:
 // after it the node takes no session any more.
 func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
+	return a.drainInTurn(ctx, o, progress, func() { a.ending = true })
+}
+
+// drainInTurn drains once no other drain is under way; the wait is part of its
+// budget. begin is called with drainMu held.
+func (a *Agent) drainInTurn(ctx context.Context, o drain.Options, progress func(holdfast.Step), begin func()) holdfast.DrainReport {
+	until := time.Now().Add(o.Budget)
+	arrived := a.hurry.press(until)
 	a.drainMu.Lock()
 	defer a.drainMu.Unlock()
-	a.ending = true
+	arrived()
+	begin()
+	o.Budget = max(time.Until(until), min(o.Budget, leastBudget))
+	ctx, over := a.hurry.begin(ctx, until)
+	defer over()
 	return a.drainLocked(ctx, o, progress)
 }
 

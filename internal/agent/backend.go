@@ -152,7 +152,8 @@ func (b backend) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	all, err := b.a.store.Nodes(ctx)
 	for i := range all {
 		if all[i].ID == b.a.node {
-			all[i].Sessions, all[i].Draining = len(b.a.sessions.List()), b.a.sessions.Draining()
+			all[i].Sessions, all[i].Boots = b.a.sessions.Counts()
+			all[i].Draining = b.a.sessions.Draining()
 		}
 	}
 	return all, err

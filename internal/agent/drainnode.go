@@ -217,12 +217,15 @@ func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
 	if quiet {
 		killer = n.quiet
 	}
-	report := killer.Kill(ctx, all)
+	report := killer.KillThen(ctx, all, func(r holdfast.KillReport) int {
+		if n.batch == nil {
+			return 0
+		}
+		n.batch.Killed(r)
+		return n.batch.GiveUp(ctx)
+	})
 	for _, t := range n.foreign {
 		t.Close()
-	}
-	if n.batch != nil {
-		n.batch.Killed(report)
 	}
 	return report
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -55,7 +56,10 @@ func (a *Agent) startDeadman(p *parts) (session.Deadman, error) {
 	if a.leaseConfig().Fence == 0 {
 		return nil, nil
 	}
-	d, err := deadman.Start(a.opt.Deadman, a.cfg.RunDir, a.log)
+	d, err := deadman.Start(a.opt.Deadman, a.cfg.RunDir, a.node, a.log)
+	if errors.Is(err, deadman.ErrOtherNode) {
+		return nil, holdfast.WithHint(fmt.Errorf("run_dir: %w", err), "give each node of a host its own run_dir; or end that node's sessions first, with its agent and holdfast drain")
+	}
 	if err != nil {
 		return nil, holdfast.WithHint(err, "without it two nodes could run one session; the log says why it does not start")
 	}

@@ -36,6 +36,7 @@ func (p *parts) start(name string, f func(context.Context) error) {
 		if err != nil && ctx.Err() == nil {
 			select {
 			case p.failed <- err:
+				err = nil // it is told
 			default: // another one was first
 			}
 		}
@@ -43,7 +44,8 @@ func (p *parts) start(name string, f func(context.Context) error) {
 	}()
 }
 
-// stop ends the parts from the last to the first and returns what they said.
+// stop ends the parts from the last to the first and returns what they said, but
+// for what was taken from failed.
 func (p *parts) stop() error {
 	var errs []error
 	for i := len(p.running) - 1; i >= 0; i-- {
@@ -54,5 +56,10 @@ func (p *parts) stop() error {
 		}
 	}
 	p.running = nil
+	select {
+	case err := <-p.failed:
+		errs = append(errs, err)
+	default:
+	}
 	return errors.Join(errs...)
 }

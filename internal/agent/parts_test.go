@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"testing"
 )
@@ -33,7 +34,16 @@ func TestPartThatFailsIsTold(t *testing.T) {
 	if err := <-p.failed; !errors.Is(err, broken) {
 		t.Errorf("failed: %v", err)
 	}
-	if err := p.stop(); !errors.Is(err, broken) {
+	if err := p.stop(); err != nil { // else a person would read it twice
 		t.Errorf("stop: %v", err)
+	}
+
+	p = newParts()
+	p.start("bad", func(context.Context) error { return broken })
+	for len(p.failed) == 0 {
+		runtime.Gosched()
+	}
+	if err := p.stop(); !errors.Is(err, broken) {
+		t.Errorf("stop where nobody has asked: %v", err)
 	}
 }

@@ -7,14 +7,14 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
-	"holdfast/internal/engine/docker"
+	"holdfast/internal/engine"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/puller"
 	"holdfast/internal/spinup/warm"
 )
 
 // keepWarm keeps images present on this host.
-func (a *Agent) keepWarm(p *parts, e *docker.Engine) {
+func (a *Agent) keepWarm(p *parts, e engine.Engine) {
 	pulls := puller.New(puller.Config{
 		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
 		Host: string(a.node), Unpigz: spinup.HasUnpigz(), Log: a.log,
@@ -22,7 +22,9 @@ func (a *Agent) keepWarm(p *parts, e *docker.Engine) {
 	a.warm = warm.New(a.cfg.Images, warm.Deps{
 		Engine: e, File: filepath.Join(a.cfg.DataDir, warm.FileName), Log: a.log,
 		Pull: func(ctx context.Context, image string) error {
+			defer a.spinups.Begin(spinup.ForPull, image)()
 			record, err := pulls.Pull(ctx, puller.Request{Image: image, Missing: true, Job: "warm"}, nil)
+			a.spinups.Record(record)
 			if err == nil {
 				a.log.Info("an image that is to be kept is here", "image", image, "pull", record.Pull.Line())
 			}

@@ -192,7 +192,7 @@ func TestAuditOfANode(t *testing.T) {
 	s := serve(t, &apitest.Backend{}, api.Options{Log: log.logger(), Peer: func(*http.Request) holdfast.NodeID { return "n2" }})
 	call(t, s, "POST", "/v1/nodes/n1/cordon", "", "X-Holdfast-Passed: 1", "X-Holdfast-Caller: token deploy")
 	holds(t, "passed on", log.one(t), map[string]string{"who": "node n2", "for": "token deploy", "node": "n1", "result": "ok"})
-	call(t, s, "POST", "/v1/node/uncordon", "")
+	call(t, s, "POST", "/v1/nodes/n1/uncordon", "")
 	holds(t, "of the node itself", log.one(t), map[string]string{"who": "node n2", "for": ""})
 }
 

@@ -15,6 +15,7 @@ import (
 // request is passed on, once.
 type Backend interface {
 	WarmBackend
+	Spinups
 
 	Version() Version
 

@@ -67,7 +67,7 @@ func operation(rt route, s *schemas) map[string]any {
 	if rt.request != nil {
 		t := reflect.TypeOf(rt.request)
 		ref := s.of(t)
-		_, required := s.named[t.Name()].(map[string]any)["required"]
+		_, required := s.named[schemaName(t)].(map[string]any)["required"]
 		op["requestBody"] = map[string]any{"required": required, "content": content(mediaJSON, ref)}
 	}
 	return op
@@ -98,6 +98,9 @@ func parameters(rt route, s *schemas) []any {
 	}
 	if strings.Contains(rt.path, "{node}") {
 		list = append(list, map[string]any{"name": "node", "in": "path", "required": true, "schema": s.of(reflect.TypeFor[holdfast.NodeID]())})
+	}
+	if strings.Contains(rt.path, "{id}") {
+		list = append(list, map[string]any{"name": "id", "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
 	}
 	for _, p := range rt.query {
 		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})

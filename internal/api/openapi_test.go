@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -50,12 +51,27 @@ func examples() map[string]example {
 		"listWarmImages":       {method: "GET", path: "/v1/warm-images"},
 		"addWarmImages":        {method: "POST", path: "/v1/warm-images", body: `{"images":["redis:7"]}`},
 		"removeWarmImages":     {method: "POST", path: "/v1/warm-images/remove", body: `{"images":["redis:7"]}`},
+		"listSpinups":          {method: "GET", path: "/v1/spinups?since=2026-01-01T00:00:00Z&kind=session&slow=true&limit=3"},
+		"getSpinup":            {method: "GET", path: "/v1/spinups/" + apitest.Samples()[0].ID[:14]},
+		"addSpinup":            {method: "POST", path: "/v1/spinups", body: asJSON(apitest.Samples()[1])},
+		"spinupStats":          {method: "GET", path: "/v1/spinup-stats?by=driver&against=aufs&outcome=ok"},
+		"spinupsUnderWay":      {method: "GET", path: "/v1/spinups-under-way"},
+		"beginSpinup":          {method: "POST", path: "/v1/spinups-under-way", body: `{"name":"deploy","for_ms":60000}`},
+		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
 		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
 		"openapi":              {method: "GET", path: "/v1/openapi.json"},
 		"healthz":              {method: "GET", path: "/healthz"},
 		"readyz":               {method: "GET", path: "/readyz"},
 		"metrics":              {method: "GET", path: "/metrics"},
 	}
+}
+
+func asJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
 }
 
 // spec is an OpenAPI document that replies are held against.
@@ -145,7 +161,7 @@ func (s *spec) operation(method, path string) (string, map[string]any) {
 	paths, _ := s.doc["paths"].(map[string]any)
 	for p, item := range paths {
 		want := strings.Split(p, "/")
-		if slices.EqualFunc(want, have, func(w, h string) bool { return w == h || w == "{key}" || w == "{node}" }) {
+		if slices.EqualFunc(want, have, func(w, h string) bool { return w == h || w == "{key}" || w == "{node}" || w == "{id}" }) {
 			if op, ok := at(item, strings.ToLower(method)).(map[string]any); ok {
 				return p, op
 			}
@@ -167,6 +183,10 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 		}
 	}
 	if err := b.AddWarmImages(t.Context(), []string{"redis:7"}); err != nil {
+		t.Fatal(err)
+	}
+	b.SetSpinups(apitest.Samples())
+	if _, err := b.BeginSpinup(t.Context(), "outside", "deploy", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	s := serve(t, b, api.Options{Admin: true, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -224,7 +244,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 21; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 28; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

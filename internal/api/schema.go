@@ -72,7 +72,7 @@ func keySchema() map[string]any {
 }
 
 func (s *schemas) ref(t reflect.Type) map[string]any {
-	name := t.Name()
+	name := schemaName(t)
 	if have, ok := s.types[name]; ok && have != t {
 		panic(fmt.Sprintf("api: %v and %v have one name", have, t))
 	}
@@ -89,6 +89,17 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 	return map[string]any{"$ref": "#/components/schemas/" + name}
 }
 
+// schemaName is a type's name in the document. Those of other packages say what
+// they are about.
+func schemaName(t reflect.Type) string {
+	for tail, prefix := range map[string]string{"internal/spinup": "Spinup", "internal/spinup/underway": "UnderWay"} {
+		if strings.HasSuffix(t.PkgPath(), tail) {
+			return prefix + t.Name()
+		}
+	}
+	return t.Name()
+}
+
 // fields adds the fields of t as encoding/json shows them.
 func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]string) {
 	for i := range t.NumField() {
@@ -98,7 +109,10 @@ func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]
 			continue
 		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" || name == "-" || !f.IsExported() {
+		if name == "-" || !f.IsExported() {
+			continue
+		}
+		if name == "" {
 			panic(fmt.Sprintf("api: field %v.%s has no JSON name", t, f.Name))
 		}
 		properties[name] = s.of(f.Type)

@@ -22,8 +22,8 @@ type Options struct {
 	// unix socket: every route, no token.
 	Admin bool
 	// Peer is for a listener that only nodes of the fleet can connect to,
-	// and says which one sent a request: every route, no token. "" is
-	// refused.
+	// and says which one sent a request: the routes that nodes pass on to
+	// each other, no token. "" is refused.
 	Peer func(*http.Request) holdfast.NodeID
 	// Tokens, where not nil, open the routes of their scope to who sends one
 	// as a bearer token, and close all but the probes to who does not.
@@ -87,6 +87,9 @@ func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
 	for _, rt := range s.table {
+		if s.guard.peer != nil && rt.at == here {
+			continue // no node has a reason to ask that of another
+		}
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
 		allowed[rt.path] = append(allowed[rt.path], rt.method)
 	}

@@ -164,7 +164,7 @@ func TestAccess(t *testing.T) {
 		{"reading token alone", api.Options{Tokens: reading}, []string{"Authorization: Bearer " + looks}, readOnly},
 		{"reading token alone, none sent", api.Options{Tokens: reading}, []string{loopback}, only(api.CodeUnauthorized)},
 		{"a node", api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n2" }}, []string{"Host: n1"}, let},
-		{"a node of no name", api.Options{Peer: func(*http.Request) holdfast.NodeID { return "" }}, nil, only(api.CodeUnauthorized)},
+		{"a node of no name", api.Options{Peer: func(*http.Request) holdfast.NodeID { return "" }}, nil, func(int) api.Code { return api.CodeUnauthorized }},
 		{"token as basic", api.Options{Tokens: both}, []string{loopback, "Authorization: Basic " + secret}, only(api.CodeUnauthorized)},
 	} {
 		tt.o.Metrics = http.NotFoundHandler()
@@ -179,6 +179,28 @@ func TestAccess(t *testing.T) {
 			if want := tt.want(i); got != want {
 				t.Errorf("%s: %s %s: code %q, want %q: %d %s", tt.name, c.method, c.path, got, want, r.status, r.body)
 			}
+		}
+	}
+}
+
+// Nodes get what they pass on to each other, and nothing else of another node.
+func TestPeersGetWhatIsPassedOn(t *testing.T) {
+	s := serve(t, &apitest.Backend{}, api.Options{Metrics: http.NotFoundHandler(), Peer: func(*http.Request) holdfast.NodeID { return "n2" }})
+	if r := call(t, s, "POST", "/v1/sessions/alice/start", ""); r.status != http.StatusOK {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	for route, there := range map[string]bool{
+		"GET /v1/version": false, "GET /v1/sessions": false, "GET /v1/nodes": false, "GET /v1/openapi.json": false,
+		"GET /healthz": false, "GET /readyz": false, "GET /metrics": false, "GET /v1/replacements": false,
+		"POST /v1/node/drain": false, "POST /v1/node/cordon": false, "POST /v1/node/uncordon": false,
+		"POST /v1/replace": false, "POST /v1/agent/stop": false,
+		"GET /v1/sessions/alice": true, "POST /v1/sessions/alice/start": true,
+		"POST /v1/nodes/n1/cordon": true, "GET /v1/nodes/n1/replacements": true,
+		"POST /v1/nodes/n3/cordon": false, // nobody's but n3's
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		if r := call(t, s, method, path, ""); (r.status < 300) != there || !there && codeOf(t, r) != api.CodeNotFound {
+			t.Errorf("%s: %d %s", route, r.status, r.body)
 		}
 	}
 }

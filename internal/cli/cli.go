@@ -44,6 +44,9 @@ type Deps struct {
 	Hidden map[string]func(ctx context.Context, args []string) error
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
+	// Host says what commands that work on this host need to know when no
+	// agent answers; nil: the defaults.
+	Host func(context.Context) (Host, error)
 	// Now is the clock that ages are shown by; nil: time.Now.
 	Now func() time.Time
 }
@@ -115,7 +118,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.spinupCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

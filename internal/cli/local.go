@@ -15,7 +15,10 @@ type Local struct {
 	Engine engine.Engine
 	Host   string // this host, as its spin-ups are compared by
 	Rules  spinup.Rules
-	Keeper Keeper
+	Keeper Keeper // nil: the agent, or the file in its data directory
+
+	begin func(ctx context.Context, kind spinup.Kind, name string) (end func())
+	close func()
 }
 
 // Keeper keeps the records of spin-ups.
@@ -28,7 +31,31 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 	if a.deps.OpenLocal == nil {
 		return Local{}, errors.New("this build has no container engine")
 	}
-	return a.deps.OpenLocal(ctx)
+	r, err := a.recorder()
+	if err != nil {
+		return Local{}, err
+	}
+	l, err := a.deps.OpenLocal(ctx)
+	if err != nil {
+		r.Close()
+		return Local{}, err
+	}
+	if l.Keeper == nil {
+		l.Keeper = oneByOne{r}
+	}
+	l.begin = r.Begin
+	l.close = func() {
+		r.Close()
+		_ = l.Engine.Close() // the command has done what it wanted
+	}
+	return l, nil
+}
+
+// oneByOne is the Recorder as a Keeper.
+type oneByOne struct{ *Recorder }
+
+func (o oneByOne) Record(ctx context.Context, r spinup.Record) error {
+	return o.Recorder.Record(ctx, r)
 }
 
 // causeCode is the exit code of a spin-up that failed.

@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/api/apitest"
 	"holdfast/internal/bench"
 	"holdfast/internal/cli"
+	"holdfast/internal/spinup"
 )
 
 // The test binary is also the command holdfast, which scripts and the terminal
@@ -54,6 +55,12 @@ func (l leakChecked) Run() int {
 	return code
 }
 
+// dataEnv names the data directory of the agent that is not there.
+const dataEnv = "HOLDFAST_TEST_DATA"
+
+// forever keeps records whose times are those of a test.
+var forever = spinup.Keep{Count: 1000, Age: 100 * 365 * 24 * time.Hour}
+
 // testDeps are what the assembler hands in, in small.
 func testDeps() cli.Deps {
 	return cli.Deps{
@@ -67,6 +74,9 @@ func testDeps() cli.Deps {
 			}
 			fmt.Fprintf(r.Stdout, "agent: config %s, socket %s\n", conf, r.Socket)
 			return err
+		},
+		Host: func(context.Context) (cli.Host, error) {
+			return cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}}, nil
 		},
 		DrainEngine: func(_ context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
 			s := holdfast.Step{Name: "kill", Count: 3}
@@ -129,6 +139,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			socket := filepath.Join(e.WorkDir, "agent.sock")
 			e.Setenv("HOLDFAST_SOCKET", socket)
+			e.Setenv(dataEnv, filepath.Join(e.WorkDir, "data"))
 			e.Setenv("GORACE", raceEnv)
 			b := &apitest.Backend{}
 			if err := standIn(b, e.Defer); err != nil {
@@ -140,7 +151,7 @@ func TestScripts(t *testing.T) {
 			}
 			return startAgent(b, socket, e.Defer)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records},
 	})
 }
 
@@ -216,6 +227,22 @@ func history(ts *testscript.TestScript, _ bool, _ []string) {
 	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
 	b.SetHistory([]holdfast.Replacement{failed, row("n4sx0", "n1", "n2", 2120, 1104, 0.01, 3300), row("mq2", "n3", "n1", 75, 17, 1, 100),
 		row("jxijq", "n2", "n1", 74, 17, 0.01, 95), row("old", "n2", "n3", 74, 17, 0.03, 95)})
+}
+
+// spinups gives the agent records of spin-ups.
+func spinups(ts *testscript.TestScript, _ bool, _ []string) {
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetSpinups(apitest.Samples())
+}
+
+// records writes the same to a data directory: records DIR.
+func records(ts *testscript.TestScript, _ bool, args []string) {
+	s, err := spinup.OpenStore(filepath.Join(args[0], spinup.FileName), forever, slog.New(slog.DiscardHandler))
+	ts.Check(err)
+	for _, r := range apitest.Samples() {
+		ts.Check(s.Append(r))
+	}
+	ts.Check(s.Close())
 }
 
 // fault makes the agent's backend fail: fault engine|store|busy|none.

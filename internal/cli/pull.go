@@ -71,7 +71,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	if err != nil {
 		return err
 	}
-	defer local.Engine.Close()
+	defer local.close()
 	p := puller.New(puller.Config{
 		Engine: local.Engine, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
 		Host: local.Host, Unpigz: spinup.HasUnpigz(),
@@ -80,9 +80,11 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	for _, image := range images {
 		list = append(list, puller.Request{Image: image, Platform: o.platform})
 	}
+	end := local.begin(ctx, spinup.ForPull, images[0])
 	board := a.ui.pulls(images, o.quiet)
 	results := p.All(ctx, list, puller.Watch{Progress: board.progress, Done: board.done})
 	board.close()
+	end()
 	var records []spinup.Record
 	for i, r := range results {
 		if r.Of == i {

@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
 )
@@ -19,9 +19,10 @@ import (
 type Client struct {
 	argv []string
 	dir  string
+	node holdfast.NodeID
 	log  *slog.Logger
 
-	want atomic.Int64  // boottime.Instant of the newest deadline
+	want aim
 	poke chan struct{} // want has changed
 
 	mu     sync.Mutex // held through each question and its answer
@@ -37,10 +38,11 @@ type Client struct {
 // returns when it answers. argv is a command whose process calls Main with its
 // last argument, dir: as a rule this program's own executable and "deadman". A
 // deadman of another version is replaced: what it holds is moved, and its
-// deadline. The deadman outlives this process. Run has to be called soon.
-func Start(argv []string, dir string, log *slog.Logger) (*Client, error) {
+// deadline. One that has containers of another node is ErrOtherNode, and stays as
+// it is. The deadman outlives this process. Run has to be called soon.
+func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*Client, error) {
 	c := &Client{
-		argv: argv, dir: dir, log: log, poke: make(chan struct{}, 1),
+		argv: argv, dir: dir, node: node, log: log, poke: make(chan struct{}, 1),
 		kept: make(map[string]container), heir: make(map[string]bool),
 	}
 	c.mu.Lock()
@@ -60,7 +62,7 @@ func Start(argv []string, dir string, log *slog.Logger) (*Client, error) {
 		c.kept[x.ID], c.heir[x.ID] = x, true
 	}
 	c.told = c.link.status.Deadline
-	c.want.CompareAndSwap(0, int64(c.told))
+	c.want.begin(c.told)
 	c.log.Info("deadman", "pid", c.link.process.Pid(), "containers", len(inherited))
 	return c, nil
 }
@@ -114,7 +116,7 @@ func (c *Client) tend() (<-chan struct{}, error) {
 // Extend sets the deadline at which everything is killed. It does not wait: Run
 // tells the deadman, as does whatever else it is told first.
 func (c *Client) Extend(deadline boottime.Instant) {
-	c.want.Store(int64(deadline))
+	c.want.set(deadline)
 	select {
 	case c.poke <- struct{}{}:
 	default:
@@ -137,11 +139,12 @@ func (c *Client) Hold(t *kill.Target) error {
 func (c *Client) put(x container) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	_ = c.aim() // what is there already is judged by the deadlines until now
 	r := request{Op: opHold, Container: &x}
 	if x.Pid == 0 {
 		r.Op = opExpect
 	} else {
-		x.Condemned = c.kept[x.ID].Condemned
+		x.Condemned, x.doubtful = c.kept[x.ID].Condemned, c.kept[x.ID].doubtful
 		c.kept[x.ID] = x
 		// It runs, so it is ours whether the deadman can be told now or later.
 		delete(c.heir, x.ID)
@@ -272,7 +275,7 @@ func (c *Client) ready() error {
 			return fmt.Errorf("%w: %w", ErrNone, err)
 		}
 	}
-	want := boottime.Instant(c.want.Load())
+	want := c.aim()
 	if want == c.told {
 		return nil
 	}
@@ -283,17 +286,36 @@ func (c *Client) ready() error {
 	}
 	c.told = want
 	c.tell(a.Fired)
-	if a.Condemned {
-		c.learn()
-	}
+	c.learn(a.Condemned)
 	return a.refusal()
 }
 
-// learn takes note of what is condemned, for the next deadman. c.mu is held.
-func (c *Client) learn() {
-	all, err := c.link.list()
-	if err != nil {
-		return // the next question finds that out
+// aim is the newest deadline. Where one has passed before, a deadman has to say
+// what it condemned. c.mu is held.
+func (c *Client) aim() boottime.Instant {
+	want, missed := c.want.take()
+	if missed {
+		for id, x := range c.kept {
+			x.doubtful = true
+			c.kept[id] = x
+		}
+	}
+	return want
+}
+
+// learn takes note of what is condemned, if anything is, for the next deadman.
+// c.mu is held.
+func (c *Client) learn(some bool) {
+	var all []container
+	if some {
+		var err error
+		if all, err = c.link.list(); err != nil {
+			return // the next question finds that out
+		}
+	}
+	for id, x := range c.kept {
+		x.doubtful = false
+		c.kept[id] = x
 	}
 	for _, x := range all {
 		if k, known := c.kept[x.ID]; known && x.Condemned {
@@ -332,7 +354,7 @@ func (c *Client) replace() error {
 	}
 	l := c.link
 	err := func() error {
-		want := boottime.Instant(c.want.Load())
+		want := c.aim()
 		if want == 0 {
 			return nil // nothing can be held
 		}
@@ -340,7 +362,10 @@ func (c *Client) replace() error {
 			return err
 		}
 		c.told = want
-		for _, x := range c.kept {
+		for id, x := range c.kept {
+			// Who could say what was condemned is dead.
+			x.Condemned, x.doubtful = x.Condemned || x.doubtful, false
+			c.kept[id] = x
 			if err := l.put(x); err != nil {
 				return fmt.Errorf("container %.12s: %w", x.ID, err)
 			}
@@ -364,7 +389,7 @@ func (c *Client) attach() error {
 		return fmt.Errorf("attach to the deadman: %w", err)
 	}
 	if ours == nil {
-		ours, err = spawn(c.argv, c.dir)
+		ours, err = spawn(c.argv, c.dir, c.node)
 	}
 	for _, o := range others {
 		if err == nil {
@@ -392,8 +417,15 @@ func (c *Client) find() (ours *link, others []*link, err error) {
 		return nil, nil, err
 	}
 	for _, name := range names {
-		l, err := connect(c.dir, name)
+		l, err := connect(c.dir, name, c.node)
 		switch {
+		case errors.Is(err, ErrOtherNode):
+			for _, l := range append(others, ours) {
+				if l != nil {
+					l.close()
+				}
+			}
+			return nil, nil, err
 		case errors.Is(err, errGone):
 			_ = os.Remove(filepath.Join(c.dir, name)) // it only costs a look each time
 		case err != nil:

@@ -3,9 +3,11 @@ package deadman
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,30 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 	}
 }
 
+// An agent that finds a deadman that was stopped gets to know what it holds, and
+// its deadline: nobody else does.
+func TestStoppedDeadmanIsWoken(t *testing.T) {
+	dir, b, late := runDir(t), newBox(t, newID()), newID()
+	first := newAgent(t, dir)
+	first.must(order{Extend: soon(time.Hour)})
+	first.must(order{Hold: b.container})
+	first.must(order{Expect: late})
+	if err := unix.Kill(first.deadman, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	first.kill()
+	c := start(t, argv(), dir, t.Output())
+	if c.Pid() != first.deadman {
+		t.Errorf("deadman %d instead of %d", c.Pid(), first.deadman)
+	}
+	if heirs := c.Heirs(); !slices.Contains(heirs, b.ID) || !slices.Contains(heirs, late) {
+		t.Errorf("what it holds is not known: %v", heirs)
+	}
+	if !b.alive() {
+		t.Error("the container is dead")
+	}
+}
+
 // The agent of another version takes everything over, with the deadline.
 func TestOtherVersionIsReplaced(t *testing.T) {
 	dir, b, late := runDir(t), newBox(t, newID()), newID()
@@ -84,6 +110,37 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	c.Forget(c.Heirs()...)
 	// What it kills at this moment it sees dead a little later than we do.
 	eventually(t, "it stands down", func() bool { return c.StandDown() == nil })
+}
+
+// The agent of another node is refused as long as there is something, and the one
+// whose containers they are finds them as they were.
+func TestOtherNode(t *testing.T) {
+	dir, b := runDir(t), newBox(t, newID())
+	first := newAgent(t, dir)
+	first.must(order{Extend: soon(time.Hour)})
+	first.must(order{Hold: b.container})
+	other := func() (*Client, error) {
+		return Start(argv(), dir, "n2", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	}
+	if c, err := other(); !errors.Is(err, ErrOtherNode) || !strings.Contains(err.Error(), string(testNode)) {
+		t.Errorf("while the agent runs: %v, %v", c, err)
+	}
+	first.must(order{Expect: newID()}) // it is not superseded
+	first.kill()
+	if c, err := other(); !errors.Is(err, ErrOtherNode) {
+		t.Errorf("%v, %v", c, err)
+	}
+	c := start(t, argv(), dir, t.Output())
+	if heirs := c.Heirs(); c.Pid() != first.deadman || !slices.Contains(heirs, b.ID) || !b.alive() {
+		t.Errorf("deadman %d instead of %d, heirs %v", c.Pid(), first.deadman, heirs)
+	}
+	c.Forget(c.Heirs()...)
+	c.Close()
+	next, err := other()
+	if err != nil {
+		t.Fatalf("nothing is there any more: %v", err)
+	}
+	next.Close()
 }
 
 // Of two agents on one directory the newer controls.
@@ -346,7 +403,7 @@ func TestStranger(t *testing.T) {
 func TestNoDeadmanThere(t *testing.T) {
 	for _, argv := range [][]string{{"/bin/true"}, {"/no/such/file"}} {
 		dir := runDir(t)
-		if c, err := Start(argv, dir, nil); err == nil {
+		if c, err := Start(argv, dir, testNode, nil); err == nil {
 			c.Close()
 			t.Errorf("%v: started", argv)
 		}

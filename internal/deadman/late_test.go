@@ -54,6 +54,45 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	}
 }
 
+// A deadman that is dead by the time of the next deadline has not said what it
+// condemned: all that was there is.
+func TestCondemnedOutlivesTheDeadman(t *testing.T) {
+	c, b, late := start(t, argv(), runDir(t), t.Output()), newBox(t, newID()), newID()
+	deadline := soon(time.Second) // well under answerLimit
+	c.Extend(deadline)
+	hold(t, c, b)
+	if err := c.Expect(late); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(c.Pid(), unix.SIGSTOP); err != nil { // it does nothing any more
+		t.Fatal(err)
+	}
+	waitUntil(deadline)
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.link.gone
+	if !b.alive() {
+		t.Fatal("it was killed by the first deadman")
+	}
+	c.Extend(soon(time.Hour))
+	fresh := newBox(t, newID())
+	hold(t, c, fresh)
+	b.diedNotBefore(t, deadline)
+	newBox(t, late).diedNotBefore(t, deadline)
+	// Only once: what comes after the extension is not condemned with the next.
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.link.gone
+	if err := c.Expect(newID()); err != nil {
+		t.Fatal(err)
+	}
+	if !fresh.alive() {
+		t.Error("what came after the extension is dead")
+	}
+}
+
 // What is told of only after the deadline is killed at once.
 func TestHoldAfterTheDeadline(t *testing.T) {
 	c, b := newClient(t, runDir(t)), newBox(t, newID())

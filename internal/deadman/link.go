@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/linux/pidfd"
 )
 
@@ -22,6 +23,9 @@ const (
 	// under a millisecond; one that does not answer in this time hangs.
 	answerLimit = 2 * time.Second
 	startLimit  = 10 * time.Second
+	// helloLimit is answerLimit for what an earlier agent's deadman has to
+	// answer: nobody else knows what it holds, so it is not given up lightly.
+	helloLimit = 10 * time.Second
 )
 
 // link is a connection to one deadman.
@@ -41,14 +45,19 @@ type link struct {
 // errGone means that a socket is a dead deadman's.
 var errGone = errors.New("nobody listens there")
 
-// connect says hello to the deadman behind dir/name. errGone, errForeign.
-func connect(dir, name string) (*link, error) {
+// connect says hello to the deadman behind dir/name, for a node. errGone,
+// errForeign, ErrOtherNode.
+func connect(dir, name string, node holdfast.NodeID) (*link, error) {
 	l, err := dial(dir, name)
 	if err != nil {
 		return nil, fmt.Errorf("deadman %s: %w", name, err)
 	}
 	go l.listen()
-	a, err := l.ask(request{Op: opHello, Version: protocol})
+	a, err := l.greet(request{Op: opHello, Version: protocol, Node: node})
+	if err == nil && a.Code == codeOther && a.Status != nil {
+		l.close()
+		return nil, fmt.Errorf("deadman %s stands behind node %s, of which %d containers may run: %w", name, a.Status.Node, a.Status.Held+a.Status.Expected, ErrOtherNode)
+	}
 	if err == nil && a.Status == nil {
 		err = errors.New("it does not say who it is")
 	}
@@ -129,6 +138,20 @@ func (l *link) listen() {
 	}
 }
 
+// greet asks the first question. A deadman that does not answer may only have
+// been stopped: it is woken, and then does first what it missed.
+func (l *link) greet(r request) (reply, error) {
+	a, err := l.ask(r)
+	if errors.Is(err, errSilent) {
+		_ = l.process.Signal(unix.SIGCONT) // it may have ended
+		a, err = l.await(l.asked, helloLimit-answerLimit)
+	}
+	return a, err
+}
+
+// errSilent means that there was no answer in time.
+var errSilent = errors.New("no answer")
+
 // ask asks one question; one at a time. A refusal is in the reply. An error
 // means that this deadman is of no use any more, or is another agent's.
 func (l *link) ask(r request) (reply, error) {
@@ -144,25 +167,30 @@ func (l *link) ask(r request) (reply, error) {
 	if _, err := l.conn.Write(b); err != nil {
 		return reply{}, l.why(err)
 	}
-	late := time.NewTimer(answerLimit)
+	return l.await(r.Seq, answerLimit)
+}
+
+// await waits for the answer to a question.
+func (l *link) await(seq uint64, limit time.Duration) (reply, error) {
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
 		select {
 		case a := <-l.answers:
-			if a.Seq == r.Seq {
+			if a.Seq == seq {
 				return a, nil
 			}
 		case <-l.gone:
 			select {
 			case a := <-l.answers: // its last, to stand-down
-				if a.Seq == r.Seq {
+				if a.Seq == seq {
 					return a, nil
 				}
 			default:
 			}
 			return reply{}, l.why(errors.New("it is gone"))
 		case <-late.C:
-			return reply{}, fmt.Errorf("no answer in %v", answerLimit)
+			return reply{}, fmt.Errorf("%w in %v", errSilent, limit)
 		}
 	}
 }
@@ -246,7 +274,7 @@ func (l *link) bury() {
 }
 
 // spawn starts a deadman and connects to it once it listens.
-func spawn(argv []string, dir string) (*link, error) {
+func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
 	const appending = os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	path := filepath.Join(dir, logName)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
@@ -284,7 +312,7 @@ func spawn(argv []string, dir string) (*link, error) {
 	}
 	var l *link
 	if err == nil && string(buf) == ready {
-		l, err = connect(dir, socketName(cmd.Process.Pid))
+		l, err = connect(dir, socketName(cmd.Process.Pid), node)
 	}
 	if l == nil {
 		_ = cmd.Process.Kill() // it has ended, or hangs

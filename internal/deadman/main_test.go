@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/kill"
 	"holdfast/internal/kill/killtest"
 	"holdfast/internal/linux/boottime"
@@ -42,6 +43,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// testNode is the node of all agents here but a few.
+const testNode = holdfast.NodeID("n1")
+
 func argv() []string { return []string{"/proc/self/exe", "deadman"} }
 
 // order is a line that a stand-in gets.
@@ -55,7 +59,7 @@ type order struct {
 // standIn is an agent's process as far as a deadman knows: it does what the
 // lines of its input say and answers each with a line.
 func standIn(dir string) int {
-	c, err := Start(argv(), dir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	c, err := Start(argv(), dir, testNode, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -275,7 +279,7 @@ func newClient(t *testing.T, dir string) *Client {
 // start makes a client without its Run.
 func start(t *testing.T, argv []string, dir string, log io.Writer) *Client {
 	t.Helper()
-	c, err := Start(argv, dir, slog.New(slog.NewTextHandler(log, nil)))
+	c, err := Start(argv, dir, testNode, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

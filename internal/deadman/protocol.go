@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"strings"
 
+	"holdfast"
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
 )
@@ -22,7 +23,7 @@ import (
 // protocol is the version that this program speaks. A deadman of another one
 // answers hello, list and stand-down only: these three never change, so that
 // what it holds can be moved.
-const protocol = 1
+const protocol = 2
 
 // Errors that callers decide by; they come wrapped.
 var (
@@ -34,6 +35,9 @@ var (
 	// ErrOverdue means that the deadline has passed, or that there is none
 	// yet: what started now would be killed at once, or never.
 	ErrOverdue = errors.New("the deadline of this node's containers is not in the future")
+	// ErrOtherNode means that the deadman of the run directory has containers
+	// of another node.
+	ErrOtherNode = errors.New("this run directory is another node's")
 	// ErrHolds means that a deadman that still has containers was told to end.
 	ErrHolds = errors.New("the deadman still holds containers")
 )
@@ -64,6 +68,7 @@ type request struct {
 	Op        op               `json:"op"`
 	Seq       uint64           `json:"seq"`
 	Version   int              `json:"version,omitempty"`   // of hello: the sender's protocol
+	Node      holdfast.NodeID  `json:"node,omitempty"`      // of hello: the sender's, since version 2
 	From      int              `json:"from,omitempty"`      // of list
 	Moved     bool             `json:"moved,omitempty"`     // of stand-down: another one has it all; of expect: from another one
 	Container *container       `json:"container,omitempty"` // of expect and hold
@@ -81,6 +86,10 @@ type container struct {
 	// Condemned is of one that was there when a deadline passed: it dies,
 	// whatever the deadline is now.
 	Condemned bool `json:"condemned,omitempty"`
+
+	// doubtful is for the agent's eyes: a deadline has passed, and no deadman
+	// has said since what it condemned.
+	doubtful bool
 }
 
 // reply goes to the agent. One without a Seq says that another agent has taken
@@ -102,6 +111,7 @@ type code string
 const (
 	codeOverdue code = "overdue"
 	codeHolds   code = "holds"
+	codeOther   code = "other-node" // its Status says which
 )
 
 func codeOf(err error) code {
@@ -110,6 +120,8 @@ func codeOf(err error) code {
 		return codeOverdue
 	case errors.Is(err, ErrHolds):
 		return codeHolds
+	case errors.Is(err, ErrOtherNode):
+		return codeOther
 	}
 	return ""
 }
@@ -120,6 +132,8 @@ func (c code) err() error {
 		return ErrOverdue
 	case codeHolds:
 		return ErrHolds
+	case codeOther:
+		return ErrOtherNode
 	}
 	return nil
 }
@@ -127,6 +141,7 @@ func (c code) err() error {
 // status is what a deadman says of itself.
 type status struct {
 	Version  int              `json:"version"`
+	Node     holdfast.NodeID  `json:"node,omitempty"`     // that it stands behind
 	Deadline boottime.Instant `json:"deadline,omitempty"` // 0: none was set
 	Held     int              `json:"held"`
 	Expected int              `json:"expected"`
@@ -154,7 +169,12 @@ func (f *Fired) name(s string) {
 // check refuses what no agent of this version sends.
 func (r request) check() error {
 	switch r.Op {
-	case opHello, opStandDown:
+	case opHello:
+		if n := string(r.Node); n != plain(n) {
+			return errors.New("a node id that is none")
+		}
+		return nil
+	case opStandDown:
 		return nil
 	case opList:
 		if r.From < 0 {

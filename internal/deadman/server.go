@@ -46,8 +46,9 @@ type server struct {
 	leaving  atomic.Bool // SIGTERM came
 	lost     bool        // the run directory is gone
 
-	conns      []int // all that are connected, oldest first
-	controller int   // the one that said hello last, -1 for none
+	conns      []int           // all that are connected, oldest first
+	controller int             // the one that said hello last, -1 for none
+	node       holdfast.NodeID // that it stands behind, once an agent has said so
 	alone      boottime.Instant
 
 	deadline boottime.Instant // 0: none yet
@@ -305,22 +306,31 @@ func (s *server) take(conn int, message []byte) error {
 	if err != nil {
 		return err
 	}
-	if r.Op == opHello {
-		s.hello(conn)
-	} else if conn != s.controller {
+	answer := reply{Seq: r.Seq}
+	err = r.check()
+	if r.Op == opHello && err == nil {
+		err = s.hello(conn, r.Node)
+	} else if r.Op != opHello && conn != s.controller {
 		return fmt.Errorf("%q without a hello", r.Op)
 	}
-	answer := reply{Seq: r.Seq}
-	if err := r.check(); err != nil {
-		answer.Error = err.Error()
+	if err != nil {
+		answer.Error, answer.Code, answer.Status = err.Error(), codeOf(err), s.status()
 	} else {
 		s.answer(r, &answer)
 	}
 	return send(conn, answer)
 }
 
-// hello makes a connection the one that controls.
-func (s *server) hello(conn int) {
+// hello makes a connection the one that controls. An agent of another node than
+// the one whose containers are here is refused: it would take them for strays.
+func (s *server) hello(conn int, node holdfast.NodeID) error {
+	s.prune()
+	if node != "" && s.node != "" && node != s.node && !s.idle() {
+		return fmt.Errorf("node %s has containers here: %w", s.node, ErrOtherNode)
+	}
+	if node != "" { // else an agent of version 1
+		s.node = node
+	}
 	old := s.controller
 	s.controller = conn
 	if old >= 0 && old != conn {
@@ -328,6 +338,11 @@ func (s *server) hello(conn int) {
 		_ = send(old, reply{}) // it may be gone
 		s.drop(old)
 	}
+	return nil
+}
+
+func (s *server) status() *status {
+	return &status{Version: s.version, Node: s.node, Deadline: s.deadline, Held: len(s.held), Expected: len(s.expected)}
 }
 
 // send never waits: who does not read loses its connection.
@@ -347,9 +362,7 @@ func (s *server) answer(r request, a *reply) {
 	var err error
 	switch r.Op {
 	case opHello:
-		s.prune()
-		a.Status = &status{Version: s.version, Deadline: s.deadline, Held: len(s.held), Expected: len(s.expected)}
-		a.Fired = s.firing.take()
+		a.Status, a.Fired = s.status(), s.firing.take()
 	case opList:
 		a.List = s.list(r.From)
 	case opStandDown:

@@ -63,6 +63,14 @@ type Engine interface {
 	// misses nothing. It never ends by itself.
 	Events(ctx context.Context, labels map[string]string) iter.Seq[Event]
 
+	// Watch yields what happens on the whole engine until ctx is done; then
+	// the sequence ends. It begins with a Gap, and yields another after each
+	// break in the connection to the engine, followed by what the engine
+	// still knows of what came since then. That is not everything: Docker
+	// keeps its last 256 events, and none when it is restarted. It never
+	// ends by itself.
+	Watch(ctx context.Context, o WatchOptions) iter.Seq[Event]
+
 	// Logs copies a container's output to w, both streams interleaved.
 	Logs(ctx context.Context, id string, o LogOptions, w io.Writer) error
 
@@ -164,18 +172,39 @@ type Container struct {
 	OOMKilled  bool
 	Error      string
 	Env        []string
+	// Healthcheck says that the engine asks the container how it is, and
+	// tells so in events.
+	Healthcheck bool
 }
 
 // Running reports whether the container has a live init.
 func (c Container) Running() bool { return c.State == "running" || c.State == "paused" }
 
+// WatchOptions select events of the whole engine.
+type WatchOptions struct {
+	Since   time.Time // begin with what the engine knows since then; zero: now
+	Actions []string  // only these; "health_status" is also "health_status: healthy". Empty: all
+}
+
+// The values of Event.Type that this package's users go by; engines have more.
+const (
+	OfContainer = "container"
+	OfImage     = "image"
+	OfNetwork   = "network"
+)
+
 // Event is one thing that happened.
 type Event struct {
 	Gap    bool   // list now: what happened before this is not known
-	ID     string // of the container
+	Type   string // of what it happened to
+	ID     string // of the container, the network …; of an image that was pulled its reference
 	Action string // create, start, die, destroy, oom, …
 	Labels map[string]string
-	Time   time.Time
+	Name   string // of the container, network …
+	Image  string // of a container, as it was named at create
+	// Container is who was connected to a network, or disconnected.
+	Container string
+	Time      time.Time
 	// ExitCode is of a die.
 	ExitCode int
 }

@@ -87,10 +87,11 @@ func (q prepareRequest) wait() time.Duration {
 }
 
 // Prepare chooses a successor for each session and tells it, all at once. It
-// returns how many sessions have one: what a node refuses is shared once more among
-// the others, and no more often; nodes that do not answer are not made up for,
-// because who drains has no time. It takes until all have the images or ctx is done; without a deadline it takes
-// five seconds at most. Nothing is claimed before the session's record is gone.
+// returns how many sessions have one: what a node refuses, or does not answer to in
+// seven eighths of the time, is shared once more among the others, and no more
+// often. It takes until all have the images or ctx is done; without a deadline it
+// takes five seconds at most. Nothing is claimed before the session's record is
+// gone, and then once, also by two who were told.
 func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()
@@ -122,18 +123,24 @@ type announcement struct {
 	accepted int
 }
 
-// tell begins to announce the sessions, those with clients first. What is
-// refused is announced to others, where again is true.
+// tell begins to announce the sessions, those with clients first. What is not
+// accepted is announced to others, where again is true.
 func (a *announcement) tell(ctx context.Context, sessions []leaver, again bool) {
 	for node, part := range a.share(sessions) {
 		for _, part := range byTemplates(part) {
 			a.told.Go(func() {
-				n, answered := a.f.tell(ctx, node, part)
+				limit := remaining(ctx)
+				if again {
+					limit -= limit / 8
+				}
+				limited, cancel := context.WithTimeout(ctx, limit)
+				defer cancel()
+				n := a.f.tell(limited, node, part)
 				a.mu.Lock()
 				a.accepted += n
 				a.avoid[node.ID] = a.avoid[node.ID] || n < len(part)
 				a.mu.Unlock()
-				if again && answered && n < len(part) && ctx.Err() == nil {
+				if again && n < len(part) && ctx.Err() == nil {
 					a.tell(ctx, part[n:], false)
 				}
 			})
@@ -204,9 +211,8 @@ func rank(m Move) int {
 	return 1
 }
 
-// tell announces sessions to their successor. It returns how many that takes, and
-// whether it answered.
-func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (accepted int, answered bool) {
+// tell announces sessions to their successor. It returns how many that takes.
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (accepted int) {
 	// The answer needs a moment, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
@@ -217,9 +223,9 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (
 	}
 	if err != nil {
 		f.log.Warn("a successor could not be told", "node", to.ID, "sessions", len(sessions), "err", err)
-		return 0, !errors.Is(err, errUnreachable)
+		return 0
 	}
-	return min(max(a.Accepted, 0), len(sessions)), true
+	return min(max(a.Accepted, 0), len(sessions))
 }
 
 // prepare is the successor's side.

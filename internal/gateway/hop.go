@@ -177,7 +177,7 @@ func (g *Gateway) hopFailed(w http.ResponseWriter, out *http.Request, err error)
 		return
 	case t.body != nil && t.body.failed():
 		why = failedClient
-	case errors.As(err, &broken) && t.leaves(out.Context()):
+	case errors.As(err, &broken) && t.safe && t.leaves(out.Context()): // nothing else is sent again
 		why = failedLeft
 	case errors.As(err, &timeout) && timeout.Timeout():
 		why, status = failedTime, http.StatusGatewayTimeout

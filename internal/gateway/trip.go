@@ -115,9 +115,15 @@ func (h *history) allows(ctx context.Context, t *trip, err error) bool {
 		return h.refused <= retries
 	case errors.As(err, &broken):
 		h.repeats++
-		return t.safe && h.repeats <= repeats && (broken.gone || t.leaves(ctx))
+		return t.safe && h.repeats <= repeats && t.isGone(ctx, broken)
 	}
 	return false
+}
+
+// isGone reports whether a session whose server broke off has left. Of one on
+// another node that node has told; it has waited for the news.
+func (t *trip) isGone(ctx context.Context, broken *brokenError) bool {
+	return broken.gone || t.route.Node == "" && t.leaves(ctx)
 }
 
 // pause is how long to wait before the next try. A route that was known to be

@@ -73,7 +73,7 @@ func killer(arg string) int {
 			_ = unix.Kill(guard.Pid(), unix.SIGKILL)
 			select {} // what follows is not this goroutine's doing
 		case "kill-both":
-			stop(guard.Pid()) // so that it has no time for its duty
+			halt(guard.Pid()) // so that it has no time for its duty
 			fmt.Println("guardian", guard.Pid())
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
@@ -99,9 +99,9 @@ func killer(arg string) int {
 	return 0
 }
 
-// stop stops a process and returns when none of its threads runs any more: a
+// halt stops a process and returns when none of its threads runs any more: a
 // signal is on its way for a moment.
-func stop(pid int) {
+func halt(pid int) {
 	_ = unix.Kill(pid, unix.SIGSTOP)
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))

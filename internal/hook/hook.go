@@ -1,29 +1,31 @@
 // Package hook runs a command of the operator's on this host, and sees to it
 // that it ends: with all that it has started, at a deadline, and when this
-// process dies.
+// process dies or is stopped. For that each command is run by a keeper, a small
+// process of the same binary (Main).
 package hook
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/boottime"
 )
 
 // Bounds of a run.
 const (
 	maxOutput = 4 << 10                // bytes of the output's end that are kept
-	linger    = 100 * time.Millisecond // for what has left the process group and still holds the output
+	linger    = 100 * time.Millisecond // for the output's end when the keeper has ended
 	killLimit = time.Second            // for a killed process to be gone; one that the kernel holds may take longer
 )
 
@@ -49,12 +51,20 @@ type Result struct {
 	Err error
 }
 
+// Runner is a command line whose process calls Main with the words that follow:
+// as a rule this program's own executable and "hook".
+type Runner []string
+
 // Run runs the command in / with an empty standard input, in a process group of
-// its own. It returns when the command has ended; what it leaves running in its
-// group is killed then. When ctx is done the whole group is killed.
-func Run(ctx context.Context, c Command) Result {
+// its own. It returns when the command has ended; what it leaves running is
+// killed then. When ctx is done all of it is killed, and when its deadline passes
+// also while this process is stopped.
+func (r Runner) Run(ctx context.Context, c Command) Result {
 	if len(c.Args) == 0 || !filepath.IsAbs(c.Args[0]) {
 		return Result{Err: fmt.Errorf("the command %q has no absolute path", c.Args)}
+	}
+	if len(r) == 0 {
+		return Result{Err: errors.New("not run: there is no keeper for it")}
 	}
 	if ctx.Err() != nil {
 		return Result{Err: fmt.Errorf("not run: %w", context.Cause(ctx))}
@@ -62,7 +72,7 @@ func Run(ctx context.Context, c Command) Result {
 	out := &tail{}
 	begun := time.Now()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, c, out) }()
+	go func() { ended <- r.run(ctx, c, out) }()
 	err := await(ctx, ended)
 	if err != nil && ctx.Err() != nil {
 		err = whyKilled(ctx, err)
@@ -99,72 +109,51 @@ func whyKilled(ctx context.Context, err error) error {
 	return why
 }
 
-// run starts the command and waits for it, on one thread: the kernel kills the
-// command when the thread that started it ends, as it does with this process
-// (PR_SET_PDEATHSIG, prctl(2)).
-func run(ctx context.Context, c Command, out *tail) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	cmd.Dir = "/"
-	cmd.Env = append(environment(), c.Env...)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = linger
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	if err := keepDescriptors(); err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	// The group's number is the command's own as long as it is not reaped.
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		killGroup(cmd.Process.Pid)
-	})
-	awaitExit(cmd.Process.Pid)
-	if !stop() {
-		<-killed
-	}
-	killGroup(cmd.Process.Pid)
-	err := cmd.Wait()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil // something that left the group has its output still
-	}
-	return err
-}
-
-// keepDescriptors keeps what this process was itself started with from going on
-// to the command. All else is opened with O_CLOEXEC.
-func keepDescriptors() error {
-	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
-		return nil
-	}
-	// A kernel before 5.11, close_range(2).
-	open, err := os.ReadDir("/proc/self/fd")
+// run starts the keeper and waits for it. The keeper's standard input is a pipe
+// whose end is this process's end, or that of ctx.
+func (r Runner) run(ctx context.Context, c Command, out *tail) error {
+	life, lifeline, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	for _, f := range open {
-		if fd, err := strconv.Atoi(f.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
-		}
+	defer lifeline.Close()
+	defer life.Close()
+	told, tell, err := os.Pipe()
+	if err != nil {
+		return err
 	}
-	return nil
+	defer told.Close()
+	defer tell.Close()
+	cmd := exec.Command(r[0], slices.Concat(r[1:], []string{deadlineOf(ctx)}, c.Args)...)
+	cmd.Dir = "/"
+	cmd.Env = append(environment(), c.Env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = life, out, out
+	cmd.ExtraFiles = []*os.File{tell}
+	cmd.WaitDelay = linger
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // what goes to this process's group is not for it
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start its keeper: %w", err)
+	}
+	tell.Close()
+	defer context.AfterFunc(ctx, func() { lifeline.Close() })()
+	err = cmd.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the kernel holds something that has the output
+	}
+	if err != nil {
+		return fmt.Errorf("its keeper: %w", err)
+	}
+	return readOutcome(told)
 }
 
-// killGroup kills all that is in the process group. One that is empty is none.
-func killGroup(leader int) { _ = unix.Kill(-leader, unix.SIGKILL) }
-
-// awaitExit returns when the process is dead, and leaves it to be reaped.
-func awaitExit(pid int) {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			return
-		}
+// deadlineOf is ctx's deadline in the clock that goes on while the host sleeps,
+// as the keeper reads it; "0" for none.
+func deadlineOf(ctx context.Context) string {
+	until, ok := ctx.Deadline()
+	if !ok {
+		return "0"
 	}
+	return strconv.FormatInt(int64(boottime.Now().Add(time.Until(until))), 10)
 }
 
 // environment is this process's, without what is meant for it alone.

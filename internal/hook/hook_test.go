@@ -17,15 +17,41 @@ import (
 )
 
 // parent is the environment variable by which this binary is started as a
-// process that runs a hook and is killed.
-const parent = "HOOK_TEST_PARENT"
+// process that runs a hook and is killed: a directory, and limit how long the
+// hook may take.
+const parent, limit = "HOOK_TEST_PARENT", "HOOK_TEST_LIMIT"
+
+// runner has this binary be the keeper.
+var runner = Runner{"/proc/self/exe", "keeper"}
 
 func TestMain(m *testing.M) {
-	if file := os.Getenv(parent); file != "" {
-		Run(context.Background(), shell("echo $$ > "+file+"; exec sleep 600"))
+	if len(os.Args) > 1 && os.Args[1] == "keeper" {
+		unix.Exit(Main(os.Args[2:])) // os.Exit takes a second under -race
+	}
+	if dir := os.Getenv(parent); dir != "" {
+		ctx := context.Background()
+		if d, err := time.ParseDuration(os.Getenv(limit)); err == nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, d)
+			defer cancel()
+		}
+		fmt.Println(runner.Run(ctx, shell(family(filepath.Join(dir, "pids")))).Err)
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// family is a script with a child, a grandchild that has lost its parent, and one
+// in a session of its own, all of which ignore what can be ignored. It writes the
+// four pids to a file, and stays.
+func family(file string) string {
+	return `trap '' TERM INT HUP
+sleep 600 & child=$!
+sh -c 'sleep 600 & echo $! > ` + file + `.lost'
+setsid sh -c 'echo $$ > ` + file + `.away; exec sleep 600' &
+while [ ! -s ` + file + `.away ]; do sleep 0.01; done
+echo $$ $child $(cat ` + file + `.lost ` + file + `.away) > ` + file + `
+wait; wait; sleep 600`
 }
 
 func shell(script string) Command { return Command{Args: []string{"/bin/sh", "-c", script}} }
@@ -45,7 +71,7 @@ func TestCommandSeesWhatItIsGivenAndNothingElse(t *testing.T) {
 		Args: []string{"/bin/sh", "-c", `echo "$1|$2|$WHO|$THEIRS|$HOLDFAST_SECRET$NOTIFY_SOCKET|$(pwd)|$(cat | wc -c)"; echo problem >&2`, "sh", "a b", "$(id)"},
 		Env:  []string{"WHO=alice"},
 	}
-	r := Run(within(t, time.Minute), c)
+	r := runner.Run(within(t, time.Minute), c)
 	if want := "a b|$(id)|alice|kept||/|0\nproblem\n"; r.Err != nil || r.Output != want || r.Took <= 0 {
 		t.Errorf("%+v, want the output %q", r, want)
 	}
@@ -55,28 +81,36 @@ func TestCommandSeesWhatItIsGivenAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	r = Run(within(t, time.Minute), Command{Args: []string{"/bin/ls", "/proc/self/fd"}})
+	r = runner.Run(within(t, time.Minute), Command{Args: []string{"/bin/ls", "/proc/self/fd"}})
 	if r.Err != nil || r.Output != "0\n1\n2\n3\n" { // the last is its own, of the directory
 		t.Errorf("descriptors: %+v", r)
 	}
 }
 
 func TestCommandThatFailsSaysHow(t *testing.T) {
-	var exit *exec.ExitError
-	if r := Run(within(t, time.Minute), shell("echo disk full; exit 3")); !errors.As(r.Err, &exit) || exit.ExitCode() != 3 || r.Output != "disk full\n" {
+	if r := runner.Run(within(t, time.Minute), shell("echo disk full; exit 3")); r.Err == nil || r.Err.Error() != "exit status 3" || r.Output != "disk full\n" {
 		t.Errorf("%+v", r)
 	}
-	if r := Run(within(t, time.Minute), Command{Args: []string{"/no/such/program"}}); !errors.Is(r.Err, os.ErrNotExist) {
+	if r := runner.Run(within(t, time.Minute), shell("kill -TERM $$")); r.Err == nil || r.Err.Error() != "signal: terminated" {
+		t.Errorf("%+v", r)
+	}
+	if r := runner.Run(within(t, time.Minute), Command{Args: []string{"/no/such/program"}}); !errors.Is(r.Err, os.ErrNotExist) {
 		t.Errorf("%+v", r)
 	}
 	for _, args := range [][]string{nil, {"sh", "-c", "true"}} {
-		if r := Run(within(t, time.Minute), Command{Args: args}); r.Err == nil {
+		if r := runner.Run(within(t, time.Minute), Command{Args: args}); r.Err == nil {
 			t.Errorf("%q ran", args)
 		}
 	}
+	if r := Runner(nil).Run(within(t, time.Minute), shell("true")); r.Err == nil {
+		t.Error("it ran without a keeper")
+	}
+	if r := (Runner{"/bin/true"}).Run(within(t, time.Minute), shell("true")); r.Err == nil {
+		t.Error("a keeper that says nothing passes for a command that went well")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r := Run(ctx, shell("true")); !errors.Is(r.Err, context.Canceled) {
+	if r := runner.Run(ctx, shell("true")); !errors.Is(r.Err, context.Canceled) {
 		t.Errorf("after its time: %+v", r)
 	}
 }
@@ -122,9 +156,8 @@ func TestDeadlineKillsTheCommandWithItsChildren(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	done := make(chan Result, 1)
-	script := `trap '' TERM INT; echo begun; sleep 600 & a=$!; sh -c 'trap "" TERM; sleep 600; true' & echo "$$ $a $!" > ` + file + `; wait; wait`
-	go func() { done <- Run(ctx, shell(script)) }()
-	started := pids(t, file, 3)
+	go func() { done <- runner.Run(ctx, shell("echo begun; "+family(file))) }()
+	started := pids(t, file, 4)
 	why := errors.New("the lease is lost")
 	cancel(why)
 	if r := <-done; !errors.Is(r.Err, why) || r.Output != "begun\n" {
@@ -134,65 +167,93 @@ func TestDeadlineKillsTheCommandWithItsChildren(t *testing.T) {
 		dies(t, pid)
 	}
 
-	if r := Run(within(t, 50*time.Millisecond), shell("sleep 600")); !errors.Is(r.Err, ErrTime) {
+	if r := runner.Run(within(t, 50*time.Millisecond), shell("sleep 600")); !errors.Is(r.Err, ErrTime) {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestWhatACommandLeavesInItsGroupIsKilled(t *testing.T) {
+// TestWhatACommandLeavesIsKilled wherever it has gone, and holds nobody up
+// although it has the output open.
+func TestWhatACommandLeavesIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
-	r := Run(within(t, time.Minute), shell("sleep 600 & echo $! > "+file+"; echo done"))
+	r := runner.Run(within(t, time.Minute), shell(strings.Replace(family(file), "wait; wait; sleep 600", "echo done", 1)))
 	if r.Err != nil || r.Output != "done\n" {
 		t.Errorf("%+v", r)
 	}
-	for _, pid := range pids(t, file, 1) {
+	for _, pid := range pids(t, file, 4) {
 		dies(t, pid)
 	}
 }
 
-// TestWhatHasLeftTheGroupHoldsNobodyUp although it has the output open.
-func TestWhatHasLeftTheGroupHoldsNobodyUp(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pids")
-	r := Run(within(t, time.Minute), shell("setsid sh -c 'echo $$ > "+file+"; exec sleep 600' & while [ ! -s "+file+" ]; do sleep 0.01; done; echo done"))
-	for _, pid := range pids(t, file, 1) {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Error(err)
-		}
-	}
-	if r.Err != nil || r.Output != "done\n" {
-		t.Errorf("%+v", r)
-	}
-}
-
 func TestOnlyTheEndOfTheOutputIsKept(t *testing.T) {
-	r := Run(within(t, time.Minute), shell("head -c 50000000 /dev/zero | tr '\\0' x; echo end"))
+	r := runner.Run(within(t, time.Minute), shell("head -c 50000000 /dev/zero | tr '\\0' x; echo end"))
 	if r.Err != nil || len(r.Output) != maxOutput || !strings.HasSuffix(r.Output, "xend\n") {
 		t.Errorf("%v, %d bytes", r.Err, len(r.Output))
 	}
 	// One that never ends, too.
-	r = Run(within(t, 200*time.Millisecond), shell("while :; do echo more and more; done"))
+	r = runner.Run(within(t, 200*time.Millisecond), shell("while :; do echo more and more; done"))
 	if !errors.Is(r.Err, ErrTime) || len(r.Output) > maxOutput {
 		t.Errorf("%v, %d bytes", r.Err, len(r.Output))
 	}
 }
 
-// TestCommandDiesWithItsStarter: a hook does not go on for a session that the
-// next agent has given to somebody else.
-func TestCommandDiesWithItsStarter(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pids")
+// startParent starts a process that runs a hook, and returns it with what the hook
+// has started.
+func startParent(t *testing.T, limited string) (*exec.Cmd, []int) {
+	t.Helper()
+	dir := t.TempDir()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), parent+"="+file)
+	cmd.Env = append(os.Environ(), parent+"="+dir, limit+"="+limited)
+	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	started := pids(t, file, 1)
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // killed
+	})
+	return cmd, pids(t, filepath.Join(dir, "pids"), 4)
+}
+
+// TestCommandDiesWithItsStarter with all that it has started: a hook does not go
+// on for a session that the next agent has given to somebody else.
+func TestCommandDiesWithItsStarter(t *testing.T) {
+	cmd, started := startParent(t, "")
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // it was killed
-	dies(t, started[0])
+	for _, pid := range started {
+		dies(t, pid)
+	}
+}
+
+// TestDeadlineOfAStoppedStarter: a process that is stopped cannot end its hook.
+func TestDeadlineOfAStoppedStarter(t *testing.T) {
+	cmd, started := startParent(t, "5s")
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range started {
+		dies(t, pid)
+	}
+}
+
+// TestKeeperThatIsKilledTakesTheCommandAlong: it is the one that nobody stands
+// behind.
+func TestKeeperThatIsKilledTakesTheCommandAlong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pids")
+	done := make(chan Result, 1)
+	go func() { done <- runner.Run(within(t, time.Minute), shell("echo $PPID $$ > "+file+"; exec sleep 600")) }()
+	two := pids(t, file, 2)
+	if err := unix.Kill(two[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-done; r.Err == nil {
+		t.Errorf("%+v", r)
+	}
+	dies(t, two[1])
 }

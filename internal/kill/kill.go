@@ -60,6 +60,7 @@ const (
 	StepSignal = "signal" // SIGKILL to all
 	StepDie    = "die"    // wait until every init is dead
 	StepSweep  = "sweep"  // see every control group empty, emptying those that are not
+	StepThen   = "then"   // what KillThen was given
 	StepResume = "resume" // continue the engine
 )
 
@@ -69,6 +70,14 @@ const (
 // targets stay open, and should be closed soon: the kernel takes the containers'
 // mounts down only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
+	return k.KillThen(ctx, targets, nil)
+}
+
+// KillThen is Kill, and calls then with what became of the targets while the
+// engine still stands still, if it does: with hundreds dead it takes all the CPUs
+// as soon as it may tidy up after them. then returns how many things it acted on.
+// The guardian continues the engine at its time however long then takes.
+func (k *Killer) KillThen(ctx context.Context, targets []*Target, then func(holdfast.KillReport) int) holdfast.KillReport {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Budget)
@@ -85,6 +94,9 @@ func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillRepor
 	r.sweep(ctx)
 	r.report.Took = holdfast.Millis(time.Since(r.begun))
 	r.explain() // while what holds the rest up can still be seen
+	if then != nil {
+		r.step(StepThen, func() int { return then(r.report) })
+	}
 	r.resume()
 	return r.report
 }

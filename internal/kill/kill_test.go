@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/proc"
 )
 
 // TestMain is a guardian too: tests start this binary as one.
@@ -250,10 +251,18 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 		targets = append(targets, x)
 	}
 	k := kill.Killer{Quieter: quiet, QuietFrom: 1}
-	r := k.Kill(t.Context(), targets)
+	told := 0
+	r := k.KillThen(t.Context(), targets, func(r holdfast.KillReport) int {
+		told++
+		mustDie(t, r, targets...)
+		if s, err := proc.Host.Stat(h.lab.Pid()); err != nil || s.State != 'T' {
+			t.Errorf("meanwhile the engine is in state %c, %v", s.State, err)
+		}
+		return len(r.Dead)
+	})
 	mustDie(t, r, targets...)
-	if !r.Quiet || r.Notice != "" {
-		t.Errorf("quiet %v, notice %q", r.Quiet, r.Notice)
+	if !r.Quiet || r.Notice != "" || told != 1 {
+		t.Errorf("quiet %v, notice %q, told %d times", r.Quiet, r.Notice, told)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
-	"holdfast/internal/kill"
 )
 
 // Adopted says what Adopt found.
@@ -25,8 +24,9 @@ type Adopted struct {
 // whose record says "ready" go on as they are; containers without a record that
 // fits are killed, seen dead and removed; records without a container are given up.
 // What cannot be seen dead keeps its own key, and no other, from being served. It
-// comes before Run, and tries once: an error means that the engine or the store
-// did not answer, and leaves what runs as it is. Only when LeaseLost is called
+// comes before Run. A container that the engine cannot tell about, although it can
+// about others, is one without a record that fits. An error means that the engine
+// or the store did not answer at all, and leaves what runs as it is. Only when LeaseLost is called
 // meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
 // was found is killed; the error is ErrLeaseLost then, and Adopt may be called
 // again.
@@ -67,20 +67,17 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 			keys[id] = ""
 		}
 	}
+	taken, err := m.takeOverAll(ctx, containers, owners)
+	if err != nil {
+		return a, err
+	}
 	for _, c := range containers {
 		key := holdfast.SessionKey(c.Labels[LabelSession])
-		o, ok := owners[key]
-		if ok && o.State == holdfast.Ready && o.ContainerID == c.ID {
-			taken, err := m.takeOver(ctx, o)
-			if err != nil {
-				return a, fmt.Errorf("taking session %s over: %w", o.Key, err)
-			}
-			if taken {
-				delete(owners, o.Key)
-				delete(keys, c.ID)
-				a.Sessions++
-				continue
-			}
+		if taken[c.ID] {
+			delete(owners, key)
+			delete(keys, c.ID)
+			a.Sessions++
+			continue
 		}
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
 		a.Strays++
@@ -158,38 +155,6 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 		}
 	}
 	return mine, nil
-}
-
-// takeOver makes the record's container a ready session again, if it runs. An
-// error means that this could not be found out: nothing may be killed for that.
-func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	c, err := m.deps.Engine.Inspect(ctx, o.ContainerID)
-	if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-		return false, err
-	}
-	if err != nil || !c.Running() || epochOf(c) != o.Epoch {
-		return false, nil
-	}
-	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrGone) || errors.Is(err, kill.ErrStranger) || errors.Is(err, kill.ErrProtected) {
-		return false, nil // nobody could ever end it by that pid
-	}
-	if err != nil {
-		return false, err
-	}
-	target.Key = o.Key
-	m.hold(target)
-	// The container is what it is, whatever the template says by now.
-	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.enterLocked(e, o, target)
-	close(e.settled)
-	m.sessions[o.Key] = e
-	m.watchLocked(e)
-	return true, nil
 }
 
 // Info is a session as people see it.

@@ -142,6 +142,9 @@ func TestDrainOfABatch(t *testing.T) {
 	b := n.Condemn()
 	b.Killed(n.deps.Killer.Kill(t.Context(), b.Targets()))
 	n.store.SetDown(true)
+	if count := b.GiveUp(t.Context()); count != 0 {
+		t.Errorf("%d given up without a store", count)
+	}
 	if count, err := b.Release(t.Context()); err == nil || count != 0 {
 		t.Errorf("release without a store: %d, %v", count, err)
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
+	"holdfast/internal/spinup"
 )
 
 // Bounds of a boot's parts.
@@ -33,6 +35,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 		err = fmt.Errorf("session %s: %w", e.key, cause)
 	}
 	m.deps.Metrics.booted(b.timings, time.Since(started), err)
+	b.endSpinup(ctx, err)
 	if err == nil {
 		return
 	}
@@ -105,6 +108,7 @@ type attempt struct {
 	spec      engine.Spec // without a name before the first
 	container string
 	target    *kill.Target
+	spinup    *spinup.Timer            // of that container; nil where it is recorded
 	timings   map[string]time.Duration // by phase
 	answered  time.Duration            // of the phase ready: until the server answered
 }
@@ -138,6 +142,7 @@ func (b *attempt) run(ctx context.Context) error {
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
+	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
 	specs := b.e.template.specs(b.owner)
@@ -160,6 +165,7 @@ func (b *attempt) run(ctx context.Context) error {
 	}
 	if err == nil {
 		err = b.phase("ready", func() error { return b.ready(ctx) })
+		b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
 	}
 	if err != nil {
 		b.kill(ctx)

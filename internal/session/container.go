@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
+	"holdfast/internal/spinup"
 )
 
 // create makes the container, pulling its image where this host has none.
@@ -20,20 +21,43 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 		phase = "init"
 	}
 	b.spec = spec
-	try := func() error { return b.phase(phase, func() error { return b.createOnce(ctx, spec) }) }
+	b.beginSpinup(spec)
+	var took time.Duration
+	try := func() error {
+		begun := time.Now()
+		defer func() { took = time.Since(begun) }()
+		return b.phase(phase, func() error { return b.createOnce(ctx, spec) })
+	}
 	err := try()
 	if !errors.Is(err, engine.ErrNoImage) {
+		b.created(took, err)
+		if err == nil {
+			b.spinup.Pulled(spinup.Pull{Image: spec.Image, Cached: true, Done: true})
+		}
 		return err
 	}
 	// It may take minutes, in which others can start what is here.
 	b.leaveSlot()
-	if err := b.phase("pull", func() error { return b.m.pulls.fetch(ctx, spec.Image) }); err != nil {
+	err = b.phase("pull", func() error {
+		figures, err := b.m.pulls.fetch(ctx, spec.Image)
+		b.spinup.Pulled(figures)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if err := b.slot(ctx); err != nil {
 		return err
 	}
-	return try()
+	err = try()
+	b.created(took, err)
+	return err
+}
+
+// created notes how the spin-up's create went.
+func (b *attempt) created(took time.Duration, err error) {
+	b.spinup.Took(spinup.Create, took, err)
+	b.spinup.Container(b.container, b.spec.Name)
 }
 
 func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
@@ -86,7 +110,9 @@ func (b *attempt) start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+	return b.spinup.Time(spinup.Start, func() error {
+		return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+	})
 }
 
 func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/kill"
@@ -55,8 +56,8 @@ func (m *Manager) Draining() bool {
 }
 
 // Batch is all that a node has at one moment, to leave together. Its methods
-// are called in the order Targets, Killed, Snapshot, Release, Settle, by one
-// goroutine.
+// are called in the order Targets, Killed, GiveUp (which may be left out),
+// Snapshot, Release, Settle, by one goroutine.
 type Batch struct {
 	m       *Manager
 	entries []*entry // to be killed by whoever asked for the batch
@@ -91,6 +92,25 @@ func (b *Batch) Targets() []*kill.Target { return targets(b.entries) }
 
 // Killed takes note of what became of the targets.
 func (b *Batch) Killed(report holdfast.KillReport) { b.dead = b.m.seenDead(b.entries, report) }
+
+// earlyRelease bounds the first try to give sessions up: the engine may stand
+// still meanwhile.
+const earlyRelease = 500 * time.Millisecond
+
+// GiveUp gives up at once the sessions that were seen dead and have no snapshot
+// to be taken, and returns how many. What the store does not take in half a second
+// is Release's, as is telling of them.
+func (b *Batch) GiveUp(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(ctx, earlyRelease)
+	defer cancel()
+	with, without := b.m.splitBySnapshot(b.dead)
+	if len(without) == 0 || b.m.releaseDead(ctx, without) != nil {
+		return 0 // Release tries again, and has the error
+	}
+	b.dead = with
+	b.given += len(without)
+	return len(without)
+}
 
 // Release gives up the sessions whose containers were seen dead, in as few
 // writes as the store allows, and returns how many. After an error it may be

@@ -47,8 +47,9 @@ type fakeEngine struct {
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
 
-	inspects int           // how many may be answered before they hang; below 0 is no bound
-	hanging  chan struct{} // gets one for each that hangs
+	inspects int              // how many may be answered before they hang; below 0 is no bound
+	hanging  chan struct{}    // gets one for each that hangs
+	unclear  map[string]error // what inspecting a container ends with, by id
 }
 
 type fakeContainer struct {
@@ -210,6 +211,9 @@ func (f *fakeEngine) Inspect(ctx context.Context, id string) (engine.Container, 
 	if c == nil {
 		return engine.Container{}, holdfast.ErrNotFound
 	}
+	if err := f.unclear[c.ID]; err != nil {
+		return engine.Container{}, err
+	}
 	return c.Container, answer
 }
 
@@ -314,6 +318,10 @@ func (f *fakeEngine) Pull(ctx context.Context, ref string, _ engine.PullOptions)
 		f.mu.Unlock()
 		if answer != nil {
 			yield(engine.PullEvent{}, answer)
+			return
+		}
+		if yield(engine.PullEvent{Layer: "0123456789ab", Status: "Pull complete"}, nil) {
+			yield(engine.PullEvent{Status: "Status: Downloaded newer image for " + ref}, nil)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,13 +16,20 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
+	"holdfast/internal/hook"
 	"holdfast/internal/kill"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/store"
 	"holdfast/internal/store/memory"
 )
 
-func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+// TestMain is, by its arguments, also a keeper of a snapshot command.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "hook" {
+		syscall.Exit(hook.Main(os.Args[2:])) // os.Exit takes a second under -race
+	}
+	os.Exit(labtest.Main(m))
+}
 
 // node is a manager on a real engine with a store that faults can be made in.
 type node struct {
@@ -50,6 +58,7 @@ type setup struct {
 	held   *Lease                // the node's lease; nil: one that lasts
 	dead   Deadman               // nil: none
 	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
+	heard  Spinups               // nil: nobody
 	cfg    Config
 }
 
@@ -110,7 +119,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Log: testLog(t),
 	})
 	return n, watcher
 }

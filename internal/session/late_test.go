@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 	if o.Epoch != 2 {
 		t.Fatalf("epoch %d", o.Epoch)
 	}
-	fake.lose["inspect"] = true
+	fake.unclear = map[string]error{id: fmt.Errorf("gone in the middle: %w", holdfast.ErrEngine)}
 	m, watcher := unstarted(t, setup{store: mem, id: "n1", engine: fake})
 	if a, err := m.Adopt(t.Context()); err == nil {
 		t.Errorf("adopted %+v", a)
@@ -80,6 +81,7 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 		t.Error("the session's container was ended")
 	}
 	// The next agent gets an answer.
+	fake.unclear = nil
 	if a, err := m.Adopt(t.Context()); err != nil || a.Sessions != 1 {
 		t.Errorf("%+v, %v", a, err)
 	}

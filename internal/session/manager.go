@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/hook"
 	"holdfast/internal/kill"
 	"holdfast/internal/store"
 )
@@ -40,7 +41,9 @@ type Deps struct {
 	Watcher Watcher
 	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
 	Deadman Deadman              // nil: none
+	Hooks   hook.Runner          // of snapshot commands; without it they fail
 	Metrics *Metrics
+	Spinups Spinups // nil: nobody is told
 	Log     *slog.Logger
 }
 
@@ -63,6 +66,8 @@ type Manager struct {
 	snaps chan struct{} // a slot for each snapshot command
 	pulls *pulls
 	begun chan struct{} // closed when Run has begun
+
+	askTime time.Duration // see takeOverAll
 
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it
@@ -122,13 +127,17 @@ const failureMemory = time.Second
 
 // New returns a Manager that owns nothing yet.
 func New(cfg Config, deps Deps) *Manager {
+	if deps.Spinups == nil {
+		deps.Spinups = unheard{}
+	}
 	return &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
-		pulls:    newPulls(deps.Engine),
+		pulls:    newPulls(deps.Engine, deps.Spinups),
 		begun:    make(chan struct{}),
+		askTime:  askTime,
 		tenure:   newTenure(),
 		sessions: map[holdfast.SessionKey]*entry{},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/spinup"
 )
 
 // Fetch sees to it that the images of a template ("" is the default one) are on
@@ -23,7 +24,7 @@ func (m *Manager) Fetch(ctx context.Context, template string) error {
 	for _, image := range t.images() {
 		_, err := m.deps.Engine.ImageID(ctx, image)
 		if errors.Is(err, engine.ErrNoImage) {
-			err = m.pulls.fetch(ctx, image)
+			err = m.fetchAhead(ctx, image)
 		}
 		if err != nil {
 			return fmt.Errorf("template %s: %w", t.Name, err)
@@ -32,10 +33,22 @@ func (m *Manager) Fetch(ctx context.Context, template string) error {
 	return nil
 }
 
+// fetchAhead pulls an image for which no container waits yet.
+func (m *Manager) fetchAhead(ctx context.Context, image string) error {
+	end := m.deps.Spinups.Begin(spinup.ForPull, image)
+	defer end()
+	t := spinup.NewTimer(spinup.ForPull, image, m.deps.Spinups.Cohort())
+	figures, err := m.pulls.fetch(ctx, image)
+	t.Pulled(figures)
+	m.deps.Spinups.Record(t.End(err))
+	return err
+}
+
 // pulls shares one pull of an image among all that wait for it. Their number is
 // bounded by that of the images in the configuration.
 type pulls struct {
-	engine engine.Engine
+	engine  engine.Engine
+	spinups Spinups
 
 	mu      sync.Mutex
 	byImage map[string]*pull
@@ -46,15 +59,21 @@ type pulls struct {
 type pull struct {
 	cancel  context.CancelFunc
 	waiting int           // guarded by pulls.mu
+	told    bool          // somebody has its figures; guarded by pulls.mu
 	done    chan struct{} // closed at its end
-	err     error         // set before done is closed
+	figures spinup.Pull   // set before done is closed
+	err     error         // likewise
 }
 
-func newPulls(e engine.Engine) *pulls { return &pulls{engine: e, byImage: map[string]*pull{}} }
+func newPulls(e engine.Engine, s Spinups) *pulls {
+	return &pulls{engine: e, spinups: s, byImage: map[string]*pull{}}
+}
 
-// fetch pulls the image, or waits for whoever does. Whoever waits last also
+// fetch pulls the image, or waits for whoever does, and returns the pull's
+// figures as far as they are the caller's to count. Whoever waits last also
 // waits for the pull to end, so that none goes on without anybody.
-func (p *pulls) fetch(ctx context.Context, image string) error {
+func (p *pulls) fetch(ctx context.Context, image string) (spinup.Pull, error) {
+	joined := time.Now()
 	one := p.join(ctx, image)
 	select {
 	case <-one.done:
@@ -65,9 +84,21 @@ func (p *pulls) fetch(ctx context.Context, image string) error {
 		<-one.done
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("waiting for image %s: %w", image, err)
+		return spinup.Pull{Image: image, Begun: joined}, fmt.Errorf("waiting for image %s: %w", image, err)
 	}
-	return one.err
+	return p.tell(one, time.Since(joined)), one.err
+}
+
+// tell returns the figures of a pull that has ended, to the first who asks in
+// full.
+func (p *pulls) tell(one *pull, waited time.Duration) spinup.Pull {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one.told {
+		return one.figures.Shared(waited)
+	}
+	one.told = true
+	return one.figures
 }
 
 // join begins a pull, or finds the one on its way.
@@ -81,7 +112,7 @@ func (p *pulls) join(ctx context.Context, image string) *pull {
 		p.byImage[image] = one
 		go func() {
 			defer close(one.done)
-			one.err = p.pull(ctx, image)
+			one.figures, one.err = p.pull(ctx, image)
 		}()
 	}
 	one.waiting++
@@ -101,21 +132,19 @@ func (p *pulls) leave(image string, one *pull) bool {
 	return true
 }
 
-func (p *pulls) pull(ctx context.Context, image string) error {
+func (p *pulls) pull(ctx context.Context, image string) (figures spinup.Pull, err error) {
 	begun := time.Now()
-	err := retry(ctx, holdfast.ErrEngine, func() error {
-		var last error
-		for _, err := range p.engine.Pull(ctx, image, engine.PullOptions{}) {
-			last = err
-		}
-		return last
+	err = retry(ctx, holdfast.ErrEngine, func() (err error) {
+		o := spinup.Options{Image: image, Begun: time.Now(), ImageStore: p.spinups.Cohort().ImageStore}
+		figures, err = spinup.Reduce(o, p.engine.Pull(ctx, image, engine.PullOptions{}), nil)
+		return err
 	})
 	if err == nil {
-		return nil
+		return figures, nil
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("not there after %v: %w", time.Since(begun).Round(time.Second), err)
 	}
-	return holdfast.WithHint(fmt.Errorf("pulling image %s: %w", image, err),
+	return figures, holdfast.WithHint(fmt.Errorf("pulling image %s: %w", image, err),
 		"correct the template's image, or bring it to this host yourself: docker pull "+image+" (docker login before that, if the registry asks for one), or docker load")
 }

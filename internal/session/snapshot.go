@@ -123,7 +123,7 @@ func (m *Manager) runSnapshot(ctx context.Context, e *entry) snapshot {
 	o := e.owner
 	m.mu.Unlock()
 	until, _ := ctx.Deadline()
-	r := hook.Run(ctx, e.template.Snapshot.command(o, until))
+	r := m.deps.Hooks.Run(ctx, e.template.Snapshot.command(o, until))
 	return snapshot{done: true, took: holdfast.Millis(r.Took), err: r.Err, output: r.Output}
 }
 

@@ -145,7 +145,9 @@ func TestSnapshotThatFailsGivesTheSessionUpAllTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSnapping(t, c.script, func(set *setup) {
-				set.cfg.Templates[0].Snapshot.Timeout = 300 * time.Millisecond
+				if strings.Contains(c.want, "time") { // else it has as much as it wants
+					set.cfg.Templates[0].Snapshot.Timeout = 300 * time.Millisecond
+				}
 			})
 			s.serve(t, "alice")
 			report, err := s.Stop(t.Context(), "alice")
@@ -249,6 +251,34 @@ func TestDrainWhoseSnapshotsHang(t *testing.T) {
 		}
 	}
 	if n, err := b.Release(t.Context()); err != nil || n != sessions+1 {
+		t.Errorf("released %d, %v", n, err)
+	}
+	s.empty(t)
+}
+
+// What has no snapshot is given up while the engine still stands still, the rest
+// not before its snapshot.
+func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
+	s := newSnapping(t, note, func(*setup) {})
+	plain := withoutSnapshot(s.set.cfg.Templates[0])
+	s.Manager.cfg.Templates = append(s.Manager.cfg.Templates, plain)
+	if _, err := s.Start(t.Context(), "plain", plain.Name); err != nil {
+		t.Fatal(err)
+	}
+	r := s.serve(t, "alice")
+	s.StopClaiming()
+	b := s.Condemn()
+	b.Killed(s.deps.Killer.Kill(t.Context(), b.Targets()))
+	if n := b.GiveUp(t.Context()); n != 1 {
+		t.Errorf("%d were given up", n)
+	}
+	if o := s.records(t); len(o) != 1 || o[0].Key != "alice" || o[0].Epoch != r.Epoch {
+		t.Errorf("left are %v", o)
+	}
+	if taken := b.Snapshot(t.Context()); taken.Count != 1 || len(taken.Failed) > 0 {
+		t.Errorf("%+v", taken)
+	}
+	if n, err := b.Release(t.Context()); err != nil || n != 2 {
 		t.Errorf("released %d, %v", n, err)
 	}
 	s.empty(t)

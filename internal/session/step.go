@@ -32,6 +32,7 @@ func (b *attempt) runStep(ctx context.Context) error {
 	if err := b.start(ctx); err != nil {
 		return err
 	}
+	b.endSpinup(ctx, nil) // it is up; how it ends is the step's work
 	if _, err := b.grab(ctx); err != nil && !errors.Is(err, errDied) {
 		return err
 	}

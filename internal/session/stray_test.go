@@ -153,6 +153,47 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	await(t, "the other is gone too", func() bool { _, err := fake.Inspect(t.Context(), other); return errors.Is(err, holdfast.ErrNotFound) })
 }
 
+// A container that the engine cannot tell about keeps no other from being taken
+// over. It is, too, when the engine can; else it costs its own key until it is
+// seen dead.
+func TestContainerThatCannotBeInspected(t *testing.T) {
+	for name, lasts := range map[string]bool{"for a moment": false, "for good": true} {
+		t.Run(name, func(t *testing.T) {
+			mem := memory.New(1000)
+			first, fake := fakeNode(t, setup{store: mem, id: "n1"})
+			alice, bob := first.serve(t, "alice"), first.serve(t, "bob")
+			first.end()
+			fake.set(func() {
+				fake.unclear = map[string]error{alice.ContainerID: errors.New("500: layer does not exist")}
+			})
+			n, watcher := unstarted(t, setup{store: mem, id: "n1", engine: fake, cfg: Config{Templates: first.cfg.Templates}})
+			clear := func() { fake.set(func() { fake.unclear = nil }) }
+			if lasts {
+				n.askTime = 100 * time.Millisecond
+			} else {
+				time.AfterFunc(100*time.Millisecond, clear)
+			}
+			a, err := n.Adopt(t.Context())
+			if want := (Adopted{Sessions: 1, Strays: 1, Stuck: 1}); lasts && (err != nil || a != want) || !lasts && (err != nil || a != Adopted{Sessions: 2}) {
+				t.Fatalf("%+v, %v", a, err)
+			}
+			n.run(t, watcher)
+			if got := n.serve(t, "bob"); got.ContainerID != bob.ContainerID {
+				t.Errorf("bob went from %s to %s", bob.ContainerID, got.ContainerID)
+			}
+			if lasts {
+				if o, err := n.store.Get(t.Context(), "alice"); err != nil || o.Epoch != alice.Epoch {
+					t.Errorf("it is not seen dead, and its record is %+v, %v", o, err)
+				}
+				clear()
+			}
+			if got := n.serve(t, "alice"); (got.Epoch == alice.Epoch) == lasts {
+				t.Errorf("alice went from epoch %d to %d", alice.Epoch, got.Epoch)
+			}
+		})
+	}
+}
+
 // A drain does not call a session done whose snapshot is being taken: its record
 // would go with the lease, and nobody would take it again.
 func TestDrainWaitsForASnapshotThatIsBeingTaken(t *testing.T) {

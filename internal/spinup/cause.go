@@ -3,6 +3,7 @@ package spinup
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"holdfast"
@@ -64,6 +65,22 @@ func CauseOf(err error) Cause {
 				return w.cause
 			}
 		}
+	}
+	return Other
+}
+
+// causeIn is CauseOf for an error of the given phase. Of the words of registries
+// only some mean the same when a container fails: "executable file not found" is
+// no missing image.
+func causeIn(phase Phase, err error) Cause {
+	cause := CauseOf(err)
+	switch {
+	case phase != Create && phase != Start && phase != Ready:
+		return cause
+	case cause == NoImage && errors.Is(err, engine.ErrNoImage):
+		return cause
+	case slices.Contains([]Cause{NoCause, Canceled, EngineDown, NoSpace, NoPlatform}, cause):
+		return cause
 	}
 	return Other
 }

@@ -56,7 +56,11 @@ type Difference struct {
 // nor their t-test say much. As each phase is tested, each test is held to 5 %
 // ÷ (two tests × phases) (Bonferroni): in 95 of 100 comparisons of equal groups
 // nothing at all is called better or worse.
-func Compare(a, b Group) []Difference {
+func Compare(a, b Group) []Difference { return compareOneOf(a, b, 1) }
+
+// compareOneOf is Compare where so many comparisons are made and read together:
+// each is held to its part of the 5 %.
+func compareOneOf(a, b Group, comparisons int) []Difference {
 	var pairs [][2]PhaseStats
 	for _, x := range a.Phases {
 		for _, y := range b.Phases {
@@ -65,8 +69,8 @@ func Compare(a, b Group) []Difference {
 			}
 		}
 	}
-	alpha := .05 / float64(2*max(len(pairs), 1))
-	var out []Difference
+	alpha := .05 / float64(2*max(len(pairs), 1)*max(comparisons, 1))
+	out := []Difference{}
 	for _, p := range pairs {
 		out = append(out, difference(p[0], p[1], alpha))
 	}
@@ -92,7 +96,7 @@ func difference(a, b PhaseStats, alpha float64) Difference {
 	if d.P < alpha {
 		d.SlowChange = change(d.SlowB < d.SlowA)
 	}
-	if more := isRate(a.Phase); d.Ratio.Low > 1 {
+	if more := a.Phase.IsRate(); d.Ratio.Low > 1 {
 		d.MedianChange = change(more)
 	} else if d.Ratio.High < 1 {
 		d.MedianChange = change(!more)
@@ -200,13 +204,16 @@ func drawnMedian(sorted []float64, draw *rand.Rand) float64 {
 	return sorted[n-1]
 }
 
+// maxRatio stands for all that is more, also for what JSON cannot say.
+const maxRatio = 1e9
+
 // ratio is b ÷ a; of times that are 0, 1.
 func ratio(a, b float64) float64 {
-	if a <= 0 {
-		if b <= 0 {
-			return 1
-		}
-		return math.Inf(1)
+	switch {
+	case a > 0:
+		return min(b/a, maxRatio)
+	case b <= 0:
+		return 1
 	}
-	return b / a
+	return maxRatio
 }

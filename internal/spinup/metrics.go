@@ -68,7 +68,7 @@ func (m *Metrics) Observe(r Record) {
 		if v.Slow {
 			m.slow.WithLabelValues(string(v.Phase), kind).Inc()
 		}
-		if isRate(v.Phase) {
+		if v.Phase.IsRate() {
 			m.throughput.WithLabelValues(string(v.Phase)).Observe(v.Value)
 		}
 	}

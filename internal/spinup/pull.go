@@ -113,6 +113,23 @@ func (p Pull) Stuck() (Layer, bool) {
 	return Layer{}, false
 }
 
+// Shared is the pull as it was for one who waited for it, for so long at the end,
+// when somebody else's record has its figures: it joined, and counts no bytes.
+func (p Pull) Shared(waited time.Duration) Pull {
+	p.Joined = !p.Cached
+	missed := max(p.Took-holdfast.Millis(waited), 0)
+	p.Took -= missed
+	// What came before it came was resolving, and then mostly downloading.
+	missed = max(missed-p.Resolve, 0)
+	for _, t := range []*Transfer{&p.Download, &p.Extract} {
+		less := min(missed, t.Wall)
+		missed -= less
+		t.Bytes, t.Rate, t.Sum, t.Wall = 0, 0, t.Wall-less, t.Wall-less
+	}
+	p.Resolve, p.Retries, p.RetryWait, p.Layers = 0, 0, 0, nil
+	return p
+}
+
 // rate is MiB/s, 0 where there is none.
 func rate(bytes int64, wall time.Duration) float64 {
 	if bytes <= 0 || wall <= 0 {

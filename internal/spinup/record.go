@@ -68,10 +68,13 @@ type Record struct {
 	// of one that joined another's they are the waiting for it.
 	Times map[Phase]holdfast.Millis `json:"times_ms"`
 	// Pull is nil where nobody looked for the image, or watched.
-	Pull      *Pull  `json:"pull,omitempty"`
-	Container string `json:"container,omitempty"` // full id
-	Name      string `json:"name,omitempty"`      // the container's
-	Cohort    Cohort `json:"cohort"`
+	Pull *Pull `json:"pull,omitempty"`
+	// Pulled is when somebody's pull of the image ended that came before,
+	// where that is all that is known of it.
+	Pulled    time.Time `json:"pulled,omitzero"`
+	Container string    `json:"container,omitempty"` // full id
+	Name      string    `json:"name,omitempty"`      // the container's
+	Cohort    Cohort    `json:"cohort"`
 }
 
 // Cohort is what spin-ups are compared by.
@@ -100,7 +103,8 @@ const (
 
 // bound cuts what came from outside to a size that a store can promise.
 func (r *Record) bound() {
-	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container} {
+	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
+		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel} {
 		*s = cut(*s)
 	}
 	if r.Pull == nil {
@@ -122,17 +126,23 @@ func cut(s string) string {
 	return s
 }
 
+// An id begins with the time, in nanoseconds since 1970.
+const (
+	idBytes   = 12
+	timeBytes = 8
+)
+
 // newID is the id of a spin-up that began at t: 24 hex digits that sort by time.
 func newID(t time.Time) string {
-	var b [12]byte
+	var b [idBytes]byte
 	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
-	_, _ = rand.Read(b[8:]) // never fails (crypto/rand)
+	_, _ = rand.Read(b[timeBytes:]) // never fails (crypto/rand)
 	return hex.EncodeToString(b[:])
 }
 
 // firstID is before the ids of all spin-ups that began at t or later.
 func firstID(t time.Time) string {
-	var b [8]byte
+	var b [timeBytes]byte
 	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
 	return hex.EncodeToString(b[:])
 }

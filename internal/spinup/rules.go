@@ -78,11 +78,11 @@ func (r Rules) Judge(rec Record) []Verdict {
 	for _, phase := range Phases() {
 		value, ok := rec.value(phase)
 		limit := r.limit(phase)
-		if !ok || limit <= 0 || rec.Failed == phase || isRate(phase) && time.Duration(rec.Pull.Took) < r.MinPull {
+		if !ok || limit <= 0 || rec.Failed == phase || phase.IsRate() && time.Duration(rec.Pull.Took) < r.MinPull {
 			continue
 		}
 		slow := value > limit
-		if isRate(phase) {
+		if phase.IsRate() {
 			slow = value < limit
 		}
 		out = append(out, Verdict{Phase: phase, Value: value, Limit: limit, Slow: slow})
@@ -117,12 +117,12 @@ func (r Rules) limit(p Phase) float64 {
 	return 0
 }
 
-// isRate reports whether a phase is judged by MiB/s.
-func isRate(p Phase) bool { return p == Download || p == Extract }
+// IsRate reports whether a phase is judged by MiB/s.
+func (p Phase) IsRate() bool { return p == Download || p == Extract }
 
 // value is what a phase is judged by: MiB/s, or seconds.
 func (rec Record) value(p Phase) (float64, bool) {
-	if isRate(p) {
+	if p.IsRate() {
 		if rec.Pull == nil || !rec.Pull.Done {
 			return 0, false
 		}

@@ -67,11 +67,12 @@ func (b By) Of(r Record) string {
 
 // Group is what a group of records comes to.
 type Group struct {
-	Name   string       `json:"name"`
-	Count  int          `json:"count"`
-	Failed int          `json:"failed"`
-	Cached int          `json:"cached"` // with the image in the cache
-	Phases []PhaseStats `json:"phases"` // those of which there is something to say, in their order
+	Name    string       `json:"name"`
+	Count   int          `json:"count"`
+	Failed  int          `json:"failed"`
+	Stopped int          `json:"stopped"`
+	Cached  int          `json:"cached"` // with the image in the cache
+	Phases  []PhaseStats `json:"phases"` // those of which there is something to say, in their order
 }
 
 // PhaseStats is how one phase went in a group.
@@ -86,6 +87,11 @@ type PhaseStats struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
 	P99 float64 `json:"p99"`
+	// And where they lie.
+	P10Range Range `json:"p10_range"`
+	P50Range Range `json:"p50_range"`
+	P90Range Range `json:"p90_range"`
+	P99Range Range `json:"p99_range"`
 
 	values []float64 // sorted
 }
@@ -143,11 +149,14 @@ func Summarize(records []Record, by By, rules Rules) []Group {
 }
 
 func summarize(name string, records []Record, rules Rules) Group {
-	g := Group{Name: name, Count: len(records)}
+	g := Group{Name: name, Count: len(records), Phases: []PhaseStats{}}
 	phases := map[Phase]*PhaseStats{}
 	for _, r := range records {
-		if r.Outcome == Failed {
+		switch r.Outcome {
+		case Failed:
 			g.Failed++
+		case Stopped:
+			g.Stopped++
 		}
 		if r.Pull != nil && r.Pull.Cached {
 			g.Cached++
@@ -174,6 +183,8 @@ func summarize(name string, records []Record, rules Rules) Group {
 		s.Share = wilson(s.Slow, s.Judged, z95)
 		s.P10, s.P50 = percentile(s.values, .1), percentile(s.values, .5)
 		s.P90, s.P99 = percentile(s.values, .9), percentile(s.values, .99)
+		s.P10Range, s.P50Range = spread(s.values, .1), spread(s.values, .5)
+		s.P90Range, s.P99Range = spread(s.values, .9), spread(s.values, .99)
 		g.Phases = append(g.Phases, *s)
 	}
 	return g

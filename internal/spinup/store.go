@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -184,15 +185,24 @@ func (s *Store) Get(id string) (Record, error) {
 type Filter struct {
 	Since, Until time.Time // of their begin; the zero time is no bound
 	Kind         Kind
-	Image        string
+	Image        string // with its tag or digest, or without for any
 	Job          string
 	Outcome      Outcome
-	Limit        int // the newest n; 0 is all
+	Slow         *Rules // only those with a phase that is slow by these
+	Limit        int    // the newest n; 0 is all
 }
 
-func (f Filter) takes(r Record) bool {
-	return (f.Kind == "" || r.Kind == f.Kind) && (f.Image == "" || r.Image == f.Image) &&
-		(f.Job == "" || r.Job == f.Job) && (f.Outcome == "" || r.Outcome == f.Outcome)
+// Takes reports whether the filter takes a record, but for Limit.
+func (f Filter) Takes(r Record) bool {
+	return !r.Begun.Before(f.Since) && (f.Until.IsZero() || r.Begun.Before(f.Until)) &&
+		(f.Kind == "" || r.Kind == f.Kind) && f.takesImage(r.Image) &&
+		(f.Job == "" || r.Job == f.Job) && (f.Outcome == "" || r.Outcome == f.Outcome) &&
+		(f.Slow == nil || len(f.Slow.Slow(r)) > 0)
+}
+
+func (f Filter) takesImage(image string) bool {
+	rest, ok := strings.CutPrefix(image, f.Image)
+	return ok && (f.Image == "" || rest == "" || rest[0] == ':' || rest[0] == '@')
 }
 
 // List returns the records that the filter takes, newest first.
@@ -227,7 +237,7 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 			if err := json.Unmarshal(v, &r); err != nil {
 				return fmt.Errorf("record %s: %w", k, err)
 			}
-			if f.takes(r) && !do(r) {
+			if f.Takes(r) && !do(r) {
 				return nil
 			}
 		}

@@ -24,10 +24,16 @@ type Timer struct {
 // NewTimer begins a spin-up now.
 func NewTimer(kind Kind, image string, c Cohort) *Timer {
 	now := time.Now()
-	return &Timer{begun: now, record: Record{
-		ID: newID(now), Kind: kind, Image: image, Begun: now.UTC().Round(0), Cohort: c,
+	return &Timer{begun: now, record: NewRecord(kind, image, now, c)}
+}
+
+// NewRecord begins the record of a spin-up that somebody else timed, and that
+// began at the given time.
+func NewRecord(kind Kind, image string, begun time.Time, c Cohort) Record {
+	return Record{
+		ID: newID(begun), Kind: kind, Image: image, Begun: begun.UTC().Round(0), Cohort: c,
 		Times: map[Phase]holdfast.Millis{},
-	}}
+	}
 }
 
 // ID is the id that the record will have.
@@ -82,7 +88,7 @@ func (t *Timer) Container(id, name string) { t.record.Container, t.record.Name =
 func (t *Timer) End(err error) Record {
 	r := t.record
 	r.Took = holdfast.Millis(time.Since(t.begun))
-	r.Outcome, r.Cause = OK, CauseOf(err)
+	r.Outcome, r.Cause = OK, causeIn(t.at, err)
 	if err != nil {
 		r.Outcome, r.Error, r.Failed = Failed, err.Error(), t.at
 		if errors.Is(err, context.Canceled) {

@@ -72,7 +72,7 @@ func showLogs(t *testing.T, dir string) {
 // was told of its end in time notice nothing but a wait.
 func TestEverythingHappens(t *testing.T) {
 	o := fleet.Options{
-		Agents: 3, Sessions: 18, Rate: 8, For: 150 * time.Second, Every: 8 * time.Second,
+		Agents: 3, Sessions: 18, Rate: 8, For: 3 * time.Minute, Every: 8 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 	}
@@ -87,7 +87,10 @@ func TestEverythingHappens(t *testing.T) {
 	if n := r.Details.FailedOnNotice(); n > 0 {
 		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
 	}
-	for _, act := range []fleet.Act{fleet.Notice, fleet.Restart, fleet.Gone, fleet.Stopped, fleet.CutLong} {
+	for _, act := range []fleet.Act{
+		fleet.Notice, fleet.Restart, fleet.AgentKilled, fleet.Gone, fleet.Stopped,
+		fleet.CutShort, fleet.CutLong, fleet.LeaderLost,
+	} {
 		if r.Details.Acts[act] == 0 {
 			t.Errorf("%s never happened in %v", act, r.Details.Acts)
 		}

@@ -16,6 +16,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/underway"
 )
 
 // Backend is an agent of one node. The zero value is ready to use. Some
@@ -35,6 +37,9 @@ type Backend struct {
 	sessions []api.Session
 	history  []holdfast.Replacement // the newest first
 	warm     []holdfast.WarmImage
+	spinups  []spinup.Record // likewise
+	underWay []underway.Entry
+	begun    int
 	draining bool
 	epoch    holdfast.Epoch
 }

@@ -187,7 +187,7 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		sleep(ctx, awayFor)
 		return m.boot(ctx)
 	case Gone:
-		if err := m.vanish(ctx); err != nil {
+		if err := x.vanish(ctx, m); err != nil {
 			return err
 		}
 		sleep(ctx, t.TTL+longer)

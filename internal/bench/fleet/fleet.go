@@ -26,6 +26,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/bench"
+	"holdfast/internal/config"
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gateway"
@@ -248,8 +249,11 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		return Report{}, errors.Join(err, x.faults())
 	}
 	x.say("every session has a client")
-	began := now()
 	probe := newProber(x.engine, x.ticks())
+	if err := x.engineAlone(ctx, probe); err != nil {
+		return Report{}, err
+	}
+	began := now()
 	events, err := x.happen(ctx, life, l, probe)
 	if err != nil {
 		return Report{}, err
@@ -270,8 +274,18 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	machine := bench.ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))
-	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took}
+	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took, bursts: probe.bursts}
 	return x.report(machine, m, verdict), nil
+}
+
+// engineAlone measures how fast the engine starts as many containers as a node
+// has sessions, while all sessions run and nothing else happens.
+func (x *experiment) engineAlone(ctx context.Context, p *prober) (err error) {
+	share := (x.o.Sessions + x.o.Agents - 1) / x.o.Agents
+	slots := config.Default().Sessions.Boots * max(x.o.Agents-1, 1)
+	p.bursts, err = p.burst(ctx, share, slots)
+	x.say("the engine alone has started %d containers", share)
+	return err
 }
 
 // gathered runs f while all nodes but one are cordoned, where that was asked for.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"golang.org/x/sys/unix"
 )
 
 // memberConfig is what a member of the etcd cluster is told, as JSON in its one
@@ -136,10 +135,11 @@ func (c *cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// memberNice is the members' priority, setpriority(2). A fleet's etcd has CPUs of
-// its own; here dozens of containers that start at once would keep it from
-// answering, and nodes whose leases are not renewed end what they own.
-const memberNice = -10
+// nice is the priority of etcd's members and of agents, setpriority(2). Agents
+// have it from their service manager, and a fleet's etcd has CPUs of its own; here
+// dozens of containers that start at once would keep it from answering, and nodes
+// whose leases are not renewed end what they own.
+const nice = -10
 
 // launch starts the member, on the data that it has.
 func (m *member) launch() error {
@@ -148,14 +148,7 @@ func (m *member) launch() error {
 		return err
 	}
 	m.process, err = startProcess(m.Name, append(append([]string{}, m.role...), string(arg)), m.logFile, true)
-	if err != nil {
-		return err
-	}
-	// The group has no process but this one; so all its threads are meant.
-	if err := unix.Setpriority(unix.PRIO_PGRP, m.process.cmd.Process.Pid, memberNice); err != nil {
-		return fmt.Errorf("the priority of %s: %w", m.Name, err)
-	}
-	return nil
+	return err
 }
 
 func (m *member) kill() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"text/template"
@@ -60,14 +61,11 @@ fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
 gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}}
 api: {socket: {{.Dir}}/run/s, listen: ""}
 sessions: {idle_stop: 0s}
-# The engine is the other nodes', too: to stop it while this node's containers
-# die would stop their boots.
-drain: {quiet: false}
 templates:
   - name: bench
     image: "{{.Image}}"
     port: {{.Port}}
-    env: { {{- .TicksEnv}}: /ticks}
+    env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}}
     mounts: [{type: bind, source: {{.Ticks}}, target: /ticks}]
     ready: {http: /healthz, timeout: 60s}
 `))
@@ -102,7 +100,7 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	err = nodeConfig.Execute(f, map[string]any{
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
-		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "Ticks": x.ticks(),
+		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
 		"ParkTime": x.o.ParkTime,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -169,10 +167,10 @@ func (m *node) killAgent() {
 }
 
 // vanish ends the machine: the agent, what stands behind it (every process that
-// names the machine's directory), and its containers. What the engine is about
-// to do for the agent that is no more is undone, which on a machine of its own
-// could not happen.
-func (m *node) vanish(ctx context.Context) error {
+// names the machine's directory), and its containers. The engine, which is not
+// the machine's alone, may take seconds to start what it was asked for last:
+// these containers end by themselves, before they have done anything.
+func (x *experiment) vanish(ctx context.Context, m *node) error {
 	m.live.Store(false)
 	pids, err := m.containers(ctx) // asked for first: the kills have to come at once
 	if err != nil {
@@ -185,10 +183,30 @@ func (m *node) vanish(ctx context.Context) error {
 	m.agent.asked.Store(true)
 	kill(append(helpers, pids...))
 	m.agent.kill()
+	if err := x.bury(ctx, m); err != nil {
+		return err
+	}
 	if err := m.sweep(ctx); err != nil {
 		return err
 	}
 	return os.RemoveAll(m.dir)
+}
+
+// bury says to the machine's containers, those to come too, that it went away:
+// all whose epochs are not over the store's revision of now. Nothing that was on
+// its way to the store may arrive after that.
+func (x *experiment) bury(ctx context.Context, m *node) error {
+	m.link.cut()
+	defer m.link.heal() // nobody is there to use it
+	_, revision, err := x.observer.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(x.ticks(), string(m.id)+echoserver.GoneSuffix)
+	if err := os.WriteFile(file+".new", strconv.AppendInt(nil, int64(revision), 10), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // settled is how long nothing may come up for a machine to be gone.

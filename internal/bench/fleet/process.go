@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,12 @@ func startProcess(name string, argv []string, logFile string, saysReady bool) (*
 		_ = p.cmd.Wait() // how it ended is in its state
 		close(p.ended)
 	}()
+	// The group has no process but this one; so all its threads are meant. One
+	// that has ended already says why elsewhere.
+	if err := unix.Setpriority(unix.PRIO_PGRP, p.cmd.Process.Pid, nice); err != nil && !errors.Is(err, unix.ESRCH) {
+		p.kill()
+		return nil, fmt.Errorf("the priority of %s: %w", name, err)
+	}
 	return p, nil
 }
 

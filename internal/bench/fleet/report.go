@@ -56,6 +56,7 @@ type measured struct {
 	events       []event
 	changes      []change
 	engine       []float64 // create and start, in milliseconds
+	bursts       []float64 // of many at once, by the engine alone
 }
 
 func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report {
@@ -66,7 +67,8 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 	}
 	r := bench.Result{Name: "fleet", Machine: machine, Failed: d.FailedOnNotice() + v.failed(), Details: d}
 	engine, noticed := bench.NewRow("engine: create + start", "ms", m.engine), bench.NewRow("handover on notice", "ms", tookOf(all, Act.noticed))
-	r.Rows = append(r.Rows, engine, bench.NewRow("boot: claim to ready", "ms", boots(m)), noticed)
+	alone := bench.NewRow(fmt.Sprintf("engine alone: of %d at once", len(m.bursts)), "ms", m.bursts)
+	r.Rows = append(r.Rows, alone, engine, bench.NewRow("boot: claim to ready", "ms", boots(m)), noticed)
 	for _, act := range acts() {
 		if took := tookOf(all, func(a Act) bool { return a == act }); len(took) > 0 && !act.noticed() {
 			r.Rows = append(r.Rows, bench.NewRow("handover, "+string(act), "ms", took))
@@ -78,6 +80,10 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 		r.Score = engine.P99 / noticed.P99
 	}
 	r.Notes = append(x.notes(m, all), d.notes()...)
+	r.Notes = append(r.Notes, m.capacity(all))
+	if s := slowest(m.events); s != "" {
+		r.Notes = append(r.Notes, s)
+	}
 	return Report{r, d}
 }
 
@@ -127,6 +133,37 @@ func (x *experiment) notes(m measured, all []handover) []string {
 		notes = append(notes, fmt.Sprintf("%d sessions were not ready again by the end", never))
 	}
 	return notes
+}
+
+// capacity is how many containers a second the engine starts, and how many the
+// acts asked for.
+func (m measured) capacity(all []handover) string {
+	alone := bench.NewRow("", "", m.bursts)
+	return fmt.Sprintf("the engine alone started %d containers at %.1f a second; %.1f sessions a second were to be moved",
+		alone.N, float64(alone.N)/alone.Max*1000, float64(len(all))/(m.ended-m.began).Seconds())
+}
+
+// slowest says what the longest time until everything was given up went into, ""
+// where no node drained.
+func slowest(events []event) string {
+	var worst event
+	var took float64
+	for _, e := range events {
+		if r := released([]event{e}); len(r) > 0 && r[0] >= took {
+			worst, took = e, r[0]
+		}
+	}
+	if took == 0 {
+		return ""
+	}
+	var steps []string
+	for _, s := range worst.drain.Steps {
+		steps = append(steps, fmt.Sprintf("%s %v (%d)", s.Name, time.Duration(s.Took).Round(time.Millisecond), s.Count))
+		if s.Name == "release" {
+			break
+		}
+	}
+	return fmt.Sprintf("the slowest drain gave up its %d sessions after %.0f ms: %s", worst.drain.Owned, took, strings.Join(steps, ", "))
 }
 
 // stayed counts the sessions that an act hit, and those of them that it left

@@ -31,30 +31,43 @@ var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "ex
 // is done. The engine drops events for a reader that stays more than about a
 // thousand behind (moby, daemon/events/events.go): read without waiting.
 func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	return e.follow(ctx, labelFilters(labels).Add("type", string(events.ContainerEventType)))
+	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
+	return func(yield func(engine.Event) bool) { e.follow(ctx, filters, time.Now, yield) }
 }
 
-// ImageEvents is Events for images: pull, tag, untag, delete and others, with the
-// image's id or name as ID.
-func (e *Engine) ImageEvents(ctx context.Context) iter.Seq[engine.Event] {
-	return e.follow(ctx, make(client.Filters).Add("type", string(events.ImageEventType)))
-}
-
-// follow yields events until ctx is done.
-func (e *Engine) follow(ctx context.Context, filters client.Filters) iter.Seq[engine.Event] {
+// Watch yields what happens on the whole engine until ctx is done.
+func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
+	filters := client.Filters{}
+	for _, action := range o.Actions {
+		filters.Add("event", action)
+	}
 	return func(yield func(engine.Event) bool) {
-		retry := firstRetry
-		for ctx.Err() == nil {
-			subscribed, more := e.subscribe(ctx, filters, yield)
-			if !more {
-				return
-			}
-			if subscribed {
-				retry = firstRetry
-			}
-			sleep(ctx, retry)
-			retry = min(2*retry, lastRetry)
+		since := o.Since
+		if since.IsZero() {
+			since = time.Now()
 		}
+		e.follow(ctx, filters, func() time.Time { return since }, func(ev engine.Event) bool {
+			if !ev.Gap {
+				since = ev.Time.Add(1) // "since" has those of that very moment, too
+			}
+			return yield(ev)
+		})
+	}
+}
+
+// follow subscribes over and over, to what happened from the given time on.
+func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
+	retry := firstRetry
+	for ctx.Err() == nil {
+		subscribed, more := e.subscribe(ctx, filters, since(), yield)
+		if !more {
+			return
+		}
+		if subscribed {
+			retry = firstRetry
+		}
+		sleep(ctx, retry)
+		retry = min(2*retry, lastRetry)
 	}
 }
 
@@ -72,13 +85,13 @@ func noteAnswer(res *http.Response) {
 
 // subscribe yields a Gap and then events until the connection breaks. It
 // reports whether there was a connection, and whether the reader wants more.
-func (e *Engine) subscribe(ctx context.Context, filters client.Filters, yield func(engine.Event) bool) (subscribed, more bool) {
+//
+// The engine answers a moment before it listens; since makes it replay what fell
+// in between.
+func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answered atomic.Bool
 	ctx = context.WithValue(ctx, answeredKey{}, &answered)
-	// The engine answers a moment before it listens; "since" makes it
-	// replay what fell in between.
-	since := time.Now()
 	stream := e.api.Events(ctx, client.EventsListOptions{
 		Since:   fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond()),
 		Filters: filters,
@@ -108,10 +121,18 @@ func (e *Engine) subscribe(ctx context.Context, filters client.Filters, yield fu
 
 func eventOf(m events.Message) engine.Event {
 	ev := engine.Event{
+		Type:   string(m.Type),
 		ID:     m.Actor.ID,
 		Action: string(m.Action),
+		Name:   m.Actor.Attributes["name"],
 		Labels: make(map[string]string, len(m.Actor.Attributes)),
 		Time:   time.Unix(0, m.TimeNano),
+	}
+	switch m.Type {
+	case events.ContainerEventType:
+		ev.Image = m.Actor.Attributes["image"]
+	case events.NetworkEventType:
+		ev.Container = m.Actor.Attributes["container"]
 	}
 	if m.Action == events.ActionDie {
 		// An engine that sends no number leaves 0.

@@ -59,6 +59,9 @@ func containerOf(raw container.InspectResponse) engine.Container {
 	}
 	if raw.Config != nil {
 		c.Image, c.Labels, c.Env = raw.Config.Image, raw.Config.Labels, raw.Config.Env
+		// "NONE" switches off the image's (dockerfile(5), HEALTHCHECK).
+		h := raw.Config.Healthcheck
+		c.Healthcheck = h != nil && len(h.Test) > 0 && h.Test[0] != "NONE"
 	}
 	if s := raw.State; s != nil {
 		c.State, c.Pid = string(s.Status), s.Pid

@@ -76,6 +76,8 @@ func Run(t *testing.T, s Setup) {
 		{"EventsFilter", r.eventsFilter},
 		{"EventsMissNothing", r.eventsMissNothing},
 		{"EventsOverRestart", r.eventsOverRestart},
+		{"Watch", r.watches},
+		{"WatchOverRestart", r.watchOverRestart},
 		{"Pull", r.pull},
 		{"PullErrors", r.pullErrors},
 		{"PullPlatform", r.pullPlatform},

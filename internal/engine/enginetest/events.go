@@ -202,3 +202,71 @@ func (s *suite) eventsOverRestart(t *testing.T) {
 		})
 	}
 }
+
+// watches reads what happens on the whole engine, and what happened before.
+func (s *suite) watches(t *testing.T) {
+	begun := time.Now()
+	id := s.create(t, s.spec())
+	if err := s.Engine.Start(s.context(t), id); err != nil {
+		t.Fatal(err)
+	}
+	c := s.inspect(t, id)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// By now both are past: the engine has to remember them.
+	within(t, "the engine's memory", func() {
+		var first, created, connected bool
+		for ev := range s.Engine.Watch(ctx, engine.WatchOptions{Since: begun, Actions: []string{"create", "connect", "start"}}) {
+			switch {
+			case !first:
+				first = true
+				if !ev.Gap {
+					t.Errorf("events begin with %+v", ev)
+				}
+			case ev.Type == engine.OfNetwork && ev.Container == id:
+				connected = ev.Action == "connect"
+			case ev.ID == id && ev.Action == "create":
+				created = ev.Type == engine.OfContainer && ev.Name == c.Name && ev.Image == c.Image && ev.Labels[label] == "yes" && !ev.Time.Before(c.Created)
+			case ev.ID == id:
+				if ev.Action != "start" || !created || !connected {
+					t.Errorf("created %v, connected %v, and then %+v", created, connected, ev)
+				}
+				return
+			}
+		}
+	})
+}
+
+// watchOverRestart is told of a gap, and then of what is new.
+func (s *suite) watchOverRestart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	events, done := make(chan engine.Event, 10_000), make(chan struct{})
+	go func() {
+		defer close(done)
+		for ev := range s.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"create"}}) {
+			events <- ev
+		}
+	}()
+	w := &watcher{events: events, stop: func() { cancel(); within(t, "events after their end", func() { <-done }) }}
+	defer w.stop()
+	if ev := w.next(t); !ev.Gap {
+		t.Errorf("events begin with %+v", ev)
+	}
+	before := s.create(t, s.spec())
+	w.until(t, func(ev engine.Event) bool { return ev.ID == before })
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(s.context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if ev := w.next(t); !ev.Gap {
+		t.Errorf("after a restart comes %+v", ev)
+	}
+	after := s.create(t, s.spec())
+	for _, ev := range w.until(t, func(ev engine.Event) bool { return ev.ID == after }) {
+		if ev.ID == before {
+			t.Errorf("told twice: %+v", ev)
+		}
+	}
+}

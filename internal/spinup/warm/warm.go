@@ -76,9 +76,9 @@ var (
 type Engine interface {
 	// ImageID fails with engine.ErrNoImage where the image is not here.
 	ImageID(ctx context.Context, ref string) (string, error)
-	// ImageEvents yields what happens to images, beginning with a Gap, until
+	// Watch yields what happens on the engine, beginning with a Gap, until
 	// ctx is done.
-	ImageEvents(ctx context.Context) iter.Seq[engine.Event]
+	Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event]
 }
 
 // Deps is what a Keeper works with.
@@ -233,10 +233,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watching.Go(func() {
-		for ev := range k.deps.Engine.ImageEvents(ctx) {
-			if ev.Gap || ev.Action == "delete" || ev.Action == "untag" {
-				k.lookNow()
-			}
+		for range k.deps.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"delete", "untag"}}) {
+			k.lookNow()
 		}
 	})
 	for ctx.Err() == nil {

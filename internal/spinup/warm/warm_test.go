@@ -46,7 +46,7 @@ func (h *host) ImageID(_ context.Context, ref string) (string, error) {
 	return "", engine.ErrNoImage
 }
 
-func (h *host) ImageEvents(ctx context.Context) iter.Seq[engine.Event] {
+func (h *host) Watch(ctx context.Context, _ engine.WatchOptions) iter.Seq[engine.Event] {
 	return func(yield func(engine.Event) bool) {
 		for yield(engine.Event{Gap: true}) {
 			for {

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"holdfast/internal/api/client"
+	"holdfast/internal/config"
+	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/underway"
+)
+
+// Host is what commands that work on this host need to know of it when no agent
+// answers.
+type Host struct {
+	DataDir string // the agent's
+	Spinup  spinup.Config
+}
+
+// thisHost asks the assembler, or takes the defaults.
+func (a *app) thisHost(ctx context.Context) (Host, error) {
+	if a.deps.Host != nil {
+		return a.deps.Host(ctx)
+	}
+	c := config.Default()
+	return Host{DataDir: c.DataDir, Spinup: c.Spinup}, nil
+}
+
+// Bounds of a Recorder's patience. A command that has done its work does not
+// wait longer for the keeping of its record.
+const (
+	recordLimit = 8 * time.Second
+	tellLimit   = 2 * time.Second
+	recordAgain = 200 * time.Millisecond // when somebody else has the store open
+)
+
+// How long a spin-up counts as under way without a word, and how often there is
+// one.
+const (
+	underWayLife  = 10 * time.Minute
+	underWayRenew = 4 * time.Minute
+)
+
+// Recorder keeps the spin-ups that a command does on this host: by its agent
+// where one runs, else in the store in the agent's data directory. Its methods
+// may be called from any goroutine.
+type Recorder struct {
+	host   func(context.Context) (Host, error)
+	client *client.Client
+	log    *slog.Logger
+}
+
+// recorder is the Recorder of a command, to be closed by it. It is always about
+// this host, also where $HOLDFAST_URL names another's agent.
+func (a *app) recorder() (*Recorder, error) {
+	socket := a.givenSocket()
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	c, err := client.New(client.Options{Socket: socket})
+	if err != nil {
+		return nil, err
+	}
+	return &Recorder{
+		host: a.thisHost, client: c,
+		log: slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}, nil
+}
+
+// Close drops the connections to the agent.
+func (r *Recorder) Close() { r.client.Close() }
+
+// Begin says that a spin-up (spinup.ForPull or ForRun) is under way on this
+// host, until end is called; end returns soon. Without an agent there is nobody
+// to tell.
+func (r *Recorder) Begin(ctx context.Context, kind spinup.Kind, name string) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() { r.keepTelling(ctx, kind, name) })
+	return func() {
+		cancel()
+		telling.Wait()
+	}
+}
+
+// keepTelling announces a spin-up anew until ctx is done, and then ends it.
+func (r *Recorder) keepTelling(ctx context.Context, kind spinup.Kind, name string) {
+	id := r.tell(ctx, kind, name, "")
+	tick := time.NewTicker(underWayRenew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			id = r.tell(ctx, kind, name, id)
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+			defer cancel()
+			r.end(ctx, id)
+			return
+		}
+	}
+}
+
+// tell announces a spin-up in the place of the one with the id, and returns the
+// new one's, "" where nobody took it.
+func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) string {
+	// Not cut off by the end of the work: an id that is not known could not
+	// be ended.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
+	defer cancel()
+	e, err := r.client.BeginSpinup(ctx, kind, name[:min(len(name), underway.MaxName)], underWayLife)
+	r.end(ctx, id)
+	if err != nil {
+		return "" // it is courtesy: the work goes on without
+	}
+	return e.ID
+}
+
+func (r *Recorder) end(ctx context.Context, id string) {
+	if id != "" {
+		_ = r.client.EndSpinup(ctx, id) // it ends by itself, later
+	}
+}
+
+// Record keeps the records of spin-ups that have ended, also after ctx is done,
+// up to the first that cannot be kept: it would be the same for the others. Who
+// gets an error says it as a warning; the work itself was done.
+func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	for _, one := range records {
+		if err := r.record(ctx, one); err != nil {
+			return fmt.Errorf("recording the spin-up of %s: %w", one.Image, err)
+		}
+	}
+	return nil
+}
+
+// record tries the agent and the store in turn: one that is just starting has
+// the store open and does not answer yet.
+func (r *Recorder) record(ctx context.Context, one spinup.Record) error {
+	for {
+		err := r.client.AddSpinup(ctx, one)
+		if errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil {
+			err = r.appendHere(ctx, one)
+		}
+		if !errors.Is(err, spinup.ErrInUse) {
+			return err
+		}
+		select {
+		case <-time.After(recordAgain):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// appendHere keeps a record in the store on disk.
+func (r *Recorder) appendHere(ctx context.Context, one spinup.Record) error {
+	h, err := r.host(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := spinup.OpenStore(filepath.Join(h.DataDir, spinup.FileName), h.Spinup.Keep, r.log)
+	if err != nil {
+		return err
+	}
+	if err := s.Append(one); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	if err := s.Close(); err != nil {
+		return fmt.Errorf("close the spin-up records: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/api"
+	"holdfast/internal/api/apitest"
+	"holdfast/internal/spinup"
+)
+
+// desk is a command with a Recorder, and what it says.
+type desk struct {
+	*Recorder
+	dir, socket string
+	said        bytes.Buffer
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	dir := t.TempDir()
+	d := &desk{dir: filepath.Join(dir, "data"), socket: filepath.Join(dir, "sock")}
+	a := &app{ui: newUI(nil, &d.said, &d.said), socket: d.socket, deps: Deps{
+		Host: func(context.Context) (Host, error) { return Host{DataDir: d.dir, Spinup: spinup.DefaultConfig()}, nil },
+	}}
+	r, err := a.recorder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	d.Recorder = r
+	return d
+}
+
+// agent serves b on the desk's socket until the test ends.
+func (d *desk) agent(t *testing.T, b api.Backend) {
+	t.Helper()
+	l, err := net.Listen("unix", d.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log}), log) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// kept are the records on disk.
+func (d *desk) kept(t *testing.T) []spinup.Record {
+	t.Helper()
+	s, err := spinup.OpenStore(filepath.Join(d.dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	all, err := s.List(spinup.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func done(image string) spinup.Record {
+	return spinup.NewTimer(spinup.ForRun, image, spinup.Cohort{}).End(nil)
+}
+
+func TestRecorderTellsTheAgent(t *testing.T) {
+	d, b := newDesk(t), &apitest.Backend{}
+	d.agent(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	end := d.Begin(ctx, spinup.ForRun, strings.Repeat("n", 1000))
+	eventually(t, "the agent knows", func() bool { got, _ := b.SpinupsUnderWay(ctx); return len(got) == 1 && got[0].Kind == "run" })
+	cancel() // Ctrl-C: the record is kept all the same
+	end()
+	if got, _ := b.SpinupsUnderWay(t.Context()); len(got) != 0 {
+		t.Errorf("it is still under way: %+v", got)
+	}
+	one, two := done("a"), done("b")
+	if err := d.Record(ctx, one, two); err != nil {
+		t.Error(err)
+	}
+	got, err := b.Spinups(t.Context(), spinup.Filter{})
+	if err != nil || len(got) != 2 || got[0].ID != two.ID || got[1].ID != one.ID {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := os.Stat(d.dir); err == nil {
+		t.Error("there are records on disk, too")
+	}
+	if d.said.Len() > 0 {
+		t.Errorf("it said %q", &d.said)
+	}
+}
+
+func TestRecorderWritesToDiskWithoutAnAgent(t *testing.T) {
+	d := newDesk(t)
+	d.Begin(t.Context(), spinup.ForPull, "x")()
+	one := done("a")
+	for _, r := range []spinup.Record{one, done("b")} {
+		if err := d.Record(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := d.kept(t); len(got) != 2 || got[1].ID != one.ID {
+		t.Errorf("%+v", got)
+	}
+	if d.said.Len() > 0 {
+		t.Errorf("it said %q", &d.said)
+	}
+}
+
+// The store is open while an agent starts, and it does not answer yet.
+func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
+	d, b := newDesk(t), &apitest.Backend{}
+	s, err := spinup.OpenStore(filepath.Join(d.dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	recorded := make(chan error, 1)
+	go func() { recorded <- d.Record(context.Background(), done("a")) }()
+	time.Sleep(50 * time.Millisecond) // it most likely waits now; if not, the test is easier
+	d.agent(t, b)
+	if err := <-recorded; err != nil {
+		t.Error(err)
+	}
+	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 1 {
+		t.Errorf("%+v, %v; it said %q", got, err, &d.said)
+	}
+}
+
+func TestRecorderSaysWhatItCannotKeep(t *testing.T) {
+	for name, prepare := range map[string]func(*testing.T, *desk){
+		"a file in the way": func(t *testing.T, d *desk) {
+			if err := os.WriteFile(d.dir, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an agent that will not": func(t *testing.T, d *desk) {
+			b := &apitest.Backend{}
+			b.SetFault(os.ErrInvalid)
+			d.agent(t, b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			prepare(t, d)
+			d.Begin(t.Context(), spinup.ForPull, "x")()
+			if err := d.Record(t.Context(), done("a"), done("b")); err == nil || !strings.HasPrefix(err.Error(), "recording the spin-up of a: ") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited a minute until %s", what)
+}
+
+func TestParseMoment(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.Local)
+	for text, want := range map[string]time.Time{
+		"24h": now.Add(-24 * time.Hour), "90s": now.Add(-90 * time.Second), "7d": now.AddDate(0, 0, -7), "0s": now,
+		"2026-11-01": time.Date(2026, 11, 1, 0, 0, 0, 0, time.Local), "2026-11-01T12:30": time.Date(2026, 11, 1, 12, 30, 0, 0, time.Local),
+		"2026-11-01 12:30": time.Date(2026, 11, 1, 12, 30, 0, 0, time.Local), "2026-11-01T12:30:05Z": time.Date(2026, 11, 1, 12, 30, 5, 0, time.UTC),
+	} {
+		if got, err := parseMoment(now, text); err != nil || !got.Equal(want) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-5m", "d", "-1d", "99999999d", "2026-13-01", "now"} {
+		if got, err := parseMoment(now, text); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}

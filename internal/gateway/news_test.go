@@ -1,0 +1,34 @@
+package gateway
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+)
+
+// Whether the session has left is waited for where its server broke off, once,
+// and for what may be sent again only.
+func TestNewsIsWaitedForOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		trip trip
+		want time.Duration
+	}{
+		"here":             {trip{safe: true}, leftWait},
+		"on another node":  {trip{safe: true, route: holdfast.Route{Node: "n2"}}, 0},
+		"not to be resent": {trip{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				if (&history{}).allows(t.Context(), &c.trip, &brokenError{error: errFailed}) {
+					t.Error("it is sent again, to a session that has not left")
+				}
+				if took := time.Since(begun); took != c.want {
+					t.Errorf("waited %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package spinup
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast"
+)
+
+// Bounds of a Report, whose groups come from outside where they are images.
+const (
+	maxGroups   = 100
+	maxCompared = 8 // beside the first; a comparison of ten phases takes some 100 ms
+)
+
+// Question is what a Report answers.
+type Question struct {
+	Filter Filter
+	By     By // "" is all
+	// Against is the group that the others are compared with; "" is the
+	// largest.
+	Against string
+	// At, where it is not zero, takes the place of By: what began before it
+	// is one group, and what began then or later is the other.
+	At time.Time
+}
+
+// The groups of a Question with At.
+const (
+	Before = "before"
+	After  = "after"
+)
+
+// Report is how often phases were slow, group by group.
+type Report struct {
+	By       By           `json:"by"`
+	At       time.Time    `json:"at,omitzero"`
+	Count    int          `json:"count"`  // records
+	Oldest   time.Time    `json:"oldest"` // of them
+	Newest   time.Time    `json:"newest"`
+	Groups   []Group      `json:"groups"`   // the largest first, or Before and After
+	LeftOut  int          `json:"left_out"` // groups that are too many to show
+	Compared []Comparison `json:"compared"` // each with the same first
+}
+
+// Comparison is how group B differs from group A.
+type Comparison struct {
+	A      string       `json:"a"`
+	B      string       `json:"b"`
+	Phases []Difference `json:"phases"`
+}
+
+// Check checks the question. The errors are a person's mistakes.
+func (q Question) Check() error {
+	if q.By != "" {
+		if _, err := ParseBy(string(q.By)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !q.At.IsZero() && q.By != "" && q.By != ByAll:
+		return fmt.Errorf("records are split by a moment or by %s, not by both", q.By)
+	case q.Against != "" && !q.At.IsZero():
+		return fmt.Errorf("what came after a moment is compared with what came before, not with %q", q.Against)
+	case q.Against != "" && (q.By == "" || q.By == ByAll):
+		return fmt.Errorf("there is one group only, and none to compare with %q", q.Against)
+	}
+	return nil
+}
+
+// Report answers a question by the records that there are. holdfast.ErrNotFound
+// where no group is called Against.
+func (s *Store) Report(q Question, rules Rules) (Report, error) {
+	if err := q.Check(); err != nil {
+		return Report{}, err
+	}
+	var records []Record
+	err := s.each(q.Filter, func(r Record) bool {
+		if r.Pull != nil {
+			r.Pull.Layers = nil // most of its size, and not asked for
+		}
+		records = append(records, r)
+		return q.Filter.Limit <= 0 || len(records) < q.Filter.Limit
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	return NewReport(records, q, rules)
+}
+
+// NewReport answers a question by the records, of which the newest is the first.
+// The question's Filter was applied before.
+func NewReport(records []Record, q Question, rules Rules) (Report, error) {
+	r := Report{By: q.By, At: q.At, Count: len(records), Groups: []Group{}, Compared: []Comparison{}}
+	if r.By == "" {
+		r.By = ByAll
+	}
+	if n := len(records); n > 0 {
+		r.Newest, r.Oldest = records[0].Begun, records[n-1].Begun
+	}
+	if q.At.IsZero() {
+		r.Groups = append(r.Groups, Summarize(records, r.By, rules)...)
+	} else {
+		r.Groups = append(r.Groups, split(records, q.At, rules)...)
+	}
+	first, err := reference(r.Groups, q.Against)
+	if err != nil {
+		return Report{}, err
+	}
+	others := slices.Delete(slices.Clone(r.Groups), first, min(first+1, len(r.Groups)))
+	others = others[:min(len(others), maxCompared)]
+	for _, g := range others {
+		r.Compared = append(r.Compared, Comparison{
+			A: r.Groups[first].Name, B: g.Name, Phases: compareOneOf(r.Groups[first], g, len(others)),
+		})
+	}
+	if len(r.Groups) > maxGroups {
+		r.LeftOut = len(r.Groups) - maxGroups
+		r.Groups = r.Groups[:maxGroups]
+	}
+	return r, nil
+}
+
+// split groups by a moment.
+func split(records []Record, at time.Time, rules Rules) []Group {
+	var before, after []Record
+	for _, r := range records {
+		if r.Begun.Before(at) {
+			before = append(before, r)
+		} else {
+			after = append(after, r)
+		}
+	}
+	return []Group{summarize(Before, before, rules), summarize(After, after, rules)}
+}
+
+// reference finds the group that the others are compared with.
+func reference(groups []Group, name string) (int, error) {
+	if name == "" {
+		return 0, nil
+	}
+	i := slices.IndexFunc(groups, func(g Group) bool { return g.Name == name })
+	if i < 0 {
+		return 0, fmt.Errorf("group %.200q: %w", name, holdfast.ErrNotFound)
+	}
+	return i, nil
+}

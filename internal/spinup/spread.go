@@ -1,0 +1,42 @@
+package spinup
+
+import "math"
+
+// Range is where a percentile lies with 95 % confidence. Where there are too few
+// values to tell an end, it is not known, and Low or High is the least or the
+// greatest of them.
+type Range struct {
+	Low       float64 `json:"low"`
+	High      float64 `json:"high"`
+	LowKnown  bool    `json:"low_known"`
+	HighKnown bool    `json:"high_known"`
+}
+
+// spread is the Range of the percentile q of what sorted values were drawn from.
+// It supposes nothing of how they are distributed: how many of n values lie
+// below the true percentile is binomial, and so two of the values have it
+// between them (H. A. David, Order Statistics, 7.1).
+func spread(sorted []float64, q float64) Range {
+	n := len(sorted)
+	if n == 0 {
+		return Range{}
+	}
+	// below sums the chances of 0 … k values below the percentile. low is
+	// the greatest rank with at most 2.5 % for less than that many, high the
+	// least with at most 2.5 % for that many or more; ranks are from 1.
+	low, high, below := 0, n+1, 0.
+	for k := range n {
+		below += math.Exp(choose(n, k) + float64(k)*math.Log(q) + float64(n-k)*math.Log(1-q))
+		if below <= .025 {
+			low = k + 1
+		}
+		if below >= .975 {
+			high = k + 1
+			break
+		}
+	}
+	return Range{
+		Low: sorted[max(low, 1)-1], High: sorted[min(high, n)-1],
+		LowKnown: low >= 1, HighKnown: high <= n,
+	}
+}
