@@ -1,0 +1,50 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+)
+
+// steps runs the job's steps in a primary container until one fails. That one
+// did is no error.
+func (x *underway) steps(ctx context.Context, index int, primary string, out output) error {
+	res := Run{Index: index, Steps: []StepResult{}}
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.runs = append(x.runs, res)
+	}()
+	for _, s := range x.job.Steps {
+		if len(x.job.Steps) > 1 {
+			x.tell(index, x.job.Images[0].Name, "step: "+s.Name)
+		}
+		begun := time.Now()
+		code, err := x.Engine.Exec(ctx, primary, x.exec(s, out))
+		out.flush()
+		if err != nil {
+			// What the container wrote last says no more: it only waits.
+			return fmt.Errorf("step %q: %w", s.Name, err)
+		}
+		res.Steps = append(res.Steps, StepResult{Name: s.Name, ExitCode: code, Took: holdfast.Millis(time.Since(begun))})
+		if code != 0 {
+			res.ExitCode = code
+			x.tell(index, x.job.Images[0].Name, fmt.Sprintf("step failed with exit code %d: %s", code, s.Name))
+			return nil
+		}
+	}
+	return nil
+}
+
+// exec is a step as the engine takes it. Input goes to a step that is the only
+// one: of several, the first would eat what is meant for the others.
+func (x *underway) exec(s Step, out output) engine.Exec {
+	e := engine.Exec{Command: s.argv(), Stdout: out.stdout, Stderr: out.stderr}
+	if len(x.job.Steps) == 1 && x.job.Parallelism == 1 {
+		e.Stdin, e.TTY, e.Resize = x.Stdin, x.TTY, x.Resize
+	}
+	return e
+}
