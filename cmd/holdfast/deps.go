@@ -35,6 +35,7 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
+		OpenLocal:   openLocal,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,

@@ -37,6 +37,7 @@ var house = []room{
 	{"internal/deadman", []string{"", "internal/kill", "internal/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/spinup", []string{"", "internal/engine"}},
+	{"internal/spinup/puller", []string{"", "internal/engine", "internal/spinup"}},
 	{"internal/job", []string{"", "internal/strictyaml", "internal/engine", "internal/spinup", "internal/linux/kfile", "internal/linux/proc"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},

@@ -36,6 +36,9 @@ type Deps struct {
 	// DrainEngine kills every container of the engine without an agent; nil:
 	// only an agent can.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
+	// OpenLocal opens what commands need that act on this host's engine; nil:
+	// there are none.
+	OpenLocal func(ctx context.Context) (Local, error)
 	// Hidden are the roles that other processes of this binary play, by
 	// name; they get their arguments as they came.
 	Hidden map[string]func(ctx context.Context, args []string) error
@@ -112,7 +115,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

@@ -60,6 +60,7 @@ type layer struct {
 	finished   time.Duration
 	present    bool // its bytes were on this host
 	joined     bool // seen: a part was there at once
+	shared     bool // told: another pull that is measured fetches it
 	jumped     bool // all of it was there at once; its size says what that means
 }
 

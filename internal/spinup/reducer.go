@@ -39,6 +39,7 @@ type Reducer struct {
 	sizes   map[string]int64 // by short id
 	layers  []*layer
 	byID    map[string]*layer
+	shared  map[string]bool // layers that another pull counts, by id
 
 	last     time.Duration // of the latest event; time never goes back
 	resolved time.Duration // below 0 until the engine knew what to do
@@ -49,7 +50,7 @@ type Reducer struct {
 
 // NewReducer returns a reducer without events.
 func NewReducer(o Options) *Reducer {
-	r := &Reducer{options: o, sizes: map[string]int64{}, byID: map[string]*layer{}, resolved: -1}
+	r := &Reducer{options: o, sizes: map[string]int64{}, byID: map[string]*layer{}, shared: map[string]bool{}, resolved: -1}
 	r.Know(o.Sizes)
 	return r
 }
@@ -65,6 +66,11 @@ func (r *Reducer) Know(sizes map[string]int64) {
 		}
 	}
 }
+
+// Share takes note of a layer, by its short id, that another pull which is
+// measured too is fetching at this moment: the layer counts there, and here only
+// as one that was waited for. It is to be told before the layer's first event.
+func (r *Reducer) Share(id string) { r.shared[id] = true }
 
 // shortID is a digest as the stream names layers.
 func shortID(digest string) string {
@@ -110,7 +116,7 @@ func (r *Reducer) Add(ev engine.PullEvent) {
 			r.tooMany = true
 			return
 		}
-		l = &layer{id: ev.Layer, state: Announced, announced: at, given: r.sizes[ev.Layer]}
+		l = &layer{id: ev.Layer, state: Announced, announced: at, given: r.sizes[ev.Layer], shared: r.shared[ev.Layer]}
 		r.byID[ev.Layer] = l
 		r.layers = append(r.layers, l)
 	}
@@ -202,8 +208,11 @@ func (r *Reducer) figures(now time.Duration) Pull {
 		if r.containerd() && l.counts.first > 0 && len(l.download) > 0 {
 			l.download[0].from = min(l.download[0].from, l.counts.begin(l.announced))
 		}
-		f := r.layerFigures(l, p.Joined)
+		f := r.layerFigures(l, p.Joined || l.shared)
 		p.Layers = append(p.Layers, f.Layer)
+		if l.shared && !p.Joined {
+			continue // the other pull has it in its sums
+		}
 		p.Download.Bytes += f.Fetched
 		p.Download.Exact = p.Download.Exact && !f.Unknown
 		p.Extract.Bytes += f.extracted
@@ -226,15 +235,22 @@ func (t *Transfer) finish(list []interval, joined bool) {
 	}
 }
 
-// joined reports whether any layer gives away that the pull joined another.
+// joined reports whether any layer gives away that the pull joined another, or
+// all of them are another's.
 func (r *Reducer) joined() bool {
+	own, shared := false, false
 	for _, l := range r.layers {
+		if l.shared {
+			shared = true
+			continue
+		}
+		own = own || l.state != Present
 		// A layer that small may have come before anybody could tell.
 		if l.joined || l.jumped && l.knownSize() > firstSlack || r.containerd() && l.counts.joined(l.announced) {
 			return true
 		}
 	}
-	return false
+	return shared && !own
 }
 
 // figure is a layer's figures with what only the sums need.

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/spinup"
+)
+
+// Local is what commands use that act on this host's engine without an agent.
+type Local struct {
+	Engine   engine.Engine
+	Host     string // this host, as its spin-ups are compared by
+	Rules    spinup.Rules
+	Recorder Recorder
+}
+
+// Recorder keeps the records of spin-ups.
+type Recorder interface {
+	Record(ctx context.Context, r spinup.Record) error
+}
+
+// openLocal connects to this host's engine. The caller closes it.
+func (a *app) openLocal(ctx context.Context) (Local, error) {
+	if a.deps.OpenLocal == nil {
+		return Local{}, errors.New("this build has no container engine")
+	}
+	return a.deps.OpenLocal(ctx)
+}
+
+// codes are the exit codes of spin-ups that failed, where they have one of their
+// own.
+func causeCode(err error) int {
+	switch spinup.CauseOf(err) {
+	case spinup.BadName:
+		return exitUsage
+	case spinup.NoImage:
+		return exitNotFound
+	}
+	return exitCode(err)
+}
+
+// spinupError is why a spin-up failed.
+type spinupError struct{ err error }
+
+func (e *spinupError) Error() string { return e.err.Error() }
+func (e *spinupError) Unwrap() error { return e.err }
+func (e *spinupError) Hint() string  { return holdfast.HintOf(e.err) }
+func (e *spinupError) ExitCode() int { return causeCode(e.err) }
+
+// keep records what was measured, also of a command that was interrupted. That
+// it cannot be kept is said, and no failure of the command.
+func (a *app) keep(ctx context.Context, r Recorder, records []spinup.Record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	defer cancel()
+	for _, one := range records {
+		if err := r.Record(ctx, one); err != nil {
+			fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
+			return // it would be the same for the others
+		}
+	}
+}

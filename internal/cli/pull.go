@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/puller"
+)
+
+func (a *app) pullCmd() *cobra.Command {
+	var o pullOptions
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE...",
+		Short: "Pull images and say how long each phase took",
+		Long: "Pull images through this host's engine, with the logins of docker login, and say what was fetched and extracted, how fast, and what of it was slow.\n" +
+			"Several images are pulled beside each other; a layer that they share is fetched once.",
+		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1",
+		Args:    args(1, maxImages, "an image, or several"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			return a.pull(ctx, words, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.platform, "platform", "", "pull for another kind of machine, such as linux/arm64")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print the images' full names and nothing else")
+	return cmd
+}
+
+// maxImages bounds one command.
+const maxImages = 256
+
+type pullOptions struct {
+	platform string
+	quiet    bool
+}
+
+// pulled is one image in the output.
+type pulled struct {
+	spinup.Record
+	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
+}
+
+func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
+	local, err := a.openLocal(ctx)
+	if err != nil {
+		return err
+	}
+	defer local.Engine.Close()
+	p := puller.New(puller.Config{
+		Engine: local.Engine, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
+		Host: local.Host, Unpigz: spinup.HasUnpigz(),
+	})
+	var list []puller.Request
+	for _, image := range images {
+		list = append(list, puller.Request{Image: image, Platform: o.platform})
+	}
+	board := a.ui.pulls(images, o.quiet)
+	results := p.All(ctx, list, puller.Watch{Progress: board.progress, Done: board.done})
+	board.close()
+	var records []spinup.Record
+	for i, r := range results {
+		if r.Of == i {
+			records = append(records, r.Record)
+		}
+	}
+	err = errors.Join(a.showPulls(records, local.Rules, o.quiet), a.failedPulls(results))
+	a.keep(ctx, local.Recorder, records)
+	return err
+}
+
+// showPulls prints what was pulled.
+func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool) error {
+	list := make([]pulled, 0, len(records))
+	for _, r := range records {
+		slow := rules.Slow(r)
+		if slow == nil {
+			slow = []spinup.Phase{}
+		}
+		list = append(list, pulled{r, slow})
+	}
+	return a.ui.result(list, func(w io.Writer) {
+		for _, one := range list {
+			switch {
+			case one.Outcome != spinup.OK:
+			case quiet:
+				fmt.Fprintln(w, clean(puller.FullName(one.Image)))
+			default:
+				if len(list) > 1 {
+					fmt.Fprintf(w, "%s: ", clean(one.Image))
+				}
+				fmt.Fprintln(w, pullLine(one.Record, rules))
+			}
+		}
+	})
+}
+
+// pullLine is a pull in one line, with what was slow.
+func pullLine(r spinup.Record, rules spinup.Rules) string {
+	line := strings.Join(r.Lines(), ", ")
+	for _, v := range rules.Judge(r) {
+		if v.Slow {
+			line += fmt.Sprintf(" [slow %s: %.2f, the rule is %g MiB/s]", v.Phase, v.Value, v.Limit)
+		}
+	}
+	return line
+}
+
+// failedPulls prints all errors but the last, which it returns. Those of a
+// command that was interrupted are one.
+func (a *app) failedPulls(results []puller.Result) error {
+	var failed []error
+	for i, r := range results {
+		switch {
+		case r.Err == nil || r.Of != i:
+		case errors.Is(r.Err, context.Canceled):
+			return &spinupError{r.Err}
+		default:
+			failed = append(failed, &spinupError{r.Err})
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	for _, err := range failed[:len(failed)-1] {
+		a.ui.fail(err)
+	}
+	return failed[len(failed)-1]
+}
