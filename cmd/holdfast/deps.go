@@ -24,6 +24,7 @@ import (
 const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
+	roleJobWatcher   = "job-watcher"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -36,9 +37,12 @@ func deps() cli.Deps {
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
+		JobWatcher:  self(roleJobWatcher),
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
+
+			roleJobWatcher: runJobWatcher,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},

@@ -7,15 +7,22 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/job"
 	"holdfast/internal/spinup"
 )
 
 // Local is what commands use that act on this host's engine without an agent.
 type Local struct {
-	Engine   engine.Engine
+	Engine   LocalEngine
 	Host     string // this host, as its spin-ups are compared by
 	Rules    spinup.Rules
 	Recorder Recorder
+}
+
+// LocalEngine is an engine with what jobs need of one.
+type LocalEngine interface {
+	engine.Engine
+	job.Engine
 }
 
 // Recorder keeps the records of spin-ups.

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -39,9 +40,9 @@ type Puller interface {
 	Pull(ctx context.Context, image, platform string, missing bool) (spinup.Pull, error)
 }
 
-// Recorder keeps spin-ups. It is called from several goroutines at once.
+// Recorder keeps spin-ups, each as soon as it has ended.
 type Recorder interface {
-	Record(ctx context.Context, r spinup.Record) error
+	Record(ctx context.Context, records ...spinup.Record) error
 }
 
 // Event is something that happened on the way, in words.
@@ -65,16 +66,23 @@ type Runner struct {
 	// Stdout and Stderr get what the steps write: as it is where there is one
 	// run, else line by line behind the run's index. They may be nil.
 	Stdout, Stderr io.Writer
-	// Stdin, TTY and Resize are for the step of a job that has one step and
-	// runs once; others have no input.
-	Stdin  io.Reader
-	TTY    bool
-	Resize <-chan engine.Size
+	// Attach gives the step of a job that has one step and runs once its
+	// input, and is called when that begins; nil is none. Other jobs' steps
+	// have no input: the first would eat what is meant for the others.
+	Attach func() (Input, error)
 	// AtOnce bounds the containers that are created and started at the same
 	// time; 0 is twice the CPUs and at least 4. What a create takes is mostly
 	// the engine's locks and its runtime's processes: more at once only make
 	// each of them slow.
 	AtOnce int
+}
+
+// Input is what a step gets beside its command.
+type Input struct {
+	Stdin   io.Reader // may be nil
+	TTY     bool      // then all output goes to the runner's Stdout
+	Resize  <-chan engine.Size
+	Release func() // called when the step has ended
 }
 
 // Result is how a job went.
@@ -84,7 +92,16 @@ type Result struct {
 	Runs     []Run  `json:"runs"`
 	// Spinups are all containers' ways up, run by run in the job's order;
 	// those which were never begun are missing.
-	Spinups []spinup.Record `json:"spinups"`
+	Spinups []Spinup `json:"spinups"`
+}
+
+// Spinup is one container's way up.
+type Spinup struct {
+	Run   int    `json:"run"`
+	Alias string `json:"alias"` // the container's name in the job
+	spinup.Record
+
+	image int // its place in the job
 }
 
 // Run is one of a job's parallel runs.
@@ -120,9 +137,9 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	if err != nil {
 		return Result{Job: id}, err
 	}
-	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce())}
+	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()), recording: record(ctx, r.Recorder, r.Log)}
 	err = x.all(ctx)
-	x.recording.Wait()
+	x.recording.end()
 	return x.result(), errors.Join(err, x.clean(ctx))
 }
 
@@ -142,17 +159,11 @@ type underway struct {
 	id        string
 	job       Job
 	slots     chan struct{} // for creates and starts
-	recording sync.WaitGroup
+	recording *recording
 
 	mu      sync.Mutex // guards what follows, and Tell
 	runs    []Run
-	records []numbered
-}
-
-// numbered is a record with its place in the job.
-type numbered struct {
-	run, image int
-	record     spinup.Record
+	spinups []Spinup
 }
 
 // all brings every run up and runs its steps. The first error ends all of them.
@@ -175,7 +186,7 @@ func (x *underway) all(ctx context.Context) error {
 func (x *underway) result() Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	res := Result{Job: x.id, Runs: append([]Run{}, x.runs...), Spinups: []spinup.Record{}}
+	res := Result{Job: x.id, Runs: append([]Run{}, x.runs...), Spinups: append([]Spinup{}, x.spinups...)}
 	slices.SortFunc(res.Runs, func(a, b Run) int { return a.Index - b.Index })
 	for _, r := range res.Runs {
 		if r.ExitCode != 0 {
@@ -183,15 +194,7 @@ func (x *underway) result() Result {
 			break
 		}
 	}
-	slices.SortFunc(x.records, func(a, b numbered) int {
-		if a.run != b.run {
-			return a.run - b.run
-		}
-		return a.image - b.image
-	})
-	for _, n := range x.records {
-		res.Spinups = append(res.Spinups, n.record)
-	}
+	slices.SortFunc(res.Spinups, func(a, b Spinup) int { return cmp.Or(a.Run-b.Run, a.image-b.image) })
 	return res
 }
 
@@ -213,22 +216,10 @@ func (x *underway) tell(run int, name, line string) {
 	}
 }
 
-// keep takes a record, and has it recorded.
-func (x *underway) keep(ctx context.Context, n numbered) {
+// keep takes a spin-up that has ended, and has it recorded.
+func (x *underway) keep(s Spinup) {
 	x.mu.Lock()
-	x.records = append(x.records, n)
+	x.spinups = append(x.spinups, s)
 	x.mu.Unlock()
-	if x.Recorder == nil {
-		return
-	}
-	x.recording.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-		defer cancel()
-		if err := x.Recorder.Record(ctx, n.record); err != nil {
-			x.Log.Warn("a spin-up is not recorded", "image", n.record.Image, "error", err)
-		}
-	})
+	x.recording.add(s.Record)
 }
-
-// recordLimit bounds the keeping of one record: measuring must not hold a job up.
-const recordLimit = 10 * time.Second

@@ -23,8 +23,7 @@ func (x *underway) steps(ctx context.Context, index int, primary string, out out
 			x.tell(index, x.job.Images[0].Name, "step: "+s.Name)
 		}
 		begun := time.Now()
-		code, err := x.Engine.Exec(ctx, primary, x.exec(s, out))
-		out.flush()
+		code, err := x.step(ctx, primary, s, out)
 		if err != nil {
 			// What the container wrote last says no more: it only waits.
 			return fmt.Errorf("step %q: %w", s.Name, err)
@@ -39,12 +38,17 @@ func (x *underway) steps(ctx context.Context, index int, primary string, out out
 	return nil
 }
 
-// exec is a step as the engine takes it. Input goes to a step that is the only
-// one: of several, the first would eat what is meant for the others.
-func (x *underway) exec(s Step, out output) engine.Exec {
+// step runs one step and returns its exit code.
+func (x *underway) step(ctx context.Context, primary string, s Step, out output) (int, error) {
 	e := engine.Exec{Command: s.argv(), Stdout: out.stdout, Stderr: out.stderr}
-	if len(x.job.Steps) == 1 && x.job.Parallelism == 1 {
-		e.Stdin, e.TTY, e.Resize = x.Stdin, x.TTY, x.Resize
+	if x.Attach != nil && len(x.job.Steps) == 1 && x.job.Parallelism == 1 {
+		in, err := x.Attach()
+		if err != nil {
+			return 0, err
+		}
+		defer in.Release()
+		e.Stdin, e.TTY, e.Resize = in.Stdin, in.TTY, in.Resize
 	}
-	return e
+	defer out.flush()
+	return x.Engine.Exec(ctx, primary, e)
 }

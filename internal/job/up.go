@@ -57,7 +57,7 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 			if i == 0 {
 				primary = u.id
 			}
-			x.keep(ctx, numbered{index, i, u.timer.End(err)})
+			x.keep(Spinup{Run: index, Alias: img.Name, Record: u.timer.End(err), image: i})
 			if err == nil {
 				return nil
 			}
@@ -185,8 +185,15 @@ func (u *upward) createAndStart(ctx context.Context, network string) error {
 		return err
 	}
 	u.timer.Container(u.id, spec.Name)
-	return u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
+	err = u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
+	if err != nil && u.primary && strings.Contains(err.Error(), idle[0]) {
+		err = holdfast.WithHint(err, "the image has no `tail`, which keeps the container of the steps running: give it a command that does (command: in a job file)")
+	}
+	return err
 }
+
+// idle keeps a primary container running.
+var idle = [...]string{"tail", "-f", "/dev/null"}
 
 func (u *upward) spec(network string) engine.Spec {
 	img, labels := u.image, u.labels(u.index)
@@ -209,7 +216,7 @@ func (u *upward) spec(network string) engine.Spec {
 		s.Init = true
 		s.Entrypoint, s.Command = append(append([]string{}, img.Entrypoint...), img.Command...), nil
 		if len(s.Entrypoint) == 0 {
-			s.Entrypoint = []string{"tail", "-f", "/dev/null"}
+			s.Entrypoint = idle[:]
 		}
 	}
 	return s

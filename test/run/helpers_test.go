@@ -1,0 +1,29 @@
+package run
+
+import (
+	"log/slog"
+	"strconv"
+	"testing"
+
+	"holdfast/internal/linux/proc"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// children are the living children of a process.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []int
+	for _, p := range pids {
+		if s, err := proc.Host.Stat(p); err == nil && s.PPid == pid && s.State != 'Z' {
+			out = append(out, p)
+		}
+	}
+	return out
+}
