@@ -43,6 +43,7 @@ func deps() cli.Deps {
 			roleDeadman:  runDeadman,
 
 			roleJobWatcher: runJobWatcher,
+
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -116,6 +117,31 @@ func benches() []cli.Bench {
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "pull", Short: "Pull an image from a registry on loopback, with docker pull and with Holdfast", Example: "holdfast bench pull -n 15",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.PullOptions{Holdfast: self("pull")}
+				f.IntVarP(&o.N, "number", "n", 15, "pulls of each kind")
+				f.IntVar(&o.Size, "size", 64, "MiB that the image has")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Pull(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "run", Short: "Bring up a job of four images that are not there, with docker-compose and with Holdfast", Example: "holdfast bench run -n 10 --rate 60",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.RunOptions{Holdfast: self("run")}
+				f.IntVarP(&o.N, "number", "n", 10, "jobs of each kind")
+				f.IntVar(&o.Size, "size", 32, "MiB of each image")
+				f.Float64Var(&o.Rate, "rate", 0, "MiB/s that the registry gives, 0 for all it can")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Run(ctx, o)
 				})
 			},
 		},

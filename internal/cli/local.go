@@ -13,10 +13,10 @@ import (
 
 // Local is what commands use that act on this host's engine without an agent.
 type Local struct {
-	Engine   LocalEngine
-	Host     string // this host, as its spin-ups are compared by
-	Rules    spinup.Rules
-	Recorder Recorder
+	Engine LocalEngine
+	Host   string // this host, as its spin-ups are compared by
+	Rules  spinup.Rules
+	Keeper Keeper
 }
 
 // LocalEngine is an engine with what jobs need of one.
@@ -25,8 +25,8 @@ type LocalEngine interface {
 	job.Engine
 }
 
-// Recorder keeps the records of spin-ups.
-type Recorder interface {
+// Keeper keeps the records of spin-ups.
+type Keeper interface {
 	Record(ctx context.Context, r spinup.Record) error
 }
 
@@ -38,8 +38,7 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 	return a.deps.OpenLocal(ctx)
 }
 
-// codes are the exit codes of spin-ups that failed, where they have one of their
-// own.
+// causeCode is the exit code of a spin-up that failed.
 func causeCode(err error) int {
 	switch spinup.CauseOf(err) {
 	case spinup.BadName:
@@ -60,11 +59,11 @@ func (e *spinupError) ExitCode() int { return causeCode(e.err) }
 
 // keep records what was measured, also of a command that was interrupted. That
 // it cannot be kept is said, and no failure of the command.
-func (a *app) keep(ctx context.Context, r Recorder, records []spinup.Record) {
+func (a *app) keep(ctx context.Context, k Keeper, records []spinup.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
 	for _, one := range records {
-		if err := r.Record(ctx, one); err != nil {
+		if err := k.Record(ctx, one); err != nil {
 			fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
 			return // it would be the same for the others
 		}

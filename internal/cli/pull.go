@@ -72,7 +72,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 		}
 	}
 	err = errors.Join(a.showPulls(records, local.Rules, o.quiet), a.failedPulls(results))
-	a.keep(ctx, local.Recorder, records)
+	a.keep(ctx, local.Keeper, records)
 	return err
 }
 

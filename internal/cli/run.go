@@ -240,7 +240,7 @@ func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) 
 		return nil, err
 	}
 	r := &job.Runner{
-		Engine: local.Engine, Puller: jobPuller{p}, Recorder: jobRecorder{local.Recorder}, Cohort: cohort, Owner: owner,
+		Engine: local.Engine, Puller: jobPuller{p}, Recorder: jobRecorder{local.Keeper}, Cohort: cohort, Owner: owner,
 		Log:    slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Stdout: a.ui.out, Stderr: a.ui.err,
 		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },
@@ -318,14 +318,14 @@ func (p jobPuller) Pull(ctx context.Context, image, platform string, missing boo
 }
 
 // jobRecorder records for a job.
-type jobRecorder struct{ r Recorder }
+type jobRecorder struct{ k Keeper }
 
 func (j jobRecorder) Record(ctx context.Context, records ...spinup.Record) error {
-	if j.r == nil {
+	if j.k == nil {
 		return nil
 	}
 	for _, one := range records {
-		if err := j.r.Record(ctx, one); err != nil {
+		if err := j.k.Record(ctx, one); err != nil {
 			return err // it would be the same for the others
 		}
 	}

@@ -2,13 +2,10 @@ package run
 
 import (
 	"log/slog"
-	"strconv"
 	"testing"
 
 	"holdfast/internal/linux/proc"
 )
-
-func itoa(n int) string { return strconv.Itoa(n) }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 

@@ -18,13 +18,14 @@ import (
 const (
 	Pause = "/pause" // waits until it is killed
 	Done  = "/done"  // exits with the number of its arguments
+	Say   = "/say"   // writes a line
 )
 
 // code is what the programs consist of: by architecture, their ELF machine
 // (elf(5), e_machine) and instructions.
 var code = map[string]struct {
-	machine     uint16
-	pause, done []byte
+	machine          uint16
+	pause, done, say []byte
 }{
 	"amd64": {62,
 		[]byte{
@@ -37,7 +38,17 @@ var code = map[string]struct {
 			0xff, 0xcf, // dec edi
 			0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
 			0x0f, 0x05, // syscall
-		}},
+		},
+		append([]byte{
+			0xb8, 1, 0, 0, 0, // mov eax, 1 (write)
+			0xbf, 1, 0, 0, 0, // mov edi, 1
+			0x48, 0x8d, 0x35, 16, 0, 0, 0, // lea rsi, the line
+			0xba, 3, 0, 0, 0, // mov edx, 3
+			0x0f, 0x05, // syscall
+			0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
+			0x31, 0xff, // xor edi, edi
+			0x0f, 0x05, // syscall
+		}, "up\n"...)},
 	"arm64": {183,
 		words(
 			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
@@ -50,7 +61,17 @@ var code = map[string]struct {
 			0xd1000400, // sub x0, x0, 1
 			0xd2800ba8, // mov x8, 93 (exit)
 			0xd4000001, // svc 0
-		)},
+		),
+		append(words(
+			0xd2800020, // mov x0, 1
+			0x100000e1, // adr x1, the line
+			0xd2800062, // mov x2, 3
+			0xd2800808, // mov x8, 64 (write)
+			0xd4000001, // svc 0
+			0xd2800000, // mov x0, 0
+			0xd2800ba8, // mov x8, 93 (exit)
+			0xd4000001, // svc 0
+		), "up\n"...)},
 }
 
 func words(instructions ...uint32) []byte {
@@ -85,7 +106,7 @@ func elf(machine uint16, instructions []byte) []byte {
 }
 
 // Runnable is an image of random layers, and on top a layer that no other has:
-// with the programs Pause, which is its command, and Done, and a file of size
+// with the programs Pause, which is its command, Done and Say, and a file of size
 // random bytes. With a size of 1,000 it is smaller than 2 KB.
 func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, error) {
 	programs, ok := code[arch]
@@ -105,7 +126,7 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{Pause, elf(programs.machine, programs.pause)}, {Done, elf(programs.machine, programs.done)}, {"/random", random}} {
+	}{{Pause, elf(programs.machine, programs.pause)}, {Done, elf(programs.machine, programs.done)}, {Say, elf(programs.machine, programs.say)}, {"/random", random}} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name[1:], Mode: 0o755, Size: int64(len(f.data))}); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,230 @@
+package pull
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/registry"
+	"holdfast/internal/spinup"
+	"holdfast/test/spinup/scene"
+)
+
+// output is what a command has written so far.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting until %s", what)
+		}
+	}
+}
+
+// held pushes an image of which the proxy keeps the end back until release is
+// closed.
+func held(t *testing.T, s *scene.Stage, name string, seed uint64) (image string, release func()) {
+	t.Helper()
+	push(t, s, name, scene.Layers(seed, 4<<20, 1<<20))
+	stop := make(chan struct{})
+	s.Proxy.Set(registry.Faults{Hold: stop, HoldAfter: 900_000})
+	return s.Proxy.Host() + "/" + name, sync.OnceFunc(func() { close(stop) })
+}
+
+func interruptedIsNoSuccess(t *testing.T, s *scene.Stage) {
+	image, release := held(t, s, "test/interrupted:1", 500)
+	defer release()
+	u := newUser(t, s.Private.Host())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var out, errs output
+	cmd := u.command(ctx, "pull", image)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the pull has begun", func() bool { return strings.Contains(errs.String(), "pulling…") })
+	until(t, "the proxy has a layer", func() bool { return downloading(t, s) })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // by its exit code
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.HasSuffix(errs.String(), "error: interrupted\n") || out.String() != "" {
+		t.Errorf("exit code %d: %q, %q", code, out.String(), errs.String())
+	}
+	u.failed(spinup.Stopped, spinup.Canceled)
+}
+
+// downloading reports whether the engine keeps files of downloads that are
+// under way.
+func downloading(t *testing.T, s *scene.Stage) bool {
+	t.Helper()
+	files, err := os.ReadDir(s.Private.DataRoot() + "/tmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err == nil && strings.HasPrefix(f.Name(), "GetImageBlob") && info.Size() > 500_000 {
+			return true
+		}
+	}
+	return false
+}
+
+// throttledIsSlow has the published rule judge links of 15 and 25 MiB/s. Where
+// the host does not keep up with the link, the rule judges what the proxy saw.
+func throttledIsSlow(t *testing.T, s *scene.Stage) {
+	rules := spinup.DefaultRules()
+	for i, c := range []struct {
+		rate, size float64
+		slow       bool
+	}{{15, 90, true}, {25, 145, false}} {
+		third := int64(c.size / 3 * (1 << 20))
+		name := fmt.Sprintf("test/throttled-%d:1", i)
+		sizes := push(t, s, name, scene.Layers(uint64(600+10*i), third, third, third))
+		s.Proxy.Passed()
+		s.Proxy.Set(registry.Faults{Rate: c.rate * (1 << 20)})
+		u := newUser(t, s.Private.Host())
+		e := u.must("pull", s.Proxy.Host()+"/"+name)
+		seen := throughput(s.Proxy.Passed(), sizes)
+		t.Logf("link of %v MiB/s, the proxy passed %.2f: %s", c.rate, seen, e.out)
+		want := c.slow
+		if seen < .93*c.rate {
+			if seen > .9*rules.Download && seen < 1.1*rules.Download {
+				continue // too near to the limit to say
+			}
+			want = seen < rules.Download
+		}
+		if got := strings.Contains(e.out, "[slow download: "); got != want {
+			t.Errorf("slow is %v, want %v: %s", got, want, e.out)
+		}
+		// What is kept says the same.
+		if got := rules.Slow(u.records()[0]); (len(got) > 0 && got[0] == spinup.Download) != want {
+			t.Errorf("slow are %v", got)
+		}
+	}
+}
+
+// throughput is MiB/s as the proxy saw it.
+func throughput(passed []registry.Passed, sizes map[string]int64) float64 {
+	var first, last time.Time
+	var n int64
+	for _, p := range passed {
+		if sizes[p.Blob] == 0 {
+			continue
+		}
+		if first.IsZero() || p.First.Before(first) {
+			first = p.First
+		}
+		if p.Last.After(last) {
+			last = p.Last
+		}
+		n += p.Bytes
+	}
+	return float64(n) / (1 << 20) / last.Sub(first).Seconds()
+}
+
+// onATerminal shows each layer, follows the terminal's size, and wipes the
+// picture before the result.
+func onATerminal(t *testing.T, s *scene.Stage) {
+	image, release := held(t, s, "test/terminal:1", 700)
+	defer release()
+	u := newUser(t, s.Private.Host())
+	ours, theirs, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	if err := pty.Setsize(ours, &pty.Winsize{Rows: 24, Cols: 120}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := u.command(ctx, "pull", image)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	var seen output
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, 4096)
+		for {
+			n, err := ours.Read(b)
+			_, _ = seen.Write(b[:n])
+			if err != nil {
+				return // EIO: the command has ended
+			}
+		}
+	}()
+	until(t, "layers are shown", func() bool { return strings.Contains(seen.String(), "downloading  [=") })
+	if err := pty.Setsize(ours, &pty.Winsize{Rows: 2, Cols: 50}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the picture fits", func() bool {
+		return strings.Contains(seen.String(), "(+2 layers)") || strings.Contains(seen.String(), "(+1")
+	})
+	if err := pty.Setsize(ours, &pty.Winsize{Rows: 24, Cols: 120}); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	_ = cmd.Wait() // by its exit code
+	<-read
+	text := seen.String()
+	i := strings.LastIndex(text, "\x1b[J")
+	if code := cmd.ProcessState.ExitCode(); code != 0 || i < 0 || !strings.HasPrefix(text[i:], "\x1b[Jpull stats: download ") {
+		t.Errorf("exit code %d, and it ends in %q", code, text[max(0, len(text)-500):])
+	}
+}
+
+// TestEngineThatDies ends the daemon in the middle of a pull.
+func TestEngineThatDies(t *testing.T) {
+	s := open(t, lab.Options{})
+	image, release := held(t, s, "test/dies:1", 800)
+	defer release()
+	u := newUser(t, s.Private.Host())
+	var out, errs output
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := u.command(ctx, "pull", image)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the engine has a part of a layer", func() bool { return downloading(t, s) })
+	if err := s.Private.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // by its exit code
+	u.clear(ended{cmd.ProcessState.ExitCode(), out.String(), errs.String()}, 4, "(at layer ")
+	u.failed(spinup.Failed, spinup.EngineDown)
+}
