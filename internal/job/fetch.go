@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +30,7 @@ func (x *underway) fetchAll(ctx context.Context, g *errgroup.Group) map[string]*
 		all[img.Image] = f
 		g.Go(func() error {
 			defer close(f.done)
-			if f.pull, f.err = x.fetch(ctx, img.Image); f.err == nil || !errors.Is(f.err, context.Canceled) {
+			if f.pull, f.err = x.fetch(ctx, img.Image); f.err == nil {
 				x.tell(-1, img.Image, f.pull.Line())
 			}
 			return nil

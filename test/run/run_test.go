@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -281,7 +280,7 @@ func TestTerminal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err == io.EOF || err != nil { // the other end is closed: EIO
+		if err != nil { // the other end is closed: EIO
 			break
 		}
 	}
