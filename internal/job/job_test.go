@@ -82,7 +82,7 @@ func TestParseRefuses(t *testing.T) {
 		"imagse: []\n":                   "line 1, column 1: unknown field",
 		"images: [{image: a, imgae: b}]": "line 1, column 21: unknown field",
 		step + "images: [{name: x}]":     "images[0] (): image is missing",
-		step + "images: {image: a}":      "line 2, column 9: this wants a list",
+		step + "images: {image: a}":      "line 2, column 9: mapping was used",
 		step + "images: [{image: a, env: {A: 1, HOLDFAST_X: b}}]":                    "HOLDFAST_X",
 		step + "images: [{image: a}, {image: b/a}, {image: a:2}]":                    `the name "a" is used twice`,
 		step + "images: [{image: a, name: a.b}]":                                     `"a.b" is not made of`,
@@ -92,7 +92,7 @@ func TestParseRefuses(t *testing.T) {
 		step + "images: [{image: a}, {image: b, ready: {port: 70000}}]":              "70000 is not between",
 		step + "images: [{image: a}, {image: b, ready: {port: 1, http: x}}]":         "a path that starts with /",
 		step + "images: [{image: a}, {image: b, ready: {port: 1, timeout: -1s}}]":    "below 0",
-		step + "images: [{image: a}, {image: b, ready: {port: 1, timeout: soon}}]":   "line 2, column",
+		step + "images: [{image: a}, {image: b, ready: {port: 1, timeout: soon}}]":   `invalid duration "soon"`,
 		step + "images: [{image: a, mounts: [{type: nfs, target: /a}]}]":             "none of bind, volume, tmpfs",
 		step + "images: [{image: a, mounts: [{source: /a, target: b}]}]":             "no absolute path",
 		step + "images: [{image: a, mounts: [{target: /b}]}]":                        "a bind needs one",
@@ -226,6 +226,37 @@ func TestReleased(t *testing.T) {
 	for said, want := range map[string]bool{released: true, "": false, "rel": false, released + "more": true} {
 		if got := Released(strings.NewReader(said)); got != want {
 			t.Errorf("%q: %v", said, got)
+		}
+	}
+}
+
+// What the engine says of a program that cannot be run is no output of it.
+func TestRefusal(t *testing.T) {
+	const says = "OCI runtime exec failed: exec failed: \"x\": executable file not found in $PATH: unknown\r\n"
+	for _, c := range []struct {
+		writes    []string
+		code      int
+		want      int
+		out, errs string
+	}{
+		{[]string{says}, 126, 127, "", says},
+		{[]string{says}, 127, 127, "", says},
+		{[]string{"OCI runtime exec failed: permission denied"}, 126, 126, "", "OCI runtime exec failed: permission denied"},
+		{[]string{says}, 0, 0, says, ""},
+		{[]string{says, "more"}, 126, 126, says + "more", ""},
+		{[]string{"mine", says}, 126, 126, "mine" + says, ""},
+		{nil, 127, 127, "", ""},
+	} {
+		var out, errs bytes.Buffer
+		r := &refusal{to: &out}
+		for _, w := range c.writes {
+			if n, err := r.Write([]byte(w)); n != len(w) || err != nil {
+				t.Error(n, err)
+			}
+		}
+		code, err := r.end(c.code, &errs)
+		if code != c.want || err != nil || out.String() != c.out || errs.String() != c.errs {
+			t.Errorf("%q with %d: %d, %v, %q, %q", c.writes, c.code, code, err, &out, &errs)
 		}
 	}
 }

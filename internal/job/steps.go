@@ -40,7 +40,8 @@ func (x *underway) steps(ctx context.Context, index int, primary string, out out
 
 // step runs one step and returns its exit code.
 func (x *underway) step(ctx context.Context, primary string, s Step, out output) (int, error) {
-	e := engine.Exec{Command: s.argv(), Stdout: out.stdout, Stderr: out.stderr}
+	stdout := &refusal{to: out.stdout}
+	e := engine.Exec{Command: s.argv(), Stdout: stdout, Stderr: out.stderr}
 	if x.Attach != nil && len(x.job.Steps) == 1 && x.job.Parallelism == 1 {
 		in, err := x.Attach()
 		if err != nil {
@@ -50,5 +51,9 @@ func (x *underway) step(ctx context.Context, primary string, s Step, out output)
 		e.Stdin, e.TTY, e.Resize = in.Stdin, in.TTY, in.Resize
 	}
 	defer out.flush()
-	return x.Engine.Exec(ctx, primary, e)
+	code, err := x.Engine.Exec(ctx, primary, e)
+	if err != nil {
+		return 0, err
+	}
+	return stdout.end(code, out.stderr)
 }
