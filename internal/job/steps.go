@@ -24,8 +24,12 @@ func (x *underway) steps(ctx context.Context, index int, primary string, out out
 		}
 		begun := time.Now()
 		code, err := x.step(ctx, primary, s, out)
+		if err != nil || code != 0 {
+			if ended := x.ended(ctx, index, primary, err != nil || code == codeKilled); ended != nil {
+				return ended
+			}
+		}
 		if err != nil {
-			// What the container wrote last says no more: it only waits.
 			return fmt.Errorf("step %q: %w", s.Name, err)
 		}
 		res.Steps = append(res.Steps, StepResult{Name: s.Name, ExitCode: code, Took: holdfast.Millis(time.Since(begun))})
@@ -56,4 +60,48 @@ func (x *underway) step(ctx context.Context, primary string, s Step, out output)
 		return 0, err
 	}
 	return stdout.end(code, out.stderr)
+}
+
+// codeKilled is the exit code of a step that died by SIGKILL, as all in a
+// container do when its init ends.
+const codeKilled = 128 + 9
+
+// How long the engine may take to see that a container has ended.
+const (
+	endedLook  = 50 * time.Millisecond
+	endedLooks = 10
+)
+
+// ended is the error of a primary container that does not run any more, nil of
+// one that does: then a failed step has failed by itself. With likely it looks
+// for a while.
+func (x *underway) ended(ctx context.Context, index int, primary string, likely bool) error {
+	looks := 1
+	if likely {
+		looks = endedLooks
+	}
+	for ; looks > 0 && ctx.Err() == nil; looks-- {
+		c, err := x.Engine.Inspect(ctx, primary)
+		if err == nil && !c.Running() {
+			return x.endedError(index, c)
+		}
+		if looks > 1 {
+			time.Sleep(endedLook)
+		}
+	}
+	return nil
+}
+
+func (x *underway) endedError(index int, c engine.Container) error {
+	img := x.job.Images[0]
+	err := fmt.Errorf("the container of the steps has ended, with exit code %d", c.ExitCode)
+	switch {
+	case c.OOMKilled:
+		err = holdfast.WithHint(err, "the host had no memory left for it")
+	case c.ExitCode == codeNotFound && len(img.Entrypoint)+len(img.Command) == 0:
+		err = holdfast.WithHint(err, "its image has no `tail`, which is to keep it running: give the first image a command that does (command: in a job file)")
+	default:
+		err = holdfast.WithHint(err, "what keeps it running (command: of the first image) has to go on until it is killed")
+	}
+	return &ContainerError{Run: index, Name: img.Name, Err: err}
 }

@@ -185,11 +185,7 @@ func (u *upward) createAndStart(ctx context.Context, network string) error {
 		return err
 	}
 	u.timer.Container(u.id, spec.Name)
-	err = u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
-	if err != nil && u.primary && strings.Contains(err.Error(), idle[0]) {
-		err = holdfast.WithHint(err, "the image has no `tail`, which keeps the container of the steps running: give it a command that does (command: in a job file)")
-	}
-	return err
+	return u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
 }
 
 // idle keeps a primary container running.
