@@ -30,6 +30,7 @@ type bed struct {
 	*job.Runner
 	t      *testing.T
 	docker *docker.Engine
+	limit  time.Duration // of one job
 	out    bytes.Buffer
 	errs   bytes.Buffer
 
@@ -51,7 +52,7 @@ func newBed(t *testing.T) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{t: t, docker: e}
+	b := &bed{t: t, docker: e, limit: patience}
 	b.Runner = &job.Runner{
 		Engine: e, Puller: testPuller{p}, Recorder: b, Cohort: cohort, Owner: self,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Stdout: &b.out, Stderr: &b.errs, Tell: b.heard,
@@ -79,7 +80,7 @@ func (b *bed) Record(_ context.Context, records ...spinup.Record) error {
 // run runs a job, and sees that nothing of it is left.
 func (b *bed) run(ctx context.Context, j job.Job) (job.Result, error) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
 	id := job.NewID()
 	res, err := b.Run(ctx, id, j)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/internal/job"
 	"holdfast/internal/lab/registry"
@@ -67,7 +68,8 @@ func TestHundredSpinups(t *testing.T) {
 	for _, j := range list {
 		b := newBed(t)
 		b.Recorder = checking{b, store}
-		b.AtOnce = 2
+		b.AtOnce = 1               // of each of ten jobs
+		b.limit = 10 * time.Minute // under the race detector on a busy host
 		running.Go(func() {
 			res, err := b.run(t.Context(), j)
 			if err != nil || res.ExitCode != 0 || len(res.Spinups) != images*twice {

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/network"
@@ -27,14 +28,44 @@ func (e *Engine) CreateNetwork(ctx context.Context, name string, labels map[stri
 	return res.ID, nil
 }
 
-// RemoveNetwork deletes a network. One that is gone is no error; one that
-// containers are attached to is.
+// endpointLimit bounds how long RemoveNetwork waits for what the engine still has
+// to tidy up.
+const endpointLimit = 30 * time.Second
+
+// RemoveNetwork deletes a network. One that is gone is no error; one that a
+// container is attached to is. On a busy host an engine may hold a place in a
+// network for a container that it has removed already: that place is given up.
 func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
-	_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
-	if err == nil || errdefs.IsNotFound(err) {
-		return nil
+	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
+	defer cancel()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
+		if err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "active endpoints") || !e.freeEndpoints(ctx, id) || !sleep(ctx, wait) {
+			return e.fail(ctx, err, "remove network %s", id)
+		}
 	}
-	return e.fail(ctx, err, "remove network %s", id)
+}
+
+// freeEndpoints takes containers that are gone off a network, and reports whether
+// that was all that was attached.
+func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
+	res, err := e.api.NetworkInspect(ctx, id, client.NetworkInspectOptions{})
+	if err != nil {
+		return errdefs.IsNotFound(err)
+	}
+	for attached, endpoint := range res.Network.Containers {
+		_, err := e.api.ContainerInspect(ctx, attached, client.ContainerInspectOptions{})
+		if !errdefs.IsNotFound(err) {
+			return false
+		}
+		// By the endpoint's name: the container has none any more. It may be
+		// gone by itself meanwhile.
+		_, _ = e.api.NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
+	}
+	return true
 }
 
 // LabelledNetworks returns the networks that carry all the labels; a value of ""
