@@ -35,7 +35,7 @@ func openLocal(ctx context.Context) (cli.Local, error) {
 	}
 	return cli.Local{
 		Engine: e, Host: c.Node, Rules: c.Spinup.Slow,
-		Keeper: fileRecorder{path: filepath.Join(c.DataDir, "spinups.db"), keep: c.Spinup.Keep},
+		Keeper: fileRecorder{path: filepath.Join(c.DataDir, "spinup.db"), keep: c.Spinup.Keep},
 	}, nil
 }
 

@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/replace"
 	"holdfast/internal/session"
+	"holdfast/internal/spinup/warm"
 	"holdfast/internal/store"
 )
 
@@ -73,7 +74,8 @@ type Agent struct {
 	drains    *drainMetrics
 	store     store.Store
 	engine    engine.Engine
-	socket    string // of the engine
+	images    *docker.Engine // the same, for what is no part of the contract
+	socket    string         // of the engine
 	opener    *kill.Opener
 	loud      *kill.Killer
 	quiet     *kill.Killer
@@ -85,6 +87,7 @@ type Agent struct {
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
 	sessions  *session.Manager
+	warm      *warm.Keeper
 	load      *load
 	since     time.Time
 	history   *replace.History
@@ -205,7 +208,7 @@ func (a *Agent) openEngine(ctx context.Context) error {
 		return errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
 	}
-	a.engine, a.socket = e, info.Socket
+	a.engine, a.images, a.socket = e, e, info.Socket
 	return nil
 }
 
@@ -303,6 +306,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	if err != nil {
 		return err
 	}
+	a.keepWarm(p, a.images)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log

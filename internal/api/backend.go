@@ -14,6 +14,8 @@ import (
 // node's sessions returns a *holdfast.ElsewhereError for another one's, and the
 // request is passed on, once.
 type Backend interface {
+	WarmBackend
+
 	Version() Version
 
 	// Sessions lists all sessions, by key.

@@ -46,7 +46,7 @@ const (
 
 // routes lists everything that the API answers.
 func routes() []route {
-	return []route{
+	return append([]route{
 		{method: "GET", path: "/v1/version", id: "version", summary: "Which build answers.",
 			access: forReader, limit: limitAsk, answer: Version{}, handle: (*server).version},
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
@@ -99,5 +99,5 @@ func routes() []route {
 			access: forAnyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
 		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
 			access: forReader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
-	}
+	}, warmRoutes()...)
 }

@@ -38,6 +38,7 @@ var house = []room{
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.
 	{"internal/spinup", []string{"", "internal/engine"}},
 	{"internal/spinup/puller", []string{"", "internal/engine", "internal/spinup"}},
+	{"internal/spinup/warm", []string{"", "internal/engine"}},
 	{"internal/job", []string{"", "internal/strictyaml", "internal/engine", "internal/spinup", "internal/linux/kfile", "internal/linux/proc"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
@@ -49,7 +50,7 @@ var house = []room{
 	{"internal/api/frame", nil},
 	{"internal/api/client", []string{"", "internal/api", "internal/api/frame"}},
 	{"internal/api/apitest", []string{"", "internal/api"}},
-	{"internal/config", []string{"", "internal/strictyaml", "internal/engine", "internal/session", "internal/gateway", "internal/preempt", "internal/spinup"}},
+	{"internal/config", []string{"", "internal/strictyaml", "internal/engine", "internal/session", "internal/gateway", "internal/preempt", "internal/spinup", "internal/spinup/warm"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
 	{"internal/bench/...", []string{"", "internal/..."}},
 	{"internal/agent", []string{"", "internal/..."}},

@@ -42,7 +42,7 @@ const exitCodesText = `Exit codes of all commands:
     2  the command line or the configuration was not understood
     3  the agent cannot be reached, or did not answer in time
     4  the container engine or the ownership store is not available
-    5  no such session, node or container
+    5  no such session, node, container or image
     6  done in part: something was left behind, and is named
     7  the session's container did not become ready
     8  not now: the node is draining, or too many are waiting

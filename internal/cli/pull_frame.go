@@ -229,8 +229,8 @@ func pullFrame(rows []*pullRow, width, height int) []string {
 	shown := rows
 	if len(rows) > room {
 		// Those under way come first.
-		shown = slices.Clone(rows)
-		slices.SortStableFunc(shown, func(a, b *pullRow) int { return cmp.Compare(len(a.ended), len(b.ended)) })
+		over := func(r *pullRow) bool { return r.ended != "" }
+		shown = append(slices.DeleteFunc(slices.Clone(rows), over), slices.DeleteFunc(slices.Clone(rows), func(r *pullRow) bool { return !over(r) })...)
 		shown = shown[:room-1]
 	}
 	visible := chooseLayers(shown, room-len(shown))

@@ -68,11 +68,11 @@ func TestPullPicture(t *testing.T) {
 
 func TestPullPictureBeforeAndAfter(t *testing.T) {
 	for want, row := range map[string]*pullRow{
-		"a:1  asking the registry… 1.5s":          rowAfter("a:1", pullOf(1500*time.Millisecond)),
-		"a:1  1 layer there already… 2.0s":        rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{State: spinup.Present})),
-		"a:1  was in the cache":                   {image: "a:1", ended: "was in the cache"},
-		"a:1  3MiB, 1.0s (+1 layer)":              rowAfter("a:1", pullOf(time.Second, spinup.Layer{State: spinup.Downloading, Position: 3 * mib})),
-		"a\ufffd[2J:1  asking the registry… 0.0s": rowAfter("a\x1b[2J:1", pullOf(0)),
+		"a:1  asking the registry… 1.5s":              rowAfter("a:1", pullOf(1500*time.Millisecond)),
+		"a:1  1 layer there already… 2.0s (+1 layer)": rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{State: spinup.Present})),
+		"a:1  was in the cache":                       {image: "a:1", ended: "was in the cache"},
+		"a:1  3MiB, 1.0s (+1 layer)":                  rowAfter("a:1", pullOf(time.Second, spinup.Layer{State: spinup.Downloading, Position: 3 * mib})),
+		"a\ufffd[2J:1  asking the registry… 0.0s":     rowAfter("a\x1b[2J:1", pullOf(0)),
 	} {
 		if got := pullFrame([]*pullRow{row}, 100, 2); len(got) != 1 || got[0] != want {
 			t.Errorf("%q, want %q", got, want)

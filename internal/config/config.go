@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/gateway"
 	"holdfast/internal/preempt"
 	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/warm"
 )
 
 // DefaultPath is read when no file is named; it may be missing.
@@ -39,6 +40,7 @@ type Config struct {
 	Sessions  Sessions       `yaml:"sessions"`
 	Drain     Drain          `yaml:"drain"`
 	Spinup    spinup.Config  `yaml:"spinup"`
+	Images    warm.Config    `yaml:"images"`
 	Preempt   preempt.Config `yaml:"preempt"`
 	Templates []Template     `yaml:"templates"`
 
@@ -198,6 +200,7 @@ func Default() Config {
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 		Spinup:   spinup.DefaultConfig(),
+		Images:   warm.DefaultConfig(),
 	}
 }
 

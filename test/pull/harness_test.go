@@ -170,7 +170,7 @@ func (u *user) json(e ended) []pulled {
 // records are those that were kept, the newest first.
 func (u *user) records() []spinup.Record {
 	u.t.Helper()
-	s, err := spinup.OpenStore(filepath.Join(u.dir, "data", "spinups.db"), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
+	s, err := spinup.OpenStore(filepath.Join(u.dir, "data", "spinup.db"), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		u.t.Fatal(err)
 	}

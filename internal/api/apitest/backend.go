@@ -34,6 +34,7 @@ type Backend struct {
 	fault    error
 	sessions []api.Session
 	history  []holdfast.Replacement // the newest first
+	warm     []holdfast.WarmImage
 	draining bool
 	epoch    holdfast.Epoch
 }

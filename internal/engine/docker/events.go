@@ -31,7 +31,17 @@ var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "ex
 // is done. The engine drops events for a reader that stays more than about a
 // thousand behind (moby, daemon/events/events.go): read without waiting.
 func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
-	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
+	return e.follow(ctx, labelFilters(labels).Add("type", string(events.ContainerEventType)))
+}
+
+// ImageEvents is Events for images: pull, tag, untag, delete and others, with the
+// image's id or name as ID.
+func (e *Engine) ImageEvents(ctx context.Context) iter.Seq[engine.Event] {
+	return e.follow(ctx, make(client.Filters).Add("type", string(events.ImageEventType)))
+}
+
+// follow yields events until ctx is done.
+func (e *Engine) follow(ctx context.Context, filters client.Filters) iter.Seq[engine.Event] {
 	return func(yield func(engine.Event) bool) {
 		retry := firstRetry
 		for ctx.Err() == nil {

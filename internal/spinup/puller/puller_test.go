@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +54,9 @@ func script(lines ...string) func(context.Context, string, func(engine.PullEvent
 			ev := engine.PullEvent{Time: time.Now()}
 			parts := strings.SplitN(l, ":", 4)
 			ev.Layer, ev.Status = parts[0], parts[1]
-			if len(parts) == 4 {
+			if ev.Layer == "" {
+				ev.Status = l[1:]
+			} else if len(parts) == 4 {
 				if _, err := fmt.Sscanf(parts[2]+" "+parts[3], "%d %d", &ev.Current, &ev.Total); err != nil {
 					panic(err)
 				}
@@ -326,7 +329,7 @@ func TestSharedChains(t *testing.T) {
 	b.leave()
 }
 
-// docker writes a docker configuration for one test.
+// dockerConfig writes a configuration of docker's for one test.
 func dockerConfig(t *testing.T, text string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -360,8 +363,11 @@ func TestDockerLogins(t *testing.T) {
 func TestHelperThatHangs(t *testing.T) {
 	dockerConfig(t, `{"credHelpers": {"r.example.org": "hangs"}}`)
 	dir := t.TempDir()
-	fifo := filepath.Join(dir, "goes")
-	if err := os.WriteFile(filepath.Join(dir, "docker-credential-hangs"), []byte("#!/bin/sh\nwhile test ! -e "+fifo+"; do sleep 0.01; done\n"), 0o700); err != nil {
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "docker-credential-hangs"), []byte("#!/bin/sh\nexec cat "+fifo+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
@@ -371,7 +377,9 @@ func TestHelperThatHangs(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "r.example.org") {
 		t.Error(err)
 	}
-	if err := os.WriteFile(fifo, nil, 0o600); err != nil { // it ends now
+	// It ends now: the other end is opened, which takes until the helper has
+	// opened its own, and closed.
+	if err := os.WriteFile(fifo, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

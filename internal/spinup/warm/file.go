@@ -1,0 +1,72 @@
+package warm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// FileName is the list's in an agent's data directory.
+const FileName = "warm-images.json"
+
+// maxFile bounds what is read: MaxImages names of 512 bytes, and room.
+const maxFile = 1 << 18
+
+// file is what is on disk.
+type file struct {
+	Images []string `json:"images"`
+}
+
+// readList reads the list; one that is not there is empty.
+func readList(path string) ([]string, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the images to keep: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return nil, fmt.Errorf("read the images to keep: %w", err)
+	}
+	var list file
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("read the images to keep: %s: %w", path, err)
+	}
+	if len(list.Images) > MaxImages {
+		return nil, fmt.Errorf("read the images to keep: %s: %w", path, ErrFull)
+	}
+	for _, image := range list.Images {
+		if err := check(image); err != nil {
+			return nil, fmt.Errorf("read the images to keep: %s: %w", path, err)
+		}
+	}
+	return list.Images, nil
+}
+
+// writeList writes the list so that a power cut leaves the old one or the new.
+func writeList(path string, images []string) error {
+	text, err := json.Marshal(file{images})
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+FileName+"-")
+	if err != nil {
+		return fmt.Errorf("keep the list of images: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the list of images: %w", err)
+	}
+	return nil
+}
