@@ -47,6 +47,9 @@ func examples() map[string]example {
 		"replaceSessions":      {method: "POST", path: "/v1/replace", body: `{"keys":["alice","stuck"],"parallel":1,"timeout_ms":60000}`},
 		"listReplacementsByID": {method: "GET", path: "/v1/nodes/n1/replacements"},
 		"listReplacements":     {method: "GET", path: "/v1/replacements?limit=3"},
+		"listWarmImages":       {method: "GET", path: "/v1/warm-images"},
+		"addWarmImages":        {method: "POST", path: "/v1/warm-images", body: `{"images":["redis:7"]}`},
+		"removeWarmImages":     {method: "POST", path: "/v1/warm-images/remove", body: `{"images":["redis:7"]}`},
 		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
 		"openapi":              {method: "GET", path: "/v1/openapi.json"},
 		"healthz":              {method: "GET", path: "/healthz"},
@@ -163,6 +166,9 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 			t.Fatal(err)
 		}
 	}
+	if err := b.AddWarmImages(t.Context(), []string{"redis:7"}); err != nil {
+		t.Fatal(err)
+	}
 	s := serve(t, b, api.Options{Admin: true, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		fmt.Fprintln(w, "up 1")
@@ -218,7 +224,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 18; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 21; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

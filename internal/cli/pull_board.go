@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -92,7 +93,7 @@ func (b *pullBoard) progress(i int, p spinup.Pull) {
 	}
 	if now.After(b.next[i]) {
 		b.next[i] = now.Add(sayEvery)
-		fmt.Fprintln(b.lines, b.rows[i].head())
+		fmt.Fprintln(b.lines, b.rows[i].head(math.MaxInt32, 0))
 	}
 }
 
@@ -174,7 +175,7 @@ func (c *canvas) draw(lines []string, width, height int) string {
 	out.WriteString("\r")
 	for _, l := range lines {
 		out.WriteString(l)
-		out.WriteString("\x1b[K\r\n")
+		out.WriteString("\x1b[K\n")
 	}
 	out.WriteString("\x1b[J")
 	c.drawn = lines

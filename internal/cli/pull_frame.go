@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/docker/go-units"
 
@@ -78,24 +79,40 @@ func sumOf(p spinup.Pull) pullSum {
 	return s
 }
 
-// head is the image's own line.
-func (r *pullRow) head() string {
+// head is the image's own line, for a terminal of this width. Of a name that is
+// too long the end is shown: images of one registry begin alike.
+func (r *pullRow) head(width int, hidden int) string {
+	said := r.figures()
+	if hidden > 0 {
+		said += fmt.Sprintf(" (+%s)", count(hidden, "layer"))
+	}
+	name := []rune(clean(r.image))
+	if room := max(width-utf8.RuneCountInString(said)-3, shortName); len(name) > room {
+		name = append([]rune("…"), name[len(name)-room+1:]...)
+	}
+	return string(name) + "  " + said
+}
+
+// shortName is as much of an image's name as there always is, in characters.
+const shortName = 12
+
+// figures are what the image's line says of it.
+func (r *pullRow) figures() string {
 	if r.ended != "" {
-		return clean(r.image) + "  " + r.ended
+		return r.ended
 	}
 	s := sumOf(r.now)
 	took := time.Duration(r.now.Took)
 	if s.missing == 0 {
 		if s.there > 0 {
-			return fmt.Sprintf("%s  %s there already… %s", clean(r.image), count(s.there, "layer"), tenths(took))
+			return fmt.Sprintf("%s there already… %s", count(s.there, "layer"), tenths(took))
 		}
-		return fmt.Sprintf("%s  asking the registry… %s", clean(r.image), tenths(took))
+		return "asking the registry… " + tenths(took)
 	}
-	size := units.BytesSize(float64(s.downloaded))
+	line := units.BytesSize(float64(s.downloaded))
 	if s.known {
-		size += " of " + units.BytesSize(float64(s.total))
+		line += " of " + units.BytesSize(float64(s.total))
 	}
-	line := fmt.Sprintf("%s  %s", clean(r.image), size)
 	if rate := r.download.rate(); rate > 0 && (s.downloaded < s.total || !s.known) {
 		line += fmt.Sprintf(" at %s/s", units.BytesSize(rate))
 	}
@@ -236,11 +253,11 @@ func pullFrame(rows []*pullRow, width, height int) []string {
 	visible := chooseLayers(shown, room-len(shown))
 	var lines []string
 	for _, r := range shown {
-		head := r.head()
-		if hidden := len(r.now.Layers) - len(visible[r]); hidden > 0 && r.ended == "" {
-			head += fmt.Sprintf(" (+%s)", count(hidden, "layer"))
+		hidden := 0
+		if r.ended == "" {
+			hidden = len(r.now.Layers) - len(visible[r])
 		}
-		lines = append(lines, narrow(head, width))
+		lines = append(lines, narrow(r.head(width, hidden), width))
 		for _, i := range visible[r] {
 			lines = append(lines, narrow(r.layer(i, width), width))
 		}

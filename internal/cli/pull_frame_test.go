@@ -58,6 +58,11 @@ func TestPullPicture(t *testing.T) {
 	if d := cmp.Diff(want, pullFrame([]*pullRow{row}, 100, 24)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
+	// Of a long name the end is shown, and the figures are.
+	row.image = "registry.example.org/team/app:1"
+	if got := pullFrame([]*pullRow{row}, 90, 2); got[0] != "…/team/app:1  30.5MiB of 60MiB at 25.5MiB/s, 5MiB extracted, 2.0s, 11.0s left (+5 layers)" {
+		t.Errorf("%q", got)
+	}
 	// A narrow terminal has no bars, and no line reaches its edge.
 	for _, l := range pullFrame([]*pullRow{row}, 40, 24) {
 		if utf8.RuneCountInString(l) >= 40 || strings.Contains(l, "[=") {
@@ -126,7 +131,7 @@ func TestPullPictureFitsTheHeight(t *testing.T) {
 // that is narrower now, and wiped by nothing.
 func TestCanvas(t *testing.T) {
 	var c canvas
-	if got := c.draw([]string{"one", "two"}, 80, 24); got != "\rone\x1b[K\r\ntwo\x1b[K\r\n\x1b[J" {
+	if got := c.draw([]string{"one", "two"}, 80, 24); got != "\rone\x1b[K\ntwo\x1b[K\n\x1b[J" {
 		t.Errorf("%q", got)
 	}
 	if got := c.draw([]string{strings.Repeat("x", 30)}, 80, 24); !strings.HasPrefix(got, "\x1b[2A\rxxx") {

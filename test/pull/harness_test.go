@@ -67,7 +67,7 @@ func open(t testing.TB, o lab.Options) *scene.Stage {
 	if testing.Short() {
 		t.Skip("-short: private engines and registries take their time, and root")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	stage, err := scene.Open(ctx, o)
 	t.Cleanup(func() {
@@ -91,9 +91,8 @@ type user struct {
 func newUser(t testing.TB, dockerHost string) *user {
 	t.Helper()
 	u := &user{t: t, dir: t.TempDir()}
-	config := filepath.Join(u.dir, "holdfast.yaml")
 	text := fmt.Sprintf("node: here\ndata_dir: %[1]s/data\nrun_dir: %[1]s/run\nengine: {host: %q}\napi: {socket: %[1]s/run/s}\n", u.dir, dockerHost)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(u.config(), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"docker", "bin"} {
@@ -101,10 +100,12 @@ func newUser(t testing.TB, dockerHost string) *user {
 			t.Fatal(err)
 		}
 	}
-	u.env = append(os.Environ(), "HOLDFAST_CONFIG="+config, "HOLDFAST_SOCKET="+filepath.Join(u.dir, "run", "s"),
+	u.env = append(os.Environ(), "HOLDFAST_CONFIG="+u.config(), "HOLDFAST_SOCKET="+filepath.Join(u.dir, "run", "s"),
 		"HOME="+u.dir, "DOCKER_CONFIG="+filepath.Join(u.dir, "docker"), "PATH="+filepath.Join(u.dir, "bin")+":"+os.Getenv("PATH"))
 	return u
 }
+
+func (u *user) config() string { return filepath.Join(u.dir, "holdfast.yaml") }
 
 // dockerConfig writes what docker login would have.
 func (u *user) dockerConfig(text string) {

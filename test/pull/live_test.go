@@ -186,8 +186,13 @@ func onATerminal(t *testing.T, s *scene.Stage) {
 			}
 		}
 	}()
-	until(t, "layers are shown", func() bool { return strings.Contains(seen.String(), "downloading  [=") })
-	if err := pty.Setsize(ours, &pty.Winsize{Rows: 2, Cols: 50}); err != nil {
+	defer func() {
+		if text := seen.String(); t.Failed() {
+			t.Logf("the terminal showed %q", text[max(0, len(text)-2000):])
+		}
+	}()
+	until(t, "layers are shown", func() bool { return strings.Contains(seen.String(), "downloading  [") })
+	if err := pty.Setsize(ours, &pty.Winsize{Rows: 2, Cols: 70}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the picture fits", func() bool {

@@ -33,12 +33,15 @@ func (b *Backend) RemoveWarmImages(_ context.Context, images []string) error {
 	defer b.mu.Unlock()
 	for _, image := range images {
 		i := b.warmImage(image)
+		if b.fault != nil {
+			return b.fault
+		}
 		if i < 0 {
 			return fmt.Errorf("image %s is not kept: %w", image, holdfast.ErrNotFound)
 		}
 		b.warm = slices.Delete(b.warm, i, i+1)
 	}
-	return b.fault
+	return nil
 }
 
 func (b *Backend) warmImage(image string) int {
