@@ -40,6 +40,12 @@ func (a *app) pullCmd() *cobra.Command {
 	f.StringVar(&o.platform, "platform", "", "pull for another kind of machine, such as linux/arm64")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print the images' full names and nothing else")
 	f.BoolVar(&o.warm, "warm", false, "have the agent keep the images present on this host from now on; without IMAGE: list those it keeps")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if !o.warm || !o.remove {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeWarm(cmd, words)
+	}
 	f.BoolVar(&o.remove, "remove", false, "with --warm: keep the images no more; they are not deleted")
 	return cmd
 }

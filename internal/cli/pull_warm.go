@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,6 +55,19 @@ func (a *app) pullWarm(cmd *cobra.Command, images []string, o pullOptions) error
 			return nil
 		}
 		return a.ui.result(kept, func(w io.Writer) { a.warmText(w, kept) })
+	})
+}
+
+// completeWarm completes one more image that the agent was told to keep.
+func (a *app) completeWarm(cmd *cobra.Command, words []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
+		all, err := c.WarmImages(ctx)
+		for _, i := range all {
+			if !i.Fixed && !slices.Contains(words, i.Image) {
+				out = append(out, cobra.CompletionWithDesc(i.Image, string(i.State)))
+			}
+		}
+		return out, err
 	})
 }
 

@@ -3,6 +3,7 @@ package pull
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,9 +14,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"holdfast/internal/engine"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
 	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/puller"
 	"holdfast/test/spinup/scene"
 )
 
@@ -35,6 +38,7 @@ func TestPull(t *testing.T) {
 		{"ThrottledIsSlow", throttledIsSlow},
 		{"OnATerminal", onATerminal},
 		{"Platform", platform},
+		{"Manifests", manifests},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.Proxy.Set(registry.Faults{})
@@ -291,5 +295,36 @@ func someFail(t *testing.T, s *scene.Stage) {
 	}
 	if outcomes[good] != spinup.OK || outcomes[missing] != spinup.Failed || outcomes[down] != spinup.Failed {
 		t.Errorf("%v", outcomes)
+	}
+}
+
+// manifests are read from real registries: plain, behind a login, and by
+// platform from a list.
+func manifests(t *testing.T, s *scene.Stage) {
+	guard(t, s)
+	foreign(t, s)
+	sizes := push(t, s, "test/manifest:1", scene.Layers(950, 1<<20, 300))
+	got, err := puller.Registries{}.Sizes(t.Context(), s.Registry.Host()+"/test/manifest:1", "", engine.Login{})
+	if err != nil || !maps.Equal(got, sizes) {
+		t.Errorf("%v, %v, want %v", got, err, sizes)
+	}
+	login := engine.Login{Username: scene.Login().User, Password: scene.Login().Password}
+	for _, c := range []struct {
+		image, platform string
+		login           engine.Login
+		layers          int // 0: an error
+	}{
+		{s.Guarded.Host() + "/test/guarded:1", "", login, 1},
+		{s.Guarded.Host() + "/test/guarded:1", "", engine.Login{}, 0},
+		{s.Registry.Host() + "/test/foreign:1", "linux/s390x", engine.Login{}, 1},
+		{s.Registry.Host() + "/test/foreign:1", "", engine.Login{}, 0},
+		{s.Registry.Host() + "/test/foreign:1", "s390x/linux/is/no/platform", engine.Login{}, 0},
+		{s.Registry.Host() + "/test/manifest:2", "", engine.Login{}, 0},
+		{"127.0.0.1:1/no/registry:1", "", engine.Login{}, 0},
+	} {
+		got, err := puller.Registries{}.Sizes(t.Context(), c.image, c.platform, c.login)
+		if len(got) != c.layers || (err != nil) != (c.layers == 0) {
+			t.Errorf("%s for %q: %v, %v", c.image, c.platform, got, err)
+		}
 	}
 }
