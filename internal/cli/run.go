@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -295,8 +296,13 @@ func (a *app) attach(o runOptions) (job.Input, error) {
 	return in, nil
 }
 
+// sweepLimit bounds the removal of what other jobs left.
+const sweepLimit = 2 * time.Minute
+
 // sweepJobs removes what killed jobs left.
 func (a *app) sweepJobs(ctx context.Context, e job.Cleaner, self job.Owner) {
+	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
+	defer cancel()
 	n, err := job.Sweep(ctx, e, self, slog.New(slog.DiscardHandler))
 	if n > 0 {
 		a.ui.note("removing what %s left", count(n, "killed job"))
