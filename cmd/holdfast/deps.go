@@ -27,6 +27,7 @@ const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
 	roleHook         = "hook"
+	roleJobWatcher   = "job-watcher"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -40,10 +41,12 @@ func deps() cli.Deps {
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		Host:        thisHost,
+		JobWatcher:  self(roleJobWatcher),
 		Hidden: map[string]func(context.Context, []string) error{
-			roleGuardian: runGuardian,
-			roleDeadman:  runDeadman,
-			roleHook:     runHook,
+			roleGuardian:   runGuardian,
+			roleDeadman:    runDeadman,
+			roleHook:       runHook,
+			roleJobWatcher: runJobWatcher,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -147,6 +150,19 @@ func benches() []cli.Bench {
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Pull(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "run", Short: "Bring up a job of four images that are not there, with docker-compose and with Holdfast", Example: "holdfast bench run -n 10 --rate 60",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.RunOptions{Holdfast: self("run")}
+				f.IntVarP(&o.N, "number", "n", 10, "jobs of each kind")
+				f.IntVar(&o.Size, "size", 32, "MiB of each image")
+				f.Float64Var(&o.Rate, "rate", 0, "MiB/s that the registry gives, 0 for all it can")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Run(ctx, o)
 				})
 			},
 		},

@@ -313,6 +313,9 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 		return err
 	}
 	a.keepWarm(p, a.engine)
+	if err := a.sweepJobs(p); err != nil {
+		return err
+	}
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log

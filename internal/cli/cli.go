@@ -39,6 +39,9 @@ type Deps struct {
 	// OpenLocal opens what commands need that act on this host's engine; nil:
 	// there are none.
 	OpenLocal func(ctx context.Context) (Local, error)
+	// JobWatcher is the command of a process that cleans up after a `holdfast
+	// run` that was killed (see job.StartWatcher); empty: the next one does.
+	JobWatcher []string
 	// Hidden are the roles that other processes of this binary play, by
 	// name; they get their arguments as they came.
 	Hidden map[string]func(ctx context.Context, args []string) error
@@ -118,7 +121,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.spinupCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

@@ -67,7 +67,7 @@ func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKe
 		}
 		if f, ok := terminal(a.ui.out); ok {
 			sizes := make(chan api.Size, 1)
-			stop := watchSize(f, sizes)
+			stop := watchSize(f, sizes, func(rows, cols int) api.Size { return api.Size{Rows: uint16(rows), Cols: uint16(cols)} })
 			defer stop()
 			e.Resize = sizes
 		}
@@ -84,7 +84,7 @@ func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKe
 
 // watchSize puts the terminal's size on sizes, which has room for one: now, and
 // whenever it has changed, until stop is called.
-func watchSize(f *os.File, sizes chan api.Size) (stop func()) {
+func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Size) (stop func()) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGWINCH)
 	send := func() {
@@ -96,7 +96,7 @@ func watchSize(f *os.File, sizes chan api.Size) (stop func()) {
 		case <-sizes: // nobody took the last one: it is past
 		default:
 		}
-		sizes <- api.Size{Rows: uint16(rows), Cols: uint16(cols)}
+		sizes <- of(rows, cols)
 	}
 	send()
 	end, ended := make(chan struct{}), make(chan struct{})

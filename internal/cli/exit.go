@@ -50,7 +50,8 @@ const exitCodesText = `Exit codes of all commands:
 
 "holdfast session exec" exits as the command in the container did. Where the
 command could not be run, there is a line that begins with "error:", and the
-code is one of these.
+code is one of these. "holdfast run" exits as its first failing step did (126 and
+127 where that could not be run), and with 125 where the job itself could not.
 `
 
 func exitCodesTopic() *cobra.Command {

@@ -7,12 +7,13 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/job"
 	"holdfast/internal/spinup"
 )
 
 // Local is what commands use that act on this host's engine without an agent.
 type Local struct {
-	Engine engine.Engine
+	Engine LocalEngine
 	Host   string // this host, as its spin-ups are compared by
 	Rules  spinup.Rules
 	Keeper Keeper // nil: the agent, or the file in its data directory
@@ -21,9 +22,15 @@ type Local struct {
 	close func()
 }
 
+// LocalEngine is an engine with what jobs need of one.
+type LocalEngine interface {
+	engine.Engine
+	job.Engine
+}
+
 // Keeper keeps the records of spin-ups.
 type Keeper interface {
-	Record(ctx context.Context, r spinup.Record) error
+	Record(ctx context.Context, records ...spinup.Record) error
 }
 
 // openLocal connects to this host's engine. The caller closes it.
@@ -41,7 +48,7 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 		return Local{}, err
 	}
 	if l.Keeper == nil {
-		l.Keeper = oneByOne{r}
+		l.Keeper = r
 	}
 	l.begin = r.Begin
 	l.close = func() {
@@ -49,13 +56,6 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 		_ = l.Engine.Close() // the command has done what it wanted
 	}
 	return l, nil
-}
-
-// oneByOne is the Recorder as a Keeper.
-type oneByOne struct{ *Recorder }
-
-func (o oneByOne) Record(ctx context.Context, r spinup.Record) error {
-	return o.Recorder.Record(ctx, r)
 }
 
 // causeCode is the exit code of a spin-up that failed.
@@ -82,10 +82,7 @@ func (e *spinupError) ExitCode() int { return causeCode(e.err) }
 func (a *app) keep(ctx context.Context, k Keeper, records []spinup.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
-	for _, one := range records {
-		if err := k.Record(ctx, one); err != nil {
-			fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
-			return // it would be the same for the others
-		}
+	if err := k.Record(ctx, records...); err != nil {
+		fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
 	}
 }

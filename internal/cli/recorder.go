@@ -127,54 +127,64 @@ func (r *Recorder) end(ctx context.Context, id string) {
 	}
 }
 
-// Record keeps the records of spin-ups that have ended, also after ctx is done,
-// up to the first that cannot be kept: it would be the same for the others. Who
-// gets an error says it as a warning; the work itself was done.
+// Record keeps the records of spin-ups that have ended, also after ctx is done.
+// Who gets an error says it as a warning; the work itself was done.
 func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
-	for _, one := range records {
-		if err := r.record(ctx, one); err != nil {
-			return fmt.Errorf("recording the spin-up of %s: %w", one.Image, err)
+	for len(records) > 0 {
+		n, err := r.record(ctx, records)
+		if err != nil {
+			return fmt.Errorf("recording the spin-up of %s: %w", records[n].Image, err)
 		}
+		records = records[n:]
 	}
 	return nil
 }
 
 // record tries the agent and the store in turn: one that is just starting has
-// the store open and does not answer yet.
-func (r *Recorder) record(ctx context.Context, one spinup.Record) error {
+// the store open and does not answer yet. It returns how many were kept, and why
+// the next one was not.
+func (r *Recorder) record(ctx context.Context, records []spinup.Record) (int, error) {
 	for {
-		err := r.client.AddSpinup(ctx, one)
+		err := r.client.AddSpinup(ctx, records[0])
+		if err == nil {
+			return 1, nil
+		}
+		n := 0
 		if errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil {
-			err = r.appendHere(ctx, one)
+			n, err = r.appendHere(ctx, records)
 		}
 		if !errors.Is(err, spinup.ErrInUse) {
-			return err
+			return n, err
 		}
 		select {
 		case <-time.After(recordAgain):
 		case <-ctx.Done():
-			return err
+			return 0, err
 		}
 	}
 }
 
-// appendHere keeps a record in the store on disk.
-func (r *Recorder) appendHere(ctx context.Context, one spinup.Record) error {
+// appendHere keeps records in the store on disk, opened once for all of them. It
+// returns how many.
+func (r *Recorder) appendHere(ctx context.Context, records []spinup.Record) (n int, err error) {
 	h, err := r.host(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s, err := spinup.OpenStore(filepath.Join(h.DataDir, spinup.FileName), h.Spinup.Keep, r.log)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := s.Append(one); err != nil {
-		return errors.Join(err, s.Close())
+	for _, one := range records {
+		if err := s.Append(one); err != nil {
+			return n, errors.Join(err, s.Close())
+		}
+		n++
 	}
 	if err := s.Close(); err != nil {
-		return fmt.Errorf("close the spin-up records: %w", err)
+		return 0, fmt.Errorf("close the spin-up records: %w", err)
 	}
-	return nil
+	return n, nil
 }

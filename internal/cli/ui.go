@@ -36,6 +36,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/job"
 )
 
 type ui struct {
@@ -106,11 +107,14 @@ func (u *ui) fail(err error) {
 func logOf(err error) string {
 	var wire *api.Error
 	var boot *holdfast.BootError
+	var member *job.ContainerError
 	switch {
 	case errors.As(err, &wire):
 		return wire.Log
 	case errors.As(err, &boot):
 		return boot.Log
+	case errors.As(err, &member):
+		return member.Log
 	}
 	return ""
 }

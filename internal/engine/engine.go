@@ -139,6 +139,13 @@ type Spec struct {
 	Init bool
 	// NoNewPrivileges forbids the container's processes to gain any.
 	NoNewPrivileges bool
+	// Entrypoint replaces the image's, and then its command, too; empty: the
+	// image's own.
+	Entrypoint []string
+	WorkDir    string // absolute path inside; "" is the image's
+	// Aliases are names by which others on Network find it. Network is then
+	// one that was made, by name or id.
+	Aliases []string
 }
 
 // Mount is one mount of a container.

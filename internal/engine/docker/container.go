@@ -48,8 +48,12 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 			Env:      s.Env,
 			Labels:   s.Labels,
 			Hostname: s.Hostname,
+
+			Entrypoint: s.Entrypoint,
+			WorkingDir: s.WorkDir,
 		},
-		HostConfig: host,
+		HostConfig:       host,
+		NetworkingConfig: endpoints(s),
 	})
 	if err != nil {
 		return "", e.fail(ctx, err, "create container %s", s.Name)

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"holdfast/internal/cli"
+	"holdfast/internal/job"
+)
+
+// runJobWatcher is the whole life of the process that stands by while a job runs.
+func runJobWatcher(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return cli.Exit(2) // `holdfast run` starts it, nobody else
+	}
+	if job.Released(os.Stdin) {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx) // whoever ends all of a service's processes means the containers, too
+	local, err := openLocal(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(job.Remove(ctx, local.Engine, args[0]), local.Engine.Close())
+}
