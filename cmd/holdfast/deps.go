@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
 	"holdfast/internal/deadman"
@@ -132,6 +133,11 @@ func benches() []cli.Bench {
 			Setup:   fleetBench,
 		},
 		{
+			Name: "reload", Short: "Reload and restart HAProxy under load, with nothing against what that does, with others' ways and with protect",
+			Example: "holdfast bench reload",
+			Setup:   reloadBench,
+		},
+		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
@@ -149,6 +155,25 @@ func benches() []cli.Bench {
 			},
 		},
 	}
+}
+
+func reloadBench(f *pflag.FlagSet) experiment {
+	o := reload.Options{Protect: self("protect")}
+	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
+	f.Float64Var(&o.Rate, "rate", 1500, "clients that are due per second")
+	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
+	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
+	check := func() error {
+		for _, m := range *modes {
+			o.Modes = append(o.Modes, reload.Mode(m))
+		}
+		return o.Check()
+	}
+	return inLab(check, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		o.Progress = progress
+		return reload.Measure(ctx, o)
+	})
 }
 
 func fleetBench(f *pflag.FlagSet) experiment {
