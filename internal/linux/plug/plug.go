@@ -82,18 +82,37 @@ func Install(device string, matches ...Match) (*Plug, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch handle, kind, err := p.root(); {
-	case err != nil:
+	if err := p.vacant(); err != nil {
 		return nil, fmt.Errorf("put a plug on %s: %w", device, err)
-	case handle == rootHandle:
-		return nil, fmt.Errorf("put a plug on %s: %w", device, ErrExists)
-	case handle != 0:
-		return nil, fmt.Errorf("put a plug on %s: %w: %s", device, ErrInUse, kind)
 	}
 	if err := p.build(matches); err != nil {
 		return nil, errors.Join(fmt.Errorf("put a plug on %s: %w", device, err), p.delete())
 	}
 	return p, nil
+}
+
+// Vacant returns nil where Install would find a place: else ErrExists or ErrInUse.
+func Vacant(device string) error {
+	p, err := open(device)
+	if err == nil {
+		err = p.vacant()
+	}
+	if err != nil {
+		return fmt.Errorf("look for a place for a plug on %s: %w", device, err)
+	}
+	return nil
+}
+
+func (p *Plug) vacant() error {
+	switch handle, kind, err := p.root(); {
+	case err != nil:
+		return err
+	case handle == rootHandle:
+		return ErrExists
+	case handle != 0:
+		return fmt.Errorf("%w: %s", ErrInUse, kind)
+	}
+	return nil
 }
 
 // Find returns the plug that a device has: ErrNone where there is none.
