@@ -100,6 +100,7 @@ func TestLoadTellsWhyItFailed(t *testing.T) {
 // connection is free for it.
 func TestWaitsCountFromWhenDue(t *testing.T) {
 	const n, rate, conns = 60, 300.0, 20
+	dueAt := func(i int) uint32 { return micros(time.Duration(float64(i) / rate * float64(time.Second))) }
 	var mu sync.Mutex
 	var seen int
 	let := make(chan struct{})
@@ -107,7 +108,7 @@ func TestWaitsCountFromWhenDue(t *testing.T) {
 		mu.Lock()
 		if seen++; seen == conns {
 			go func() {
-				time.Sleep(n / rate * 1e9) // all are due by then
+				time.Sleep(n * time.Second / rate) // all are due by then
 				close(let)
 			}()
 		}
@@ -126,13 +127,13 @@ func TestWaitsCountFromWhenDue(t *testing.T) {
 	for _, q := range rec.requests {
 		due[q.due] = true
 		// Nobody was answered before the last one was due.
-		if last := micros(time.Duration((n - 1) / rate * 1e9)); q.due+q.wait < last {
+		if q.due+q.wait < dueAt(n-1) {
 			t.Errorf("due after %d µs, answered %d µs later: before the last was due", q.due, q.wait)
 		}
 	}
 	for i := range n {
-		if at := micros(time.Duration(float64(i) / rate * 1e9)); !due[at] {
-			t.Errorf("nobody was due after %d µs", at)
+		if !due[dueAt(i)] {
+			t.Errorf("nobody was due after %d µs", dueAt(i))
 		}
 	}
 }

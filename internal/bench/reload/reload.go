@@ -141,7 +141,7 @@ func (o Options) createPage() (*os.File, error) {
 }
 
 // openFiles is enough for HAProxy's connections to both sides.
-const openFiles = 50_000
+const openFiles = 20_000
 
 // prepareHost raises this process's limit of open files, which the servers have
 // too, and gives the namespace's clients more ports than a host's usual ones.
@@ -153,7 +153,7 @@ func prepareHost() error {
 	if files.Cur < openFiles {
 		files.Cur, files.Max = openFiles, max(files.Max, openFiles)
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-			return fmt.Errorf("raise the limit of open files: %w", err)
+			return holdfast.WithHint(fmt.Errorf("raise the limit of open files to %d: %w", openFiles, err), "ulimit -n shows it; a container's is set where it is started")
 		}
 	}
 	return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("20000 65000"), 0)

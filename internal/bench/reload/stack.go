@@ -46,7 +46,7 @@ const nginxConfig = `daemon off;
 worker_processes 1;
 pid nginx.pid;
 error_log error.log crit;
-events { worker_connections 20000; }
+events { worker_connections 10000; }
 http {
 	access_log off;
 	client_body_temp_path body;
@@ -66,7 +66,7 @@ http {
 // -x asks for listeners; the rest does not use it.
 const haproxyConfig = `global
 	daemon
-	maxconn 20000
+	maxconn 9000
 	hard-stop-after 10s
 	stats socket %s mode 600 level admin expose-fd listeners
 defaults

@@ -218,10 +218,11 @@ func TestEstablishedPass(t *testing.T) {
 func TestOtherAddressPasses(t *testing.T) {
 	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100},
 		plug.Match{Addr: netip.MustParseAddr("::1"), Port: 7101})
-	serve(t, "0.0.0.0:7100", "four")
+	serve(t, "127.0.0.1:7100", "four")
+	serve(t, "127.0.0.2:7100", "other four")
 	serve(t, "[::1]:7100", "six")
 	must(t, p.Hold())
-	mustBe(t, clients(5, "127.0.0.2:7100")(), "four")
+	mustBe(t, clients(5, "127.0.0.2:7100")(), "other four")
 	mustBe(t, clients(5, "[::1]:7100")(), "six")
 	got := clients(5, "127.0.0.1:7100")
 	waiting(t, p, 5)
