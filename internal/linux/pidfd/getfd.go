@@ -69,25 +69,27 @@ func look(pid int, wanted map[string]uint32, found map[uint32]OpenFile) {
 
 // TakeSocket returns a descriptor of our own for a socket that another process
 // has open, pidfd_getfd(2) (Linux 5.6), once it is sure that it is the one with
-// the inode. ErrGone where it is not there any more.
-func TakeSocket(f OpenFile, inode uint32) (*os.File, error) {
+// the inode. The caller closes it; it is no os.File, since that may switch the
+// blocking mode, which the other process shares. ErrGone where it is not there
+// any more.
+func TakeSocket(f OpenFile, inode uint32) (int, error) {
 	pfd, err := unix.PidfdOpen(f.Pid, 0)
 	if err == unix.ESRCH {
-		return nil, fmt.Errorf("take a socket of process %d: %w", f.Pid, ErrGone)
+		return -1, fmt.Errorf("take a socket of process %d: %w", f.Pid, ErrGone)
 	} else if err != nil {
-		return nil, fmt.Errorf("take a socket of process %d: pidfd_open: %w", f.Pid, err)
+		return -1, fmt.Errorf("take a socket of process %d: pidfd_open: %w", f.Pid, err)
 	}
 	defer unix.Close(pfd)
 	fd, err := unix.PidfdGetfd(pfd, f.FD, 0)
 	if err == unix.ESRCH || err == unix.EBADF {
-		return nil, fmt.Errorf("take a socket of process %d: %w", f.Pid, ErrGone)
+		return -1, fmt.Errorf("take a socket of process %d: %w", f.Pid, ErrGone)
 	} else if err != nil {
-		return nil, fmt.Errorf("take a socket of process %d: pidfd_getfd: %w", f.Pid, err)
+		return -1, fmt.Errorf("take a socket of process %d: pidfd_getfd: %w", f.Pid, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != uint64(inode) || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		unix.Close(fd)
-		return nil, errors.Join(fmt.Errorf("take a socket of process %d: it has closed it: %w", f.Pid, fs.ErrNotExist), err)
+		return -1, errors.Join(fmt.Errorf("take a socket of process %d: it has closed it: %w", f.Pid, fs.ErrNotExist), err)
 	}
-	return os.NewFile(uintptr(fd), "socket:"+strconv.Itoa(int(inode))), nil
+	return fd, nil
 }
