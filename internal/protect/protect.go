@@ -99,9 +99,12 @@ type Target struct {
 	// PIDs are processes that have the old listeners open, as far as they
 	// are known; without any all of /proc is searched.
 	PIDs []int
-	// Listeners returns the sockets that listen on Addresses now, in the
-	// server's network namespace. It may be called from any goroutine.
+	// Listeners returns the server's sockets that listen on Addresses now.
+	// It may be called from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)
+	// Hide makes Listeners leave a socket out: one that a backend itself has
+	// opened on an address. It is told by the inode of its file.
+	Hide func(inode uint32)
 }
 
 // Stats is what a hold did.

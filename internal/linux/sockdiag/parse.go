@@ -73,6 +73,7 @@ const (
 	infoLastSent     = 44 // tcpi_last_data_sent, ms
 	infoLastReceived = 52 // tcpi_last_data_recv, ms
 	infoBytesIn      = 128
+	infoSegmentsOut  = 156 // tcpi_data_segs_out
 )
 
 func parseConn(b []byte) (Conn, error) {
@@ -86,11 +87,12 @@ func parseConn(b []byte) (Conn, error) {
 		return Conn{}, err
 	}
 	for d.Next() {
-		if info := d.Bytes(); d.Type() == attrInfo && len(info) >= infoBytesIn+8 {
+		if info := d.Bytes(); d.Type() == attrInfo && len(info) >= infoSegmentsOut+4 {
 			ms := func(at int) time.Duration {
 				return time.Duration(binary.NativeEndian.Uint32(info[at:])) * time.Millisecond
 			}
 			c.SinceSent, c.SinceReceived = ms(infoLastSent), ms(infoLastReceived)
+			c.HasSent = binary.NativeEndian.Uint32(info[infoSegmentsOut:]) > 0
 			c.HasReceived = binary.NativeEndian.Uint64(info[infoBytesIn:]) > 0
 		}
 	}

@@ -35,9 +35,10 @@ type Conn struct {
 	Unread      int    // bytes that came and were not read
 	Unsent      int    // bytes written that the peer has not acknowledged
 	// SinceSent and SinceReceived are how long ago data last went out and
-	// came in; HasReceived is false where none ever did.
+	// came in, by the kernel's clock, which ticks every 1 to 10 ms. Where
+	// none ever did, Has… is false and the time says nothing.
 	SinceSent, SinceReceived time.Duration
-	HasReceived              bool
+	HasSent, HasReceived     bool
 }
 
 // Socket states, include/net/tcp_states.h.

@@ -62,7 +62,7 @@ func (l *lot) reuseport() bool {
 // park opens the parking socket and steers what is new to it. What the server
 // has accepted, or has in its queue, stays the server's; what is in its queue
 // when it closes is moved too.
-func (l *lot) park() error {
+func (l *lot) park(hide func(inode uint32)) error {
 	for _, o := range l.old {
 		if !o.reuseport {
 			if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
@@ -71,7 +71,7 @@ func (l *lot) park() error {
 		}
 	}
 	var err error
-	if l.parking, err = l.listen(); err != nil {
+	if l.parking, err = l.listen(hide); err != nil {
 		return err
 	}
 	if err := l.selector.Choose(l.parking); err != nil {
@@ -82,7 +82,7 @@ func (l *lot) park() error {
 
 // listen opens a socket like the old one. The old one may be Multipath TCP's;
 // this one is plain TCP, which such a server takes as well.
-func (l *lot) listen() (int, error) {
+func (l *lot) listen(hide func(inode uint32)) (int, error) {
 	family := unix.AF_INET6
 	if l.addr.Addr().Is4() {
 		family = unix.AF_INET
@@ -91,7 +91,12 @@ func (l *lot) listen() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open a parking socket: %w", err)
 	}
-	if err := l.setUp(fd, family); err != nil {
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		hide(uint32(st.Ino))
+		err = l.setUp(fd, family)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("set the parking socket up: %w", err)
 	}

@@ -173,7 +173,7 @@ func (p *prepared) close() {
 // had open would not close when the server closes it.
 func (h *held) begin() error {
 	for _, l := range h.lots {
-		if err := l.park(); err != nil {
+		if err := l.park(h.target.Hide); err != nil {
 			return fmt.Errorf("park the connections to %v: %w", l.addr, err)
 		}
 	}
