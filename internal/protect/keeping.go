@@ -36,7 +36,11 @@ func (k *keeping) run(limit time.Duration) error {
 		case <-end.C:
 			return k.release(TimeUp)
 		case r := <-k.requests:
-			if reason, err := k.handle(r); reason != "" || err != nil {
+			reason, err := k.handle(r)
+			if err != nil {
+				reason = StarterGone // it is of no use any more
+			}
+			if reason != "" {
 				return k.release(reason)
 			}
 		case now := <-tick.C:
