@@ -107,11 +107,12 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := cmd.Start(); err != nil {
 		return r, commandError(o.Command[0], err)
 	}
-	return r, finish(&r, k, cmd, step)
+	err = finish(ctx, &r, k, cmd, step)
+	return r, err
 }
 
 // finish waits for the command's end and the hold's, in any order.
-func finish(r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
+func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	released, open := (<-chan Released)(k.Released()), true
@@ -125,8 +126,8 @@ func finish(r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
 			if r.ExitCode, killed, err = exitOf(cmd, err); err != nil {
 				return err
 			}
-			if open {
-				_ = k.Exited(killed) // if it is gone, that shows below
+			if open { // if the keeper is gone, that shows below
+				_ = k.Exited(killed || ctx.Err() != nil)
 			}
 		case rel, ok := <-released:
 			open, released = false, nil
