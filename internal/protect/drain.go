@@ -18,16 +18,17 @@ type Drained struct {
 	Left int `json:"left,omitempty"`
 }
 
-// drain waits until the old server has accepted all that waits in its queues and
-// answered what it has accepted, or until the limit, or until gone is closed.
-func (s *sockets) drain(old map[uint64]bool, limit time.Duration, gone <-chan struct{}) (Drained, error) {
+// Drain waits until the server has accepted all that waits in its queues and
+// answered what it has accepted, or until the limit, or until gone is closed
+// (nil is never).
+func (s *Sockets) Drain(limit time.Duration, gone <-chan struct{}) (Drained, error) {
 	begin := time.Now()
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for {
-		left, err := s.unfinished(old)
+		left, err := s.unfinished()
 		if err != nil || left == 0 {
 			return Drained{Took: time.Since(begin)}, err
 		}
@@ -42,16 +43,14 @@ func (s *sockets) drain(old map[uint64]bool, limit time.Duration, gone <-chan st
 }
 
 // unfinished counts what a hard stop of the old server would break.
-func (s *sockets) unfinished(old map[uint64]bool) (int, error) {
-	ls, err := s.listeners()
+func (s *Sockets) unfinished() (int, error) {
+	ls, err := s.Listeners()
 	if err != nil {
 		return 0, err
 	}
 	n := 0
 	for _, l := range ls {
-		if old[l.Cookie] {
-			n += l.Queue
-		}
+		n += l.Queue
 	}
 	if n > 0 {
 		return n, nil // no need for the long look

@@ -37,12 +37,12 @@ func Check(ctx context.Context, o Options) ([]Refusal, error) {
 func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
 	var ls []sockdiag.Listener
 	err := netns.Do(path, func() error {
-		s, err := newSockets(as)
+		s, err := NewSockets(as)
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		ls, err = s.listeners()
+		defer s.Close()
+		ls, err = s.Listeners()
 		return err
 	})
 	return ls, err

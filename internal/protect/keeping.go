@@ -8,10 +8,9 @@ import (
 // keeping is a hold that stands, in the keeper.
 type keeping struct {
 	*server
-	sockets   *sockets
+	sockets   *Sockets
 	held      Held
 	start     time.Time
-	old       map[uint64]bool
 	ready     *readiness
 }
 
@@ -55,7 +54,7 @@ func (k *keeping) run(limit time.Duration) error {
 func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
-		d, err := k.sockets.drain(k.old, r.Limit, k.gone)
+		d, err := k.sockets.Drain(r.Limit, k.gone)
 		if err != nil { // then the stop is as hard as without us
 			k.log.Warn("protect: drain", "err", err)
 		}
@@ -72,7 +71,7 @@ func (k *keeping) handle(r request) (Reason, error) {
 
 // look judges by who listens now.
 func (k *keeping) look(now time.Time) Reason {
-	ls, err := k.sockets.listeners()
+	ls, err := k.sockets.Listeners()
 	if err != nil {
 		return "" // the limit ends the hold
 	}
@@ -104,6 +103,6 @@ func (k *keeping) release(why Reason) error {
 }
 
 func (k *keeping) listening() bool {
-	ls, err := k.sockets.listeners()
+	ls, err := k.sockets.Listeners()
 	return err == nil && len(ls) > 0
 }

@@ -37,6 +37,8 @@ type Options struct {
 	// LockDir is where locks are; it is made.
 	LockDir string
 	Log     *slog.Logger
+	// Observe, where it is not nil, is called after each step, by its name.
+	Observe func(step string)
 }
 
 // Report is how it went.
@@ -77,7 +79,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return r, commandError(o.Command[0], err)
 	}
-	step := stopwatch(&r)
+	step := o.stopwatch(&r)
 	lockCtx, cancel := context.WithTimeout(ctx, o.Wait)
 	locks, err := LockPorts(lockCtx, o.LockDir, o.Netns, o.Ports())
 	cancel()
@@ -107,6 +109,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := cmd.Start(); err != nil {
 		return r, commandError(o.Command[0], err)
 	}
+	step("start")
 	err = finish(ctx, &r, k, cmd, step)
 	return r, err
 }
@@ -230,11 +233,14 @@ func joinAddresses(as []Address) string {
 }
 
 // stopwatch notes steps one after the other.
-func stopwatch(r *Report) func(string) {
+func (o Options) stopwatch(r *Report) func(string) {
 	last := time.Now()
 	return func(name string) {
 		now := time.Now()
 		r.Steps = append(r.Steps, Step{name, now.Sub(last)})
 		last = now
+		if o.Observe != nil {
+			o.Observe(name)
+		}
 	}
 }

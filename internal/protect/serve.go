@@ -80,13 +80,13 @@ func (s *server) handle(r request) error {
 		if r.Spec == nil || len(r.Spec.Addresses) == 0 {
 			return errors.New("a request without addresses")
 		}
-		sk, err := newSockets(r.Spec.Addresses)
+		sk, err := NewSockets(r.Spec.Addresses)
 		if err != nil {
 			return s.answer(answer{Op: r.Op, Error: err.Error()})
 		}
-		defer sk.close()
+		defer sk.Close()
 		if r.Op == opProbe {
-			return s.answer(answer{Op: opProbe, Probes: s.probe(sk.target(*r.Spec))})
+			return s.answer(answer{Op: opProbe, Probes: s.probe(sk.Target(*r.Spec))})
 		}
 		return s.hold(*r.Spec, sk)
 	case opExited, opRelease: // of a hold that has ended by itself
@@ -110,16 +110,16 @@ func (s *server) probe(t Target) []Refusal {
 }
 
 // hold is one hold, from its beginning to its end.
-func (s *server) hold(spec Spec, sk *sockets) error {
+func (s *server) hold(spec Spec, sk *Sockets) error {
 	start := time.Now()
-	old, err := sk.listeners()
+	old, err := sk.Listeners()
 	if err == nil && len(old) == 0 && !spec.Forwarded {
 		err = ErrNothingListens
 	}
 	var h Held
 	var began Began
 	if err == nil {
-		h, began, err = s.begin(spec, sk.target(spec))
+		h, began, err = s.begin(spec, sk.Target(spec))
 	}
 	if err != nil {
 		return s.answer(failure(opHold, err))
@@ -127,7 +127,7 @@ func (s *server) hold(spec Spec, sk *sockets) error {
 	began.Took = time.Since(start)
 	k := &keeping{
 		server: s, sockets: sk, held: h, start: start,
-		old: cookies(old), ready: newReadiness(old, start),
+		ready: newReadiness(old, start),
 	}
 	err = s.answer(answer{Op: opHold, Began: &began})
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"holdfast/internal/linux/sockdiag"
 )
 
-// sockets watches the listeners of some addresses. Its methods may be called
-// from any goroutine.
-type sockets struct {
+// Sockets watches the listeners of some addresses, in the network namespace of
+// the thread that made it. Its methods may be called from any goroutine.
+type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address
 
@@ -18,30 +18,31 @@ type sockets struct {
 	hidden map[uint32]bool // inodes
 }
 
-func newSockets(addresses []Address) (*sockets, error) {
+// NewSockets opens a socket to ask with.
+func NewSockets(addresses []Address) (*Sockets, error) {
 	d, err := sockdiag.Open()
 	if err != nil {
 		return nil, err
 	}
-	return &sockets{diag: d, addresses: addresses, hidden: make(map[uint32]bool)}, nil
+	return &Sockets{diag: d, addresses: addresses, hidden: make(map[uint32]bool)}, nil
 }
 
-// target is what a backend gets.
-func (s *sockets) target(spec Spec) Target {
+// Target is what a backend gets, as the spec says.
+func (s *Sockets) Target(spec Spec) Target {
 	return Target{
 		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap, PIDs: spec.PIDs,
-		Listeners: s.listeners, Hide: s.hide,
+		Listeners: s.Listeners, Hide: s.hide,
 	}
 }
 
-func (s *sockets) hide(inode uint32) {
+func (s *Sockets) hide(inode uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hidden[inode] = true
 }
 
 // ports are those of the addresses, each once.
-func (s *sockets) ports() []uint16 {
+func (s *Sockets) ports() []uint16 {
 	set := make(map[uint16]bool)
 	for _, a := range s.addresses {
 		set[a.Port] = true
@@ -49,7 +50,8 @@ func (s *sockets) ports() []uint16 {
 	return slices.Sorted(maps.Keys(set))
 }
 
-func (s *sockets) listeners() ([]sockdiag.Listener, error) {
+// Listeners are those of the addresses, without what was hidden.
+func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
 	var ls []sockdiag.Listener
 	for _, port := range s.ports() {
 		all, err := s.diag.Listeners(port)
@@ -67,4 +69,5 @@ func (s *sockets) listeners() ([]sockdiag.Listener, error) {
 	return ls, nil
 }
 
-func (s *sockets) close() { _ = s.diag.Close() }
+// Close ends the asking.
+func (s *Sockets) Close() { _ = s.diag.Close() }
