@@ -8,10 +8,10 @@ import (
 // keeping is a hold that stands, in the keeper.
 type keeping struct {
 	*server
-	sockets   *Sockets
-	held      Held
-	start     time.Time
-	ready     *readiness
+	sockets *Sockets
+	held    Held
+	start   time.Time
+	ready   *readiness
 }
 
 const (

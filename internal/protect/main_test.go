@@ -19,8 +19,8 @@ import (
 
 // Roles of the test binary beside those of protecttest.
 const (
-	roleKeeper  = "keeper"
-	roleProtect = "protect"
+	roleKeeper    = "keeper"
+	roleProtect   = "protect"
 	roleNeighbour = "neighbour"
 )
 

@@ -11,12 +11,12 @@ type Reason string
 
 // The reasons.
 const (
-	NewListens   Reason = "the new server listens"
-	OldStayed    Reason = "the command is done, and the server kept its sockets"
-	TimeUp       Reason = "the time is up"
-	CommandKill  Reason = "the command was killed"
-	StarterGone  Reason = "whoever asked for the hold is gone"
-	AskedFor     Reason = "it was asked for"
+	NewListens  Reason = "the new server listens"
+	OldStayed   Reason = "the command is done, and the server kept its sockets"
+	TimeUp      Reason = "the time is up"
+	CommandKill Reason = "the command was killed"
+	StarterGone Reason = "whoever asked for the hold is gone"
+	AskedFor    Reason = "it was asked for"
 )
 
 // settled is how long nothing may change after the command's end before a state

@@ -90,9 +90,9 @@ func payload(e *netlink.AttributeEncoder, base, offset, length uint32) {
 
 func and(e *netlink.AttributeEncoder, mask byte) {
 	expression(e, "bitwise", func(e *netlink.AttributeEncoder) {
-		e.Uint32(1, register)   // NFTA_BITWISE_SREG
-		e.Uint32(2, register)   // NFTA_BITWISE_DREG
-		e.Uint32(3, 1)          // NFTA_BITWISE_LEN
+		e.Uint32(1, register)    // NFTA_BITWISE_SREG
+		e.Uint32(2, register)    // NFTA_BITWISE_DREG
+		e.Uint32(3, 1)           // NFTA_BITWISE_LEN
 		data(e, 4, []byte{mask}) // NFTA_BITWISE_MASK
 		data(e, 5, []byte{0})    // NFTA_BITWISE_XOR
 	})
@@ -115,7 +115,7 @@ func data(e *netlink.AttributeEncoder, kind uint16, value []byte) {
 
 func expression(e *netlink.AttributeEncoder, name string, body func(*netlink.AttributeEncoder)) {
 	e.Nested(1, func(e *netlink.AttributeEncoder) error { // NFTA_LIST_ELEM
-		e.String(1, name) // NFTA_EXPR_NAME
+		e.String(1, name)                                     // NFTA_EXPR_NAME
 		e.Nested(2, func(e *netlink.AttributeEncoder) error { // NFTA_EXPR_DATA
 			body(e)
 			return nil

@@ -189,8 +189,8 @@ func (s Spec) messages(flags uint32) []message {
 	}}}
 	for _, h := range s.Hooks {
 		ms = append(ms, message{newChain, netlink.Create, func(e *netlink.AttributeEncoder) error {
-			e.String(1, s.Name)                                     // NFTA_CHAIN_TABLE
-			e.String(3, h.chain())                                  // NFTA_CHAIN_NAME
+			e.String(1, s.Name)                                   // NFTA_CHAIN_TABLE
+			e.String(3, h.chain())                                // NFTA_CHAIN_NAME
 			e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_CHAIN_HOOK
 				e.Uint32(1, uint32(h))          // NFTA_HOOK_HOOKNUM
 				e.Uint32(2, uint32(s.Priority)) // NFTA_HOOK_PRIORITY
@@ -201,8 +201,8 @@ func (s Spec) messages(flags uint32) []message {
 		}})
 		for _, m := range s.Matches {
 			ms = append(ms, message{newRule, netlink.Create | netlink.Append, func(e *netlink.AttributeEncoder) error {
-				e.String(1, s.Name)    // NFTA_RULE_TABLE
-				e.String(2, h.chain()) // NFTA_RULE_CHAIN
+				e.String(1, s.Name)                                   // NFTA_RULE_TABLE
+				e.String(2, h.chain())                                // NFTA_RULE_CHAIN
 				e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_RULE_EXPRESSIONS
 					m.encode(e)
 					s.Way.encode(e, s.Queue)

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/linux/nft"
 	"holdfast/internal/linux/nfqueue"
+	"holdfast/internal/linux/nft"
 	"holdfast/internal/protect"
 )
 
