@@ -19,12 +19,15 @@ import (
 	"holdfast/internal/guardian"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/protect"
+	"holdfast/internal/protect/builtin"
 )
 
 // Roles that other processes of this binary play.
 const (
 	roleGuardian     = "guardian"
 	roleDeadman      = "deadman"
+	roleKeeper       = "keeper"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -36,9 +39,11 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
+		Keeper:      self(roleKeeper),
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
+			roleKeeper:   runKeeper,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -85,6 +90,14 @@ func runDeadman(_ context.Context, args []string) error {
 		return cli.Exit(2) // an agent starts it, nobody else
 	}
 	if deadman.Main(args[0], os.Stderr) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// runKeeper is a keeper's whole life.
+func runKeeper(_ context.Context, args []string) error {
+	if protect.Main(args, builtin.Backends(), slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
 		return cli.Exit(1)
 	}
 	return nil

@@ -39,6 +39,12 @@ type Deps struct {
 	// Hidden are the roles that other processes of this binary play, by
 	// name; they get their arguments as they came.
 	Hidden map[string]func(ctx context.Context, args []string) error
+	// Keeper is the command of a process that holds connections, see
+	// protect.KeeperOptions.
+	Keeper []string
+	// ProtectLocks is the directory where ports that are protected are locked;
+	// "" is below /run/holdfast.
+	ProtectLocks string
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Now is the clock that ages are shown by; nil: time.Now.
@@ -112,7 +118,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.protectCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))
