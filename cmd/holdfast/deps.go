@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/builtin"
+	"holdfast/internal/protect/plug"
 )
 
 // Roles that other processes of this binary play.
@@ -44,6 +45,12 @@ func deps() cli.Deps {
 			roleGuardian: runGuardian,
 			roleDeadman:  runDeadman,
 			roleKeeper:   runKeeper,
+			plug.RoleWatcher: func(context.Context, []string) error {
+				if plug.Watch() != 0 {
+					return cli.Exit(1)
+				}
+				return nil
+			},
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},

@@ -43,7 +43,6 @@ type way interface {
 	// change changes HAProxy once and says how long the command took that
 	// does it.
 	change(ctx context.Context, c Change) (time.Duration, error)
-	end(ctx context.Context) error
 }
 
 func (m Mode) way(x *experiment) way {
@@ -65,7 +64,6 @@ type plain struct {
 }
 
 func (plain) begin(context.Context) (string, error) { return "", nil }
-func (plain) end(context.Context) error             { return nil }
 
 func (p plain) change(ctx context.Context, c Change) (time.Duration, error) {
 	begun := time.Now()

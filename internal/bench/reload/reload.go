@@ -191,6 +191,12 @@ const settle = 300 * time.Millisecond
 
 // run makes one run, with an HAProxy of its own.
 func (x *experiment) run(ctx context.Context, r *Run) (err error) {
+	if err := x.stack.killProxies(); err != nil {
+		return err
+	}
+	if err := x.stack.startHAProxy(ctx); err != nil {
+		return err
+	}
 	w := r.Mode.way(x)
 	if r.Skipped, err = w.begin(ctx); err != nil {
 		return err
@@ -198,13 +204,6 @@ func (x *experiment) run(ctx context.Context, r *Run) (err error) {
 	if r.Skipped != "" {
 		fmt.Fprintf(x.o.Progress, "%s: %s\n", r.Name(), r.Skipped)
 		return nil
-	}
-	defer func() { err = errors.Join(err, w.end(ctx)) }()
-	if err := x.stack.killProxies(); err != nil {
-		return err
-	}
-	if err := x.stack.startHAProxy(ctx); err != nil {
-		return err
 	}
 	time.Sleep(settle)
 	if err := x.measure(ctx, r, w); err != nil {

@@ -169,20 +169,33 @@ func (s *stack) startHAProxy(ctx context.Context) error {
 
 // command runs a program to its end; the error has what it said.
 func (s *stack) command(ctx context.Context, argv ...string) error {
+	_, err := s.output(ctx, argv...)
+	return err
+}
+
+// output is command that returns standard output, also with an error.
+func (s *stack) output(ctx context.Context, argv ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	// A file: what HAProxy leaves in the background keeps it open, and a pipe
-	// would have to be read to its end.
-	said, err := os.OpenFile(s.file("said"), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	// Files: what HAProxy leaves in the background keeps them open, and pipes
+	// would have to be read to their end.
+	out, err := os.Create(s.file("out"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer said.Close()
-	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Run(); err != nil {
-		b, _ := os.ReadFile(said.Name()) // the error is told without it
-		return fmt.Errorf("%s: %w: %.500s", filepath.Base(argv[0]), err, b)
+	defer out.Close()
+	complaint, err := os.Create(s.file("err"))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	defer complaint.Close()
+	cmd.Stdout, cmd.Stderr = out, complaint
+	ran := cmd.Run()
+	b, err := os.ReadFile(out.Name())
+	if ran != nil {
+		said, _ := os.ReadFile(complaint.Name()) // the error is told without it
+		ran = fmt.Errorf("%s: %w: %.500s", filepath.Base(argv[0]), ran, said)
+	}
+	return b, errors.Join(ran, err)
 }
 
 // version is HAProxy's, as in "HAProxy version 2.6.12-1+deb12u2 2025/04/16".

@@ -25,19 +25,18 @@ import (
 // device is the one that all of a host's packets to itself leave by.
 const device = "lo"
 
-// Backend is the backend plug. Its methods may be called from any goroutine.
-type Backend struct {
-	watcher []string
-}
+// Backend is the backend plug. Its methods may be called from any goroutine. The
+// program has to call Watch where its argument is RoleWatcher.
+type Backend struct{}
 
-// New makes the backend. watcher is a command line whose process calls Watch.
-func New(watcher []string) *Backend { return &Backend{watcher: watcher} }
+// RoleWatcher is the argument by which this program is a watcher.
+const RoleWatcher = "plug-watcher"
 
 // Name is plug.
-func (*Backend) Name() protect.Name { return protect.Plug }
+func (Backend) Name() protect.Name { return protect.Plug }
 
 // Probe makes a plug in a network namespace that nobody sees.
-func (b *Backend) Probe(_ context.Context, t protect.Target) error {
+func (Backend) Probe(_ context.Context, t protect.Target) error {
 	if t.Forwarded {
 		return errors.New("it holds what goes to this host, and these packets go on to another network namespace")
 	}
@@ -99,14 +98,14 @@ func explain(err error) error {
 }
 
 // Hold puts a plug on lo and closes it.
-func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 	name, err := takeName()
 	if err != nil {
 		return nil, err
 	}
 	var w *watcher
 	if err = clear(); err == nil {
-		w, err = startWatcher(b.watcher, name)
+		w, err = startWatcher(name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, name.Close())

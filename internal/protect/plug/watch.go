@@ -52,13 +52,13 @@ type watcher struct {
 
 // startWatcher returns when the watcher runs. The name is the watcher's from then
 // on, and the caller's after an error.
-func startWatcher(argv []string, name *os.File) (*watcher, error) {
+func startWatcher(name *os.File) (*watcher, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start a watcher: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "watcher"), os.NewFile(uintptr(fds[1]), "holder")
-	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd := exec.Command("/proc/self/exe", RoleWatcher)
 	cmd.Env = []string{"GOMAXPROCS=1"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
