@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +36,17 @@ func (Backend) Name() protect.Name { return protect.Plug }
 
 // Probe makes a plug in a network namespace that nobody sees.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
+	if err := fits(t); err != nil {
+		return err
+	}
+	if err := qdisc.Vacant(device); err != nil && !errors.Is(err, qdisc.ErrExists) {
+		return explain(err)
+	}
+	return explain(qdisc.Probe())
+}
+
+// fits refuses what a plug on lo would not hold, or only in part.
+func fits(t protect.Target) error {
 	if t.Forwarded {
 		return errors.New("it holds what goes to this host, and these packets go on to another network namespace")
 	}
@@ -47,47 +57,52 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	if len(ls) == 0 {
 		return protect.ErrNothingListens
 	}
-	var bound []netip.Addr
-	for _, l := range ls {
-		bound = append(bound, l.Addr.Addr())
-	}
-	if err := onlyLocal(t.Addresses, bound); err != nil {
-		return err
-	}
-	if err := qdisc.Vacant(device); err != nil && !errors.Is(err, qdisc.ErrExists) {
-		return explain(err)
-	}
-	return explain(qdisc.Probe())
-}
-
-// onlyLocal refuses ports that other hosts reach: their packets do not leave by
-// lo, and would not be held.
-func onlyLocal(addresses []protect.Address, bound []netip.Addr) error {
-	lo, err := net.InterfaceByName(device)
+	outside, err := outside()
 	if err != nil {
 		return err
 	}
-	own, err := lo.Addrs()
-	if err != nil {
-		return err
-	}
-	local := func(a netip.Addr) bool {
-		return a.IsLoopback() || slices.ContainsFunc(own, func(o net.Addr) bool {
-			p, err := netip.ParsePrefix(o.String())
-			return err == nil && p.Addr().Unmap() == a
-		})
-	}
-	for _, a := range addresses {
-		if a.Addr.IsValid() {
-			bound = []netip.Addr{a.Addr}
+	for _, a := range t.Addresses {
+		reached := []netip.Addr{a.Addr}
+		if !a.Addr.IsValid() {
+			reached = nil
+			for _, l := range ls {
+				reached = append(reached, l.Addr.Addr())
+			}
 		}
-		for _, l := range bound {
-			if !local(l.Unmap()) {
-				return fmt.Errorf("it holds only what this host sends to itself, and other hosts reach %v", l)
+		for _, r := range reached {
+			for _, o := range outside {
+				if r = r.Unmap(); r == o || r.IsUnspecified() {
+					return fmt.Errorf("it holds only what this host sends to itself, and other hosts reach the port by %v", o)
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// outside are the addresses of this network namespace that are not on lo: what
+// comes to them from other hosts does not leave by lo.
+func outside() ([]netip.Addr, error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, l := range links {
+		if l.Name == device {
+			continue
+		}
+		as, err := l.Addrs()
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range as {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				out = append(out, p.Addr().Unmap())
+			}
+		}
+	}
+	return out, nil
 }
 
 func explain(err error) error {
@@ -99,6 +114,9 @@ func explain(err error) error {
 
 // Hold puts a plug on lo and closes it.
 func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+	if err := fits(t); err != nil {
+		return nil, err
+	}
 	name, err := takeName()
 	if err != nil {
 		return nil, err
@@ -191,7 +209,9 @@ func (h *held) Stats() protect.Stats {
 	return h.stats
 }
 
-// Release lets all go at once, first in, first out: the plug knows no pace.
+// Release lets all go at once, first in, first out: the plug knows no pace. Where
+// more wait than the server's backlog has room for, the rest comes again after a
+// second. On several CPUs the server may see neighbours in another order.
 func (h *held) Release(context.Context) error {
 	h.mu.Lock()
 	if !h.open {
