@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -121,8 +120,8 @@ func awaitNoHelper(t *testing.T, do string) {
 		}
 		return !slices.ContainsFunc(pids, func(pid int) bool {
 			argv, err := proc.Host.Cmdline(pid)
-			return err == nil && len(argv) > 1 && (argv[1] == roleKeeper || argv[1] == protecttest.RoleRestart ||
-				strings.Contains(argv[1], roleProtect) && pid != os.Getpid())
+			return err == nil && len(argv) > 1 &&
+				(argv[1] == roleKeeper || argv[1] == roleProtect || argv[1] == protecttest.RoleRestart)
 		})
 	})
 }

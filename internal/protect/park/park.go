@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"holdfast/internal/linux/bpf"
 	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
+	"holdfast/internal/linux/tcpmigrate"
 	"holdfast/internal/protect"
 )
 
@@ -135,6 +137,7 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 		}
 		o, err := newOld(fd, l)
 		lots[at].old = append(lots[at].old, o)
+		lots[at].mptcp = lots[at].mptcp || l.MPTCP
 		if err != nil {
 			return err
 		}
@@ -186,8 +189,8 @@ func (h *held) begin() error {
 // undo ends a hold that did not begin whole.
 func (h *held) undo() {
 	for _, l := range h.lots {
-		l.unpark()
 		l.detach()
+		l.unpark()
 		l.restore()
 	}
 	h.close()
@@ -246,17 +249,38 @@ func (h *held) Release(ctx context.Context) error {
 	if h.hook != nil {
 		h.hook.Close()
 	}
-	var err error
+	err := h.unpark(ctx)
+	if e := h.tidy(); e != nil {
+		err = errors.Join(err, fmt.Errorf("tidy up the new listeners: %w", e))
+	}
+	h.close()
+	return err
+}
+
+// unpark closes the parking sockets, by which their connections move, and waits
+// until the last handshakes are over, whose connections move as well. A program
+// cannot be taken from a Multipath TCP listener, so where the server has those it
+// goes before, by way of the parking socket, and the kernel's setting does its
+// work meanwhile.
+func (h *held) unpark(ctx context.Context) (err error) {
+	if slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp }) {
+		setting, e := tcpmigrate.On()
+		if e != nil {
+			return e
+		}
+		defer func() { err = errors.Join(err, setting.Off()) }()
+	}
 	for _, l := range h.lots {
 		err = errors.Join(err, l.selector.Unchoose())
+		if l.mptcp {
+			err = errors.Join(err, bpf.Detach(l.parking))
+		}
 		l.unpark()
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
-	err = errors.Join(err, h.tidy())
-	h.close()
 	return err
 }
 
@@ -303,16 +327,15 @@ func (h *held) tidy() error {
 		if e != nil {
 			continue // it has just been closed
 		}
-		err = errors.Join(err, bpf.Detach(fd))
+		if !l.MPTCP {
+			err = errors.Join(err, bpf.Detach(fd))
+		}
 		if !h.asksFor(placeOf(l)) {
 			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0))
 		}
 		unix.Close(fd)
 	}
-	if err != nil {
-		return fmt.Errorf("tidy up the new listeners: %w", err)
-	}
-	return nil
+	return err
 }
 
 // asksFor reports whether the server sets SO_REUSEPORT itself.
