@@ -19,13 +19,13 @@ const setting = "/proc/sys/net/ipv4/tcp_migrate_req"
 // ErrNotThere means that the kernel is too old.
 var ErrNotThere = errors.New("the kernel has no tcp_migrate_req (Linux 5.14)")
 
-// Probe asks whether there is such a setting. ErrNotThere.
-func Probe() error {
-	_, err := kfile.Read(setting, 64)
+// Read is the setting, "0" or "1". ErrNotThere.
+func Read() (string, error) {
+	b, err := kfile.Read(setting, 64)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ErrNotThere
+		return "", ErrNotThere
 	}
-	return err
+	return strings.TrimSpace(string(b)), err
 }
 
 // Switch is a setting that was switched on.
@@ -33,13 +33,11 @@ type Switch struct{ was string }
 
 // On switches it on. Where it was on already, Off leaves it so.
 func On() (Switch, error) {
-	b, err := kfile.Read(setting, 64)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Switch{}, ErrNotThere
-	} else if err != nil {
+	was, err := Read()
+	if err != nil {
 		return Switch{}, err
 	}
-	s := Switch{strings.TrimSpace(string(b))}
+	s := Switch{was}
 	if s.was != "1" {
 		err = kfile.Write(setting, "1")
 	}
@@ -47,6 +45,17 @@ func On() (Switch, error) {
 		return Switch{}, fmt.Errorf("switch migration on: %w", err)
 	}
 	return s, nil
+}
+
+// Was is what the setting was before, for Before.
+func (s Switch) Was() string { return s.was }
+
+// Before is the switch of another process, whose setting was so.
+func Before(was string) Switch {
+	if was != "0" {
+		was = "1" // there are no other values
+	}
+	return Switch{was}
 }
 
 // Off sets it as it was.

@@ -24,7 +24,7 @@ func (Backend) Name() protect.Name { return protect.Migrate }
 
 // Probe asks for the kernel's setting, and for SO_REUSEPORT of every listener.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
-	switch err := tcpmigrate.Probe(); {
+	switch _, err := tcpmigrate.Read(); {
 	case err != nil:
 		return err
 	case t.Forwarded:
@@ -79,6 +79,14 @@ func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, erro
 
 // held is the setting, switched on.
 type held struct{ setting tcpmigrate.Switch }
+
+// Leaves is what the setting was.
+func (h held) Leaves() string { return h.setting.Was() }
+
+// Tidy sets it so.
+func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {
+	return tcpmigrate.Before(left).Off()
+}
 
 func (held) Stats() protect.Stats { return protect.Stats{} }
 

@@ -10,8 +10,10 @@ package park
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -59,7 +61,7 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 // prepared is what a hold needs, before anything is changed.
 type prepared struct {
 	lots []*lot
-	hook *bpf.BindHook // nil where every old listener has SO_REUSEPORT
+	hook *bpf.BindHook // nil where there is no cgroup2 for it
 }
 
 // held is a hold.
@@ -103,10 +105,12 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		}
 		reuseport = reuseport && l.reuseport()
 	}
-	if reuseport {
-		return p, nil
+	// Also where the old ones have SO_REUSEPORT: a hold whose process was
+	// killed may have left it to them.
+	if err = p.hookBind(t); err != nil && !reuseport {
+		return nil, err
 	}
-	return p, p.hookBind(t)
+	return p, nil
 }
 
 // take takes the old listeners and sorts them: those that are bound alike are
@@ -304,6 +308,53 @@ func (h *held) awaitHandshakes(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// leaves is what is not as it was if the process is killed: which of the server's
+// listeners have SO_REUSEPORT by us, and the setting of migration.
+type leaves struct {
+	Given []netip.AddrPort `json:"given,omitempty"`
+	Was   string           `json:"migrate_req,omitempty"`
+}
+
+// Leaves is leaves as JSON.
+func (h *held) Leaves() string {
+	var w leaves
+	for _, l := range h.lots {
+		if !l.hadReuseport {
+			w.Given = append(w.Given, l.addr)
+		}
+	}
+	w.Was, _ = tcpmigrate.Read() // a kernel without it has no use for it
+	b, err := json.Marshal(w)
+	if err != nil {
+		return "" // there is nothing in it that could fail
+	}
+	return string(b)
+}
+
+// Tidy parks once more and releases at once, which takes program and option from
+// the listeners that there are.
+func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error {
+	var w leaves
+	if err := json.Unmarshal([]byte(left), &w); err != nil {
+		return fmt.Errorf("read what is left: %w", err)
+	}
+	if w.Was != "" {
+		if err := tcpmigrate.Before(w.Was).Off(); err != nil {
+			return err
+		}
+	}
+	h, err := b.Hold(ctx, t)
+	if errors.Is(err, protect.ErrNothingListens) {
+		return nil // it went with its server
+	} else if err != nil {
+		return err
+	}
+	for _, l := range h.(*held).lots {
+		l.hadReuseport = l.hadReuseport && !slices.Contains(w.Given, l.addr)
+	}
+	return h.Release(ctx)
 }
 
 // tidy takes from the listeners that there are, new ones or an old one that
