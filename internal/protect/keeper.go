@@ -202,6 +202,14 @@ func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 	return *a.Began, nil
 }
 
+// Tidy undoes what a killed keeper left. Nothing may be held.
+func (k *Keeper) Tidy(ctx context.Context, l Left) error {
+	if _, err := k.ask(ctx, request{Op: opTidy, Left: &l}); err != nil {
+		return fmt.Errorf("tidy up behind an earlier hold: %w", err)
+	}
+	return nil
+}
+
 // Drain waits, during a hold, until the old server has no request left, or until
 // the limit. ErrKeeperGone.
 func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error) {

@@ -2,11 +2,11 @@ package protect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +21,36 @@ import (
 type Lock struct {
 	path string
 	file *os.File
+	// left is what the one before has left behind, who was killed together
+	// with the keeper; nil for nothing.
+	left *Left
+}
+
+// content is what is in a lock's file.
+type content struct {
+	Pid  int   `json:"pid"`
+	Left *Left `json:"left,omitempty"`
+}
+
+// note writes down who has the lock, and what a hold leaves if all are killed.
+func (l *Lock) note(left *Left) error {
+	b, err := json.Marshal(content{os.Getpid(), left})
+	if err != nil {
+		return err
+	}
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err = l.file.WriteAt(b, 0)
+	return err
+}
+
+// readContent is what is in the file at path; nothing where it cannot be read.
+func readContent(path string) (c content) {
+	if b, err := kfile.Read(path, maxMessage); err == nil {
+		_ = json.Unmarshal(b, &c)
+	}
+	return c
 }
 
 // lockAgain is how often a lock that is taken is tried again.
@@ -71,23 +101,20 @@ func lockFile(ctx context.Context, path string) (*Lock, error) {
 		f, err := tryLock(path)
 		switch {
 		case err == nil:
-			// Who has it, for whoever is refused.
-			if err = f.Truncate(0); err == nil {
-				_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
-			}
-			if err != nil {
+			l := &Lock{path, f, readContent(path).Left}
+			// The pid is for whoever is refused.
+			if err := l.note(l.left); err != nil {
 				f.Close()
 				return nil, err
 			}
-			return &Lock{path, f}, nil
+			return l, nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, os.ErrNotExist):
 			return nil, err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			who, _ := kfile.Read(path, 64)
-			return nil, fmt.Errorf("%w (process %s)", ErrTaken, strings.TrimSpace(string(who)))
+			return nil, fmt.Errorf("%w (process %d)", ErrTaken, readContent(path).Pid)
 		}
 	}
 }

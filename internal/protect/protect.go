@@ -146,3 +146,16 @@ type Held interface {
 	// some were not let through.
 	Release(ctx context.Context) error
 }
+
+// Leaver is a Held of which something may outlive its process if that is killed.
+// It holds nobody up, but is not as it was.
+type Leaver interface {
+	// Leaves says what, for Tidy, in the backend's own words.
+	Leaves() string
+}
+
+// Tidier is a Backend whose Held is a Leaver.
+type Tidier interface {
+	// Tidy undoes what a hold of t left, when its process was killed.
+	Tidy(ctx context.Context, t Target, left string) error
+}

@@ -92,26 +92,56 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	defer k.Close()
+	for _, l := range locks {
+		if l.left != nil {
+			if err := k.Tidy(ctx, *l.left); err != nil {
+				o.Log.Warn("protect: " + err.Error())
+			}
+		}
+	}
 	step("prepare")
 	began, err := k.Hold(ctx, o.Spec)
 	if err != nil {
 		return r, explain(err, o.Spec)
 	}
+	if err := locks[0].note(began.Leaves); err != nil {
+		return r, fmt.Errorf("write down what is held: %w", err)
+	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
+	err = o.runHeld(ctx, &r, k, path, step)
+	if errors.Is(err, ErrKeeperGone) && began.Leaves != nil {
+		err = errors.Join(err, o.tidyAfter(*began.Leaves, locks))
+	}
+	return r, err
+}
+
+// tidyAfter tidies up when the keeper was killed, by another.
+func (o Options) tidyAfter(left Left, locks []*Lock) error {
+	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	return k.Tidy(ctx, left)
+}
+
+// runHeld is what happens while the hold stands.
+func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, step func(string)) (err error) {
 	if o.Drain > 0 && !o.Overlap {
 		if r.Drained, err = k.Drain(ctx, o.Drain); err != nil {
-			return r, err
+			return err
 		}
 		step("drain")
 	}
 	cmd := o.command(ctx, path)
 	if err := cmd.Start(); err != nil {
-		return r, commandError(o.Command[0], err)
+		return commandError(o.Command[0], err)
 	}
 	step("start")
-	err = finish(ctx, &r, k, cmd, step)
-	return r, err
+	return finish(ctx, r, k, cmd, step)
 }
 
 // finish waits for the command's end and the hold's, in any order.

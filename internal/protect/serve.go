@@ -89,6 +89,12 @@ func (s *server) handle(r request) error {
 			return s.answer(answer{Op: opProbe, Probes: s.probe(sk.Target(*r.Spec))})
 		}
 		return s.hold(*r.Spec, sk)
+	case opTidy:
+		a := answer{Op: opTidy}
+		if err := s.tidy(r.Left); err != nil {
+			a.Error = err.Error()
+		}
+		return s.answer(a)
 	case opExited, opRelease: // of a hold that has ended by itself
 		return nil
 	case opDrain:
@@ -109,6 +115,24 @@ func (s *server) probe(t Target) []Refusal {
 	return rs
 }
 
+// tidy undoes what a killed keeper left.
+func (s *server) tidy(l *Left) error {
+	if l == nil || len(l.Of) == 0 {
+		return errors.New("a request without what was left")
+	}
+	sk, err := NewSockets(l.Of)
+	if err != nil {
+		return err
+	}
+	defer sk.Close()
+	for _, b := range s.backends {
+		if t, ok := b.(Tidier); ok && b.Name() == l.Backend {
+			return t.Tidy(context.Background(), sk.Target(Spec{}), l.What)
+		}
+	}
+	return fmt.Errorf("backend %q leaves nothing", l.Backend)
+}
+
 // hold is one hold, from its beginning to its end.
 func (s *server) hold(spec Spec, sk *Sockets) error {
 	start := time.Now()
@@ -125,6 +149,9 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		return s.answer(failure(opHold, err))
 	}
 	began.Took = time.Since(start)
+	if l, ok := h.(Leaver); ok {
+		began.Leaves = &Left{began.Backend, l.Leaves(), spec.Addresses}
+	}
 	k := &keeping{
 		server: s, sockets: sk, held: h, start: start,
 		ready: newReadiness(old, start),

@@ -26,6 +26,15 @@ type Began struct {
 	Took    time.Duration `json:"took_ns"`
 	// Refused are the better backends that did not work.
 	Refused []Refusal `json:"refused,omitempty"`
+	// Leaves is what has to be tidied up if the keeper is killed.
+	Leaves *Left `json:"leaves,omitempty"`
+}
+
+// Left is what a killed keeper left behind.
+type Left struct {
+	Backend Name      `json:"backend"`
+	What    string    `json:"what"`
+	Of      []Address `json:"of"`
 }
 
 // Released is a hold that has ended.
@@ -50,6 +59,7 @@ const (
 	opHold     op = "hold"     // begin
 	opDrain    op = "drain"    // wait for the old server's clients
 	opExited   op = "exited"   // the command has ended; not answered
+	opTidy     op = "tidy"     // undo what a killed keeper left
 	opRelease  op = "release"  // end now; not answered but by opReleased
 	opReleased op = "released" // an answer that comes by itself
 )
@@ -60,6 +70,7 @@ type request struct {
 	Spec   *Spec         `json:"spec,omitempty"`
 	Limit  time.Duration `json:"limit_ns,omitempty"`
 	Killed bool          `json:"killed,omitempty"`
+	Left   *Left         `json:"left,omitempty"`
 }
 
 // answer comes from the keeper.

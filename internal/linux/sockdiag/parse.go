@@ -61,8 +61,18 @@ func parseListener(b []byte) (Listener, error) {
 		return Listener{}, err
 	}
 	for d.Next() {
-		if d.Type() == attrV6Only {
+		switch d.Type() {
+		case attrV6Only:
 			l.V6Only = d.Uint8() != 0
+		case attrULP:
+			d.Nested(func(u *netlink.AttributeDecoder) error {
+				for u.Next() {
+					if u.Type() == attrULPName {
+						l.MPTCP = u.String() == "mptcp"
+					}
+				}
+				return nil
+			})
 		}
 	}
 	return l, d.Err()

@@ -24,7 +24,7 @@ type Listener struct {
 	UID     uint32
 	Queue   int  // connections that wait for accept(2)
 	Backlog int  // how many may
-	MPTCP   bool // a Multipath TCP socket: the TCP one is inside of it
+	MPTCP   bool // a Multipath TCP socket, which has a TCP one inside
 }
 
 // Conn is a connection's socket on the server's side.
@@ -56,6 +56,8 @@ const (
 	attrInfo         = 2  // INET_DIAG_INFO, struct tcp_info
 	attrProtocol     = 10 // INET_DIAG_PROTOCOL
 	attrV6Only       = 11 // INET_DIAG_SKV6ONLY
+	attrULP          = 19 // INET_DIAG_ULP_INFO
+	attrULPName      = 1  // INET_ULP_INFO_NAME in it
 	reqProtocol      = 3  // INET_DIAG_REQ_PROTOCOL, for those over 255
 
 	requestLen = 56 // struct inet_diag_req_v2
@@ -103,7 +105,7 @@ func (d *Diag) Listeners(port uint16) ([]Listener, error) {
 // inside has the queue and the number that the kernel steers by, the one outside
 // the inode of the file.
 func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
-	msgs, err := d.dump(query{family, unix.IPPROTO_TCP, 1 << Listen, 0, port})
+	msgs, err := d.dump(query{family, unix.IPPROTO_TCP, 1 << Listen, 1 << (attrInfo - 1), port}) // attrULP comes with it
 	if err != nil {
 		return nil, err
 	}
@@ -125,14 +127,15 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 	} else if err != nil {
 		return nil, err
 	}
+	found := make(map[int]bool)
 	for _, m := range outer {
 		o, err := parseListener(m.Data)
 		if err != nil {
 			return nil, err
 		}
 		for i := range ls {
-			if ls[i].Addr == o.Addr && ls[i].Device == o.Device && !ls[i].MPTCP {
-				ls[i].MPTCP, ls[i].Inode = true, o.Inode
+			if ls[i].Addr == o.Addr && ls[i].Device == o.Device && ls[i].MPTCP && !found[i] {
+				ls[i].Inode, found[i] = o.Inode, true
 				break
 			}
 		}

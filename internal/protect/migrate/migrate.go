@@ -8,18 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
-
-	"holdfast/internal/linux/kfile"
-	"holdfast/internal/linux/pidfd"
-	"holdfast/internal/protect"
 
 	"golang.org/x/sys/unix"
-)
 
-// setting is of the network namespace of who opens it.
-const setting = "/proc/sys/net/ipv4/tcp_migrate_req"
+	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/tcpmigrate"
+	"holdfast/internal/protect"
+)
 
 // Backend is the backend migrate.
 type Backend struct{}
@@ -29,9 +24,7 @@ func (Backend) Name() protect.Name { return protect.Migrate }
 
 // Probe asks for the kernel's setting, and for SO_REUSEPORT of every listener.
 func (Backend) Probe(_ context.Context, t protect.Target) error {
-	switch _, err := kfile.Read(setting, 64); {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("the kernel has no tcp_migrate_req (Linux 5.14)")
+	switch _, err := tcpmigrate.Read(); {
 	case err != nil:
 		return err
 	case t.Forwarded:
@@ -77,19 +70,24 @@ func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, erro
 	if err := b.Probe(ctx, t); err != nil {
 		return nil, err
 	}
-	was, err := kfile.Read(setting, 64)
+	s, err := tcpmigrate.On()
 	if err != nil {
 		return nil, err
 	}
-	if err := kfile.Write(setting, "1"); err != nil {
-		return nil, err
-	}
-	return held(strings.TrimSpace(string(was))), nil
+	return held{s}, nil
 }
 
-// held is what the setting was.
-type held string
+// held is the setting, switched on.
+type held struct{ setting tcpmigrate.Switch }
+
+// Leaves is what the setting was.
+func (h held) Leaves() string { return h.setting.Was() }
+
+// Tidy sets it so.
+func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {
+	return tcpmigrate.Before(left).Off()
+}
 
 func (held) Stats() protect.Stats { return protect.Stats{} }
 
-func (h held) Release(context.Context) error { return kfile.Write(setting, string(h)) }
+func (h held) Release(context.Context) error { return h.setting.Off() }

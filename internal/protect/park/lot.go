@@ -34,6 +34,7 @@ type lot struct {
 	// hadReuseport says that the old listeners asked for SO_REUSEPORT
 	// themselves.
 	hadReuseport bool
+	mptcp        bool // one of them is Multipath TCP's
 }
 
 // old is an old listener, of which we have a descriptor of our own.
@@ -201,10 +202,10 @@ func (l *lot) unpark() {
 	}
 }
 
-// detach takes the program from the old listeners' group, if they have one.
+// detach takes the program from the group, which the parking socket is in.
 func (l *lot) detach() {
-	for _, o := range l.old {
-		_ = bpf.Detach(o.fd) // a closed socket has no group any more
+	if l.parking >= 0 {
+		_ = bpf.Detach(l.parking)
 	}
 }
 

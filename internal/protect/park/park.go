@@ -10,8 +10,11 @@ package park
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +23,7 @@ import (
 	"holdfast/internal/linux/bpf"
 	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
+	"holdfast/internal/linux/tcpmigrate"
 	"holdfast/internal/protect"
 )
 
@@ -57,7 +61,7 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 // prepared is what a hold needs, before anything is changed.
 type prepared struct {
 	lots []*lot
-	hook *bpf.BindHook // nil where every old listener has SO_REUSEPORT
+	hook *bpf.BindHook // nil where there is no cgroup2 for it
 }
 
 // held is a hold.
@@ -101,10 +105,12 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		}
 		reuseport = reuseport && l.reuseport()
 	}
-	if reuseport {
-		return p, nil
+	// Also where the old ones have SO_REUSEPORT: a hold whose process was
+	// killed may have left it to them.
+	if err = p.hookBind(t); err != nil && !reuseport {
+		return nil, err
 	}
-	return p, p.hookBind(t)
+	return p, nil
 }
 
 // take takes the old listeners and sorts them: those that are bound alike are
@@ -135,6 +141,7 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 		}
 		o, err := newOld(fd, l)
 		lots[at].old = append(lots[at].old, o)
+		lots[at].mptcp = lots[at].mptcp || l.MPTCP
 		if err != nil {
 			return err
 		}
@@ -186,8 +193,8 @@ func (h *held) begin() error {
 // undo ends a hold that did not begin whole.
 func (h *held) undo() {
 	for _, l := range h.lots {
-		l.unpark()
 		l.detach()
+		l.unpark()
 		l.restore()
 	}
 	h.close()
@@ -246,17 +253,38 @@ func (h *held) Release(ctx context.Context) error {
 	if h.hook != nil {
 		h.hook.Close()
 	}
-	var err error
+	err := h.unpark(ctx)
+	if e := h.tidy(); e != nil {
+		err = errors.Join(err, fmt.Errorf("tidy up the new listeners: %w", e))
+	}
+	h.close()
+	return err
+}
+
+// unpark closes the parking sockets, by which their connections move, and waits
+// until the last handshakes are over, whose connections move as well. A program
+// cannot be taken from a Multipath TCP listener, so where the server has those it
+// goes before, by way of the parking socket, and the kernel's setting does its
+// work meanwhile.
+func (h *held) unpark(ctx context.Context) (err error) {
+	if slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp }) {
+		setting, e := tcpmigrate.On()
+		if e != nil {
+			return e
+		}
+		defer func() { err = errors.Join(err, setting.Off()) }()
+	}
 	for _, l := range h.lots {
 		err = errors.Join(err, l.selector.Unchoose())
+		if l.mptcp {
+			err = errors.Join(err, bpf.Detach(l.parking))
+		}
 		l.unpark()
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
-	err = errors.Join(err, h.tidy())
-	h.close()
 	return err
 }
 
@@ -282,6 +310,53 @@ func (h *held) awaitHandshakes(ctx context.Context) {
 	}
 }
 
+// leaves is what is not as it was if the process is killed: which of the server's
+// listeners have SO_REUSEPORT by us, and the setting of migration.
+type leaves struct {
+	Given []netip.AddrPort `json:"given,omitempty"`
+	Was   string           `json:"migrate_req,omitempty"`
+}
+
+// Leaves is leaves as JSON.
+func (h *held) Leaves() string {
+	var w leaves
+	for _, l := range h.lots {
+		if !l.hadReuseport {
+			w.Given = append(w.Given, l.addr)
+		}
+	}
+	w.Was, _ = tcpmigrate.Read() // a kernel without it has no use for it
+	b, err := json.Marshal(w)
+	if err != nil {
+		return "" // there is nothing in it that could fail
+	}
+	return string(b)
+}
+
+// Tidy parks once more and releases at once, which takes program and option from
+// the listeners that there are.
+func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error {
+	var w leaves
+	if err := json.Unmarshal([]byte(left), &w); err != nil {
+		return fmt.Errorf("read what is left: %w", err)
+	}
+	if w.Was != "" {
+		if err := tcpmigrate.Before(w.Was).Off(); err != nil {
+			return err
+		}
+	}
+	h, err := b.Hold(ctx, t)
+	if errors.Is(err, protect.ErrNothingListens) {
+		return nil // it went with its server
+	} else if err != nil {
+		return err
+	}
+	for _, l := range h.(*held).lots {
+		l.hadReuseport = l.hadReuseport && !slices.Contains(w.Given, l.addr)
+	}
+	return h.Release(ctx)
+}
+
 // tidy takes from the listeners that there are, new ones or an old one that
 // stayed, what they have by us: the program, and SO_REUSEPORT where the server
 // does not ask for it by itself.
@@ -303,16 +378,15 @@ func (h *held) tidy() error {
 		if e != nil {
 			continue // it has just been closed
 		}
-		err = errors.Join(err, bpf.Detach(fd))
+		if !l.MPTCP {
+			err = errors.Join(err, bpf.Detach(fd))
+		}
 		if !h.asksFor(placeOf(l)) {
 			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0))
 		}
 		unix.Close(fd)
 	}
-	if err != nil {
-		return fmt.Errorf("tidy up the new listeners: %w", err)
-	}
-	return nil
+	return err
 }
 
 // asksFor reports whether the server sets SO_REUSEPORT itself.

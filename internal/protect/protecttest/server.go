@@ -122,16 +122,13 @@ func (s *Server) Kill() {
 // Pid is the server's process.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// AwaitListening waits until somebody accepts connections on the address.
+// AwaitListening waits until somebody serves a client on the address. No client
+// of its own is left in a queue then.
 func AwaitListening(t testing.TB, address string) {
 	t.Helper()
 	Eventually(t, "a server listens on "+address, func() bool {
-		c, err := net.DialTimeout("tcp", address, time.Second)
-		if err != nil {
-			return false
-		}
-		c.Close()
-		return true
+		_, err := Ask(address, "/")
+		return err == nil
 	})
 }
 

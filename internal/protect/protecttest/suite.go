@@ -212,7 +212,9 @@ func testAgain(t *testing.T, b protect.Backend) {
 		to, sockets := target(t, []string{address})
 		h := hold(t, b, to)
 		// The drain's job: what the old one has accepted is not the backend's.
-		quiesce(t, address)
+		if d, err := sockets.Drain(Patience, nil); err != nil || d.Left > 0 {
+			t.Fatalf("drain: %+v, %v", d, err)
+		}
 		server.Kill()
 		awaitListeners(t, sockets, 0)
 		server = Start(t, 0, GoServer(address)...)
@@ -226,19 +228,6 @@ func testAgain(t *testing.T, b protect.Backend) {
 	}
 	server.Kill()
 	NothingLeft(t, before)
-}
-
-// quiesce waits until the server has no client.
-func quiesce(t testing.TB, address string) {
-	t.Helper()
-	s, err := protect.NewSockets(Addresses(t, address))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if d, err := s.Drain(Patience, nil); err != nil || d.Left > 0 {
-		t.Fatalf("drain: %+v, %v", d, err)
-	}
 }
 
 // testOldStays: a server that is not restarted after all goes on.
