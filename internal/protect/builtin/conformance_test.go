@@ -26,7 +26,7 @@ func TestBackends(t *testing.T) {
 	}
 	for _, b := range builtin.Backends() {
 		if b.Name() == protect.Park || b.Name() == protect.NFQueue {
-			t.Run(string(b.Name()), func(t *testing.T) { protecttest.Run(t, b) })
+			t.Run(string(b.Name()), func(t *testing.T) { protecttest.Run(t, b, false) })
 		}
 	}
 }

@@ -51,9 +51,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(vmtest.Main(m, vm.Config{
-		// The plug lets go in order; two CPUs then take in what was let go side
-		// by side, and the server sees neighbours in another order.
-		CPUs: 1,
 		// The sockets of tests and keeper are asked for by tcp_diag; what is
 		// left behind, by nf_tables too.
 		Modules: []string{"sch_prio", "sch_plug", "cls_flower", "tcp_diag", "mptcp_diag", "nf_tables", "dummy"},
@@ -81,7 +78,22 @@ func holderMain(address string) int {
 	return 1
 }
 
-func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}) }
+func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}, true) }
+
+// The plug lets go in order. Two CPUs take in what was let go side by side, and
+// the server sees neighbours in another order; so this is shown with one.
+func TestOrder(t *testing.T) {
+	const second = "/sys/devices/system/cpu/cpu1/online"
+	if err := os.WriteFile(second, []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(second, []byte("1"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	protecttest.Order(t, plug.Backend{})
+}
 
 // held starts a server, a process that holds its port, and clients who wait.
 func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.Crowd) {
@@ -302,7 +314,7 @@ func TestProtect(t *testing.T) {
 	})
 	protecttest.AwaitListening(t, address)
 	load := protecttest.StartLoad(t, address, 50*time.Millisecond, nil)
-	for range 4 {
+	for range 2 {
 		seen := load.Total()
 		protecttest.Eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
 		r, err := protect.Run(t.Context(), protect.Options{
