@@ -18,6 +18,9 @@ import (
 // Check asks each backend whether it would work for what o names; Why is "" for
 // one that would. ErrNothingListens.
 func Check(ctx context.Context, o Options) ([]Refusal, error) {
+	if err := needsRoot(); err != nil {
+		return nil, err
+	}
 	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -48,11 +51,10 @@ func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
 	return ls, err
 }
 
-// Family is a process and those that descend from it, itself first. An error
-// that is fs.ErrNotExist: there is no such process.
+// Family is a process and those that descend from it, itself first.
 func Family(pid int) ([]int, error) {
 	if _, err := proc.Host.Stat(pid); errors.Is(err, fs.ErrNotExist) {
-		return nil, holdfast.WithHint(fmt.Errorf("there is no process %d: %w", pid, fs.ErrNotExist), "`ss -ltnp` shows who listens")
+		return nil, holdfast.WithHint(fmt.Errorf("there is no process %d", pid), "`ss -ltnp` shows who listens")
 	} else if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -79,6 +80,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return r, commandError(o.Command[0], err)
 	}
+	if err := needsRoot(); err != nil {
+		return r, err
+	}
 	step := o.stopwatch(&r)
 	lockCtx, cancel := context.WithTimeout(ctx, o.Wait)
 	locks, err := LockPorts(lockCtx, o.LockDir, o.Netns, o.Ports())
@@ -114,6 +118,16 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		err = errors.Join(err, o.tidyAfter(*began.Leaves, locks))
 	}
 	return r, err
+}
+
+// ErrNotRoot means that this process may not do it.
+var ErrNotRoot = errors.New("holding connections needs root")
+
+func needsRoot() error {
+	if os.Geteuid() != 0 {
+		return holdfast.WithHint(ErrNotRoot, "run it with sudo")
+	}
+	return nil
 }
 
 // tidyAfter tidies up when the keeper was killed, by another.
@@ -243,7 +257,7 @@ func explain(err error, s Spec) error {
 	switch {
 	case errors.Is(err, ErrNothingListens):
 		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
-			"`ss -ltnp` shows what listens; start the server first, or name its network namespace with --pid or --container")
+			"`ss -ltnp` shows what listens; start the server first, or name it with --pid, --unit or --container")
 	case errors.Is(err, ErrNoBackend):
 		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
 			"`holdfast protect --check` with the same port says what each way needs")

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	bench "holdfast/internal/bench/reload"
 	"holdfast/internal/lab/labtest"
@@ -44,14 +45,15 @@ func measure(t *testing.T, o bench.Options) []*bench.Run {
 func TestNoClientFails(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	runs := measure(t, bench.Options{
-		Requests: 8000, Rate: 400, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
+		Requests: 5000, Rate: 300, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
+		Drain: 20 * time.Second, // on a busy machine an answer takes its time
 	})
 	if len(runs) != 4 {
 		t.Fatalf("%d runs", len(runs))
 	}
 	for _, r := range runs {
-		if r.Skipped != "" || r.Failed != 0 || r.Requests < 8000 || r.Changes < 10 {
-			t.Errorf("%s: %+v", r.Name(), r)
+		if r.Skipped != "" || r.Failed != 0 || r.Requests < 5000 || r.Changes < 5 || r.Unfinished > 0 {
+			t.Errorf("%s: %d requests, %d failed: %v; %d reloads, %d requests unfinished %s", r.Name(), r.Requests, r.Failed, r.Reasons, r.Changes, r.Unfinished, r.Skipped)
 		}
 	}
 	if fi, err := os.Stat(page); err != nil || fi.Size() == 0 {
@@ -61,7 +63,7 @@ func TestNoClientFails(t *testing.T) {
 
 // What the test above would see without protection.
 func TestClientsFailWithoutProtection(t *testing.T) {
-	for _, r := range measure(t, bench.Options{Requests: 2000, Rate: 400, Modes: []bench.Mode{bench.Nothing}}) {
+	for _, r := range measure(t, bench.Options{Requests: 2000, Rate: 300, Modes: []bench.Mode{bench.Nothing}}) {
 		if r.Change == bench.Restart && r.Failed == 0 {
 			t.Errorf("%s: nobody failed of %d in %d restarts", r.Name(), r.Requests, r.Changes)
 		}

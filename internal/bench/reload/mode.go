@@ -45,8 +45,8 @@ type way interface {
 	change(ctx context.Context, c Change) (time.Duration, error)
 }
 
-func (m Mode) way(x *experiment) way {
-	switch m {
+func (r *Run) way(x *experiment) way {
+	switch r.Mode {
 	case Nothing:
 		return plain{x.stack, nil}
 	case SYNDrop:
@@ -54,7 +54,7 @@ func (m Mode) way(x *experiment) way {
 	case Handover:
 		return plain{x.stack, []string{"-x", x.stack.file("haproxy.sock")}}
 	}
-	return &protected{x: x, backend: string(m)}
+	return &protected{x: x, backend: string(r.Mode), run: r}
 }
 
 // plain runs the command and nothing else.

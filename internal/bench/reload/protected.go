@@ -15,6 +15,7 @@ import (
 type protected struct {
 	x       *experiment
 	backend string
+	run     *Run
 }
 
 // argv is a command line of protect for the port.
@@ -23,6 +24,9 @@ func (p *protected) argv(c Change, more ...string) []string {
 		"--json", "--backend", p.backend, "--port", strconv.Itoa(int(frontAddress.Port())))
 	if c == Reload {
 		argv = append(argv, "--overlap")
+	}
+	if p.x.o.Drain > 0 {
+		argv = append(argv, "--drain", p.x.o.Drain.String())
 	}
 	return append(argv, more...)
 }
@@ -66,10 +70,12 @@ func (p *protected) change(ctx context.Context, c Change) (time.Duration, error)
 			Name string
 			Took time.Duration `json:"took_ns"`
 		}
+		Drained struct{ Left int }
 	}
 	if err := json.Unmarshal(out, &report); err != nil {
 		return 0, fmt.Errorf("what protect reports: %w", err)
 	}
+	p.run.Unfinished += report.Drained.Left
 	var took time.Duration
 	started := false
 	for _, s := range report.Steps {

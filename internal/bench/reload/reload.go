@@ -42,6 +42,8 @@ type Options struct {
 	// Protect is the command line of `holdfast protect`; required for the
 	// modes that use it.
 	Protect []string
+	// Drain is protect's --drain; 0 is its default.
+	Drain time.Duration
 	// Connections are the clients at once where throughput is measured; 16.
 	Connections int
 	Progress    io.Writer // a line for each run; nil is nowhere
@@ -197,7 +199,7 @@ func (x *experiment) run(ctx context.Context, r *Run) (err error) {
 	if err := x.stack.startHAProxy(ctx); err != nil {
 		return err
 	}
-	w := r.Mode.way(x)
+	w := r.way(x)
 	if r.Skipped, err = w.begin(ctx); err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ type Run struct {
 	Changes       int            `json:"reloads"`
 	LongestChange float64        `json:"longest_reload"` // ms
 	Seconds       float64        `json:"seconds"`
+	// Unfinished are requests that the old server had not answered when
+	// protect's patience with them (--drain) ended: a restart ends them.
+	Unfinished int `json:"unfinished,omitempty"`
 
 	least, leastChanges int
 	changes             []span
@@ -102,6 +105,9 @@ func (d Details) result() bench.Result {
 		}
 		for _, why := range r.reasons() {
 			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d × %s", r.Name(), why.Count, why.Reason))
+		}
+		if r.Unfinished > 0 {
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d requests were not answered before the restart within --drain", r.Name(), r.Unfinished))
 		}
 	}
 	return res
