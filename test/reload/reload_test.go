@@ -45,14 +45,14 @@ func measure(t *testing.T, o bench.Options) []*bench.Run {
 func TestNoClientFails(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	runs := measure(t, bench.Options{
-		Requests: 5000, Rate: 300, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
+		Requests: 4000, Rate: 300, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
 		Drain: 20 * time.Second, // on a busy machine an answer takes its time
 	})
 	if len(runs) != 4 {
 		t.Fatalf("%d runs", len(runs))
 	}
 	for _, r := range runs {
-		if r.Skipped != "" || r.Failed != 0 || r.Requests < 5000 || r.Changes < 5 || r.Unfinished > 0 {
+		if r.Skipped != "" || r.Failed != 0 || r.Requests < 4000 || r.Changes < 5 || r.Unfinished > 0 {
 			t.Errorf("%s: %d requests, %d failed: %v; %d reloads, %d requests unfinished %s", r.Name(), r.Requests, r.Failed, r.Reasons, r.Changes, r.Unfinished, r.Skipped)
 		}
 	}

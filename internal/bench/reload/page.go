@@ -24,7 +24,7 @@ type pageRun struct {
 func writePage(w io.Writer, res bench.Result, d Details) error {
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"ms":    func(v float64) string { return fmt.Sprintf("%.1f", v) },
-		"shade": func(i int) string { return [len(shades)]string{"0.35", "0.65", "1"}[i] },
+		"shade": func(i int) string { return [len(shades)]string{"0.5", "0.75", "1"}[i] },
 	}).Parse(pageText)
 	if err != nil {
 		return err
