@@ -15,7 +15,9 @@ import (
 	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
+	"holdfast/internal/config"
 	"holdfast/internal/deadman"
+	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
@@ -40,6 +42,7 @@ func deps() cli.Deps {
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
+		OpenEngine:  openEngine,
 		Keeper:      self(roleKeeper),
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian: runGuardian,
@@ -100,6 +103,15 @@ func runDeadman(_ context.Context, args []string) error {
 		return cli.Exit(1)
 	}
 	return nil
+}
+
+// openEngine connects to the engine that the configuration names.
+func openEngine(ctx context.Context) (cli.Inspector, error) {
+	c, err := config.LoadHost(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	return docker.Open(ctx, docker.Config{Host: c.Engine.Host})
 }
 
 // runKeeper is a keeper's whole life.

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 	"holdfast/internal/bench"
+	"holdfast/internal/engine"
 )
 
 // DefaultSocket is where the agent listens when nothing else is said.
@@ -39,6 +40,8 @@ type Deps struct {
 	// Hidden are the roles that other processes of this binary play, by
 	// name; they get their arguments as they came.
 	Hidden map[string]func(ctx context.Context, args []string) error
+	// OpenEngine connects to this host's container engine.
+	OpenEngine func(ctx context.Context) (Inspector, error)
 	// Keeper is the command of a process that holds connections, see
 	// protect.KeeperOptions.
 	Keeper []string
@@ -49,6 +52,12 @@ type Deps struct {
 	Benches []Bench
 	// Now is the clock that ages are shown by; nil: time.Now.
 	Now func() time.Time
+}
+
+// Inspector is as much of a container engine as commands ask without an agent.
+type Inspector interface {
+	Inspect(ctx context.Context, name string) (engine.Container, error)
+	Close() error
 }
 
 // AgentRun is one call of `holdfast agent`.

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,15 +23,16 @@ const protectLocks = "/run/holdfast/protect"
 
 // protectFlags are those of `holdfast protect`.
 type protectFlags struct {
-	ports   []int
-	listen  []string
-	pid     int
-	unit    string
-	timeout time.Duration
-	drain   time.Duration
-	overlap bool
-	backend string
-	check   bool
+	ports     []int
+	listen    []string
+	pid       int
+	unit      string
+	container string
+	timeout   time.Duration
+	drain     time.Duration
+	overlap   bool
+	backend   string
+	check     bool
 }
 
 func (a *app) protectCmd() *cobra.Command {
@@ -57,6 +61,15 @@ the command's. It needs root.`,
 			if err != nil {
 				return err
 			}
+			if p.container != "" {
+				forget, err := a.findContainer(cmd.Context(), p.container, &o)
+				if err != nil {
+					return err
+				}
+				defer forget()
+			} else if err := p.find(&o); err != nil {
+				return err
+			}
 			o.Keeper = a.deps.Keeper
 			if o.LockDir = a.deps.ProtectLocks; o.LockDir == "" {
 				o.LockDir = protectLocks
@@ -74,6 +87,7 @@ the command's. It needs root.`,
 	f.StringSliceVar(&p.listen, "listen", nil, "address and port to hold, such as 10.0.0.1:80 or [::1]:80; may be given several times")
 	f.IntVar(&p.pid, "pid", 0, "process whose network namespace the ports are in")
 	f.StringVar(&p.unit, "unit", "", "systemd unit of the server")
+	f.StringVar(&p.container, "container", "", "Docker container whose published ports are held; the command may make it anew under that name")
 	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest that connections are held, and that a protect of the same port is waited for")
 	f.DurationVar(&p.drain, "drain", time.Second, "longest that the command waits for running requests; 0 does not wait")
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, which finishes its requests itself (as haproxy -sf)")
@@ -113,7 +127,7 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 		}
 		o.Addresses = append(o.Addresses, addr)
 	}
-	return o, p.find(&o)
+	return o, nil
 }
 
 // sane refuses what cannot be.
@@ -127,10 +141,10 @@ func (p *protectFlags) sane(words []string) error {
 		return fmt.Errorf("there is no command to run behind --")
 	case len(words) > 0 && p.check:
 		return fmt.Errorf("--check runs no command, and there is %q", words[0])
-	case len(p.ports)+len(p.listen) == 0 && p.pid == 0 && p.unit == "":
-		return fmt.Errorf("there is no port: --port, --listen, --pid or --unit says which")
-	case p.pid != 0 && p.unit != "":
-		return fmt.Errorf("--pid and --unit exclude each other")
+	case len(p.ports)+len(p.listen) == 0 && p.pid == 0 && p.unit == "" && p.container == "":
+		return fmt.Errorf("there is no port: --port, --listen, --pid, --unit or --container says which")
+	case p.pid != 0 && p.unit != "" || p.container != "" && (p.pid != 0 || p.unit != ""):
+		return fmt.Errorf("--pid, --unit and --container exclude each other")
 	case p.pid < 0:
 		return fmt.Errorf("--pid is %d, it has to be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
@@ -166,6 +180,51 @@ func (p *protectFlags) find(o *protect.Options) error {
 	}
 	o.Addresses, err = protect.ListenedBy(o.Netns, o.PIDs)
 	return err
+}
+
+// findContainer makes o of a container's published ports: of those given, or of
+// all. The caller calls forget at the end.
+func (a *app) findContainer(ctx context.Context, name string, o *protect.Options) (forget func(), err error) {
+	e, err := a.deps.OpenEngine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := e.Inspect(ctx, name)
+	if err == nil && len(c.Published) == 0 {
+		err = holdfast.WithHint(fmt.Errorf("container %s publishes no TCP port, or does not run", name),
+			"`docker ps` shows what is published; --pid with its process holds a port inside of it")
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	given := o.Addresses
+	o.Addresses, o.Published = nil, &protect.Published{Init: func(ctx context.Context) (int, error) {
+		c, err := e.Inspect(ctx, name)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return 0, nil
+		}
+		return c.Pid, err
+	}}
+	for _, p := range c.Published {
+		addr := protect.Address{Addr: p.Host.Addr(), Port: p.Host.Port()}
+		if addr.Addr.IsUnspecified() {
+			addr.Addr = netip.Addr{}
+		}
+		if len(given) > 0 && !slices.Contains(given, addr) {
+			continue
+		}
+		if !slices.Contains(o.Addresses, addr) {
+			o.Addresses = append(o.Addresses, addr)
+		}
+		if !slices.Contains(o.Published.Inside, p.Inside) {
+			o.Published.Inside = append(o.Published.Inside, p.Inside)
+		}
+	}
+	if len(o.Addresses) == 0 {
+		return nil, errors.Join(fmt.Errorf("container %s does not publish what --port and --listen say", name), e.Close())
+	}
+	o.Forwarded = true
+	return func() { _ = e.Close() }, nil
 }
 
 // protectRun is `holdfast protect -- COMMAND`.

@@ -37,13 +37,13 @@ func isKeeper(pid int) bool {
 }
 
 // At every step of a protect somebody is killed: the protect, the keeper, the
-// command, or command and protect. Whatever happens, nothing is left behind,
+// command, command and protect, or keeper and protect. Whatever happens, nothing is left behind,
 // whoever waited is let go, and the port can be protected again.
 func TestKilled(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
 		for _, step := range []string{"prepare", "hold", "drain", "start", "command"} {
-			for _, do := range []string{"kill-protect", "kill-keeper", "kill-command", "kill-both"} {
+			for _, do := range []string{"kill-protect", "kill-keeper", "kill-command", "kill-both", "kill-all"} {
 				hasCommand := step == "start"
 				if !hasCommand && (do == "kill-command" || do == "kill-both") {
 					continue

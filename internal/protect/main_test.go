@@ -56,7 +56,7 @@ type order struct {
 	LockDir   string
 	Command   []string
 	// At is the step at which it does Do: kill-protect, kill-keeper,
-	// kill-command or kill-both (the command first).
+	// kill-command, kill-both (the command first) or kill-all (the keeper).
 	At, Do string
 }
 
@@ -94,13 +94,15 @@ func protectMain(arg string) int {
 
 // die kills what is named among this process's children and itself.
 func die(o order) {
-	if o.Do == "kill-keeper" {
+	if o.Do == "kill-keeper" || o.Do == "kill-all" {
 		for _, pid := range children() {
 			if isKeeper(pid) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		return
+		if o.Do == "kill-keeper" {
+			return
+		}
 	}
 	if o.Do == "kill-command" || o.Do == "kill-both" {
 		for _, pid := range children() {

@@ -31,6 +31,10 @@ type readiness struct {
 	// places are the addresses that the old ones listened on.
 	places map[place]bool
 
+	// elsewhere says that the server is in another network namespace: who
+	// listens here, such as a proxy of the engine's, says nothing.
+	elsewhere bool
+
 	exited  bool // the command has ended
 	killed  bool // by a signal
 	last    map[uint64]bool
@@ -71,6 +75,9 @@ func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
 	r.notice(ls, now)
 	if r.killed {
 		return CommandKill
+	}
+	if r.elsewhere {
+		return ""
 	}
 	oldLeft, fresh := 0, 0
 	missing := len(r.places)

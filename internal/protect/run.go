@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +25,9 @@ type Options struct {
 	Spec
 	// Netns is the path of the network namespace of the ports; "" is ours.
 	Netns string
+	// Published, where it is not nil, is the server that the ports are
+	// passed on to: nothing listens on them here.
+	Published *Published
 	// Drain is how long the command waits, at most, for the old server's
 	// running requests; 0 is not at all.
 	Drain time.Duration
@@ -83,6 +87,15 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := needsRoot(); err != nil {
 		return r, err
 	}
+	var old instance
+	if o.Published != nil {
+		o.Forwarded = true
+		if old, err = o.Published.instance(ctx); err != nil {
+			return r, err
+		} else if old.pid == 0 {
+			return r, holdfast.WithHint(errNotRunning, "`docker ps -a` shows what became of it")
+		}
+	}
 	step := o.stopwatch(&r)
 	lockCtx, cancel := context.WithTimeout(ctx, o.Wait)
 	locks, err := LockPorts(lockCtx, o.LockDir, o.Netns, o.Ports())
@@ -113,7 +126,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
-	err = o.runHeld(ctx, &r, k, path, step)
+	err = o.runHeld(ctx, &r, k, path, old, step)
 	if errors.Is(err, ErrKeeperGone) && began.Leaves != nil {
 		err = errors.Join(err, o.tidyAfter(*began.Leaves, locks))
 	}
@@ -143,9 +156,13 @@ func (o Options) tidyAfter(left Left, locks []*Lock) error {
 }
 
 // runHeld is what happens while the hold stands.
-func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, step func(string)) (err error) {
+func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, step func(string)) (err error) {
 	if o.Drain > 0 && !o.Overlap {
-		if r.Drained, err = k.Drain(ctx, o.Drain); err != nil {
+		drain := k.Drain
+		if o.Published != nil {
+			drain = o.Published.drain
+		}
+		if r.Drained, err = drain(ctx, o.Drain); err != nil {
 			return err
 		}
 		step("drain")
@@ -155,7 +172,24 @@ func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string,
 		return commandError(o.Command[0], err)
 	}
 	step("start")
-	return finish(ctx, r, k, cmd, step)
+	exited := make(chan struct{})
+	if o.Published != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		defer cancel()
+		waiting.Go(func() {
+			if o.Published.await(ctx, old, exited) == nil {
+				_ = k.Release() // if the keeper is gone, there is nothing to release
+			}
+		})
+	}
+	return finish(ctx, r, k, cmd, func(name string) {
+		step(name)
+		if name == "command" {
+			close(exited)
+		}
+	})
 }
 
 // finish waits for the command's end and the hold's, in any order.

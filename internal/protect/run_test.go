@@ -389,6 +389,50 @@ func TestBadInput(t *testing.T) {
 	protecttest.NothingLeft(t, before)
 }
 
+// A check says which backend would do, and why others would not.
+func TestCheck(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	o := options(t, protect.Auto, nil, address)
+	rs, err := protect.Check(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := make(map[protect.Name]string)
+	for _, r := range rs {
+		why[r.Backend] = r.Why
+	}
+	if why[protect.Park] != "" || why[protect.NFQueue] != "" || !strings.Contains(why[protect.Migrate], "--overlap") {
+		t.Errorf("check: %q", why)
+	}
+	o.Addresses = protecttest.Addresses(t, protecttest.FreePort(t))
+	if _, err := protect.Check(t.Context(), o); !errors.Is(err, protect.ErrNothingListens) {
+		t.Errorf("check of a port where nothing listens: %v", err)
+	}
+}
+
+// What a process listens on is found by its pid.
+func TestListenedBy(t *testing.T) {
+	needsRoot(t)
+	a, b := protecttest.FreePort(t), "[::1]:18082"
+	s := protecttest.Start(t, 0, protecttest.GoServer(a+","+b)...)
+	protecttest.AwaitListening(t, a)
+	protecttest.AwaitListening(t, b)
+	pids, err := protect.Family(s.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := protect.ListenedBy("", pids)
+	if err != nil || len(got) != 2 || got[0].String() != a || got[1].String() != b {
+		t.Errorf("process %d listens on %v, %v", s.Pid(), got, err)
+	}
+	if _, err := protect.ListenedBy("", []int{os.Getpid()}); !errors.Is(err, protect.ErrNothingListens) {
+		t.Errorf("we listen: %v", err)
+	}
+}
+
 // Two protects of one port: the second waits, or is told who has it.
 func TestTaken(t *testing.T) {
 	needsRoot(t)

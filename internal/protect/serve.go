@@ -156,6 +156,7 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		server: s, sockets: sk, held: h, start: start,
 		ready: newReadiness(old, start),
 	}
+	k.ready.elsewhere = spec.Forwarded
 	err = s.answer(answer{Op: opHold, Began: &began})
 	if err != nil {
 		return errors.Join(err, h.Release(context.Background()))

@@ -131,9 +131,18 @@ const (
 	// each look costs a walk of the connection table, wideWindow.
 	window     = 32
 	wideWindow = 256
-	// pause is between two looks at the server's queue.
-	pause = 500 * time.Microsecond
+	// pause is between two looks at the server's queue; blindPause where it
+	// cannot be looked at: a server takes some ten thousand in a second.
+	pause      = 500 * time.Microsecond
+	blindPause = 3 * time.Millisecond
 )
+
+func (h *held) pause() time.Duration {
+	if h.target.Forwarded {
+		return blindPause
+	}
+	return pause
+}
 
 // Release lets go as many as the server has room for, until none waits.
 func (h *held) Release(ctx context.Context) error {
@@ -142,14 +151,15 @@ func (h *held) Release(ctx context.Context) error {
 		defer d.Close()
 	}
 	for err == nil && ctx.Err() == nil {
-		room, known := h.room(d)
-		if !known {
-			break // nobody is there to be spared
+		room, known := window, true
+		if !h.target.Forwarded {
+			room, known = h.room(d)
 		}
-		if h.letGo(room) == 0 {
+		// Without a server nobody is there to be spared.
+		if !known || h.letGo(room) == 0 {
 			break
 		}
-		time.Sleep(pause)
+		time.Sleep(h.pause())
 	}
 	return errors.Join(err, h.end())
 }
@@ -170,7 +180,7 @@ func (h *held) room(d *sockdiag.Diag) (n int, known bool) {
 	remote := h.remote
 	h.mu.Unlock()
 	limit := min(window, most)
-	if remote && !h.target.Forwarded {
+	if remote {
 		limit = min(wideWindow, most/2)
 		for _, a := range h.target.Addresses {
 			cs, err := d.Conns(a.Port, sockdiag.SynRecv)
