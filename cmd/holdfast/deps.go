@@ -192,7 +192,7 @@ func benches() []cli.Bench {
 func reloadBench(f *pflag.FlagSet) experiment {
 	o := reload.Options{Protect: self("protect")}
 	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
-	f.Float64Var(&o.Rate, "rate", 1500, "clients that are due per second")
+	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
 	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
 	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")

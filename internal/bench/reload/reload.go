@@ -22,7 +22,7 @@ import (
 // Sizes of the runs.
 const (
 	defaultRequests = 20000
-	defaultRate     = 1500.0
+	defaultRate     = 1000.0
 
 	fullRequests = 1_000_000 // of what is reloaded with our best ways
 	fullReloads  = 1501
@@ -32,7 +32,7 @@ const (
 // Options say what is measured. The zero value of a field is its default.
 type Options struct {
 	Requests int     // of each run; 20,000
-	Rate     float64 // clients that are due per second; 1500
+	Rate     float64 // clients that are due per second; 1000
 	Modes    []Mode  // all
 	// Full is the experiment in full: a million requests and over 1,500
 	// reloads with our best ways, 100,000 requests with the others.

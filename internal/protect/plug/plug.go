@@ -155,6 +155,23 @@ func clear() error {
 	return p.Remove()
 }
 
+// Leaves is the device: if holder and watcher are both killed, their plug stays
+// closed.
+func (*held) Leaves() string { return device }
+
+// Tidy takes away what a dead holder left, unless its watcher, or another holder,
+// looks after it.
+func (Backend) Tidy(context.Context, protect.Target, string) error {
+	name, err := takeName()
+	if errors.Is(err, protect.ErrTaken) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(clear(), name.Close())
+}
+
 // held is a hold.
 type held struct {
 	target   protect.Target

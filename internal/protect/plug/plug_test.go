@@ -193,8 +193,24 @@ func TestWatcherKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// Both are killed, so that neither can: the next hold takes over what they left.
+// Both are killed, so that neither can: whoever tidies up lets all go, and so does
+// the next hold.
 func TestBothKilled(t *testing.T) {
+	for name, next := range map[string]func(protect.Target) error{
+		"tidy": func(to protect.Target) error { return plug.Backend{}.Tidy(t.Context(), to, "lo") },
+		"hold": func(to protect.Target) error {
+			h, err := plug.Backend{}.Hold(t.Context(), to)
+			if err != nil {
+				return err
+			}
+			return h.Release(t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testBothKilled(t, next) })
+	}
+}
+
+func testBothKilled(t *testing.T, next func(protect.Target) error) {
 	address, holder, clients := held(t)
 	ws := watchers(t)
 	signal(t, unix.SIGSTOP, holder.Process.Pid)
@@ -205,14 +221,10 @@ func TestBothKilled(t *testing.T) {
 	if n := queued(t); n != 30 {
 		t.Errorf("%d packets in the plug that nobody looks after", n)
 	}
-	h, err := plug.Backend{}.Hold(t.Context(), target(t, address))
-	if err != nil {
+	if err := next(target(t, address)); err != nil {
 		t.Fatal(err)
 	}
-	clients.Wait(t) // the old ones were let go
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	clients.Wait(t)
 	awaitGone(t)
 }
 
@@ -233,7 +245,10 @@ func TestTaken(t *testing.T) {
 	if _, err := (plug.Backend{}).Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
 		t.Errorf("got %v", err)
 	}
-	if n := queued(t); n != 30 {
+	if err := (plug.Backend{}).Tidy(t.Context(), target(t, address), "lo"); err != nil {
+		t.Error(err)
+	}
+	if n := queued(t); n != 30 { // neither has touched it
 		t.Errorf("%d packets in the plug", n)
 	}
 	signal(t, unix.SIGKILL, holder.Process.Pid)
