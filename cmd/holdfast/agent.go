@@ -137,7 +137,7 @@ func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 // that goes away is drained whatever its configuration file looks like.
 func drainEngine(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	c, err := config.LoadHost(ctx, "")
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if err != nil {
 		log.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()

@@ -12,14 +12,19 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/deadman"
+	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/hook"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/protect"
+	"holdfast/internal/protect/builtin"
+	"holdfast/internal/protect/plug"
 )
 
 // Roles that other processes of this binary play.
@@ -28,6 +33,7 @@ const (
 	roleDeadman      = "deadman"
 	roleHook         = "hook"
 	roleJobWatcher   = "job-watcher"
+	roleKeeper       = "keeper"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
 )
@@ -40,13 +46,22 @@ func deps() cli.Deps {
 		RunAgent:    runAgent,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
+		OpenEngine:  openEngine,
 		Host:        thisHost,
 		JobWatcher:  self(roleJobWatcher),
+		Keeper:      self(roleKeeper),
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:   runGuardian,
 			roleDeadman:    runDeadman,
 			roleHook:       runHook,
 			roleJobWatcher: runJobWatcher,
+			roleKeeper:     runKeeper,
+			plug.RoleWatcher: func(context.Context, []string) error {
+				if plug.Watch() != 0 {
+					return cli.Exit(1)
+				}
+				return nil
+			},
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -111,6 +126,23 @@ func runDeadman(_ context.Context, args []string) error {
 // runHook is the whole life of a snapshot command's keeper.
 func runHook(_ context.Context, args []string) error {
 	if hook.Main(args) != 0 {
+		return cli.Exit(1)
+	}
+	return nil
+}
+
+// openEngine connects to the engine that the configuration names.
+func openEngine(ctx context.Context) (cli.Inspector, error) {
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
+	if err != nil {
+		return nil, err
+	}
+	return docker.Open(ctx, docker.Config{Host: c.Engine.Host})
+}
+
+// runKeeper is a keeper's whole life.
+func runKeeper(_ context.Context, args []string) error {
+	if protect.Main(args, builtin.Backends(), slog.New(slog.NewTextHandler(os.Stderr, nil))) != 0 {
 		return cli.Exit(1)
 	}
 	return nil
@@ -184,6 +216,11 @@ func benches() []cli.Bench {
 			Setup:   fleetBench,
 		},
 		{
+			Name: "reload", Short: "Reload and restart HAProxy under load, with nothing against what that does, with others' ways and with protect",
+			Example: "holdfast bench reload",
+			Setup:   reloadBench,
+		},
+		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
@@ -201,6 +238,25 @@ func benches() []cli.Bench {
 			},
 		},
 	}
+}
+
+func reloadBench(f *pflag.FlagSet) experiment {
+	o := reload.Options{Protect: self("protect")}
+	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
+	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
+	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
+	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
+	check := func() error {
+		for _, m := range *modes {
+			o.Modes = append(o.Modes, reload.Mode(m))
+		}
+		return o.Check()
+	}
+	return inLab(check, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		o.Progress = progress
+		return reload.Measure(ctx, o)
+	})
 }
 
 func fleetBench(f *pflag.FlagSet) experiment {

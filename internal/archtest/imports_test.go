@@ -46,6 +46,7 @@ var house = []room{
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/fleet", []string{"", "internal/store"}},
 	{"internal/drain", []string{""}},
+	{"internal/protect/...", []string{"", "internal/linux/...", "internal/protect/..."}},
 	{"internal/replace", []string{""}},
 	{"internal/preempt", []string{""}},
 	{"internal/api", []string{"", "internal/api/frame", "internal/keyfile", "internal/spinup", "internal/spinup/underway"}},

@@ -20,8 +20,13 @@ type Result struct {
 	Failed  int      `json:"failed"` // operations that did not do what they should
 	Score   float64  `json:"score"`  // ours against the peer; over 1 is better than the peer
 	Notes   []string `json:"notes,omitempty"`
-	Details any      `json:"details,omitempty"` // what only this experiment has
+	// Details are what only this experiment has. Where they are a Table,
+	// that is printed instead of the rows.
+	Details any `json:"details,omitempty"`
 }
+
+// Table is an experiment's own table for people.
+type Table interface{ WriteTable(io.Writer) error }
 
 // Machine says where the figures were taken.
 type Machine struct {
@@ -64,18 +69,28 @@ func (r Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, ", %s", m.Engine)
 	}
 	fmt.Fprint(w, "\n\n")
+	if err := r.writeTable(w); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nscore %.2f (over 1 is better than the peer), failed %d\n", r.Score, r.Failed)
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	return nil
+}
+
+// writeTable prints the rows, or the details' own table.
+func (r Result) writeTable(w io.Writer) error {
+	if own, ok := r.Details.(Table); ok {
+		return own.WriteTable(w)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tn\tmin\tp50\tp99\tmax\tunit\t")
 	for _, row := range r.Rows {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", row.Name, row.N,
 			figure(row.Min), figure(row.P50), figure(row.P99), figure(row.Max), row.Unit)
 	}
-	t.Flush()
-	fmt.Fprintf(w, "\nscore %.2f (over 1 is better than the peer), failed %d\n", r.Score, r.Failed)
-	for _, n := range r.Notes {
-		fmt.Fprintf(w, "note: %s\n", n)
-	}
-	return nil
+	return t.Flush()
 }
 
 // figure shows three significant digits without an exponent.

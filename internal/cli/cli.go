@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 	"holdfast/internal/bench"
+	"holdfast/internal/engine"
 )
 
 // DefaultSocket is where the agent listens when nothing else is said.
@@ -45,6 +46,14 @@ type Deps struct {
 	// Hidden are the roles that other processes of this binary play, by
 	// name; they get their arguments as they came.
 	Hidden map[string]func(ctx context.Context, args []string) error
+	// OpenEngine connects to this host's container engine.
+	OpenEngine func(ctx context.Context) (Inspector, error)
+	// Keeper is the command of a process that holds connections, see
+	// protect.KeeperOptions.
+	Keeper []string
+	// ProtectLocks is the directory where ports that are protected are locked;
+	// "" is below /run/holdfast.
+	ProtectLocks string
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Host says what commands that work on this host need to know when no
@@ -52,6 +61,12 @@ type Deps struct {
 	Host func(context.Context) (Host, error)
 	// Now is the clock that ages are shown by; nil: time.Now.
 	Now func() time.Time
+}
+
+// Inspector is as much of a container engine as commands ask without an agent.
+type Inspector interface {
+	Inspect(ctx context.Context, name string) (engine.Container, error)
+	Close() error
 }
 
 // AgentRun is one call of `holdfast agent`.
@@ -121,7 +136,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

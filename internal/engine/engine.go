@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"net/netip"
 	"time"
 )
 
@@ -172,6 +173,7 @@ type Container struct {
 	CgroupPath string   // the path under each cgroup mount, "" where unknown
 	Network    string   // network mode
 	Addresses  []string // IPs, IPv4 first; those of the joined container for container:ID
+	Published  []Published
 	Restart    RestartPolicy
 	StartedAt  time.Time
 	FinishedAt time.Time
@@ -182,6 +184,12 @@ type Container struct {
 	// Healthcheck says that the engine asks the container how it is, and
 	// tells so in events.
 	Healthcheck bool
+}
+
+// Published is a TCP port of a container's that the host passes on to it.
+type Published struct {
+	Host   netip.AddrPort // 0.0.0.0 and :: are all addresses
+	Inside uint16
 }
 
 // Running reports whether the container has a live init.

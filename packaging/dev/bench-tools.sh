@@ -3,5 +3,5 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-need nginx=nginx-light docker=docker.io docker-compose=docker-compose docker-registry=docker-registry
-say "the benches' peers are installed: $(nginx -v 2>&1), $(docker --version), $(docker-compose --version)"
+need nginx=nginx-light haproxy=haproxy iptables=iptables docker=docker.io docker-compose=docker-compose docker-registry=docker-registry
+say "the benches' peers are installed: $(nginx -v 2>&1), $(haproxy -v | head -n 1), $(docker --version), $(docker-compose --version)"

@@ -13,7 +13,8 @@ if [[ ${1:-} = short ]]; then
   exit
 fi
 root_is_possible
-need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light \
+need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 \
+  haproxy=haproxy iptables=iptables \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose

@@ -1,14 +1,18 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"net/netip"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
 	"holdfast/internal/engine"
@@ -37,7 +41,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 		}
 		network = networkOf(owner)
 	}
-	c.Addresses = addressesOf(owner)
+	c.Addresses, c.Published = addressesOf(owner), publishedOf(owner)
 	return c, nil
 }
 
@@ -117,6 +121,28 @@ func addressesOf(raw container.InspectResponse) []string {
 		}
 	}
 	return append(v4, v6...)
+}
+
+// publishedOf returns a running container's TCP ports that are published, by their
+// number inside.
+func publishedOf(raw container.InspectResponse) []engine.Published {
+	if raw.NetworkSettings == nil {
+		return nil
+	}
+	var ps []engine.Published
+	for inside, bindings := range raw.NetworkSettings.Ports {
+		for _, b := range bindings {
+			port, err := strconv.ParseUint(b.HostPort, 10, 16)
+			if err != nil || inside.Proto() != network.TCP {
+				continue
+			}
+			ps = append(ps, engine.Published{Host: netip.AddrPortFrom(b.HostIP, uint16(port)), Inside: inside.Num()})
+		}
+	}
+	slices.SortFunc(ps, func(a, b engine.Published) int {
+		return cmp.Or(cmp.Compare(a.Inside, b.Inside), a.Host.Compare(b.Host))
+	})
+	return ps
 }
 
 // parseTime reads a time of the engine's. What did not happen is told as year 1,

@@ -1,0 +1,95 @@
+package reload
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Change is what is done to HAProxy.
+type Change string
+
+// The two changes, and the pause between the end of one and the next.
+const (
+	Reload  Change = "reload"  // the next one starts beside the old one (-sf)
+	Restart Change = "restart" // kill -9, then the next one starts
+)
+
+func (c Change) pause() time.Duration {
+	if c == Reload {
+		return 100 * time.Millisecond
+	}
+	return 300 * time.Millisecond
+}
+
+// script is the file of the stack with the command.
+func (c Change) script() string { return string(c) + ".sh" }
+
+// changeLimit is how long one change may take before the bench gives up.
+const changeLimit = time.Minute
+
+// overdue bounds a load whose changes come too slowly, as a multiple of its
+// requests.
+const overdue = 10
+
+// span is one change: when it began after the load did, and how long the command
+// ran that changes HAProxy.
+type span struct{ at, took time.Duration }
+
+// measure has the clients come while HAProxy is changed over and over.
+func (x *experiment) measure(ctx context.Context, r *Run, w way) error {
+	var changes atomic.Int64
+	l := load{to: frontAddress, answer: pong, rate: x.o.Rate, conns: maxOpen, limit: clientLimit, more: func(begun int) bool {
+		return begun < r.least || int(changes.Load()) < r.leastChanges && begun < overdue*r.least
+	}}
+	life, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	began := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		err := x.keepChanging(life, r, w, began, &changes)
+		if err != nil {
+			stop(err) // the load, too
+		}
+		ended <- err
+	}()
+	rec, err := l.run(life)
+	if life.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(life)
+	}
+	stop(nil)
+	if e := <-ended; err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	r.sum(rec)
+	return nil
+}
+
+// keepChanging changes HAProxy until ctx is done; a change that has begun comes to
+// its end.
+func (x *experiment) keepChanging(ctx context.Context, r *Run, w way, began time.Time, changes *atomic.Int64) error {
+	pause := r.Change.pause()
+	if p, ok := w.(interface{ pause() time.Duration }); ok {
+		pause = p.pause()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		at := time.Since(began)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeLimit)
+		took, err := w.change(limited, r.Change)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s %d: %w", r.Change, changes.Load()+1, err)
+		}
+		r.changes = append(r.changes, span{at, took})
+		changes.Add(1)
+	}
+}

@@ -1,0 +1,226 @@
+// Package nft makes nftables tables that send the SYNs of chosen ports to a
+// queue of package nfqueue, over netlink. A table belongs to the socket that
+// made it (NFT_TABLE_F_OWNER, Linux 5.12) and goes when that is closed, also by
+// the death of its process.
+//
+// The numbers are those of include/uapi/linux/netfilter/nf_tables.h, where no
+// other header is named.
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Hook is where packets are looked at, enum nf_inet_hooks of netfilter.h.
+type Hook uint32
+
+// The hooks.
+const (
+	Prerouting Hook = 0
+	Input      Hook = 1
+	Output     Hook = 3
+)
+
+// Match chooses SYNs by where they go: to a port, on one address or (the zero
+// Addr) on all of both families.
+type Match struct {
+	Addr netip.Addr
+	Port uint16
+}
+
+// Way is how a rule hands packets to a queue.
+type Way string
+
+// The ways: nftables' own expression (nft_queue), and the older target of
+// iptables through nft_compat, for kernels that were built without the first.
+const (
+	Native Way = "queue"
+	Compat Way = "target"
+)
+
+// Spec says what a table does: what matches in one of the hooks goes to the
+// queue, and past it where nobody serves the queue.
+type Spec struct {
+	Name     string
+	Hooks    []Hook
+	Priority int32 // enum nf_ip_hook_priorities: -150 is before NAT's -100
+	Matches  []Match
+	Queue    uint16
+	Way      Way
+}
+
+// Table is a table that stands. It is for one goroutine.
+type Table struct {
+	conn *netlink.Conn
+	name string
+}
+
+// askLimit bounds a transaction. One takes half a millisecond, or some where the
+// kernel loads a module for it.
+const askLimit = 10 * time.Second
+
+// Add makes the table, all of it or nothing. An error that is fs.ErrNotExist says
+// that the kernel does not know the Way.
+func Add(s Spec) (*Table, error) {
+	t, err := add(s, flagOwner)
+	// Before Linux 5.12: unknown flags.
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		t, err = add(s, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("add the nftables table %s: %w", s.Name, err)
+	}
+	return t, nil
+}
+
+func add(s Spec, flags uint32) (*Table, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := transact(c, s.messages(flags)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &Table{conn: c, name: s.Name}, nil
+}
+
+// Remove takes the table away. It is the last call.
+func (t *Table) Remove() error {
+	err := transact(t.conn, []message{deleteTable(t.name)})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	if err = errors.Join(err, t.conn.Close()); err != nil {
+		return fmt.Errorf("remove the nftables table %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// Delete removes a table that somebody left behind, if it is there.
+func Delete(name string) error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("remove the nftables table %s: %w", name, err)
+	}
+	return (&Table{conn: c, name: name}).Remove()
+}
+
+// message is one of a transaction.
+type message struct {
+	kind  uint16 // below NFNL_SUBSYS_NFTABLES
+	flags netlink.HeaderFlags
+	body  func(*netlink.AttributeEncoder) error
+}
+
+const (
+	subsystem  = 10   // NFNL_SUBSYS_NFTABLES, nfnetlink.h
+	batchBegin = 0x10 // NFNL_MSG_BATCH_BEGIN, nfnetlink.h
+	batchEnd   = 0x11
+
+	newTable, delTable, newChain, newRule = 0, 2, 3, 6
+
+	familyInet = 1 // NFPROTO_INET, netfilter.h: IPv4 and IPv6
+	flagOwner  = 2 // NFT_TABLE_F_OWNER
+)
+
+// transact sends messages that are carried out together or not at all.
+func transact(c *netlink.Conn, ms []message) error {
+	batch := []netlink.Message{frame(batchBegin, netlink.Request, header(unix.AF_UNSPEC, subsystem))}
+	for _, m := range ms {
+		e := netlink.NewAttributeEncoder()
+		e.ByteOrder = binary.BigEndian
+		if err := m.body(e); err != nil {
+			return err
+		}
+		attrs, err := e.Encode()
+		if err != nil {
+			return err
+		}
+		batch = append(batch, frame(subsystem<<8|m.kind, netlink.Request|netlink.Acknowledge|m.flags,
+			append(header(familyInet, 0), attrs...)))
+	}
+	batch = append(batch, frame(batchEnd, netlink.Request, header(unix.AF_UNSPEC, subsystem)))
+	if err := c.SetDeadline(time.Now().Add(askLimit)); err != nil {
+		return err
+	}
+	if _, err := c.SendMessages(batch); err != nil {
+		return err
+	}
+	for acks := 0; acks < len(ms); {
+		got, err := c.Receive() // an answer of failure is an error here
+		if err != nil {
+			return err
+		}
+		acks += len(got)
+	}
+	return nil
+}
+
+func frame(kind uint16, flags netlink.HeaderFlags, data []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: flags}, Data: data}
+}
+
+// header is struct nfgenmsg of nfnetlink.h.
+func header(family uint8, resource uint16) []byte {
+	return []byte{family, 0, byte(resource >> 8), byte(resource)}
+}
+
+func deleteTable(name string) message {
+	return message{delTable, 0, func(e *netlink.AttributeEncoder) error {
+		e.String(1, name) // NFTA_TABLE_NAME
+		return nil
+	}}
+}
+
+// messages make the table, a chain for each hook, and in each a rule for each
+// match.
+func (s Spec) messages(flags uint32) []message {
+	ms := []message{{newTable, netlink.Create | netlink.Excl, func(e *netlink.AttributeEncoder) error {
+		e.String(1, s.Name) // NFTA_TABLE_NAME
+		e.Uint32(2, flags)  // NFTA_TABLE_FLAGS
+		return nil
+	}}}
+	for _, h := range s.Hooks {
+		ms = append(ms, message{newChain, netlink.Create, func(e *netlink.AttributeEncoder) error {
+			e.String(1, s.Name)                                   // NFTA_CHAIN_TABLE
+			e.String(3, h.chain())                                // NFTA_CHAIN_NAME
+			e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_CHAIN_HOOK
+				e.Uint32(1, uint32(h))          // NFTA_HOOK_HOOKNUM
+				e.Uint32(2, uint32(s.Priority)) // NFTA_HOOK_PRIORITY
+				return nil
+			})
+			e.String(7, "filter") // NFTA_CHAIN_TYPE
+			return nil
+		}})
+		for _, m := range s.Matches {
+			ms = append(ms, message{newRule, netlink.Create | netlink.Append, func(e *netlink.AttributeEncoder) error {
+				e.String(1, s.Name)                                   // NFTA_RULE_TABLE
+				e.String(2, h.chain())                                // NFTA_RULE_CHAIN
+				e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_RULE_EXPRESSIONS
+					m.encode(e)
+					s.Way.encode(e, s.Queue)
+					return nil
+				})
+				return nil
+			}})
+		}
+	}
+	return ms
+}
+
+func (h Hook) chain() string {
+	switch h {
+	case Prerouting:
+		return "prerouting"
+	case Input:
+		return "input"
+	}
+	return "output"
+}

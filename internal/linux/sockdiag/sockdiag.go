@@ -1,0 +1,209 @@
+// Package sockdiag asks the kernel about TCP sockets: sock_diag(7) with
+// inet_diag, the way of ss(8).
+package sockdiag
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Listener is a socket that listens.
+type Listener struct {
+	Addr    netip.AddrPort
+	Device  uint32 // index of the interface that it is bound to, 0 for none
+	V6Only  bool   // of an IPv6 socket: IPV6_V6ONLY
+	Cookie  uint64 // names the socket for as long as the host is up
+	Inode   uint32 // of the file that a process has open
+	UID     uint32
+	Queue   int  // connections that wait for accept(2)
+	Backlog int  // how many may
+	MPTCP   bool // a Multipath TCP socket, which has a TCP one inside
+}
+
+// Conn is a connection's socket on the server's side.
+type Conn struct {
+	Local, Peer netip.AddrPort
+	State       uint8  // of include/net/tcp_states.h
+	Inode       uint32 // 0: no process has it open (yet, or any more)
+	Unread      int    // bytes that came and were not read
+	Unsent      int    // bytes written that the peer has not acknowledged
+	// SinceSent and SinceReceived are how long ago data last went out and
+	// came in, by the kernel's clock, which ticks every 1 to 10 ms. Where
+	// none ever did, Has… is false and the time says nothing.
+	SinceSent, SinceReceived time.Duration
+	HasSent, HasReceived     bool
+}
+
+// Socket states, include/net/tcp_states.h.
+const (
+	Established = 1
+	SynRecv     = 3
+	FinWait1    = 4
+	CloseWait   = 8
+	Listen      = 10
+)
+
+const (
+	// inet_diag.h: type of the request, and of attributes.
+	sockDiagByFamily = 20
+	attrInfo         = 2  // INET_DIAG_INFO, struct tcp_info
+	attrProtocol     = 10 // INET_DIAG_PROTOCOL
+	attrV6Only       = 11 // INET_DIAG_SKV6ONLY
+	attrULP          = 19 // INET_DIAG_ULP_INFO
+	attrULPName      = 1  // INET_ULP_INFO_NAME in it
+	reqProtocol      = 3  // INET_DIAG_REQ_PROTOCOL, for those over 255
+
+	requestLen = 56 // struct inet_diag_req_v2
+	messageLen = 72 // struct inet_diag_msg
+
+	protoMPTCP = 262 // IPPROTO_MPTCP
+
+	// askLimit bounds a dump: one takes about 10 ms.
+	askLimit = 5 * time.Second
+)
+
+// Diag asks about one network namespace: that of the thread that opened it. Its
+// methods may be called from any goroutine.
+type Diag struct {
+	mu   sync.Mutex
+	conn *netlink.Conn
+}
+
+// Open opens a socket for asking.
+func Open() (*Diag, error) {
+	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open sock_diag: %w", err)
+	}
+	return &Diag{conn: c}, nil
+}
+
+// Close ends the asking.
+func (d *Diag) Close() error { return d.conn.Close() }
+
+// Listeners returns what listens on the port, 0 for any.
+func (d *Diag) Listeners(port uint16) ([]Listener, error) {
+	var all []Listener
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		of, err := d.listeners(family, port)
+		if err != nil {
+			return nil, fmt.Errorf("ask for the listeners of port %d: %w", port, err)
+		}
+		all = append(all, of...)
+	}
+	return all, nil
+}
+
+// listeners merges the two views of a Multipath TCP listener: the TCP socket
+// inside has the queue and the number that the kernel steers by, the one outside
+// the inode of the file.
+func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
+	msgs, err := d.dump(query{family, unix.IPPROTO_TCP, 1 << Listen, 1 << (attrInfo - 1), port}) // attrULP comes with it
+	if err != nil {
+		return nil, err
+	}
+	var ls []Listener
+	for _, m := range msgs {
+		if l, err := parseListener(m.Data); err != nil {
+			return nil, err
+		} else if port == 0 || l.Addr.Port() == port {
+			ls = append(ls, l)
+		}
+	}
+	if len(ls) == 0 {
+		return nil, nil
+	}
+	// A kernel without Multipath TCP, or one whose module is not there.
+	outer, err := d.dump(query{family, protoMPTCP, 1 << Listen, 0, port})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return ls, nil
+	} else if err != nil {
+		return nil, err
+	}
+	found := make(map[int]bool)
+	for _, m := range outer {
+		o, err := parseListener(m.Data)
+		if err != nil {
+			return nil, err
+		}
+		for i := range ls {
+			if ls[i].Addr == o.Addr && ls[i].Device == o.Device && ls[i].MPTCP && !found[i] {
+				ls[i].Inode, found[i] = o.Inode, true
+				break
+			}
+		}
+	}
+	return ls, nil
+}
+
+// Conns returns the connections on a local port that are in one of the states.
+// It walks the whole table of connections: some 10 ms on any host.
+func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
+	var mask uint32
+	for _, s := range states {
+		mask |= 1 << s
+	}
+	var all []Conn
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := d.dump(query{family, unix.IPPROTO_TCP, mask, 1 << (attrInfo - 1), port})
+		if err != nil {
+			return nil, fmt.Errorf("ask for the connections of port %d: %w", port, err)
+		}
+		for _, m := range msgs {
+			c, err := parseConn(m.Data)
+			if err != nil {
+				return nil, err
+			}
+			if c.Local.Port() == port {
+				all = append(all, c)
+			}
+		}
+	}
+	return all, nil
+}
+
+// query is struct inet_diag_req_v2 as far as it is used.
+type query struct {
+	family   uint8
+	protocol uint32
+	states   uint32
+	ext      uint8
+	port     uint16
+}
+
+func (q query) encode() ([]byte, error) {
+	b := make([]byte, requestLen)
+	b[0], b[1], b[2] = q.family, uint8(q.protocol), q.ext
+	binary.NativeEndian.PutUint32(b[4:], q.states)
+	binary.BigEndian.PutUint16(b[8:], q.port)
+	if q.protocol <= 255 {
+		return b, nil
+	}
+	e := netlink.NewAttributeEncoder()
+	e.Uint32(reqProtocol, q.protocol)
+	attrs, err := e.Encode()
+	return append(b, attrs...), err
+}
+
+func (d *Diag) dump(q query) ([]netlink.Message, error) {
+	b, err := q.encode()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.conn.SetDeadline(time.Now().Add(askLimit)); err != nil {
+		return nil, err
+	}
+	return d.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
+		Data:   b,
+	})
+}

@@ -1,0 +1,132 @@
+package protect_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"holdfast/internal/linux/proc"
+	"holdfast/internal/protect"
+	"holdfast/internal/protect/protecttest"
+)
+
+// children are the processes that this one has started and not reaped.
+func children() []int { return childrenOf(os.Getpid()) }
+
+func childrenOf(parent int) []int {
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		s, err := proc.Host.Stat(pid)
+		return err != nil || s.PPid != parent
+	})
+}
+
+func isKeeper(pid int) bool {
+	argv, err := proc.Host.Cmdline(pid)
+	return err == nil && len(argv) > 1 && argv[1] == roleKeeper
+}
+
+// At every step of a protect somebody is killed: the protect, the keeper, the
+// command, command and protect, or keeper and protect. Whatever happens, nothing is left behind,
+// whoever waited is let go, and the port can be protected again.
+func TestKilled(t *testing.T) {
+	needsRoot(t)
+	for _, b := range both {
+		for _, step := range []string{"prepare", "hold", "drain", "start", "command"} {
+			for _, do := range []string{"kill-protect", "kill-keeper", "kill-command", "kill-both", "kill-all"} {
+				hasCommand := step == "start"
+				if !hasCommand && (do == "kill-command" || do == "kill-both") {
+					continue
+				}
+				t.Run(string(b)+"/"+step+"/"+do, func(t *testing.T) { testKilled(t, b, step, do) })
+			}
+		}
+	}
+}
+
+func testKilled(t *testing.T, b protect.Name, step, do string) {
+	before := protecttest.Look(t)
+	address := protecttest.FreePort(t)
+	argv := protecttest.GoServer(address)
+	pidfile := first(t, 0, argv...)
+	protecttest.AwaitListening(t, address)
+	load := protecttest.StartLoad(t, address, 5*time.Millisecond, nil)
+	dir := t.TempDir()
+	o := order{
+		Addresses: []string{address}, Backend: b, LockDir: dir, At: step, Do: do,
+		Command: protecttest.Restart(pidfile, 0, 300*time.Millisecond, argv...),
+	}
+	arg, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", roleProtect, string(arg))
+	cmd.Stderr = os.Stderr
+	_ = cmd.Run() // how it ends is part of the case
+	awaitNoHelper(t, do)
+	// Who killed the old server may have died before it started a new one.
+	if len(protecttest.Listening(t, portOf(t, address))) == 0 {
+		if err := protecttest.KillFile(pidfile); err != nil {
+			t.Fatal(err)
+		}
+		s := protecttest.Start(t, 0, argv...)
+		if err := os.WriteFile(pidfile, []byte(strconv.Itoa(s.Pid())), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	protecttest.AwaitListening(t, address)
+	total, failed, longest := load.Stop()
+	t.Logf("%d clients, %d failed, longest %v", total, len(failed), longest)
+	for _, err := range failed {
+		var timeout net.Error
+		switch {
+		case step == "prepare": // nothing was held, and nothing restarted
+			t.Error("a client:", err)
+		case errors.As(err, &timeout) && timeout.Timeout():
+			t.Error("a client was never let go:", err)
+		}
+	}
+	again := options(t, b, protecttest.Restart(pidfile, 0, 0, argv...), address)
+	again.LockDir = dir
+	if _, err := protect.Run(t.Context(), again); err != nil {
+		t.Error("the next protect:", err)
+	}
+	if err := protecttest.KillFile(pidfile); err != nil {
+		t.Fatal(err)
+	}
+	protecttest.NothingLeft(t, before)
+	if left, err := filepath.Glob(dir + "/*"); err != nil || len(left) > 0 {
+		t.Errorf("locks are left: %v, %v", left, err)
+	}
+}
+
+func portOf(t *testing.T, address string) uint16 {
+	t.Helper()
+	return protecttest.Addresses(t, address)[0].Port
+}
+
+// awaitNoHelper waits until no keeper and no command is left.
+func awaitNoHelper(t *testing.T, do string) {
+	t.Helper()
+	protecttest.Eventually(t, "no keeper or command is left after "+do, func() bool {
+		pids, err := proc.Host.Pids()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !slices.ContainsFunc(pids, func(pid int) bool {
+			argv, err := proc.Host.Cmdline(pid)
+			return err == nil && len(argv) > 1 &&
+				(argv[1] == roleKeeper || argv[1] == roleProtect || argv[1] == protecttest.RoleRestart)
+		})
+	})
+}

@@ -1,0 +1,143 @@
+package protect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/kfile"
+	"holdfast/internal/linux/netns"
+)
+
+// Lock keeps a port of a network namespace for one protect. It is held by an
+// open file (flock(2)), and so by whoever has inherited it, and ends with the
+// last of them.
+type Lock struct {
+	path string
+	file *os.File
+	// left is what the one before has left behind, who was killed together
+	// with the keeper; nil for nothing.
+	left *Left
+}
+
+// content is what is in a lock's file.
+type content struct {
+	Pid  int   `json:"pid"`
+	Left *Left `json:"left,omitempty"`
+}
+
+// note writes down who has the lock, and what a hold leaves if all are killed.
+func (l *Lock) note(left *Left) error {
+	b, err := json.Marshal(content{os.Getpid(), left})
+	if err != nil {
+		return err
+	}
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err = l.file.WriteAt(b, 0)
+	return err
+}
+
+// readContent is what is in the file at path; nothing where it cannot be read.
+func readContent(path string) (c content) {
+	if b, err := kfile.Read(path, maxMessage); err == nil {
+		_ = json.Unmarshal(b, &c)
+	}
+	return c
+}
+
+// lockAgain is how often a lock that is taken is tried again.
+const lockAgain = 20 * time.Millisecond
+
+// LockPorts locks the ports of the namespace at path, in directory dir, which is
+// made; it waits until ctx ends. ErrTaken names who has a port.
+func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, error) {
+	if path == "" {
+		path = netns.OfProcess(0)
+	}
+	id, err := netns.ID(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lock ports: %w", err)
+	}
+	var locks []*Lock
+	for _, p := range ports { // in their order, the same for all: no deadlock
+		l, err := lockFile(ctx, filepath.Join(dir, fmt.Sprintf("%s-%d.lock", id, p)))
+		if err != nil {
+			Unlock(locks)
+			return nil, fmt.Errorf("lock port %d: %w", p, err)
+		}
+		locks = append(locks, l)
+	}
+	return locks, nil
+}
+
+// Unlock lets go of locks, and removes their files where nobody else has them.
+func Unlock(locks []*Lock) {
+	for _, l := range locks {
+		l.file.Close()
+		// A keeper that lives on has it still; else it is nobody's, and ours
+		// to remove under a lock of our own.
+		if again, err := tryLock(l.path); err == nil {
+			_ = os.Remove(l.path)
+			again.Close()
+		}
+	}
+}
+
+func lockFile(ctx context.Context, path string) (*Lock, error) {
+	tick := time.NewTicker(lockAgain)
+	defer tick.Stop()
+	for {
+		f, err := tryLock(path)
+		switch {
+		case err == nil:
+			l := &Lock{path, f, readContent(path).Left}
+			// The pid is for whoever is refused.
+			if err := l.note(l.left); err != nil {
+				f.Close()
+				return nil, err
+			}
+			return l, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, os.ErrNotExist):
+			return nil, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (process %d)", ErrTaken, readContent(path).Pid)
+		}
+	}
+}
+
+// tryLock locks a file without waiting, and makes sure that it is still the one
+// at its path.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	locked, err := f.Stat()
+	if err == nil {
+		var atPath os.FileInfo
+		if atPath, err = os.Lstat(path); err == nil && !os.SameFile(locked, atPath) {
+			err = os.ErrNotExist
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

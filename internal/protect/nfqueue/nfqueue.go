@@ -1,0 +1,135 @@
+// Package nfqueue holds connections by their first packet: a rule of nftables
+// sends the SYNs to a queue that this process serves, where they wait for their
+// verdict. It works for ports that are forwarded elsewhere too, and needs neither
+// BPF nor a listener; while the server is down, connects wait.
+//
+// Rule and queue end with the process. A SYN that waits then is lost, and its
+// client sends it again after a second; newcomers pass (bypass).
+package nfqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/nfqueue"
+	"holdfast/internal/linux/nft"
+	"holdfast/internal/protect"
+)
+
+// priority is before connection tracking rewrites addresses (NF_IP_PRI_NAT_DST,
+// -100) and before every filter.
+const priority = -150
+
+// Backend is the backend nfqueue. Its methods may be called from any goroutine.
+type Backend struct {
+	mu  sync.Mutex
+	way nft.Way // that the kernel knows; "" where none was tried yet
+}
+
+// New makes the backend.
+func New() *Backend { return &Backend{} }
+
+// Name is nfqueue.
+func (*Backend) Name() protect.Name { return protect.NFQueue }
+
+// Probe opens a queue, and makes and removes a table with a rule that no packet
+// fits: that of port 0.
+func (b *Backend) Probe(_ context.Context, t protect.Target) error {
+	if !t.Forwarded {
+		if ls, err := t.Listeners(); err != nil {
+			return err
+		} else if len(ls) == 0 {
+			return protect.ErrNothingListens
+		}
+	}
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		return explain(err)
+	}
+	table, err := b.table(spec(protect.Target{Addresses: []protect.Address{{}}}, "holdfast-probe", q.Num()))
+	if err == nil {
+		err = table.Remove()
+	}
+	return explain(errors.Join(err, q.Close()))
+}
+
+// firstQueue keeps clear of the numbers that people choose by hand.
+const firstQueue = 28771
+
+// Hold opens a queue and then sends the SYNs there.
+func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		return nil, explain(err)
+	}
+	h := newHeld(t, q)
+	h.serving.Go(h.serve)
+	// What a kernel without table owners left behind.
+	name := TableName(t)
+	if err = nft.Delete(name); err == nil {
+		h.table, err = b.table(spec(t, name, q.Num()))
+	}
+	if err != nil {
+		return nil, errors.Join(explain(err), h.end())
+	}
+	return h, nil
+}
+
+// TableName is that of a target's table. One port is in one target at a time.
+func TableName(t protect.Target) string {
+	return fmt.Sprintf("holdfast-protect-%d", t.Addresses[0].Port)
+}
+
+// table makes a table in the way that the kernel knows, its own first.
+func (b *Backend) table(s nft.Spec) (*nft.Table, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ways := []nft.Way{nft.Native, nft.Compat}
+	if b.way != "" {
+		ways = []nft.Way{b.way}
+	}
+	var err error
+	for _, w := range ways {
+		s.Way = w
+		t, e := nft.Add(s)
+		if e == nil {
+			b.way = w
+			return t, nil
+		}
+		err = errors.Join(err, e)
+		if !errors.Is(e, fs.ErrNotExist) {
+			break
+		}
+	}
+	return nil, err
+}
+
+func spec(t protect.Target, name string, queue uint16) nft.Spec {
+	s := nft.Spec{Name: name, Priority: priority, Queue: queue, Hooks: []nft.Hook{nft.Input}}
+	if t.Forwarded {
+		// Local clients' packets have no hook before routing.
+		s.Hooks = []nft.Hook{nft.Prerouting, nft.Output}
+	}
+	for _, a := range t.Addresses {
+		s.Matches = append(s.Matches, nft.Match(a))
+	}
+	return s
+}
+
+// explain says in words what the kernel said in numbers.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("it needs root (CAP_NET_ADMIN): %w", err)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("the kernel has no nftables, or no netfilter queue: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+package protecttest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Load is clients that come in an open loop: one after each interval, whatever
+// became of those before. Each connects, asks once, and goes.
+type Load struct {
+	stop context.CancelFunc
+	all  sync.WaitGroup
+
+	mu      sync.Mutex
+	total   int
+	failed  []error
+	longest time.Duration
+}
+
+// StartLoad sends clients to the address until Stop. dial is nil for our own
+// network namespace.
+func StartLoad(t testing.TB, address string, every time.Duration, dial func(network, address string) (net.Conn, error)) *Load {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &Load{stop: cancel}
+	l.all.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				l.all.Go(func() { l.one(address, dial) })
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); l.all.Wait() })
+	return l
+}
+
+func (l *Load) one(address string, dial func(network, address string) (net.Conn, error)) {
+	begin := time.Now()
+	_, err := ask(address, "/", dial)
+	took := time.Since(begin)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total++
+	l.longest = max(l.longest, took)
+	if err != nil {
+		l.failed = append(l.failed, fmt.Errorf("after %v: %w", took, err))
+	}
+}
+
+// Stop waits for the last clients and returns how many there were, how they
+// failed, and the longest.
+func (l *Load) Stop() (total int, failed []error, longest time.Duration) {
+	l.stop()
+	l.all.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total, l.failed, l.longest
+}
+
+// Total is how many clients are done so far.
+func (l *Load) Total() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}
+
+// Ask connects, asks for the path, and returns the answer's body.
+func Ask(address, path string) (string, error) { return ask(address, path, nil) }
+
+func ask(address, path string, dial func(network, address string) (net.Conn, error)) (string, error) {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: Patience}).Dial
+	}
+	c, err := dial("tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+		return "", err
+	}
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", path); err != nil {
+		return "", err
+	}
+	r := bufio.NewReader(c)
+	status, err := r.ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("read the status: %w", err)
+	}
+	if !strings.Contains(status, " 200 ") {
+		return "", fmt.Errorf("the status is %q", status)
+	}
+	body, inBody := "", false
+	for {
+		line, err := r.ReadString('\n')
+		if inBody {
+			body += line
+		}
+		if strings.TrimSpace(line) == "" {
+			inBody = true
+		}
+		if err != nil {
+			return body, nil // the end, by which HTTP/1.0 says so
+		}
+	}
+}
+
+// Crowd is clients that come at once and wait. The zero value is ready.
+type Crowd struct {
+	clients sync.WaitGroup
+	mu      sync.Mutex
+	done    int
+	errs    []error
+}
+
+// Come sends n clients to the address.
+func (c *Crowd) Come(address string, n int) {
+	for range n {
+		c.clients.Go(func() {
+			_, err := Ask(address, "/")
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.done++
+			if err != nil {
+				c.errs = append(c.errs, err)
+			}
+		})
+	}
+}
+
+// Finished is how many are done.
+func (c *Crowd) Finished() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// Failures waits until all are done.
+func (c *Crowd) Failures() []error {
+	c.clients.Wait()
+	return c.errs
+}
+
+// Wait waits until all were served.
+func (c *Crowd) Wait(t testing.TB) {
+	t.Helper()
+	for i, err := range c.Failures() {
+		if i == 5 {
+			t.Errorf("and %d more", len(c.errs)-i)
+			break
+		}
+		t.Error("a client:", err)
+	}
+}

@@ -1,0 +1,324 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+)
+
+// Options say what to protect, while which command runs.
+type Options struct {
+	Spec
+	// Netns is the path of the network namespace of the ports; "" is ours.
+	Netns string
+	// Published, where it is not nil, is the server that the ports are
+	// passed on to: nothing listens on them here.
+	Published *Published
+	// Drain is how long the command waits, at most, for the old server's
+	// running requests; 0 is not at all.
+	Drain time.Duration
+	// Wait is how long to wait for another protect of one of the ports.
+	Wait time.Duration
+	// Command is what restarts the server.
+	Command        []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Keeper is the command of a keeper, see KeeperOptions.
+	Keeper []string
+	// LockDir is where locks are; it is made.
+	LockDir string
+	Log     *slog.Logger
+	// Observe, where it is not nil, is called after each step, by its name.
+	Observe func(step string)
+}
+
+// Report is how it went.
+type Report struct {
+	Backend  Name      `json:"backend"`
+	Refused  []Refusal `json:"refused,omitempty"`
+	Steps    []Step    `json:"steps"`
+	Drained  Drained   `json:"drained"`
+	Released Released  `json:"released"`
+	// ExitCode is the command's, 128 + n where signal n ended it.
+	ExitCode int `json:"exit_code"`
+}
+
+// Step is how long a part of it took.
+type Step struct {
+	Name string        `json:"name"`
+	Took time.Duration `json:"took_ns"`
+}
+
+// Ports are those of the addresses, each once, in order.
+func (s Spec) Ports() []uint16 {
+	set := make(map[uint16]bool)
+	for _, a := range s.Addresses {
+		set[a.Port] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// Run holds new connections, runs the command, and lets them through when the
+// new server listens. The error says what is wrong with the protection, not with
+// the command: that is in the report's exit code. Where the command was not
+// started, or nothing could be held, Report.Backend is "".
+//
+// When ctx ends, the command gets a SIGTERM, and all is let go when it is gone.
+func Run(ctx context.Context, o Options) (Report, error) {
+	var r Report
+	path, err := exec.LookPath(o.Command[0])
+	if err != nil {
+		return r, commandError(o.Command[0], err)
+	}
+	if err := needsRoot(); err != nil {
+		return r, err
+	}
+	var old instance
+	if o.Published != nil {
+		o.Forwarded = true
+		if old, err = o.Published.instance(ctx); err != nil {
+			return r, err
+		} else if old.pid == 0 {
+			return r, holdfast.WithHint(errNotRunning, "`docker ps -a` shows what became of it")
+		}
+	}
+	step := o.stopwatch(&r)
+	lockCtx, cancel := context.WithTimeout(ctx, o.Wait)
+	locks, err := LockPorts(lockCtx, o.LockDir, o.Netns, o.Ports())
+	cancel()
+	if err != nil {
+		return r, err
+	}
+	defer Unlock(locks)
+	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log})
+	if err != nil {
+		return r, err
+	}
+	defer k.Close()
+	for _, l := range locks {
+		if l.left != nil {
+			if err := k.Tidy(ctx, *l.left); err != nil {
+				o.Log.Warn("protect: " + err.Error())
+			}
+		}
+	}
+	step("prepare")
+	began, err := k.Hold(ctx, o.Spec)
+	if err != nil {
+		return r, explain(err, o.Spec)
+	}
+	if err := locks[0].note(began.Leaves); err != nil {
+		return r, fmt.Errorf("write down what is held: %w", err)
+	}
+	r.Backend, r.Refused = began.Backend, began.Refused
+	step("hold")
+	err = o.runHeld(ctx, &r, k, path, old, step)
+	if errors.Is(err, ErrKeeperGone) && began.Leaves != nil {
+		err = errors.Join(err, o.tidyAfter(*began.Leaves, locks))
+	}
+	return r, err
+}
+
+// ErrNotRoot means that this process may not do it.
+var ErrNotRoot = errors.New("holding connections needs root")
+
+func needsRoot() error {
+	if os.Geteuid() != 0 {
+		return holdfast.WithHint(ErrNotRoot, "run it with sudo")
+	}
+	return nil
+}
+
+// tidyAfter tidies up when the keeper was killed, by another.
+func (o Options) tidyAfter(left Left, locks []*Lock) error {
+	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	return k.Tidy(ctx, left)
+}
+
+// runHeld is what happens while the hold stands.
+func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, step func(string)) (err error) {
+	if o.Drain > 0 && !o.Overlap {
+		drain := k.Drain
+		if o.Published != nil {
+			drain = o.Published.drain
+		}
+		if r.Drained, err = drain(ctx, o.Drain); err != nil {
+			return err
+		}
+		step("drain")
+	}
+	cmd := o.command(ctx, path)
+	if err := cmd.Start(); err != nil {
+		return commandError(o.Command[0], err)
+	}
+	step("start")
+	exited := make(chan struct{})
+	if o.Published != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		defer cancel()
+		waiting.Go(func() {
+			if o.Published.await(ctx, old, exited) == nil {
+				_ = k.Release() // if the keeper is gone, there is nothing to release
+			}
+		})
+	}
+	return finish(ctx, r, k, cmd, func(name string) {
+		step(name)
+		if name == "command" {
+			close(exited)
+		}
+	})
+}
+
+// finish waits for the command's end and the hold's, in any order.
+func finish(ctx context.Context, r *Report, k *Keeper, cmd *exec.Cmd, step func(string)) error {
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	released, open := (<-chan Released)(k.Released()), true
+	var keeperErr error
+	for ended != nil || open {
+		select {
+		case err := <-ended:
+			ended = nil
+			step("command")
+			killed := false
+			if r.ExitCode, killed, err = exitOf(cmd, err); err != nil {
+				return err
+			}
+			if open { // if the keeper is gone, that shows below
+				_ = k.Exited(killed || ctx.Err() != nil)
+			}
+		case rel, ok := <-released:
+			open, released = false, nil
+			if !ok {
+				keeperErr = ErrKeeperGone
+				continue
+			}
+			r.Released = rel
+			step("release")
+		}
+	}
+	return errors.Join(keeperErr, r.Released.err())
+}
+
+// err is what a person has to know about a hold's end.
+func (r Released) err() error {
+	switch {
+	case r.Reason == TimeUp && !r.Listening:
+		return holdfast.WithHint(errors.New("the time is up and no server has come back: the connections that waited were let go, and are refused"),
+			"see what became of the server; --timeout is how long to wait for it")
+	case r.Error != "":
+		return fmt.Errorf("let the connections go: %s", r.Error)
+	}
+	return nil
+}
+
+// killAfter is how long a command may take to end after a SIGTERM.
+const killAfter = 5 * time.Second
+
+func (o Options) command(ctx context.Context, path string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, o.Command[1:]...)
+	cmd.Args[0] = o.Command[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = killAfter
+	return cmd
+}
+
+// exitOf is how a command ended. A server that it started may hold on to its
+// output, which is no error.
+func exitOf(cmd *exec.Cmd, err error) (code int, killed bool, _ error) {
+	if cmd.ProcessState == nil {
+		return 0, false, fmt.Errorf("wait for the command: %w", err)
+	}
+	if s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal()), true, nil
+	}
+	return cmd.ProcessState.ExitCode(), false, nil
+}
+
+// CommandError says that a command could not be run.
+type CommandError struct {
+	Name string
+	Err  error
+}
+
+func commandError(name string, err error) error { return &CommandError{name, err} }
+
+func (e *CommandError) Error() string { return fmt.Sprintf("run %s: %v", e.Name, e.Err) }
+func (e *CommandError) Unwrap() error { return e.Err }
+
+// Hint says what to look at.
+func (e *CommandError) Hint() string {
+	if errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist) {
+		return "the command comes after --, as its name and arguments; a shell's line needs `sh -c '…'`"
+	}
+	return "is it executable?"
+}
+
+// ExitCode is a shell's: 127 not found, 126 not to be executed.
+func (e *CommandError) ExitCode() int {
+	if errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist) {
+		return 127
+	}
+	return 126
+}
+
+// explain adds what to do.
+func explain(err error, s Spec) error {
+	switch {
+	case errors.Is(err, ErrNothingListens):
+		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
+			"`ss -ltnp` shows what listens; start the server first, or name it with --pid, --unit or --container")
+	case errors.Is(err, ErrNoBackend):
+		return holdfast.WithHint(fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err),
+			"`holdfast protect --check` with the same port says what each way needs")
+	}
+	return fmt.Errorf("protect port %s: %w", joinAddresses(s.Addresses), err)
+}
+
+func joinAddresses(as []Address) string {
+	s := ""
+	for i, a := range as {
+		if i > 0 {
+			s += ", "
+		}
+		s += a.String()
+	}
+	return s
+}
+
+// stopwatch notes steps one after the other.
+func (o Options) stopwatch(r *Report) func(string) {
+	last := time.Now()
+	return func(name string) {
+		now := time.Now()
+		r.Steps = append(r.Steps, Step{name, now.Sub(last)})
+		last = now
+		if o.Observe != nil {
+			o.Observe(name)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package protect
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"holdfast/internal/linux/sockdiag"
+)
+
+// Sockets watches the listeners of some addresses, in the network namespace of
+// the thread that made it. Its methods may be called from any goroutine.
+type Sockets struct {
+	diag      *sockdiag.Diag
+	addresses []Address
+
+	mu     sync.Mutex
+	hidden map[uint32]bool // inodes
+}
+
+// NewSockets opens a socket to ask with.
+func NewSockets(addresses []Address) (*Sockets, error) {
+	d, err := sockdiag.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Sockets{diag: d, addresses: addresses, hidden: make(map[uint32]bool)}, nil
+}
+
+// Target is what a backend gets, as the spec says.
+func (s *Sockets) Target(spec Spec) Target {
+	return Target{
+		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap, PIDs: spec.PIDs,
+		Listeners: s.Listeners, Hide: s.hide,
+	}
+}
+
+func (s *Sockets) hide(inode uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[inode] = true
+}
+
+// ports are those of the addresses, each once.
+func (s *Sockets) ports() []uint16 {
+	set := make(map[uint16]bool)
+	for _, a := range s.addresses {
+		set[a.Port] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// Listeners are those of the addresses, without what was hidden.
+func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
+	var ls []sockdiag.Listener
+	for _, port := range s.ports() {
+		all, err := s.diag.Listeners(port)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		for _, l := range all {
+			if !s.hidden[l.Inode] && slices.ContainsFunc(s.addresses, func(a Address) bool { return a.Served(l) }) {
+				ls = append(ls, l)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return ls, nil
+}
+
+// Close ends the asking.
+func (s *Sockets) Close() { _ = s.diag.Close() }

@@ -1,0 +1,71 @@
+package reload
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	bench "holdfast/internal/bench/reload"
+	"holdfast/internal/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// program builds holdfast as it is shipped.
+func program(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: HAProxy, nginx and holding take root")
+	}
+	path := filepath.Join(t.TempDir(), "holdfast")
+	build := exec.Command("go", "build", "-o", path, "holdfast/cmd/holdfast")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building holdfast: %v\n%s", err, out)
+	}
+	return path
+}
+
+func measure(t *testing.T, o bench.Options) []*bench.Run {
+	t.Helper()
+	o.Protect, o.Progress = []string{program(t), "protect"}, t.Output()
+	res, err := bench.Measure(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := res.WriteText(t.Output()); err != nil {
+		t.Error(err)
+	}
+	return res.Details.(bench.Details).Runs
+}
+
+// Nobody fails, whether HAProxy is reloaded or killed and started.
+func TestNoClientFails(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	runs := measure(t, bench.Options{
+		Requests: 4000, Rate: 300, Modes: []bench.Mode{bench.NFQueue, bench.Park}, Page: page,
+		Drain: 20 * time.Second, // on a busy machine an answer takes its time
+	})
+	if len(runs) != 4 {
+		t.Fatalf("%d runs", len(runs))
+	}
+	for _, r := range runs {
+		if r.Skipped != "" || r.Failed != 0 || r.Requests < 4000 || r.Changes < 5 || r.Unfinished > 0 {
+			t.Errorf("%s: %d requests, %d failed: %v; %d reloads, %d requests unfinished %s", r.Name(), r.Requests, r.Failed, r.Reasons, r.Changes, r.Unfinished, r.Skipped)
+		}
+	}
+	if fi, err := os.Stat(page); err != nil || fi.Size() == 0 {
+		t.Errorf("no page: %v", err)
+	}
+}
+
+// What the test above would see without protection.
+func TestClientsFailWithoutProtection(t *testing.T) {
+	for _, r := range measure(t, bench.Options{Requests: 2000, Rate: 300, Modes: []bench.Mode{bench.Nothing}}) {
+		if r.Change == bench.Restart && r.Failed == 0 {
+			t.Errorf("%s: nobody failed of %d in %d restarts", r.Name(), r.Requests, r.Changes)
+		}
+	}
+}
