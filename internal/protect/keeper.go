@@ -113,6 +113,15 @@ func (k *Keeper) listen() {
 	_, _ = k.process.Wait()
 }
 
+// maxPIDs bounds the processes that are named to a keeper. They only make a
+// search shorter.
+const maxPIDs = 1000
+
+func (s Spec) bounded() *Spec {
+	s.PIDs = s.PIDs[:min(len(s.PIDs), maxPIDs)]
+	return &s
+}
+
 // ask sends a request and waits for its answer.
 func (k *Keeper) ask(ctx context.Context, r request) (answer, error) {
 	k.asking.Lock()
@@ -180,7 +189,7 @@ func (k *Keeper) send(r request) error {
 
 // Probe asks every backend whether it would work; Why is "" for one that would.
 func (k *Keeper) Probe(ctx context.Context, s Spec) ([]Refusal, error) {
-	a, err := k.ask(ctx, request{Op: opProbe, Spec: &s})
+	a, err := k.ask(ctx, request{Op: opProbe, Spec: s.bounded()})
 	if err != nil {
 		return nil, fmt.Errorf("probe the ways of holding: %w", err)
 	}
@@ -192,7 +201,7 @@ func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
 	if s.Limit <= 0 {
 		return Began{}, errors.New("a hold needs a limit")
 	}
-	a, err := k.ask(ctx, request{Op: opHold, Spec: &s})
+	a, err := k.ask(ctx, request{Op: opHold, Spec: s.bounded()})
 	if err != nil {
 		return Began{}, err
 	}

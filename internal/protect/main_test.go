@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,12 +34,19 @@ func TestMain(m *testing.M) {
 		case protecttest.RoleRestart:
 			os.Exit(protecttest.RestartMain(args))
 		case roleKeeper:
-			os.Exit(protect.Main(args, builtin.Backends(), quiet()))
+			// With the race detector os.Exit sleeps for a second, and a
+			// keeper has no environment to be told otherwise by.
+			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
 		case roleNeighbour:
 			os.Exit(neighbourMain())
 		case roleProtect:
 			os.Exit(protectMain(args[0]))
 		}
+	}
+	// For the other roles, which would sleep as well
+	// (golang.org/doc/articles/race_detector).
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=10"); err != nil {
+		panic(err)
 	}
 	os.Exit(labtest.Main(m))
 }

@@ -3,6 +3,7 @@ package protecttest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -40,19 +41,35 @@ func Run(t *testing.T, b protect.Backend, unordered bool) {
 	t.Run("no server comes", func(t *testing.T) { testNoServer(t, b) })
 }
 
-// freePorts gives each address a port that is free.
+// freePorts gives each address a port that is free, and below those that clients
+// get (ip_local_port_range, 32768 on): else one of them takes it while the server
+// is away, and may even connect to itself.
 func freePorts(t testing.TB, addresses []string) []string {
 	t.Helper()
 	var out []string
 	for _, a := range addresses {
-		l, err := net.Listen("tcp", a)
+		host, _, err := net.SplitHostPort(a)
 		if err != nil {
 			t.Fatal(err)
 		}
+		l := listenBelow(t, host)
 		out = append(out, l.Addr().String())
 		defer l.Close()
 	}
 	return out
+}
+
+func listenBelow(t testing.TB, host string) net.Listener {
+	t.Helper()
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
+			return l
+		}
+	}
+	t.Fatal(err)
+	return nil
 }
 
 // FreePort is one on the loopback address that is free.
