@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
+	"holdfast/internal/gc"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
 	"holdfast/internal/replace"
@@ -78,6 +79,7 @@ type Agent struct {
 	engine    engine.Engine
 	socket    string // of the engine
 	spinups   *spinups
+	collector *gc.Collector
 	opener    *kill.Opener
 	loud      *kill.Killer
 	quiet     *kill.Killer
@@ -213,6 +215,7 @@ func (a *Agent) openEngine(ctx context.Context) error {
 	}
 	a.engine, a.socket = e, info.Socket
 	a.spinups = a.newSpinups(info)
+	a.collector = a.newCollector(e)
 	return nil
 }
 
@@ -250,6 +253,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.sessions.Cordon()
 	}
 	p.start("spin-ups by others", a.spinups.watcher().Run)
+	p.start("garbage collection", a.runCollector)
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
