@@ -22,7 +22,7 @@ import (
 // newCollector makes the collector. Also where it is not enabled it follows what
 // uses images: so a plan is right on the day on which somebody enables it.
 func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
-	c := gc.New(a.cfg.GC, gc.Deps{
+	c := gc.New(a.cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.list, LockDir: a.cfg.RunDir,
 		Metrics: gc.NewMetrics(a.metrics), Log: a.log,
 	})
@@ -75,7 +75,7 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 		root = info.DataRoot
 	}
 	g := &GC{engine: e, list: underway.New(boottime.Now)}
-	g.Collector = gc.New(cfg.GC, gc.Deps{
+	g.Collector = gc.New(cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(cfg.DataDir, log), Spinups: g.list, LockDir: cfg.RunDir, Metrics: gc.NewMetrics(reg), Log: log,
 	})
 	cohort := spinup.Cohort{Host: cfg.Node}

@@ -21,14 +21,20 @@ func firstRates() rates { return rates{linked: 10e-6, plain: 400e-6} }
 // is rather many.
 const nameBytes = 16 << 10
 
+// unknownGuess is for a removal of which nothing is known before.
+const unknownGuess = time.Second
+
 // guess is how long an engine will hold its locks for a removal. bytes count
 // where there are no names.
 func (r *rates) guess(t tally, bytes int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	plain := float64(t.Names - t.Linked)
+	if t.Names == 0 && bytes < 0 {
+		return unknownGuess
+	}
 	if t.Names == 0 {
-		plain = float64(max(bytes, 0)) / nameBytes
+		plain = float64(bytes) / nameBytes
 	}
 	return time.Duration((float64(t.Linked)*r.linked + plain*r.plain) * float64(time.Second))
 }

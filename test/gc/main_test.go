@@ -113,11 +113,17 @@ var seed uint64
 // image makes one with that many files, and returns its id.
 func (h *host) image(ref string, files int) string {
 	h.Helper()
+	h.imageQuietly(ref, files)
+	return h.imageID(ref)
+}
+
+// imageQuietly makes one that may be gone at once.
+func (h *host) imageQuietly(ref string, files int) {
+	h.Helper()
 	seed++
 	if err := h.lab.Import(h.Context(), lab.ManyFiles(h.base, ref, files, 1000, seed)); err != nil {
 		h.Fatal(err)
 	}
-	return h.imageID(ref)
 }
 
 func (h *host) imageID(ref string) string {
