@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/linux/boottime"
-	"holdfast/internal/session"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/others"
 	"holdfast/internal/spinup/underway"
@@ -80,7 +79,6 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	})
 	cohort := spinup.Cohort{Host: cfg.Node}
 	g.watch = others.New(e, others.Config{
-		Own:    []string{session.LabelSession, spinup.LabelOwn}, // an agent's, that would tell by itself
 		Cohort: func() spinup.Cohort { return cohort },
 		Begin: func(kind spinup.Kind, name string) func() {
 			entry, err := g.list.Begin(string(kind), name[:min(len(name), underway.MaxName)], otherLife)
