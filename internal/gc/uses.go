@@ -109,6 +109,9 @@ func (t *tracker) catchUp(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if _, err := t.engine.Info(ctx); err != nil {
+		return err // Activity has no error: of an engine that is away nothing is known
+	}
 	for a := range t.engine.Activity(ctx, before.Seen, now) {
 		t.note(ctx, a)
 	}

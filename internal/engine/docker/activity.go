@@ -45,17 +45,18 @@ func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[
 // replay yields one connection's events and returns the time up to which all is
 // known.
 func (e *Engine) replay(ctx context.Context, filters client.Filters, since, until time.Time, yield func(engine.Activity) bool) (last time.Time, subscribed, more bool) {
-	now := time.Now()
-	if !e.remembers(ctx, since) && !yield(engine.Activity{Gap: true, Since: since, Time: now}) {
-		return since, false, false
+	from := since
+	if from.IsZero() {
+		from = time.Now()
 	}
-	if since.IsZero() {
-		since = now
+	if !until.IsZero() && from.After(until) {
+		from = until // the engine refuses it otherwise
 	}
+	asking := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	var answered atomic.Bool
 	ctx = context.WithValue(ctx, answeredKey{}, &answered)
-	o := client.EventsListOptions{Since: stampOf(since), Filters: filters}
+	o := client.EventsListOptions{Since: stampOf(from), Filters: filters}
 	if !until.IsZero() {
 		o.Until = stampOf(until)
 	}
@@ -68,7 +69,10 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 	if !answered.Load() {
 		return since, false, true
 	}
-	last = since
+	if now := time.Now(); !e.remembers(asking, since) && !yield(engine.Activity{Gap: true, Since: since, Time: now}) {
+		return since, true, false
+	}
+	last = from
 	for {
 		select {
 		case m := <-stream.Messages:
