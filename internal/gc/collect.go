@@ -86,10 +86,15 @@ func (r *run) all(ctx context.Context) error {
 			continue // there is room by now
 		}
 		o, deleted, err := r.remove(ctx, d)
+		if err != nil && !deleted {
+			o.Reason = err.Error()
+		}
+		if err == nil || o.calls > 0 { // something was done
+			r.note(o, deleted)
+		}
 		if err != nil {
 			return err
 		}
-		r.note(o, deleted)
 		if deleted && len(left) > 0 && d.Kind != Networks && d.Kind != Volumes {
 			if err := r.pace(ctx, time.Duration(o.Locked)); err != nil {
 				return err

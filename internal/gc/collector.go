@@ -174,7 +174,7 @@ func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 		return 0, err
 	}
 	trigger := Trigger("")
-	if n%clockEvery == 0 && c.leaks() {
+	if n%clockEvery == 0 && (c.leaks() || n == 0) { // an earlier process may have left trash
 		trigger = ByClock
 	}
 	for _, r := range c.cfg.rules() {

@@ -50,6 +50,8 @@ type Outcome struct {
 	Waited  holdfast.Millis `json:"waited_ms"`
 	Forced  bool            `json:"forced,omitempty"` // beside spin-ups: the disk was critically full
 	Partial bool            `json:"partial,omitempty"`
+
+	calls int // of the engine, to remove something
 }
 
 // maxOutcomes bounds what a cycle lists.

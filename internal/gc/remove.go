@@ -35,6 +35,10 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 			return o, false, r.empty(ctx)
 		}
 	}
+	if o.calls == 0 {
+		o.Reason = goneAlready // with every name
+		return o, false, r.empty(ctx)
+	}
 	r.c.rates.learn(t, time.Duration(o.Locked))
 	return o, true, r.empty(ctx)
 }
@@ -179,6 +183,7 @@ func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Durati
 		o.Forced = o.Forced || forced
 		break
 	}
+	o.calls++
 	done := r.c.watch.open()
 	err = s.call(ctx)
 	o.Locked += holdfast.Millis(done())
