@@ -253,7 +253,6 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.sessions.Cordon()
 	}
 	p.start("spin-ups by others", a.spinups.watcher().Run)
-	p.start("garbage collection", a.runCollector)
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
@@ -320,6 +319,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	if err := a.sweepJobs(p); err != nil {
 		return err
 	}
+	p.start("garbage collection", a.runCollector)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log

@@ -23,12 +23,22 @@ import (
 func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
 	c := gc.New(a.cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.list, LockDir: a.cfg.RunDir,
-		Metrics: gc.NewMetrics(a.metrics), Log: a.log,
+		Metrics: gc.NewMetrics(a.metrics), Log: a.log, Keep: a.warmNames,
 	})
 	a.spinups.collected = func(r spinup.Record, slow bool) bool {
 		return c.Observe(r.Begun, time.Duration(r.Took), slow)
 	}
 	return c
+}
+
+// warmNames are the images that somebody wants present on this host. It is called
+// once everything serves.
+func (a *Agent) warmNames() []string {
+	var names []string
+	for _, image := range a.warm.List() {
+		names = append(names, config.FamiliarName(image.Image))
+	}
+	return names
 }
 
 // runCollector keeps garbage collection from ending the agent: sessions go on

@@ -53,7 +53,7 @@ func planText(w io.Writer, p gc.Proposal) {
 	}
 	fmt.Fprintln(w, "KIND\tNAME\tFREES\tWHY\tRULE")
 	for _, d := range p.Deletions {
-		name := shortName(d.Name)
+		name := objectName(d.Name)
 		if len(d.Refs) > 1 {
 			name += fmt.Sprintf(" (+%d)", len(d.Refs)-1)
 		}
@@ -66,8 +66,8 @@ func planText(w io.Writer, p gc.Proposal) {
 	fmt.Fprintf(w, "%s, which free %s%s\n", count(len(p.Deletions), "deletion"), size(p.Bytes), unknown)
 }
 
-// shortName cuts the ids of images without a name.
-func shortName(s string) string {
+// objectName cuts the ids of images without a name.
+func objectName(s string) string {
 	const id = len("sha256:") + 64
 	if len(s) == id {
 		return s[:len("sha256:")+12]
@@ -78,9 +78,9 @@ func shortName(s string) string {
 // outcomeLine says what became of one deletion.
 func outcomeLine(o gc.Outcome, deleted bool) string {
 	if !deleted {
-		return fmt.Sprintf("kept     %s %s: %s", o.Kind, shortName(o.Name), clean(o.Reason))
+		return fmt.Sprintf("kept     %s %s: %s", o.Kind, objectName(o.Name), clean(o.Reason))
 	}
-	s := fmt.Sprintf("deleted  %s %s: %s (engine %s, waited %s", o.Kind, shortName(o.Name), clean(o.Reason), o.Locked, o.Waited)
+	s := fmt.Sprintf("deleted  %s %s: %s (engine %s, waited %s", o.Kind, objectName(o.Name), clean(o.Reason), o.Locked, o.Waited)
 	if o.Forced {
 		s += ", beside spin-ups: the disk is critically full"
 	}

@@ -8,6 +8,7 @@ import (
 func TestImagesOfTemplatesAreKept(t *testing.T) {
 	c, err := load(t, `
 gc: {keep: ["base/*"]}
+images: {warm: [redis]}
 templates:
   - {name: a, image: web, port: 80, init_steps: [{name: i, image: docker.io/library/busybox:1, command: [x]}]}
   - {name: b, image: "registry.example.org:5000/team/app:2", port: 80}
@@ -15,7 +16,7 @@ templates:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"base/*", "web:latest", "busybox:1", "registry.example.org:5000/team/app:2"}
+	want := []string{"base/*", "redis:latest", "web:latest", "busybox:1", "registry.example.org:5000/team/app:2"}
 	if got := c.Collection().Keep; !slices.Equal(got, want) {
 		t.Errorf("kept are %q", got)
 	}

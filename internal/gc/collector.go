@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,10 @@ type Deps struct {
 	LockDir string  // for the lock of an engine whose data root is not here
 	Metrics *Metrics
 	Log     *slog.Logger
-	Disk    func(dir string) (Disk, error) // nil: DiskOf
+	// Keep are names of images that stay for now, beside those of the
+	// policy; may be nil.
+	Keep func() []string
+	Disk func(dir string) (Disk, error) // nil: DiskOf
 }
 
 // Collector carries plans out. Its methods may be called from any goroutine, Run
@@ -261,7 +265,11 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 	if err := c.tracker.settle(state); err != nil {
 		return Proposal{}, err
 	}
-	return Plan(state, c.cfg), nil
+	policy := c.cfg
+	if c.d.Keep != nil {
+		policy.Keep = slices.Concat(policy.Keep, c.d.Keep())
+	}
+	return Plan(state, policy), nil
 }
 
 // Observe takes in a spin-up that has ended, and reports whether a deletion ran
