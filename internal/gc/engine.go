@@ -23,7 +23,7 @@ type Engine interface {
 
 	RemoveImage(ctx context.Context, ref string) error
 	RemoveStopped(ctx context.Context, id string) error
-	RemoveNetwork(ctx context.Context, id string) error
+	RemoveUnusedNetwork(ctx context.Context, id string) error
 	RemoveVolume(ctx context.Context, name string) error
 	PruneBuildCache(ctx context.Context, unused time.Duration, keep int64) (int64, error)
 }

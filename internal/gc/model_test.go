@@ -323,7 +323,7 @@ func (m *model) RemoveStopped(_ context.Context, id string) error {
 	return nil
 }
 
-func (m *model) RemoveNetwork(_ context.Context, id string) error {
+func (m *model) RemoveUnusedNetwork(_ context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.networks[id]

@@ -162,7 +162,7 @@ func carryOut(t *rapid.T, m *model, d Deletion) {
 			err = m.RemoveImage(ctx, d.ID)
 		}
 	case Networks:
-		err = m.RemoveNetwork(ctx, d.ID)
+		err = m.RemoveUnusedNetwork(ctx, d.ID)
 	case Stopped, Created:
 		err = m.RemoveStopped(ctx, d.ID)
 	default:

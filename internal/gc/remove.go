@@ -148,7 +148,7 @@ func (r *run) steps(d Deletion) []step {
 	case Stopped, Created:
 		return []step{{"", func(ctx context.Context) error { return e.RemoveStopped(ctx, d.ID) }}}
 	case Networks:
-		return []step{{"", func(ctx context.Context) error { return e.RemoveNetwork(ctx, d.ID) }}}
+		return []step{{"", func(ctx context.Context) error { return e.RemoveUnusedNetwork(ctx, d.ID) }}}
 	case Volumes:
 		return []step{{"", func(ctx context.Context) error { return e.RemoveVolume(ctx, d.ID) }}}
 	case BuildCache:

@@ -137,9 +137,10 @@ func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
 	return e.refusal(ctx, err, "remove container %s", id)
 }
 
-// RemoveNetwork deletes a network that nothing is connected to. Errors as of
+// RemoveUnusedNetwork deletes a network, and leaves one alone that anything is
+// connected to, which RemoveNetwork tidies up. Errors as of
 // RemoveImage.
-func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
+func (e *Engine) RemoveUnusedNetwork(ctx context.Context, id string) error {
 	_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
 	return e.refusal(ctx, err, "remove network %s", id)
 }

@@ -37,7 +37,7 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 	if _, err := api.NetworkCreate(t.Context(), "inventory", client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = e.RemoveNetwork(context.WithoutCancel(t.Context()), "inventory") }) // when it failed before
+	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "inventory") }) // when it failed before
 	id := made(t, e, "holder", "inventory")
 	holders, err := e.Holders(t.Context())
 	if err != nil {
@@ -75,7 +75,7 @@ func TestRemovalsAreRefusedOrHaveNothingToDo(t *testing.T) {
 	for what, err := range map[string]error{
 		"container": e.RemoveStopped(t.Context(), id),
 		"image":     e.RemoveImage(t.Context(), labtest.Busybox),
-		"network":   e.RemoveNetwork(t.Context(), "bridge"),
+		"network":   e.RemoveUnusedNetwork(t.Context(), "bridge"),
 	} {
 		if !errors.Is(err, engine.ErrRefused) {
 			t.Errorf("%s in use: %v", what, err)
@@ -87,7 +87,7 @@ func TestRemovalsAreRefusedOrHaveNothingToDo(t *testing.T) {
 	for what, err := range map[string]error{
 		"container": e.RemoveStopped(t.Context(), "gone"),
 		"image":     e.RemoveImage(t.Context(), "gone:1"),
-		"network":   e.RemoveNetwork(t.Context(), "gone"),
+		"network":   e.RemoveUnusedNetwork(t.Context(), "gone"),
 		"volume":    e.RemoveVolume(t.Context(), "inventory"),
 	} {
 		if !errors.Is(err, holdfast.ErrNotFound) {
