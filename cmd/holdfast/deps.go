@@ -50,6 +50,7 @@ func deps() cli.Deps {
 		Host:        thisHost,
 		JobWatcher:  self(roleJobWatcher),
 		Keeper:      self(roleKeeper),
+		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:   runGuardian,
 			roleDeadman:    runDeadman,
@@ -170,6 +171,23 @@ func benches() []cli.Bench {
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "gc", Short: "Creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.GCOptions{Program: []string{fleet.RoleSession}}
+				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
+				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000)")
+				f.Float64Var(&o.Rate, "rate", 4, "creates per second")
+				f.DurationVar(&o.Duration, "duration", time.Minute, "of the creates in each way, at least")
+				f.StringVar(&o.Plot, "plot", "", "write the latencies to this HTML file")
+				f.BoolVar(&o.Locked, "locked", false, "instead: how long the engine takes for the removal of one image, linked away before or not")
+				f.IntVar(&o.Pairs, "pairs", 3, "with --locked: pairs of images")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.GC(ctx, o)
 				})
 			},
 		},

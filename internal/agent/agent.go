@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
+	"holdfast/internal/gc"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
 	"holdfast/internal/replace"
@@ -78,6 +79,7 @@ type Agent struct {
 	engine    engine.Engine
 	socket    string // of the engine
 	spinups   *spinups
+	collector *gc.Collector
 	opener    *kill.Opener
 	loud      *kill.Killer
 	quiet     *kill.Killer
@@ -213,6 +215,7 @@ func (a *Agent) openEngine(ctx context.Context) error {
 	}
 	a.engine, a.socket = e, info.Socket
 	a.spinups = a.newSpinups(info)
+	a.collector = a.newCollector(e)
 	return nil
 }
 
@@ -316,6 +319,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	if err := a.sweepJobs(p); err != nil {
 		return err
 	}
+	p.start("garbage collection", a.runCollector)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log

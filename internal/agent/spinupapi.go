@@ -40,6 +40,7 @@ func (b backend) SpinupReport(_ context.Context, q spinup.Question) (r spinup.Re
 func (b backend) SlowRules() spinup.Rules { return b.a.cfg.Spinup.Slow }
 
 func (b backend) AddSpinup(_ context.Context, r spinup.Record) error {
+	r.Collected = b.a.spinups.besideDeletion(r)
 	if err := b.a.spinups.with(func(s *spinup.Store) error { return s.Append(r) }); err != nil {
 		return err
 	}

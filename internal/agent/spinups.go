@@ -51,6 +51,10 @@ type spinups struct {
 
 	mu    sync.RWMutex // held for reading while the store is used
 	store *spinup.Store
+
+	// collected reports whether garbage was deleted in a spin-up's window;
+	// nil where nobody knows.
+	collected func(r spinup.Record, slow bool) bool
 }
 
 // newSpinups opens the records. Where they cannot be opened Run tries again:
@@ -103,12 +107,18 @@ func (s *spinups) Begin(kind spinup.Kind, name string) (end func()) {
 
 // Record implements session.Spinups. It is on disk a moment later.
 func (s *spinups) Record(r spinup.Record) {
+	r.Collected = s.besideDeletion(r)
 	s.observe(r)
 	select {
 	case s.queue <- r:
 	default:
 		s.lose(r, errors.New("too many wait for the disk"))
 	}
+}
+
+// besideDeletion reports whether garbage was deleted in a spin-up's window.
+func (s *spinups) besideDeletion(r spinup.Record) bool {
+	return s.collected != nil && s.collected(r, len(s.cfg.Slow.Slow(r)) > 0)
 }
 
 // observe counts a spin-up and says in the log how it went.

@@ -16,6 +16,7 @@ import (
 type Backend interface {
 	WarmBackend
 	Spinups
+	Collector
 
 	Version() Version
 

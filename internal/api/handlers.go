@@ -122,18 +122,28 @@ func (s *server) stopAgent(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) replacements(w http.ResponseWriter, r *http.Request) error {
-	limit := 0
-	if v := r.URL.Query().Get("limit"); v != "" {
-		var err error
-		if limit, err = strconv.Atoi(v); err != nil || limit < 0 {
-			return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("limit is %q, it has to be a whole number from 0 on", bounded(v))}
-		}
+	limit, err := limitOf(r)
+	if err != nil {
+		return err
 	}
 	rows, err := s.b.Replacements(r.Context(), limit)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, Replacements{notNil(rows)})
+}
+
+// limitOf is the query's limit, 0 where there is none.
+func limitOf(r *http.Request) (int, error) {
+	v := r.URL.Query().Get("limit")
+	if v == "" {
+		return 0, nil
+	}
+	limit, err := strconv.Atoi(v)
+	if err != nil || limit < 0 {
+		return 0, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("limit is %q, it has to be a whole number from 0 on", bounded(v))}
+	}
+	return limit, nil
 }
 
 func (s *server) openapi(w http.ResponseWriter, _ *http.Request) error {

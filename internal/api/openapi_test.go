@@ -51,6 +51,10 @@ func examples() map[string]example {
 		"listWarmImages":       {method: "GET", path: "/v1/warm-images"},
 		"addWarmImages":        {method: "POST", path: "/v1/warm-images", body: `{"images":["redis:7"]}`},
 		"removeWarmImages":     {method: "POST", path: "/v1/warm-images/remove", body: `{"images":["redis:7"]}`},
+		"planCollection":       {method: "GET", path: "/v1/gc/plan"},
+		"runCollection":        {method: "POST", path: "/v1/gc/run", body: "{}"},
+		"collectionStatus":     {method: "GET", path: "/v1/gc/status"},
+		"listCollections":      {method: "GET", path: "/v1/gc/history?limit=2"},
 		"listSpinups":          {method: "GET", path: "/v1/spinups?since=2026-01-01T00:00:00Z&kind=session&slow=true&limit=3"},
 		"getSpinup":            {method: "GET", path: "/v1/spinups/" + apitest.Samples()[0].ID[:14]},
 		"addSpinup":            {method: "POST", path: "/v1/spinups", body: asJSON(apitest.Samples()[1])},
@@ -244,7 +248,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 28; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 32; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

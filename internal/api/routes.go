@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"holdfast"
@@ -46,7 +47,7 @@ const (
 
 // routes lists everything that the API answers.
 func routes() []route {
-	return append([]route{
+	return slices.Concat([]route{
 		{method: "GET", path: "/v1/version", id: "version", summary: "Which build answers.",
 			access: forReader, limit: limitAsk, answer: Version{}, handle: (*server).version},
 		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
@@ -99,5 +100,5 @@ func routes() []route {
 			access: forAnyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
 		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
 			access: forReader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
-	}, append(warmRoutes(), spinupRoutes()...)...)
+	}, warmRoutes(), spinupRoutes(), gcRoutes())
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/gc"
 )
 
 // schemas turns Go types into JSON Schema (2020-12, as OpenAPI 3.1 uses it),
@@ -61,6 +62,8 @@ func special(t reflect.Type) map[string]any {
 		return keySchema()
 	case reflect.TypeFor[holdfast.State]():
 		return map[string]any{"type": "string", "enum": []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving}}
+	case reflect.TypeFor[gc.Amount]():
+		return map[string]any{"type": "string", "description": "a share such as 85%, or a size such as 20GiB"}
 	case reflect.TypeFor[Code]():
 		return map[string]any{"type": "string", "enum": Codes()}
 	}
@@ -92,7 +95,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName is a type's name in the document. Those of other packages say what
 // they are about.
 func schemaName(t reflect.Type) string {
-	for tail, prefix := range map[string]string{"internal/spinup": "Spinup", "internal/spinup/underway": "UnderWay"} {
+	for tail, prefix := range map[string]string{"internal/spinup": "Spinup", "internal/spinup/underway": "UnderWay", "internal/gc": "GC"} {
 		if strings.HasSuffix(t.PkgPath(), tail) {
 			return prefix + t.Name()
 		}

@@ -54,6 +54,8 @@ type Deps struct {
 	// ProtectLocks is the directory where ports that are protected are locked;
 	// "" is below /run/holdfast.
 	ProtectLocks string
+	// GC is garbage collection on this host; the zero value: only an agent can.
+	GC GCDeps
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Host says what commands that work on this host need to know when no
@@ -136,7 +138,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

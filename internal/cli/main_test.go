@@ -151,7 +151,7 @@ func TestScripts(t *testing.T) {
 			}
 			return startAgent(b, socket, e.Defer)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records, "collection": collection},
 	})
 }
 
@@ -233,6 +233,12 @@ func history(ts *testscript.TestScript, _ bool, _ []string) {
 func spinups(ts *testscript.TestScript, _ bool, _ []string) {
 	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
 	b.SetSpinups(apitest.Samples())
+}
+
+// collection gives the agent a garbage collection.
+func collection(ts *testscript.TestScript, _ bool, _ []string) {
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetCollection(apitest.SomeCollection())
 }
 
 // records writes the same to a data directory: records DIR.

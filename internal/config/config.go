@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/gateway"
+	"holdfast/internal/gc"
 	"holdfast/internal/preempt"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/warm"
@@ -41,6 +42,7 @@ type Config struct {
 	Drain     Drain          `yaml:"drain"`
 	Spinup    spinup.Config  `yaml:"spinup"`
 	Images    warm.Config    `yaml:"images"`
+	GC        gc.Config      `yaml:"gc"`
 	Preempt   preempt.Config `yaml:"preempt"`
 	Templates []Template     `yaml:"templates"`
 
@@ -201,6 +203,7 @@ func Default() Config {
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 		Spinup:   spinup.DefaultConfig(),
 		Images:   warm.DefaultConfig(),
+		GC:       gc.DefaultConfig(),
 	}
 }
 

@@ -139,6 +139,9 @@ func (c Config) validateLimits() error {
 	if err := c.Images.Validate(); err != nil {
 		return fmt.Errorf("images.%w", err)
 	}
+	if err := c.GC.Validate(); err != nil {
+		return fmt.Errorf("gc.%w", err)
+	}
 	if c.Drain.Budget <= 0 {
 		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
 	}

@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,6 +27,8 @@ type Image struct {
 	Links   map[string]string // path in the image → target of the symbolic link
 	Command []string
 	Env     []string // KEY=value
+	// More adds to the file system; may be nil.
+	More func(*tar.Writer) error
 }
 
 // Import puts an image into the engine; one of the same name loses its name.
@@ -111,8 +115,37 @@ func (img Image) tar() ([]byte, error) {
 			return nil, err
 		}
 	}
+	if img.More != nil {
+		if err := img.More(w); err != nil {
+			return nil, err
+		}
+	}
 	err := w.Close()
 	return buf.Bytes(), err
+}
+
+// ManyFiles is an image of that many files of size bytes each, a hundred in a
+// directory, besides what base has. No two seeds share bytes.
+func ManyFiles(base Image, ref string, files, size int, seed uint64) Image {
+	base.Ref = ref
+	base.More = func(w *tar.Writer) error {
+		data := make([]byte, size)
+		random := rand.New(rand.NewPCG(seed, 1))
+		for i := range files {
+			for at := 0; at+8 <= size; at += 8 {
+				binary.NativeEndian.PutUint64(data[at:], random.Uint64())
+			}
+			name := fmt.Sprintf("data-%d/%d/%d", seed, i/100, i)
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(size)}); err != nil {
+				return err
+			}
+			if _, err := w.Write(data); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return base
 }
 
 // Busybox is an image of Debian's busybox-static with all its applets. Its

@@ -75,6 +75,8 @@ type Record struct {
 	Container string    `json:"container,omitempty"` // full id
 	Name      string    `json:"name,omitempty"`      // the container's
 	Cohort    Cohort    `json:"cohort"`
+	// Collected says that garbage collection deleted something while it ran.
+	Collected bool `json:"collected,omitempty"`
 }
 
 // Cohort is what spin-ups are compared by.

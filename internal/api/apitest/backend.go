@@ -32,16 +32,17 @@ type Backend struct {
 	// Stopped is called by StopAgent; may be nil.
 	Stopped func(keep bool)
 
-	mu       sync.Mutex
-	fault    error
-	sessions []api.Session
-	history  []holdfast.Replacement // the newest first
-	warm     []holdfast.WarmImage
-	spinups  []spinup.Record // likewise
-	underWay []underway.Entry
-	begun    int
-	draining bool
-	epoch    holdfast.Epoch
+	mu         sync.Mutex
+	fault      error
+	sessions   []api.Session
+	history    []holdfast.Replacement // the newest first
+	warm       []holdfast.WarmImage
+	spinups    []spinup.Record // likewise
+	underWay   []underway.Entry
+	begun      int
+	draining   bool
+	epoch      holdfast.Epoch
+	collection Collection
 }
 
 // Began is when everything here began, so that outputs can be compared.

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/config"
+	"holdfast/internal/engine/docker"
+	"holdfast/internal/gc"
+	"holdfast/internal/linux/boottime"
+	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/others"
+	"holdfast/internal/spinup/underway"
+)
+
+// newCollector makes the collector. Also where it is not enabled it follows what
+// uses images: so a plan is right on the day on which somebody enables it.
+func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
+	c := gc.New(a.cfg.Collection(), gc.Deps{
+		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.list, LockDir: a.cfg.RunDir,
+		Metrics: gc.NewMetrics(a.metrics), Log: a.log, Keep: a.warmNames,
+	})
+	a.spinups.collected = func(r spinup.Record, slow bool) bool {
+		return c.Observe(r.Begun, time.Duration(r.Took), slow)
+	}
+	return c
+}
+
+// warmNames are the images that somebody wants present on this host. It is called
+// once everything serves.
+func (a *Agent) warmNames() []string {
+	var names []string
+	for _, image := range a.warm.List() {
+		names = append(names, config.FamiliarName(image.Image))
+	}
+	return names
+}
+
+// runCollector keeps garbage collection from ending the agent: sessions go on
+// without it.
+func (a *Agent) runCollector(ctx context.Context) error {
+	if err := a.collector.Run(ctx); err != nil && ctx.Err() == nil {
+		a.log.Error("garbage collection has ended", "err", err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (b backend) GCPlan(ctx context.Context) (gc.Proposal, error) { return b.a.collector.Plan(ctx) }
+
+func (b backend) GCRun(ctx context.Context, told func(gc.Outcome, bool)) (gc.Cycle, error) {
+	return b.a.collector.Collect(ctx, gc.ByHand, told)
+}
+
+func (b backend) GCStatus(ctx context.Context) (gc.Status, error) { return b.a.collector.Status(ctx) }
+
+func (b backend) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
+	return b.a.collector.History(limit)
+}
+
+// GC is garbage collection on a host without an agent. Its methods may be called
+// from any goroutine.
+type GC struct {
+	*gc.Collector
+	engine *docker.Engine
+	list   *underway.List
+	watch  *others.Watcher
+}
+
+// OpenGC connects to the engine. Until Run is called it does not know what spins
+// up.
+func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *slog.Logger) (*GC, error) {
+	e, err := docker.Open(ctx, docker.Config{Host: cfg.Engine.Host})
+	if err != nil {
+		return nil, err
+	}
+	root := "" // of an engine on this host: pulls are seen there
+	if info, err := e.Info(ctx); err == nil && info.Socket != "" {
+		root = info.DataRoot
+	}
+	g := &GC{engine: e, list: underway.New(boottime.Now)}
+	g.Collector = gc.New(cfg.Collection(), gc.Deps{
+		Engine: e, Store: gc.NewStore(cfg.DataDir, log), Spinups: g.list, LockDir: cfg.RunDir, Metrics: gc.NewMetrics(reg), Log: log,
+	})
+	cohort := spinup.Cohort{Host: cfg.Node}
+	g.watch = others.New(e, others.Config{
+		Cohort: func() spinup.Cohort { return cohort },
+		Begin: func(kind spinup.Kind, name string) func() {
+			entry, err := g.list.Begin(string(kind), name[:min(len(name), underway.MaxName)], otherLife)
+			if err != nil {
+				log.Debug("a spin-up does not count as under way", "name", name, "err", err)
+				return func() {}
+			}
+			return func() { _ = g.list.End(entry.ID) } // its time may be up
+		},
+		Record:    func(r spinup.Record) { g.Observe(r.Begun, time.Duration(r.Took), cfg.Spinup.Slow.Slow(r) != nil) },
+		Connected: func() {},
+		DataRoot:  func() string { return root },
+		Busy:      func() bool { return false },
+		Log:       log,
+	})
+	return g, nil
+}
+
+// Watch knows what spins up until ctx is done, and nothing else: for a single
+// collection.
+func (g *GC) Watch(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return g.list.Run(ctx) })
+	all.Go(func() error { return g.watch.Run(ctx) })
+	return all.Wait()
+}
+
+// Serve collects until ctx is done.
+func (g *GC) Serve(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error { return g.Watch(ctx) })
+	all.Go(func() error { return g.Run(ctx) })
+	if err := all.Wait(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("collect garbage: %w", err)
+	}
+	return nil
+}
+
+// Close drops the connections to the engine.
+func (g *GC) Close() error { return g.engine.Close() }

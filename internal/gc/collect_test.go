@@ -1,0 +1,254 @@
+package gc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/engine"
+)
+
+// hosted is a collector of a model on a disk of the given size, of which the
+// model's images take their part.
+func hosted(t *testing.T, c Config, m *model, spinups Spinups, log *slog.Logger, total int64) *Collector {
+	t.Helper()
+	m.root = t.TempDir()
+	store := NewStore(t.TempDir(), log)
+	store.noSync = true
+	return New(c, Deps{
+		Engine: m, Store: store, Spinups: spinups, LockDir: t.TempDir(), Log: log,
+		Disk: func(string) (Disk, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return Disk{Total: total, Free: total - m.size()}, nil
+		},
+	})
+}
+
+func imagesPolicy() Config {
+	c := DefaultConfig()
+	c.MinAge = 0
+	c.Rules = []Rule{{Kinds: []Kind{Images}, Pressure: true}}
+	return c
+}
+
+// TestSpinupsWithoutAPause has spin-ups overlap for ten minutes, each with a new
+// image: deletions cannot wait for quiet, and the disk never gets to the critical
+// mark.
+func TestSpinupsWithoutAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		m, spinups := newModel(time.Now()), newCounter()
+		const total = 40_000
+		c := imagesPolicy()
+		c.Enabled, c.Every = true, 5*time.Second
+		col := hosted(t, c, m, spinups, log, total)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- col.Run(ctx) }()
+		spinups.add(1)
+		for i := range 600 {
+			spinups.add(1) // the next begins before the last has ended
+			spinups.add(-1)
+			m.mu.Lock()
+			m.now = time.Now()
+			m.layerSize[fmt.Sprint(i)] = 100
+			m.pull(fmt.Sprintf("job:%d", i), []string{fmt.Sprint(i)}, "")
+			used := m.size()
+			m.mu.Unlock()
+			if used > total*95/100 {
+				t.Fatalf("after %d s %d of %d are used:\n%s", i, used, total, out.String())
+			}
+			time.Sleep(time.Second)
+		}
+		cancel()
+		if err := <-ran; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		cycles, err := col.History(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deleted := 0
+		for _, cy := range cycles {
+			for _, o := range cy.Deleted {
+				deleted++
+				if !o.Forced || o.Reason == "" {
+					t.Errorf("%+v", o)
+				}
+			}
+		}
+		if said := strings.Count(out.String(), "deleted beside spin-ups"); deleted < 150 || said != deleted {
+			t.Errorf("%d deleted, %d of them said", deleted, said)
+		}
+		if len(m.wrong) > 0 {
+			t.Errorf("in use: %v", m.wrong)
+		}
+	})
+}
+
+// TestNothingIsDeletedWhileSomethingSpinsUp: the disk is over the high mark, not
+// the critical one.
+func TestNothingIsDeletedWhileSomethingSpinsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, spinups := newModel(time.Now()), newCounter()
+		for i := range 90 {
+			m.layerSize[fmt.Sprint(i)] = 100
+			m.pull(fmt.Sprintf("job:%d", i), []string{fmt.Sprint(i)}, "")
+		}
+		col := hosted(t, imagesPolicy(), m, spinups, quietLog(), 10_000)
+		spinups.add(1)
+		go func() {
+			time.Sleep(time.Minute)
+			m.mu.Lock()
+			if len(m.removed) != 0 {
+				t.Errorf("removed %v", m.removed)
+			}
+			m.mu.Unlock()
+			spinups.add(-1)
+		}()
+		cy, err := col.Collect(t.Context(), ByHand, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if time.Duration(cy.Suspended) < time.Minute || len(cy.Deleted) != 15 || cy.After.Free != 2500 {
+			t.Errorf("suspended %v, deleted %d, free %d", cy.Suspended, len(cy.Deleted), cy.After.Free)
+		}
+		s, err := col.Status(t.Context())
+		if err != nil || time.Duration(s.Suspended) < time.Minute || s.Level != Roomy || s.Running || s.Last == nil {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestLooksAgainBeforeEachRemoval changes an image between the plan and its turn.
+func TestLooksAgainBeforeEachRemoval(t *testing.T) {
+	setup := func() *model {
+		m := newModel(time.Now().Add(-time.Hour))
+		m.pull("app:1", []string{"a"}, "")
+		return m
+	}
+	for name, x := range map[string]struct {
+		meanwhile func(m *model, id string)
+		why       string // "" is deleted
+		left      int
+	}{
+		"nothing":        {func(*model, string) {}, "", 0},
+		"a container":    {func(m *model, id string) { m.create(id, "") }, "has it by now", 1},
+		"a name":         {func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
+		"removed":        {func(m *model, id string) { delete(m.images, id) }, goneAlready, 0},
+		"the name moved": {func(m *model, _ string) { m.pull("app:1", []string{"b"}, "") }, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := setup()
+			id := sortedKeys(m.images)[0]
+			c := imagesPolicy()
+			c.Rules[0].Pressure = false
+			col := hosted(t, c, m, nil, quietLog(), 1000)
+			asked := 0
+			m.between = func(m *model) {
+				if asked++; asked == 4 { // after Holders, Images and the layers: the plan is made
+					x.meanwhile(m, id)
+				}
+			}
+			if err := col.d.Store.Note(Uses{Last: map[string]time.Time{id: time.Now().Add(-time.Hour)}}); err != nil {
+				t.Fatal(err)
+			}
+			cy, err := col.Collect(t.Context(), ByHand, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.images) != x.left || len(m.wrong) > 0 {
+				t.Errorf("%d images are left, wrong: %v", len(m.images), m.wrong)
+			}
+			switch {
+			case x.why == "" && len(cy.Skipped) > 0:
+				t.Errorf("skipped %+v", cy.Skipped)
+			case x.why != "" && (len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, x.why)):
+				t.Errorf("skipped %+v", cy.Skipped)
+			}
+		})
+	}
+}
+
+func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
+	m := newModel(time.Now().Add(-time.Hour))
+	for i := range 5 {
+		m.pull(fmt.Sprintf("app:%d", i), []string{fmt.Sprint(i)}, "")
+	}
+	c := imagesPolicy()
+	c.Rules[0].Pressure = false
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	deleted := 0
+	cy, err := col.Collect(t.Context(), ByHand, func(Outcome, bool) {
+		if deleted++; deleted == 2 {
+			m.mu.Lock()
+			m.down = true
+			m.mu.Unlock()
+		}
+	})
+	if !errors.Is(err, holdfast.ErrEngine) || len(cy.Deleted) != 2 || !cy.Ended || cy.Error == "" {
+		t.Fatalf("%+v, %v", cy, err)
+	}
+	m.down = false
+	cy, err = col.Collect(t.Context(), ByHand, nil)
+	if err != nil || len(cy.Deleted) != 3 {
+		t.Errorf("%+v, %v", cy, err)
+	}
+	kept, err := col.History(0)
+	if err != nil || len(kept) != 2 || kept[1].Error == "" || len(kept[1].Deleted) != 2 {
+		t.Errorf("%+v, %v", kept, err)
+	}
+}
+
+func TestUnknownMeansNow(t *testing.T) {
+	m := newModel(time.Now().Add(-time.Hour))
+	m.pull("app:1", []string{"a"}, "")
+	c := imagesPolicy()
+	c.Rules[0].Pressure, c.MinAge = false, time.Minute
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	if p, err := col.Plan(t.Context()); err != nil || len(p.Deletions) != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	u, err := col.d.Store.Uses()
+	if err != nil || len(u.Last) != 1 {
+		t.Fatalf("%v, %v", u, err)
+	}
+	for _, last := range u.Last {
+		if time.Since(last) > time.Minute {
+			t.Errorf("it was used %v ago", time.Since(last))
+		}
+	}
+}
+
+func TestTrackerKeepsUsesAndGaps(t *testing.T) {
+	m := newModel(time.Now())
+	id := m.pull("app:1", []string{"a"}, "")
+	tr := &tracker{engine: m, store: NewStore(t.TempDir(), quietLog()), log: quietLog()}
+	at := time.Now().Add(-time.Minute).Round(0)
+	tr.note(t.Context(), engine.Activity{Time: at, Action: "create", Image: "app:1"})
+	tr.note(t.Context(), engine.Activity{Time: at.Add(-time.Hour), Action: "create", Image: id})
+	tr.note(t.Context(), engine.Activity{Time: at, Action: "create", Image: "gone:1"})
+	if !tr.usedSince(id, at.Add(-time.Second)) || tr.usedSince(id, at) {
+		t.Error("the use was not seen")
+	}
+	if err := tr.flush(); err != nil {
+		t.Fatal(err)
+	}
+	tr.note(t.Context(), engine.Activity{Gap: true, Time: at.Add(time.Second)})
+	u, err := tr.last()
+	if err != nil || len(u.Last) != 1 || !u.Last[id].Equal(at) || !u.Blind.Equal(at.Add(time.Second)) || !u.Seen.Equal(u.Blind) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if !tr.usedSince(id, at.Add(-time.Second)) {
+		t.Error("it is forgotten once it is on disk")
+	}
+}

@@ -1,0 +1,85 @@
+package gc
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// images are all that the rule names, in use or not.
+func (p *planner) images(r Rule) []candidate {
+	var list []candidate
+	for _, img := range p.s.Images {
+		if r.Dangling && len(img.Refs) > 0 || p.newest[img.ID] {
+			continue
+		}
+		name := img.ID
+		if len(img.Refs) > 0 {
+			name = img.Refs[0]
+		}
+		list = append(list, candidate{
+			Deletion: Deletion{Kind: Images, ID: img.ID, Name: name, Refs: img.Refs, LastUse: img.LastUse},
+			names:    append(slices.Clone(img.Refs), img.ID), labels: img.Labels,
+		})
+	}
+	return list
+}
+
+// usedBy is the size of all images that the rule means, whether they may go or
+// not; layers that they share count once.
+func (p *planner) usedBy(_ []candidate, r Rule) int64 {
+	if r.MaxUsed.IsZero() && r.Reserved.IsZero() {
+		return 0
+	}
+	var sum int64
+	seen := map[string]bool{}
+	for _, img := range p.s.Images {
+		if p.gone[key(Images, img.ID)] || r.Dangling && len(img.Refs) > 0 || len(r.Match) > 0 && !anyMatches(r.Match, append(slices.Clone(img.Refs), img.ID)) {
+			continue
+		}
+		for _, l := range img.Layers {
+			if !seen[l] {
+				seen[l] = true
+				sum += p.s.LayerSize[l]
+			}
+		}
+	}
+	return sum
+}
+
+// newestOf are the images with one of the n newest tags of a repository; of tags
+// that were built at the same time the last used.
+func newestOf(images []Image, n int) map[string]bool {
+	newest := map[string]bool{}
+	if n <= 0 {
+		return newest
+	}
+	byRepo := map[string][]Image{}
+	for _, img := range images {
+		for _, ref := range img.Refs {
+			if repo := tagged(ref); repo != "" {
+				byRepo[repo] = append(byRepo[repo], img)
+			}
+		}
+	}
+	for _, tags := range byRepo {
+		slices.SortFunc(tags, func(x, y Image) int {
+			return cmp.Or(y.Created.Compare(x.Created), y.LastUse.Compare(x.LastUse), cmp.Compare(x.ID, y.ID))
+		})
+		for _, img := range tags[:min(n, len(tags))] {
+			newest[img.ID] = true
+		}
+	}
+	return newest
+}
+
+// tagged is the repository of a name with a tag, "" for one with a digest.
+func tagged(ref string) string {
+	if strings.Contains(ref, "@") {
+		return ""
+	}
+	if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
+		return ref[:i]
+	}
+	return ""
+}

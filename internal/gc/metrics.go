@@ -1,0 +1,134 @@
+package gc
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the figures of a Collector. Their labels are words of ours only. A
+// nil one counts nothing.
+type Metrics struct {
+	deletions *prometheus.CounterVec
+	locked    *prometheus.HistogramVec
+	forced    prometheus.Counter
+	files     prometheus.Counter
+	bytes     prometheus.Counter
+	suspend   prometheus.Counter
+	cycles    *prometheus.CounterVec
+	used      *prometheus.GaugeVec
+	level     *prometheus.GaugeVec
+	spinups   *prometheus.HistogramVec
+	slow      *prometheus.CounterVec
+}
+
+// NewMetrics makes the figures and registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		deletions: counters("holdfast_gc_deletions_total", "Planned deletions, by kind and result (deleted, skipped).", "kind", "result"),
+		locked: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "holdfast_gc_locked_seconds", Help: "Time the engine took for a removal, by whether its files were linked away before.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"linked"}),
+		forced:  counter("holdfast_gc_forced_total", "Deletions beside spin-ups, because the disk was critically full."),
+		files:   counter("holdfast_gc_freed_files_total", "Names that were taken out of the trash."),
+		bytes:   counter("holdfast_gc_freed_bytes_total", "Bytes that came free with them."),
+		suspend: counter("holdfast_gc_suspended_seconds_total", "Time that deletions waited for spin-ups."),
+		cycles:  counters("holdfast_gc_cycles_total", "Cycles, by trigger (mark, clock, hand) and result (ok, failed).", "trigger", "result"),
+		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_gc_disk_used_ratio", Help: "Used share of the data root's file system, by what (bytes, inodes).",
+		}, []string{"of"}),
+		level: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_gc_disk_level", Help: "1 for the mark that the disk is at (ok, between, high, critical).",
+		}, []string{"level"}),
+		spinups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "holdfast_gc_spinup_seconds", Help: "Time of spin-ups, by whether a deletion ran in their window.",
+			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
+		}, []string{"beside_deletion"}),
+		slow: counters("holdfast_gc_slow_spinups_total", "Slow spin-ups, by whether a deletion ran in their window.", "beside_deletion"),
+	}
+	reg.MustRegister(m.deletions, m.locked, m.forced, m.files, m.bytes, m.suspend, m.cycles, m.used, m.level, m.spinups, m.slow)
+	for _, beside := range []string{"yes", "no"} {
+		m.slow.WithLabelValues(beside) // a rate needs the 0 before the first 1
+	}
+	return m
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (m *Metrics) deletion(o Outcome, result string) {
+	if m == nil {
+		return
+	}
+	m.deletions.WithLabelValues(string(o.Kind), result).Inc()
+	if result == "deleted" {
+		m.locked.WithLabelValues(yes(o.Linked > 0)).Observe(time.Duration(o.Locked).Seconds())
+		if o.Forced {
+			m.forced.Inc()
+		}
+	}
+}
+
+func (m *Metrics) freed(f freed) {
+	if m != nil {
+		m.files.Add(float64(f.Files))
+		m.bytes.Add(float64(f.Bytes))
+	}
+}
+
+func (m *Metrics) suspended(d time.Duration) {
+	if m != nil {
+		m.suspend.Add(d.Seconds())
+	}
+}
+
+func (m *Metrics) cycle(c Cycle) {
+	if m == nil {
+		return
+	}
+	result := "ok"
+	if c.Error != "" {
+		result = "failed"
+	}
+	m.cycles.WithLabelValues(string(c.Trigger), result).Inc()
+}
+
+func (m *Metrics) disk(d Disk, at Level) {
+	if m == nil {
+		return
+	}
+	if d.Total > 0 {
+		m.used.WithLabelValues("bytes").Set(float64(d.Used()) / float64(d.Total))
+	}
+	if d.Inodes > 0 {
+		m.used.WithLabelValues("inodes").Set(float64(d.Inodes-d.FreeInodes) / float64(d.Inodes))
+	}
+	for _, l := range []Level{Roomy, Between, Pressed, Critical} {
+		v := 0.0
+		if l == at {
+			v = 1
+		}
+		m.level.WithLabelValues(string(l)).Set(v)
+	}
+}
+
+func (m *Metrics) spinup(beside, slow bool, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.spinups.WithLabelValues(yes(beside)).Observe(took.Seconds())
+	if slow {
+		m.slow.WithLabelValues(yes(beside)).Inc()
+	}
+}

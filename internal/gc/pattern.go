@@ -1,0 +1,42 @@
+package gc
+
+import (
+	"slices"
+	"strings"
+)
+
+// matches reports whether name fits the pattern, in which * stands for any
+// characters, slashes too. There is no other special character.
+func matches(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == name
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(name) < len(first)+len(last) || !strings.HasPrefix(name, first) || !strings.HasSuffix(name, last) {
+		return false
+	}
+	rest := name[len(first) : len(name)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		at := strings.Index(rest, part)
+		if at < 0 {
+			return false
+		}
+		rest = rest[at+len(part):]
+	}
+	return true
+}
+
+// anyMatches reports whether one of the names fits one of the patterns.
+func anyMatches(patterns, names []string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return matches(p, n) })
+	})
+}
+
+// hasLabel reports whether labels have want, which is key or key=value.
+func hasLabel(labels map[string]string, want string) bool {
+	key, value, exact := strings.Cut(want, "=")
+	have, ok := labels[key]
+	return ok && (!exact || have == value)
+}

@@ -1,0 +1,176 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// counter is spin-ups that a test begins and ends.
+type counter struct {
+	mu      sync.Mutex
+	n       int
+	since   time.Time
+	changed chan struct{}
+}
+
+func newCounter() *counter { return &counter{since: time.Now(), changed: make(chan struct{})} }
+
+func (c *counter) add(by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.n
+	c.n += by
+	if before == 0 || c.n == 0 {
+		c.since = time.Now()
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *counter) UnderWay() (int, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n, c.since
+}
+
+func (c *counter) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+func TestGateOpensWhenNothingSpinsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter()
+		g := &gate{spinups: c, arrivals: &arrivals{}, critical: func() bool { return false }}
+		c.add(2)
+		go func() {
+			time.Sleep(3 * time.Second)
+			c.add(-1)
+			time.Sleep(3 * time.Second)
+			c.add(-1)
+		}()
+		waited, forced, err := g.wait(t.Context(), 0)
+		if waited != 6*time.Second || forced || err != nil {
+			t.Errorf("%v, %v, %v", waited, forced, err)
+		}
+		// Quiet for 2 s is asked for; somebody comes after one.
+		go func() {
+			time.Sleep(time.Second)
+			c.add(1)
+			time.Sleep(time.Second)
+			c.add(-1)
+		}()
+		if waited, _, _ := g.wait(t.Context(), 2*time.Second); waited != 4*time.Second {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+func TestGateOpensOnACriticalDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter()
+		c.add(1)
+		begin := time.Now()
+		g := &gate{spinups: c, arrivals: &arrivals{}, critical: func() bool { return time.Since(begin) > 5*time.Second }}
+		waited, forced, err := g.wait(t.Context(), 0)
+		if !forced || err != nil || waited > 7*time.Second {
+			t.Errorf("%v, %v, %v", waited, forced, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		g.critical = func() bool { return false }
+		if _, forced, err := g.wait(ctx, 0); forced || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", forced, err)
+		}
+	})
+}
+
+func TestGateLearnsFromGaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter()
+		a := &arrivals{}
+		g := &gate{spinups: c, arrivals: a, critical: func() bool { return false }}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = g.Run(ctx) })
+		synctest.Wait()
+		for range 30 {
+			time.Sleep(2 * time.Second)
+			c.add(1)
+			synctest.Wait()
+			time.Sleep(time.Second)
+			c.add(-1)
+			synctest.Wait()
+		}
+		cancel()
+		running.Wait()
+		gaps := a.learnt()
+		if len(gaps) != 30 || gaps[29] != 2*time.Second {
+			t.Errorf("%v", gaps)
+		}
+	})
+}
+
+func TestQuietTimeIsLearnt(t *testing.T) {
+	a := &arrivals{}
+	if q := a.quietFor(100 * time.Millisecond); q != 0 {
+		t.Errorf("a short one waits %v", q)
+	}
+	if q := a.quietFor(5 * time.Second); q != 5*time.Second {
+		t.Errorf("with nothing learnt it waits %v", q)
+	}
+	if q := a.quietFor(time.Hour); q != longestQuiet {
+		t.Errorf("it waits %v", q)
+	}
+	// Jobs come in bursts: ten within a second of each other, then a minute
+	// of nothing.
+	for i := range 200 {
+		gap := time.Second
+		if i%10 == 0 {
+			gap = time.Minute
+		}
+		a.observe(gap)
+	}
+	if q := a.quietFor(500 * time.Millisecond); q != 0 {
+		t.Errorf("half a second fits between any two, and waits %v", q)
+	}
+	if q := a.quietFor(3 * time.Second); q <= time.Second || q > time.Second+time.Millisecond {
+		t.Errorf("three seconds wait %v: after a second without anybody it is the pause", q)
+	}
+	// Every two seconds somebody: what takes longer never fits.
+	b := &arrivals{}
+	for range 200 {
+		b.observe(2 * time.Second)
+	}
+	if q := b.quietFor(3 * time.Second); q <= 2*time.Second {
+		t.Errorf("it waits %v", q)
+	}
+	if q := b.quietFor(time.Second); q != 0 {
+		t.Errorf("it waits %v", q)
+	}
+}
+
+func TestRatesAreLearnt(t *testing.T) {
+	r := firstRates()
+	if guess := r.guess(tally{Names: 20_000, Linked: 20_000}, 0); guess != 200*time.Millisecond {
+		t.Errorf("linked %v", guess)
+	}
+	if guess := r.guess(tally{Names: 20_000}, 0); guess != 8*time.Second {
+		t.Errorf("plain %v", guess)
+	}
+	if guess := r.guess(tally{}, 16<<20); guess != 1024*400*time.Microsecond {
+		t.Errorf("by bytes %v", guess)
+	}
+	for range 50 {
+		r.learn(tally{Names: 1000}, time.Second)
+		r.learn(tally{Names: 10}, time.Hour) // says nothing about names
+	}
+	if guess := r.guess(tally{Names: 2000}, 0); guess < 1900*time.Millisecond || guess > 2100*time.Millisecond {
+		t.Errorf("after learning %v", guess)
+	}
+}

@@ -1,0 +1,83 @@
+package gc
+
+import (
+	"context"
+
+	"holdfast"
+)
+
+// Status is how a collector stands.
+type Status struct {
+	Enabled  bool   `json:"enabled"`
+	Disk     Disk   `json:"disk"`
+	Level    Level  `json:"level"`
+	High     Amount `json:"high"`
+	Low      Amount `json:"low"`
+	Critical Amount `json:"critical"`
+	// Links is whether files are linked away before a removal; NoLinks says
+	// why not.
+	Links    bool   `json:"links"`
+	NoLinks  string `json:"no_links,omitempty"`
+	Running  bool   `json:"running"`   // a cycle, of this process or another's
+	UnderWay int    `json:"under_way"` // spin-ups, that a deletion would wait for
+	Last     *Cycle `json:"last,omitempty"`
+	// Beside and Without are spin-ups with a deletion in their window, and
+	// those with none.
+	Beside    Figures         `json:"beside_deletions"`
+	Without   Figures         `json:"without"`
+	Suspended holdfast.Millis `json:"suspended_ms"` // of all cycles
+}
+
+// Status tells how things stand, from what is known and one look at the disk.
+func (c *Collector) Status(ctx context.Context) (Status, error) {
+	s, disk, err := c.look(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	out := Status{
+		Enabled: c.cfg.Enabled, Disk: disk, Level: c.cfg.LevelOf(disk), High: c.cfg.High, Low: c.cfg.Low, Critical: c.cfg.Critical,
+		Links: s.layers != nil && c.cfg.Link, NoLinks: s.why,
+	}
+	if !c.cfg.Link && s.why == "" {
+		out.NoLinks = "link is off"
+	}
+	if c.d.Spinups != nil {
+		out.UnderWay, _ = c.d.Spinups.UnderWay()
+	}
+	cycles, err := c.d.Store.Cycles(1)
+	if err != nil {
+		return out, err
+	}
+	if len(cycles) > 0 {
+		out.Last = &cycles[0]
+		out.Running = !cycles[0].Ended && c.held(s)
+	}
+	h, err := c.harm()
+	if err != nil {
+		return out, err
+	}
+	out.Beside, out.Without, out.Suspended = h.Beside.figures(), h.Without.figures(), h.Suspended
+	return out, nil
+}
+
+// harm is what this process knows, or what an earlier one kept.
+func (c *Collector) harm() (Harm, error) {
+	if c.running.Load() {
+		return c.watch.now(), nil
+	}
+	return c.d.Store.Harm()
+}
+
+// held reports whether somebody holds the lock of a cycle.
+func (c *Collector) held(s site) bool {
+	if !c.cycle.TryLock() {
+		return true
+	}
+	defer c.cycle.Unlock()
+	f, err := lockCycle(s.local, c.d.LockDir)
+	if err != nil {
+		return true
+	}
+	f.Close()
+	return false
+}

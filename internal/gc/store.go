@@ -1,0 +1,254 @@
+package gc
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"holdfast"
+)
+
+// Store keeps on disk what a collector must know after a restart: when things
+// were used last, what was done, and what that did to spin-ups. The file is
+// opened for each call only, so that a command can read it beside an agent. Its
+// methods may be called from any goroutine.
+type Store struct {
+	path   string
+	log    *slog.Logger
+	noSync bool // in tests: what is not asked for is that a power cut leaves it
+}
+
+// NewStore is the store in a data directory; nothing is opened yet.
+func NewStore(dataDir string, log *slog.Logger) *Store {
+	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log}
+}
+
+var (
+	usesBucket   = []byte("uses")
+	cyclesBucket = []byte("cycles")
+	metaBucket   = []byte("meta")
+	seenKey      = []byte("seen")
+	blindKey     = []byte("blind")
+	harmKey      = []byte("harm")
+)
+
+// Bounds of the store.
+const (
+	openTimeout = 5 * time.Second // for others to close it
+	cyclesKept  = 500
+	usesKept    = 200_000
+)
+
+// Uses is what is known of when things were used last.
+type Uses struct {
+	Last map[string]time.Time // image ids, and volumes by volumeKey
+	// Seen is up to when events were followed.
+	Seen time.Time
+	// Blind is until when uses may have been missed.
+	Blind time.Time
+}
+
+func volumeKey(name string) string { return "volume " + name }
+
+// open does something with the file. A damaged one is moved aside: what was used
+// when is unknown then, and that means now.
+func (s *Store) open(write bool, do func(*bbolt.Tx) error) error {
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+		return fmt.Errorf("open what the collector keeps: %w", err)
+	}
+	err := s.try(write, do)
+	if errors.Is(err, berrors.ErrInvalid) || errors.Is(err, berrors.ErrChecksum) || errors.Is(err, berrors.ErrVersionMismatch) || errors.Is(err, errDamaged) {
+		aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
+		if moved := os.Rename(s.path, aside); moved != nil {
+			return fmt.Errorf("move what the collector kept aside: %w", moved)
+		}
+		s.log.Warn("what the garbage collector kept was damaged and is begun anew", "moved_to", aside, "error", err)
+		err = s.try(write, do)
+	}
+	if errors.Is(err, berrors.ErrTimeout) {
+		err = holdfast.WithHint(fmt.Errorf("%w: %s is held open", holdfast.ErrBusy, s.path), "another process has had it open for seconds; try again")
+	}
+	if err != nil {
+		return fmt.Errorf("open what the collector keeps: %w", err)
+	}
+	return nil
+}
+
+var errDamaged = errors.New("the file is damaged")
+
+// try opens the file once. bbolt panics at a broken page.
+func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errDamaged, r)
+		}
+	}()
+	db, err := bbolt.Open(s.path, 0o600, &bbolt.Options{Timeout: openTimeout, NoSync: s.noSync})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if !write {
+		return db.View(func(tx *bbolt.Tx) error {
+			if tx.Bucket(metaBucket) == nil {
+				return nil // just begun
+			}
+			return do(tx)
+		})
+	}
+	return db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{usesBucket, cyclesBucket, metaBucket} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return do(tx)
+	})
+}
+
+// Uses reads when things were used last.
+func (s *Store) Uses() (Uses, error) {
+	u := Uses{Last: map[string]time.Time{}}
+	err := s.open(false, func(tx *bbolt.Tx) error {
+		u.Seen, u.Blind = readTime(tx.Bucket(metaBucket).Get(seenKey)), readTime(tx.Bucket(metaBucket).Get(blindKey))
+		return tx.Bucket(usesBucket).ForEach(func(k, v []byte) error {
+			u.Last[string(k)] = readTime(v)
+			return nil
+		})
+	})
+	return u, err
+}
+
+// Note adds uses. Of a thing that was used later already, that stays.
+func (s *Store) Note(u Uses) error {
+	return s.open(true, func(tx *bbolt.Tx) error {
+		uses, meta := tx.Bucket(usesBucket), tx.Bucket(metaBucket)
+		if uses.Stats().KeyN+len(u.Last) > usesKept {
+			return fmt.Errorf("over %d uses", usesKept)
+		}
+		for k, t := range u.Last {
+			if err := putLater(uses, []byte(k), t); err != nil {
+				return err
+			}
+		}
+		return errors.Join(putLater(meta, seenKey, u.Seen), putLater(meta, blindKey, u.Blind))
+	})
+}
+
+// Forget drops the uses of what is not there any more.
+func (s *Store) Forget(there func(key string) bool) error {
+	return s.open(true, func(tx *bbolt.Tx) error {
+		uses := tx.Bucket(usesBucket)
+		var gone [][]byte
+		if err := uses.ForEach(func(k, _ []byte) error {
+			if !there(string(k)) {
+				gone = append(gone, append([]byte{}, k...))
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		for _, k := range gone {
+			if err := uses.Delete(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// SaveCycle keeps a cycle as far as it has come.
+func (s *Store) SaveCycle(c Cycle) error {
+	value, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return s.open(true, func(tx *bbolt.Tx) error {
+		cycles := tx.Bucket(cyclesBucket)
+		for n := cycles.Stats().KeyN; n >= cyclesKept; n-- {
+			k, _ := cycles.Cursor().First()
+			if err := cycles.Delete(append([]byte{}, k...)); err != nil {
+				return err
+			}
+		}
+		return cycles.Put(timeKey(c.Begun), value)
+	})
+}
+
+// Cycles are the last ones, the newest first; all that are kept for a limit of 0.
+func (s *Store) Cycles(limit int) ([]Cycle, error) {
+	list := []Cycle{}
+	err := s.open(false, func(tx *bbolt.Tx) error {
+		c := tx.Bucket(cyclesBucket).Cursor()
+		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
+			var one Cycle
+			if err := json.Unmarshal(v, &one); err != nil {
+				return fmt.Errorf("%w: a cycle: %w", errDamaged, err)
+			}
+			list = append(list, one)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Harm reads what deletions did to spin-ups.
+func (s *Store) Harm() (Harm, error) {
+	var h Harm
+	err := s.open(false, func(tx *bbolt.Tx) error {
+		v := tx.Bucket(metaBucket).Get(harmKey)
+		if v == nil {
+			return nil
+		}
+		return json.Unmarshal(v, &h)
+	})
+	return h, err
+}
+
+// SaveHarm replaces it.
+func (s *Store) SaveHarm(h Harm) error {
+	value, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return s.open(true, func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(harmKey, value) })
+}
+
+func timeKey(t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(max(t.UnixNano(), 0)))
+}
+
+func readTime(b []byte) time.Time {
+	if len(b) != 8 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(binary.BigEndian.Uint64(b)))
+}
+
+// putLater writes a time unless a later one is there.
+func putLater(b *bbolt.Bucket, key []byte, t time.Time) error {
+	if t.IsZero() || !t.After(readTime(b.Get(key))) {
+		return nil
+	}
+	return b.Put(key, timeKey(t))
+}
+
+// merge adds what is later in v to u.
+func (u *Uses) merge(v Uses) {
+	if u.Last == nil {
+		u.Last = maps.Clone(v.Last)
+	}
+	for k, t := range v.Last {
+		u.Last[k] = latest(u.Last[k], t)
+	}
+	u.Seen, u.Blind = latest(u.Seen, v.Seen), latest(u.Blind, v.Blind)
+}

@@ -1,0 +1,202 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// trash is a directory on the file system of the engine's layers, where files
+// are kept by a second name until they are freed. Whoever uses it holds the
+// collector's lock.
+type trash struct {
+	dir string // <data root>/holdfast-gc/trash
+}
+
+// ownDir is below an engine's data root. Engines leave names that they do not
+// know alone.
+const ownDir = "holdfast-gc"
+
+const readme = `Holdfast's garbage collection keeps here what it is about to free, by a second
+name, so that the engine need not wait for it. Everything below trash/ may be
+deleted while no ` + "`holdfast`" + ` runs.
+`
+
+// openTrash makes the directory. One on another file system than the layers is
+// an error: nothing can be linked there.
+func openTrash(dataRoot, trees string) (*trash, error) {
+	t := &trash{dir: filepath.Join(dataRoot, ownDir, "trash")}
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the trash: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dataRoot, ownDir, "README"), []byte(readme), 0o600); err != nil {
+		return nil, fmt.Errorf("mark the trash: %w", err)
+	}
+	var here, there unix.Stat_t
+	if err := unix.Stat(t.dir, &here); err != nil {
+		return nil, fmt.Errorf("look at the trash: %w", err)
+	}
+	if err := unix.Stat(trees, &there); err != nil {
+		return nil, fmt.Errorf("look at the engine's layers: %w", err)
+	}
+	if here.Dev != there.Dev {
+		return nil, fmt.Errorf("the engine's layers are on another file system than %s", dataRoot)
+	}
+	return t, nil
+}
+
+// batch is what is linked away for one removal.
+type batch struct {
+	dir   string
+	fd    int // of the newest directory below dir
+	files int // in it
+	names int // in all
+	parts int
+}
+
+// perDirectory is how many names a directory of the trash gets: small ones are
+// quicker to change, and to take apart in steps.
+const perDirectory = 4096
+
+func (t *trash) begin(now time.Time) (*batch, error) {
+	b := &batch{dir: filepath.Join(t.dir, strconv.FormatInt(now.UnixNano(), 36)), fd: -1}
+	if err := os.Mkdir(b.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("link files away: %w", err)
+	}
+	return b, nil
+}
+
+// add links the file name in the directory from, which it does not follow.
+func (b *batch) add(from int, name string) error {
+	if b.fd < 0 || b.files >= perDirectory {
+		if err := b.part(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Linkat(from, name, b.fd, strconv.Itoa(b.files), 0); err != nil {
+		return err
+	}
+	b.files++
+	b.names++
+	return nil
+}
+
+// part begins a new directory.
+func (b *batch) part() error {
+	dir := filepath.Join(b.dir, strconv.Itoa(b.parts))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	b.close()
+	b.fd, b.files = fd, 0
+	b.parts++
+	return nil
+}
+
+func (b *batch) close() {
+	if b.fd >= 0 {
+		unix.Close(b.fd)
+		b.fd = -1
+	}
+}
+
+// freed is what came free.
+type freed struct {
+	Files int
+	Bytes int64
+}
+
+// stepNames are how many names one step of freeing takes away: some ten
+// milliseconds on a disk (measured: 150 µs for a file of 16 KiB).
+const stepNames = 64
+
+// free takes apart everything in the trash. Before each step it calls wait,
+// which may take its time and ends it by an error.
+func (t *trash) free(ctx context.Context, wait func(context.Context) error) (freed, error) {
+	var f freed
+	batches, err := os.ReadDir(t.dir)
+	for _, b := range batches {
+		if err = t.freeTree(ctx, filepath.Join(t.dir, b.Name()), wait, &f, 0); err != nil {
+			break
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("free the trash: %w", err)
+	}
+	return f, err
+}
+
+// maxRounds is how often a directory is gone through again.
+const maxRounds = 5
+
+// freeTree takes apart one directory of the trash, which has a depth of two.
+func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Context) error, f *freed, depth int) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for round := 0; ; {
+		if err := wait(ctx); err != nil {
+			return err
+		}
+		entries, err := d.ReadDir(stepNames)
+		for _, e := range entries {
+			if e.IsDir() && depth < 2 {
+				if err := t.freeTree(ctx, filepath.Join(dir, e.Name()), wait, f, depth+1); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := freeOne(int(d.Fd()), e.Name(), f); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err := os.Remove(dir)
+			if !errors.Is(err, unix.ENOTEMPTY) || round == maxRounds {
+				return err
+			}
+			// Reading while taking away may pass names over.
+			round++
+			_, err = d.Seek(0, io.SeekStart)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// freeOne takes one name away and counts what that freed.
+func freeOne(dir int, name string, f *freed) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Nlink == 1 {
+		f.Bytes += st.Blocks * 512 // stat(2): always in units of 512
+	}
+	if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f.Files++
+	return nil
+}
+
+// empty reports whether nothing is in the trash.
+func (t *trash) empty() bool {
+	entries, err := os.ReadDir(t.dir)
+	return err == nil && len(entries) == 0
+}

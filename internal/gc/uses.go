@@ -1,0 +1,184 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/internal/engine"
+)
+
+// tracker follows what uses images and keeps it. Its methods may be called from
+// any goroutine.
+type tracker struct {
+	engine Engine
+	store  *Store
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	news Uses // not on disk yet
+	// recent are the uses that came in by events, also when they are on disk.
+	recent map[string]time.Time
+}
+
+// flushEvery is how often news are written to disk. What a crash loses of them
+// the engine's own memory of events has, or it counts as unknown.
+const flushEvery = 10 * time.Second
+
+// maxNews makes a flush come earlier.
+const maxNews = 10_000
+
+// Run follows the engine's events until ctx is done.
+func (t *tracker) Run(ctx context.Context) error {
+	before, err := t.store.Uses()
+	if err != nil {
+		return err
+	}
+	activity := make(chan engine.Activity, 1024)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(activity)
+		for a := range t.engine.Activity(ctx, before.Seen, time.Time{}) {
+			select {
+			case activity <- a:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	defer reading.Wait()
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case a, ok := <-activity:
+			if !ok {
+				return t.flush()
+			}
+			t.note(ctx, a)
+		case <-tick.C:
+			if err := t.flush(); err != nil {
+				t.log.Error("keeping when images were used", "err", err)
+			}
+		}
+	}
+}
+
+// note takes one use in.
+func (t *tracker) note(ctx context.Context, a engine.Activity) {
+	if a.Gap {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.news.Blind, t.news.Seen = latest(t.news.Blind, a.Time), latest(t.news.Seen, a.Time)
+		return
+	}
+	id := a.Image
+	if !strings.HasPrefix(id, "sha256:") {
+		img, _, err := t.engine.InspectImage(ctx, a.Image)
+		if err != nil {
+			// Gone, or under another name by now: then who has the name
+			// now is not who was used.
+			if !errors.Is(err, engine.ErrNoImage) && ctx.Err() == nil {
+				t.log.Debug("whose use this is", "image", a.Image, "err", err)
+			}
+			return
+		}
+		id = img.ID
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.news.Last == nil {
+		t.news.Last = map[string]time.Time{}
+	}
+	if len(t.news.Last) < maxNews {
+		t.news.Last[id] = latest(t.news.Last[id], a.Time)
+	}
+	if t.recent == nil || len(t.recent) >= maxNews {
+		t.recent = map[string]time.Time{}
+	}
+	t.recent[id] = latest(t.recent[id], a.Time)
+	t.news.Seen = latest(t.news.Seen, a.Time)
+}
+
+// catchUp takes in what happened until now, for who does not Run.
+func (t *tracker) catchUp(ctx context.Context, now time.Time) error {
+	before, err := t.store.Uses()
+	if err != nil {
+		return err
+	}
+	if _, err := t.engine.Info(ctx); err != nil {
+		return err // Activity has no error: of an engine that is away nothing is known
+	}
+	for a := range t.engine.Activity(ctx, before.Seen, now) {
+		t.note(ctx, a)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.news.Seen = latest(t.news.Seen, now)
+	t.mu.Unlock()
+	return t.flush()
+}
+
+// last is what is known, on disk and not yet.
+func (t *tracker) last() (Uses, error) {
+	u, err := t.store.Uses()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u.merge(t.news)
+	return u, err
+}
+
+// usedSince reports whether an image was used after then, as far as events have
+// come in.
+func (t *tracker) usedSince(id string, then time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.recent[id].After(then)
+}
+
+// flush writes the news.
+func (t *tracker) flush() error {
+	t.mu.Lock()
+	news := t.news
+	t.news = Uses{}
+	t.mu.Unlock()
+	if len(news.Last) == 0 && news.Seen.IsZero() && news.Blind.IsZero() {
+		return nil
+	}
+	err := t.store.Note(news)
+	if err != nil {
+		t.mu.Lock()
+		t.news.merge(news)
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// settle writes the uses that a State was made with: what was unknown is now, and
+// grows old from here. What is gone is forgotten.
+func (t *tracker) settle(s State) error {
+	u := Uses{Last: make(map[string]time.Time, len(s.Images)+len(s.Volumes))}
+	for _, img := range s.Images {
+		u.Last[img.ID] = img.LastUse
+	}
+	for _, v := range s.Volumes {
+		u.Last[volumeKey(v.Name)] = v.LastUse
+	}
+	for _, c := range s.Containers {
+		for _, v := range c.Volumes {
+			u.Last[volumeKey(v)] = s.Now
+		}
+	}
+	if err := t.store.Note(u); err != nil {
+		return err
+	}
+	return t.store.Forget(func(key string) bool {
+		_, ok := u.Last[key]
+		return ok || strings.HasPrefix(key, "volume ") && s.Volumes == nil
+	})
+}

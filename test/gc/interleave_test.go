@@ -1,0 +1,156 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/gc"
+)
+
+// steps is how many acts one slice of the test has.
+const steps = 120
+
+// TestInterleavings has people do what people do to an engine while a collector
+// takes all that it may, over and over. Whatever has a container stays: its
+// image, its networks, and it starts.
+func TestInterleavings(t *testing.T) {
+	h := newHost(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	p := &people{h: h, rand: rand.New(rand.NewPCG(seed, 0))}
+	ctx, cancel := context.WithCancel(t.Context())
+	var collecting sync.WaitGroup
+	collected := 0
+	collecting.Go(func() {
+		c := h.collector(everything(), nil)
+		for ctx.Err() == nil {
+			cy, err := c.Collect(ctx, gc.ByHand, nil)
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			collected += len(cy.Deleted)
+		}
+	})
+	stop := sync.OnceFunc(func() { cancel(); collecting.Wait() })
+	defer stop()
+	for range steps {
+		p.act()
+	}
+	stop()
+	p.check()
+	t.Logf("%d objects were collected, there are %d containers", collected, len(p.containers))
+	if collected == 0 || len(p.containers) == 0 {
+		t.Error("nothing happened")
+	}
+}
+
+// people act at random, and know what they have.
+type people struct {
+	h          *host
+	rand       *rand.Rand
+	n          int
+	containers map[string]bool // by id
+	images     []string        // names that there were
+	networks   []string
+}
+
+func (p *people) some(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[p.rand.IntN(len(list))]
+}
+
+func (p *people) act() {
+	p.n++
+	if p.containers == nil {
+		p.containers = map[string]bool{}
+	}
+	switch p.rand.IntN(8) {
+	case 0, 1:
+		ref := fmt.Sprintf("app:%d", p.n)
+		p.h.imageQuietly(ref, 20)
+		p.images = append(p.images, ref)
+	case 2:
+		name := fmt.Sprintf("other:%d", p.n)
+		if _, err := p.h.api.ImageTag(p.h.Context(), client.ImageTagOptions{Source: p.some(p.images), Target: name}); err == nil {
+			p.images = append(p.images, name)
+		}
+	case 3:
+		name := fmt.Sprintf("net-%d", p.n)
+		p.h.network(name)
+		p.networks = append(p.networks, name)
+	case 4, 5:
+		p.create()
+	case 6:
+		if id := p.some(p.ids()); id != "" {
+			p.h.start(id)
+		}
+	case 7:
+		if id := p.some(p.ids()); id != "" {
+			if err := p.h.engine.Kill(p.h.Context(), id); err != nil {
+				p.h.Error(err)
+			}
+		}
+	}
+}
+
+func (p *people) ids() []string {
+	var ids []string
+	for id := range p.containers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// create makes a container of an image that may have been collected already, in a
+// network that may be gone too.
+func (p *people) create() {
+	image, net := p.some(p.images), p.some(append(p.networks, ""))
+	if image == "" {
+		return
+	}
+	id, err := p.h.engine.Create(p.h.Context(), engine.Spec{Name: fmt.Sprintf("c-%d", p.n), Image: image, Network: net, Command: []string{"/bin/sleep", "600"}})
+	switch {
+	case errors.Is(err, engine.ErrNoImage) || errdefs.IsNotFound(err):
+	case err != nil:
+		p.h.Error(err)
+	case net != "" && !slices.Contains(p.h.names(), net):
+		// The engine does not look for the network before the start
+		// (moby, daemon/create.go): this one had gone before.
+		if err := p.h.engine.Remove(p.h.Context(), id); err != nil {
+			p.h.Error(err)
+		}
+	default:
+		p.containers[id] = true
+	}
+}
+
+// check looks for everything that the containers have.
+func (p *people) check() {
+	p.h.Helper()
+	holders, err := p.h.engine.Holders(p.h.Context())
+	if err != nil {
+		p.h.Fatal(err)
+	}
+	if len(holders) != len(p.containers) {
+		p.h.Errorf("%d containers are there, %d were made", len(holders), len(p.containers))
+	}
+	for _, c := range holders {
+		if _, _, err := p.h.engine.InspectImage(p.h.Context(), c.ImageID); err != nil {
+			p.h.Errorf("the image of %s: %v", c.Name, err)
+		}
+		p.h.start(c.ID)
+	}
+}

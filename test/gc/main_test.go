@@ -1,0 +1,227 @@
+// Package gc holds garbage collection to its word on a real engine: what is in
+// use stays, whoever dies in the middle.
+package gc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"holdfast/internal/engine/docker"
+	"holdfast/internal/gc"
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/labtest"
+)
+
+// childEnv makes the test binary a collector that is to be killed.
+const childEnv = "GC_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(labtest.Main(m))
+}
+
+// childArgs are what a child collects.
+type childArgs struct {
+	Host, Data string
+	Config     gc.Config
+}
+
+// child collects, and says on stdout what it deleted.
+func child(text string) error {
+	var a childArgs
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return err
+	}
+	e, err := docker.Open(context.Background(), docker.Config{Host: a.Host})
+	if err != nil {
+		return err
+	}
+	c := gc.New(a.Config, gc.Deps{Engine: e, Store: gc.NewStore(a.Data, slog.Default()), LockDir: a.Data, Log: slog.Default()})
+	_, err = c.Collect(context.Background(), gc.ByHand, func(o gc.Outcome, deleted bool) { fmt.Println(o.Name, deleted) })
+	return err
+}
+
+// host is a private engine with a collector's needs.
+type host struct {
+	*testing.T
+	lab    *lab.Engine
+	engine *docker.Engine
+	api    *client.Client
+	data   string
+	base   lab.Image
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{T: t, lab: labtest.Private(t, lab.Options{}), data: t.TempDir()}
+	var err error
+	if h.base, err = lab.Busybox(); err != nil {
+		t.Fatal(err)
+	}
+	if h.engine, err = docker.Open(t.Context(), docker.Config{Host: h.lab.Host()}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.engine.Close() })
+	if h.api, err = client.New(client.WithHost(h.lab.Host())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.api.Close() })
+	return h
+}
+
+// everything is a policy under which all goes that is not in use.
+func everything() gc.Config {
+	c := gc.DefaultConfig()
+	c.MinAge = 0
+	c.Rules = []gc.Rule{{Kinds: []gc.Kind{gc.Networks}}, {Kinds: []gc.Kind{gc.Images}}}
+	return c
+}
+
+func (h *host) collector(c gc.Config, spinups gc.Spinups) *gc.Collector {
+	log := slog.New(slog.NewTextHandler(h.Output(), nil))
+	return gc.New(c, gc.Deps{Engine: h.engine, Store: gc.NewStore(h.data, log), Spinups: spinups, LockDir: h.data, Log: log})
+}
+
+func (h *host) collect(c gc.Config) gc.Cycle {
+	h.Helper()
+	cy, err := h.collector(c, nil).Collect(h.Context(), gc.ByHand, nil)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return cy
+}
+
+var seed uint64
+
+// image makes one with that many files, and returns its id.
+func (h *host) image(ref string, files int) string {
+	h.Helper()
+	h.imageQuietly(ref, files)
+	return h.imageID(ref)
+}
+
+// imageQuietly makes one that may be gone at once.
+func (h *host) imageQuietly(ref string, files int) {
+	h.Helper()
+	seed++
+	if err := h.lab.Import(h.Context(), lab.ManyFiles(h.base, ref, files, 1000, seed)); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *host) imageID(ref string) string {
+	h.Helper()
+	id, err := h.engine.ImageID(h.Context(), ref)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return id
+}
+
+// layer makes an image on top of another.
+func (h *host) layer(on, ref string) {
+	h.Helper()
+	id := h.create(on, "")
+	h.start(id)
+	if _, err := h.api.ContainerCommit(h.Context(), id, client.ContainerCommitOptions{Reference: ref}); err != nil {
+		h.Fatal(err)
+	}
+	if err := h.engine.Remove(h.Context(), id); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *host) create(image, net string) string {
+	h.Helper()
+	res, err := h.api.ContainerCreate(h.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: image, Cmd: []string{"/bin/sh", "-c", "echo x > /written; sleep 600"}},
+		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(net)},
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return res.ID
+}
+
+func (h *host) start(id string) {
+	h.Helper()
+	if err := h.engine.Start(h.Context(), id); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *host) network(name string) {
+	h.Helper()
+	if _, err := h.api.NetworkCreate(h.Context(), name, client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// names are all names of images and networks that somebody made.
+func (h *host) names() []string {
+	h.Helper()
+	images, err := h.engine.Images(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	var names []string
+	for _, i := range images {
+		names = append(names, i.Refs...)
+	}
+	nets, err := h.api.NetworkList(h.Context(), client.NetworkListOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, n := range nets.Items {
+		if !slices.Contains([]string{network.NetworkBridge, network.NetworkHost, network.NetworkNone}, n.Name) {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (h *host) expect(want ...string) {
+	h.Helper()
+	if got := h.names(); !slices.Equal(got, want) {
+		h.Errorf("there are %v, want %v", got, want)
+	}
+}
+
+// trash are the batches that wait to be freed.
+func (h *host) trash() []string {
+	h.Helper()
+	list, err := filepath.Glob(filepath.Join(h.lab.DataRoot(), "holdfast-gc", "trash", "*"))
+	if err != nil {
+		h.Fatal(err)
+	}
+	return list
+}
+
+// eventually waits for what takes its time, and no longer than a slow machine
+// may need.
+func (h *host) eventually(what string, ok func() bool) {
+	h.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.Fatalf("waited for nothing: %s", what)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package gc
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/agent"
+	"holdfast/internal/config"
+	"holdfast/internal/gc"
+)
+
+// TestServeWaitsForOthers runs what `holdfast gc serve` runs, on a disk that
+// counts as too full all the time: while somebody's container is between create
+// and start, nothing goes.
+func TestServeWaitsForOthers(t *testing.T) {
+	h := newHost(t)
+	h.image("kept:1", 10)
+	c := config.Default()
+	c.Engine.Host, c.DataDir, c.RunDir = h.lab.Host(), h.data, h.data
+	c.GC = everything()
+	c.GC.Enabled, c.GC.Every = true, time.Second
+	c.GC.Low, c.GC.High, c.GC.Critical = gc.Bytes(1), gc.Bytes(2), gc.Percent(99.9)
+	c.GC.Rules = []gc.Rule{{Kinds: []gc.Kind{gc.Images}, Match: []string{"kept:*", "old:*"}, Pressure: true}}
+	if err := c.GC.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	up := h.create("kept:1", "")
+	h.start(up)
+	go func() { served <- g.Serve(ctx) }()
+	underWay := func() int {
+		s, err := g.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.UnderWay
+	}
+	// The watcher may not be there yet for the first ones.
+	var created []string
+	h.eventually("a spin-up is seen", func() bool {
+		created = append(created, h.create("kept:1", ""))
+		time.Sleep(200 * time.Millisecond)
+		return underWay() > 0
+	})
+	h.image("old:1", 500)
+	time.Sleep(4 * time.Second) // several looks at the disk
+	if underWay() == 0 {
+		t.Fatal("the created container does not count any more")
+	}
+	h.imageID("old:1") // it is there
+	for _, id := range created {
+		h.start(id)
+	}
+	h.eventually("old:1 goes", func() bool { _, err := h.engine.ImageID(t.Context(), "old:1"); return err != nil })
+	h.imageID("kept:1")
+	h.eventually("the cycle ends", func() bool {
+		s, err := g.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Suspended > 0 && s.Last != nil && s.Last.Ended
+	})
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
