@@ -16,6 +16,8 @@ import (
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/deadman"
+	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/probe"
 	"holdfast/internal/guardian"
 	"holdfast/internal/hook"
 	"holdfast/internal/lab"
@@ -40,10 +42,14 @@ func deps() cli.Deps {
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		Host:        thisHost,
+		Examine:     examine,
+		Drill:       makeDrill,
 		Hidden: map[string]func(context.Context, []string) error{
-			roleGuardian: runGuardian,
-			roleDeadman:  runDeadman,
-			roleHook:     runHook,
+			roleGuardian:    runGuardian,
+			roleDeadman:     runDeadman,
+			roleHook:        runHook,
+			probe.RoleAlloc: func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
+			drill.Role:      drill.Work,
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
