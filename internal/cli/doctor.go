@@ -160,7 +160,11 @@ func printReport(w io.Writer, r doctor.Report) {
 func printFinding(w io.Writer, f doctor.Finding) {
 	fmt.Fprintf(w, "%s: %s [%s]\n", strings.ToUpper(string(f.Severity)), clean(f.Title), f.Rule)
 	for _, e := range f.Evidence {
-		fmt.Fprintf(w, "  %s\t%s\t(healthy: %s)\n", clean(e.What), clean(e.Found), clean(e.Healthy))
+		healthy := ""
+		if e.Healthy != "-" {
+			healthy = "(healthy: " + clean(e.Healthy) + ")"
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", clean(e.What), clean(e.Found), healthy)
 	}
 	if f.Who != nil {
 		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Who))

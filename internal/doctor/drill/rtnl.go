@@ -38,7 +38,7 @@ func churn(ctx context.Context, name string) error {
 		return fmt.Errorf("talk netlink: %w", err)
 	}
 	defer h.Close()
-	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}
 	for ctx.Err() == nil {
 		err := h.LinkAdd(link)
 		if err == nil {

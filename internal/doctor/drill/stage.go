@@ -137,6 +137,10 @@ func (s *stage) makeGroup(ms cgroup.Mounts, p part) (string, []string, error) {
 		if m.V2 {
 			enable(top)
 		}
+		// What a part weighs counts among its siblings only.
+		if err := (limits{weight: p.limits.weight}).apply(top, m); err != nil {
+			return "", nil, err
+		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return "", nil, err
 		}

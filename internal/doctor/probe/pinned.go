@@ -150,7 +150,7 @@ func (l locker) pinned(h Host, owners *os.File, inhabited map[uint64]bool) (held
 		all += (a.to - a.from) / size
 	}
 	step := max(1, all/maxSampled)
-	sampled, found := 0.0, 0.0
+	found := 0.0
 	files := make(map[string]float64)
 	for _, a := range areas {
 		for at := a.from; at < a.to; at += step * size {
@@ -162,7 +162,6 @@ func (l locker) pinned(h Host, owners *os.File, inhabited map[uint64]bool) (held
 			if entry&present == 0 || entry&frame == 0 {
 				continue
 			}
-			sampled++
 			owner, err := word(owners, entry&frame)
 			if err != nil {
 				return 0, "", fmt.Errorf("kpagecgroup: %w", err)
@@ -181,7 +180,7 @@ func (l locker) pinned(h Host, owners *os.File, inhabited map[uint64]bool) (held
 			file = name
 		}
 	}
-	return l.locked * 1024 * found / sampled, file, nil
+	return found * float64(step*size), file, nil
 }
 
 // word reads the n-th 64 bits of a file.
@@ -194,6 +193,8 @@ func word(f *os.File, n uint64) (uint64, error) {
 }
 
 // lockedAreas are the mappings that smaps has a flag "lo" for, proc_pid_smaps(5).
+// Programs and libraries are left out: whoever locks all its memory has these,
+// charged to whoever ran them first, and they hold a group or two.
 func lockedAreas(smaps string) ([]area, error) {
 	f, err := os.Open(smaps)
 	if err != nil {
@@ -202,6 +203,7 @@ func lockedAreas(smaps string) ([]area, error) {
 	defer f.Close()
 	var areas []area
 	var now area
+	programs := make(map[string]bool)
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		line := lines.Text()
@@ -220,9 +222,12 @@ func lockedAreas(smaps string) ([]area, error) {
 		b, err2 := strconv.ParseUint(to, 16, 64)
 		if ok && err1 == nil && err2 == nil {
 			now = area{a, b, strings.Join(fields[5:], " ")}
+			if now.file != "" && strings.Contains(fields[1], "x") {
+				programs[now.file] = true
+			}
 		}
 	}
-	return areas, lines.Err()
+	return slices.DeleteFunc(areas, func(a area) bool { return programs[a.file] }), lines.Err()
 }
 
 func inodeOf(fi os.FileInfo) (uint64, bool) {

@@ -107,7 +107,7 @@ func reclaimProbe() Probe {
 func blockProbe() Probe {
 	return Probe{
 		Name: "block", Sees: "how long the slowest requests of the disks take",
-		Gives: []string{fact.DiskP99},
+		Gives: []string{fact.DiskP99, fact.DiskBy},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			if major, minor := release(h); major < 5 || major == 5 && minor < 11 {
 				return nil, errors.New("it needs Linux 5.11")
@@ -116,12 +116,19 @@ func blockProbe() Probe {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			return func(_ context.Context, _ time.Duration) ([]fact.Fact, error) {
-				hist, err := readLatency(l)
-				if err != nil || hist.Count() == 0 {
-					return nil, err
+			who, err := bpf.CountEvent("block_rq_issue")
+			if err != nil {
+				return nil, errors.Join(traceError(err), l.Close())
+			}
+			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+				places, err := readTally(who)
+				// Without paths: what is of interest is who, not from where.
+				_, fs := countPlaces(newResolver(h, nil), places, fact.DiskBy, over)
+				hist, err2 := readLatency(l)
+				if hist.Count() > 0 {
+					fs = append(fs, host(fact.DiskP99, ms(hist.Quantile(0.99)), fact.Millis))
 				}
-				return []fact.Fact{host(fact.DiskP99, ms(hist.Quantile(0.99)), fact.Millis)}, nil
+				return fs, errors.Join(err, err2)
 			}, nil
 		},
 	}
@@ -276,7 +283,7 @@ func countPlaces(r *resolver, places []bpf.Place, name string, over time.Duratio
 // lockFacts is how much was waited for rtnl, and where else. Other locks have a
 // number instead of their address, which is nobody's business.
 func lockFacts(r *resolver, places []bpf.Place, over time.Duration) []fact.Fact {
-	rtnl, _ := r.symbols.Addr("rtnl_mutex")
+	rtnl := rtnlMutex(r.symbols, places)
 	slices.SortFunc(places, func(a, b bpf.Place) int { return cmp.Compare(b.Waited, a.Waited) })
 	locks := make(map[uint64]string)
 	all := 0.0
@@ -299,6 +306,27 @@ func lockFacts(r *resolver, places []bpf.Place, over time.Duration) []fact.Fact 
 		}
 	}
 	return append(fs, host(fact.RtnlWait, all, fact.Share))
+}
+
+// rtnlMutex is the address of that lock: by its name, or where the kernel does not
+// tell the names of variables (CONFIG_KALLSYMS_ALL), by functions that take no other
+// lock. 0 where nobody waited for it.
+func rtnlMutex(symbols *bpf.Symbols, places []bpf.Place) uint64 {
+	if a, ok := symbols.Addr("rtnl_mutex"); ok {
+		return a
+	}
+	takers := []string{"rtnl_lock", "rtnetlink_rcv_msg", "rtnl_newlink", "rtnl_dellink", "rtnl_setlink", "rtnl_dumpit", "inet_rtm_newaddr", "linkwatch_event"}
+	for _, p := range places {
+		for _, f := range symbols.Path(p.Stack) {
+			if !strings.Contains(f, "mutex") {
+				if slices.Contains(takers, f) {
+					return p.Object
+				}
+				break
+			}
+		}
+	}
+	return 0
 }
 
 func inode(file string) (uint64, bool) {

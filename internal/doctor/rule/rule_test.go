@@ -93,7 +93,7 @@ var cases = []struct {
 	{"own-limit", "no pressure to read, no refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 5)}, "", fact.Subject{}, ""},
 	{"own-limit", "stalled by others", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 0), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, "", fact.Subject{}, ""},
 
-	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.05), by(fact.LockWait, 0.05, churn)}, "", fact.Subject{}, ""},
+	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.3), by(fact.LockWait, 0.3, churn)}, "", fact.Subject{}, ""},
 	{"kernel-lock", "rtnl", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 2.3), by(fact.LockWait, 2.2, churn)}, Warning, churn, "220 %"},
 	{"kernel-lock", "one group's own lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 2.2, inode1)}, "", fact.Subject{}, ""},
 	{"kernel-lock", "a shared lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 0.5, inode1), by(fact.LockWait, 0.2, inode2)}, Warning, inode1, "path_openat"},
@@ -119,6 +119,7 @@ var cases = []struct {
 	{"slow-disk", "a fast disk", disk(5000, 0.2, 9000), "", fact.Subject{}, ""},
 	{"slow-disk", "a storm", disk(500, 0.9, 900), Warning, fact.Subject{Cgroup: web}, "500/s"},
 	{"slow-disk", "nobody in particular", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
+	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
 	{"slow-disk", "as usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 20), host(fact.BaseDisk, 5)), "", fact.Subject{}, ""},
 

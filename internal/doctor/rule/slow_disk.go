@@ -1,11 +1,15 @@
 package rule
 
-import "holdfast/internal/doctor/fact"
+import (
+	"strings"
+
+	"holdfast/internal/doctor/fact"
+)
 
 const (
 	diskTimes   = 5    // as long as on a healthy host
 	manyFlushes = 100  // /s
-	flushBusy   = 0.50 // of the look
+	flushBusy   = 0.25 // of the look
 	writerShare = 0.50 // of all writes
 )
 
@@ -14,29 +18,25 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), writes of each container (io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy over 50 % of the time and one container doing over half of the writes; or p99 over 5 times the baseline",
+		Signal:    "flushes and busy time of each disk (diskstats), who hands requests to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
+		Threshold: "over 100 flushes/s with the disk busy over 25 % of the time and one process or container making over half of the requests; or p99 over 5 times the baseline",
 		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
 		Later:     "with the baselines: p99 beside what is usual here",
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
-			writers := s.Of(fact.GroupWrites)
-			all := 0.0
-			for _, w := range writers {
-				all += w.Value
-			}
+			writer, rate, all := topWriter(s)
 			for _, f := range s.Of(fact.DiskFlush) {
 				disk := f.Subject.Device
 				busy, _ := s.Device(fact.DiskBusy, disk)
-				if f.Value < manyFlushes || busy < flushBusy || len(writers) == 0 || writers[0].Value < writerShare*all || writers[0].Value < manyFlushes/2 {
+				if f.Value < manyFlushes || busy < flushBusy || rate < writerShare*all || rate < manyFlushes/2 {
 					continue
 				}
 				e := []Evidence{
 					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
-					{"it is busy, of the time", percent(busy), "under 50 %"},
-					{"writes of the group named", perSecond(writers[0].Value), "-"},
+					{"it is busy, of the time", percent(busy), "under 25 %"},
+					{"requests of the one named", perSecond(rate), "-"},
 				}
 				if p99, ok := s.Host(fact.DiskP99); ok {
 					e = append(e, Evidence{"a request's time, p99", millis(p99), "-"})
@@ -45,7 +45,7 @@ func slowDisk() Rule {
 					Severity: Warning,
 					Title:    "a container flushes many small writes, and everybody's writes wait for it",
 					Evidence: e,
-					Culprit:  writers[0].Subject,
+					Culprit:  writer,
 					Cures: []Cure{
 						{What: "Let it write several records for each fsync (group commit, if it is a database)."},
 						{What: "Bound what it writes.", Command: "docker run --device-write-iops /dev/" + disk + ":100 …"},
@@ -65,4 +65,33 @@ func slowDisk() Rule {
 			return found
 		},
 	}
+}
+
+// topWriter is who hands most requests to the disks, and how many all do. On v1
+// the groups' own counters know nothing of what is written behind a program's back,
+// so that processes come first.
+func topWriter(s *fact.Set) (who fact.Subject, rate, all float64) {
+	var of []fact.Fact
+	for _, f := range s.Of(fact.DiskBy) {
+		if !kernelThread(f.Subject.Command) { // they write for others
+			of = append(of, f)
+		}
+	}
+	if len(of) == 0 {
+		of = s.Of(fact.GroupWrites)
+	}
+	for _, f := range of {
+		all += f.Value
+	}
+	who, rate = worst(of)
+	return who, rate, all
+}
+
+func kernelThread(command string) bool {
+	for _, p := range []string{"jbd2/", "kworker/", "xfsaild", "btrfs-", "loop", "kswapd", "ksoftirqd", "swapper"} {
+		if strings.HasPrefix(command, p) {
+			return true
+		}
+	}
+	return false
 }
