@@ -27,7 +27,7 @@ const (
 )
 
 // shownPins is for how many groups it is a fact.
-const shownPins = 5
+const shownPins = 20
 
 func dying(fs []fact.Fact) float64 {
 	for _, f := range fs {

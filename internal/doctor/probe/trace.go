@@ -60,7 +60,7 @@ func rstatProbe() Probe {
 		Name: "rstat", Sees: "readers of cgroup statistics that block others",
 		Gives: []string{fact.RstatWaits, fact.RstatBy},
 		Start: func(_ context.Context, h Host) (Finish, error) {
-			t, err := bpf.CountEvent("cgroup_rstat_lock_contended")
+			t, err := bpf.CountEvent("cgroup_rstat_lock_contended", false)
 			if errors.Is(err, bpf.ErrNoTracepoint) {
 				return nil, fmt.Errorf("%w (Linux 6.10 has it)", err)
 			} else if err != nil {
@@ -116,7 +116,7 @@ func blockProbe() Probe {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			who, err := bpf.CountEvent("block_rq_issue")
+			who, err := bpf.CountEvent("block_rq_issue", false)
 			if err != nil {
 				return nil, errors.Join(traceError(err), l.Close())
 			}
@@ -292,7 +292,7 @@ func lockFacts(r *resolver, places []bpf.Place, over time.Duration) []fact.Fact 
 		v := float64(p.Waited) / float64(over)
 		name, ok := locks[p.Object]
 		switch {
-		case p.Object == rtnl && rtnl != 0:
+		case p.Object == rtnl && rtnl != 0, changesInterfaces(r.symbols.Path(p.Stack)):
 			name = "rtnl_mutex"
 			all += v
 		case !ok:
@@ -306,6 +306,15 @@ func lockFacts(r *resolver, places []bpf.Place, over time.Duration) []fact.Fact 
 		}
 	}
 	return append(fs, host(fact.RtnlWait, all, fact.Share))
+}
+
+// changesInterfaces reports whether a path is one on which rtnl was taken. What is
+// waited for behind it (rcu_barrier in netdev_run_todo, for one) comes of the same
+// change and hurts the same others.
+func changesInterfaces(path []string) bool {
+	return slices.ContainsFunc(path, func(f string) bool {
+		return strings.HasPrefix(f, "rtnl_") || f == "rtnetlink_rcv_msg" || f == "netdev_run_todo"
+	})
 }
 
 // rtnlMutex is the address of that lock: by its name, or where the kernel does not

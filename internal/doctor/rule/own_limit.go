@@ -14,7 +14,7 @@ func ownLimit() Rule {
 	return Rule{
 		Name:      "own-limit",
 		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, and refaults of memory.stat",
-		Threshold: "the limit is hit, and all of it is stalled for over 5 % of the time; where there is no pressure to read, over 100 hits/s and 100 refaults/s",
+		Threshold: "the limit is hit, and all of it is stalled for over 5 % of the time: for memory, or with over 100 refaults/s for the disk; where there is no pressure to read, over 100 hits/s and 100 refaults/s",
 		Why:       "touching a limit is ordinary for whoever reads files; standing still for it, or reading the same pages again and again, is not",
 		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
 		Needs:     []string{fact.GroupsSeen},
@@ -28,6 +28,9 @@ func ownLimit() Rule {
 				}
 				stalled, pressure := s.Group(fact.GroupMemoryFull, group)
 				refaults, _ := s.Group(fact.GroupRefaults, group)
+				if io, ok := s.Group(fact.GroupIOFull, group); ok && refaults > manyRefaults {
+					stalled = max(stalled, io) // the wait for a page that is read again is booked there
+				}
 				if pressure && stalled <= stalledShare || !pressure && (f.Value < manyHits || refaults < manyRefaults) {
 					continue
 				}
@@ -37,7 +40,7 @@ func ownLimit() Rule {
 					{"pages read again after they were reclaimed", perSecond(refaults), "a few/s"},
 				}
 				if pressure {
-					e = append(e, Evidence{"stood still for memory, of the time", percent(stalled), "under 5 %"})
+					e = append(e, Evidence{"stood still for pages, of the time", percent(stalled), "under 5 %"})
 				}
 				found = append(found, Finding{
 					Severity: Warning,

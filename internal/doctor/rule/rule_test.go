@@ -89,11 +89,13 @@ var cases = []struct {
 
 	{"own-limit", "reads files", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.01)}, "", fact.Subject{}, ""},
 	{"own-limit", "stands still", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 50), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "30 %"},
+	{"own-limit", "reads the same again, on a fast disk", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 9000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.02), group(fact.GroupIOFull, web, 0.2), group(fact.GroupRefaults, web, 9000)}, Warning, fact.Subject{Cgroup: web}, "20 %"},
+	{"own-limit", "reads much, once", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 9000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.02), group(fact.GroupIOFull, web, 0.2), group(fact.GroupRefaults, web, 20)}, "", fact.Subject{}, ""},
 	{"own-limit", "no pressure to read, refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 500)}, Warning, fact.Subject{Cgroup: web}, "500/s"},
 	{"own-limit", "no pressure to read, no refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 5)}, "", fact.Subject{}, ""},
 	{"own-limit", "stalled by others", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 0), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, "", fact.Subject{}, ""},
 
-	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.3), by(fact.LockWait, 0.3, churn)}, "", fact.Subject{}, ""},
+	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.8), by(fact.LockWait, 0.8, churn)}, "", fact.Subject{}, ""},
 	{"kernel-lock", "rtnl", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 2.3), by(fact.LockWait, 2.2, churn)}, Warning, churn, "220 %"},
 	{"kernel-lock", "one group's own lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 2.2, inode1)}, "", fact.Subject{}, ""},
 	{"kernel-lock", "a shared lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 0.5, inode1), by(fact.LockWait, 0.2, inode2)}, Warning, inode1, "path_openat"},

@@ -21,7 +21,7 @@ func needRoot(t *testing.T) {
 // Who comes by is counted, by process, with a path through the kernel.
 func TestTally(t *testing.T) {
 	needRoot(t)
-	c, err := CountEvent("sys_enter")
+	c, err := CountEvent("sys_enter", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestLatency(t *testing.T) {
 
 func TestNoSuchTracepoint(t *testing.T) {
 	needRoot(t)
-	if _, err := CountEvent("no_such_tracepoint"); err == nil || !strings.Contains(err.Error(), ErrNoTracepoint.Error()) {
+	if _, err := CountEvent("no_such_tracepoint", false); err == nil || !strings.Contains(err.Error(), ErrNoTracepoint.Error()) {
 		t.Errorf("error %v", err)
 	}
 }

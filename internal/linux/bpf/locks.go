@@ -18,7 +18,7 @@ const shortWait = 10_000
 // LockWaits counts who waits for sleeping locks of the kernel, for how long and
 // where. Linux 5.19. Spinlocks are left out, which are many and short.
 func LockWaits() (*Tally, error) {
-	t, err := newTally()
+	t, err := newTally(true)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // path. Its methods are for one goroutine.
 type Tally struct {
 	running
-	counts, stacks *ebpf.Map
+	counts, stacks *ebpf.Map // stacks is nil where paths are of no interest
 }
 
 // Place is who came by, and how often.
@@ -53,11 +53,15 @@ const (
 	maxDepth  = 64 // of a stack
 )
 
-func newTally() (*Tally, error) {
+// newTally makes one that tells paths through the kernel apart, or not.
+func newTally(paths bool) (*Tally, error) {
 	t := &Tally{}
 	var err error
 	if t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 16, MaxEntries: maxPlaces}); err != nil {
 		return nil, errors.Join(err, t.Close())
+	}
+	if !paths {
+		return t, nil
 	}
 	if t.stacks, err = t.newMap(&ebpf.MapSpec{Name: "stacks", Type: ebpf.StackTrace, KeySize: 4, ValueSize: 8 * maxDepth, MaxEntries: maxStacks}); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -75,10 +79,9 @@ func (t *Tally) here() asm.Instructions {
 			asm.FnGetCurrentPidTgid.Call(),
 			asm.RSh.Imm(asm.R0, 32),
 			asm.StoreMem(asm.RFP, atPlace+16, asm.R0, asm.Word),
-			asm.Mov.Reg(asm.R1, asm.R6),
-			asm.LoadMapPtr(asm.R2, t.stacks.FD()),
-			asm.Mov.Imm(asm.R3, 0),
-			asm.FnGetStackid.Call(),
+		},
+		t.path(),
+		asm.Instructions{
 			asm.StoreMem(asm.RFP, atPlace+20, asm.R0, asm.Word), // below 0 where there is none
 			asm.Mov.Imm(asm.R1, 0),
 			asm.StoreMem(asm.RFP, atPlace+24, asm.R1, asm.DWord),
@@ -113,13 +116,26 @@ func (t *Tally) here() asm.Instructions {
 	)
 }
 
+// path makes R0 the id of the stack.
+func (t *Tally) path() asm.Instructions {
+	if t.stacks == nil {
+		return asm.Instructions{asm.Mov.Imm(asm.R0, -1)}
+	}
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMapPtr(asm.R2, t.stacks.FD()),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnGetStackid.Call(),
+	}
+}
+
 // workFunc is where work_struct.func is, on 64 bits: behind data and entry
 // (include/linux/workqueue_types.h).
 const workFunc = 24
 
 // CountWork counts who queues work of a function: the address of that function.
 func CountWork(function uint64) (*Tally, error) {
-	t, err := newTally()
+	t, err := newTally(true)
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +158,10 @@ func CountWork(function uint64) (*Tally, error) {
 	return t.orClose(err)
 }
 
-// CountEvent counts who comes by a tracepoint.
-func CountEvent(tracepoint string) (*Tally, error) {
-	t, err := newTally()
+// CountEvent counts who comes by a tracepoint, and with paths on which way, which
+// costs about as much again.
+func CountEvent(tracepoint string, paths bool) (*Tally, error) {
+	t, err := newTally(paths)
 	if err != nil {
 		return nil, err
 	}
