@@ -16,7 +16,7 @@ import (
 
 // scanFrom is from how many dying groups on it is looked whose pages hold them:
 // that reads a part of an array of all the host's pages.
-const scanFrom = 1000
+const scanFrom = 100
 
 // Bounds of the scan: one block of entries, for 512 KiB of memory, in every so
 // and its time.
