@@ -70,6 +70,7 @@ const (
 	DiskBusy   = "disk.busy"         // share of the look, by disk
 	DiskFlush  = "disk.flushes"      // /s, by disk
 	IOFull     = "disk.psi_full"     // share of the look in which all were stalled
+	ConnTables = "conntrack.tables"  // network namespaces with a table of connections
 	Conntrack  = "conntrack.used"    // share of the table, by network namespace
 	ConnDrops  = "conntrack.drops"   // connections lost in the look, by network namespace
 	AllocMs    = "alloc.touch"       // ms of CPU to map and touch 128 MiB in a cgroup of its own

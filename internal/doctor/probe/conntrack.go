@@ -20,15 +20,18 @@ import (
 func conntrackProbe() Probe {
 	return Probe{
 		Name: "conntrack", Sees: "full tables of connections, on the host and in containers",
-		Gives: []string{fact.Conntrack, fact.ConnDrops},
+		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			before, err := readConntrack(h)
 			if err != nil {
 				return nil, err
 			}
-			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+			return func(context.Context, time.Duration) ([]fact.Fact, error) {
 				after, err := readConntrack(h)
-				return conntrackFacts(before, after), err
+				if err != nil {
+					return nil, err
+				}
+				return conntrackFacts(before, after), nil
 			}, nil
 		},
 	}
@@ -46,7 +49,10 @@ const maxNamespaces = 2000
 func readConntrack(h Host) (map[string]table, error) {
 	limit, err := read(string(h.Proc) + "/sys/net/netfilter/nf_conntrack_max")
 	if gone(err) {
-		return nil, errors.New("the kernel does not track connections")
+		if _, err := os.Stat(string(h.Proc) + "/sys/net"); err != nil {
+			return nil, err // nothing is known
+		}
+		return nil, nil // the kernel does not track connections
 	} else if err != nil {
 		return nil, err
 	}
@@ -151,7 +157,7 @@ func limitIn(ns string) (float64, error) {
 }
 
 func conntrackFacts(before, after map[string]table) []fact.Fact {
-	var fs []fact.Fact
+	fs := []fact.Fact{host(fact.ConnTables, float64(len(after)), fact.Count)}
 	for ns, b := range after {
 		if b.max > 0 {
 			fs = append(fs, fact.Fact{Name: fact.Conntrack, Value: b.entries / b.max, Unit: fact.Share, Subject: b.subject})

@@ -19,16 +19,9 @@ import (
 func memcgProbe() Probe {
 	return Probe{
 		Name: "memcg", Sees: "dying memory cgroups",
-		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying, fact.MemcgPins},
+		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying},
 		Start: func(_ context.Context, h Host) (Finish, error) {
-			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
-				fs, err := readMemcg(h)
-				if err != nil || dying(fs) < scanFrom {
-					return fs, err
-				}
-				pins, err := scanPins(ctx, h)
-				return append(fs, pins...), err
-			}, nil
+			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readMemcg(h) }, nil
 		},
 	}
 }

@@ -14,6 +14,23 @@ import (
 	"holdfast/internal/doctor/fact"
 )
 
+// pinsProbe says under whose parents the pages are that hold dead memory cgroups.
+func pinsProbe() Probe {
+	return Probe{
+		Name: "pins", Sees: "whose pages hold dying memory cgroups",
+		Gives: []string{fact.MemcgPins},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
+				fs, err := readMemcg(h)
+				if err != nil || dying(fs) < scanFrom {
+					return nil, err
+				}
+				return scanPins(ctx, h)
+			}, nil
+		},
+	}
+}
+
 // scanFrom is from how many dying groups on it is looked whose pages hold them:
 // that reads a part of an array of all the host's pages.
 const scanFrom = 100

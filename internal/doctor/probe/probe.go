@@ -70,6 +70,7 @@ func All() []Probe {
 		memoryProbe(),
 		dentryProbe(),
 		memcgProbe(),
+		pinsProbe(),
 		pinnedProbe(),
 		groupsProbe(),
 		tasksProbe(),

@@ -12,7 +12,7 @@ func conntrackFull() Rule {
 		Threshold: "over 80 % in use, or any connection dropped",
 		Why:       "a full table drops new connections without a word to either end; at 80 % a burst fills it",
 		Source:    "Documentation/networking/nf_conntrack-sysctl.rst",
-		Needs:     []string{fact.Conntrack},
+		Needs:     []string{fact.ConnTables},
 		Judge: func(s *fact.Set) []Finding {
 			drops := make(map[string]float64)
 			for _, d := range s.Of(fact.ConnDrops) {

@@ -104,9 +104,10 @@ var cases = []struct {
 	{"fragmentation", "no blocks, but no stalls", []fact.Fact{host(fact.CompactStalls, 0), device(fact.HighOrderFree, "Node 0 Normal", 0)}, "", fact.Subject{}, ""},
 	{"fragmentation", "both", []fact.Fact{host(fact.CompactStalls, 100), device(fact.HighOrderFree, "Node 0 Normal", 0), device(fact.HighOrderFree, "Node 0 DMA", 2)}, Warning, fact.Subject{}, "defrag"},
 
-	{"conntrack-full", "half", []fact.Fact{device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 0)}, "", fact.Subject{}, ""},
-	{"conntrack-full", "nearly", []fact.Fact{device(fact.Conntrack, "net:[1]", 0.9), device(fact.ConnDrops, "net:[1]", 0)}, Warning, fact.Subject{Device: "net:[1]"}, "90 %"},
-	{"conntrack-full", "drops", []fact.Fact{device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 3)}, Critical, fact.Subject{Device: "net:[1]"}, "net:[1]"},
+	{"conntrack-full", "no table at all", []fact.Fact{host(fact.ConnTables, 0)}, "", fact.Subject{}, ""},
+	{"conntrack-full", "half", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 0)}, "", fact.Subject{}, ""},
+	{"conntrack-full", "nearly", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.9), device(fact.ConnDrops, "net:[1]", 0)}, Warning, fact.Subject{Device: "net:[1]"}, "90 %"},
+	{"conntrack-full", "drops", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 3)}, Critical, fact.Subject{Device: "net:[1]"}, "net:[1]"},
 
 	{"softirq", "some", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.2), host(fact.NetDrops, 0)}, "", fact.Subject{}, ""},
 	{"softirq", "one CPU", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0)}, Warning, fact.Subject{Device: "cpu1"}, "cpu1"},
