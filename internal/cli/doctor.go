@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/rule"
 )
 
@@ -124,7 +125,9 @@ func (a *app) drillCmd() *cobra.Command {
 
 // printReport writes a report for people.
 func printReport(w io.Writer, r doctor.Report) {
-	fmt.Fprintf(w, "looked for %.0f s, Linux %s\n\n", r.Seconds, dash(r.Kernel))
+	fmt.Fprintf(w, "looked for %.0f s, Linux %s\n", r.Seconds, dash(r.Kernel))
+	printHost(w, r)
+	fmt.Fprintln(w)
 	for _, f := range r.Findings {
 		printFinding(w, f)
 	}
@@ -154,6 +157,35 @@ func printReport(w io.Writer, r doctor.Report) {
 				fmt.Fprintf(w, "    %s\n", clean(g.Hint))
 			}
 		}
+	}
+}
+
+// printHost says how the host itself does, as far as it is known.
+func printHost(w io.Writer, r doctor.Report) {
+	var s fact.Set
+	s.Add(r.Facts...)
+	if up, ok := s.Host(fact.HostUptime); ok {
+		busy, _ := s.Host(fact.CPUBusy)
+		cpus, _ := s.Host(fact.HostCPUs)
+		fmt.Fprintf(w, "up %s, %.0f CPUs %.0f %% busy\n", age(time.Time{}.Add(time.Hour+time.Duration(up)*time.Second), time.Time{}.Add(time.Hour)), cpus, 100*busy)
+	}
+	if cpu, ok := s.Host(fact.CheckCPU); ok {
+		memory, _ := s.Host(fact.CheckMem)
+		line := fmt.Sprintf("the raw machine: SHA-256 %.0f MiB/s, memory %.0f MiB/s", cpu, memory)
+		if sync, ok := s.Host(fact.CheckDisk); ok {
+			line += fmt.Sprintf(", a small write with fdatasync %.1f ms", sync)
+		}
+		if alloc, ok := s.Host(fact.AllocMs); ok {
+			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
+		}
+		fmt.Fprintln(w, line)
+	}
+	var caches []string
+	for _, c := range s.Of(fact.SlabCache) {
+		caches = append(caches, fmt.Sprintf("%s %.0f MiB", clean(c.Subject.Device), c.Value/(1<<20)))
+	}
+	if len(caches) > 0 {
+		fmt.Fprintf(w, "largest slab caches: %s\n", strings.Join(caches, ", "))
 	}
 }
 

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -44,6 +45,9 @@ func readDentries(h Host) ([]fact.Fact, error) {
 				}
 			}
 		}
+	}
+	if major, _ := release(h); major < 5 {
+		return []fact.Fact{host(fact.DentryTotal, v[0], fact.Count)}, errors.New("before Linux 5.0 the kernel does not count negative directory entries")
 	}
 	return []fact.Fact{
 		host(fact.DentryTotal, v[0], fact.Count),

@@ -175,6 +175,18 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+// An old kernel shows a 0 where newer ones count negative entries: that is no count.
+func TestOldKernelsDentries(t *testing.T) {
+	f := load(t, "testdata/hybrid.txtar")
+	if err := os.WriteFile(filepath.Join(f.root, "proc/sys/kernel/osrelease"), []byte("4.19.0-27-amd64\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	facts, gaps := f.look("dentry")
+	if strings.Contains(lines(facts), fact.DentryNegative) || len(gaps) != 1 {
+		t.Errorf("facts %v, gaps %q", facts, gaps)
+	}
+}
+
 // The dead cannot be told from those out of sight where only a part of the tree is
 // mounted.
 func TestPartOfTheTree(t *testing.T) {

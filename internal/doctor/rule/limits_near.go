@@ -12,7 +12,7 @@ func limitsNear() Rule {
 		Threshold: "over 90 %",
 		Why:       "at 100 % fork and open fail, and programs seldom say which limit it was",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst",
-		Needs:     []string{fact.GroupsSeen, fact.HostMaxPids, fact.HostMaxFiles},
+		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Later:     "with the always-on part: inotify watches, which have to be counted in every process",
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
@@ -29,9 +29,9 @@ func limitsNear() Rule {
 				near("processes of a container", f.Value, f.Subject, Cure{What: "Raise its limit, or find out why it has so many.", Command: "docker update --pids-limit N CONTAINER"})
 			}
 			ratio := func(used, most string) float64 {
-				u, ok1 := s.Host(used)
-				m, ok2 := s.Host(most)
-				if !ok1 || !ok2 || m <= 0 {
+				u, _ := s.Host(used)
+				m, _ := s.Host(most)
+				if m <= 0 {
 					return 0
 				}
 				return u / m

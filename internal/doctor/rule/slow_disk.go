@@ -30,7 +30,7 @@ func slowDisk() Rule {
 			for _, f := range s.Of(fact.DiskFlush) {
 				disk := f.Subject.Device
 				busy, _ := s.Device(fact.DiskBusy, disk)
-				if f.Value < manyFlushes || busy < flushBusy || rate < writerShare*all || rate < manyFlushes/2 {
+				if f.Value < manyFlushes || busy < flushBusy || all > 0 && (rate < writerShare*all || rate < manyFlushes/2) {
 					continue
 				}
 				e := []Evidence{
@@ -41,9 +41,13 @@ func slowDisk() Rule {
 				if p99, ok := s.Host(fact.DiskP99); ok {
 					e = append(e, Evidence{"a request's time, p99", millis(p99), "-"})
 				}
+				title := "a container flushes many small writes, and everybody's writes wait for it"
+				if all == 0 { // neither BPF nor the groups tell who it is
+					title = "somebody flushes many small writes, and everybody's writes wait for it"
+				}
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "a container flushes many small writes, and everybody's writes wait for it",
+					Title:    title,
 					Evidence: e,
 					Culprit:  writer,
 					Cures: []Cure{
