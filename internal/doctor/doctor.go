@@ -118,7 +118,7 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 		return Report{}, ctx.Err()
 	}
 	e.step("judging")
-	r := Report{At: begin, Kernel: facts.Text(fact.KernelRelease), Facts: facts.Facts}
+	r := Report{At: begin, Kernel: facts.Text(fact.KernelRelease), Findings: []Finding{}, Facts: facts.Facts}
 	var names namer
 	names, facts.Gaps = e.names(ctx, facts.Gaps)
 	for _, x := range e.Rules {
@@ -136,7 +136,7 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 		r.Checked = append(r.Checked, check)
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.Weight() - a.Severity.Weight() })
-	r.Gaps = facts.Gaps
+	r.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil
 }
@@ -176,7 +176,8 @@ func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 		}
 	}
 	e.step(fmt.Sprintf("watching for %v", e.For.Round(time.Second)))
-	timer := time.NewTimer(max(MinFor, e.For-time.Since(begin)))
+	// To read what was seen takes about as long as it took to begin.
+	timer := time.NewTimer(max(MinFor, e.For-time.Since(begin)-time.Since(quiet)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

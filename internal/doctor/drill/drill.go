@@ -41,6 +41,8 @@ type Drill struct {
 type part struct {
 	name   string
 	limits limits
+	// namespace gives it a network namespace of its own.
+	namespace bool
 	// work hurts until ctx is done. It calls ready once the pathology stands.
 	work func(ctx context.Context, t Task, ready func()) error
 }
@@ -50,7 +52,7 @@ func (d Drill) Culprit() string { return d.parts[0].name }
 
 // All are the drills.
 func All() []Drill {
-	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl()}
+	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack()}
 }
 
 // Find returns a drill by its name. The error wraps holdfast.ErrNotFound.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
@@ -17,7 +16,7 @@ func rtnl() Drill {
 	return Drill{
 		Name: "rtnl", Short: "a program that makes and removes network interfaces all the time", Rule: "kernel-lock",
 		Size: 4, MaxSize: 32, Unit: "threads",
-		parts: []part{{name: "churner", work: func(ctx context.Context, t Task, ready func()) error {
+		parts: []part{{name: "churner", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
 			var g errgroup.Group
 			for i := range t.Size {
 				g.Go(func() error { return churn(ctx, fmt.Sprintf("drill%d", i)) })
@@ -29,10 +28,6 @@ func rtnl() Drill {
 }
 
 func churn(ctx context.Context, name string) error {
-	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("make a network namespace: %w", err)
-	}
 	h, err := netlink.NewHandle()
 	if err != nil {
 		return fmt.Errorf("talk netlink: %w", err)

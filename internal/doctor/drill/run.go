@@ -100,15 +100,18 @@ func (s *stage) begin(ctx context.Context, d Drill, p part, o Options, ended cha
 	if err != nil {
 		return act{}, err
 	}
-	return startWorker(append(append([]string{}, o.Worker...), string(task)), group, ended)
+	return startWorker(append(append([]string{}, o.Worker...), string(task)), group, p.namespace, ended)
 }
 
 // startWorker starts a process that dies with this one.
-func startWorker(argv []string, group string, ended chan<- error) (act, error) {
+func startWorker(argv []string, group string, namespace bool, ended chan<- error) (act, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	if namespace {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	}
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		// The death signal comes when the thread that forked ends

@@ -9,7 +9,7 @@ import (
 const (
 	diskTimes   = 5    // as long as on a healthy host
 	manyFlushes = 100  // /s
-	flushBusy   = 0.25 // of the look
+	flushBusy   = 0.40 // of the look
 	writerShare = 0.50 // of all writes
 )
 
@@ -19,7 +19,7 @@ func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
 		Signal:    "flushes and busy time of each disk (diskstats), who hands requests to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy over 25 % of the time and one process or container making over half of the requests; or p99 over 5 times the baseline",
+		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time and one process or container making over half of the requests; or p99 over 5 times the baseline",
 		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -35,7 +35,7 @@ func slowDisk() Rule {
 				}
 				e := []Evidence{
 					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
-					{"it is busy, of the time", percent(busy), "under 25 %"},
+					{"it is busy, of the time", percent(busy), "under 40 %"},
 					{"requests of the one named", perSecond(rate), "-"},
 				}
 				if p99, ok := s.Host(fact.DiskP99); ok {
