@@ -119,8 +119,9 @@ var cases = []struct {
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
 
 	{"slow-disk", "few flushes", disk(50, 0.9, 40), "", fact.Subject{}, ""},
-	{"slow-disk", "a fast disk", disk(5000, 0.2, 9000), "", fact.Subject{}, ""},
+	{"slow-disk", "a fast disk", disk(1500, 0.2, 3000), "", fact.Subject{}, ""},
 	{"slow-disk", "a storm", disk(500, 0.9, 900), Warning, fact.Subject{Cgroup: web}, "500/s"},
+	{"slow-disk", "a storm on a fast disk", disk(5000, 0.2, 9000), Warning, fact.Subject{Cgroup: web}, "5,000/s"},
 	{"slow-disk", "nobody can be named", []fact.Fact{device(fact.DiskFlush, "vda", 500), device(fact.DiskBusy, "vda", 0.9)}, Warning, fact.Subject{}, "somebody"},
 	{"slow-disk", "nobody in particular", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
 	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},

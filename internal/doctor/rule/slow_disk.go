@@ -11,6 +11,9 @@ const (
 	manyFlushes = 100  // /s
 	flushBusy   = 0.40 // of the look
 	writerShare = 0.50 // of all writes
+	// flushStorm is from how many a second on it counts however busy the disk
+	// is: what a program that groups its commits never needs.
+	flushStorm = 2000
 )
 
 // slowDisk is a disk that somebody keeps so busy that others wait: by many small
@@ -19,7 +22,7 @@ func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
 		Signal:    "flushes and busy time of each disk (diskstats), who hands requests to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time and one process or container making over half of the requests; or p99 over 5 times the baseline",
+		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time, or over 2,000/s, and one process or container making over half of the requests; or p99 over 5 times the baseline",
 		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
@@ -30,7 +33,7 @@ func slowDisk() Rule {
 			for _, f := range s.Of(fact.DiskFlush) {
 				disk := f.Subject.Device
 				busy, _ := s.Device(fact.DiskBusy, disk)
-				if f.Value < manyFlushes || busy < flushBusy || all > 0 && (rate < writerShare*all || rate < manyFlushes/2) {
+				if f.Value < manyFlushes || busy < flushBusy && f.Value < flushStorm || all > 0 && (rate < writerShare*all || rate < manyFlushes/2) {
 					continue
 				}
 				e := []Evidence{
