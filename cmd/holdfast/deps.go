@@ -17,6 +17,8 @@ import (
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/deadman"
+	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/probe"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/hook"
@@ -51,12 +53,16 @@ func deps() cli.Deps {
 		JobWatcher:  self(roleJobWatcher),
 		Keeper:      self(roleKeeper),
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
+		Examine:     examine,
+		Drill:       makeDrill,
 		Hidden: map[string]func(context.Context, []string) error{
-			roleGuardian:   runGuardian,
-			roleDeadman:    runDeadman,
-			roleHook:       runHook,
-			roleJobWatcher: runJobWatcher,
-			roleKeeper:     runKeeper,
+			roleGuardian:    runGuardian,
+			roleDeadman:     runDeadman,
+			roleHook:        runHook,
+			roleJobWatcher:  runJobWatcher,
+			roleKeeper:      runKeeper,
+			probe.RoleAlloc: func(_ context.Context, args []string) error { return probe.Alloc(args, os.Stdout) },
+			drill.Role:      drill.Work,
 			plug.RoleWatcher: func(context.Context, []string) error {
 				if plug.Watch() != 0 {
 					return cli.Exit(1)

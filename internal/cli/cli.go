@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 	"holdfast/internal/bench"
+	"holdfast/internal/doctor"
 	"holdfast/internal/engine"
 )
 
@@ -56,6 +57,10 @@ type Deps struct {
 	ProtectLocks string
 	// GC is garbage collection on this host; the zero value: only an agent can.
 	GC GCDeps
+	// Examine is `holdfast doctor`.
+	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
+	// Drill is `holdfast doctor drill`.
+	Drill func(ctx context.Context, r DrillRun) error
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Host says what commands that work on this host need to know when no
@@ -138,7 +143,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.agentCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.agentCmd(), a.doctorCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

@@ -22,6 +22,7 @@ const (
 	exitPartial     = 6
 	exitBoot        = 7
 	exitNotNow      = 8
+	exitFindings    = 9
 	exitInterrupted = 130 // 128 + SIGINT, as shells count
 )
 
@@ -46,6 +47,7 @@ const exitCodesText = `Exit codes of all commands:
     6  done in part: something was left behind, and is named
     7  the session's container did not become ready
     8  not now: the node is draining, or too many are waiting
+    9  the doctor found something that slows containers down
   130  interrupted
 
 "holdfast session exec" exits as the command in the container did. Where the

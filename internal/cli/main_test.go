@@ -27,6 +27,10 @@ import (
 	"holdfast/internal/api/apitest"
 	"holdfast/internal/bench"
 	"holdfast/internal/cli"
+	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/rule"
 	"holdfast/internal/spinup"
 )
 
@@ -83,12 +87,43 @@ func testDeps() cli.Deps {
 			step(s)
 			return holdfast.DrainReport{Node: "engine", Dead: 3, Steps: []holdfast.Step{s}, Left: []holdfast.Leftover{}}, nil
 		},
+		Examine: examined,
+		Drill: func(_ context.Context, r cli.DrillRun) error {
+			fmt.Fprintf(r.Progress, "drill %s, size %d, image %q\n", r.Drill.Name, r.Size, r.Image)
+			r.Ready(drill.Running{Drill: r.Drill.Name, Rule: r.Drill.Rule, Group: "/g"})
+			return nil
+		},
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
 		}},
 		Benches: []cli.Bench{{Name: "noop", Short: "Time nothing beside nothing", Example: "holdfast bench noop -n 3", Setup: benchNoop}},
 	}
+}
+
+// examined is a healthy host after 30 s, and a sick one after any other time.
+func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
+	r.Step("watching")
+	rep := doctor.Report{Seconds: r.For.Seconds(), Kernel: "6.1.0", Findings: []doctor.Finding{}, Checked: []doctor.Check{
+		{Rule: "mount-leak", Verdict: doctor.Fine}, {Rule: "kernel-lock", Verdict: doctor.NotJudged, Why: "lock.seen: BPF is not allowed"},
+	}, Gaps: []fact.Gap{{Probe: "locks", Sees: "waits for locks", Why: "BPF is not allowed", Hint: "run it as root"}}, Facts: []fact.Fact{
+		{Name: fact.HostUptime, Value: 90000}, {Name: fact.HostCPUs, Value: 2}, {Name: fact.CPUBusy, Value: 0.5},
+		{Name: fact.CheckCPU, Value: 1000}, {Name: fact.CheckMem, Value: 9000}, {Name: fact.CheckDisk, Value: 0.6}, {Name: fact.AllocMs, Value: 75},
+		{Name: fact.SlabCache, Value: 64 << 20, Subject: fact.Subject{Device: "dentry"}},
+	}}
+	if r.For == 30*time.Second {
+		return rep, nil
+	}
+	f := doctor.Finding{Finding: rule.Finding{Rule: "fadvise-storm", Severity: rule.Warning, Title: "a storm\x1b[31m",
+		Evidence: []rule.Evidence{{What: "drains", Found: "7,000/s", Healthy: "under 10/s"}},
+		Cures:    []rule.Cure{{What: "Switch it off.", Command: "docker stop web-1"}}},
+		Who:     &doctor.Who{Container: "web-1", Image: "shop:7", ContainerID: "0123456789abcdef", Pid: 42, Command: "logger --all", Kernel: []string{"generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}},
+		Against: []doctor.Who{{Cgroup: "/docker/other", ContainerID: "fedcba9876543210"}}}
+	if r.For == time.Second {
+		f.Severity = rule.Notice
+	}
+	rep.Findings = append(rep.Findings, f)
+	return rep, nil
 }
 
 func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {

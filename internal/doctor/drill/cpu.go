@@ -1,0 +1,64 @@
+package drill
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// throttle is a program with several threads and a fifth of a CPU.
+func throttle() Drill {
+	return Drill{
+		Name: "throttle", Short: "a program that needs more CPU than its limit", Rule: "throttling",
+		Size: 2, MaxSize: 64, Unit: "threads", Containers: true,
+		parts: []part{{name: "worker", limits: limits{cpus: 0.2}, work: func(ctx context.Context, t Task, ready func()) error {
+			ready()
+			return burn(ctx, t.Size)
+		}}},
+	}
+}
+
+// neighbour is a program that takes all CPUs, beside one that needs a little.
+func neighbour() Drill {
+	return Drill{
+		Name: "neighbour", Short: "a program that takes all CPUs, beside one that needs a little", Rule: "noisy-neighbour",
+		Size: 4, MaxSize: 64, Unit: "threads for each CPU", Containers: true,
+		parts: []part{
+			{name: "hog", limits: limits{weight: 8192}, work: func(ctx context.Context, t Task, ready func()) error {
+				ready()
+				return burn(ctx, t.Size*runtime.NumCPU())
+			}},
+			{name: "victim", work: func(ctx context.Context, _ Task, ready func()) error {
+				ready()
+				for ctx.Err() == nil { // half of a CPU, if it gets that
+					spin(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond)
+				}
+				return nil
+			}},
+		},
+	}
+}
+
+// burn keeps n threads busy until ctx is done.
+func burn(ctx context.Context, n int) error {
+	runtime.GOMAXPROCS(n + 1)
+	var g errgroup.Group
+	for range n {
+		g.Go(func() error {
+			for ctx.Err() == nil {
+				spin(time.Millisecond)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// spin is busy for some time on the clock.
+func spin(d time.Duration) {
+	for begin := time.Now(); time.Since(begin) < d; {
+	}
+}

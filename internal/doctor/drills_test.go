@@ -1,0 +1,284 @@
+package doctor_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/probe"
+	"holdfast/internal/engine"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/proc"
+	"holdfast/internal/linux/vm"
+	"holdfast/internal/linux/vm/vmtest"
+)
+
+// onDisk is a directory on a disk, which a test's temporary one need not be.
+func onDisk(t *testing.T) string {
+	t.Helper()
+	if vmtest.Inside() {
+		return t.TempDir()
+	}
+	dir := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// inMachine are the drills that mean something in a machine without a disk, and
+// their sizes there: moving a process to another group takes it a while.
+var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
+
+// Every drill is found, with its group named, in control groups.
+func TestDrills(t *testing.T) {
+	if !vmtest.Inside() {
+		labtest.Engine(t)
+	}
+	for _, d := range drill.All() {
+		t.Run(d.Name, func(t *testing.T) {
+			o, err := options(onDisk(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if vmtest.Inside() {
+				size, ok := inMachine[d.Name]
+				if !ok {
+					return
+				}
+				o.Size = size
+			}
+			var stood string
+			during(t, d, o, func(at drill.Running) {
+				stood = at.Group
+				var e doctor.Examination
+				if vmtest.Inside() {
+					e.Probes = quietProbes()
+				}
+				r := examine(t, e)
+				group := at.Group
+				if d.Name == "zombies" { // other dead groups, of other parents, may be more
+					group = ""
+				}
+				f := find(r, at.Rule, group)
+				if f == nil {
+					t.Fatalf("no %s that names %s:\n%s", at.Rule, group, explain(r, at.Rule, at.Group))
+				}
+				if len(f.Cures) == 0 || len(f.Evidence) == 0 {
+					t.Errorf("a finding without a cure or evidence: %+v", f)
+				}
+				switch d.Name {
+				case "zombies":
+					if !pinsBelow(r, at.Group) {
+						t.Errorf("the pages of the dead are not seen under %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
+					}
+				case "fadvise":
+					if !strings.Contains(strings.Join(f.Who.Kernel, " "), "fadvise64") || !strings.Contains(f.Title, "posix_fadvise") {
+						t.Errorf("the call is not named: %s, %v", f.Title, f.Who.Kernel)
+					}
+				case "conntrack":
+					if f.Who.Pid == 0 || !strings.HasPrefix(f.Culprit.Device, "net:[") {
+						t.Errorf("the namespace is not named: %+v, %+v", f.Who, f.Culprit)
+					}
+				case "pinned":
+					if f.Who.Pid == 0 || !strings.Contains(f.Who.Command, drill.Role) {
+						t.Errorf("the process is not named: %+v", f.Who)
+					}
+				case "neighbour":
+					if len(f.Against) == 0 || !strings.HasSuffix(f.Against[0].Cgroup, "/victim") {
+						t.Errorf("the victim is not named: %+v", f.Against)
+					}
+				}
+			})
+			nothingLeft(t, o.Dir, stood)
+		})
+	}
+}
+
+// pinsBelow reports whether pages of dead groups were seen under a group.
+func pinsBelow(r doctor.Report, group string) bool {
+	for _, f := range r.Facts {
+		if f.Name == fact.MemcgPins && within(f.Subject.Cgroup, group) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothingLeft looks for what a drill may have left.
+func nothingLeft(t *testing.T, dir, group string) {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) > 0 {
+		t.Errorf("left in its directory: %v, %v", files, err)
+	}
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage, _, _ := strings.Cut(strings.TrimPrefix(group, "/"), "/")
+	left, err := groups.Search(func(name string) bool { return name == stage })
+	if err != nil || len(left) > 0 {
+		t.Errorf("control groups left: %v, %v", left, err)
+	}
+}
+
+// quietProbes are those that do not try the machine.
+func quietProbes() []probe.Probe {
+	return slices.DeleteFunc(probe.All(), func(p probe.Probe) bool { return p.Busy })
+}
+
+// In containers of a real engine the container is named, among innocent ones that
+// are not.
+func TestDrillsInContainers(t *testing.T) {
+	api := labtest.Docker(t)
+	innocent := make(map[string]bool)
+	for range 4 {
+		id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := api.Remove(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := api.Start(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		innocent[id] = true
+	}
+	worker := staticWorker(t)
+	for _, d := range drill.All() {
+		// Without a weight a neighbour depends on what else this machine does;
+		// millions of names take a minute in a container.
+		if !d.Containers || d.Name == "neighbour" || d.Name == "dentries" {
+			continue
+		}
+		t.Run(d.Name, func(t *testing.T) {
+			o, err := options(onDisk(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Worker, o.Image, o.Engine = []string{worker, drill.Role}, labtest.Busybox, api
+			during(t, d, o, func(at drill.Running) {
+				r := examine(t, doctor.Examination{Engine: api})
+				f := find(r, at.Rule, at.Group)
+				if f == nil {
+					t.Fatalf("no %s that names %s:\n%s", at.Rule, at.Group, explain(r, at.Rule, at.Group))
+				}
+				if f.Who.Container != at.Container || f.Who.Image != labtest.Busybox {
+					t.Errorf("named %q of image %q, want %q of %q", f.Who.Container, f.Who.Image, at.Container, labtest.Busybox)
+				}
+				for _, f := range r.Findings {
+					if f.Who != nil && innocent[f.Who.ContainerID] {
+						t.Errorf("an innocent container is named: %s: %+v", f.Rule, f.Who)
+					}
+				}
+				if d.Name == "throttle" && !strings.Contains(f.Cures[0].Command, at.Container) {
+					t.Errorf("the cure does not name the container: %q", f.Cures[0].Command)
+				}
+			})
+			left, err := api.List(t.Context(), map[string]string{drill.Label: ""})
+			if err != nil || len(left) > 0 {
+				t.Errorf("containers left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// A healthy host has no findings, and the drills are found where there is nothing
+// but v2: on a kernel of its own, where nobody else does anything. What the raw
+// machine can do is not tried: it is an emulated one.
+func TestInMachine(t *testing.T) {
+	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", vm.Config{})
+}
+
+func TestHealthyHost(t *testing.T) {
+	if !vmtest.Inside() {
+		return // this host is what it is; TestInMachine runs it
+	}
+	r := examine(t, doctor.Examination{Probes: quietProbes()})
+	for _, f := range r.Findings {
+		t.Errorf("found on a healthy host: %s: %s, %+v, %+v", f.Rule, f.Title, f.Evidence, f.Who)
+	}
+	fine := 0
+	for _, c := range r.Checked {
+		if c.Verdict == doctor.Fine {
+			fine++
+		}
+		t.Logf("%+v", c)
+	}
+	if fine < 12 {
+		t.Errorf("only %d checks could be made", fine)
+	}
+}
+
+// A drill that is killed: its processes die with it, and the next removes the rest.
+func TestDrillKilled(t *testing.T) {
+	dir := onDisk(t)
+	cmd := exec.Command("/proc/self/exe", roleDrill, "throttle", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	group = strings.TrimSpace(group)
+	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		alive := 0
+		for _, m := range groups {
+			pids, err := cgroup.Group{Point: m.Point, Path: group, V2: m.V2, Controllers: m.Controllers}.Procs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			alive += len(pids)
+		}
+		if alive == 0 {
+			break
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%d of its processes live on", alive)
+		}
+	}
+	o, err := options(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := drill.Sweep(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	left, err := groups.Search(func(name string) bool { return "/"+name+"/worker" == group })
+	if err != nil || len(left) > 0 {
+		t.Errorf("control groups left: %v, %v", left, err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Errorf("files left: %v, %v", files, err)
+	}
+}

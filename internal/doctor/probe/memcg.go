@@ -1,0 +1,162 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/linux/cgroup"
+)
+
+// memcgProbe counts memory cgroups that are dead and still held by their pages.
+func memcgProbe() Probe {
+	return Probe{
+		Name: "memcg", Sees: "dying memory cgroups",
+		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readMemcg(h) }, nil
+		},
+	}
+}
+
+var errPartial = errors.New("the control groups are mounted in part only, so that the dead cannot be told from those that are out of sight")
+
+func readMemcg(h Host) ([]fact.Fact, error) {
+	m, ok := memoryMount(h)
+	if !ok {
+		return nil, errors.New("no hierarchy with the memory controller is mounted")
+	}
+	if !wholeTree(m) {
+		return nil, errPartial
+	}
+	if m.V2 {
+		return memcgV2(m)
+	}
+	return memcgV1(h, m)
+}
+
+// memoryMount is the hierarchy that has the memory controller.
+func memoryMount(h Host) (cgroup.Mount, bool) {
+	for _, m := range h.Groups {
+		if !m.V2 && (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
+			return m, true
+		}
+	}
+	for _, m := range h.Groups {
+		if text, err := read(m.Point + "/cgroup.controllers"); m.V2 && err == nil && hasWord(text, "memory") {
+			return m, true
+		}
+	}
+	return cgroup.Mount{}, false
+}
+
+func hasWord(text, word string) bool {
+	for w := range strings.FieldsSeq(text) {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+// wholeTree reports whether the mount shows the real root of its hierarchy, and
+// not that of a cgroup namespace. On v1 only the real root has release_agent; on
+// v2 all but the real root have cgroup.type (kernel/cgroup/cgroup.c).
+func wholeTree(m cgroup.Mount) bool {
+	if m.Root != "/" {
+		return false
+	}
+	if m.V2 {
+		_, err := os.Lstat(m.Point + "/cgroup.type")
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	_, err := os.Lstat(m.Point + "/release_agent")
+	return err == nil
+}
+
+// memcgV1 compares the kernel's count with the directories.
+func memcgV1(h Host, m cgroup.Mount) ([]fact.Fact, error) {
+	text, err := read(string(h.Proc) + "/cgroups")
+	if err != nil {
+		return nil, err
+	}
+	counted := -1.0
+	for line := range strings.Lines(text) {
+		// memory	4	1969	1: name, hierarchy, number, enabled, cgroups(7)
+		if f := strings.Fields(line); len(f) == 4 && f[0] == "memory" {
+			if counted, err = strconv.ParseFloat(f[2], 64); err != nil {
+				return nil, fmt.Errorf("/proc/cgroups: %w", err)
+			}
+		}
+	}
+	if counted < 0 {
+		return nil, errors.New("/proc/cgroups does not list the memory controller")
+	}
+	living, err := countDirs(m.Point)
+	if err != nil {
+		return nil, err
+	}
+	return memcgFacts(1, counted, living), nil
+}
+
+// memcgV2 takes what the root says of all below it: nr_dying_subsys_memory since
+// 6.12, else nr_dying_descendants, Documentation/admin-guide/cgroup-v2.rst.
+func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
+	text, err := read(m.Point + "/cgroup.stat")
+	if err != nil {
+		return nil, err
+	}
+	n := numbers(text)
+	dying, ok := n["nr_dying_subsys_memory"]
+	if !ok {
+		dying, ok = n["nr_dying_descendants"]
+	}
+	if !ok {
+		return nil, errors.New("cgroup.stat does not count the dying (Linux 4.14 does)")
+	}
+	living, err := countDirs(m.Point)
+	if err != nil {
+		return nil, err
+	}
+	return memcgFacts(2, living+dying, living), nil
+}
+
+func memcgFacts(version, counted, living float64) []fact.Fact {
+	return []fact.Fact{
+		host(fact.MemcgVersion, version, fact.Count),
+		host(fact.MemcgCounted, counted, fact.Count),
+		host(fact.MemcgLiving, living, fact.Count),
+		// Groups are made and removed while the directories are counted.
+		host(fact.MemcgDying, max(0, counted-living), fact.Count),
+	}
+}
+
+// maxDirs is far above what a host has: about 10 a container.
+const maxDirs = 500_000
+
+// countDirs counts a directory and all below it.
+func countDirs(root string) (float64, error) {
+	n := 0.0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path == root:
+			return err
+		case err != nil: // it has gone meanwhile
+			return fs.SkipDir
+		case !d.IsDir():
+			return nil
+		}
+		if n++; n > maxDirs {
+			return fmt.Errorf("there are more than %d control groups", maxDirs)
+		}
+		return nil
+	})
+	return n, err
+}

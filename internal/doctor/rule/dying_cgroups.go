@@ -1,0 +1,78 @@
+package rule
+
+import (
+	"fmt"
+	"strings"
+
+	"holdfast/internal/doctor/fact"
+)
+
+const (
+	manyDying   = 2000     // groups
+	dyingRatio  = 5        // dying for each living
+	dyingCost   = 47 << 10 // bytes of kernel memory each, measured
+	dyingShare  = 0.01     // of the host's memory
+	slowReclaim = 1.0      // ms
+)
+
+// dyingCgroups is the leak of memory cgroups that are removed and cannot go,
+// because pages are still charged to them.
+func dyingCgroups() Rule {
+	return Rule{
+		Name:      "dying-cgroups",
+		Signal:    "/proc/cgroups less the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); time of vmscan's memcg reclaims",
+		Threshold: "over 2,000 and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical where half of the reclaims take over 1 ms",
+		Why:       "each holds 47 KiB of the kernel, and a reclaim at an ancestor walks all of them: 16 to 32 µs became 8 to 32 ms with 20,000. Without reclaim they hardly cost time, so the count alone is a warning",
+		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
+		Needs:     []string{fact.MemcgDying},
+		Judge: func(s *fact.Set) []Finding {
+			dying, _ := s.Host(fact.MemcgDying)
+			living, _ := s.Host(fact.MemcgLiving)
+			total, known := s.Host(fact.MemTotal)
+			heavy := known && dying*dyingCost > dyingShare*total
+			if !(dying > manyDying && dying > dyingRatio*living) && !heavy {
+				return nil
+			}
+			f := Finding{
+				Severity: Warning,
+				Title:    fmt.Sprintf("%s memory cgroups are dead and cannot go", number(dying)),
+				Evidence: []Evidence{
+					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred beside %s living", number(living))},
+					{"kernel memory that they hold, about", bytes(dying * dyingCost), "under 1 % of memory"},
+				},
+				Cures: []Cure{
+					{What: "Find what makes short-lived containers write files and give each the preStop line `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty` (v1), so that its pages go before it does."},
+					squeeze(s),
+					{What: "Until then, take the host out of rotation.", Command: "holdfast node cordon"},
+				},
+			}
+			if p50, ok := s.Host(fact.ReclaimP50); ok {
+				f.Evidence = append(f.Evidence, Evidence{"a memory cgroup's reclaim, median", millis(p50), "16 to 32 µs"})
+				if p50 > slowReclaim {
+					f.Severity = Critical
+				}
+			} else {
+				f.Evidence = append(f.Evidence, Evidence{"a memory cgroup's reclaim, median", "nobody reclaimed, or it could not be seen", "16 to 32 µs"})
+			}
+			if by := s.Of(fact.MemcgPins); len(by) > 0 && by[0].Value > 0 {
+				f.Culprit = by[0].Subject
+				f.Evidence = append(f.Evidence, Evidence{"pages of dead groups under the one named, about", bytes(by[0].Value), "0 B"})
+				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, "/PARENT", groupPath(f.Culprit.Cgroup), 1)
+			}
+			return []Finding{f}
+		},
+	}
+}
+
+// squeeze frees them without losing the page cache of the living: reclaim at the
+// parent takes the pages of the dead first, if it wants few.
+func squeeze(s *fact.Set) Cure {
+	const what = "To free those that are there, and keep the page cache of the living: one small squeeze at the parent, which takes the dead first. "
+	if v, _ := s.Host(fact.MemcgVersion); v == 2 {
+		return Cure{What: what + "Write about the pinned size once; many small writes free less.", Command: "echo 500M > /sys/fs/cgroup/PARENT/memory.reclaim"}
+	}
+	return Cure{
+		What:    what + "The limit has to be restored at once, or the living run out of memory.",
+		Command: "cd /sys/fs/cgroup/memory/PARENT && l=$(cat memory.limit_in_bytes) && { echo $(($(cat memory.usage_in_bytes) - 100000000)) > memory.limit_in_bytes; echo $l > memory.limit_in_bytes; }",
+	}
+}

@@ -1,0 +1,95 @@
+package rule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"holdfast/internal/doctor/fact"
+)
+
+// manyDrains is in work items a second: one drain queues one on each CPU that has
+// something to drain.
+const manyDrains = 500
+
+// fadviseStorm is a program that empties all CPUs' LRU batches again and again, as
+// posix_fadvise(DONTNEED) does.
+func fadviseStorm() Rule {
+	return Rule{
+		Name:      "fadvise-storm",
+		Signal:    "work queued for lru_add_drain_per_cpu (tracepoint workqueue_queue_work), by process, control group and kernel path",
+		Threshold: "over 500/s; a quiet host has 3, a storm of 8 loggers had 7,000",
+		Why:       "each drain waits for every CPU, under one mutex: 0.5 ms a call with 2 CPUs, 27 ms with 16; all that use the mutex wait",
+		Source:    "measured (docs/doctor.md); mm/swap.c; glog#145, MESOS-920, ThoughtSpot's hosts with 72 CPUs. The threshold is a judgement",
+		Needs:     []string{fact.Drains},
+		Later:     "with the profiles: calls that do not drain, by a burst histogram of fadvise64; user stacks",
+		Judge: func(s *fact.Set) []Finding {
+			all, _ := s.Host(fact.Drains)
+			if all < manyDrains {
+				return nil
+			}
+			// One path may be reached by several threads: who drains most is
+			// summed by process.
+			culprit, rate := worst(s.Of(fact.DrainsBy))
+			f := Finding{
+				Severity: Warning,
+				Title:    "something empties the page caches' batches of all CPUs, again and again",
+				Evidence: []Evidence{{"drains of a CPU's LRU batches, all of the host", perSecond(all), "under 10/s"}},
+				Culprit:  culprit,
+			}
+			if rate > 0 {
+				f.Evidence = append(f.Evidence, Evidence{"of these by the process named", perSecond(rate), "0/s"})
+			}
+			if call := firstWith(culprit.Kernel, "fadvise"); call != "" {
+				f.Title = fmt.Sprintf("posix_fadvise storm by %s: every call waits for every CPU", orUnknown(culprit.Command))
+				f.Evidence = append(f.Evidence, Evidence{"call", "posix_fadvise, in the kernel " + call, "-"})
+				f.Cures = []Cure{
+					{What: "If it logs by glog: switch it off there. Newer glog has it off.", Command: "GLOG_drop_log_memory=false"},
+					{What: "Without touching the program: give its container a seccomp profile in which fadvise64 returns success and does nothing (action SCMP_ACT_ERRNO, errnoRet 0), and start it anew.", Command: "docker run --security-opt seccomp=no-fadvise.json …"},
+				}
+			} else {
+				f.Cures = []Cure{{What: "The kernel path above says which call it is; slow down what makes it."}}
+			}
+			if all > 10*manyDrains {
+				f.Severity = Critical
+			}
+			return []Finding{f}
+		},
+	}
+}
+
+// worst sums facts by process and returns the largest with its busiest kernel
+// path.
+func worst(fs []fact.Fact) (fact.Subject, float64) {
+	type who struct {
+		cgroup, command string
+		pid             int
+	}
+	sums := make(map[who]float64)
+	var best fact.Subject
+	most := 0.0
+	for _, f := range fs {
+		w := who{f.Subject.Cgroup, f.Subject.Command, f.Subject.Pid}
+		sums[w] += f.Value
+		most = max(most, sums[w])
+	}
+	for _, f := range fs { // the largest first, so this is its busiest path
+		if sums[who{f.Subject.Cgroup, f.Subject.Command, f.Subject.Pid}] == most {
+			best = f.Subject
+			break
+		}
+	}
+	return best, most
+}
+
+// firstWith is the innermost function whose name has the word.
+func firstWith(path []string, word string) string {
+	i := slices.IndexFunc(path, func(f string) bool { return strings.HasPrefix(f, "ksys_") && strings.Contains(f, word) })
+	if i < 0 {
+		i = slices.IndexFunc(path, func(f string) bool { return strings.Contains(f, word) })
+	}
+	if i < 0 {
+		return ""
+	}
+	return path[i]
+}

@@ -1,0 +1,44 @@
+package rule
+
+import "holdfast/internal/doctor/fact"
+
+// What any machine that runs containers does. They are floors, far below what is
+// usual: an emulated CPU is under them.
+const (
+	floorCPU  = 50  // MiB/s of SHA-256
+	floorMem  = 500 // MiB/s copied
+	floorSync = 250 // ms
+)
+
+// slowMachine says that the machine itself is what is slow.
+func slowMachine() Rule {
+	return Rule{
+		Name:      "slow-machine",
+		Signal:    "SHA-256 and copying on one thread, by its CPU time; the median of 16 small writes with fdatasync",
+		Threshold: "under 50 MiB/s of SHA-256, under 500 MiB/s copied, over 250 ms a write",
+		Why:       "where the raw machine is slow nothing that is said of containers explains it. It is the check with sysbench that comes first in every such story",
+		Source:    "judgement: a tenth of what small virtual machines do",
+		Needs:     []string{fact.CheckCPU, fact.CheckMem},
+		Judge: func(s *fact.Set) []Finding {
+			cpu, _ := s.Host(fact.CheckCPU)
+			mem, _ := s.Host(fact.CheckMem)
+			sync, synced := s.Host(fact.CheckDisk)
+			if cpu >= floorCPU && mem >= floorMem && (!synced || sync <= floorSync) {
+				return nil
+			}
+			e := []Evidence{
+				{"SHA-256 on one thread", number(cpu) + " MiB/s", "over 50 MiB/s"},
+				{"memory copied by one thread", number(mem) + " MiB/s", "over 500 MiB/s"},
+			}
+			if synced {
+				e = append(e, Evidence{"a small write with fdatasync, median", millis(sync), "under 250 ms"})
+			}
+			return []Finding{{
+				Severity: Warning,
+				Title:    "the machine itself is slow",
+				Evidence: e,
+				Cures:    []Cure{{What: "Look at the machine or its hypervisor first: clock, steal time, disk.", Command: "vmstat 1 5"}},
+			}}
+		},
+	}
+}

@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"strings"
+
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/probe"
+	"holdfast/internal/doctor/rule"
+	"holdfast/internal/engine"
+	"holdfast/internal/linux/proc"
+)
+
+// Who is a subject with the names that people know it by. What is not known is
+// empty.
+type Who struct {
+	Container   string   `json:"container,omitempty"` // its name
+	ContainerID string   `json:"container_id,omitempty"`
+	Image       string   `json:"image,omitempty"`
+	Cgroup      string   `json:"cgroup,omitempty"`
+	Pid         int      `json:"pid,omitempty"`
+	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
+	Kernel      []string `json:"kernel,omitempty"`  // the innermost function first
+}
+
+type namer struct {
+	proc       proc.FS
+	containers map[string]engine.Container // by id
+}
+
+// maxCommand is as much of a command line as is shown, in bytes.
+const maxCommand = 200
+
+func (n namer) who(s fact.Subject) *Who {
+	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
+		return nil
+	}
+	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, ContainerID: probe.ContainerID(s.Cgroup)}
+	if c, ok := n.containers[w.ContainerID]; ok {
+		w.Container, w.Image = c.Name, c.Image
+	}
+	if s.Pid > 0 {
+		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
+			w.Command = strings.Join(args, " ")
+			if len(w.Command) > maxCommand {
+				w.Command = strings.ToValidUTF8(w.Command[:maxCommand], "") + "…"
+			}
+		}
+	}
+	return w
+}
+
+// name gives a finding its names, also in the commands of its cures.
+func (n namer) name(f rule.Finding) Finding {
+	named := Finding{Finding: f, Who: n.who(f.Culprit)}
+	for _, v := range f.Victims {
+		if w := n.who(v); w != nil {
+			named.Against = append(named.Against, *w)
+		}
+	}
+	if w := named.Who; w != nil && safe(w.Container) {
+		cures := make([]rule.Cure, len(f.Cures))
+		for i, c := range f.Cures {
+			c.Command = strings.ReplaceAll(c.Command, "CONTAINER", w.Container)
+			cures[i] = c
+		}
+		named.Cures = cures
+	}
+	return named
+}
+
+// safe reports whether a name may stand in a command that somebody will paste into
+// a shell: what engines allow in the names of containers.
+func safe(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == "" && name[0] != '-'
+}

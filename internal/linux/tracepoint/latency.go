@@ -1,0 +1,173 @@
+package tracepoint
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Latency is a histogram of how long something takes in the kernel. Its methods
+// are for one goroutine.
+type Latency struct {
+	running
+	begun, buckets *ebpf.Map
+}
+
+// Histogram counts by powers of two: bucket n is from 2^n to under 2^(n+1)
+// nanoseconds.
+type Histogram [64]uint64
+
+// Count is of how many.
+func (h Histogram) Count() uint64 {
+	var n uint64
+	for _, b := range h {
+		n += b
+	}
+	return n
+}
+
+// Quantile is the time under which the share q (0 to 1) lies, taken from the
+// middle of its bucket (on a scale of powers): off by up to a factor of 1.4. 0
+// where nothing was counted.
+func (h Histogram) Quantile(q float64) time.Duration {
+	want := q * float64(h.Count())
+	var n float64
+	for i, b := range h {
+		if n += float64(b); b > 0 && n >= want {
+			return time.Duration(float64(uint64(1)<<i) * 1.414)
+		}
+	}
+	return 0
+}
+
+const (
+	atKey    = -8
+	atTime   = -16
+	atBucket = -24
+)
+
+// task puts the running task into the key; object puts an argument there.
+func task() asm.Instructions {
+	return asm.Instructions{
+		asm.FnGetCurrentPidTgid.Call(),
+		asm.StoreMem(asm.RFP, atKey, asm.R0, asm.DWord),
+	}
+}
+
+func object(n int) asm.Instructions {
+	return asm.Instructions{
+		argument(asm.R1, n),
+		asm.StoreMem(asm.RFP, atKey, asm.R1, asm.DWord),
+	}
+}
+
+// ReclaimLatency times how long tasks reclaim memory for their own control
+// group's limit.
+func ReclaimLatency() (*Latency, error) {
+	return newLatency("mm_vmscan_memcg_reclaim_begin", task(), "mm_vmscan_memcg_reclaim_end", task())
+}
+
+// BlockLatency times requests from when a disk gets them until they are done.
+// Linux 5.11: before, the request was the second argument.
+func BlockLatency() (*Latency, error) {
+	return newLatency("block_rq_issue", object(0), "block_rq_complete", object(0))
+}
+
+// newLatency times from one tracepoint to another that has the same key.
+func newLatency(from string, fromKey asm.Instructions, to string, toKey asm.Instructions) (*Latency, error) {
+	l := &Latency{}
+	if err := l.start(from, fromKey, to, toKey); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *Latency) start(from string, fromKey asm.Instructions, to string, toKey asm.Instructions) error {
+	var err error
+	if l.begun, err = l.newMap(&ebpf.MapSpec{Name: "begun", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: 16384}); err != nil {
+		return err
+	}
+	if l.buckets, err = l.newMap(&ebpf.MapSpec{Name: "buckets", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 64}); err != nil {
+		return err
+	}
+	if err := l.attach(to, join(
+		prologue(), toKey,
+		asm.Instructions{asm.LoadMapPtr(asm.R1, l.begun.FD())},
+		frame(asm.R2, atKey),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, exit),
+			asm.LoadMem(asm.R7, asm.R0, 0, asm.DWord),
+			asm.LoadMapPtr(asm.R1, l.begun.FD()),
+		},
+		frame(asm.R2, atKey),
+		asm.Instructions{
+			asm.FnMapDeleteElem.Call(),
+			asm.FnKtimeGetNs.Call(),
+			asm.Mov.Reg(asm.R8, asm.R0),
+			asm.Sub.Reg(asm.R8, asm.R7),
+		},
+		log2(),
+		asm.Instructions{
+			asm.StoreMem(asm.RFP, atBucket, asm.R9, asm.Word),
+			asm.LoadMapPtr(asm.R1, l.buckets.FD()),
+		},
+		frame(asm.R2, atBucket),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, exit),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		},
+		epilogue())); err != nil {
+		return err
+	}
+	return l.attach(from, join(
+		prologue(), fromKey,
+		asm.Instructions{
+			asm.FnKtimeGetNs.Call(),
+			asm.StoreMem(asm.RFP, atTime, asm.R0, asm.DWord),
+			asm.LoadMapPtr(asm.R1, l.begun.FD()),
+		},
+		frame(asm.R2, atKey),
+		frame(asm.R3, atTime),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateAny)),
+			asm.FnMapUpdateElem.Call(),
+		},
+		epilogue()))
+}
+
+// log2 makes R9 the position of R8's highest bit, without a loop.
+func log2() asm.Instructions {
+	is := asm.Instructions{asm.Mov.Imm(asm.R9, 0)}
+	next := ""
+	for _, bits := range []int32{32, 16, 8, 4, 2, 1} {
+		first := asm.Mov.Reg(asm.R1, asm.R8)
+		if next != "" {
+			first = first.WithSymbol(next)
+		}
+		next = fmt.Sprintf("below%d", bits)
+		is = append(is,
+			first,
+			asm.RSh.Imm(asm.R1, bits),
+			asm.JEq.Imm(asm.R1, 0, next),
+			asm.Mov.Reg(asm.R8, asm.R1),
+			asm.Add.Imm(asm.R9, bits))
+	}
+	return append(is, asm.Mov.Reg(asm.R1, asm.R9).WithSymbol(next))
+}
+
+// Read returns what was timed so far.
+func (l *Latency) Read() (Histogram, error) {
+	var h Histogram
+	for i := range h {
+		if err := l.buckets.Lookup(uint32(i), &h[i]); err != nil {
+			return h, fmt.Errorf("BPF: read a histogram: %w", err)
+		}
+	}
+	return h, nil
+}

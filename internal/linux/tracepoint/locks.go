@@ -1,0 +1,87 @@
+package tracepoint
+
+import (
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Flags of contention_begin, include/trace/events/lock.h.
+const (
+	lockSpin  = 1
+	lockMutex = 32
+)
+
+// shortWait is under which a wait for a lock is not counted, in nanoseconds: the
+// kernel's locks are waited for briefly all the time.
+const shortWait = 10_000
+
+// LockWaits counts who waits for sleeping locks of the kernel, for how long and
+// where. Linux 5.19. Spinlocks are left out, which are many and short.
+func LockWaits() (*Tally, error) {
+	t, err := newTally(true)
+	if err != nil {
+		return nil, err
+	}
+	begun, err := t.newMap(&ebpf.MapSpec{Name: "begun", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 16, MaxEntries: 16384})
+	if err != nil {
+		return t.orClose(err)
+	}
+	const (
+		atTask  = -8
+		atSince = -24 // nanoseconds and lock
+	)
+	// contention_begin(lock, flags)
+	err = t.attach("contention_begin", join(
+		prologue(),
+		asm.Instructions{
+			argument(asm.R1, 1),
+			asm.And.Imm(asm.R1, lockSpin|lockMutex),
+			asm.JEq.Imm(asm.R1, lockSpin, exit), // a mutex that spins first counts
+			asm.FnGetCurrentPidTgid.Call(),
+			asm.StoreMem(asm.RFP, atTask, asm.R0, asm.DWord),
+			asm.FnKtimeGetNs.Call(),
+			asm.StoreMem(asm.RFP, atSince, asm.R0, asm.DWord),
+			argument(asm.R1, 0),
+			asm.StoreMem(asm.RFP, atSince+8, asm.R1, asm.DWord),
+			asm.LoadMapPtr(asm.R1, begun.FD()),
+		},
+		frame(asm.R2, atTask),
+		frame(asm.R3, atSince),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateAny)),
+			asm.FnMapUpdateElem.Call(),
+		},
+		epilogue()))
+	if err != nil {
+		return t.orClose(err)
+	}
+	// contention_end(lock, ret)
+	err = t.attach("contention_end", join(
+		prologue(),
+		asm.Instructions{
+			asm.FnGetCurrentPidTgid.Call(),
+			asm.StoreMem(asm.RFP, atTask, asm.R0, asm.DWord),
+			asm.LoadMapPtr(asm.R1, begun.FD()),
+		},
+		frame(asm.R2, atTask),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, exit),
+			asm.LoadMem(asm.R9, asm.R0, 0, asm.DWord), // since
+			asm.LoadMem(asm.R7, asm.R0, 8, asm.DWord), // lock
+			argument(asm.R1, 0),
+			asm.JNE.Reg(asm.R1, asm.R7, exit),
+			asm.LoadMapPtr(asm.R1, begun.FD()),
+		},
+		frame(asm.R2, atTask),
+		asm.Instructions{
+			asm.FnMapDeleteElem.Call(),
+			asm.FnKtimeGetNs.Call(),
+			asm.Mov.Reg(asm.R8, asm.R0),
+			asm.Sub.Reg(asm.R8, asm.R9),
+			asm.JLT.Imm(asm.R8, shortWait, exit),
+		},
+		t.here(),
+		epilogue()))
+	return t.orClose(err)
+}

@@ -1,0 +1,128 @@
+package tracepoint
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrHidden means that the kernel shows its addresses to nobody without
+// privileges (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+var ErrHidden = errors.New("the kernel hides its addresses")
+
+// Symbols are the kernel's functions and variables by address. It may be used
+// from any goroutine.
+type Symbols struct {
+	sorted []symbol // functions, by address
+	byName map[string]uint64
+}
+
+type symbol struct {
+	addr uint64
+	name string
+}
+
+// LoadSymbols reads /proc/kallsyms below the procfs. Of variables it keeps those
+// that are named.
+func LoadSymbols(procfs string, variables ...string) (*Symbols, error) {
+	f, err := os.Open(procfs + "/kallsyms")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ParseSymbols(f, variables...)
+}
+
+// maxSymbols is ten times what a kernel with all its modules has.
+const maxSymbols = 2_000_000
+
+// ParseSymbols reads lines like "ffffffff8159a2b0 T generic_fadvise". ErrHidden.
+func ParseSymbols(r io.Reader, variables ...string) (*Symbols, error) {
+	s := &Symbols{byName: make(map[string]uint64)}
+	lines := bufio.NewScanner(r)
+	known := false
+	for n := 0; lines.Scan(); n++ {
+		f := strings.Fields(lines.Text())
+		if len(f) < 3 || n > maxSymbols {
+			return nil, fmt.Errorf("kallsyms: unexpected line %q", lines.Text())
+		}
+		addr, err := strconv.ParseUint(f[0], 16, 64)
+		if err != nil {
+			return nil, fmt.Errorf("kallsyms: %w", err)
+		}
+		known = known || addr != 0
+		function := strings.ContainsAny(f[1], "tTwW")
+		if !function && !slices.Contains(variables, f[2]) {
+			continue
+		}
+		name := strings.Clone(f[2])
+		if function {
+			s.sorted = append(s.sorted, symbol{addr, name})
+		}
+		if _, twice := s.byName[name]; !twice {
+			s.byName[name] = addr
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("kallsyms: %w", err)
+	}
+	if !known {
+		return nil, ErrHidden
+	}
+	slices.SortFunc(s.sorted, func(a, b symbol) int { return cmp.Compare(a.addr, b.addr) })
+	return s, nil
+}
+
+// Addr is the address of a function or a variable.
+func (s *Symbols) Addr(name string) (uint64, bool) {
+	a, ok := s.byName[name]
+	return a, ok
+}
+
+// Name is the function that an address is in, "" where none is known.
+func (s *Symbols) Name(addr uint64) string {
+	i, exact := slices.BinarySearchFunc(s.sorted, addr, func(x symbol, a uint64) int { return cmp.Compare(x.addr, a) })
+	if !exact {
+		i--
+	}
+	if i < 0 {
+		return ""
+	}
+	return s.sorted[i].name
+}
+
+// Path names a stack, the innermost function first. What the tracing itself put
+// on top is left out.
+func (s *Symbols) Path(stack []uint64) []string {
+	var names []string
+	for _, a := range stack {
+		n := s.Name(a)
+		// Optimised copies are the same function: ksys_read.isra.0.
+		n, _, _ = strings.Cut(n, ".")
+		if n == "" {
+			continue
+		}
+		if ownFrame(n) {
+			names = names[:0]
+			continue
+		}
+		names = append(names, n)
+	}
+	return names
+}
+
+// ownFrame reports whether a function belongs to a tracepoint and its program.
+func ownFrame(name string) bool {
+	for _, p := range []string{"bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_get_stackid"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,209 @@
+package tracepoint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Tally counts how often the kernel came by, by who brought it there and on which
+// path. Its methods are for one goroutine.
+type Tally struct {
+	running
+	counts, stacks *ebpf.Map // stacks is nil where paths are of no interest
+}
+
+// Place is who came by, and how often.
+type Place struct {
+	Object  uint64 // the address of the lock, for LockWaits; else 0
+	Cgroup  uint64 // inode of the process's group in the unified hierarchy
+	Pid     int    // in the first pid namespace
+	Command string // of the thread
+	Stack   []uint64
+	Count   uint64
+	Waited  time.Duration // in sum, for LockWaits
+}
+
+// place and amount are the key and the value of the map.
+type place struct {
+	Object  uint64
+	Cgroup  uint64
+	Tgid    uint32
+	Stack   int32
+	Command [16]byte
+}
+
+type amount struct{ Count, Nanos uint64 }
+
+// Their places on the program's stack.
+const (
+	atPlace   = -40
+	atAmount  = -56
+	atScratch = -64
+)
+
+// Sizes of the maps. What is beyond them is not counted.
+const (
+	maxPlaces = 4096
+	maxStacks = 2048
+	maxDepth  = 64 // of a stack
+)
+
+// newTally makes one that tells paths through the kernel apart, or not.
+func newTally(paths bool) (*Tally, error) {
+	t := &Tally{}
+	var err error
+	if t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 16, MaxEntries: maxPlaces}); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	if !paths {
+		return t, nil
+	}
+	if t.stacks, err = t.newMap(&ebpf.MapSpec{Name: "stacks", Type: ebpf.StackTrace, KeySize: 4, ValueSize: 8 * maxDepth, MaxEntries: maxStacks}); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// here counts one for the running task: R7 is the object, R8 nanoseconds.
+func (t *Tally) here() asm.Instructions {
+	return join(
+		asm.Instructions{
+			asm.StoreMem(asm.RFP, atPlace, asm.R7, asm.DWord),
+			asm.FnGetCurrentCgroupId.Call(),
+			asm.StoreMem(asm.RFP, atPlace+8, asm.R0, asm.DWord),
+			asm.FnGetCurrentPidTgid.Call(),
+			asm.RSh.Imm(asm.R0, 32),
+			asm.StoreMem(asm.RFP, atPlace+16, asm.R0, asm.Word),
+		},
+		t.path(),
+		asm.Instructions{
+			asm.StoreMem(asm.RFP, atPlace+20, asm.R0, asm.Word), // below 0 where there is none
+			asm.Mov.Imm(asm.R1, 0),
+			asm.StoreMem(asm.RFP, atPlace+24, asm.R1, asm.DWord),
+			asm.StoreMem(asm.RFP, atPlace+32, asm.R1, asm.DWord),
+		},
+		frame(asm.R1, atPlace+24),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R2, 16),
+			asm.FnGetCurrentComm.Call(),
+			asm.LoadMapPtr(asm.R1, t.counts.FD()),
+		},
+		frame(asm.R2, atPlace),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JNE.Imm(asm.R0, 0, "known"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreMem(asm.RFP, atAmount, asm.R1, asm.DWord),
+			asm.StoreMem(asm.RFP, atAmount+8, asm.R8, asm.DWord),
+			asm.LoadMapPtr(asm.R1, t.counts.FD()),
+		},
+		frame(asm.R2, atPlace),
+		frame(asm.R3, atAmount),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // another CPU's first is not overwritten
+			asm.FnMapUpdateElem.Call(),
+			asm.Ja.Label(exit),
+			asm.Mov.Imm(asm.R1, 1).WithSymbol("known"),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Add.Imm(asm.R0, 8),
+			asm.StoreXAdd(asm.R0, asm.R8, asm.DWord),
+		},
+	)
+}
+
+// path makes R0 the id of the stack.
+func (t *Tally) path() asm.Instructions {
+	if t.stacks == nil {
+		return asm.Instructions{asm.Mov.Imm(asm.R0, -1)}
+	}
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMapPtr(asm.R2, t.stacks.FD()),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnGetStackid.Call(),
+	}
+}
+
+// workFunc is where work_struct.func is, on 64 bits: behind data and entry
+// (include/linux/workqueue_types.h).
+const workFunc = 24
+
+// CountWork counts who queues work of a function: the address of that function.
+func CountWork(function uint64) (*Tally, error) {
+	t, err := newTally(true)
+	if err != nil {
+		return nil, err
+	}
+	// workqueue_queue_work(req_cpu, pwq, work)
+	err = t.attach("workqueue_queue_work", join(
+		prologue(),
+		asm.Instructions{argument(asm.R3, 2), asm.Add.Imm(asm.R3, workFunc)},
+		frame(asm.R1, atScratch),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R2, 8),
+			asm.FnProbeReadKernel.Call(),
+			asm.LoadMem(asm.R1, asm.RFP, atScratch, asm.DWord),
+			asm.LoadImm(asm.R2, int64(function), asm.DWord),
+			asm.JNE.Reg(asm.R1, asm.R2, exit),
+			asm.Mov.Imm(asm.R7, 0),
+			asm.Mov.Imm(asm.R8, 0),
+		},
+		t.here(),
+		epilogue()))
+	return t.orClose(err)
+}
+
+// CountEvent counts who comes by a tracepoint, and with paths on which way, which
+// costs about as much again.
+func CountEvent(tracepoint string, paths bool) (*Tally, error) {
+	t, err := newTally(paths)
+	if err != nil {
+		return nil, err
+	}
+	err = t.attach(tracepoint, join(
+		prologue(),
+		asm.Instructions{asm.Mov.Imm(asm.R7, 0), asm.Mov.Imm(asm.R8, 0)},
+		t.here(),
+		epilogue()))
+	return t.orClose(err)
+}
+
+func (t *Tally) orClose(err error) (*Tally, error) {
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Read returns what was counted so far.
+func (t *Tally) Read() ([]Place, error) {
+	var ps []Place
+	var k place
+	var v amount
+	it := t.counts.Iterate()
+	for it.Next(&k, &v) {
+		command, _, _ := bytes.Cut(k.Command[:], []byte{0})
+		p := Place{Object: k.Object, Cgroup: k.Cgroup, Pid: int(k.Tgid), Command: string(command), Count: v.Count, Waited: time.Duration(v.Nanos)}
+		if k.Stack >= 0 {
+			var frames [maxDepth]uint64
+			if err := t.stacks.Lookup(uint32(k.Stack), &frames); err == nil { // else its slot was taken by another
+				for _, f := range frames {
+					if f == 0 {
+						break
+					}
+					p.Stack = append(p.Stack, f)
+				}
+			}
+		}
+		ps = append(ps, p)
+	}
+	if err := it.Err(); err != nil {
+		return ps, fmt.Errorf("BPF: read what was counted: %w", err)
+	}
+	return ps, nil
+}

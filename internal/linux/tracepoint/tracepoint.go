@@ -1,0 +1,112 @@
+// Package tracepoint has the kernel count and time its own tracepoints, by small
+// programs that are assembled here: no compiler, no object files, and nothing of
+// tracefs, because raw tracepoints are attached by name (Linux 4.17,
+// bpf_raw_tracepoint_open). It needs root, or CAP_BPF and CAP_PERFMON, and Linux
+// 5.5 (bpf_probe_read_kernel).
+//
+// The positions of a tracepoint's arguments are those of its TP_PROTO in
+// include/trace/events.
+package tracepoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// ErrNoTracepoint means that this kernel does not have a tracepoint.
+var ErrNoTracepoint = errors.New("the kernel has no such tracepoint")
+
+// running are the maps and the programs of one measurement. They go with the
+// process, if nobody closes them before.
+type running struct {
+	maps  []*ebpf.Map
+	progs []*ebpf.Program
+	links []link.Link
+}
+
+// Close ends the measurement and frees it.
+func (r *running) Close() error {
+	var errs []error
+	for _, l := range r.links {
+		errs = append(errs, l.Close())
+	}
+	for _, p := range r.progs {
+		errs = append(errs, p.Close())
+	}
+	for _, m := range r.maps {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *running) newMap(s *ebpf.MapSpec) (*ebpf.Map, error) {
+	// Before 5.11 maps are charged to RLIMIT_MEMLOCK.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("BPF: lift the limit of locked memory: %w", err)
+	}
+	m, err := ebpf.NewMap(s)
+	if err != nil {
+		return nil, fmt.Errorf("BPF: make a map: %w", err)
+	}
+	r.maps = append(r.maps, m)
+	return m, nil
+}
+
+// attach loads a program and has the kernel run it at a tracepoint.
+func (r *running) attach(tracepoint string, program asm.Instructions) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "holdfast", Type: ebpf.RawTracepoint, Instructions: program, License: "GPL",
+	})
+	if err != nil {
+		return fmt.Errorf("BPF: load the program for %s: %w", tracepoint, err)
+	}
+	r.progs = append(r.progs, p)
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: tracepoint, Program: p})
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", tracepoint, ErrNoTracepoint)
+	} else if err != nil {
+		return fmt.Errorf("BPF: attach to %s: %w", tracepoint, err)
+	}
+	r.links = append(r.links, l)
+	return nil
+}
+
+// The rest are pieces of programs. R6 is the context all along; calls destroy R1
+// to R5 and R0 (Documentation/bpf/standardization/instruction-set.rst).
+
+const exit = "exit"
+
+func prologue() asm.Instructions {
+	return asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+}
+
+func epilogue() asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0).WithSymbol(exit),
+		asm.Return(),
+	}
+}
+
+// argument loads the tracepoint's argument n.
+func argument(to asm.Register, n int) asm.Instruction {
+	return asm.LoadMem(to, asm.R6, int16(8*n), asm.DWord)
+}
+
+// frame is the address of something on the stack.
+func frame(to asm.Register, offset int32) asm.Instructions {
+	return asm.Instructions{asm.Mov.Reg(to, asm.RFP), asm.Add.Imm(to, offset)}
+}
+
+func join(parts ...asm.Instructions) asm.Instructions {
+	var all asm.Instructions
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}

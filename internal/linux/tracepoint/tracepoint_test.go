@@ -1,0 +1,182 @@
+package tracepoint
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// needRoot skips where -short asked for it, and fails elsewhere.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 && testing.Short() {
+		t.Skip("-short: BPF needs root")
+	}
+}
+
+// Who comes by is counted, by process, with a path through the kernel.
+func TestTally(t *testing.T) {
+	needRoot(t)
+	c, err := CountEvent("sys_enter", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const n = 2000
+	for range n {
+		unix.Getppid()
+	}
+	places, err := c.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := LoadSymbols("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours uint64
+	paths := make(map[string]bool)
+	var init unix.Stat_t
+	own := unix.Stat("/proc/self/ns/pid", &init) == nil && init.Ino == 0xEFFFFFFC
+	for _, p := range places {
+		if own && p.Pid != os.Getpid() {
+			continue
+		}
+		ours += p.Count
+		if p.Command == "" || p.Cgroup == 0 {
+			t.Errorf("a place without a name or a group: %+v", p)
+		}
+		for _, f := range symbols.Path(p.Stack) {
+			paths[f] = true
+		}
+	}
+	if ours < n {
+		t.Errorf("%d calls were counted, %d were made", ours, n)
+	}
+	if !paths["do_syscall_64"] && !paths["el0_svc"] {
+		t.Errorf("no path of a system call in %v", paths)
+	}
+}
+
+// What takes 50 ms is in a bucket of about that.
+func TestLatency(t *testing.T) {
+	needRoot(t)
+	l, err := newLatency("sys_enter", task(), "sys_exit", task())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	before, err := l.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause := unix.NsecToTimespec(int64(50 * time.Millisecond))
+	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; { // a signal may end a pause
+		if err := unix.Nanosleep(&pause, nil); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+	after, err := l.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := uint64(0)
+	for bucket := 25; bucket < len(after); bucket++ { // from 34 ms on
+		long += after[bucket] - before[bucket]
+	}
+	if long == 0 || after.Count() == 0 {
+		t.Errorf("no pause of 50 ms in %v", after)
+	}
+}
+
+func TestNoSuchTracepoint(t *testing.T) {
+	needRoot(t)
+	if _, err := CountEvent("no_such_tracepoint", false); err == nil || !strings.Contains(err.Error(), ErrNoTracepoint.Error()) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The others load: the kernel checks every instruction of a program.
+func TestProgramsLoad(t *testing.T) {
+	needRoot(t)
+	for name, start := range map[string]func() (interface{ Close() error }, error){
+		"work":    func() (interface{ Close() error }, error) { return CountWork(0xffffffff81000000) },
+		"locks":   func() (interface{ Close() error }, error) { return LockWaits() },
+		"reclaim": func() (interface{ Close() error }, error) { return ReclaimLatency() },
+		"block":   func() (interface{ Close() error }, error) { return BlockLatency() },
+	} {
+		m, err := start()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err := m.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+const kallsyms = `ffffffff81000000 T _stext
+ffffffff81000100 t first.isra.0
+ffffffff81000200 T second
+ffffffff81000300 T __traceiter_x
+ffffffff82000000 D rtnl_mutex
+ffffffff82000100 D other_variable
+`
+
+func TestSymbols(t *testing.T) {
+	s, err := ParseSymbols(strings.NewReader(kallsyms), "rtnl_mutex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[uint64]string{0xffffffff81000150: "first.isra.0", 0xffffffff81000200: "second", 0xffffffff8100021f: "second", 1: ""} {
+		if got := s.Name(addr); got != want {
+			t.Errorf("%x is %q, want %q", addr, got, want)
+		}
+	}
+	if a, ok := s.Addr("rtnl_mutex"); !ok || a != 0xffffffff82000000 {
+		t.Errorf("rtnl_mutex at %x, %v", a, ok)
+	}
+	if _, ok := s.Addr("other_variable"); ok {
+		t.Error("a variable that nobody asked for was kept")
+	}
+	got := s.Path([]uint64{0xffffffff81000150, 0xffffffff81000310, 0xffffffff81000110, 0xffffffff81000210})
+	if want := []string{"first", "second"}; !slices.Equal(got, want) {
+		t.Errorf("path %v, want %v: without what is the tracepoint's", got, want)
+	}
+}
+
+func TestHiddenSymbols(t *testing.T) {
+	if _, err := ParseSymbols(strings.NewReader("0000000000000000 T a\n0000000000000000 T b\n")); err != ErrHidden {
+		t.Errorf("error %v", err)
+	}
+	if _, err := ParseSymbols(strings.NewReader("garbage\n")); err == nil {
+		t.Error("garbage is taken")
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var h Histogram
+	if h.Quantile(0.5) != 0 {
+		t.Error("a quantile out of nothing")
+	}
+	h[10], h[20] = 99, 1
+	if q := h.Quantile(0.5); q < 1024 || q > 2048 {
+		t.Errorf("median %v", q)
+	}
+	if q := h.Quantile(1); q < 1<<20 || q > 1<<21 {
+		t.Errorf("longest %v", q)
+	}
+}
