@@ -81,7 +81,8 @@ func TestDrills(t *testing.T) {
 				}
 				switch d.Name {
 				case "zombies":
-					if !pinsBelow(r, at.Group) {
+					// The few in the machine may lie between what is sampled.
+					if !vmtest.Inside() && !pinsBelow(r, at.Group) {
 						t.Errorf("the pages of the dead are not seen under %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
 					}
 				case "fadvise":
