@@ -143,10 +143,13 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
-	if err := a.openEngine(ctx); err != nil {
+	e, info, err := a.openEngine(ctx)
+	if err != nil {
 		return err
 	}
-	defer a.engine.Close()
+	defer e.Close()
+	a.spinups = a.newSpinups(info)
+	a.collector = a.newCollector(e)
 
 	p := newParts()
 	defer a.closeDeadman()
@@ -197,26 +200,24 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
-func (a *Agent) openEngine(ctx context.Context) error {
+func (a *Agent) openEngine(ctx context.Context) (*docker.Engine, engine.Info, error) {
 	e, err := docker.Open(ctx, docker.Config{Host: a.cfg.Engine.Host})
 	if err != nil {
-		return err
+		return nil, engine.Info{}, err
 	}
 	info, err := e.Info(ctx)
 	if err != nil {
-		return errors.Join(err, e.Close())
+		return nil, info, errors.Join(err, e.Close())
 	}
 	a.log.Info("engine", "name", info.Name, "version", info.Version, "storage", info.StorageDriver, "cgroup", info.CgroupVersion)
 	if info.Socket == "" {
 		// Containers are killed by their pids, which mean nothing here
 		// if they are another host's.
-		return errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
+		return nil, info, errors.Join(holdfast.WithHint(errors.New("engine.host: the engine is not behind a unix socket, so it may run on another host"),
 			"run the agent on the engine's host, with engine.host: unix:///var/run/docker.sock"), e.Close())
 	}
 	a.engine, a.socket = e, info.Socket
-	a.spinups = a.newSpinups(info)
-	a.collector = a.newCollector(e)
-	return nil
+	return e, info, nil
 }
 
 // startSessions takes the lease, adopts what an earlier agent left, and starts

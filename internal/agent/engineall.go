@@ -21,7 +21,7 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
 		return holdfast.DrainReport{}, err
 	}
-	if err := a.openEngine(ctx); err != nil {
+	if _, _, err := a.openEngine(ctx); err != nil {
 		return holdfast.DrainReport{}, err
 	}
 	defer a.engine.Close()

@@ -17,7 +17,7 @@ import (
 
 // Run is what every backend that holds has to pass. It works in this process's
 // network namespace, which has to be a test's own, and needs root. The test
-// binary has to play RoleServer. It leaves Order out where unordered says so.
+// binary has to play RoleServer. It leaves the order out where unordered says so.
 func Run(t *testing.T, b protect.Backend, unordered bool) {
 	for _, c := range []struct {
 		name      string
@@ -32,7 +32,7 @@ func Run(t *testing.T, b protect.Backend, unordered bool) {
 	}
 	t.Run("plain TCP", func(t *testing.T) { testHold(t, b, freePorts(t, []string{"127.0.0.1:0"}), "plain") })
 	if !unordered {
-		t.Run("order", func(t *testing.T) { Order(t, b) })
+		t.Run("order", func(t *testing.T) { order(t, b) })
 	}
 	t.Run("again and again", func(t *testing.T) { testAgain(t, b) })
 	t.Run("old server stays", func(t *testing.T) { testOldStays(t, b) })
@@ -183,8 +183,8 @@ func awaitListeners(t testing.TB, s *protect.Sockets, n int) {
 	})
 }
 
-// Order is the part of Run that says: who came first is accepted first.
-func Order(t *testing.T, b protect.Backend) {
+// order is the part of Run that says: who came first is accepted first.
+func order(t *testing.T, b protect.Backend) {
 	address := FreePort(t)
 	old := Start(t, 0, GoServer(address)...)
 	AwaitListening(t, address)
