@@ -14,5 +14,5 @@
 // Runner removes what carries its id before Run returns, whatever happened. What
 // a killed process leaves is found by the labels: a Watcher, which is a process of
 // its own, removes it at once, and Sweep, later, what all jobs left whose owners
-// are dead.
+// are dead. Of containers the name has to fit, too: labels also come with images.
 package job

@@ -20,6 +20,9 @@ const (
 	LabelName  = "holdfast.job.name"  // the container's name in the job
 )
 
+// nameOfAll begins the name of every container and network of a job.
+func nameOfAll(id string) string { return "holdfast-" + id + "-" }
+
 // Owner is the process that runs a job, told from all others: a pid means one
 // process only together with its start time, its pid namespace and the boot.
 type Owner struct {

@@ -327,18 +327,19 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// What a killed process left goes, what a living one has stays.
+// What a killed process left goes; what a living one has stays, and what has a
+// job's labels from its image, which was made of a job's container.
 func TestSweep(t *testing.T) {
 	b := newBed(t)
 	dead := b.Owner
 	dead.Start++
 	make1 := func(id string, owner job.Owner) string {
 		labels := map[string]string{job.LabelJob: id, job.LabelOwner: owner.String(), job.LabelIndex: "0"}
-		network, err := b.docker.CreateNetwork(t.Context(), "sweep-"+id, labels)
+		network, err := b.docker.CreateNetwork(t.Context(), "holdfast-"+id+"-0", labels)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := b.docker.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: network, Labels: labels})
+		c, err := b.docker.Create(t.Context(), engine.Spec{Name: "holdfast-" + id + "-0-primary", Image: labtest.Busybox, Network: network, Labels: labels})
 		if err == nil {
 			err = b.docker.Start(t.Context(), c)
 		}
@@ -350,14 +351,29 @@ func TestSweep(t *testing.T) {
 	killed, alive := job.NewID(), job.NewID()
 	make1(killed, dead)
 	c := make1(alive, b.Owner)
+	heir, err := b.docker.Create(t.Context(), engine.Spec{
+		Name: "heir-of-" + killed, Image: labtest.Busybox, Labels: map[string]string{job.LabelJob: killed, job.LabelOwner: dead.String()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	n, err := job.Sweep(t.Context(), b.docker, b.Owner, b.Log)
 	if err != nil || n != 1 {
 		t.Errorf("%d jobs swept, %v", n, err)
 	}
-	b.mustBeGone(killed)
 	if !b.inspect(c).Running() {
 		t.Error("a living job's container does not run")
 	}
+	if err := job.Remove(t.Context(), b.docker, killed); err != nil {
+		t.Error(err)
+	}
+	if b.inspect(heir).ID != heir {
+		t.Error("a container that no job made is gone")
+	}
+	if err := b.docker.Remove(t.Context(), heir); err != nil {
+		t.Error(err)
+	}
+	b.mustBeGone(killed)
 	if n, err := job.Sweep(t.Context(), b.docker, b.Owner, b.Log); n != 0 || err != nil {
 		t.Errorf("swept again: %d, %v", n, err)
 	}

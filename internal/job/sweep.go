@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -35,7 +36,9 @@ type remains struct {
 	networks   []engine.LabelledNetwork
 }
 
-// find returns what carries the labels, by job.
+// find returns what carries the labels, by job. A container whose name is no
+// job's is left out: images inherit labels (docker commit of a job's container),
+// and containers theirs, which no job made. Names are not inherited.
 func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]*remains, error) {
 	found := map[string]*remains{}
 	of := func(labels map[string]string) *remains {
@@ -58,6 +61,9 @@ func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]
 		of(n.Labels).networks = append(of(n.Labels).networks, n)
 	}
 	for _, c := range containers {
+		if !strings.HasPrefix(c.Name, nameOfAll(c.Labels[LabelJob])) {
+			continue
+		}
 		of(c.Labels).containers = append(of(c.Labels).containers, c)
 	}
 	return found, nil

@@ -85,7 +85,7 @@ func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err e
 	err = x.slot(ctx, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
 		defer cancel()
-		id, err = x.Engine.CreateNetwork(ctx, fmt.Sprintf("holdfast-%s-%d", x.id, index), x.labels(index))
+		id, err = x.Engine.CreateNetwork(ctx, nameOfAll(x.id)+strconv.Itoa(index), x.labels(index))
 		return err
 	})
 	return id, err
@@ -195,7 +195,7 @@ func (u *upward) spec(network string) engine.Spec {
 	img, labels := u.image, u.labels(u.index)
 	labels[LabelName] = img.Name
 	s := engine.Spec{
-		Name:       fmt.Sprintf("holdfast-%s-%d-%s", u.underway.id, u.index, img.Name),
+		Name:       fmt.Sprintf("%s%d-%s", nameOfAll(u.underway.id), u.index, img.Name),
 		Image:      img.Image,
 		Entrypoint: img.Entrypoint,
 		Command:    img.Command,
