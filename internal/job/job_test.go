@@ -208,6 +208,8 @@ func TestAbandoned(t *testing.T) {
 		{"a reused pid's", remains{owner: reused, containers: []engine.Container{{State: "running", Created: young}}}, true},
 		{"a free pid's", remains{owner: free}, true},
 		{"nobody's", remains{owner: "", containers: ended}, false},
+		{"no process's", remains{owner: change(func(o *Owner) { o.Pid = 0 }), containers: ended}, false},
+		{"all processes'", remains{owner: change(func(o *Owner) { o.Pid = -1 }), containers: ended}, false},
 		{"not understood", remains{owner: "1 x y z", containers: ended}, false},
 		{"an earlier boot's", remains{owner: boot, containers: ended}, true},
 		{"another host's, running", remains{owner: boot, containers: append(ended, engine.Container{State: "running", Created: old})}, false},

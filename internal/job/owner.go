@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"holdfast/internal/linux/kfile"
 	"holdfast/internal/linux/proc"
@@ -63,6 +64,9 @@ func parseOwner(s string) (Owner, error) {
 		return Owner{}, fmt.Errorf("%q names no owner", s)
 	}
 	pid, err1 := strconv.Atoi(f[0])
+	if err1 == nil && pid <= 0 { // kill(2) has other meanings for those
+		err1 = fmt.Errorf("%q names no owner: no process has this pid", s)
+	}
 	start, err2 := strconv.ParseUint(f[1], 10, 64)
 	return Owner{Pid: pid, Start: start, Space: f[2], Boot: f[3]}, errors.Join(err1, err2)
 }
@@ -73,7 +77,7 @@ type fate int
 const (
 	alive   fate = iota
 	dead         // seen: its pid is free, or another process's
-	unknown      // it is, or was, somewhere that cannot be looked into
+	unknown      // it is, or was, somewhere that cannot be looked into, or is hidden
 )
 
 // fateOf looks for other from self's place. Another pid namespace is another
@@ -86,7 +90,12 @@ func (o Owner) fateOf(other Owner) fate {
 	stat, err := proc.Host.Stat(other.Pid)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return dead
+		// Other users' processes are not there either where /proc is mounted
+		// with hidepid=2 (proc(5)). kill(2) knows them.
+		if errors.Is(syscall.Kill(other.Pid, 0), syscall.ESRCH) {
+			return dead
+		}
+		return unknown
 	case err != nil:
 		return unknown
 	case stat.Start != other.Start || stat.State == 'Z' || stat.State == 'X':

@@ -101,8 +101,9 @@ func removeJob(ctx context.Context, e Cleaner, id string) (int, error) {
 
 // Sweep removes what jobs left whose owners are dead, and reports of how many
 // jobs that was. A job whose owner cannot be seen from here (it belongs to an
-// earlier boot, to another host, or to a container that uses this engine) is
-// taken for dead when none of its containers runs and all of it is an hour old.
+// earlier boot, to another host, or to a container that uses this engine, or is
+// hidden by /proc) is taken for dead when none of its containers runs and all of
+// it is an hour old.
 func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, error) {
 	found, err := find(ctx, e, map[string]string{LabelJob: ""})
 	if err != nil {
