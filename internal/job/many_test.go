@@ -10,29 +10,55 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/docker"
 	"holdfast/internal/job"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/lab/registry"
 	"holdfast/internal/spinup"
 )
 
-// checking keeps records in a store, and compares each with what the engine says
-// of its container, which is still there.
-type checking struct {
-	*bed
-	store *spinup.Store
-}
+// keeping keeps records in a store.
+type keeping struct{ store *spinup.Store }
 
-func (c checking) Record(_ context.Context, records ...spinup.Record) error {
+func (k keeping) Record(_ context.Context, records ...spinup.Record) error {
 	for _, r := range records {
-		if got := c.inspect(r.Container); got.Image != r.Image || got.Name != r.Name || got.Labels[job.LabelJob] != r.Job {
-			c.t.Errorf("container %s is %s of %s in job %s, its record says %s of %s in job %s",
-				r.Container, got.Name, got.Image, got.Labels[job.LabelJob], r.Name, r.Image, r.Job)
-		}
-		if err := c.store.Append(r); err != nil {
+		if err := k.store.Append(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// witness is an engine that remembers what each container was when it was to be
+// removed: by the time of its record it may be gone.
+type witness struct {
+	*docker.Engine
+
+	mu   sync.Mutex
+	seen map[string]engine.Container // by id
+}
+
+func (w *witness) Remove(ctx context.Context, id string) error {
+	c, err := w.Inspect(ctx, id)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.seen[id] = c
+	w.mu.Unlock()
+	return w.Engine.Remove(ctx, id)
+}
+
+// mustHaveSeen compares a record with its container.
+func (w *witness) mustHaveSeen(t *testing.T, r spinup.Record) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if got := w.seen[r.Container]; got.Image != r.Image || got.Name != r.Name || got.Labels[job.LabelJob] != r.Job {
+		t.Errorf("container %s is %s of %s in job %s, its record says %s of %s in job %s",
+			r.Container, got.Name, got.Image, got.Labels[job.LabelJob], r.Name, r.Image, r.Job)
+	}
 }
 
 // A hundred spin-ups at once, of ten jobs with five images each, twice side by
@@ -62,12 +88,13 @@ func TestHundredSpinups(t *testing.T) {
 		}
 		list = append(list, j)
 	}
+	saw := &witness{Engine: labtest.Docker(t), seen: map[string]engine.Container{}}
 	of := map[string]job.Result{}
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	for _, j := range list {
 		b := newBed(t)
-		b.Recorder = checking{b, store}
+		b.Engine, b.Recorder = saw, keeping{store}
 		b.AtOnce = 1               // of each of ten jobs
 		b.limit = 10 * time.Minute // under the race detector on a busy host
 		running.Go(func() {
@@ -87,6 +114,7 @@ func TestHundredSpinups(t *testing.T) {
 	}
 	containers, bytes, count := map[string]bool{}, map[string]int64{}, map[string]int{}
 	for _, rec := range records {
+		saw.mustHaveSeen(t, rec)
 		containers[rec.Container] = true
 		count[rec.Image]++
 		bytes[rec.Image] += rec.Pull.Download.Bytes

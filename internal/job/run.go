@@ -139,8 +139,9 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	}
 	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()), recording: record(ctx, r.Recorder, r.Log)}
 	err = x.all(ctx)
-	x.recording.end()
-	return x.result(), errors.Join(err, x.clean(ctx))
+	left := x.clean(ctx)
+	x.recording.end() // last: nothing goes on running while records are written
+	return x.result(), errors.Join(err, left)
 }
 
 func (r *Runner) atOnce() int {

@@ -327,6 +327,37 @@ func TestInput(t *testing.T) {
 	}
 }
 
+// slowKeeper keeps no record before the job's containers are gone.
+type slowKeeper struct {
+	*bed
+	kept int
+}
+
+func (k *slowKeeper) Record(_ context.Context, records ...spinup.Record) error {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		left, err := k.docker.List(context.Background(), map[string]string{job.LabelJob: records[0].Job})
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			k.kept += len(records)
+			return nil
+		}
+	}
+	return errors.New("containers go on while their records are kept")
+}
+
+// The end of a job's containers does not wait for what is recorded.
+func TestRecordedAfterTheEnd(t *testing.T) {
+	b := newBed(t)
+	k := &slowKeeper{bed: b}
+	b.Recorder = k
+	res, err := b.run(t.Context(), job.Job{Parallelism: 2, Images: []job.Image{busybox("")}, Steps: sh("true")})
+	if err != nil || res.ExitCode != 0 || k.kept != 2 {
+		t.Errorf("%d records kept, %+v, %v", k.kept, res, err)
+	}
+}
+
 // What a killed process left goes; what a living one has stays, and what has a
 // job's labels from its image, which was made of a job's container.
 func TestSweep(t *testing.T) {
