@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -209,9 +208,8 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 		}
 		defer w.Release()
 	}
-	var sweeping sync.WaitGroup
-	defer sweeping.Wait()
-	sweeping.Go(func() { a.sweepJobs(ctx, local.Engine, r.Owner) })
+	endSweep := a.beginSweep(ctx, local.Engine, r.Owner)
+	defer endSweep()
 
 	ended := local.begin(ctx, spinup.ForRun, id)
 	res, err := r.Run(ctx, id, j)
@@ -298,16 +296,37 @@ func (a *app) attach(o runOptions) (job.Input, error) {
 	return in, nil
 }
 
-// sweepLimit bounds the removal of what other jobs left.
-const sweepLimit = 2 * time.Minute
+// Bounds of the removal of what other jobs left: of all of it, and of what a
+// command that has done its work waits for it. The rest is the next one's.
+const (
+	sweepLimit = 2 * time.Minute
+	sweepGrace = 5 * time.Second
+)
+
+// beginSweep removes what killed jobs left until end is called, and some seconds
+// longer.
+func (a *app) beginSweep(ctx context.Context, e job.Cleaner, self job.Owner) (end func()) {
+	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		a.sweepJobs(ctx, e, self)
+	}()
+	return func() {
+		select {
+		case <-swept:
+		case <-time.After(sweepGrace):
+		}
+		cancel()
+		<-swept
+	}
+}
 
 // sweepJobs removes what killed jobs left.
 func (a *app) sweepJobs(ctx context.Context, e job.Cleaner, self job.Owner) {
-	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
-	defer cancel()
 	n, err := job.Sweep(ctx, e, self, slog.New(slog.DiscardHandler))
 	if n > 0 {
-		a.ui.note("removing what %s left", count(n, "killed job"))
+		a.ui.note("removed what %s left", count(n, "killed job"))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.ui.note("warning: %s", clean(err.Error()))

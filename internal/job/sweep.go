@@ -114,11 +114,11 @@ func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, e
 		if !r.abandoned(self, time.Now()) {
 			continue
 		}
-		swept++
 		if e := r.remove(ctx, e); e != nil {
 			err = errors.Join(err, fmt.Errorf("remove what job %s left: %w", id, e))
 			continue
 		}
+		swept++
 		log.Info("removed what a killed job left", "job", id, "containers", len(r.containers), "networks", len(r.networks))
 	}
 	return swept, err
