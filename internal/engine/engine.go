@@ -123,8 +123,11 @@ const (
 
 // Spec is a container to be made.
 type Spec struct {
-	Name     string
-	Image    string
+	Name  string
+	Image string
+	// Platform is what the image has to be of, os/arch or os/arch/variant; one
+	// of another is an error. "" is any.
+	Platform string
 	Command  []string // empty: the image's own
 	Env      []string // KEY=value
 	Labels   map[string]string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -170,6 +171,21 @@ func TestCannotComeUp(t *testing.T) {
 				t.Errorf("no failure among the %d records", len(b.records))
 			}
 		})
+	}
+}
+
+// An image of another platform than the job's is not run, though it is there.
+func TestPlatform(t *testing.T) {
+	b := newBed(t)
+	j := job.Job{Platform: "linux/mips64", Pull: job.PullNever, Images: []job.Image{busybox("")}, Steps: sh("echo ran")}
+	_, err := b.run(t.Context(), j)
+	var failed *job.ContainerError
+	if !errors.As(err, &failed) || failed.Phase != spinup.Create || holdfast.HintOf(err) == "" || b.records[0].Cause != spinup.NoPlatform {
+		t.Errorf("%v, hint %q, recorded as %+v", err, holdfast.HintOf(err), b.records)
+	}
+	j.Platform = "linux/" + runtime.GOARCH
+	if res, err := b.run(t.Context(), j); err != nil || res.ExitCode != 0 || b.out.String() != "ran\n" {
+		t.Errorf("of this machine's: %q, %+v, %v", &b.out, res, err)
 	}
 }
 

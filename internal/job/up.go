@@ -197,6 +197,7 @@ func (u *upward) spec(network string) engine.Spec {
 	s := engine.Spec{
 		Name:       fmt.Sprintf("%s%d-%s", nameOfAll(u.underway.id), u.index, img.Name),
 		Image:      img.Image,
+		Platform:   u.job.Platform,
 		Entrypoint: img.Entrypoint,
 		Command:    img.Command,
 		Env:        img.env(u.index, u.job.Parallelism),

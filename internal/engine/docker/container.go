@@ -21,6 +21,10 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}
+	platform, err := platformOf(s.Platform)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
+	}
 	host := &container.HostConfig{
 		NetworkMode:   container.NetworkMode(s.Network),
 		PidMode:       container.PidMode(s.PIDMode),
@@ -54,6 +58,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 		},
 		HostConfig:       host,
 		NetworkingConfig: endpoints(s),
+		Platform:         platform,
 	})
 	if err != nil {
 		return "", e.fail(ctx, err, "create container %s", s.Name)

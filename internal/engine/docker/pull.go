@@ -66,16 +66,12 @@ func pullEvent(m jsonstream.Message) engine.PullEvent {
 
 func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 	var options client.ImagePullOptions
-	if o.Platform != "" {
-		parts := strings.Split(o.Platform, "/")
-		if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-			return options, holdfast.WithHint(fmt.Errorf("platform %q is not os/arch or os/arch/variant", o.Platform), "for example linux/arm64")
-		}
-		platform := ocispec.Platform{OS: parts[0], Architecture: parts[1]}
-		if len(parts) == 3 {
-			platform.Variant = parts[2]
-		}
-		options.Platforms = []ocispec.Platform{platform}
+	platform, err := platformOf(o.Platform)
+	if err != nil {
+		return options, err
+	}
+	if platform != nil {
+		options.Platforms = []ocispec.Platform{*platform}
 	}
 	if o.Login == (engine.Login{}) {
 		return options, nil
@@ -89,4 +85,20 @@ func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 	}
 	options.RegistryAuth = base64.URLEncoding.EncodeToString(login)
 	return options, nil
+}
+
+// platformOf reads os/arch or os/arch/variant; nil of "".
+func platformOf(s string) (*ocispec.Platform, error) {
+	if s == "" {
+		return nil, nil
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
+		return nil, holdfast.WithHint(fmt.Errorf("platform %q is not os/arch or os/arch/variant", s), "for example linux/arm64")
+	}
+	platform := &ocispec.Platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		platform.Variant = parts[2]
+	}
+	return platform, nil
 }

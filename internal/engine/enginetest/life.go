@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,17 @@ func (s *suite) createErrors(t *testing.T) {
 	if _, err := s.Engine.Create(s.context(t), spec); err == nil {
 		t.Error("a mount of no known type: no error")
 	}
+	for _, platform := range []string{"linux", "linux/mips64"} {
+		spec = s.spec()
+		spec.Platform = platform
+		if _, err := s.Engine.Create(s.context(t), spec); err == nil || !strings.Contains(err.Error(), platform) {
+			t.Errorf("for %s: %v", platform, err)
+		}
+	}
+	spec = s.spec()
+	spec.Platform = "linux/" + runtime.GOARCH
+	s.create(t, spec)
+	spec = s.spec()
 	missing := t.TempDir() + "/missing"
 	spec.Mounts = []engine.Mount{{Type: "bind", Source: missing, Target: "/mnt"}}
 	if _, err := s.Engine.Create(s.context(t), spec); err == nil || !strings.Contains(err.Error(), missing) {
