@@ -214,16 +214,17 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	ended := local.begin(ctx, spinup.ForRun, id)
 	res, err := r.Run(ctx, id, j)
 	ended()
-	if shown := a.showJob(res, j, local.Rules); err == nil {
-		err = shown
-	}
 	if err != nil {
-		return &runError{err}
+		err = &runError{err}
+		res.ExitCode = exitCode(err)
 	}
-	if res.ExitCode != 0 {
+	if shown := a.showJob(res, err, j, local.Rules); err == nil && shown != nil {
+		err = &runError{shown}
+	}
+	if err == nil && res.ExitCode != 0 {
 		return status(res.ExitCode)
 	}
-	return nil
+	return err
 }
 
 // runner is what runs jobs with this input and output.

@@ -34,9 +34,10 @@ func (e *runError) ExitCode() int {
 	return exitNoJob
 }
 
-// jobOutcome is a job in the output.
+// jobOutcome is a job in the output. Its exit code is the command's.
 type jobOutcome struct {
 	job.Result
+	Error   string         `json:"error,omitempty"` // why it was not run to its end
 	Spinups []judgedSpinup `json:"spinups"`
 }
 
@@ -45,9 +46,9 @@ type judgedSpinup struct {
 	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
 }
 
-// showJob prints the result with --json, and the table of phases otherwise: on
-// stderr, because stdout is the steps'.
-func (a *app) showJob(res job.Result, j job.Job, rules spinup.Rules) error {
+// showJob prints the result with --json, with why it is not whole (failed may be
+// nil), and the table of phases otherwise: on stderr, because stdout is the steps'.
+func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rules) error {
 	if !a.ui.json {
 		if len(res.Spinups) > 0 {
 			fmt.Fprintln(a.ui.err)
@@ -56,6 +57,9 @@ func (a *app) showJob(res job.Result, j job.Job, rules spinup.Rules) error {
 		return nil
 	}
 	out := jobOutcome{Result: res, Spinups: []judgedSpinup{}}
+	if failed != nil {
+		out.Error = messageOf(failed)
+	}
 	for _, s := range res.Spinups {
 		slow := append([]spinup.Phase{}, rules.Slow(s.Record)...)
 		out.Spinups = append(out.Spinups, judgedSpinup{s, slow})

@@ -89,11 +89,7 @@ func (u *ui) fail(err error) {
 	for l := range strings.Lines(logOf(err)) {
 		fmt.Fprintf(u.err, "  | %s\n", clean(strings.TrimRight(l, "\r\n")))
 	}
-	msg := err.Error()
-	if errors.Is(err, context.Canceled) && exitCode(err) == exitInterrupted {
-		msg = "interrupted"
-	}
-	fmt.Fprintf(u.err, "error: %s\n", clean(msg))
+	fmt.Fprintf(u.err, "error: %s\n", clean(messageOf(err)))
 	hint := holdfast.HintOf(err)
 	if hint == "" {
 		hint = hintFor(err)
@@ -101,6 +97,14 @@ func (u *ui) fail(err error) {
 	if hint != "" {
 		fmt.Fprintf(u.err, "hint: %s\n", clean(hint))
 	}
+}
+
+// messageOf is an error as a person is told it.
+func messageOf(err error) string {
+	if errors.Is(err, context.Canceled) && exitCode(err) == exitInterrupted {
+		return "interrupted"
+	}
+	return err.Error()
 }
 
 // logOf returns the container's last lines that come with an error.

@@ -120,6 +120,22 @@ func TestJSONAndRecords(t *testing.T) {
 	}
 }
 
+// Of a job that could not be run the object has the command's exit code, and why.
+func TestJSONOfNoJob(t *testing.T) {
+	p := newPlace(t)
+	for _, s := range []string{"127.0.0.1:1/no/such", "--service=such=127.0.0.1:1/no/such " + image} {
+		d := p.holdfast("", append(append([]string{"run", "--json"}, strings.Fields(s)...), "--", "true")...)
+		var none struct {
+			ExitCode int `json:"exit_code"`
+			Error    string
+		}
+		if err := json.Unmarshal([]byte(d.out), &none); err != nil || d.code != 125 || none.ExitCode != d.code ||
+			none.Error == "" || !strings.Contains(d.errs, "error: "+none.Error+"\n") {
+			t.Errorf("%s: %v: %+v", s, err, d)
+		}
+	}
+}
+
 // The worked example of the guide does what the guide says.
 func TestWorkedExample(t *testing.T) {
 	page, err := os.ReadFile("../../docs/jobs.md")
