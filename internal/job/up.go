@@ -64,7 +64,8 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: spinup.Explain(err), Log: u.log}
 		})
 	}
-	return primary, g.Wait()
+	err = g.Wait() // before primary is read
+	return primary, err
 }
 
 // isFirst reports whether no container before this one has the same image.
