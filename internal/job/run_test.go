@@ -141,6 +141,8 @@ func TestCannotComeUp(t *testing.T) {
 			want: "/no/such/dir", phase: spinup.Create, cause: spinup.Other},
 		{name: "start fails", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"/no/such/program"}},
 			want: "/no/such/program", phase: spinup.Start, cause: spinup.Other},
+		{name: "start fails, by name", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"no-such-program"}},
+			want: "no-such-program", phase: spinup.Start, cause: spinup.Other},
 		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: long}},
 			want: "ended before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
 		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: time.Second}},

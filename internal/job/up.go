@@ -57,15 +57,25 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 			if i == 0 {
 				primary = u.id
 			}
-			x.keep(Spinup{Run: index, Alias: img.Name, Record: u.timer.End(err), image: i})
+			record := u.timer.End(err)
+			x.keep(Spinup{Run: index, Alias: img.Name, Record: record, image: i})
 			if err == nil {
 				return nil
 			}
-			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: spinup.Explain(err), Log: u.log}
+			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: explain(err, record.Cause), Log: u.log}
 		})
 	}
 	err = g.Wait() // before primary is read
 	return primary, err
+}
+
+// explain adds the hint of what a failure is recorded as, which goes by the phase
+// that failed: "not found" is an image only while that is fetched.
+func explain(err error, cause spinup.Cause) error {
+	if hint := cause.Hint(); hint != "" && holdfast.HintOf(err) == "" {
+		return holdfast.WithHint(err, hint)
+	}
+	return err
 }
 
 // isFirst reports whether no container before this one has the same image.
