@@ -39,6 +39,8 @@ func (u *upward) awaitReady(ctx context.Context) error {
 		switch {
 		case err == nil && !c.Running():
 			return fmt.Errorf("%w, with exit code %d", errEnded, c.ExitCode)
+		case errors.Is(err, holdfast.ErrNotFound):
+			return fmt.Errorf("%w: somebody removed it", errEnded)
 		case err == nil:
 			err = u.probe(limited, c)
 		}

@@ -176,6 +176,31 @@ func TestCannotComeUp(t *testing.T) {
 	}
 }
 
+// A service that somebody removes while it is waited for is not waited for longer.
+func TestServiceRemoved(t *testing.T) {
+	b := newBed(t)
+	b.onEvent = func(e job.Event) {
+		if e.Name != "db" || !strings.HasPrefix(e.Line, "time to start container") {
+			return
+		}
+		list, err := b.docker.List(context.Background(), map[string]string{job.LabelName: "db"})
+		if err != nil || len(list) != 1 {
+			t.Errorf("%+v, %v", list, err)
+			return
+		}
+		if err := b.docker.Remove(context.Background(), list[0].ID); err != nil {
+			t.Error(err)
+		}
+	}
+	db := busybox("db")
+	db.Ready = &job.Ready{Command: []string{"false"}, Timeout: time.Hour}
+	_, err := b.run(t.Context(), job.Job{Images: []job.Image{busybox(""), db}, Steps: sh("echo never")})
+	var failed *job.ContainerError
+	if !errors.As(err, &failed) || failed.Name != "db" || failed.Phase != spinup.Ready || !strings.Contains(err.Error(), "somebody removed it") {
+		t.Errorf("%v", err)
+	}
+}
+
 // An image of another platform than the job's is not run, though it is there.
 func TestPlatform(t *testing.T) {
 	b := newBed(t)
