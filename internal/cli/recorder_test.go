@@ -93,8 +93,13 @@ func TestRecorderTellsTheAgent(t *testing.T) {
 		t.Error(err)
 	}
 	got, err := b.Spinups(t.Context(), spinup.Filter{})
-	if err != nil || len(got) != 2 || got[0].ID != two.ID || got[1].ID != one.ID {
+	if err != nil || len(got) != 2 || got[0].ID == got[1].ID {
 		t.Errorf("%+v, %v", got, err)
+	}
+	for _, r := range got {
+		if r.ID != one.ID && r.ID != two.ID {
+			t.Errorf("it has %+v", r)
+		}
 	}
 	if _, err := os.Stat(d.dir); err == nil {
 		t.Error("there are records on disk, too")
