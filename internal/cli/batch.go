@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"holdfast"
 	"holdfast/internal/spinup"
 )
 
@@ -53,7 +54,10 @@ func (b *batch) which(is func(error) bool) []int {
 // again leaves those to be tried that may be kept a moment later, and reports
 // whether there are any.
 func (b *batch) again() bool {
-	b.left = b.which(func(err error) bool { return errors.Is(err, spinup.ErrInUse) })
+	b.left = b.which(func(err error) bool {
+		// The agent has not opened its store yet, or somebody else has it open.
+		return errors.Is(err, holdfast.ErrBusy) || errors.Is(err, spinup.ErrInUse)
+	})
 	return len(b.left) > 0
 }
 
