@@ -168,12 +168,16 @@ func (s *spinups) opened() bool {
 	return s.store != nil
 }
 
-// with calls do with the store.
+// errNotOpen is nothing to give up for: it is tried again, or, where this agent
+// is ending, its store is free in a moment.
+var errNotOpen = fmt.Errorf("the records of spin-ups are not open: %w", holdfast.ErrBusy)
+
+// with calls do with the store. holdfast.ErrBusy while it is not open.
 func (s *spinups) with(do func(*spinup.Store) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.store == nil {
-		return holdfast.WithHint(errors.New("the records of spin-ups are not open"), "the agent's log says why")
+		return holdfast.WithHint(errNotOpen, "the agent's log says why")
 	}
 	return do(s.store)
 }

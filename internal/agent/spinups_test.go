@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"holdfast"
 	"holdfast/internal/config"
 	"holdfast/internal/engine"
 	"holdfast/internal/spinup"
@@ -95,6 +97,24 @@ func TestRecordsWaitForTheStore(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the record was not kept within a minute")
 		}
+	}
+}
+
+// Who hands a record over before the store is open, or when it is closed again, is
+// told to come again, and not that it is lost.
+func TestRecordsAreRefusedUntilTheStoreIsOpen(t *testing.T) {
+	s := keeping(t)
+	b := backend{&Agent{spinups: s}}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AddSpinup(t.Context(), ended("x")); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
+		t.Error(err)
+	}
+	s.open()
+	defer s.close()
+	if err := b.AddSpinup(t.Context(), ended("x")); err != nil || s.count(t) != 1 {
+		t.Errorf("%v, %d records", err, s.count(t))
 	}
 }
 

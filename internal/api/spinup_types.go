@@ -37,7 +37,7 @@ type Spinups interface {
 	SlowRules() spinup.Rules
 
 	// AddSpinup keeps a record that was checked. It returns when the record
-	// is on disk.
+	// is on disk. holdfast.ErrBusy while the records are not open.
 	AddSpinup(ctx context.Context, r spinup.Record) error
 
 	// SpinupsUnderWay lists those that have not ended, the oldest first.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -35,9 +34,14 @@ func (a *app) thisHost(ctx context.Context) (Host, error) {
 // wait longer for the keeping of its record.
 const (
 	recordLimit = 8 * time.Second
+	recordEach  = 100 * time.Millisecond // and as much longer for each
 	tellLimit   = 2 * time.Second
 	recordAgain = 200 * time.Millisecond // when somebody else has the store open
 )
+
+// recordAtOnce is how many records are handed on at the same time: those share a
+// sync of the disk.
+const recordAtOnce = 16
 
 // How long a spin-up counts as under way without a word, and how often there is
 // one.
@@ -127,64 +131,51 @@ func (r *Recorder) end(ctx context.Context, id string) {
 	}
 }
 
-// Record keeps the records of spin-ups that have ended, also after ctx is done.
-// Who gets an error says it as a warning; the work itself was done.
+// Record keeps the records of spin-ups that have ended, also after ctx is done. An
+// error says how many are lost, and why the first one is. Who gets it says it as a
+// warning; the work itself was done.
 func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	limit := recordLimit + time.Duration(len(records))*recordEach
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	for len(records) > 0 {
-		n, err := r.record(ctx, records)
-		if err != nil {
-			return fmt.Errorf("recording the spin-up of %s: %w", records[n].Image, err)
-		}
-		records = records[n:]
-	}
-	return nil
-}
-
-// record tries the agent and the store in turn: one that is just starting has
-// the store open and does not answer yet. It returns how many were kept, and why
-// the next one was not.
-func (r *Recorder) record(ctx context.Context, records []spinup.Record) (int, error) {
+	b := newBatch(records)
 	for {
-		err := r.client.AddSpinup(ctx, records[0])
-		if err == nil {
-			return 1, nil
-		}
-		n := 0
-		if errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil {
-			n, err = r.appendHere(ctx, records)
-		}
-		if !errors.Is(err, spinup.ErrInUse) {
-			return n, err
+		r.record(ctx, b)
+		if !b.again() {
+			return b.lost()
 		}
 		select {
 		case <-time.After(recordAgain):
 		case <-ctx.Done():
-			return 0, err
+			return b.lost()
 		}
 	}
 }
 
-// appendHere keeps records in the store on disk, opened once for all of them. It
-// returns how many.
-func (r *Recorder) appendHere(ctx context.Context, records []spinup.Record) (n int, err error) {
+// record tries the agent and the store in turn: one that is just starting has
+// the store open and does not answer yet.
+func (r *Recorder) record(ctx context.Context, b *batch) {
+	b.each(b.left, func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
+	here := b.which(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
+	if len(here) == 0 || ctx.Err() != nil {
+		return
+	}
+	s, err := r.openHere(ctx)
+	if err != nil {
+		b.each(here, func(spinup.Record) error { return err })
+		return
+	}
+	b.each(here, s.Append)
+	if err := s.Close(); err != nil {
+		r.log.Warn("closing the spin-up records", "error", err) // all are on disk
+	}
+}
+
+// openHere opens the store on disk.
+func (r *Recorder) openHere(ctx context.Context) (*spinup.Store, error) {
 	h, err := r.host(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	s, err := spinup.OpenStore(filepath.Join(h.DataDir, spinup.FileName), h.Spinup.Keep, r.log)
-	if err != nil {
-		return 0, err
-	}
-	for _, one := range records {
-		if err := s.Append(one); err != nil {
-			return n, errors.Join(err, s.Close())
-		}
-		n++
-	}
-	if err := s.Close(); err != nil {
-		return 0, fmt.Errorf("close the spin-up records: %w", err)
-	}
-	return n, nil
+	return spinup.OpenStore(filepath.Join(h.DataDir, spinup.FileName), h.Spinup.Keep, r.log)
 }

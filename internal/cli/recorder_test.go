@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/api/apitest"
 	"holdfast/internal/spinup"
@@ -93,8 +94,13 @@ func TestRecorderTellsTheAgent(t *testing.T) {
 		t.Error(err)
 	}
 	got, err := b.Spinups(t.Context(), spinup.Filter{})
-	if err != nil || len(got) != 2 || got[0].ID != two.ID || got[1].ID != one.ID {
+	if err != nil || len(got) != 2 || got[0].ID == got[1].ID {
 		t.Errorf("%+v, %v", got, err)
+	}
+	for _, r := range got {
+		if r.ID != one.ID && r.ID != two.ID {
+			t.Errorf("it has %+v", r)
+		}
 	}
 	if _, err := os.Stat(d.dir); err == nil {
 		t.Error("there are records on disk, too")
@@ -138,6 +144,23 @@ func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
 	}
 	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 1 {
 		t.Errorf("%+v, %v; it said %q", got, err, &d.said)
+	}
+}
+
+// An agent answers before it has opened its store.
+func TestRecorderWaitsForAnAgentThatIsNotReady(t *testing.T) {
+	d, b := newDesk(t), &apitest.Backend{}
+	b.SetFault(holdfast.ErrBusy)
+	d.agent(t, b)
+	recorded := make(chan error, 1)
+	go func() { recorded <- d.Record(context.Background(), done("a"), done("b")) }()
+	time.Sleep(50 * time.Millisecond) // it most likely waits now; if not, the test is easier
+	b.SetFault(nil)
+	if err := <-recorded; err != nil {
+		t.Error(err)
+	}
+	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 2 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

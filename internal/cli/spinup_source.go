@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -120,7 +119,7 @@ func (a *app) withStore(ctx context.Context, dir string, do func(context.Context
 	if err != nil {
 		return err
 	}
-	s, err := spinup.OpenStore(path, h.Spinup.Keep, slog.New(slog.NewTextHandler(a.ui.err, nil)))
+	s, err := spinup.ReadStore(path)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"unicode"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -30,7 +31,8 @@ const (
 )
 
 // words are what engines and registries say; the first that fits counts. The
-// stream of a pull has an error's text only.
+// stream of a pull has an error's text only. One without a space has to stand by
+// itself there: it may be a part of an image's name.
 var words = []struct {
 	cause Cause
 	any   []string
@@ -41,7 +43,7 @@ var words = []struct {
 	{Denied, []string{"no basic auth credentials", "unauthorized", "authentication required", "pull access denied", "access to the resource is denied", "incorrect username or password", "403 forbidden", "401 unauthorized"}},
 	{NoImage, []string{"manifest unknown", "name unknown", "not found", "no such image"}},
 	{Corrupt, []string{"verification failed", "unexpected commit digest", "failed size validation", "failed commit on ref", "invalid checksum", "unexpected eof in archive", "gzip: invalid"}},
-	{Unreachable, []string{"connection refused", "no such host", "i/o timeout", "handshake timeout", "network is unreachable", "no route to host", "server misbehaving", "connection reset", "client.timeout exceeded", "x509:", "http response to https client", "eof", "bad gateway", "service unavailable", "gateway timeout", "too many requests"}},
+	{Unreachable, []string{"connection refused", "no such host", "i/o timeout", "handshake timeout", "network is unreachable", "no route to host", "server misbehaving", "connection reset", "client.timeout exceeded", "x509", "http response to https client", "eof", "bad gateway", "service unavailable", "gateway timeout", "too many requests"}},
 }
 
 // CauseOf sorts the error of a spin-up.
@@ -59,14 +61,29 @@ func CauseOf(err error) Cause {
 		return NoImage
 	}
 	text := strings.ToLower(err.Error())
+	alone := standing(text)
 	for _, w := range words {
 		for _, word := range w.any {
-			if strings.Contains(text, word) {
+			if slices.Contains(alone, word) || strings.Contains(word, " ") && strings.Contains(text, word) {
 				return w.cause
 			}
 		}
 	}
 	return Other
+}
+
+// standing are the words of a text that stand by themselves; a reference to an
+// image is one word, with all that its grammar allows
+// (github.com/distribution/reference), without the marks around it.
+func standing(text string) []string {
+	const marks = "./:@_-"
+	alone := strings.FieldsFunc(text, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(marks, r)
+	})
+	for i, word := range alone {
+		alone[i] = strings.Trim(word, marks)
+	}
+	return alone
 }
 
 // causeIn is CauseOf for an error of the given phase. Of the words of registries

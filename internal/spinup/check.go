@@ -9,8 +9,6 @@ import (
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
-
-	"holdfast"
 )
 
 // damagedError says that the file is not what a Store left.
@@ -18,6 +16,11 @@ type damagedError struct{ why error }
 
 func (e *damagedError) Error() string { return "the file is damaged: " + e.why.Error() }
 func (e *damagedError) Unwrap() error { return e.why }
+
+// Hint says what becomes of it.
+func (e *damagedError) Hint() string {
+	return "an agent that starts with it moves it aside and begins new records"
+}
 
 // checkFile reads every page in use and every record. bbolt looks at pages only
 // when it needs them, and then a broken one ends the program: by a panic, or, in
@@ -40,10 +43,8 @@ func checkFile(path string) (err error) {
 			err = errors.Join(err, db.Close())
 		}
 	}()
-	db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout, ReadOnly: true, PreLoadFreelist: true})
+	db, err = openFile(path, bbolt.Options{ReadOnly: true, PreLoadFreelist: true})
 	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
 		return &damagedError{err}
 	case err != nil:

@@ -90,6 +90,27 @@ func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
+// ReadStore opens the records at path to be read, by any number of processes at
+// once: nothing of them is changed, not even what a Keep would let go of, and
+// Append fails. holdfast.ErrNotFound, ErrInUse; a damaged file is an error.
+func ReadStore(path string) (*Store, error) {
+	ok, err := isFile(path)
+	if err == nil && !ok {
+		err = holdfast.ErrNotFound
+	}
+	if err == nil {
+		err = checkFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the spin-up records: %w", err)
+	}
+	db, err := openFile(path, bbolt.Options{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("read the spin-up records: %w", err)
+	}
+	return &Store{db: db}, nil
+}
+
 // Close closes the file. No call may follow.
 func (s *Store) Close() error { return s.db.Close() }
 
@@ -165,7 +186,11 @@ func addCount(tx *bbolt.Tx, delta int) error {
 func (s *Store) Get(id string) (Record, error) {
 	var r Record
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(recordsBucket).Cursor()
+		records := tx.Bucket(recordsBucket)
+		if records == nil { // to be read, and just begun
+			return holdfast.ErrNotFound
+		}
+		c := records.Cursor()
 		k, v := c.Seek([]byte(id))
 		if k == nil || id == "" || len(k) < len(id) || string(k[:len(id)]) != id {
 			return holdfast.ErrNotFound
@@ -219,7 +244,11 @@ func (s *Store) List(f Filter) ([]Record, error) {
 // returns false. Writers go on meanwhile.
 func (s *Store) each(f Filter, do func(Record) bool) error {
 	err := s.db.View(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(recordsBucket).Cursor()
+		records := tx.Bucket(recordsBucket)
+		if records == nil { // to be read, and just begun
+			return nil
+		}
+		c := records.Cursor()
 		since := ""
 		if !f.Since.IsZero() {
 			since = firstID(f.Since)
@@ -259,11 +288,8 @@ func openChecked(path string) (*bbolt.DB, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout})
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return nil, holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
-	case err != nil:
+	db, err := openFile(path, bbolt.Options{})
+	if err != nil {
 		return nil, err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
@@ -283,6 +309,16 @@ func openChecked(path string) (*bbolt.DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+// openFile opens the file, with ErrInUse where another process has it.
+func openFile(path string, o bbolt.Options) (*bbolt.DB, error) {
+	o.Timeout = openTimeout
+	db, err := bbolt.Open(path, 0o600, &o)
+	if errors.Is(err, berrors.ErrTimeout) {
+		return nil, holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
+	}
+	return db, err
 }
 
 // isFile reports whether there is something to check at path.

@@ -1,10 +1,6 @@
 package spinup
 
 import (
-	"bufio"
-	"cmp"
-	"os"
-	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -41,8 +37,12 @@ func BenchmarkAgainstTruth(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				download = append(download, compared{time.Duration(p.Download.Wall), covered(passing(s.Proxy.Passed(), sizes))})
-				extract = append(extract, compared{time.Duration(p.Extract.Wall), covered(applied(b, s.Private.LogFile(), stream.Begun))})
+				download = append(download, compared{time.Duration(p.Download.Wall), scene.Covered(scene.Passing(s.Proxy.Passed(), sizes))})
+				applied, err := scene.Applied(s.Private.LogFile(), stream.Begun)
+				if err != nil {
+					b.Fatal(err)
+				}
+				extract = append(extract, compared{time.Duration(p.Extract.Wall), scene.Covered(applied)})
 			}
 			report(b, "download", download)
 			report(b, "extract", extract)
@@ -68,67 +68,4 @@ func report(b *testing.B, name string, list []compared) {
 	slices.Sort(share)
 	b.ReportMetric(off[len(off)/2], name+"-ms-off")
 	b.ReportMetric(share[len(share)/2], name+"-%-off")
-}
-
-type span struct{ from, to time.Time }
-
-// covered is the time that at least one of the spans covers.
-func covered(spans []span) time.Duration {
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from.UnixNano(), b.from.UnixNano()) })
-	var all time.Duration
-	var end time.Time
-	for _, s := range spans {
-		if s.from.Before(end) {
-			s.from = end
-		}
-		if s.to.After(s.from) {
-			all += s.to.Sub(s.from)
-			end = s.to
-		}
-	}
-	return all
-}
-
-func passing(passed []registry.Passed, sizes map[string]int64) []span {
-	var out []span
-	for _, p := range passed {
-		if sizes[p.Blob] > 0 {
-			out = append(out, span{p.First, p.Last})
-		}
-	}
-	return out
-}
-
-// What the daemon logs before and after it extracts a layer: the driver
-// (overlay2 ApplyDiff) and the layer store (applyTar).
-var logged = regexp.MustCompile(`time="([^"]+)" level=debug msg="(Applying tar in|Applied tar)`)
-
-// applied are the extractions in the daemon's debug log since begun.
-func applied(b *testing.B, path string, begun time.Time) []span {
-	b.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.Close()
-	var out []span
-	var from time.Time
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		m := logged.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		at, err := time.Parse(time.RFC3339Nano, m[1])
-		if err != nil {
-			b.Fatal(err)
-		}
-		switch {
-		case at.Before(begun):
-		case m[2] == "Applying tar in":
-			from = at
-		default:
-			out = append(out, span{from, at})
-		}
-	}
-	return out
 }

@@ -42,6 +42,7 @@ func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (r spinup.
 }
 
 // AddSpinup has the agent keep a record. It returns when that is on disk.
+// holdfast.ErrBusy while the agent's records are not open.
 func (c *Client) AddSpinup(ctx context.Context, r spinup.Record) error {
 	return c.post(ctx, "/v1/spinups", r.Bounded(), nil)
 }

@@ -11,7 +11,9 @@
 //     mount of its file system comes before and is missing. What lies between
 //     create and start is the client's own time and no phase; it is in the total.
 //     Without a network of its own there is no time of the start.
-//   - ready: from the start to the first healthy, where there is a healthcheck.
+//   - ready: from the start to the first healthy, where there is a healthcheck. A
+//     container that was gone before the engine could say whether there is one
+//     counts as up if its exit code was 0.
 //   - download and extract: nothing. An engine sends one event when a pull has
 //     ended, also when there was nothing to pull, and none when it begins or
 //     fails. The record says when that was, if it was just before. That one is
@@ -49,6 +51,9 @@ const (
 	askers      = 4
 	askTimeout  = 10 * time.Second
 	sweepEvery  = 5 * time.Second
+	// tellWithin is how long the engine is asked why a container failed: two
+	// questions that are not answered, and what lies between.
+	tellWithin = 2*askTimeout + 2*sweepEvery
 )
 
 // actions are the events that are asked for. Events of healthchecks' execs, which

@@ -23,7 +23,8 @@ type pending struct {
 	started         time.Time // the start event
 	heard           time.Time // when the last of these was heard of, by this host's clock
 	open            int       // questions to the engine that are not answered
-	checked         bool      // it has a healthcheck
+	known           bool      // the engine has said whether it has a healthcheck
+	checked         bool      // it has one
 	killed          bool      // somebody ended it
 	gap             bool      // events of it may be missing
 	failed          *failure  // it is to be recorded when the engine has said why
@@ -35,6 +36,14 @@ type failure struct {
 	at    time.Time
 	phase spinup.Phase
 	text  string
+	code  int // the exit code, where it died
+}
+
+// wasUp reports whether a container that has failed after its start was up
+// before: nobody waits for one without a healthcheck. Where it was gone before the
+// engine could say whether it has one, its exit code decides.
+func (p *pending) wasUp() bool {
+	return p.failed.phase == spinup.Ready && !p.checked && (p.known || p.failed.code == 0)
 }
 
 // tracker makes records of events. It is used by one goroutine.
@@ -167,7 +176,7 @@ func (t *tracker) addNetwork(ev engine.Event) {
 		return
 	}
 	if !p.connected.IsZero() { // its start was given up
-		t.fail(p, failure{ev.Time, spinup.Start, "it did not start"})
+		t.fail(p, failure{at: ev.Time, phase: spinup.Start, text: "it did not start"})
 	}
 }
 
@@ -180,99 +189,126 @@ func (t *tracker) addContainer(p *pending, ev engine.Event) {
 	case "kill":
 		p.killed = true
 	case "health_status: healthy":
+		p.known, p.checked = true, true
 		if !p.started.IsZero() {
 			t.record(p, ev.Time, nil)
 		}
 	case "health_status: unhealthy":
-		t.fail(p, failure{ev.Time, spinup.Ready, "its healthcheck says that it is unhealthy"})
+		p.known, p.checked = true, true
+		t.fail(p, failure{at: ev.Time, phase: spinup.Ready, text: "its healthcheck says that it is unhealthy"})
 	case "die":
 		t.fail(p, died(p, ev))
 	case "destroy":
 		if p.started.IsZero() {
-			t.record(p, ev.Time, &failure{ev.Time, "", "it was removed before it was started"})
+			t.record(p, ev.Time, &failure{at: ev.Time, text: "it was removed before it was started"})
 		}
 		// Else it has died before, and that is told.
 	}
 }
 
 func died(p *pending, ev engine.Event) failure {
-	if p.started.IsZero() {
-		return failure{ev.Time, spinup.Start, fmt.Sprintf("it did not start: exit code %d", ev.ExitCode)}
+	f := failure{at: ev.Time, phase: spinup.Ready, code: ev.ExitCode,
+		text: fmt.Sprintf("it ended with exit code %d before it was healthy", ev.ExitCode)}
+	switch {
+	case p.started.IsZero():
+		f.phase, f.text = spinup.Start, fmt.Sprintf("it did not start: exit code %d", ev.ExitCode)
+	case !p.known:
+		f.text = fmt.Sprintf("it ended with exit code %d before it was known whether it was healthy", ev.ExitCode)
 	}
-	return failure{ev.Time, spinup.Ready, fmt.Sprintf("it ended with exit code %d before it was healthy", ev.ExitCode)}
+	return f
 }
 
 // fail records a failure, once the engine has been asked why.
 func (t *tracker) fail(p *pending, f failure) {
+	p.failed, p.heard = &f, time.Now()
 	if !p.started.IsZero() && p.open > 0 {
 		// Whether there is a healthcheck to wait for is not known yet; if
 		// there is none, it was up.
-		p.failed = &f
 		return
 	}
-	p.failed = &f
 	t.question(p)
 	if p.open == 0 {
-		t.record(p, f.at, p.failed)
+		t.finish(p)
 	}
 }
 
-// answered takes what the engine says of a container.
+// finish records what has failed, of which no more will be learnt.
+func (t *tracker) finish(p *pending) {
+	if p.wasUp() {
+		t.record(p, p.started, nil)
+		return
+	}
+	t.record(p, p.failed.at, p.failed)
+}
+
+// answered takes what the engine says of a container. A question that was not
+// answered is asked again by sweep.
 func (t *tracker) answered(a answer) {
 	p := t.pending[a.id]
 	if p == nil {
 		return
 	}
 	p.open--
-	c := a.container
 	if a.err == nil {
-		p.checked = c.Healthcheck
-		if !c.Created.IsZero() && c.Created.Before(p.created) {
-			p.asked = c.Created
-		}
-		if p.gap && p.started.IsZero() && c.StartedAt.After(p.created) {
-			p.started, p.heard = c.StartedAt, time.Now()
-			p.connected = time.Time{} // it may be of an earlier try
-			p.end()
-		}
-		if p.failed != nil && c.Error != "" {
-			p.failed.text = c.Error
-		}
+		t.learn(p, a.container)
 	}
 	if p.open > 0 {
 		return
 	}
+	gone := errors.Is(a.err, holdfast.ErrNotFound)
 	switch {
-	case p.failed != nil && p.failed.phase == spinup.Ready && !p.checked:
-		t.record(p, p.started, nil) // it was up, and nobody waited for more
-	case p.failed != nil:
-		t.record(p, p.failed.at, p.failed)
-	case errors.Is(a.err, holdfast.ErrNotFound) && p.started.IsZero():
-		t.drop(p) // it is gone, and how is not known
-	default:
+	case p.failed != nil && (p.known || gone):
+		t.finish(p)
+	case p.failed != nil: // asked again
+	case gone && p.started.IsZero():
+		t.drop(p) // how is not known
+	case gone && p.gap:
+		t.record(p, p.started, nil) // it was up; its end may be among what was missed
+	default: // where it is gone, its end is about to be heard of
 		t.settle(p)
+	}
+}
+
+// learn takes what the engine knows of a container.
+func (t *tracker) learn(p *pending, c engine.Container) {
+	p.known, p.checked = true, c.Healthcheck
+	if !c.Created.IsZero() && c.Created.Before(p.created) {
+		p.asked = c.Created
+	}
+	if p.gap && p.started.IsZero() && c.StartedAt.After(p.created) {
+		p.started, p.heard = c.StartedAt, time.Now()
+		p.connected = time.Time{} // it may be of an earlier try
+		p.end()
+	}
+	if p.failed != nil && c.Error != "" {
+		p.failed.text = c.Error
 	}
 }
 
 // settle records a container that is up, once it is known that there is nothing
 // more to wait for.
 func (t *tracker) settle(p *pending) {
-	if !p.started.IsZero() && p.open == 0 && !p.checked {
+	if !p.started.IsZero() && p.open == 0 && p.known && !p.checked {
 		t.record(p, p.started, nil)
 	}
 }
 
-// sweep ends what nothing is heard of any more.
+// sweep ends what nothing is heard of any more, and asks again about what the
+// engine has not told of.
 func (t *tracker) sweep(now time.Time) {
 	for _, p := range t.pending {
 		waited := now.Sub(p.heard)
 		switch {
-		case p.failed != nil && waited > askTimeout+sweepEvery:
-			t.record(p, p.failed.at, p.failed)
+		case p.failed != nil && waited > tellWithin:
+			t.finish(p)
 		case p.started.IsZero() && waited > StartWithin:
 			t.drop(p)
+		case !p.started.IsZero() && waited > ReadyWithin && !p.checked:
+			t.record(p, p.started, nil) // the engine never said that there is something to wait for
 		case !p.started.IsZero() && waited > ReadyWithin:
 			t.record(p, p.started.Add(ReadyWithin), &failure{phase: spinup.Ready, text: fmt.Sprintf("it was not healthy after %v", ReadyWithin)})
+		case !p.known && p.open == 0:
+			t.question(p)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package others
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +24,9 @@ var begun = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 func at(seconds float64) time.Time {
 	return begun.Add(time.Duration(seconds * float64(time.Second)))
 }
+
+// errLost is a question that was not answered in time.
+var errLost = context.DeadlineExceeded
 
 // stage is a tracker, and what it did.
 type stage struct {
@@ -72,6 +76,8 @@ func (s *stage) happens(actions ...any) {
 			ev.Type, ev.ID, ev.Container = engine.OfNetwork, "net", "c"
 		case "die":
 			ev.ExitCode = 3
+		case "die well":
+			ev.Action = "die"
 		case "pull":
 			ev.Type, ev.ID = engine.OfImage, "nginx:latest"
 		}
@@ -110,14 +116,66 @@ func TestPhases(t *testing.T) {
 			s.happens("create", 3., "connect", 10., "start", 10.5)
 			s.tells(made(false), nil)
 		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5)}, 10.5, spinup.OK, ""},
-		"gone before it could be asked about": {func(s *stage) {
+		"gone before it could be asked about, by an error": {func(s *stage) {
 			s.happens("create", 3., "connect", 10., "start", 10.5, "die", 11., "destroy", 12.)
 			s.tells(engine.Container{}, holdfast.ErrNotFound)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 8, spinup.Failed, spinup.Ready},
+		"gone before it could be asked about, without one": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5, "die well", 11., "destroy", 12.)
+			s.tells(engine.Container{}, holdfast.ErrNotFound)
 		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 7.5, spinup.OK, ""},
-		"nobody could be asked": {func(s *stage) {
+		"gone, and its end is heard of later": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5)
+			s.tells(engine.Container{}, holdfast.ErrNotFound)
+			s.happens("die", 11.)
+			s.tells(engine.Container{}, holdfast.ErrNotFound)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 8, spinup.Failed, spinup.Ready},
+		"the engine answers the second time, and it is checked": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now())
+			s.tells(made(true), nil)
+			s.happens("health_status: healthy", 15.5)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5), spinup.Ready: ms(5)}, 15.5, spinup.OK, ""},
+		"the engine answers the second time, and it is not": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now())
+			s.tells(made(false), nil)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5)}, 10.5, spinup.OK, ""},
+		"it dies while the engine does not answer, and was checked": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5, "die", 15.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now())
+			s.tells(made(true), nil)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5)}, 15.5, spinup.Failed, spinup.Ready},
+		"it dies while the engine does not answer, and was not checked": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5, "die", 15.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now())
+			s.tells(made(false), nil)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5)}, 10.5, spinup.OK, ""},
+		"it dies, and the engine never answers": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5, "die", 15.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now().Add(time.Minute))
+		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 12.5, spinup.Failed, spinup.Ready},
+		"unhealthy, and the engine never answers": {func(s *stage) {
+			s.full = true
+			s.happens("create", 3., "connect", 10., "start", 10.5, "health_status: unhealthy", 15.5)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 12.5, spinup.Failed, spinup.Ready},
+		"it runs, and the engine never answers": {func(s *stage) {
+			s.happens("create", 3., "connect", 10., "start", 10.5)
+			s.tells(engine.Container{}, errLost)
+			s.sweep(time.Now().Add(ReadyWithin + time.Second))
+		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 7.5, spinup.OK, ""},
+		"it could be asked about later only": {func(s *stage) {
 			s.full = true
 			s.happens("create", 3., "connect", 10., "start", 10.5)
-		}, map[spinup.Phase]holdfast.Millis{spinup.Start: ms(.5)}, 7.5, spinup.OK, ""},
+			s.full = false
+			s.sweep(time.Now())
+			s.tells(made(false), nil)
+		}, map[spinup.Phase]holdfast.Millis{spinup.Create: ms(3), spinup.Start: ms(.5)}, 10.5, spinup.OK, ""},
 		"without a network": {func(s *stage) {
 			s.happens("create", 3.)
 			s.tells(made(false), nil)
@@ -356,9 +414,11 @@ func TestManyAreBounded(t *testing.T) {
 	if len(s.pending) != maxPending || len(s.pulled) != maxPulled || s.pending["0"] != nil || s.pending[fmt.Sprint(maxPending+extra-1)] == nil {
 		t.Errorf("%d pending, %d pulled", len(s.pending), len(s.pulled))
 	}
+	s.full = false
 	for i := range 5 * maxPending {
 		id := fmt.Sprint("short", i)
 		s.add(engine.Event{Type: engine.OfContainer, ID: id, Name: id, Action: "create", Time: at(float64(i))})
+		s.tells(made(false), nil)
 		s.add(engine.Event{Type: engine.OfContainer, ID: id, Name: id, Action: "start", Time: at(float64(i) + 1)})
 	}
 	if len(s.order) > 3*maxPending {

@@ -23,7 +23,8 @@ type Engine interface {
 // Logins knows the logins of registries.
 type Logins interface {
 	// Login returns the login for the registry of an image, the zero value
-	// where there is none.
+	// where there is none. It may hang, also when ctx is done: it is asked
+	// in a goroutine of its own, for each registry once at a time.
 	Login(ctx context.Context, image string) (engine.Login, error)
 }
 
@@ -50,6 +51,7 @@ type Config struct {
 type Puller struct {
 	c      Config
 	info   asked
+	logins *logins
 	chains chains
 }
 
@@ -58,7 +60,7 @@ func New(c Config) *Puller {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Puller{c: c, info: newAsked(), chains: newChains()}
+	return &Puller{c: c, info: newAsked(), logins: newLogins(c.Logins), chains: newChains()}
 }
 
 // Request is one image to be pulled.
@@ -148,10 +150,7 @@ func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress f
 
 // login is the image's login, and why there is none.
 func (p *Puller) login(ctx context.Context, image string) (engine.Login, error) {
-	if p.c.Logins == nil {
-		return engine.Login{}, nil
-	}
-	login, err := p.c.Logins.Login(ctx, image)
+	login, err := p.logins.get(ctx, image)
 	if err != nil {
 		// Most images need none.
 		p.c.Log.Debug("no login for an image's registry", "image", image, "error", err)

@@ -359,9 +359,10 @@ func TestDockerLogins(t *testing.T) {
 	}
 }
 
-// A helper that hangs is not waited for longer than the caller wants.
+// A helper that hangs is not waited for longer than the caller wants, and other
+// registries' logins can be had.
 func TestHelperThatHangs(t *testing.T) {
-	dockerConfig(t, `{"credHelpers": {"r.example.org": "hangs"}}`)
+	dockerConfig(t, `{"credHelpers": {"r.example.org": "hangs"}, "auths": {"t.example.org": {"identitytoken": "idt"}}}`)
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -371,11 +372,15 @@ func TestHelperThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	l := newLogins(DockerLogins{})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := (DockerLogins{}).Login(ctx, "r.example.org/app:1")
+	_, err := l.get(ctx, "r.example.org/app:1")
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "r.example.org") {
 		t.Error(err)
+	}
+	if got, err := l.get(t.Context(), "t.example.org/app:1"); err != nil || got.IdentityToken != "idt" {
+		t.Errorf("another registry's: %+v, %v", got, err)
 	}
 	// It ends now: the other end is opened, which takes until the helper has
 	// opened its own, and closed.

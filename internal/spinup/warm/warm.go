@@ -97,6 +97,10 @@ const (
 	lastRetry  = 15 * time.Minute
 )
 
+// pullLimit bounds the fetching of one image: the others wait behind it. It is
+// enough for 70 GB at the 20 MiB/s under which a download counts as slow.
+const pullLimit = time.Hour
+
 // Keeper keeps images. Its methods may be called from any goroutine.
 type Keeper struct {
 	every time.Duration
@@ -273,11 +277,13 @@ func jitter(d time.Duration) time.Duration {
 
 // look sees to it that one image is here.
 func (k *Keeper) look(ctx context.Context, name string) {
-	_, err := k.deps.Engine.ImageID(ctx, name)
+	limited, cancel := context.WithTimeout(ctx, pullLimit)
+	defer cancel()
+	_, err := k.deps.Engine.ImageID(limited, name)
 	if errors.Is(err, engine.ErrNoImage) {
 		k.set(name, func(i *image) { i.State = holdfast.WarmPulling })
 		k.deps.Log.Info("fetching an image that is to be kept", "image", name)
-		if err = k.deps.Pull(ctx, name); err != nil {
+		if err = k.deps.Pull(limited, name); err != nil {
 			err = &pullError{err}
 		}
 	}

@@ -29,6 +29,7 @@ type host struct {
 	down   error
 	refuse error
 	pulls  []string
+	hangs  string // an image whose pull ends with its time only
 	events chan engine.Event
 }
 
@@ -64,7 +65,11 @@ func (h *host) Watch(ctx context.Context, _ engine.WatchOptions) iter.Seq[engine
 	}
 }
 
-func (h *host) pull(_ context.Context, image string) error {
+func (h *host) pull(ctx context.Context, image string) error {
+	if image == h.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pulls = append(h.pulls, image)
@@ -176,6 +181,24 @@ func TestBacksOff(t *testing.T) {
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
 		if i := state(k, "bad:1"); i.State != holdfast.WarmUnknown || i.Error == "" {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+// A pull that hangs is given up, so that the images behind it are fetched.
+func TestPullThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost()
+		h.hangs = "hangs:1"
+		k := h.keeper(t, filepath.Join(t.TempDir(), "list"), "hangs:1", "behind:1")
+		run(t, k)
+		time.Sleep(pullLimit)
+		synctest.Wait()
+		if i := state(k, "hangs:1"); i.State != holdfast.WarmMissing || i.Error == "" || i.Again.IsZero() {
+			t.Errorf("%+v", i)
+		}
+		if i := state(k, "behind:1"); i.State != holdfast.WarmPresent {
 			t.Errorf("%+v", i)
 		}
 	})

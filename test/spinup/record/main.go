@@ -5,8 +5,11 @@
 //
 //	go run ./test/spinup/record -out internal/spinup/testdata/docker-20.10
 //	go run ./test/spinup/record -out internal/spinup/testdata/docker-29 -path DIR
+//	go run ./test/spinup/record -out internal/spinup/testdata/docker-20.10 -only timed -truth
 //
-// DIR has the dockerd, containerd, containerd-shim-runc-v2 and runc to use.
+// DIR has the dockerd, containerd, containerd-shim-runc-v2 and runc to use. With -truth
+// it also writes beside each stream when its layers came and were extracted, as
+// the proxy and the engine's debug log tell it.
 package main
 
 import (
@@ -20,6 +23,7 @@ import (
 	"time"
 
 	"holdfast/internal/lab"
+	"holdfast/internal/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 
@@ -29,6 +33,7 @@ func main() {
 	only := flag.String("only", "", "scenes to play, with commas; default: all")
 	name := flag.String("engine", "", "name and version of the engine, where it does not say")
 	args := flag.String("args", "", "more arguments for dockerd")
+	truth := flag.Bool("truth", false, "write the times that the proxy and the engine's debug log tell, too")
 	flag.Parse()
 	if !lab.Inside() {
 		code, err := lab.Reenter()
@@ -37,28 +42,31 @@ func main() {
 		}
 		os.Exit(code)
 	}
-	if err := record(*out, *path, *only, *name, strings.Fields(*args)); err != nil {
+	options := lab.Options{Args: strings.Fields(*args)}
+	if *truth {
+		options.Args = append(options.Args, "--debug")
+	}
+	if *path != "" {
+		options.Dockerd, options.Path = filepath.Join(*path, "dockerd"), *path
+	}
+	if err := record(&recorder{out: *out, engine: *name, truth: *truth}, options, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func record(out, path, only, name string, args []string) (err error) {
+func record(r *recorder, options lab.Options, only string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
-	}
-	options := lab.Options{Args: args}
-	if path != "" {
-		options.Dockerd, options.Path = filepath.Join(path, "dockerd"), path
 	}
 	stage, err := scene.Open(ctx, options)
 	defer func() { err = errors.Join(err, stage.Close()) }()
 	if err != nil {
 		return err
 	}
-	r := &recorder{stage: stage, out: out, engine: name}
+	r.stage = stage
 	for _, s := range scene.Scenes() {
 		if only == "" || strings.Contains(","+only+",", ","+s.Name+",") {
 			if err := r.play(ctx, s); err != nil {
@@ -74,6 +82,7 @@ type recorder struct {
 	stage  *scene.Stage
 	out    string
 	engine string
+	truth  bool
 	lines  int // of the registry's log that were printed
 }
 
@@ -99,12 +108,31 @@ func (r *recorder) play(ctx context.Context, sc scene.Scene) error {
 		}
 		fmt.Printf("%s: %d events in %v, error %v\n", stream.Name, len(stream.Events), stream.Ended.Sub(stream.Begun).Round(time.Millisecond), stream.Err)
 	}
-	return r.truth(streams[0].Begun)
+	passed := r.stage.Proxy.Passed()
+	if r.truth {
+		if err := r.writeTruth(streams[0], passed); err != nil {
+			return err
+		}
+	}
+	return r.print(streams[0].Begun, passed)
 }
 
-// truth prints what the registry and the proxy know.
-func (r *recorder) truth(begun time.Time) error {
-	for _, p := range r.stage.Proxy.Passed() {
+// writeTruth writes what is known of the times of a stream.
+func (r *recorder) writeTruth(s scene.Stream, passed []registry.Passed) error {
+	applied, err := scene.Applied(r.stage.Private.LogFile(), s.Begun)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	if err := (scene.Truth{Download: scene.Passing(passed, s.Sizes), Extract: applied}).Write(&b, s.Begun); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.out, s.Name+".truth.json"), []byte(b.String()), 0o644)
+}
+
+// print prints what the registry and the proxy know.
+func (r *recorder) print(begun time.Time, passed []registry.Passed) error {
+	for _, p := range passed {
 		fmt.Printf("  proxy %.19s range %q: %d bytes, %v to %v, cut %v\n", p.Blob, p.Range, p.Bytes,
 			p.First.Sub(begun).Round(time.Millisecond), p.Last.Sub(begun).Round(time.Millisecond), p.Cut)
 	}

@@ -81,6 +81,7 @@ func Scenes() []Scene {
 		{"unauthorized", unauthorized},
 		{"no-platform", noPlatform},
 		{"no-space", noSpace},
+		{"timed", timed},
 	}
 }
 
@@ -276,4 +277,17 @@ func noSpace(ctx context.Context, e Env) ([]Stream, error) {
 		return nil, err
 	}
 	return refused(Pull(ctx, e.Full, e.through("scene/no-space:1"), engine.PullOptions{}, nil), "no-space")
+}
+
+// timed is slow enough, and has layers that are large enough, for its times to
+// be compared with what the proxy and the engine's debug log say.
+func timed(ctx context.Context, e Env) ([]Stream, error) {
+	sizes, err := e.Push(ctx, "scene/timed:1", Layers(1100, 24<<20, 16<<20, 8<<20, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	e.Proxy.Set(registry.Faults{Rate: 40 << 20})
+	defer e.Proxy.Set(registry.Faults{})
+	s := Pull(ctx, e.Engine, e.through("scene/timed:1"), engine.PullOptions{}, nil)
+	return one(s, "timed", sizes), s.Err
 }
