@@ -107,6 +107,33 @@ func TestRulesStopWhereTheySay(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Percent(5)}), "a", "b", "c")
 }
 
+// TestNothingIsWantedOfAnUnknownDisk: that of an engine elsewhere, and a file
+// system that counts no inodes, such as btrfs.
+func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
+	images := []Kind{Images}
+	for name, r := range map[string]Rule{
+		"pressure":             {Kinds: images, Pressure: true},
+		"min_free":             {Kinds: images, MinFree: Bytes(10 << 30)},
+		"min_free in %":        {Kinds: images, MinFree: Percent(20)},
+		"min_free_inodes":      {Kinds: images, MinFreeInodes: Bytes(1000)},
+		"min_free_inodes in %": {Kinds: images, MinFreeInodes: Percent(5)},
+		"max_used in %":        {Kinds: images, MaxUsed: Percent(50)},
+		"reserved in %":        {Kinds: images, Reserved: Percent(50)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sized()
+			s.Disk = Disk{}
+			expect(t, s, policy(r))
+		})
+	}
+	s := sized()
+	s.Disk = Disk{}
+	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // that is known without it
+	s = sized()                                                              // no inodes are counted
+	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Bytes(1000)}))
+	expect(t, s, policy(Rule{Kinds: images, MinFree: Bytes(130), MinFreeInodes: Bytes(1000)}), "a")
+}
+
 func TestWhatStays(t *testing.T) {
 	all := Rule{Kinds: []Kind{Images}}
 	s, c := sized(), policy(all)
