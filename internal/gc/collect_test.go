@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -227,6 +228,41 @@ func TestUnknownMeansNow(t *testing.T) {
 			t.Errorf("it was used %v ago", time.Since(last))
 		}
 	}
+}
+
+// TestANetworkInDailyUseIsNoLeak: it was made long ago, and in the moment of the
+// look no container names it.
+func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
+	m := newModel(time.Now().Add(-100 * time.Hour))
+	m.pull("app:1", []string{"a"}, "")
+	used, leaked := m.addNetwork(), m.addNetwork()
+	c := imagesPolicy()
+	c.Rules = []Rule{{Kinds: []Kind{Networks}, KeepFor: time.Hour}}
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	planned := func(want ...string) {
+		t.Helper()
+		p, err := col.Plan(t.Context())
+		if err != nil || !slices.Equal(ids(p), append([]string{}, want...)) {
+			t.Errorf("planned %v, %v, want %v", ids(p), err, want)
+		}
+	}
+	planned() // of neither anything is known
+	// Half an hour ago there was a container, and none of the other.
+	long, lately := time.Now().Add(-2*time.Hour), time.Now().Add(-30*time.Minute)
+	id := m.create(sortedKeys(m.images)[0], used)
+	if err := col.tracker.store.Forget(func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	s := m.state()
+	for i := range s.Networks {
+		s.Networks[i].LastUse = long
+	}
+	s.Now = lately
+	if err := col.tracker.settle(s); err != nil {
+		t.Fatal(err)
+	}
+	delete(m.containers, id)
+	planned(leaked)
 }
 
 func TestTrackerKeepsUsesAndGaps(t *testing.T) {

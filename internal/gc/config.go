@@ -76,7 +76,7 @@ func DefaultConfig() Config {
 // can be had again. Volumes never go by default.
 func DefaultRules() []Rule {
 	return []Rule{
-		{Name: "leaked networks", Kinds: []Kind{Networks}, KeepFor: time.Hour},
+		{Name: "leaked networks", Kinds: []Kind{Networks}, KeepFor: time.Hour}, // after a container named it last
 		{Name: "images without a name", Kinds: []Kind{Images}, Dangling: true, Pressure: true},
 		{Name: "build cache", Kinds: []Kind{BuildCache}, KeepFor: 48 * time.Hour, Pressure: true},
 		{Name: "ended containers", Kinds: []Kind{Stopped, Created}, KeepFor: 24 * time.Hour, Pressure: true},

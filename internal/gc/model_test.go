@@ -152,7 +152,7 @@ func (m *model) state() State {
 		s.Containers = append(s.Containers, *m.containers[k])
 	}
 	for _, k := range sortedKeys(m.networks) {
-		s.Networks = append(s.Networks, *m.networks[k])
+		s.Networks = append(s.Networks, Network{*m.networks[k], m.networks[k].Created})
 	}
 	return s
 }

@@ -288,7 +288,7 @@ func lastUse(d Deletion, now time.Time) string {
 	case Stopped:
 		return "ended " + ago + " ago"
 	case Networks:
-		return "no container names it, created " + ago + " ago"
+		return "no container names it, last used " + ago + " ago"
 	}
 	return "last used " + ago + " ago"
 }

@@ -171,8 +171,8 @@ func container(id, state, image string, used time.Duration, networks ...string) 
 }
 
 func TestContainersAndNetworks(t *testing.T) {
-	network := func(id string, age time.Duration) engine.Network {
-		return engine.Network{ID: id, Name: "net-" + id, Created: noon.Add(-age)}
+	network := func(id string, age time.Duration) Network {
+		return Network{engine.Network{ID: id, Name: "net-" + id}, noon.Add(-age)}
 	}
 	s := State{
 		Images: []Image{image("a", 50*time.Hour, []string{"app:1"}, "a")},
@@ -182,9 +182,9 @@ func TestContainersAndNetworks(t *testing.T) {
 			container("never", "created", "x", 30*time.Hour),
 			container("up", "running", "x", 0, "of-up"),
 		},
-		Networks: []engine.Network{
+		Networks: []Network{
 			network("of-ended", 40*time.Hour), network("of-new", 40*time.Hour), network("of-up", 40*time.Hour),
-			network("leaked", 39*time.Hour), network("young", time.Minute), {ID: "bridge", Name: "bridge", Fixed: true},
+			network("leaked", 39*time.Hour), network("young", time.Minute), {Network: engine.Network{ID: "bridge", Name: "bridge", Fixed: true}},
 		},
 	}
 	expect(t, s, policy(Rule{Kinds: []Kind{Networks}}), "leaked")
@@ -215,7 +215,7 @@ func TestVolumesOnlyWhenAskedFor(t *testing.T) {
 func TestDefaultsTakeOnlyWhatLeaksWithoutPressure(t *testing.T) {
 	s := sized()
 	s.Disk.Free = 900
-	s.Networks = []engine.Network{{ID: "n", Name: "n", Created: noon.Add(-2 * time.Hour)}}
+	s.Networks = []Network{{engine.Network{ID: "n", Name: "n"}, noon.Add(-2 * time.Hour)}}
 	s.Containers = []Container{container("ended", "exited", "a", 100*time.Hour)}
 	s.Builder = true
 	expect(t, s, DefaultConfig(), "n")

@@ -12,7 +12,7 @@ type State struct {
 	Disk       Disk
 	Images     []Image
 	Containers []Container
-	Networks   []engine.Network
+	Networks   []Network
 	Volumes    []Volume
 	// LayerSize is the size of layers by chain id, in bytes.
 	LayerSize map[string]int64
@@ -34,6 +34,12 @@ type Image struct {
 type Container struct {
 	engine.Holder
 	LastUse time.Time // it ended, or was created where it never ran
+}
+
+// Network is one network with when a container named it last.
+type Network struct {
+	engine.Network
+	LastUse time.Time
 }
 
 // Volume is one volume with when it was seen in use last.

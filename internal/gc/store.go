@@ -50,7 +50,7 @@ const (
 
 // Uses is what is known of when things were used last.
 type Uses struct {
-	Last map[string]time.Time // image ids, and volumes by volumeKey
+	Last map[string]time.Time // image ids, volumes by volumeKey, networks by networkKey
 	// Seen is up to when events were followed.
 	Seen time.Time
 	// Blind is until when uses may have been missed.
@@ -58,6 +58,8 @@ type Uses struct {
 }
 
 func volumeKey(name string) string { return "volume " + name }
+
+func networkKey(id string) string { return "network " + id }
 
 // open does something with the file. A damaged one is moved aside: what was used
 // when is unknown then, and that means now.

@@ -169,9 +169,19 @@ func (t *tracker) settle(s State) error {
 	for _, v := range s.Volumes {
 		u.Last[volumeKey(v.Name)] = v.LastUse
 	}
+	named := map[string]bool{}
 	for _, c := range s.Containers {
 		for _, v := range c.Volumes {
 			u.Last[volumeKey(v)] = s.Now
+		}
+		for _, n := range c.Networks {
+			named[n] = true
+		}
+	}
+	for _, n := range s.Networks {
+		u.Last[networkKey(n.ID)] = n.LastUse
+		if named[n.ID] || named[n.Name] {
+			u.Last[networkKey(n.ID)] = s.Now
 		}
 	}
 	if err := t.store.Note(u); err != nil {
@@ -179,6 +189,6 @@ func (t *tracker) settle(s State) error {
 	}
 	return t.store.Forget(func(key string) bool {
 		_, ok := u.Last[key]
-		return ok || strings.HasPrefix(key, "volume ") && s.Volumes == nil
+		return ok || strings.HasPrefix(key, volumeKey("")) && s.Volumes == nil || strings.HasPrefix(key, networkKey("")) && s.Networks == nil
 	})
 }

@@ -93,6 +93,10 @@ func networksOf(c container.Summary) []string {
 	return slices.Sorted(maps.Keys(words))
 }
 
+// ownNetworks are those that the engine makes itself. docker_gwbridge is a swarm's
+// way out of the host (moby, daemon/cluster).
+var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
+
 // Networks lists all networks.
 func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
 	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{})
@@ -103,7 +107,7 @@ func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
 	for _, n := range res.Items {
 		list = append(list, engine.Network{
 			ID: n.ID, Name: n.Name, Driver: n.Driver, Scope: n.Scope, Created: n.Created, Labels: n.Labels,
-			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains([]string{"bridge", "host", "none"}, n.Name),
+			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains(ownNetworks[:], n.Name),
 		})
 	}
 	return list, nil

@@ -38,6 +38,10 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "inventory") }) // when it failed before
+	if _, err := api.NetworkCreate(t.Context(), "docker_gwbridge", client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "docker_gwbridge") })
 	id := made(t, e, "holder", "inventory")
 	holders, err := e.Holders(t.Context())
 	if err != nil {
@@ -53,7 +57,8 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 	}
 	nets, err := e.Networks(t.Context())
 	if err != nil || !slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "inventory" && !n.Fixed }) ||
-		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "host" && n.Fixed }) {
+		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "host" && n.Fixed }) ||
+		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "docker_gwbridge" && n.Fixed }) {
 		t.Errorf("%+v, %v", nets, err)
 	}
 	images, err := e.Images(t.Context())
