@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -263,6 +264,32 @@ func TestANetworkInDailyUseIsNoLeak(t *testing.T) {
 	}
 	delete(m.containers, id)
 	planned(leaked)
+}
+
+// TestUsesOfNetworksAndVolumesAreKept where the policy is about them.
+func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
+	at := time.Now().Round(0)
+	for _, x := range []struct {
+		kinds []Kind
+		want  []string
+	}{
+		{[]Kind{Images}, nil},
+		{[]Kind{Networks}, []string{networkKey("n")}},
+		{[]Kind{Volumes}, []string{volumeKey("v")}},
+	} {
+		tr := &tracker{engine: newModel(at), store: NewStore(t.TempDir(), quietLog()), policy: policy(Rule{Kinds: x.kinds}), log: quietLog()}
+		tr.note(t.Context(), engine.Activity{Time: at, Action: "connect", Network: "n"})
+		tr.note(t.Context(), engine.Activity{Time: at, Action: "unmount", Volume: "v"})
+		u, err := tr.last()
+		if err != nil || !slices.Equal(slices.Sorted(maps.Keys(u.Last)), x.want) {
+			t.Errorf("%v: %v, %v", x.kinds, u.Last, err)
+		}
+		for _, key := range x.want {
+			if !u.Last[key].Equal(at) || !tr.usedSince(key, at.Add(-time.Second)) {
+				t.Errorf("%s was used at %v", key, u.Last[key])
+			}
+		}
+	}
 }
 
 func TestTrackerKeepsUsesAndGaps(t *testing.T) {

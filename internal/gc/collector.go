@@ -59,7 +59,7 @@ func New(cfg Config, d Deps) *Collector {
 	}
 	c := &Collector{
 		cfg: cfg, d: d, reader: newReader(d.Engine), arrivals: &arrivals{}, watch: &watch{}, rates: firstRates(),
-		tracker: &tracker{engine: d.Engine, store: d.Store, log: d.Log},
+		tracker: &tracker{engine: d.Engine, store: d.Store, policy: cfg, log: d.Log},
 	}
 	c.gate = &gate{spinups: d.Spinups, arrivals: c.arrivals, critical: c.critical}
 	return c

@@ -24,6 +24,9 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 	case BuildCache:
 		return true, "", nil // the builder knows itself
 	}
+	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor)) {
+		return false, "it was used meanwhile", nil
+	}
 	if d.Kind == Images {
 		if needed, reason, err := r.lookAtImage(ctx, d, s); !needed || reason != "" || err != nil {
 			return needed, reason, err
@@ -40,6 +43,17 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 		}
 	}
 	return true, "", nil
+}
+
+// use is the key of the uses of what goes.
+func (d Deletion) use() string {
+	switch d.Kind {
+	case Networks:
+		return networkKey(d.ID)
+	case Volumes:
+		return volumeKey(d.ID)
+	}
+	return d.ID
 }
 
 // holds reports whether a container has the object.
@@ -77,9 +91,6 @@ func (r *run) containerInUse(ctx context.Context, d Deletion) (string, error) {
 // lookAtImage holds an image to the names that it had. A new one is somebody's
 // who wants it; one that has moved to another image is not touched.
 func (r *run) lookAtImage(ctx context.Context, d Deletion, s step) (needed bool, reason string, err error) {
-	if r.c.tracker.usedSince(d.ID, time.Now().Add(-d.keepFor)) {
-		return false, "it was used meanwhile", nil
-	}
 	img, _, err := r.c.d.Engine.InspectImage(ctx, d.ID)
 	switch {
 	case errors.Is(err, engine.ErrNoImage) && len(d.Refs) > 0:

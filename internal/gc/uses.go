@@ -11,11 +11,13 @@ import (
 	"holdfast/internal/engine"
 )
 
-// tracker follows what uses images and keeps it. Its methods may be called from
+// tracker follows what uses images, and networks and volumes where the policy is
+// about them, and keeps it. Its methods may be called from
 // any goroutine.
 type tracker struct {
 	engine Engine
 	store  *Store
+	policy Config
 	log    *slog.Logger
 
 	mu   sync.Mutex
@@ -61,7 +63,7 @@ func (t *tracker) Run(ctx context.Context) error {
 			t.note(ctx, a)
 		case <-tick.C:
 			if err := t.flush(); err != nil {
-				t.log.Error("keeping when images were used", "err", err)
+				t.log.Error("keeping when things were used", "err", err)
 			}
 		}
 	}
@@ -75,32 +77,48 @@ func (t *tracker) note(ctx context.Context, a engine.Activity) {
 		t.news.Blind, t.news.Seen = latest(t.news.Blind, a.Time), latest(t.news.Seen, a.Time)
 		return
 	}
-	id := a.Image
-	if !strings.HasPrefix(id, "sha256:") {
-		img, _, err := t.engine.InspectImage(ctx, a.Image)
-		if err != nil {
-			// Gone, or under another name by now: then who has the name
-			// now is not who was used.
-			if !errors.Is(err, engine.ErrNoImage) && ctx.Err() == nil {
-				t.log.Debug("whose use this is", "image", a.Image, "err", err)
-			}
-			return
-		}
-		id = img.ID
+	if key := t.keyOf(ctx, a); key != "" {
+		t.used(key, a.Time)
 	}
+}
+
+// keyOf is the key of what was used, "" where nobody needs to know.
+func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
+	switch {
+	case a.Network != "" && t.policy.means(Networks):
+		return networkKey(a.Network)
+	case a.Volume != "" && t.policy.means(Volumes):
+		return volumeKey(a.Volume)
+	case a.Image == "" || strings.HasPrefix(a.Image, "sha256:"):
+		return a.Image
+	}
+	img, _, err := t.engine.InspectImage(ctx, a.Image)
+	if err != nil {
+		// Gone, or under another name by now: then who has the name now
+		// is not who was used.
+		if !errors.Is(err, engine.ErrNoImage) && ctx.Err() == nil {
+			t.log.Debug("whose use this is", "image", a.Image, "err", err)
+		}
+		return ""
+	}
+	return img.ID
+}
+
+// used keeps one use.
+func (t *tracker) used(key string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.news.Last == nil {
 		t.news.Last = map[string]time.Time{}
 	}
 	if len(t.news.Last) < maxNews {
-		t.news.Last[id] = latest(t.news.Last[id], a.Time)
+		t.news.Last[key] = latest(t.news.Last[key], at)
 	}
 	if t.recent == nil || len(t.recent) >= maxNews {
 		t.recent = map[string]time.Time{}
 	}
-	t.recent[id] = latest(t.recent[id], a.Time)
-	t.news.Seen = latest(t.news.Seen, a.Time)
+	t.recent[key] = latest(t.recent[key], at)
+	t.news.Seen = latest(t.news.Seen, at)
 }
 
 // catchUp takes in what happened until now, for who does not Run.
@@ -133,12 +151,12 @@ func (t *tracker) last() (Uses, error) {
 	return u, err
 }
 
-// usedSince reports whether an image was used after then, as far as events have
-// come in.
-func (t *tracker) usedSince(id string, then time.Time) bool {
+// usedSince reports whether what has the key was used after then, as far as events
+// have come in.
+func (t *tracker) usedSince(key string, then time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.recent[id].After(then)
+	return t.recent[key].After(then)
 }
 
 // flush writes the news.

@@ -18,13 +18,14 @@ import (
 // daemon/events/events.go eventsLimit).
 const eventsKept = 256
 
-// Activity yields what used images, from since on as far as the engine
+// Activity yields what used images, networks and volumes, from since on as far as the engine
 // remembers, until ctx is done; then the sequence ends. A Gap comes first where
 // the engine may not remember all that was since then, and again after each
 // break in the connection. Read without waiting, as with Events. With until it
 // ends there, at the first break too.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
-	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType))
+	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType),
+		string(events.NetworkEventType), string(events.VolumeEventType))
 	return func(yield func(engine.Activity) bool) {
 		retry := firstRetry
 		for ctx.Err() == nil {
@@ -116,22 +117,24 @@ func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 
 func stampOf(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// activityOf is the use of an image that an event tells of. Of a container it is
-// everything but its exec calls and health checks, of which there are many.
+// activityOf is the use that an event tells of. Of a container it is everything
+// but its exec calls and health checks, of which there are many; of a network and
+// a volume that a container gets it, and lets it go.
 func activityOf(m events.Message) (engine.Activity, bool) {
-	a := engine.Activity{Time: time.Unix(0, m.TimeNano), Action: string(m.Action), Image: m.Actor.ID}
+	a := engine.Activity{Time: time.Unix(0, m.TimeNano), Action: string(m.Action)}
 	switch m.Type {
 	case events.ContainerEventType:
 		a.Image = m.Actor.Attributes["image"]
-		if strings.HasPrefix(a.Action, "exec_") || strings.HasPrefix(a.Action, "health_status") {
-			return a, false
-		}
+		return a, a.Image != "" && !strings.HasPrefix(a.Action, "exec_") && !strings.HasPrefix(a.Action, "health_status")
 	case events.ImageEventType:
-		if a.Action == "delete" || a.Action == "untag" || a.Action == "prune" {
-			return a, false
-		}
-	default:
-		return a, false
+		a.Image = m.Actor.ID
+		return a, a.Image != "" && a.Action != "delete" && a.Action != "untag" && a.Action != "prune"
+	case events.NetworkEventType:
+		a.Network = m.Actor.ID
+		return a, a.Network != "" && (a.Action == "connect" || a.Action == "disconnect")
+	case events.VolumeEventType:
+		a.Volume = m.Actor.ID
+		return a, a.Volume != "" && (a.Action == "mount" || a.Action == "unmount")
 	}
-	return a, a.Image != ""
+	return a, false
 }

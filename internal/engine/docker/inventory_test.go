@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"holdfast"
@@ -144,6 +145,43 @@ func TestActivityIsReplayedOverDowntime(t *testing.T) {
 	}
 	if gap, images := gathered(t, e, left); !gap {
 		t.Errorf("the engine has forgotten, and says %v", images)
+	}
+}
+
+// TestActivityTellsOfNetworksAndVolumes: a container had them, and is gone.
+func TestActivityTellsOfNetworksAndVolumes(t *testing.T) {
+	l := labtest.Private(t, lab.Options{})
+	e := openAt(t, docker.Config{Host: l.Host()})
+	api := raw(t, l)
+	network, err := api.NetworkCreate(t.Context(), "nightly", client.NetworkCreateOptions{Driver: "bridge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := time.Now()
+	made, err := api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: labtest.TestServer},
+		HostConfig: &container.HostConfig{NetworkMode: "nightly", Binds: []string{"nightly:/data"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Start(t.Context(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Remove(t.Context(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	var networks, volumes []string
+	for a := range e.Activity(t.Context(), since, time.Now()) {
+		switch {
+		case a.Network == network.ID:
+			networks = append(networks, a.Action)
+		case a.Volume == "nightly":
+			volumes = append(volumes, a.Action)
+		}
+	}
+	if !slices.Equal(networks, []string{"connect", "disconnect"}) || !slices.Equal(volumes, []string{"mount", "unmount"}) {
+		t.Errorf("the network: %v, the volume: %v", networks, volumes)
 	}
 }
 
