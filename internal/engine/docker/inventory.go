@@ -127,10 +127,11 @@ func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
 }
 
 // RemoveImage takes one name of an image away, and the image with its last one;
-// never by force. An id is for an image without a name. engine.ErrRefused;
+// never by force. What it was built on stays, named or not: that is not what was
+// asked. An id is for an image without a name. engine.ErrRefused;
 // holdfast.ErrNotFound where it is gone already.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
-	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{})
 	return e.refusal(ctx, err, "remove image %s", ref)
 }
 

@@ -105,6 +105,43 @@ func TestRemovalsAreRefusedOrHaveNothingToDo(t *testing.T) {
 	}
 }
 
+// TestParentsOfARemovedImageStay, also one that has lost its name.
+func TestParentsOfARemovedImageStay(t *testing.T) {
+	e, private := open(t)
+	api := raw(t, private)
+	on := labtest.Busybox
+	var parent string
+	for _, ref := range []string{"parent:1", "child:1"} {
+		made, err := e.Create(t.Context(), engine.Spec{Name: "builder", Image: on})
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := api.ContainerCommit(t.Context(), made, client.ContainerCommitOptions{Reference: ref})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Remove(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		if ref == "parent:1" {
+			parent = image.ID
+		}
+		on = ref
+	}
+	t.Cleanup(func() { _ = e.RemoveImage(context.WithoutCancel(t.Context()), parent) }) // when it failed, it is gone
+	for _, ref := range []string{"parent:1", "child:1"} {
+		if err := e.RemoveImage(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := e.InspectImage(t.Context(), "child:1"); !errors.Is(err, engine.ErrNoImage) {
+		t.Errorf("the child: %v", err)
+	}
+	if _, _, err := e.InspectImage(t.Context(), parent); err != nil {
+		t.Errorf("its parent: %v", err)
+	}
+}
+
 // gathered are the activities from a time until now.
 func gathered(t *testing.T, e *docker.Engine, since time.Time) (gap bool, images []string) {
 	t.Helper()
