@@ -22,8 +22,8 @@ type Deps struct {
 	Metrics *Metrics
 	Log     *slog.Logger
 	// Keep are names of images that stay for now, beside those of the
-	// policy; may be nil.
-	Keep func() []string
+	// policy; may be nil. Nothing is planned while it fails.
+	Keep func() ([]string, error)
 	Disk func(dir string) (Disk, error) // nil: DiskOf
 }
 
@@ -267,7 +267,11 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 	}
 	policy := c.cfg
 	if c.d.Keep != nil {
-		policy.Keep = slices.Concat(policy.Keep, c.d.Keep())
+		names, err := c.d.Keep()
+		if err != nil {
+			return Proposal{}, err
+		}
+		policy.Keep = slices.Concat(policy.Keep, names)
 	}
 	return Plan(state, policy), nil
 }
