@@ -51,6 +51,8 @@ type run struct {
 	site site
 	cy   Cycle
 	told func(Outcome, bool)
+
+	planned time.Time
 }
 
 // all does everything between begin and end.
@@ -66,7 +68,7 @@ func (r *run) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.cy.Planned = len(p.Deletions)
+	r.planned, r.cy.Planned = p.At, len(p.Deletions)
 	r.cy.Notices = append(r.cy.Notices, p.Notices...)
 	if r.cy.Planned > 0 {
 		if err := r.c.d.Store.SaveCycle(r.cy); err != nil {

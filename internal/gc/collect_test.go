@@ -211,6 +211,70 @@ func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 	}
 }
 
+// TestTheDowntimeIsKnownBeforeTheFirstPlan: the engine cannot say what happened
+// while nobody followed it, and whoever asks first learns that.
+func TestTheDowntimeIsKnownBeforeTheFirstPlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(time.Now())
+		id := m.pull("app:1", []string{"a"}, "")
+		m.activity = func(ctx context.Context, until time.Time) []engine.Activity {
+			if until.IsZero() { // who follows hears of it later
+				select {
+				case <-time.After(10 * time.Second):
+				case <-ctx.Done():
+				}
+			}
+			return []engine.Activity{{Gap: true, Time: time.Now()}}
+		}
+		c := imagesPolicy()
+		c.Enabled, c.MinAge, c.Rules[0].Pressure = true, time.Hour, false
+		col := hosted(t, c, m, nil, quietLog(), 1000)
+		past := time.Now().Add(-2 * time.Hour)
+		if err := col.d.Store.Note(Uses{Last: map[string]time.Time{id: past}, Seen: past}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- col.Run(ctx) }()
+		time.Sleep(30 * time.Minute)
+		m.mu.Lock()
+		if len(m.removed) != 0 {
+			t.Errorf("removed %v", m.removed)
+		}
+		m.mu.Unlock()
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if len(m.removed) != 1 {
+			t.Errorf("removed %v in the end", m.removed)
+		}
+	})
+}
+
+// TestAGapBetweenPlanAndRemoval: from then on the image may have been used.
+func TestAGapBetweenPlanAndRemoval(t *testing.T) {
+	m := newModel(time.Now())
+	id := m.pull("app:1", []string{"a"}, "")
+	c := imagesPolicy()
+	c.MinAge, c.Rules[0].Pressure = time.Minute, false
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	if err := col.d.Store.Note(Uses{Last: map[string]time.Time{id: time.Now().Add(-time.Hour)}}); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	m.between = func(*model) {
+		if asked++; asked == 3 { // in the middle of the plan, which has read the uses by then
+			col.tracker.note(t.Context(), engine.Activity{Gap: true, Time: time.Now()})
+		}
+	}
+	cy, err := col.Collect(t.Context(), ByHand, nil)
+	if err != nil || len(m.images) != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "may have been") {
+		t.Errorf("%+v, %v", cy, err)
+	}
+}
+
 func TestUnknownMeansNow(t *testing.T) {
 	m := newModel(time.Now().Add(-time.Hour))
 	m.pull("app:1", []string{"a"}, "")
@@ -285,7 +349,7 @@ func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
 			t.Errorf("%v: %v, %v", x.kinds, u.Last, err)
 		}
 		for _, key := range x.want {
-			if !u.Last[key].Equal(at) || !tr.usedSince(key, at.Add(-time.Second)) {
+			if !u.Last[key].Equal(at) || !tr.usedSince(key, at.Add(-time.Second), at) {
 				t.Errorf("%s was used at %v", key, u.Last[key])
 			}
 		}
@@ -300,7 +364,7 @@ func TestTrackerKeepsUsesAndGaps(t *testing.T) {
 	tr.note(t.Context(), engine.Activity{Time: at, Action: "create", Image: "app:1"})
 	tr.note(t.Context(), engine.Activity{Time: at.Add(-time.Hour), Action: "create", Image: id})
 	tr.note(t.Context(), engine.Activity{Time: at, Action: "create", Image: "gone:1"})
-	if !tr.usedSince(id, at.Add(-time.Second)) || tr.usedSince(id, at) {
+	if !tr.usedSince(id, at.Add(-time.Second), at) || tr.usedSince(id, at, at) {
 		t.Error("the use was not seen")
 	}
 	if err := tr.flush(); err != nil {
@@ -311,7 +375,10 @@ func TestTrackerKeepsUsesAndGaps(t *testing.T) {
 	if err != nil || len(u.Last) != 1 || !u.Last[id].Equal(at) || !u.Blind.Equal(at.Add(time.Second)) || !u.Seen.Equal(u.Blind) {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if !tr.usedSince(id, at.Add(-time.Second)) {
+	if !tr.usedSince(id, at.Add(-time.Second), at.Add(time.Minute)) {
 		t.Error("it is forgotten once it is on disk")
+	}
+	if !tr.usedSince("other", at, at) || tr.usedSince("other", at, at.Add(time.Minute)) || tr.usedSince("other", at.Add(time.Minute), at) {
+		t.Error("a gap counts that the plan did not know and that is young enough")
 	}
 }

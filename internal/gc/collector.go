@@ -39,6 +39,7 @@ type Collector struct {
 	watch    *watch
 	rates    rates
 	running  atomic.Bool // Run follows events
+	caught   atomic.Bool // and what was before it is known
 	last     atomic.Pointer[seen]
 
 	again int        // loop's: the next look that may begin a cycle
@@ -72,7 +73,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		return err
 	}
 	c.running.Store(true)
-	defer c.running.Store(false)
+	defer func() { c.running.Store(false); c.caught.Store(false) }()
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return c.tracker.Run(ctx) })
 	all.Go(func() error { return c.gate.Run(ctx) })
@@ -247,10 +248,11 @@ func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 
 func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, error) {
 	now := time.Now()
-	if !c.running.Load() {
+	if !c.caught.Load() { // while Run follows events once is enough, but that it takes
 		if err := c.tracker.catchUp(ctx, now); err != nil {
 			return Proposal{}, fmt.Errorf("find out what was used: %w", err)
 		}
+		c.caught.Store(c.running.Load())
 	}
 	uses, err := c.tracker.last()
 	if err != nil {

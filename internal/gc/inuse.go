@@ -24,8 +24,8 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 	case BuildCache:
 		return true, "", nil // the builder knows itself
 	}
-	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor)) {
-		return false, "it was used meanwhile", nil
+	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor), r.planned) {
+		return false, "it was used meanwhile, or may have been", nil
 	}
 	if d.Kind == Images {
 		if needed, reason, err := r.lookAtImage(ctx, d, s); !needed || reason != "" || err != nil {

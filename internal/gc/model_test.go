@@ -29,7 +29,9 @@ type model struct {
 	// between is called before each question, never before a removal.
 	between func(*model)
 	down    bool // the engine does not answer
-	root    string
+	// activity is what the engine tells; nil is nothing.
+	activity func(ctx context.Context, until time.Time) []engine.Activity
+	root     string
 }
 
 func newModel(now time.Time) *model {
@@ -273,7 +275,14 @@ func (m *model) Networks(context.Context) ([]engine.Network, error) {
 func (m *model) Volumes(context.Context) ([]engine.Volume, error) { return nil, nil }
 
 func (m *model) Activity(ctx context.Context, _, until time.Time) iter.Seq[engine.Activity] {
-	return func(func(engine.Activity) bool) {
+	return func(yield func(engine.Activity) bool) {
+		if m.activity != nil {
+			for _, a := range m.activity(ctx, until) {
+				if !yield(a) {
+					return
+				}
+			}
+		}
 		if until.IsZero() {
 			<-ctx.Done()
 		}

@@ -24,6 +24,8 @@ type tracker struct {
 	news Uses // not on disk yet
 	// recent are the uses that came in by events, also when they are on disk.
 	recent map[string]time.Time
+	// blind is until when uses may have been missed, as far as is known here.
+	blind time.Time
 }
 
 // flushEvery is how often news are written to disk. What a crash loses of them
@@ -74,6 +76,7 @@ func (t *tracker) note(ctx context.Context, a engine.Activity) {
 	if a.Gap {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		t.blind = latest(t.blind, a.Time)
 		t.news.Blind, t.news.Seen = latest(t.news.Blind, a.Time), latest(t.news.Seen, a.Time)
 		return
 	}
@@ -152,11 +155,12 @@ func (t *tracker) last() (Uses, error) {
 }
 
 // usedSince reports whether what has the key was used after then, as far as events
-// have come in.
-func (t *tracker) usedSince(key string, then time.Time) bool {
+// have come in, or may have been: a gap counts that was found after the plan was
+// made, which knows of those before.
+func (t *tracker) usedSince(key string, then, planned time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.recent[key].After(then)
+	return t.recent[key].After(then) || t.blind.After(latest(then, planned))
 }
 
 // flush writes the news.
