@@ -139,15 +139,19 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 		return m
 	}
 	for name, x := range map[string]struct {
+		question  int // before which it happens: the plan has three, then come the containers, and the image
 		meanwhile func(m *model, id string)
 		why       string // "" is deleted
 		left      int
 	}{
-		"nothing":        {func(*model, string) {}, "", 0},
-		"a container":    {func(m *model, id string) { m.create(id, "") }, "has it by now", 1},
-		"a name":         {func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
-		"removed":        {func(m *model, id string) { delete(m.images, id) }, goneAlready, 0},
-		"the name moved": {func(m *model, _ string) { m.pull("app:1", []string{"b"}, "") }, "", 1},
+		"nothing":             {4, func(*model, string) {}, "", 0},
+		"a container":         {4, func(m *model, id string) { m.create(id, "") }, "has it by now", 1},
+		"a container, late":   {5, func(m *model, id string) { m.create(id, "") }, "refuses", 1},
+		"a name":              {4, func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
+		"a name, late":        {5, func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
+		"removed":             {4, func(m *model, id string) { delete(m.images, id) }, goneAlready, 0},
+		"the name moved":      {4, func(m *model, _ string) { m.pull("app:1", []string{"b"}, "") }, "", 1},
+		"the name moved late": {5, func(m *model, _ string) { m.pull("app:1", []string{"b"}, "") }, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := setup()
@@ -157,7 +161,7 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 			col := hosted(t, c, m, nil, quietLog(), 1000)
 			asked := 0
 			m.between = func(m *model) {
-				if asked++; asked == 4 { // after Holders, Images and the layers: the plan is made
+				if asked++; asked == x.question {
 					x.meanwhile(m, id)
 				}
 			}

@@ -27,12 +27,6 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor), r.planned) {
 		return false, "it was used meanwhile, or may have been", nil
 	}
-	if d.Kind == Images {
-		if needed, reason, err := r.lookAtImage(ctx, d, s); !needed || reason != "" || err != nil {
-			return needed, reason, err
-		}
-	}
-	// Last, because this is what changes most.
 	holders, err := r.c.d.Engine.Holders(ctx)
 	if err != nil {
 		return false, "", err
@@ -41,6 +35,13 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 		if holds(h, d) {
 			return false, fmt.Sprintf("container %s has it by now", h.Name), nil
 		}
+	}
+	if d.Kind == Images {
+		// Last, and nothing comes between this and the removal of the name: the
+		// list of containers takes its time, and the engine refuses to remove
+		// what got one meanwhile, but not a name that has moved to an image
+		// that was built meanwhile and has no other.
+		return r.lookAtImage(ctx, d, s)
 	}
 	return true, "", nil
 }

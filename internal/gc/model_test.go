@@ -28,7 +28,11 @@ type model struct {
 	wrong      []string // removals of what was in use
 	// between is called before each question, never before a removal.
 	between func(*model)
-	down    bool // the engine does not answer
+	// told is which images the last list of containers had, inspected the image
+	// that was asked for last; nil and "" where nobody asked.
+	told      map[string]bool
+	inspected string
+	down      bool // the engine does not answer
 	// activity is what the engine tells; nil is nothing.
 	activity func(ctx context.Context, until time.Time) []engine.Activity
 	root     string
@@ -132,6 +136,9 @@ func (m *model) imageUsed(id string) bool {
 	return false
 }
 
+// wrongImage reports whether who asks removes an image against what it was told.
+func (m *model) wrongImage(id string) bool { return m.imageUsed(id) && (m.told == nil || m.told[id]) }
+
 func (m *model) networkUsed(n *engine.Network, states ...string) bool {
 	for _, c := range m.containers {
 		named := slices.Contains(c.Networks, n.Name) || slices.Contains(c.Networks, n.ID)
@@ -213,6 +220,7 @@ func (m *model) InspectImage(_ context.Context, ref string) (engine.Image, []str
 	}
 	defer done()
 	if img := m.image(ref); img != nil {
+		m.inspected = img.ID
 		out := img.Image
 		out.Refs = slices.Clone(out.Refs)
 		return out, img.Layers, nil
@@ -236,7 +244,9 @@ func (m *model) Holders(context.Context) ([]engine.Holder, error) {
 	}
 	defer done()
 	var list []engine.Holder
+	m.told = map[string]bool{}
 	for _, k := range sortedKeys(m.containers) {
+		m.told[m.containers[k].ImageID] = true
 		list = append(list, m.containers[k].Holder)
 	}
 	return list, nil
@@ -296,17 +306,22 @@ func (m *model) RemoveImage(_ context.Context, ref string) error {
 		return holdfast.ErrEngine
 	}
 	img := m.image(ref)
+	if img != nil && m.inspected != "" && img.ID != m.inspected {
+		m.wrong = append(m.wrong, ref+" is by now the name of "+img.ID)
+	}
 	switch {
 	case img == nil:
 		return holdfast.ErrNotFound
 	case ref != img.ID && len(img.Refs) > 1:
-		if m.imageUsed(img.ID) {
+		if m.wrongImage(img.ID) {
 			m.wrong = append(m.wrong, "a name of used image "+img.ID)
 		}
 		img.Refs = slices.DeleteFunc(img.Refs, func(r string) bool { return r == ref })
 		return nil
 	case m.imageUsed(img.ID):
-		m.wrong = append(m.wrong, "used image "+img.ID)
+		if m.wrongImage(img.ID) {
+			m.wrong = append(m.wrong, "used image "+img.ID)
+		}
 		return engine.ErrRefused
 	}
 	delete(m.images, img.ID)
