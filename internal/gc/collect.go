@@ -71,9 +71,7 @@ func (r *run) all(ctx context.Context) error {
 	r.planned, r.cy.Planned = p.At, len(p.Deletions)
 	r.cy.Notices = append(r.cy.Notices, p.Notices...)
 	if r.cy.Planned > 0 {
-		if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
-			return err
-		}
+		r.save()
 	}
 	for left := p.Deletions; len(left) > 0; {
 		disk, err := r.c.disk(r.site)
@@ -208,11 +206,17 @@ func (r *run) note(o Outcome, deleted bool) {
 	default:
 		log.Info("not deleted")
 	}
-	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
-		r.c.d.Log.Error("keeping what was deleted", "err", err)
-	}
+	r.save()
 	if r.told != nil {
 		r.told(o, deleted)
+	}
+}
+
+// save keeps the cycle as far as it has come. On a full disk it goes on without:
+// what it deletes makes the room.
+func (r *run) save() {
+	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
+		r.c.d.Log.Error("keeping what was deleted", "err", err)
 	}
 }
 

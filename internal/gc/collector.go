@@ -264,9 +264,7 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 	if err != nil {
 		return Proposal{}, err
 	}
-	if err := c.tracker.settle(state); err != nil {
-		return Proposal{}, err
-	}
+	c.tracker.settle(state)
 	policy := c.cfg
 	if c.d.Keep != nil {
 		names, err := c.d.Keep()

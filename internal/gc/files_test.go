@@ -131,6 +131,17 @@ func TestDroppedLinksChangeNothing(t *testing.T) {
 	}
 }
 
+// TestTheTrashNeedsNoReadme: it is for people, and cannot be written here.
+func TestTheTrashNeedsNoReadme(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, ownDir, "README"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if tr := newTrash(t, root); !tr.empty() {
+		t.Error("there is something in it")
+	}
+}
+
 func TestFreeingStopsAndGoesOn(t *testing.T) {
 	root := t.TempDir()
 	tr := newTrash(t, root)

@@ -24,7 +24,8 @@ import (
 type Store struct {
 	path   string
 	log    *slog.Logger
-	noSync bool // in tests: what is not asked for is that a power cut leaves it
+	noSync bool  // in tests: what is not asked for is that a power cut leaves it
+	full   error // in tests: what every write fails with, as on a full disk
 }
 
 // NewStore is the store in a data directory; nothing is opened yet.
@@ -108,6 +109,9 @@ func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
 		})
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
+		if s.full != nil {
+			return s.full
+		}
 		for _, b := range [][]byte{usesBucket, cyclesBucket, metaBucket} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err

@@ -37,8 +37,9 @@ func openTrash(dataRoot, trees string) (*trash, error) {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the trash: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dataRoot, ownDir, "README"), []byte(readme), 0o600); err != nil {
-		return nil, fmt.Errorf("mark the trash: %w", err)
+	mark := filepath.Join(dataRoot, ownDir, "README")
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		_ = os.WriteFile(mark, []byte(readme), 0o600) // for people only; a full disk has no room for it
 	}
 	var here, there unix.Stat_t
 	if err := unix.Stat(t.dir, &here); err != nil {

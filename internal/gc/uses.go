@@ -64,9 +64,7 @@ func (t *tracker) Run(ctx context.Context) error {
 			}
 			t.note(ctx, a)
 		case <-tick.C:
-			if err := t.flush(); err != nil {
-				t.log.Error("keeping when things were used", "err", err)
-			}
+			t.keep()
 		}
 	}
 }
@@ -142,7 +140,8 @@ func (t *tracker) catchUp(ctx context.Context, now time.Time) error {
 	t.mu.Lock()
 	t.news.Seen = latest(t.news.Seen, now)
 	t.mu.Unlock()
-	return t.flush()
+	t.keep()
+	return nil
 }
 
 // last is what is known, on disk and not yet.
@@ -163,6 +162,14 @@ func (t *tracker) usedSince(key string, then, planned time.Time) bool {
 	return t.recent[key].After(then) || t.blind.After(latest(then, planned))
 }
 
+// keep flushes, or says why not: on a disk that is full of garbage this must end
+// nothing. What is not written is known here all the same.
+func (t *tracker) keep() {
+	if err := t.flush(); err != nil {
+		t.log.Error("keeping when things were used", "err", err)
+	}
+}
+
 // flush writes the news.
 func (t *tracker) flush() error {
 	t.mu.Lock()
@@ -181,9 +188,9 @@ func (t *tracker) flush() error {
 	return err
 }
 
-// settle writes the uses that a State was made with: what was unknown is now, and
+// settle keeps the uses that a State was made with: what was unknown is now, and
 // grows old from here. What is gone is forgotten.
-func (t *tracker) settle(s State) error {
+func (t *tracker) settle(s State) {
 	u := Uses{Last: make(map[string]time.Time, len(s.Images)+len(s.Volumes))}
 	for _, img := range s.Images {
 		u.Last[img.ID] = img.LastUse
@@ -206,11 +213,14 @@ func (t *tracker) settle(s State) error {
 			u.Last[networkKey(n.ID)] = s.Now
 		}
 	}
-	if err := t.store.Note(u); err != nil {
-		return err
-	}
-	return t.store.Forget(func(key string) bool {
+	if err := t.store.Forget(func(key string) bool {
 		_, ok := u.Last[key]
 		return ok || strings.HasPrefix(key, volumeKey("")) && s.Volumes == nil || strings.HasPrefix(key, networkKey("")) && s.Networks == nil
-	})
+	}); err != nil {
+		t.log.Error("forgetting when things were used that are gone", "err", err)
+	}
+	t.mu.Lock()
+	t.news.merge(u)
+	t.mu.Unlock()
+	t.keep()
 }
