@@ -36,6 +36,7 @@ type model struct {
 	// activity is what the engine tells; nil is nothing.
 	activity func(ctx context.Context, until time.Time) []engine.Activity
 	root     string
+	overlay  bool // its files are in root, as of overlay2
 }
 
 func newModel(now time.Time) *model {
@@ -195,7 +196,11 @@ func (m *model) ask() (func(), error) {
 }
 
 func (m *model) Info(context.Context) (engine.Info, error) {
-	return engine.Info{Name: "model", Socket: "/model", DataRoot: m.root}, nil
+	info := engine.Info{Name: "model", Socket: "/model", DataRoot: m.root}
+	if m.overlay {
+		info.StorageDriver, info.ImageStore = "overlay2", engine.GraphDriver
+	}
+	return info, nil
 }
 
 func (m *model) Images(context.Context) ([]engine.Image, error) {
