@@ -221,6 +221,15 @@ func TestDefaultsTakeOnlyWhatLeaksWithoutPressure(t *testing.T) {
 	expect(t, s, DefaultConfig(), "n")
 }
 
+// TestDefaultsLeaveContainersThatRan also on a full disk, and with them their
+// image: what they wrote cannot be had again.
+func TestDefaultsLeaveContainersThatRan(t *testing.T) {
+	s := sized()
+	s.Disk.Free = 0
+	s.Containers = []Container{container("ended", "exited", "a", 100*time.Hour), container("never", "created", "x", 100*time.Hour)}
+	expect(t, s, DefaultConfig(), "never", "b", "c")
+}
+
 func TestOnACriticalDiskTheSmallestHarmGoesFirst(t *testing.T) {
 	list := []Deletion{
 		{Kind: Images, ID: "big", Bytes: 1000}, {Kind: Images, ID: "nothing"}, {Kind: Images, ID: "small", Bytes: 10},
