@@ -119,19 +119,25 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	return g, nil
 }
 
-// Watch knows what spins up until ctx is done, and nothing else: for a single
-// collection.
+// Watch knows what spins up, and what uses images, until ctx is done, and nothing
+// else: for a single collection.
 func (g *GC) Watch(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
+	g.spinups(ctx, all)
+	all.Go(func() error { return g.Follow(ctx) })
+	return all.Wait()
+}
+
+// spinups has all know what spins up.
+func (g *GC) spinups(ctx context.Context, all *errgroup.Group) {
 	all.Go(func() error { return g.list.Run(ctx) })
 	all.Go(func() error { return g.watch.Run(ctx) })
-	return all.Wait()
 }
 
 // Serve collects until ctx is done.
 func (g *GC) Serve(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return g.Watch(ctx) })
+	g.spinups(ctx, all)
 	all.Go(func() error { return g.Run(ctx) })
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("collect garbage: %w", err)

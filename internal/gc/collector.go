@@ -84,6 +84,11 @@ func (c *Collector) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
+// Follow follows what uses images until ctx is done, and nothing else: beside a
+// single Collect, so that a use between its plan and a removal is seen. Not
+// beside Run.
+func (c *Collector) Follow(ctx context.Context) error { return c.tracker.Run(ctx) }
+
 // recall reads what was learnt before.
 func (c *Collector) recall() error {
 	h, err := c.d.Store.Harm()
