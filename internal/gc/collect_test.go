@@ -429,6 +429,32 @@ func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
 	}
 }
 
+// TestManyUsesAreWrittenOrCountAsMissed: more came at once than is kept in memory.
+func TestManyUsesAreWrittenOrCountAsMissed(t *testing.T) {
+	for _, full := range []error{nil, unix.ENOSPC} {
+		store := NewStore(t.TempDir(), quietLog())
+		store.noSync, store.full = true, full
+		tr := &tracker{engine: newModel(noon), store: store, log: quietLog()}
+		begin := time.Now()
+		for i := range maxNews + 1 {
+			tr.used(fmt.Sprint("sha256:", i), noon)
+		}
+		u, err := tr.last()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if full == nil && (len(u.Last) != maxNews+1 || !u.Blind.IsZero()) {
+			t.Errorf("%d uses are known, blind %v", len(u.Last), u.Blind)
+		}
+		if full != nil && u.Blind.Before(begin) {
+			t.Errorf("%d uses are known, and nothing counts as missed", len(u.Last))
+		}
+		if !tr.usedSince("sha256:0", begin, begin) {
+			t.Error("a use that was dropped does not count while a plan is carried out")
+		}
+	}
+}
+
 func TestTrackerKeepsUsesAndGaps(t *testing.T) {
 	m := newModel(time.Now())
 	id := m.pull("app:1", []string{"a"}, "")

@@ -32,7 +32,7 @@ type tracker struct {
 // the engine's own memory of events has, or it counts as unknown.
 const flushEvery = 10 * time.Second
 
-// maxNews makes a flush come earlier.
+// maxNews bounds what is kept in memory; it makes a flush come earlier.
 const maxNews = 10_000
 
 // Run follows the engine's events until ctx is done.
@@ -105,21 +105,56 @@ func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 	return img.ID
 }
 
-// used keeps one use.
+// used keeps one use. Where there is no room for it that is not passed over: all
+// may have been used then.
 func (t *tracker) used(key string, at time.Time) {
+	if t.crowded(key) {
+		t.keep()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.news.Last == nil {
 		t.news.Last = map[string]time.Time{}
 	}
-	if len(t.news.Last) < maxNews {
-		t.news.Last[key] = latest(t.news.Last[key], at)
+	if put(t.news.Last, key, at) {
+		t.news.Seen = latest(t.news.Seen, at)
+	} else {
+		t.missed()
 	}
-	if t.recent == nil || len(t.recent) >= maxNews {
+	if t.recent == nil {
 		t.recent = map[string]time.Time{}
 	}
-	t.recent[key] = latest(t.recent[key], at)
-	t.news.Seen = latest(t.news.Seen, at)
+	if !put(t.recent, key, at) {
+		// The uses are kept, and each plan knows those before it: only one
+		// that is being carried out does not know all that it should.
+		t.recent = map[string]time.Time{key: at}
+		t.blind = latest(t.blind, time.Now())
+	}
+}
+
+// missed says that uses until now may not be known. The caller holds mu.
+func (t *tracker) missed() {
+	now := time.Now()
+	t.blind = latest(t.blind, now)
+	t.news.Blind, t.news.Seen = latest(t.news.Blind, now), latest(t.news.Seen, now)
+}
+
+// crowded reports whether there is no room for another key before a flush.
+func (t *tracker) crowded(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, there := t.news.Last[key]
+	return !there && len(t.news.Last) >= maxNews
+}
+
+// put keeps the later time, and reports whether there was room.
+func put(uses map[string]time.Time, key string, at time.Time) bool {
+	before, there := uses[key]
+	if !there && len(uses) >= maxNews {
+		return false
+	}
+	uses[key] = latest(before, at)
+	return true
 }
 
 // catchUp takes in what happened until now, for who does not Run.

@@ -84,13 +84,13 @@ func TestWatchFollowsUses(t *testing.T) {
 	c := config.Default()
 	c.Engine.Host, c.DataDir, c.RunDir = h.lab.Host(), h.data, h.data
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
 	// The first time it may come too late; what came then is replayed.
 	h.eventually("the use is kept", func() bool {
+		g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		watched := make(chan error, 1)
 		go func() { watched <- g.Watch(ctx) }()
