@@ -144,7 +144,7 @@ func (r *run) recover(ctx context.Context) error {
 	if f.Files > 0 {
 		r.c.d.Log.Warn("freed what an earlier garbage collection had left", "files", f.Files, "bytes", f.Bytes)
 	}
-	return err
+	return r.stays(ctx, err)
 }
 
 // wait returns when nothing spins up, and counts the time.

@@ -231,6 +231,30 @@ func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
 	}
 }
 
+// TestWhatStaysInTheTrashEndsNothing: it cannot be freed, which is said.
+func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
+	m := newModel(time.Now().Add(-time.Hour))
+	m.pull("app:1", []string{"a"}, "")
+	c := imagesPolicy()
+	c.Rules[0].Pressure = false
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	m.overlay = true
+	if err := os.MkdirAll(filepath.Join(m.root, "image/overlay2/layerdb"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stray := newTrash(t, m.root).dir
+	for range maxDepth + 3 { // a directory that is deeper than anything is taken apart
+		stray = filepath.Join(stray, "d")
+	}
+	if err := os.MkdirAll(stray, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cy, err := col.Collect(t.Context(), ByHand, nil)
+	if err != nil || len(cy.Deleted) != 1 || len(cy.Notices) != 1 || !strings.Contains(cy.Notices[0], "free the trash") {
+		t.Errorf("%+v, %v", cy, err)
+	}
+}
+
 func TestAnEngineThatIsAwayEndsTheCycle(t *testing.T) {
 	m := newModel(time.Now().Add(-time.Hour))
 	for i := range 5 {

@@ -83,7 +83,16 @@ func (r *run) empty(ctx context.Context) error {
 	}
 	f, err := r.site.trash.free(ctx, r.slowly)
 	r.c.d.Metrics.freed(f)
-	return err
+	return r.stays(ctx, err)
+}
+
+// stays makes a notice of why something stays in the trash: that ends nothing.
+// The error is ctx's.
+func (r *run) stays(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil {
+		r.notice(err.Error())
+	}
+	return ctx.Err()
 }
 
 // slowly waits before each step of freeing: for spin-ups, and for as long as a
