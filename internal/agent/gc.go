@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ import (
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/others"
 	"holdfast/internal/spinup/underway"
+	"holdfast/internal/spinup/warm"
 )
 
 // newCollector makes the collector. Also where it is not enabled it follows what
@@ -33,12 +35,21 @@ func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
 
 // warmNames are the images that somebody wants present on this host. It is called
 // once everything serves.
-func (a *Agent) warmNames() []string {
+func (a *Agent) warmNames() ([]string, error) {
 	var names []string
 	for _, image := range a.warm.List() {
 		names = append(names, config.FamiliarName(image.Image))
 	}
-	return names
+	return names, nil
+}
+
+// keptNames are those of an agent that may not run right now.
+func keptNames(dataDir string) ([]string, error) {
+	names, err := warm.ReadList(filepath.Join(dataDir, warm.FileName))
+	for i, image := range names {
+		names[i] = config.FamiliarName(image)
+	}
+	return names, err
 }
 
 // runCollector keeps garbage collection from ending the agent: sessions go on
@@ -86,6 +97,7 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	g := &GC{engine: e, list: underway.New(boottime.Now)}
 	g.Collector = gc.New(cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(cfg.DataDir, log), Spinups: g.list, LockDir: cfg.RunDir, Metrics: gc.NewMetrics(reg), Log: log,
+		Keep: func() ([]string, error) { return keptNames(cfg.DataDir) },
 	})
 	cohort := spinup.Cohort{Host: cfg.Node}
 	g.watch = others.New(e, others.Config{
@@ -107,19 +119,25 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	return g, nil
 }
 
-// Watch knows what spins up until ctx is done, and nothing else: for a single
-// collection.
+// Watch knows what spins up, and what uses images, until ctx is done, and nothing
+// else: for a single collection.
 func (g *GC) Watch(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
+	g.spinups(ctx, all)
+	all.Go(func() error { return g.Follow(ctx) })
+	return all.Wait()
+}
+
+// spinups has all know what spins up.
+func (g *GC) spinups(ctx context.Context, all *errgroup.Group) {
 	all.Go(func() error { return g.list.Run(ctx) })
 	all.Go(func() error { return g.watch.Run(ctx) })
-	return all.Wait()
 }
 
 // Serve collects until ctx is done.
 func (g *GC) Serve(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return g.Watch(ctx) })
+	g.spinups(ctx, all)
 	all.Go(func() error { return g.Run(ctx) })
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("collect garbage: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"holdfast"
 	"holdfast/internal/api/client"
 	"holdfast/internal/gc"
 )
@@ -35,16 +36,26 @@ func (a *app) gcCmd() *cobra.Command {
 		Use:   "gc",
 		Short: "Free disk space without slowing down what spins up",
 		Long: "Delete images, containers, networks and build cache that nothing uses, by the policy in the configuration, one at a time, and never while anything spins up on this host.\n" +
-			"These commands ask the agent; where none answers they work on this host's engine themselves.",
+			"These commands ask the agent; where none answers they work on this host's engine themselves, run only with --config.",
 		Example: "  holdfast gc plan\n  holdfast gc run\n  holdfast gc status",
 	}, a.gcPlan(), a.gcRun(), a.gcStatus(), a.gcHistory(), a.gcServe())
 }
 
+// collectorUse is what a collector is wanted for.
+type collectorUse int
+
+const (
+	toLook collectorUse = iota
+	// toDelete is not done by a configuration that nobody named: the agent
+	// that does not answer may have another, with images that it keeps.
+	toDelete
+)
+
 const configFlagText = "configuration file, for a host without an agent (default /etc/holdfast/holdfast.yaml, which may be missing)"
 
 // withCollector calls do with the agent's collector, or with one of this host's
-// where no agent answers or a configuration is named.
-func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, do func(context.Context, Collector) error) error {
+// where a configuration is named or, to look only, no agent answers.
+func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, o collectorUse, do func(context.Context, Collector) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
 	if config == "" {
@@ -57,6 +68,9 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 		// A socket that was named is that of an agent that somebody means.
 		if !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || a.remoteURL() != "" || a.socket != "" || a.deps.GC.Open == nil {
 			return err
+		}
+		if o == toDelete {
+			return holdfast.WithHint(err, "where no agent runs, name the configuration that says what stays: --config FILE")
 		}
 		a.ui.note("no agent answers: asking this host's engine")
 	}
@@ -81,7 +95,7 @@ func (a *app) gcPlan() *cobra.Command {
 		Example: "  holdfast gc plan\n  holdfast gc plan --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCollector(cmd, gcLimit, config, a.printPlan)
+			return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", configFlagText)
@@ -108,14 +122,15 @@ func (a *app) gcRun() *cobra.Command {
 		Use:   "run",
 		Short: "Collect garbage now",
 		Long: "Carry out what `holdfast gc plan` shows, one deletion at a time, each when nothing spins up on this host.\n" +
-			"Nothing is forced: what is in use by then is skipped, with the reason. When this command is interrupted no more is deleted.",
+			"Nothing is forced: what is in use by then is skipped, with the reason. When this command is interrupted no more is deleted.\n" +
+			"Where no agent answers --config is required: only the configuration says what stays.",
 		Example: "  holdfast gc run\n  holdfast gc run --dry-run",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dry {
-				return a.withCollector(cmd, gcLimit, config, a.printPlan)
+				return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
 			}
-			return a.withCollector(cmd, noLimit, config, a.collect)
+			return a.withCollector(cmd, noLimit, config, toDelete, a.collect)
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", configFlagText)
@@ -145,7 +160,7 @@ func (a *app) gcStatus() *cobra.Command {
 		Example: "  holdfast gc status\n  holdfast gc status --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCollector(cmd, askLimit, config, func(ctx context.Context, c Collector) error {
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
 				s, err := c.GCStatus(ctx)
 				if err != nil {
 					return err
@@ -173,7 +188,7 @@ func (a *app) gcHistory() *cobra.Command {
 			if limit < 0 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
 			}
-			return a.withCollector(cmd, askLimit, config, func(ctx context.Context, c Collector) error {
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
 				list, err := c.GCHistory(ctx, limit)
 				if err != nil {
 					return err

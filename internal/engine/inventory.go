@@ -52,13 +52,16 @@ type Volume struct {
 	Labels  map[string]string
 }
 
-// Activity is something that used an image.
+// Activity is something that used an image, a network or a volume.
 type Activity struct {
 	// Gap: from Since until Time the engine cannot say what happened.
 	Gap   bool
 	Since time.Time
 
 	Time   time.Time
-	Action string // pull, tag, load, import, create, start, die, …
-	Image  string // name or id
+	Action string // pull, tag, load, import, create, start, die, connect, mount, …
+	// One of these.
+	Image   string // name or id
+	Network string // id
+	Volume  string // name
 }

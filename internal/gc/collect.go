@@ -51,6 +51,8 @@ type run struct {
 	site site
 	cy   Cycle
 	told func(Outcome, bool)
+
+	planned time.Time
 }
 
 // all does everything between begin and end.
@@ -66,12 +68,10 @@ func (r *run) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.cy.Planned = len(p.Deletions)
+	r.planned, r.cy.Planned = p.At, len(p.Deletions)
 	r.cy.Notices = append(r.cy.Notices, p.Notices...)
 	if r.cy.Planned > 0 {
-		if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
-			return err
-		}
+		r.save()
 	}
 	for left := p.Deletions; len(left) > 0; {
 		disk, err := r.c.disk(r.site)
@@ -144,7 +144,7 @@ func (r *run) recover(ctx context.Context) error {
 	if f.Files > 0 {
 		r.c.d.Log.Warn("freed what an earlier garbage collection had left", "files", f.Files, "bytes", f.Bytes)
 	}
-	return err
+	return r.stays(ctx, err)
 }
 
 // wait returns when nothing spins up, and counts the time.
@@ -206,11 +206,17 @@ func (r *run) note(o Outcome, deleted bool) {
 	default:
 		log.Info("not deleted")
 	}
-	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
-		r.c.d.Log.Error("keeping what was deleted", "err", err)
-	}
+	r.save()
 	if r.told != nil {
 		r.told(o, deleted)
+	}
+}
+
+// save keeps the cycle as far as it has come. On a full disk it goes on without:
+// what it deletes makes the room.
+func (r *run) save() {
+	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
+		r.c.d.Log.Error("keeping what was deleted", "err", err)
 	}
 }
 

@@ -22,8 +22,8 @@ type Deps struct {
 	Metrics *Metrics
 	Log     *slog.Logger
 	// Keep are names of images that stay for now, beside those of the
-	// policy; may be nil.
-	Keep func() []string
+	// policy; may be nil. Nothing is planned while it fails.
+	Keep func() ([]string, error)
 	Disk func(dir string) (Disk, error) // nil: DiskOf
 }
 
@@ -39,6 +39,7 @@ type Collector struct {
 	watch    *watch
 	rates    rates
 	running  atomic.Bool // Run follows events
+	caught   atomic.Bool // and what was before it is known
 	last     atomic.Pointer[seen]
 
 	again int        // loop's: the next look that may begin a cycle
@@ -59,7 +60,7 @@ func New(cfg Config, d Deps) *Collector {
 	}
 	c := &Collector{
 		cfg: cfg, d: d, reader: newReader(d.Engine), arrivals: &arrivals{}, watch: &watch{}, rates: firstRates(),
-		tracker: &tracker{engine: d.Engine, store: d.Store, log: d.Log},
+		tracker: &tracker{engine: d.Engine, store: d.Store, policy: cfg, log: d.Log},
 	}
 	c.gate = &gate{spinups: d.Spinups, arrivals: c.arrivals, critical: c.critical}
 	return c
@@ -72,7 +73,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		return err
 	}
 	c.running.Store(true)
-	defer c.running.Store(false)
+	defer func() { c.running.Store(false); c.caught.Store(false) }()
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return c.tracker.Run(ctx) })
 	all.Go(func() error { return c.gate.Run(ctx) })
@@ -82,6 +83,11 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 	return all.Wait()
 }
+
+// Follow follows what uses images until ctx is done, and nothing else: beside a
+// single Collect, so that a use between its plan and a removal is seen. Not
+// beside Run.
+func (c *Collector) Follow(ctx context.Context) error { return c.tracker.Run(ctx) }
 
 // recall reads what was learnt before.
 func (c *Collector) recall() error {
@@ -247,10 +253,11 @@ func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 
 func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, error) {
 	now := time.Now()
-	if !c.running.Load() {
+	if !c.caught.Load() { // while Run follows events once is enough, but that it takes
 		if err := c.tracker.catchUp(ctx, now); err != nil {
 			return Proposal{}, fmt.Errorf("find out what was used: %w", err)
 		}
+		c.caught.Store(c.running.Load())
 	}
 	uses, err := c.tracker.last()
 	if err != nil {
@@ -262,12 +269,14 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 	if err != nil {
 		return Proposal{}, err
 	}
-	if err := c.tracker.settle(state); err != nil {
-		return Proposal{}, err
-	}
+	c.tracker.settle(state)
 	policy := c.cfg
 	if c.d.Keep != nil {
-		policy.Keep = slices.Concat(policy.Keep, c.d.Keep())
+		names, err := c.d.Keep()
+		if err != nil {
+			return Proposal{}, err
+		}
+		policy.Keep = slices.Concat(policy.Keep, names)
 	}
 	return Plan(state, policy), nil
 }

@@ -73,13 +73,14 @@ func DefaultConfig() Config {
 }
 
 // DefaultRules are careful: without pressure only what leaks goes, with it what
-// can be had again. Volumes never go by default.
+// can be had again. Volumes never go by default, nor do containers that ran: what
+// they wrote is nowhere else.
 func DefaultRules() []Rule {
 	return []Rule{
-		{Name: "leaked networks", Kinds: []Kind{Networks}, KeepFor: time.Hour},
+		{Name: "leaked networks", Kinds: []Kind{Networks}, KeepFor: time.Hour}, // after a container named it last
 		{Name: "images without a name", Kinds: []Kind{Images}, Dangling: true, Pressure: true},
 		{Name: "build cache", Kinds: []Kind{BuildCache}, KeepFor: 48 * time.Hour, Pressure: true},
-		{Name: "ended containers", Kinds: []Kind{Stopped, Created}, KeepFor: 24 * time.Hour, Pressure: true},
+		{Name: "containers that never started", Kinds: []Kind{Created}, KeepFor: 24 * time.Hour, Pressure: true},
 		{Name: "images", Kinds: []Kind{Images}, Pressure: true},
 	}
 }

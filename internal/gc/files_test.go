@@ -131,6 +131,42 @@ func TestDroppedLinksChangeNothing(t *testing.T) {
 	}
 }
 
+// TestStrayThingsInTheTrash: they go, and a link is not followed.
+func TestStrayThingsInTheTrash(t *testing.T) {
+	root := t.TempDir()
+	tr := newTrash(t, root)
+	outside := filepath.Join(root, "outside")
+	makeTree(t, outside, 10)
+	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than ours
+	for _, err := range []error{
+		os.Symlink(outside, filepath.Join(tr.dir, "link")),
+		os.WriteFile(filepath.Join(tr.dir, "file"), []byte("x"), 0o600),
+		unix.Mkfifo(filepath.Join(tr.dir, "pipe"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := tr.free(t.Context(), noWait)
+	if err != nil || !tr.empty() || f.Files != 3+10+3 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "d0", "deep", "0")); err != nil {
+		t.Errorf("what the link leads to: %v", err)
+	}
+}
+
+// TestTheTrashNeedsNoReadme: it is for people, and cannot be written here.
+func TestTheTrashNeedsNoReadme(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, ownDir, "README"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if tr := newTrash(t, root); !tr.empty() {
+		t.Error("there is something in it")
+	}
+}
+
 func TestFreeingStopsAndGoesOn(t *testing.T) {
 	root := t.TempDir()
 	tr := newTrash(t, root)

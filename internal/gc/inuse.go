@@ -24,12 +24,9 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 	case BuildCache:
 		return true, "", nil // the builder knows itself
 	}
-	if d.Kind == Images {
-		if needed, reason, err := r.lookAtImage(ctx, d, s); !needed || reason != "" || err != nil {
-			return needed, reason, err
-		}
+	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor), r.planned) {
+		return false, "it was used meanwhile, or may have been", nil
 	}
-	// Last, because this is what changes most.
 	holders, err := r.c.d.Engine.Holders(ctx)
 	if err != nil {
 		return false, "", err
@@ -39,7 +36,25 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 			return false, fmt.Sprintf("container %s has it by now", h.Name), nil
 		}
 	}
+	if d.Kind == Images {
+		// Last, and nothing comes between this and the removal of the name: the
+		// list of containers takes its time, and the engine refuses to remove
+		// what got one meanwhile, but not a name that has moved to an image
+		// that was built meanwhile and has no other.
+		return r.lookAtImage(ctx, d, s)
+	}
 	return true, "", nil
+}
+
+// use is the key of the uses of what goes.
+func (d Deletion) use() string {
+	switch d.Kind {
+	case Networks:
+		return networkKey(d.ID)
+	case Volumes:
+		return volumeKey(d.ID)
+	}
+	return d.ID
 }
 
 // holds reports whether a container has the object.
@@ -77,9 +92,6 @@ func (r *run) containerInUse(ctx context.Context, d Deletion) (string, error) {
 // lookAtImage holds an image to the names that it had. A new one is somebody's
 // who wants it; one that has moved to another image is not touched.
 func (r *run) lookAtImage(ctx context.Context, d Deletion, s step) (needed bool, reason string, err error) {
-	if r.c.tracker.usedSince(d.ID, time.Now().Add(-d.keepFor)) {
-		return false, "it was used meanwhile", nil
-	}
 	img, _, err := r.c.d.Engine.InspectImage(ctx, d.ID)
 	switch {
 	case errors.Is(err, engine.ErrNoImage) && len(d.Refs) > 0:

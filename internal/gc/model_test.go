@@ -28,8 +28,15 @@ type model struct {
 	wrong      []string // removals of what was in use
 	// between is called before each question, never before a removal.
 	between func(*model)
-	down    bool // the engine does not answer
-	root    string
+	// told is which images the last list of containers had, inspected the image
+	// that was asked for last; nil and "" where nobody asked.
+	told      map[string]bool
+	inspected string
+	down      bool // the engine does not answer
+	// activity is what the engine tells; nil is nothing.
+	activity func(ctx context.Context, until time.Time) []engine.Activity
+	root     string
+	overlay  bool // its files are in root, as of overlay2
 }
 
 func newModel(now time.Time) *model {
@@ -130,6 +137,9 @@ func (m *model) imageUsed(id string) bool {
 	return false
 }
 
+// wrongImage reports whether who asks removes an image against what it was told.
+func (m *model) wrongImage(id string) bool { return m.imageUsed(id) && (m.told == nil || m.told[id]) }
+
 func (m *model) networkUsed(n *engine.Network, states ...string) bool {
 	for _, c := range m.containers {
 		named := slices.Contains(c.Networks, n.Name) || slices.Contains(c.Networks, n.ID)
@@ -152,7 +162,7 @@ func (m *model) state() State {
 		s.Containers = append(s.Containers, *m.containers[k])
 	}
 	for _, k := range sortedKeys(m.networks) {
-		s.Networks = append(s.Networks, *m.networks[k])
+		s.Networks = append(s.Networks, Network{*m.networks[k], m.networks[k].Created})
 	}
 	return s
 }
@@ -186,7 +196,11 @@ func (m *model) ask() (func(), error) {
 }
 
 func (m *model) Info(context.Context) (engine.Info, error) {
-	return engine.Info{Name: "model", Socket: "/model", DataRoot: m.root}, nil
+	info := engine.Info{Name: "model", Socket: "/model", DataRoot: m.root}
+	if m.overlay {
+		info.StorageDriver, info.ImageStore = "overlay2", engine.GraphDriver
+	}
+	return info, nil
 }
 
 func (m *model) Images(context.Context) ([]engine.Image, error) {
@@ -211,6 +225,7 @@ func (m *model) InspectImage(_ context.Context, ref string) (engine.Image, []str
 	}
 	defer done()
 	if img := m.image(ref); img != nil {
+		m.inspected = img.ID
 		out := img.Image
 		out.Refs = slices.Clone(out.Refs)
 		return out, img.Layers, nil
@@ -234,7 +249,9 @@ func (m *model) Holders(context.Context) ([]engine.Holder, error) {
 	}
 	defer done()
 	var list []engine.Holder
+	m.told = map[string]bool{}
 	for _, k := range sortedKeys(m.containers) {
+		m.told[m.containers[k].ImageID] = true
 		list = append(list, m.containers[k].Holder)
 	}
 	return list, nil
@@ -273,7 +290,14 @@ func (m *model) Networks(context.Context) ([]engine.Network, error) {
 func (m *model) Volumes(context.Context) ([]engine.Volume, error) { return nil, nil }
 
 func (m *model) Activity(ctx context.Context, _, until time.Time) iter.Seq[engine.Activity] {
-	return func(func(engine.Activity) bool) {
+	return func(yield func(engine.Activity) bool) {
+		if m.activity != nil {
+			for _, a := range m.activity(ctx, until) {
+				if !yield(a) {
+					return
+				}
+			}
+		}
 		if until.IsZero() {
 			<-ctx.Done()
 		}
@@ -287,17 +311,22 @@ func (m *model) RemoveImage(_ context.Context, ref string) error {
 		return holdfast.ErrEngine
 	}
 	img := m.image(ref)
+	if img != nil && m.inspected != "" && img.ID != m.inspected {
+		m.wrong = append(m.wrong, ref+" is by now the name of "+img.ID)
+	}
 	switch {
 	case img == nil:
 		return holdfast.ErrNotFound
 	case ref != img.ID && len(img.Refs) > 1:
-		if m.imageUsed(img.ID) {
+		if m.wrongImage(img.ID) {
 			m.wrong = append(m.wrong, "a name of used image "+img.ID)
 		}
 		img.Refs = slices.DeleteFunc(img.Refs, func(r string) bool { return r == ref })
 		return nil
 	case m.imageUsed(img.ID):
-		m.wrong = append(m.wrong, "used image "+img.ID)
+		if m.wrongImage(img.ID) {
+			m.wrong = append(m.wrong, "used image "+img.ID)
+		}
 		return engine.ErrRefused
 	}
 	delete(m.images, img.ID)

@@ -31,7 +31,7 @@ func (p *planner) leakedNetworks() []candidate {
 			continue
 		}
 		list = append(list, candidate{
-			Deletion: Deletion{Kind: Networks, ID: n.ID, Name: n.Name, LastUse: n.Created},
+			Deletion: Deletion{Kind: Networks, ID: n.ID, Name: n.Name, LastUse: n.LastUse},
 			names:    []string{n.Name, n.ID}, labels: n.Labels,
 		})
 	}

@@ -110,7 +110,8 @@ type candidate struct {
 // apply plans what one rule wants.
 func (p *planner) apply(i int, r Rule) {
 	goal, wanted := p.c.goalOf(r, p.disk, p.pressed)
-	if r.limited() && !wanted && r.MaxUsed.IsZero() {
+	limit := !r.MaxUsed.IsZero() && p.s.Disk.knows(r.MaxUsed)
+	if r.limited() && !wanted && !limit || !p.s.Disk.knows(r.Reserved) {
 		return
 	}
 	var found []candidate
@@ -129,7 +130,7 @@ func (p *planner) apply(i int, r Rule) {
 			if p.gone[key(x.Kind, x.ID)] || !p.free(x) {
 				continue
 			}
-			over := !r.MaxUsed.IsZero() && used > r.MaxUsed.Of(p.s.Disk.Total)
+			over := limit && used > r.MaxUsed.Of(p.s.Disk.Total)
 			if r.limited() && !over && (goal == Goal{} || goal.reached(p.disk)) {
 				return
 			}
@@ -287,7 +288,7 @@ func lastUse(d Deletion, now time.Time) string {
 	case Stopped:
 		return "ended " + ago + " ago"
 	case Networks:
-		return "no container names it, created " + ago + " ago"
+		return "no container names it, last used " + ago + " ago"
 	}
 	return "last used " + ago + " ago"
 }

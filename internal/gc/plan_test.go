@@ -107,6 +107,33 @@ func TestRulesStopWhereTheySay(t *testing.T) {
 	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Percent(5)}), "a", "b", "c")
 }
 
+// TestNothingIsWantedOfAnUnknownDisk: that of an engine elsewhere, and a file
+// system that counts no inodes, such as btrfs.
+func TestNothingIsWantedOfAnUnknownDisk(t *testing.T) {
+	images := []Kind{Images}
+	for name, r := range map[string]Rule{
+		"pressure":             {Kinds: images, Pressure: true},
+		"min_free":             {Kinds: images, MinFree: Bytes(10 << 30)},
+		"min_free in %":        {Kinds: images, MinFree: Percent(20)},
+		"min_free_inodes":      {Kinds: images, MinFreeInodes: Bytes(1000)},
+		"min_free_inodes in %": {Kinds: images, MinFreeInodes: Percent(5)},
+		"max_used in %":        {Kinds: images, MaxUsed: Percent(50)},
+		"reserved in %":        {Kinds: images, Reserved: Percent(50)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sized()
+			s.Disk = Disk{}
+			expect(t, s, policy(r))
+		})
+	}
+	s := sized()
+	s.Disk = Disk{}
+	expect(t, s, policy(Rule{Kinds: images, MaxUsed: Bytes(250)}), "a", "b") // that is known without it
+	s = sized()                                                              // no inodes are counted
+	expect(t, s, policy(Rule{Kinds: images, MinFreeInodes: Bytes(1000)}))
+	expect(t, s, policy(Rule{Kinds: images, MinFree: Bytes(130), MinFreeInodes: Bytes(1000)}), "a")
+}
+
 func TestWhatStays(t *testing.T) {
 	all := Rule{Kinds: []Kind{Images}}
 	s, c := sized(), policy(all)
@@ -144,8 +171,8 @@ func container(id, state, image string, used time.Duration, networks ...string) 
 }
 
 func TestContainersAndNetworks(t *testing.T) {
-	network := func(id string, age time.Duration) engine.Network {
-		return engine.Network{ID: id, Name: "net-" + id, Created: noon.Add(-age)}
+	network := func(id string, age time.Duration) Network {
+		return Network{engine.Network{ID: id, Name: "net-" + id}, noon.Add(-age)}
 	}
 	s := State{
 		Images: []Image{image("a", 50*time.Hour, []string{"app:1"}, "a")},
@@ -155,9 +182,9 @@ func TestContainersAndNetworks(t *testing.T) {
 			container("never", "created", "x", 30*time.Hour),
 			container("up", "running", "x", 0, "of-up"),
 		},
-		Networks: []engine.Network{
+		Networks: []Network{
 			network("of-ended", 40*time.Hour), network("of-new", 40*time.Hour), network("of-up", 40*time.Hour),
-			network("leaked", 39*time.Hour), network("young", time.Minute), {ID: "bridge", Name: "bridge", Fixed: true},
+			network("leaked", 39*time.Hour), network("young", time.Minute), {Network: engine.Network{ID: "bridge", Name: "bridge", Fixed: true}},
 		},
 	}
 	expect(t, s, policy(Rule{Kinds: []Kind{Networks}}), "leaked")
@@ -188,10 +215,19 @@ func TestVolumesOnlyWhenAskedFor(t *testing.T) {
 func TestDefaultsTakeOnlyWhatLeaksWithoutPressure(t *testing.T) {
 	s := sized()
 	s.Disk.Free = 900
-	s.Networks = []engine.Network{{ID: "n", Name: "n", Created: noon.Add(-2 * time.Hour)}}
+	s.Networks = []Network{{engine.Network{ID: "n", Name: "n"}, noon.Add(-2 * time.Hour)}}
 	s.Containers = []Container{container("ended", "exited", "a", 100*time.Hour)}
 	s.Builder = true
 	expect(t, s, DefaultConfig(), "n")
+}
+
+// TestDefaultsLeaveContainersThatRan also on a full disk, and with them their
+// image: what they wrote cannot be had again.
+func TestDefaultsLeaveContainersThatRan(t *testing.T) {
+	s := sized()
+	s.Disk.Free = 0
+	s.Containers = []Container{container("ended", "exited", "a", 100*time.Hour), container("never", "created", "x", 100*time.Hour)}
+	expect(t, s, DefaultConfig(), "never", "b", "c")
 }
 
 func TestOnACriticalDiskTheSmallestHarmGoesFirst(t *testing.T) {

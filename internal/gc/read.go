@@ -39,7 +39,7 @@ func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, di
 	}
 	r.layerSizes(&s, layers)
 	if c.means(Networks) {
-		if s.Networks, err = r.engine.Networks(ctx); err != nil {
+		if err := r.networks(ctx, &s, u); err != nil {
 			return s, err
 		}
 	}
@@ -114,6 +114,21 @@ func (r *reader) images(ctx context.Context, s *State, u Uses) error {
 		if !there[id] {
 			delete(r.chains, id)
 		}
+	}
+	return nil
+}
+
+func (r *reader) networks(ctx context.Context, s *State, u Uses) error {
+	networks, err := r.engine.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range networks {
+		last, known := u.Last[networkKey(n.ID)]
+		if !known {
+			last = s.Now // not its creation: it may be in use every day
+		}
+		s.Networks = append(s.Networks, Network{Network: n, LastUse: last})
 	}
 	return nil
 }

@@ -15,17 +15,23 @@ import (
 // the cycle: ctx is done, or the engine is away.
 func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, err error) {
 	o = Outcome{Kind: d.Kind, ID: d.ID, Name: d.Name, Reason: d.Reason, At: time.Now().UTC(), Bytes: d.Bytes}
-	if err := r.wait(ctx); err != nil {
+	steps := r.steps(d)
+	reason, err := r.turn(ctx, d, steps[0], &o)
+	if err != nil {
 		return o, false, err
 	}
-	t, err := r.prepare(ctx, d)
+	if reason != "" {
+		o.Reason = reason
+		return o, false, nil
+	}
+	t, err := r.prepare(ctx, d, r.c.links(r.site))
 	if err != nil {
 		return o, false, err
 	}
 	o.Names, o.Linked = t.Names, t.Linked
 	guess := r.c.rates.guess(t, d.Bytes)
 	o.Guess = holdfast.Millis(guess)
-	for i, step := range r.steps(d) {
+	for i, step := range steps {
 		reason, err := r.oneStep(ctx, d, step, guess, &o)
 		if err != nil {
 			return o, false, errors.Join(err, r.empty(ctx))
@@ -43,6 +49,33 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 	return o, true, r.empty(ctx)
 }
 
+// turn waits until something may be done for a deletion, and looks whether it is
+// still right before a single file is touched. What a container wrote is changed
+// by nobody else, so that it is linked only once the time for the removal itself
+// has come, and not while the container may be started again.
+func (r *run) turn(ctx context.Context, d Deletion, first step, o *Outcome) (reason string, err error) {
+	if err := r.wait(ctx); err != nil {
+		return "", err
+	}
+	if d.Kind == Stopped || d.Kind == Created {
+		t, err := r.prepare(ctx, d, false)
+		if err != nil {
+			return "", err
+		}
+		if r.c.links(r.site) {
+			t.Linked = t.Names
+		}
+		waited, _, err := r.quiet(ctx, r.c.arrivals.quietFor(r.c.rates.guess(t, d.Bytes)))
+		o.Waited += holdfast.Millis(waited)
+		if err != nil {
+			return "", err
+		}
+	}
+	// That the first name has gone by itself says nothing about the others.
+	_, reason, err = r.look(ctx, d, first)
+	return reason, err
+}
+
 // empty frees the trash.
 func (r *run) empty(ctx context.Context) error {
 	if r.site.trash == nil {
@@ -50,7 +83,16 @@ func (r *run) empty(ctx context.Context) error {
 	}
 	f, err := r.site.trash.free(ctx, r.slowly)
 	r.c.d.Metrics.freed(f)
-	return err
+	return r.stays(ctx, err)
+}
+
+// stays makes a notice of why something stays in the trash: that ends nothing.
+// The error is ctx's.
+func (r *run) stays(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil {
+		r.notice(err.Error())
+	}
+	return ctx.Err()
 }
 
 // slowly waits before each step of freeing: for spin-ups, and for as long as a
@@ -70,14 +112,14 @@ func (r *run) slowly(ctx context.Context) error {
 
 const stepPause = 5 * time.Millisecond
 
-// prepare links away what will go with a deletion, and counts it.
-func (r *run) prepare(ctx context.Context, d Deletion) (tally, error) {
+// prepare counts what will go with a deletion, and links it away.
+func (r *run) prepare(ctx context.Context, d Deletion, link bool) (tally, error) {
 	dirs := r.directories(d)
 	if len(dirs) == 0 {
 		return tally{}, nil
 	}
 	w := &walker{ctx: ctx, wait: r.wait}
-	if r.c.links(r.site) {
+	if link {
 		b, err := r.site.trash.begin(time.Now())
 		switch {
 		case err == nil:

@@ -12,7 +12,7 @@ type State struct {
 	Disk       Disk
 	Images     []Image
 	Containers []Container
-	Networks   []engine.Network
+	Networks   []Network
 	Volumes    []Volume
 	// LayerSize is the size of layers by chain id, in bytes.
 	LayerSize map[string]int64
@@ -34,6 +34,12 @@ type Image struct {
 type Container struct {
 	engine.Holder
 	LastUse time.Time // it ended, or was created where it never ran
+}
+
+// Network is one network with when a container named it last.
+type Network struct {
+	engine.Network
+	LastUse time.Time
 }
 
 // Volume is one volume with when it was seen in use last.
@@ -73,6 +79,10 @@ const (
 	Critical Level = "critical" // over the critical mark
 )
 
+// knows reports whether an amount of the disk means something: a share of an
+// unknown total does not.
+func (d Disk) knows(a Amount) bool { return a.Percent == 0 || d.Total > 0 }
+
 // LevelOf tells how full a disk is.
 func (c Config) LevelOf(d Disk) Level {
 	switch {
@@ -108,7 +118,9 @@ func (g Goal) reached(d Disk) bool {
 	return g != Goal{} && d.Free >= g.Free && (g.FreeInodes == 0 || d.FreeInodes >= g.FreeInodes)
 }
 
-// goalOf is what a rule wants of the disk, and whether it wants anything now.
+// goalOf is what a rule wants of the disk, and whether it wants anything now. Of
+// a disk that is not known, and of inodes that a file system does not count,
+// nobody wants anything: it could never be reached.
 func (c Config) goalOf(r Rule, d Disk, pressed bool) (g Goal, wanted bool) {
 	if r.Pressure && pressed {
 		g.Free = d.Total - c.Low.Of(d.Total)
@@ -116,7 +128,11 @@ func (c Config) goalOf(r Rule, d Disk, pressed bool) (g Goal, wanted bool) {
 			g.FreeInodes = d.Inodes - c.Low.Of(d.Inodes)
 		}
 	}
-	g.Free = max(g.Free, r.MinFree.Of(d.Total))
-	g.FreeInodes = max(g.FreeInodes, r.MinFreeInodes.Of(d.Inodes))
+	if d.Total > 0 {
+		g.Free = max(g.Free, r.MinFree.Of(d.Total))
+	}
+	if d.Inodes > 0 {
+		g.FreeInodes = max(g.FreeInodes, r.MinFreeInodes.Of(d.Inodes))
+	}
 	return g, g != Goal{} && !g.reached(d)
 }

@@ -24,12 +24,14 @@ import (
 type Store struct {
 	path   string
 	log    *slog.Logger
-	noSync bool // in tests: what is not asked for is that a power cut leaves it
+	most   int   // uses that are kept
+	noSync bool  // in tests: what is not asked for is that a power cut leaves it
+	full   error // in tests: what every write fails with, as on a full disk
 }
 
 // NewStore is the store in a data directory; nothing is opened yet.
 func NewStore(dataDir string, log *slog.Logger) *Store {
-	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log}
+	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log, most: usesKept}
 }
 
 var (
@@ -50,7 +52,7 @@ const (
 
 // Uses is what is known of when things were used last.
 type Uses struct {
-	Last map[string]time.Time // image ids, and volumes by volumeKey
+	Last map[string]time.Time // image ids, volumes by volumeKey, networks by networkKey
 	// Seen is up to when events were followed.
 	Seen time.Time
 	// Blind is until when uses may have been missed.
@@ -58,6 +60,8 @@ type Uses struct {
 }
 
 func volumeKey(name string) string { return "volume " + name }
+
+func networkKey(id string) string { return "network " + id }
 
 // open does something with the file. A damaged one is moved aside: what was used
 // when is unknown then, and that means now.
@@ -106,6 +110,9 @@ func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
 		})
 	}
 	return db.Update(func(tx *bbolt.Tx) error {
+		if s.full != nil {
+			return s.full
+		}
 		for _, b := range [][]byte{usesBucket, cyclesBucket, metaBucket} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
@@ -128,17 +135,27 @@ func (s *Store) Uses() (Uses, error) {
 	return u, err
 }
 
-// Note adds uses. Of a thing that was used later already, that stays.
+// Note adds uses. Of a thing that was used later already, that stays. Those of new
+// things, for which there is no room, count as missed: the store is blind until now.
 func (s *Store) Note(u Uses) error {
 	return s.open(true, func(tx *bbolt.Tx) error {
 		uses, meta := tx.Bucket(usesBucket), tx.Bucket(metaBucket)
-		if uses.Stats().KeyN+len(u.Last) > usesKept {
-			return fmt.Errorf("over %d uses", usesKept)
-		}
+		room, dropped := s.most-uses.Stats().KeyN, 0
 		for k, t := range u.Last {
+			if uses.Get([]byte(k)) == nil {
+				if room <= 0 {
+					dropped++
+					continue
+				}
+				room--
+			}
 			if err := putLater(uses, []byte(k), t); err != nil {
 				return err
 			}
+		}
+		if dropped > 0 {
+			u.Blind = latest(u.Blind, time.Now())
+			s.log.Warn("there is no room for when things were used: all count as used now", "dropped", dropped, "kept", s.most)
 		}
 		return errors.Join(putLater(meta, seenKey, u.Seen), putLater(meta, blindKey, u.Blind))
 	})

@@ -40,6 +40,28 @@ func TestUsesSurvive(t *testing.T) {
 	}
 }
 
+// TestUsesBeyondTheBoundCountAsMissed, and known things are known no worse.
+func TestUsesBeyondTheBoundCountAsMissed(t *testing.T) {
+	s := NewStore(t.TempDir(), quietLog())
+	s.most = 3
+	for range 2 { // the same ones again take no room
+		if err := s.Note(Uses{Last: map[string]time.Time{"a": noon, "b": noon, "c": noon}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if u, err := s.Uses(); err != nil || len(u.Last) != 3 || !u.Blind.IsZero() {
+		t.Errorf("%v, %v", u, err)
+	}
+	before := time.Now().Add(-time.Second)
+	later := noon.Add(time.Hour)
+	if err := s.Note(Uses{Last: map[string]time.Time{"a": later, "d": later}}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := s.Uses(); err != nil || len(u.Last) != 3 || !u.Last["a"].Equal(later) || !u.Blind.After(before) {
+		t.Errorf("%v, %v", u, err)
+	}
+}
+
 func TestHistoryIsBoundedAndNewestFirst(t *testing.T) {
 	s := NewStore(t.TempDir(), quietLog())
 	for i := range 10 {

@@ -37,8 +37,9 @@ func openTrash(dataRoot, trees string) (*trash, error) {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the trash: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dataRoot, ownDir, "README"), []byte(readme), 0o600); err != nil {
-		return nil, fmt.Errorf("mark the trash: %w", err)
+	mark := filepath.Join(dataRoot, ownDir, "README")
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		_ = os.WriteFile(mark, []byte(readme), 0o600) // for people only; a full disk has no room for it
 	}
 	var here, there unix.Stat_t
 	if err := unix.Stat(t.dir, &here); err != nil {
@@ -122,17 +123,24 @@ type freed struct {
 // milliseconds on a disk (measured: 150 µs for a file of 16 KiB).
 const stepNames = 64
 
-// free takes apart everything in the trash. Before each step it calls wait,
+// free takes apart everything in the trash; what is no directory is taken away.
+// What cannot be freed does not keep the rest. Before each step it calls wait,
 // which may take its time and ends it by an error.
 func (t *trash) free(ctx context.Context, wait func(context.Context) error) (freed, error) {
 	var f freed
 	batches, err := os.ReadDir(t.dir)
 	for _, b := range batches {
-		if err = t.freeTree(ctx, filepath.Join(t.dir, b.Name()), wait, &f, 0); err != nil {
-			break
+		path := filepath.Join(t.dir, b.Name())
+		if b.IsDir() {
+			err = errors.Join(err, t.freeTree(ctx, path, wait, &f, 0))
+		} else {
+			err = errors.Join(err, freeOne(unix.AT_FDCWD, path, &f))
+		}
+		if ctx.Err() != nil {
+			return f, ctx.Err()
 		}
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		err = fmt.Errorf("free the trash: %w", err)
 	}
 	return f, err
@@ -141,12 +149,13 @@ func (t *trash) free(ctx context.Context, wait func(context.Context) error) (fre
 // maxRounds is how often a directory is gone through again.
 const maxRounds = 5
 
-// freeTree takes apart one directory of the trash, which has a depth of two.
+// freeTree takes apart one directory of the trash. Ours have a depth of two.
 func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Context) error, f *freed, depth int) error {
-	d, err := os.Open(dir)
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
+	d := os.NewFile(uintptr(fd), dir)
 	defer d.Close()
 	for round := 0; ; {
 		if err := wait(ctx); err != nil {
@@ -154,7 +163,7 @@ func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Cont
 		}
 		entries, err := d.ReadDir(stepNames)
 		for _, e := range entries {
-			if e.IsDir() && depth < 2 {
+			if e.IsDir() && depth < maxDepth {
 				if err := t.freeTree(ctx, filepath.Join(dir, e.Name()), wait, f, depth+1); err != nil {
 					return err
 				}

@@ -75,3 +75,35 @@ func TestServeWaitsForOthers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWatchFollowsUses: what `holdfast gc run` has beside its cycle, from whose
+// plan to its last removal much may be used.
+func TestWatchFollowsUses(t *testing.T) {
+	h := newHost(t)
+	id := h.image("app:1", 10)
+	c := config.Default()
+	c.Engine.Host, c.DataDir, c.RunDir = h.lab.Host(), h.data, h.data
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	// The first time it may come too late; what came then is replayed.
+	h.eventually("the use is kept", func() bool {
+		g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		watched := make(chan error, 1)
+		go func() { watched <- g.Watch(ctx) }()
+		h.create("app:1", "")
+		time.Sleep(200 * time.Millisecond)
+		cancel()
+		if err := <-watched; err != nil {
+			t.Fatal(err)
+		}
+		u, err := gc.NewStore(h.data, log).Uses()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !u.Last[id].IsZero()
+	})
+}

@@ -2,7 +2,9 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"strings"
 	"sync/atomic"
@@ -18,18 +20,22 @@ import (
 // daemon/events/events.go eventsLimit).
 const eventsKept = 256
 
-// Activity yields what used images, from since on as far as the engine
+// Activity yields what used images, networks and volumes, from since on as far as the engine
 // remembers, until ctx is done; then the sequence ends. A Gap comes first where
 // the engine may not remember all that was since then, and again after each
 // break in the connection. Read without waiting, as with Events. With until it
-// ends there, at the first break too.
+// ends there, and at the first break with a Gap.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
-	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType))
+	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType),
+		string(events.NetworkEventType), string(events.VolumeEventType))
 	return func(yield func(engine.Activity) bool) {
 		retry := firstRetry
 		for ctx.Err() == nil {
-			last, subscribed, more := e.replay(ctx, filters, since, until, yield)
-			if !more || !until.IsZero() {
+			last, subscribed, end := e.replay(ctx, filters, since, until, yield)
+			if end == broken && !until.IsZero() && ctx.Err() == nil {
+				yield(engine.Activity{Gap: true, Since: last, Time: time.Now()})
+			}
+			if end == enough || !until.IsZero() {
 				return
 			}
 			if subscribed {
@@ -42,9 +48,18 @@ func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[
 	}
 }
 
+// ending is how a connection's events ended.
+type ending int
+
+const (
+	broken ending = iota
+	whole         // the engine had told all until then
+	enough        // the reader wants no more
+)
+
 // replay yields one connection's events and returns the time up to which all is
 // known.
-func (e *Engine) replay(ctx context.Context, filters client.Filters, since, until time.Time, yield func(engine.Activity) bool) (last time.Time, subscribed, more bool) {
+func (e *Engine) replay(ctx context.Context, filters client.Filters, since, until time.Time, yield func(engine.Activity) bool) (last time.Time, subscribed bool, end ending) {
 	from := since
 	if from.IsZero() {
 		from = time.Now()
@@ -67,10 +82,10 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 		}
 	}()
 	if !answered.Load() {
-		return since, false, true
+		return since, false, broken
 	}
 	if now := time.Now(); !e.remembers(asking, since) && !yield(engine.Activity{Gap: true, Since: since, Time: now}) {
-		return since, true, false
+		return since, true, enough
 	}
 	last = from
 	for {
@@ -78,10 +93,13 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 		case m := <-stream.Messages:
 			last = time.Unix(0, m.TimeNano)
 			if a, ok := activityOf(m); ok && !yield(a) {
-				return last, true, false
+				return last, true, enough
 			}
-		case <-stream.Err:
-			return last, true, true
+		case err := <-stream.Err:
+			if errors.Is(err, io.EOF) {
+				return last, true, whole
+			}
+			return last, true, broken
 		}
 	}
 }
@@ -116,22 +134,24 @@ func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 
 func stampOf(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// activityOf is the use of an image that an event tells of. Of a container it is
-// everything but its exec calls and health checks, of which there are many.
+// activityOf is the use that an event tells of. Of a container it is everything
+// but its exec calls and health checks, of which there are many; of a network and
+// a volume that a container gets it, and lets it go.
 func activityOf(m events.Message) (engine.Activity, bool) {
-	a := engine.Activity{Time: time.Unix(0, m.TimeNano), Action: string(m.Action), Image: m.Actor.ID}
+	a := engine.Activity{Time: time.Unix(0, m.TimeNano), Action: string(m.Action)}
 	switch m.Type {
 	case events.ContainerEventType:
 		a.Image = m.Actor.Attributes["image"]
-		if strings.HasPrefix(a.Action, "exec_") || strings.HasPrefix(a.Action, "health_status") {
-			return a, false
-		}
+		return a, a.Image != "" && !strings.HasPrefix(a.Action, "exec_") && !strings.HasPrefix(a.Action, "health_status")
 	case events.ImageEventType:
-		if a.Action == "delete" || a.Action == "untag" || a.Action == "prune" {
-			return a, false
-		}
-	default:
-		return a, false
+		a.Image = m.Actor.ID
+		return a, a.Image != "" && a.Action != "delete" && a.Action != "untag" && a.Action != "prune"
+	case events.NetworkEventType:
+		a.Network = m.Actor.ID
+		return a, a.Network != "" && (a.Action == "connect" || a.Action == "disconnect")
+	case events.VolumeEventType:
+		a.Volume = m.Actor.ID
+		return a, a.Volume != "" && (a.Action == "mount" || a.Action == "unmount")
 	}
-	return a, a.Image != ""
+	return a, false
 }

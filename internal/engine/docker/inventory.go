@@ -93,6 +93,10 @@ func networksOf(c container.Summary) []string {
 	return slices.Sorted(maps.Keys(words))
 }
 
+// ownNetworks are those that the engine makes itself. docker_gwbridge is a swarm's
+// way out of the host (moby, daemon/cluster).
+var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
+
 // Networks lists all networks.
 func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
 	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{})
@@ -103,7 +107,7 @@ func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
 	for _, n := range res.Items {
 		list = append(list, engine.Network{
 			ID: n.ID, Name: n.Name, Driver: n.Driver, Scope: n.Scope, Created: n.Created, Labels: n.Labels,
-			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains([]string{"bridge", "host", "none"}, n.Name),
+			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains(ownNetworks[:], n.Name),
 		})
 	}
 	return list, nil
@@ -123,10 +127,11 @@ func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
 }
 
 // RemoveImage takes one name of an image away, and the image with its last one;
-// never by force. An id is for an image without a name. engine.ErrRefused;
+// never by force. What it was built on stays, named or not: that is not what was
+// asked. An id is for an image without a name. engine.ErrRefused;
 // holdfast.ErrNotFound where it is gone already.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
-	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{})
 	return e.refusal(ctx, err, "remove image %s", ref)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"holdfast"
@@ -38,6 +39,10 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "inventory") }) // when it failed before
+	if _, err := api.NetworkCreate(t.Context(), "docker_gwbridge", client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "docker_gwbridge") })
 	id := made(t, e, "holder", "inventory")
 	holders, err := e.Holders(t.Context())
 	if err != nil {
@@ -53,7 +58,8 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 	}
 	nets, err := e.Networks(t.Context())
 	if err != nil || !slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "inventory" && !n.Fixed }) ||
-		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "host" && n.Fixed }) {
+		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "host" && n.Fixed }) ||
+		!slices.ContainsFunc(nets, func(n engine.Network) bool { return n.Name == "docker_gwbridge" && n.Fixed }) {
 		t.Errorf("%+v, %v", nets, err)
 	}
 	images, err := e.Images(t.Context())
@@ -99,6 +105,43 @@ func TestRemovalsAreRefusedOrHaveNothingToDo(t *testing.T) {
 	}
 }
 
+// TestParentsOfARemovedImageStay, also one that has lost its name.
+func TestParentsOfARemovedImageStay(t *testing.T) {
+	e, private := open(t)
+	api := raw(t, private)
+	on := labtest.Busybox
+	var parent string
+	for _, ref := range []string{"parent:1", "child:1"} {
+		made, err := e.Create(t.Context(), engine.Spec{Name: "builder", Image: on})
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := api.ContainerCommit(t.Context(), made, client.ContainerCommitOptions{Reference: ref})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Remove(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		if ref == "parent:1" {
+			parent = image.ID
+		}
+		on = ref
+	}
+	t.Cleanup(func() { _ = e.RemoveImage(context.WithoutCancel(t.Context()), parent) }) // when it failed, it is gone
+	for _, ref := range []string{"parent:1", "child:1"} {
+		if err := e.RemoveImage(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := e.InspectImage(t.Context(), "child:1"); !errors.Is(err, engine.ErrNoImage) {
+		t.Errorf("the child: %v", err)
+	}
+	if _, _, err := e.InspectImage(t.Context(), parent); err != nil {
+		t.Errorf("its parent: %v", err)
+	}
+}
+
 // gathered are the activities from a time until now.
 func gathered(t *testing.T, e *docker.Engine, since time.Time) (gap bool, images []string) {
 	t.Helper()
@@ -139,6 +182,43 @@ func TestActivityIsReplayedOverDowntime(t *testing.T) {
 	}
 	if gap, images := gathered(t, e, left); !gap {
 		t.Errorf("the engine has forgotten, and says %v", images)
+	}
+}
+
+// TestActivityTellsOfNetworksAndVolumes: a container had them, and is gone.
+func TestActivityTellsOfNetworksAndVolumes(t *testing.T) {
+	l := labtest.Private(t, lab.Options{})
+	e := openAt(t, docker.Config{Host: l.Host()})
+	api := raw(t, l)
+	network, err := api.NetworkCreate(t.Context(), "nightly", client.NetworkCreateOptions{Driver: "bridge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := time.Now()
+	made, err := api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: labtest.TestServer},
+		HostConfig: &container.HostConfig{NetworkMode: "nightly", Binds: []string{"nightly:/data"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Start(t.Context(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Remove(t.Context(), made.ID); err != nil {
+		t.Fatal(err)
+	}
+	var networks, volumes []string
+	for a := range e.Activity(t.Context(), since, time.Now()) {
+		switch {
+		case a.Network == network.ID:
+			networks = append(networks, a.Action)
+		case a.Volume == "nightly":
+			volumes = append(volumes, a.Action)
+		}
+	}
+	if !slices.Equal(networks, []string{"connect", "disconnect"}) || !slices.Equal(volumes, []string{"mount", "unmount"}) {
+		t.Errorf("the network: %v, the volume: %v", networks, volumes)
 	}
 }
 

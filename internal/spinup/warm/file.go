@@ -21,8 +21,8 @@ type file struct {
 	Images []string `json:"images"`
 }
 
-// readList reads the list; one that is not there is empty.
-func readList(path string) ([]string, error) {
+// ReadList reads the list; one that is not there is empty.
+func ReadList(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

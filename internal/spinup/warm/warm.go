@@ -124,7 +124,7 @@ func New(c Config, d Deps) *Keeper {
 	for _, name := range c.Warm {
 		k.add(name, true)
 	}
-	named, err := readList(d.File)
+	named, err := ReadList(d.File)
 	if err != nil {
 		d.Log.Error("the list of images to keep is begun anew", "error", err)
 	}

@@ -257,7 +257,7 @@ func TestDamagedList(t *testing.T) {
 		if err := k.Add("a:1"); err != nil {
 			t.Fatal(err)
 		}
-		if names, err := readList(file); err != nil || len(names) != 1 {
+		if names, err := ReadList(file); err != nil || len(names) != 1 {
 			t.Errorf("%v, %v", names, err)
 		}
 	}

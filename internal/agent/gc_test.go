@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"holdfast/internal/spinup/warm"
+)
+
+// TestWhatAnAgentKeepsStaysWithoutIt: by the names under which the engine has it;
+// and a list that cannot be read is not an empty one.
+func TestWhatAnAgentKeepsStaysWithoutIt(t *testing.T) {
+	dir := t.TempDir()
+	if names, err := keptNames(dir); err != nil || len(names) != 0 {
+		t.Errorf("without a list: %v, %v", names, err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, warm.FileName), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"images": ["docker.io/library/app", "registry.example.org/base:1"]}`)
+	if names, err := keptNames(dir); err != nil || !slices.Equal(names, []string{"app:latest", "registry.example.org/base:1"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	write("{")
+	if names, err := keptNames(dir); err == nil {
+		t.Errorf("a broken list: %v", names)
+	}
+}
