@@ -153,7 +153,7 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		began.Leaves = &Left{began.Backend, l.Leaves(), spec.Addresses}
 	}
 	k := &keeping{
-		server: s, sockets: sk, held: h, start: start,
+		server: s, sockets: sk, held: h, start: start, limit: spec.Limit,
 		ready: newReadiness(old, start),
 	}
 	k.ready.elsewhere = spec.Forwarded
@@ -161,7 +161,7 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 	if err != nil {
 		return errors.Join(err, h.Release(context.Background()))
 	}
-	return k.run(spec.Limit)
+	return k.run()
 }
 
 // begin tries the backends in their order.
