@@ -101,6 +101,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	if _, err := protect.Run(t.Context(), again); err != nil {
 		t.Error("the next protect:", err)
 	}
+	protecttest.NoReuseport(t, address)
 	if err := protecttest.KillFile(pidfile); err != nil {
 		t.Fatal(err)
 	}

@@ -143,6 +143,7 @@ func TestHardRestart(t *testing.T) {
 					if r.Backend != b || r.Released.Reason != protect.NewListens || r.ExitCode != 0 {
 						t.Errorf("report: %+v", r)
 					}
+					protecttest.NoReuseport(t, s.address)
 				}
 				noneFailed(t, load)
 				if err := protecttest.KillFile(pidfile); err != nil {

@@ -60,6 +60,9 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 type prepared struct {
 	lots []*lot
 	hook *bpf.BindHook // nil where there is no cgroup2 for it
+	// others are the cookies of those that listen on the ports too, but are
+	// not held: they were bound before there was a hook.
+	others map[uint64]bool
 }
 
 // held is a hold.
@@ -87,7 +90,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	if len(ls) == 0 {
 		return nil, protect.ErrNothingListens
 	}
-	p := &prepared{}
+	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -101,7 +104,14 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		if l.selector, err = bpf.NewSelector(); err != nil {
 			return nil, err
 		}
-		reuseport = reuseport && l.reuseport()
+		reuseport = l.reuseport() && reuseport
+	}
+	all, err := listenersOn(t)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		p.others[l.Cookie] = !served(t, l)
 	}
 	// Also where the old ones have SO_REUSEPORT: a hold whose process was
 	// killed may have left it to them.
@@ -157,11 +167,7 @@ func (p *prepared) hookBind(t protect.Target) error {
 	if err != nil {
 		return err
 	}
-	var ports []uint16
-	for _, a := range t.Addresses {
-		ports = append(ports, a.Port)
-	}
-	p.hook, err = bpf.HookBind(dir, cookie, ports)
+	p.hook, err = bpf.HookBind(dir, cookie, portsOf(t))
 	return err
 }
 
