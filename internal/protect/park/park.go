@@ -271,7 +271,7 @@ func (h *held) Release(ctx context.Context) error {
 // goes before, by way of the parking socket, and the kernel's setting does its
 // work meanwhile.
 func (h *held) unpark(ctx context.Context) (err error) {
-	if slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp }) {
+	if h.switches() {
 		setting, e := tcpmigrate.On()
 		if e != nil {
 			return e
@@ -290,6 +290,11 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
 	return err
+}
+
+// switches reports whether the release needs the kernel's setting.
+func (h *held) switches() bool {
+	return slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp })
 }
 
 // awaitHandshakes waits until those are over that were unfinished on the ports

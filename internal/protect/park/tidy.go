@@ -35,7 +35,9 @@ func (h *held) Leaves() string {
 			w.Given = append(w.Given, l.addr)
 		}
 	}
-	w.Was, _ = tcpmigrate.Read() // a kernel without it has no use for it
+	if h.switches() {
+		w.Was, _ = tcpmigrate.Original() // a kernel without it has no use for it
+	}
 	b, err := json.Marshal(w)
 	if err != nil {
 		return "" // there is nothing in it that could fail
