@@ -159,3 +159,12 @@ type Tidier interface {
 	// Tidy undoes what a hold of t left, when its process was killed.
 	Tidy(ctx context.Context, t Target, left string) error
 }
+
+// Sweeper is a Backend that holds people up if all of a hold's processes are
+// killed at once, as with a cgroup. No note of that may be found by the next
+// protect, which may be of another port, so every one sweeps before it holds.
+type Sweeper interface {
+	// Sweep lets go what nobody looks after, and leaves alone what somebody
+	// does.
+	Sweep() error
+}

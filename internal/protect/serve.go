@@ -135,6 +135,7 @@ func (s *server) tidy(l *Left) error {
 
 // hold is one hold, from its beginning to its end.
 func (s *server) hold(spec Spec, sk *Sockets) error {
+	s.sweep()
 	start := time.Now()
 	old, err := sk.Listeners()
 	if err == nil && len(old) == 0 && !spec.Forwarded {
@@ -162,6 +163,17 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		return errors.Join(err, h.Release(context.Background()))
 	}
 	return k.run()
+}
+
+// sweep lets go what dead protects of whatever port hold up.
+func (s *server) sweep() {
+	for _, b := range s.backends {
+		if w, ok := b.(Sweeper); ok {
+			if err := w.Sweep(); err != nil {
+				s.log.Warn("protect: sweep up behind an earlier hold", "backend", b.Name(), "err", err)
+			}
+		}
+	}
 }
 
 // begin tries the backends in their order.
