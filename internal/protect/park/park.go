@@ -42,15 +42,14 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 }
 
 // Hold parks.
-func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	p, err := prepare(t)
 	if err != nil {
 		return nil, err
 	}
 	h := &held{target: t, prepared: p, stop: make(chan struct{})}
 	if err := h.begin(); err != nil {
-		h.undo()
-		return nil, err
+		return nil, errors.Join(err, h.undo(ctx))
 	}
 	h.watching.Go(h.watch)
 	return h, nil
@@ -194,14 +193,21 @@ func (h *held) begin() error {
 	return nil
 }
 
-// undo ends a hold that did not begin whole.
-func (h *held) undo() {
+// undo ends a hold that did not begin whole: the program goes last, as in a
+// release, since it moves what is parked to the old listeners.
+func (h *held) undo(ctx context.Context) error {
+	if h.hook != nil {
+		h.hook.Close()
+	}
+	err := h.unpark(ctx)
 	for _, l := range h.lots {
-		l.detach()
-		l.unpark()
-		l.restore()
+		err = errors.Join(err, l.restore())
 	}
 	h.close()
+	if err != nil {
+		return fmt.Errorf("let the connections go that were parked already: %w", err)
+	}
+	return nil
 }
 
 // Stats are the most that was seen in the parking sockets.
@@ -280,7 +286,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	}
 	for _, l := range h.lots {
 		err = errors.Join(err, l.selector.Unchoose())
-		if l.mptcp {
+		if l.mptcp && l.parking >= 0 {
 			err = errors.Join(err, bpf.Detach(l.parking))
 		}
 		l.unpark()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -128,4 +129,79 @@ func TestOptionIsTakenBack(t *testing.T) {
 			protecttest.NothingLeft(t, before)
 		})
 	}
+}
+
+// A hold that fails when one of two addresses is parked gives what has come
+// meanwhile to the old server.
+func TestUndo(t *testing.T) {
+	needsRoot(t)
+	for name, mptcp := range map[string]bool{"plain TCP": false, "Multipath TCP": true} {
+		t.Run(name, func(t *testing.T) { testUndo(t, mptcp) })
+	}
+}
+
+func testUndo(t *testing.T, mptcp bool) {
+	before := protecttest.Look(t)
+	port := netip.MustParseAddrPort(protecttest.FreePort(t)).Port()
+	old := make(map[string]net.Listener)
+	for _, host := range []string{"127.0.0.1", "127.0.0.2"} {
+		at := net.JoinHostPort(host, fmt.Sprint(port))
+		old[at] = listen(t, at, false, mptcp)
+	}
+	to := target(t, fmt.Sprint(port))
+	p, err := prepare(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &held{target: to, prepared: p}
+	parked := h.lots[0]
+	if err := parked.park(to.Hide); err != nil { // and the second one fails
+		t.Fatal(err)
+	}
+	const n = 20
+	var clients []net.Conn
+	for range n {
+		c, err := net.Dial("tcp", parked.addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	protecttest.Eventually(t, "all are parked", func() bool { return parked.queued() == n })
+	if err := h.undo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(protecttest.Patience)
+	l := old[parked.addr.String()]
+	if err := l.(*net.TCPListener).SetDeadline(limit); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
+	for _, c := range clients {
+		if err := c.SetDeadline(limit); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Read(make([]byte, 1)); got != 1 {
+			t.Error("a client:", err)
+		}
+	}
+	for addr, has := range protecttest.Reuseport(t, port) {
+		if has {
+			t.Errorf("the listener on %v has SO_REUSEPORT", addr)
+		}
+	}
+	for _, l := range old {
+		l.Close()
+	}
+	protecttest.NothingLeft(t, before)
 }
