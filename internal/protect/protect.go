@@ -150,7 +150,7 @@ type Held interface {
 // Leaver is a Held of which something may outlive its process if that is killed.
 // It holds nobody up, but is not as it was.
 type Leaver interface {
-	// Leaves says what, for Tidy, in the backend's own words.
+	// Leaves says what, for Tidy, in the backend's own words; "" is nothing.
 	Leaves() string
 }
 

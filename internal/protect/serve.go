@@ -151,7 +151,9 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 	}
 	began.Took = time.Since(start)
 	if l, ok := h.(Leaver); ok {
-		began.Leaves = &Left{began.Backend, l.Leaves(), spec.Addresses}
+		if what := l.Leaves(); what != "" {
+			began.Leaves = &Left{began.Backend, what, spec.Addresses}
+		}
 	}
 	k := &keeping{
 		server: s, sockets: sk, held: h, start: start, limit: spec.Limit,
