@@ -236,8 +236,9 @@ func (d *Diag) dump(q query) ([]netlink.Message, error) {
 }
 
 // answered reports whether an error is the kernel's whole answer. Others are a
-// time that is up, an answer to an earlier question, or one that did not fit.
+// time that is up, an answer to an earlier question, one that did not fit, or none since an
+// earlier one has not been taken yet.
 func answered(err error) bool {
 	var no unix.Errno
-	return errors.As(err, &no) && no != unix.ENOBUFS
+	return errors.As(err, &no) && no != unix.ENOBUFS && no != unix.EBUSY
 }
