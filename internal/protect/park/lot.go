@@ -30,7 +30,7 @@ type lot struct {
 	place
 	old      []*old
 	selector *bpf.Selector
-	parking  int // descriptor, -1 where it is closed
+	parking  int  // descriptor, -1 where it is closed
 	steered  bool // the group has our program
 	// hadReuseport says that the old listeners asked for SO_REUSEPORT
 	// themselves.

@@ -24,7 +24,7 @@ type leaves struct {
 	// Plain says that none of them asked for it, so that a new one at another
 	// place has it by us too.
 	Plain bool   `json:"plain,omitempty"`
-	Was   string           `json:"migrate_req,omitempty"`
+	Was   string `json:"migrate_req,omitempty"`
 }
 
 // Leaves is leaves as JSON.
