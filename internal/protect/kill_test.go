@@ -139,6 +139,9 @@ func TestEachPortIsNoted(t *testing.T) {
 	}
 	awaitNoHelper(t, "kill-all")
 	for _, a := range addresses {
+		protecttest.Eventually(t, "the keeper's own socket is gone", func() bool {
+			return len(protecttest.Listening(t, portOf(t, a))) == 1
+		})
 		if has := protecttest.Reuseport(t, portOf(t, a)); !has[netip.MustParseAddrPort(a)] {
 			t.Fatalf("nothing is left at %s, and this shows nothing", a)
 		}
