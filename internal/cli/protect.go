@@ -149,6 +149,8 @@ func (p *protectFlags) sane(words []string) error {
 		return fmt.Errorf("--pid is %d, it has to be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
 		return fmt.Errorf("--timeout is %v and --drain is %v, they have to be over and not under 0", p.timeout, p.drain)
+	case len(words) > 0 && !p.overlap && p.drain >= p.timeout:
+		return fmt.Errorf("--drain is %v, it has to be under --timeout, %v: else nothing is held any more when the command begins", p.drain, p.timeout)
 	case !known:
 		return fmt.Errorf("--backend is %q, there are auto, park, nfqueue, migrate and plug", p.backend)
 	}

@@ -11,6 +11,7 @@ type keeping struct {
 	sockets *Sockets
 	held    Held
 	start   time.Time
+	limit   time.Duration // the longest that it may last
 	ready   *readiness
 }
 
@@ -23,8 +24,8 @@ const (
 )
 
 // run keeps the hold until there is a reason to release, and releases.
-func (k *keeping) run(limit time.Duration) error {
-	end := time.NewTimer(time.Until(k.start.Add(limit)))
+func (k *keeping) run() error {
+	end := time.NewTimer(k.remains())
 	defer end.Stop()
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -50,11 +51,15 @@ func (k *keeping) run(limit time.Duration) error {
 	}
 }
 
+// remains is how much of the limit is left.
+func (k *keeping) remains() time.Duration { return time.Until(k.start.Add(k.limit)) }
+
 // handle does what is asked during a hold.
 func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
-		d, err := k.sockets.Drain(r.Limit, k.gone)
+		// Nothing else is looked at meanwhile, the hold's end neither.
+		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.gone)
 		if err != nil { // then the stop is as hard as without us
 			k.log.Warn("protect: drain", "err", err)
 		}

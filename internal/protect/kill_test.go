@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +102,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	if _, err := protect.Run(t.Context(), again); err != nil {
 		t.Error("the next protect:", err)
 	}
+	protecttest.NoReuseport(t, address)
 	if err := protecttest.KillFile(pidfile); err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +110,59 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	if left, err := filepath.Glob(dir + "/*"); err != nil || len(left) > 0 {
 		t.Errorf("locks are left: %v, %v", left, err)
 	}
+}
+
+// A protect of two ports is killed with all that it has. What is left is known to
+// the next protect of either port alone, also if one in between could not even
+// start a keeper.
+func TestEachPortIsNoted(t *testing.T) {
+	needsRoot(t)
+	before := protecttest.Look(t)
+	addresses := []string{protecttest.FreePort(t), protecttest.FreePort(t)}
+	slices.SortFunc(addresses, func(a, b string) int { return int(portOf(t, b)) - int(portOf(t, a)) })
+	var servers []*protecttest.Server
+	for _, a := range addresses {
+		servers = append(servers, protecttest.Start(t, 0, protecttest.GoServer(a, "plain")...))
+		protecttest.AwaitListening(t, a)
+	}
+	dir := t.TempDir()
+	arg, err := json.Marshal(order{
+		Addresses: addresses, Backend: protect.Park, LockDir: dir, Command: []string{"true"}, At: "hold", Do: "kill-all",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", roleProtect, string(arg))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err == nil {
+		t.Error("it was not killed")
+	}
+	awaitNoHelper(t, "kill-all")
+	for _, a := range addresses {
+		protecttest.Eventually(t, "the keeper's own socket is gone", func() bool {
+			return len(protecttest.Listening(t, portOf(t, a))) == 1
+		})
+		if has := protecttest.Reuseport(t, portOf(t, a)); !has[netip.MustParseAddrPort(a)] {
+			t.Fatalf("nothing is left at %s, and this shows nothing", a)
+		}
+		o := options(t, protect.Park, []string{"true"}, a)
+		o.LockDir, o.Keeper = dir, []string{"/proc/self/no-such-program"}
+		if _, err := protect.Run(t.Context(), o); err == nil {
+			t.Error("a protect without a keeper")
+		}
+		o.Keeper = keeper()
+		if _, err := protect.Run(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		protecttest.NoReuseport(t, a)
+	}
+	if left, err := filepath.Glob(dir + "/*"); err != nil || len(left) > 0 {
+		t.Errorf("locks are left: %v, %v", left, err)
+	}
+	for _, s := range servers {
+		s.Kill()
+	}
+	protecttest.NothingLeft(t, before)
 }
 
 func portOf(t *testing.T, address string) uint16 {

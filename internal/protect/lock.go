@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +21,11 @@ import (
 // last of them.
 type Lock struct {
 	path string
+	port uint16
 	file *os.File
-	// left is what the one before has left behind, who was killed together
-	// with the keeper; nil for nothing.
+	// left is what has been left behind at the port and is not tidied up, by
+	// the one before, who was killed together with the keeper, or by a hold
+	// of ours; nil for nothing.
 	left *Left
 }
 
@@ -43,6 +46,38 @@ func (l *Lock) note(left *Left) error {
 	}
 	_, err = l.file.WriteAt(b, 0)
 	return err
+}
+
+// noteAll writes down what a hold leaves, in each port's file what is of that
+// port: the next protect may be of some of them only.
+func noteAll(locks []*Lock, left *Left) error {
+	for _, l := range locks {
+		note := left.at(l.port)
+		if note == nil {
+			note = l.left
+		}
+		if err := l.note(note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepAll makes what a hold has left stay noted.
+func keepAll(locks []*Lock, left *Left) {
+	for _, l := range locks {
+		l.left = left.at(l.port)
+	}
+}
+
+// at is what is left at one port; nil is nothing.
+func (l *Left) at(port uint16) *Left {
+	if l == nil {
+		return nil
+	}
+	of := *l
+	of.Of = slices.DeleteFunc(slices.Clone(l.Of), func(a Address) bool { return a.Port != port })
+	return &of
 }
 
 // readContent is what is in the file at path; nothing where it cannot be read.
@@ -71,7 +106,7 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 	}
 	var locks []*Lock
 	for _, p := range ports { // in their order, the same for all: no deadlock
-		l, err := lockFile(ctx, filepath.Join(dir, fmt.Sprintf("%s-%d.lock", id, p)))
+		l, err := lockFile(ctx, filepath.Join(dir, fmt.Sprintf("%s-%d.lock", id, p)), p)
 		if err != nil {
 			Unlock(locks)
 			return nil, fmt.Errorf("lock port %d: %w", p, err)
@@ -81,9 +116,15 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 	return locks, nil
 }
 
-// Unlock lets go of locks, and removes their files where nobody else has them.
+// Unlock lets go of locks, and removes their files where nobody else has them and
+// there is nothing that the next one has to know.
 func Unlock(locks []*Lock) {
 	for _, l := range locks {
+		if l.left != nil {
+			_ = l.note(l.left) // what is noted may be a later hold's
+			l.file.Close()
+			continue
+		}
 		l.file.Close()
 		// A keeper that lives on has it still; else it is nobody's, and ours
 		// to remove under a lock of our own.
@@ -94,14 +135,14 @@ func Unlock(locks []*Lock) {
 	}
 }
 
-func lockFile(ctx context.Context, path string) (*Lock, error) {
+func lockFile(ctx context.Context, path string, port uint16) (*Lock, error) {
 	tick := time.NewTicker(lockAgain)
 	defer tick.Stop()
 	for {
 		f, err := tryLock(path)
 		switch {
 		case err == nil:
-			l := &Lock{path, f, readContent(path).Left}
+			l := &Lock{path, port, f, readContent(path).Left}
 			// The pid is for whoever is refused.
 			if err := l.note(l.left); err != nil {
 				f.Close()

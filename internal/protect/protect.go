@@ -150,7 +150,7 @@ type Held interface {
 // Leaver is a Held of which something may outlive its process if that is killed.
 // It holds nobody up, but is not as it was.
 type Leaver interface {
-	// Leaves says what, for Tidy, in the backend's own words.
+	// Leaves says what, for Tidy, in the backend's own words; "" is nothing.
 	Leaves() string
 }
 
@@ -158,4 +158,13 @@ type Leaver interface {
 type Tidier interface {
 	// Tidy undoes what a hold of t left, when its process was killed.
 	Tidy(ctx context.Context, t Target, left string) error
+}
+
+// Sweeper is a Backend that holds people up if all of a hold's processes are
+// killed at once, as with a cgroup. No note of that may be found by the next
+// protect, which may be of another port, so every one sweeps before it holds.
+type Sweeper interface {
+	// Sweep lets go what nobody looks after, and leaves alone what somebody
+	// does.
+	Sweep() error
 }

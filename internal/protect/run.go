@@ -106,25 +106,33 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	defer k.Close()
 	for _, l := range locks {
-		if l.left != nil {
-			if err := k.Tidy(ctx, *l.left); err != nil {
-				o.Log.Warn("protect: " + err.Error())
-			}
+		if l.left == nil {
+			continue
 		}
+		if err := k.Tidy(ctx, *l.left); err != nil {
+			o.Log.Warn("protect: " + err.Error())
+			continue // the next one will try again
+		}
+		l.left = nil
 	}
 	step("prepare")
 	began, err := k.Hold(ctx, o.Spec)
 	if err != nil {
 		return r, explain(err, o.Spec)
 	}
-	if err := locks[0].note(began.Leaves); err != nil {
+	if err := noteAll(locks, began.Leaves); err != nil {
 		return r, fmt.Errorf("write down what is held: %w", err)
 	}
 	r.Backend, r.Refused = began.Backend, began.Refused
 	step("hold")
 	err = o.runHeld(ctx, &r, k, path, old, step)
+	left := r.Released.Error != ""
 	if errors.Is(err, ErrKeeperGone) && began.Leaves != nil {
-		err = errors.Join(err, o.tidyAfter(*began.Leaves, locks))
+		e := o.tidyAfter(*began.Leaves, locks)
+		left, err = e != nil, errors.Join(err, e)
+	}
+	if left && began.Leaves != nil {
+		keepAll(locks, began.Leaves)
 	}
 	return r, err
 }

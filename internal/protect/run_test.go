@@ -143,6 +143,7 @@ func TestHardRestart(t *testing.T) {
 					if r.Backend != b || r.Released.Reason != protect.NewListens || r.ExitCode != 0 {
 						t.Errorf("report: %+v", r)
 					}
+					protecttest.NoReuseport(t, s.address)
 				}
 				noneFailed(t, load)
 				if err := protecttest.KillFile(pidfile); err != nil {
@@ -275,6 +276,41 @@ func awaitConns(t *testing.T, address string) {
 		d, err := s.Drain(time.Nanosecond, nil)
 		return err == nil && d.Left > 0
 	})
+}
+
+// A drain ends with the hold's limit, however long its own is: a client who is
+// never answered does not hold up all the others.
+func TestDrainEndsWithTheHold(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	s := protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	slow := make(chan struct{})
+	go func() {
+		defer close(slow)
+		_, _ = protecttest.Ask(address, "/?take=60s") // it is cut off below
+	}()
+	awaitConns(t, address)
+	k := startKeeper(t)
+	spec := protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: protect.NFQueue, Limit: 300 * time.Millisecond}
+	if _, err := k.Hold(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), protecttest.Patience/2)
+	defer cancel()
+	if d, err := k.Drain(ctx, time.Hour); err != nil || d.Left != 1 {
+		t.Errorf("drained: %+v, %v", d, err)
+	}
+	select {
+	case rel := <-k.Released():
+		if rel.Reason != protect.TimeUp {
+			t.Errorf("released: %+v", rel)
+		}
+	case <-ctx.Done():
+		t.Error("the hold outlives its limit")
+	}
+	s.Kill()
+	<-slow
 }
 
 // Without --drain a slow request is cut off: the test above can fail.

@@ -135,6 +135,7 @@ func (s *server) tidy(l *Left) error {
 
 // hold is one hold, from its beginning to its end.
 func (s *server) hold(spec Spec, sk *Sockets) error {
+	s.sweep()
 	start := time.Now()
 	old, err := sk.Listeners()
 	if err == nil && len(old) == 0 && !spec.Forwarded {
@@ -150,10 +151,12 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 	}
 	began.Took = time.Since(start)
 	if l, ok := h.(Leaver); ok {
-		began.Leaves = &Left{began.Backend, l.Leaves(), spec.Addresses}
+		if what := l.Leaves(); what != "" {
+			began.Leaves = &Left{began.Backend, what, spec.Addresses}
+		}
 	}
 	k := &keeping{
-		server: s, sockets: sk, held: h, start: start,
+		server: s, sockets: sk, held: h, start: start, limit: spec.Limit,
 		ready: newReadiness(old, start),
 	}
 	k.ready.elsewhere = spec.Forwarded
@@ -161,7 +164,18 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 	if err != nil {
 		return errors.Join(err, h.Release(context.Background()))
 	}
-	return k.run(spec.Limit)
+	return k.run()
+}
+
+// sweep lets go what dead protects of whatever port hold up.
+func (s *server) sweep() {
+	for _, b := range s.backends {
+		if w, ok := b.(Sweeper); ok {
+			if err := w.Sweep(); err != nil {
+				s.log.Warn("protect: sweep up behind an earlier hold", "backend", b.Name(), "err", err)
+			}
+		}
+	}
 }
 
 // begin tries the backends in their order.

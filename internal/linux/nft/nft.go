@@ -1,7 +1,7 @@
 // Package nft makes nftables tables that send the SYNs of chosen ports to a
 // queue of package nfqueue, over netlink. A table belongs to the socket that
 // made it (NFT_TABLE_F_OWNER, Linux 5.12) and goes when that is closed, also by
-// the death of its process.
+// the death of its process. On older kernels it stays then (Table.Owned).
 //
 // The numbers are those of include/uapi/linux/netfilter/nf_tables.h, where no
 // other header is named.
@@ -54,12 +54,16 @@ type Spec struct {
 	Matches  []Match
 	Queue    uint16
 	Way      Way
+	// Unowned makes a table that stays when its maker dies, as every one does
+	// before Linux 5.12.
+	Unowned bool
 }
 
 // Table is a table that stands. It is for one goroutine.
 type Table struct {
-	conn *netlink.Conn
-	name string
+	conn  *netlink.Conn
+	name  string
+	owned bool
 }
 
 // askLimit bounds a transaction. One takes half a millisecond, or some where the
@@ -69,7 +73,11 @@ const askLimit = 10 * time.Second
 // Add makes the table, all of it or nothing. An error that is fs.ErrNotExist says
 // that the kernel does not know the Way.
 func Add(s Spec) (*Table, error) {
-	t, err := add(s, flagOwner)
+	var flags uint32 = flagOwner
+	if s.Unowned {
+		flags = 0
+	}
+	t, err := add(s, flags)
 	// Before Linux 5.12: unknown flags.
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		t, err = add(s, 0)
@@ -88,8 +96,15 @@ func add(s Spec, flags uint32) (*Table, error) {
 	if err := transact(c, s.messages(flags)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &Table{conn: c, name: s.Name}, nil
+	return &Table{conn: c, name: s.Name, owned: flags&flagOwner != 0}, nil
 }
+
+// Owned reports whether the table goes with this process. One that does not is
+// for Delete, by its Name.
+func (t *Table) Owned() bool { return t.owned }
+
+// Name is the table's.
+func (t *Table) Name() string { return t.name }
 
 // Remove takes the table away. It is the last call.
 func (t *Table) Remove() error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -73,6 +74,7 @@ const (
 // methods may be called from any goroutine.
 type Diag struct {
 	mu   sync.Mutex
+	ns   *os.File // of the network namespace
 	conn *netlink.Conn
 }
 
@@ -82,11 +84,32 @@ func Open() (*Diag, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open sock_diag: %w", err)
 	}
-	return &Diag{conn: c}, nil
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open sock_diag: %w", err), c.Close())
+	}
+	return &Diag{ns: ns, conn: c}, nil
+}
+
+// reopen opens another socket, in the same network namespace: one that an answer
+// was not taken from to its end gives the rest of it to whoever asks next, or is
+// still busy with it. The lock is held.
+func (d *Diag) reopen() error {
+	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: int(d.ns.Fd())})
+	if err != nil {
+		return fmt.Errorf("open sock_diag again: %w", err)
+	}
+	old := d.conn
+	d.conn = c
+	return old.Close()
 }
 
 // Close ends the asking.
-func (d *Diag) Close() error { return d.conn.Close() }
+func (d *Diag) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return errors.Join(d.conn.Close(), d.ns.Close())
+}
 
 // Listeners returns what listens on the port, 0 for any.
 func (d *Diag) Listeners(port uint16) ([]Listener, error) {
@@ -202,8 +225,20 @@ func (d *Diag) dump(q query) ([]netlink.Message, error) {
 	if err := d.conn.SetDeadline(time.Now().Add(askLimit)); err != nil {
 		return nil, err
 	}
-	return d.conn.Execute(netlink.Message{
+	msgs, err := d.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
 		Data:   b,
 	})
+	if err != nil && !answered(err) {
+		err = errors.Join(err, d.reopen())
+	}
+	return msgs, err
+}
+
+// answered reports whether an error is the kernel's whole answer. Others are a
+// time that is up, an answer to an earlier question, one that did not fit, or none since an
+// earlier one has not been taken yet.
+func answered(err error) bool {
+	var no unix.Errno
+	return errors.As(err, &no) && no != unix.ENOBUFS && no != unix.EBUSY
 }

@@ -113,6 +113,14 @@ func (h *held) note(err error) {
 	}
 }
 
+// Leaves is the table's name, where the kernel would not remove it.
+func (h *held) Leaves() string {
+	if h.table.Owned() {
+		return ""
+	}
+	return h.table.Name()
+}
+
 // Stats counts each connection.
 func (h *held) Stats() protect.Stats {
 	h.mu.Lock()

@@ -4,7 +4,8 @@
 // BPF nor a listener; while the server is down, connects wait.
 //
 // Rule and queue end with the process. A SYN that waits then is lost, and its
-// client sends it again after a second; newcomers pass (bypass).
+// client sends it again after a second; newcomers pass (bypass). Before Linux 5.12
+// the rule stays, and sends packets past a queue that nobody serves, until Tidy.
 package nfqueue
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +31,8 @@ const priority = -150
 type Backend struct {
 	mu  sync.Mutex
 	way nft.Way // that the kernel knows; "" where none was tried yet
+
+	unowned bool // as on kernels before 5.12; for a test
 }
 
 // New makes the backend.
@@ -69,26 +73,26 @@ func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error
 	}
 	h := newHeld(t, q)
 	h.serving.Go(h.serve)
-	// What a kernel without table owners left behind.
-	name := TableName(t)
-	if err = nft.Delete(name); err == nil {
-		h.table, err = b.table(spec(t, name, q.Num()))
-	}
-	if err != nil {
+	if h.table, err = b.table(spec(t, tableName(t), q.Num())); err != nil {
 		return nil, errors.Join(explain(err), h.end())
 	}
 	return h, nil
 }
 
-// TableName is that of a target's table. One port is in one target at a time.
-func TableName(t protect.Target) string {
-	return fmt.Sprintf("holdfast-protect-%d", t.Addresses[0].Port)
+// tableName is that of a target's table. It has the process in it, so that tidying
+// up behind a dead one never takes the table of a hold that stands.
+func tableName(t protect.Target) string {
+	return fmt.Sprintf("holdfast-protect-%d-%d", t.Addresses[0].Port, os.Getpid())
 }
+
+// Tidy removes the table that a killed process has left.
+func (*Backend) Tidy(_ context.Context, _ protect.Target, left string) error { return nft.Delete(left) }
 
 // table makes a table in the way that the kernel knows, its own first.
 func (b *Backend) table(s nft.Spec) (*nft.Table, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	s.Unowned = b.unowned
 	ways := []nft.Way{nft.Native, nft.Compat}
 	if b.way != "" {
 		ways = []nft.Way{b.way}

@@ -30,7 +30,8 @@ type lot struct {
 	place
 	old      []*old
 	selector *bpf.Selector
-	parking  int // descriptor, -1 where it is closed
+	parking  int  // descriptor, -1 where it is closed
+	steered  bool // the group has our program
 	// hadReuseport says that the old listeners asked for SO_REUSEPORT
 	// themselves.
 	hadReuseport bool
@@ -78,6 +79,7 @@ func (l *lot) park(hide func(inode uint32)) error {
 	if err := l.selector.Choose(l.parking); err != nil {
 		return err
 	}
+	l.steered = true
 	return l.selector.Attach(l.parking)
 }
 
@@ -202,20 +204,18 @@ func (l *lot) unpark() {
 	}
 }
 
-// detach takes the program from the group, which the parking socket is in.
-func (l *lot) detach() {
-	if l.parking >= 0 {
-		_ = bpf.Detach(l.parking)
-	}
-}
-
-// restore gives the old listeners back as they were.
-func (l *lot) restore() {
+// restore gives the old listeners back as they were. A program cannot be taken
+// from Multipath TCP's; unpark has done that.
+func (l *lot) restore() (err error) {
 	for _, o := range l.old {
+		if l.steered && !l.mptcp {
+			err = errors.Join(err, bpf.Detach(o.fd))
+		}
 		if !o.reuseport {
-			_ = unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0)
+			err = errors.Join(err, unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0))
 		}
 	}
+	return err
 }
 
 // letGo lets go of the old listeners.

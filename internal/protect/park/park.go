@@ -42,15 +42,14 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 }
 
 // Hold parks.
-func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	p, err := prepare(t)
 	if err != nil {
 		return nil, err
 	}
 	h := &held{target: t, prepared: p, stop: make(chan struct{})}
 	if err := h.begin(); err != nil {
-		h.undo()
-		return nil, err
+		return nil, errors.Join(err, h.undo(ctx))
 	}
 	h.watching.Go(h.watch)
 	return h, nil
@@ -60,6 +59,9 @@ func (Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
 type prepared struct {
 	lots []*lot
 	hook *bpf.BindHook // nil where there is no cgroup2 for it
+	// others are the cookies of those that listen on the ports too, but are
+	// not held: they were bound before there was a hook.
+	others map[uint64]bool
 }
 
 // held is a hold.
@@ -87,7 +89,7 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 	if len(ls) == 0 {
 		return nil, protect.ErrNothingListens
 	}
-	p := &prepared{}
+	p := &prepared{others: make(map[uint64]bool)}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -101,7 +103,14 @@ func prepare(t protect.Target) (_ *prepared, err error) {
 		if l.selector, err = bpf.NewSelector(); err != nil {
 			return nil, err
 		}
-		reuseport = reuseport && l.reuseport()
+		reuseport = l.reuseport() && reuseport
+	}
+	all, err := listenersOn(t)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		p.others[l.Cookie] = !served(t, l)
 	}
 	// Also where the old ones have SO_REUSEPORT: a hold whose process was
 	// killed may have left it to them.
@@ -157,11 +166,7 @@ func (p *prepared) hookBind(t protect.Target) error {
 	if err != nil {
 		return err
 	}
-	var ports []uint16
-	for _, a := range t.Addresses {
-		ports = append(ports, a.Port)
-	}
-	p.hook, err = bpf.HookBind(dir, cookie, ports)
+	p.hook, err = bpf.HookBind(dir, cookie, portsOf(t))
 	return err
 }
 
@@ -188,14 +193,21 @@ func (h *held) begin() error {
 	return nil
 }
 
-// undo ends a hold that did not begin whole.
-func (h *held) undo() {
+// undo ends a hold that did not begin whole: the program goes last, as in a
+// release, since it moves what is parked to the old listeners.
+func (h *held) undo(ctx context.Context) error {
+	if h.hook != nil {
+		h.hook.Close()
+	}
+	err := h.unpark(ctx)
 	for _, l := range h.lots {
-		l.detach()
-		l.unpark()
-		l.restore()
+		err = errors.Join(err, l.restore())
 	}
 	h.close()
+	if err != nil {
+		return fmt.Errorf("let the connections go that were parked already: %w", err)
+	}
+	return nil
 }
 
 // Stats are the most that was seen in the parking sockets.
@@ -265,7 +277,7 @@ func (h *held) Release(ctx context.Context) error {
 // goes before, by way of the parking socket, and the kernel's setting does its
 // work meanwhile.
 func (h *held) unpark(ctx context.Context) (err error) {
-	if slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp }) {
+	if h.switches() {
 		setting, e := tcpmigrate.On()
 		if e != nil {
 			return e
@@ -274,7 +286,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	}
 	for _, l := range h.lots {
 		err = errors.Join(err, l.selector.Unchoose())
-		if l.mptcp {
+		if l.mptcp && l.parking >= 0 {
 			err = errors.Join(err, bpf.Detach(l.parking))
 		}
 		l.unpark()
@@ -284,6 +296,11 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
 	return err
+}
+
+// switches reports whether the release needs the kernel's setting.
+func (h *held) switches() bool {
+	return slices.ContainsFunc(h.lots, func(l *lot) bool { return l.mptcp })
 }
 
 // awaitHandshakes waits until those are over that were unfinished on the ports

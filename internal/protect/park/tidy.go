@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/linux/bpf"
 	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/sockdiag"
 	"holdfast/internal/linux/tcpmigrate"
 	"holdfast/internal/protect"
 )
@@ -20,18 +21,23 @@ import (
 // listeners have SO_REUSEPORT by us, and the setting of migration.
 type leaves struct {
 	Given []netip.AddrPort `json:"given,omitempty"`
-	Was   string           `json:"migrate_req,omitempty"`
+	// Plain says that none of them asked for it, so that a new one at another
+	// place has it by us too.
+	Plain bool   `json:"plain,omitempty"`
+	Was   string `json:"migrate_req,omitempty"`
 }
 
 // Leaves is leaves as JSON.
 func (h *held) Leaves() string {
-	var w leaves
+	w := leaves{Plain: !h.asks()}
 	for _, l := range h.lots {
 		if !l.hadReuseport {
 			w.Given = append(w.Given, l.addr)
 		}
 	}
-	w.Was, _ = tcpmigrate.Read() // a kernel without it has no use for it
+	if h.switches() {
+		w.Was, _ = tcpmigrate.Original() // a kernel without it has no use for it
+	}
 	b, err := json.Marshal(w)
 	if err != nil {
 		return "" // there is nothing in it that could fail
@@ -58,19 +64,21 @@ func (b Backend) Tidy(ctx context.Context, t protect.Target, left string) error 
 		return err
 	}
 	for _, l := range h.(*held).lots {
-		l.hadReuseport = l.hadReuseport && !slices.Contains(w.Given, l.addr)
+		l.hadReuseport = l.hadReuseport && !w.Plain && !slices.Contains(w.Given, l.addr)
 	}
 	return h.Release(ctx)
 }
 
 // tidy takes from the listeners that there are, new ones or an old one that
 // stayed, what they have by us: the program, and SO_REUSEPORT where the server
-// does not ask for it by itself.
+// does not ask for it by itself. The hook on bind(2) knows ports only, so others
+// that have come to one of them, on other addresses, have the option too.
 func (h *held) tidy() error {
-	ls, err := h.target.Listeners()
+	ls, err := listenersOn(h.target)
 	if err != nil || len(ls) == 0 {
 		return err
 	}
+	ls = slices.DeleteFunc(ls, func(l sockdiag.Listener) bool { return h.others[l.Cookie] })
 	var inodes []uint32
 	for _, l := range ls {
 		inodes = append(inodes, l.Inode)
@@ -84,7 +92,7 @@ func (h *held) tidy() error {
 		if e != nil {
 			continue // it has just been closed
 		}
-		if !l.MPTCP {
+		if !l.MPTCP && served(h.target, l) {
 			err = errors.Join(err, bpf.Detach(fd))
 		}
 		if !h.asksFor(placeOf(l)) {
@@ -95,12 +103,52 @@ func (h *held) tidy() error {
 	return err
 }
 
-// asksFor reports whether the server sets SO_REUSEPORT itself.
+// asksFor reports whether the server sets SO_REUSEPORT itself. At a place where
+// none was before, it does if it did anywhere.
 func (h *held) asksFor(at place) bool {
 	for _, l := range h.lots {
 		if l.place == at {
 			return l.hadReuseport
 		}
 	}
-	return true
+	return h.asks()
+}
+
+// asks reports whether one of the old listeners asked for SO_REUSEPORT.
+func (h *held) asks() bool {
+	return slices.ContainsFunc(h.lots, func(l *lot) bool { return l.hadReuseport })
+}
+
+// listenersOn are all that listen on the target's ports, on whatever address.
+func listenersOn(t protect.Target) ([]sockdiag.Listener, error) {
+	d, err := sockdiag.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	var ls []sockdiag.Listener
+	for _, port := range portsOf(t) {
+		of, err := d.Listeners(port)
+		if err != nil {
+			return nil, err
+		}
+		ls = append(ls, of...)
+	}
+	return ls, nil
+}
+
+// portsOf are the ports of the target's addresses, each once.
+func portsOf(t protect.Target) []uint16 {
+	var ports []uint16
+	for _, a := range t.Addresses {
+		if !slices.Contains(ports, a.Port) {
+			ports = append(ports, a.Port)
+		}
+	}
+	return ports
+}
+
+// served reports whether a listener is one of the target's.
+func served(t protect.Target, l sockdiag.Listener) bool {
+	return slices.ContainsFunc(t.Addresses, func(a protect.Address) bool { return a.Served(l) })
 }

@@ -159,9 +159,18 @@ func clear() error {
 // closed.
 func (*held) Leaves() string { return device }
 
-// Tidy takes away what a dead holder left, unless its watcher, or another holder,
-// looks after it.
-func (Backend) Tidy(context.Context, protect.Target, string) error {
+// Tidy is Sweep: there is one plug.
+func (b Backend) Tidy(context.Context, protect.Target, string) error { return b.Sweep() }
+
+// Sweep takes away what a dead holder left, unless its watcher, or another holder,
+// looks after it. Where there is no plug it does not take the name, which would be
+// in the way of who is about to make one.
+func (Backend) Sweep() error {
+	if _, err := qdisc.Find(device); errors.Is(err, qdisc.ErrNone) {
+		return nil
+	} else if err != nil {
+		return err
+	}
 	name, err := takeName()
 	if errors.Is(err, protect.ErrTaken) {
 		return nil

@@ -180,8 +180,8 @@ func TestWatcherKilled(t *testing.T) {
 	awaitGone(t)
 }
 
-// Both are killed, so that neither can: whoever tidies up lets all go, and so does
-// the next hold.
+// Both are killed, so that neither can: whoever tidies up lets all go, and so do
+// the next hold, and the next protect of any port.
 func TestBothKilled(t *testing.T) {
 	for name, next := range map[string]func(protect.Target) error{
 		"tidy": func(to protect.Target) error { return plug.Backend{}.Tidy(t.Context(), to, "lo") },
@@ -192,8 +192,28 @@ func TestBothKilled(t *testing.T) {
 			}
 			return h.Release(t.Context())
 		},
+		"protect of another port": protectOther(t),
 	} {
 		t.Run(name, func(t *testing.T) { testBothKilled(t, next) })
+	}
+}
+
+// protectOther protects a server of its own, by a way that there is not.
+func protectOther(t *testing.T) func(protect.Target) error {
+	other := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(other)...)
+	protecttest.AwaitListening(t, other)
+	spec := protect.Spec{Addresses: protecttest.Addresses(t, other), Backend: protect.Park, Limit: protecttest.Patience}
+	return func(protect.Target) error {
+		k, err := protect.StartKeeper(protect.KeeperOptions{Argv: []string{"/proc/self/exe", roleKeeper}, Log: slog.Default()})
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		if _, err := k.Hold(t.Context(), spec); !errors.Is(err, protect.ErrNoBackend) {
+			return fmt.Errorf("hold the other port: %w", err)
+		}
+		return nil
 	}
 }
 

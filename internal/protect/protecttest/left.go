@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -18,12 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/linux/kfile"
+	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
 )
 
 // Kernel is what a hold might leave in the kernel: tables of nftables, netfilter
-// queues, links, queueing disciplines, the setting of migration, and the sockets
-// that listen, all of this network namespace; and our BPF programs and maps,
+// queues, links, queueing disciplines, and the setting of migration, all of
+// this network namespace; and our BPF programs and maps,
 // which are the whole host's.
 type Kernel struct {
 	local []string
@@ -144,6 +146,44 @@ func NothingLeft(t testing.TB, before Kernel) {
 			t.Fatalf("left behind: %v\nnow: %q\nbefore: %q", slices.Sorted(maps.Keys(fresh)), now.local, before.local)
 		}
 	}
+}
+
+// NoReuseport fails if a listener on the port of one of the addresses has
+// SO_REUSEPORT, which none of these tests' servers asks for. Of a Multipath TCP
+// listener the kernel does not tell (it is the inner socket that has it).
+func NoReuseport(t testing.TB, addresses ...string) {
+	t.Helper()
+	for _, a := range Addresses(t, addresses...) {
+		for addr, has := range Reuseport(t, a.Port) {
+			if has {
+				t.Errorf("the listener on %v has SO_REUSEPORT, which is not its own", addr)
+			}
+		}
+	}
+}
+
+// Reuseport says of each address where somebody listens on the port whether that
+// has SO_REUSEPORT.
+func Reuseport(t testing.TB, port uint16) map[netip.AddrPort]bool {
+	t.Helper()
+	found := make(map[netip.AddrPort]bool)
+	for _, l := range Listening(t, port) {
+		open, err := pidfd.FindSockets(nil, l.Inode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := pidfd.TakeSocket(open[l.Inode], l.Inode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
+		unix.Close(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found[l.Addr] = v != 0
+	}
+	return found
 }
 
 // Listening are the sockets that listen on a port.

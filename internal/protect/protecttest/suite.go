@@ -167,6 +167,7 @@ func testHold(t *testing.T, b protect.Backend, addresses []string, more ...strin
 			t.Error("after the release:", err)
 		}
 	}
+	NoReuseport(t, addresses...)
 	fresh.Kill()
 	NothingLeft(t, before)
 }
@@ -243,6 +244,7 @@ func testAgain(t *testing.T, b protect.Backend) {
 		server = Start(t, 0, GoServer(address)...)
 		awaitListeners(t, sockets, 1)
 		release(t, h)
+		NoReuseport(t, address)
 	}
 	total, failed, longest := load.Stop()
 	t.Logf("%d clients, longest %v", total, longest)
@@ -268,6 +270,7 @@ func testOldStays(t *testing.T, b protect.Backend) {
 	c.Wait(t)
 	awaitListeners(t, sockets, 1)
 	NothingLeft(t, before)
+	NoReuseport(t, address)
 	server.Kill()
 	// Nothing keeps the address: not an option of ours, and not a socket.
 	next, err := net.Listen("tcp", address)
