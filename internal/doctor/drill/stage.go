@@ -11,13 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/flock"
 )
 
 // prefix begins the names of a drill's directory and of its control groups.
@@ -48,31 +48,18 @@ type limits struct {
 type stage struct {
 	dir  string
 	name string // also of its control groups
-	lock *os.File
+	lock *flock.Dir
 }
 
 func newStage(o Options) (*stage, error) {
-	dir, err := os.MkdirTemp(o.Dir, prefix)
+	dir, err := flock.MkdirTemp(o.Dir, prefix)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(dir)
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(dir))
-	}
-	return &stage{dir: dir, name: filepath.Base(dir), lock: lock}, nil
+	return stageIn(dir), nil
 }
 
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
+func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
 
 // remove takes everything away. The directory goes last: as long as it is there
 // the next sweep tries again.
@@ -91,34 +78,7 @@ func Sweep(ctx context.Context, o Options) error {
 	if base == "" {
 		base = os.TempDir()
 	}
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return err
-	}
-	var failed []error
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) || !e.IsDir() || !ours(e) {
-			continue
-		}
-		dir := filepath.Join(base, e.Name())
-		lock, err := lockDir(dir)
-		if err != nil {
-			continue // its drill lives
-		}
-		failed = append(failed, (&stage{dir: dir, name: e.Name(), lock: lock}).remove(o))
-	}
-	return errors.Join(failed...)
-}
-
-// ours reports whether we made a directory: where all may write, a name alone
-// proves nothing.
-func ours(e fs.DirEntry) bool {
-	fi, err := e.Info()
-	if err != nil {
-		return false
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
+	return flock.Dead(base, prefix, func(dir *flock.Dir) error { return stageIn(dir).remove(o) })
 }
 
 // makeGroup makes a group with its limits in every hierarchy that the doctor looks
