@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
 )
 
@@ -41,6 +42,9 @@ const (
 	Migrate Name = "migrate"
 	Plug    Name = "plug"
 )
+
+// Names are all, Auto first.
+func Names() []Name { return []Name{Auto, Park, NFQueue, Migrate, Plug} }
 
 // Address is a TCP port: on one address, or with the zero Addr on all of both
 // families.
@@ -96,9 +100,10 @@ type Target struct {
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
-	// PIDs are processes that have the old listeners open, as far as they
-	// are known; without any all of /proc is searched.
-	PIDs []int
+	// Owners looks up who has sockets open, by their inodes: among the
+	// processes that are known to have the old listeners, then among all, which
+	// takes some 10 ms. It may be called from any goroutine.
+	Owners func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error)
 	// Listeners returns the server's sockets that listen on Addresses now.
 	// It may be called from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)
@@ -158,6 +163,14 @@ type Leaver interface {
 type Tidier interface {
 	// Tidy undoes what a hold of t left, when its process was killed.
 	Tidy(ctx context.Context, t Target, left string) error
+}
+
+// Warmer is a Backend whose first Hold in a process takes longer than the next: the
+// kernel is asked what it can do, and the program's pages are read.
+type Warmer interface {
+	// Warm does what Hold does, as far as nobody can notice. What fails here fails
+	// there too.
+	Warm()
 }
 
 // Sweeper is a Backend that holds people up if all of a hold's processes are

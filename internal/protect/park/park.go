@@ -41,6 +41,26 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	return nil
 }
 
+// Warm loads the programs, the hook for no network namespace that there is.
+func (Backend) Warm() { _ = warm() } // Hold says what is wrong
+
+func warm() error {
+	s, err := bpf.NewSelector()
+	if err != nil {
+		return err
+	}
+	s.Close()
+	dir, err := cgroup2()
+	if err != nil {
+		return err
+	}
+	h, err := bpf.HookBind(dir, 0, []uint16{0})
+	if err == nil {
+		h.Close()
+	}
+	return err
+}
+
 // Hold parks.
 func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	p, err := prepare(t)
@@ -127,7 +147,7 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 	for _, l := range ls {
 		inodes = append(inodes, l.Inode)
 	}
-	open, err := pidfd.FindSockets(t.PIDs, inodes...)
+	open, err := t.Owners(inodes...)
 	if err != nil {
 		return err
 	}
@@ -196,9 +216,6 @@ func (h *held) begin() error {
 // undo ends a hold that did not begin whole: the program goes last, as in a
 // release, since it moves what is parked to the old listeners.
 func (h *held) undo(ctx context.Context) error {
-	if h.hook != nil {
-		h.hook.Close()
-	}
 	err := h.unpark(ctx)
 	for _, l := range h.lots {
 		err = errors.Join(err, l.restore())
@@ -260,9 +277,6 @@ func (h *held) Release(ctx context.Context) error {
 	close(h.stop)
 	h.watching.Wait()
 	h.count()
-	if h.hook != nil {
-		h.hook.Close()
-	}
 	err := h.unpark(ctx)
 	if e := h.tidy(); e != nil {
 		err = errors.Join(err, fmt.Errorf("tidy up the new listeners: %w", e))
@@ -290,6 +304,11 @@ func (h *held) unpark(ctx context.Context) (err error) {
 			err = errors.Join(err, bpf.Detach(l.parking))
 		}
 		l.unpark()
+	}
+	// Not before: as long as a parking socket has the address, a server that
+	// does not ask for SO_REUSEPORT cannot bind it without the hook.
+	if h.hook != nil {
+		h.hook.Close()
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0
