@@ -61,7 +61,7 @@ func makeDrill(ctx context.Context, r cli.DrillRun) error {
 
 // hostEngine is the engine that the configuration names.
 func hostEngine(ctx context.Context) (*docker.Engine, error) {
-	c, err := config.LoadHost(ctx, "")
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if err != nil {
 		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"holdfast/internal/doctor"
+)
+
+// expected is what the doctor has to say of a host.
+type expected struct {
+	rule      string // "" on a healthy host: nothing
+	group     string // the culprit's
+	container string // its name, "" for a control group alone
+}
+
+// outcome is what came out of one look.
+type outcome struct {
+	healthy bool // nothing had to be found
+	// right: the drill was named, and its container or group.
+	right bool
+	// about is the reason where it was not.
+	about string
+	// own are other findings, by rule, that name the drill's own container or
+	// group; others those that name somebody else or nobody; machine those that
+	// are true of the machine and not of what was made on it.
+	own, others, machine []string
+	evidence             []string // of others and machine, for the notes
+	unseen               []string // rules that could not be judged
+}
+
+func (o outcome) String() string {
+	var s []string
+	switch {
+	case o.right:
+		s = append(s, "named right")
+	case !o.healthy:
+		s = append(s, "MISSED: "+o.about)
+	case len(o.others) == 0:
+		s = append(s, "nothing found")
+	}
+	for what, rules := range map[string][]string{"also of it": o.own, "FOUND": o.others, "of the machine": o.machine} {
+		if len(rules) > 0 {
+			s = append(s, what+": "+strings.Join(rules, ", "))
+		}
+	}
+	return strings.Join(append(s, o.evidence...), "; ")
+}
+
+// stolen is from which share of stolen CPU time on a machine is slow by its
+// hypervisor, whatever runs on it.
+const stolen = 0.10
+
+// judge compares a report with what had to be found. ours tells the control groups
+// that the bench has made from those of others who use this machine.
+//
+// A finding is true of the machine if it names a group that is not ours, or says
+// that the hypervisor takes time away, and this program has seen that, too.
+func judge(want expected, l look, ours func(group string) bool) outcome {
+	o := outcome{healthy: want.rule == ""}
+	for _, c := range l.report.Checked {
+		if c.Verdict != doctor.NotJudged {
+			continue
+		}
+		if c.Rule == want.rule {
+			o.about = "not judged: " + c.Why
+		}
+		o.unseen = append(o.unseen, c.Rule)
+	}
+	for _, f := range l.report.Findings {
+		group := ""
+		if f.Who != nil {
+			group = f.Who.Cgroup
+		}
+		of := want.group != "" && within(group, want.group) && (want.container == "" || f.Who.Container == want.container)
+		switch {
+		case of && f.Rule == want.rule:
+			o.right = true
+			continue
+		case of:
+			o.own = append(o.own, f.Rule)
+			continue
+		case group != "" && !ours(group), f.Rule == "slow-machine" && l.steal > stolen:
+			o.machine = append(o.machine, f.Rule)
+		default:
+			o.others = append(o.others, f.Rule)
+		}
+		o.evidence = append(o.evidence, tell(f))
+	}
+	if !o.healthy && !o.right && o.about == "" {
+		o.about = "not found"
+		if slices.Contains(o.others, want.rule) || slices.Contains(o.machine, want.rule) {
+			o.about = "somebody else was named"
+		}
+	}
+	return o
+}
+
+// tell is a finding in a line.
+func tell(f doctor.Finding) string {
+	s := f.Rule + ": " + f.Title
+	if f.Who != nil {
+		s += fmt.Sprintf(" [%s %s %s]", f.Who.Container, f.Who.Cgroup, f.Who.Command)
+	}
+	for _, w := range f.Against {
+		s += fmt.Sprintf(" against %s %s", w.Container, w.Cgroup)
+	}
+	for _, e := range f.Evidence {
+		s += fmt.Sprintf(", %s %s", e.What, e.Found)
+	}
+	return s
+}
