@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,6 +140,9 @@ type benchGroup struct {
 	back []string // where this process was
 }
 
+// counting are the controllers of v1 that say who does what.
+var counting = []string{"cpu", "cpuacct", "memory", "blkio", "pids"}
+
 // enterGroup makes the group below the engine's, with which it is removed, and
 // moves the lab's processes there. Not the first: it outlives the engine.
 func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
@@ -148,6 +152,9 @@ func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 		return g, err
 	}
 	for _, w := range was {
+		if !w.V2 && !slices.ContainsFunc(counting, w.Has) { // a cpuset, for one, has to be filled first
+			continue
+		}
 		g.back = append(g.back, w.Dir())
 		dir := filepath.Join(w.Point, parent, "bench")
 		if err := os.MkdirAll(dir, 0o755); err != nil {

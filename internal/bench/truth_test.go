@@ -94,7 +94,7 @@ func TestTruthTable(t *testing.T) {
 // and left alone.
 func TestTruthPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
-	for _, was := range []string{"old\n", ""} {
+	for _, was := range []string{"the last one\n", ""} {
 		if err := os.WriteFile(path, []byte("before\n"+truthBegin+was+truthEnd+"after\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestTruthPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := string(b)
-		if !strings.HasPrefix(text, "before\n"+truthBegin) || !strings.HasSuffix(text, truthEnd+"after\n") || !strings.Contains(text, "| **right** |") || strings.Contains(text, "old") {
+		if !strings.HasPrefix(text, "before\n"+truthBegin) || !strings.HasSuffix(text, truthEnd+"after\n") || !strings.Contains(text, "| **right** |") || strings.Contains(text, "the last one") {
 			t.Errorf("the page:\n%s", text)
 		}
 	}

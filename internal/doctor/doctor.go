@@ -30,6 +30,10 @@ const (
 	MaxFor = 10 * time.Minute
 )
 
+// namesLimit is what the engine gets to name its containers: the report does not
+// wait for one that hangs.
+const namesLimit = 5 * time.Second
+
 // Engine names containers.
 type Engine interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
@@ -246,6 +250,8 @@ func (e Examination) names(ctx context.Context, gaps []fact.Gap) (namer, []fact.
 		err = errors.New("no container engine was given")
 	}
 	if e.Engine != nil {
+		ctx, cancel := context.WithTimeout(ctx, namesLimit)
+		defer cancel()
 		var list []engine.Container
 		list, err = e.Engine.List(ctx, nil)
 		for _, c := range list {

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,11 +57,18 @@ func newStage(o Options) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
 	lock, err := lockDir(dir)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(dir))
 	}
-	return &stage{dir: dir, name: filepath.Base(dir), lock: lock}, nil
+	s := &stage{dir: dir, name: filepath.Base(dir), lock: lock}
+	if err := s.register(o.Registry); err != nil {
+		return nil, errors.Join(err, os.Remove(dir), lock.Close())
+	}
+	return s, nil
 }
 
 func lockDir(dir string) (*os.File, error) {
@@ -81,31 +89,42 @@ func (s *stage) remove(o Options) error {
 	if err == nil {
 		err = os.RemoveAll(s.dir)
 	}
-	return errors.Join(err, s.lock.Close())
+	if err == nil {
+		err = s.unregister(o.Registry)
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
 }
 
-// Sweep removes what killed drills have left: groups, containers where there is an
-// engine, and files.
+// Sweep removes what killed drills have left, those with files in o.Dir and all
+// that are in the registry: groups, containers where there is an engine, and files.
 func Sweep(ctx context.Context, o Options) error {
-	base := o.Dir
-	if base == "" {
-		base = os.TempDir()
+	base, err := filepath.Abs(cmp.Or(o.Dir, os.TempDir()))
+	if err != nil {
+		return err
+	}
+	o.Registry = cmp.Or(o.Registry, DefaultRegistry)
+	dirs, err := registered(o.Registry)
+	if err != nil {
+		return err
 	}
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		return err
 	}
-	var failed []error
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) || !e.IsDir() || !ours(e) {
-			continue
+		if dir := filepath.Join(base, e.Name()); strings.HasPrefix(e.Name(), prefix) && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
 		}
-		dir := filepath.Join(base, e.Name())
-		lock, err := lockDir(dir)
-		if err != nil {
-			continue // its drill lives
+	}
+	var failed []error
+	for _, dir := range dirs {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
 		}
-		failed = append(failed, (&stage{dir: dir, name: e.Name(), lock: lock}).remove(o))
+		failed = append(failed, sweepStage(dir, o))
 	}
 	return errors.Join(failed...)
 }
