@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/rule"
 )
 
 // expected is what the doctor has to say of a host.
@@ -14,6 +15,24 @@ type expected struct {
 	group     string // the culprit's
 	container string // its name, "" for a control group alone
 }
+
+// is reports whether a finding is about what had to be found.
+func (want expected) is(f doctor.Finding) bool {
+	switch {
+	case want.rule == "":
+		return false
+	case f.Who != nil && want.container != "":
+		return f.Who.Container == want.container // of which not every engine says the group
+	case f.Who != nil:
+		return within(f.Who.Cgroup, want.group)
+	}
+	// Where the kernel does not tell whose the dead are, those whom they may be of
+	// are listed, and nobody is blamed.
+	return want.rule == deadGroups && slices.ContainsFunc(f.Evidence, func(e rule.Evidence) bool { return strings.Contains(e.What, " "+want.group) })
+}
+
+// deadGroups is the one finding that may have several candidates.
+const deadGroups = "dying-cgroups"
 
 // outcome is what came out of one look.
 type outcome struct {
@@ -73,7 +92,7 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 		if f.Who != nil {
 			group = f.Who.Cgroup
 		}
-		of := want.group != "" && within(group, want.group) && (want.container == "" || f.Who.Container == want.container)
+		of := want.is(f)
 		switch {
 		case of && f.Rule == want.rule:
 			o.right = true

@@ -19,6 +19,13 @@ func found(ruleName, container, group string) doctor.Finding {
 	return f
 }
 
+// listed is a finding of dead groups that blames nobody.
+func listed(what string) doctor.Finding {
+	f := found(deadGroups, "", "")
+	f.Evidence = []rule.Evidence{{What: what, Found: "1 MiB", Healthy: "0 B"}}
+	return f
+}
+
 func TestJudge(t *testing.T) {
 	const lab = "/holdfast-lab-1"
 	ours := func(g string) bool { return within(g, lab) }
@@ -36,7 +43,11 @@ func TestJudge(t *testing.T) {
 		{name: "nothing", want: storm, why: "not found"},
 		{name: "the wrong one", want: storm, found: []doctor.Finding{found("fadvise-storm", "b", lab+"/b")}, others: "fadvise-storm", why: "somebody else was named"},
 		{name: "the group, but not the container", want: storm, found: []doctor.Finding{found("fadvise-storm", "", lab+"/a")}, others: "fadvise-storm", why: "somebody else was named"},
-		{name: "a group that begins alike", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/ab")}, others: "fadvise-storm", why: "somebody else was named"},
+		{name: "a group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", "/drill/worker")}, right: true},
+		{name: "another group", want: expected{rule: "throttling", group: "/drill"}, found: []doctor.Finding{found("throttling", "", lab+"/x")}, others: "throttling", why: "somebody else was named"},
+		{name: "among those who may have done it", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /drill/churner, about")}, right: true},
+		{name: "not among those", want: expected{rule: deadGroups, group: "/drill"}, found: []doctor.Finding{listed("pages under /other, about")}, others: deadGroups, why: "somebody else was named"},
+		{name: "a group that begins alike", want: expected{rule: "fadvise-storm", group: lab + "/a"}, found: []doctor.Finding{found("fadvise-storm", "", lab+"/ab")}, others: "fadvise-storm", why: "somebody else was named"},
 		{name: "an innocent one beside it", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("own-limit", "b", lab+"/b")}, right: true, others: "own-limit"},
 		{name: "another user of the machine", want: storm, found: []doctor.Finding{found("fadvise-storm", "a", lab+"/a"), found("slow-disk", "", "/else")}, right: true, machine: "slow-disk"},
 		{name: "healthy"},

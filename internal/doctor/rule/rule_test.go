@@ -54,7 +54,9 @@ var cases = []struct {
 	{"dying-cgroups", "memory unknown, few", []fact.Fact{host(fact.MemcgDying, 1900), host(fact.MemcgLiving, 10)}, "", fact.Subject{}, ""},
 	{"dying-cgroups", "reclaim is fast", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 0.03)}, Warning, fact.Subject{}, "30 µs"},
 	{"dying-cgroups", "reclaim is slow", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 8)}, Critical, fact.Subject{}, "8.0 ms"},
-	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 40<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "40 MiB"},
+	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/few", 1<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "80 MiB"},
+	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dead groups under /docker"},
+	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
 
 	{"pinned-cgroups", "nobody locks", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
 	{"pinned-cgroups", "a holder", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, Warning, locker, "/data/file"},
@@ -79,6 +81,9 @@ var cases = []struct {
 	{"noisy-neighbour", "nobody waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "two alike", noisy(1, 1, 1, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "the hypervisor has more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "somebody in no container has more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
@@ -146,15 +151,17 @@ var cases = []struct {
 	{"slow-machine", "fine", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, "", fact.Subject{}, ""},
 	{"slow-machine", "no disk to try", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000)}, "", fact.Subject{}, ""},
 	{"slow-machine", "a slow CPU", []fact.Fact{host(fact.CheckCPU, 20), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, Warning, fact.Subject{}, "20 MiB/s"},
+	{"slow-machine", "some steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.05)}, "", fact.Subject{}, ""},
+	{"slow-machine", "much steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.2)}, Warning, fact.Subject{}, "20 %"},
 	{"slow-machine", "a slow disk", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 600)}, Warning, fact.Subject{}, "600 ms"},
 }
 
 // noisy is a host with two CPUs on which web waits and hogs works.
 func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 	return []fact.Fact{
-		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.HostCPUs, 2),
-		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim),
-		group(fact.GroupWait, web, wait), group(fact.GroupWait, hogs, 3),
+		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2),
+		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim), group(fact.GroupCPU, web+"/inner", victim),
+		group(fact.GroupLongest, web, wait), group(fact.GroupLongest, hogs, 3),
 		group(fact.GroupThrottled, web, throttled),
 		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
 	}
