@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/doctor"
@@ -97,11 +98,12 @@ type truthBench struct {
 	o       TruthOptions
 	boot    *bootBench // an engine and an agent
 	groups  cgroup.Mounts
-	home    *benchGroup // where this program's own processes are
-	scratch string      // for the drills' files, on a disk
-	config  string      // that the doctor finds the engine by
-	peaks   []float64   // MiB of each look
-	took    []float64   // seconds of each look
+	home    *benchGroup  // where this program's own processes are
+	scratch string       // for the drills' files, on a disk
+	config  string       // that the doctor finds the engine by
+	made    atomic.Int64 // memory cgroups so far
+	peaks   []float64    // MiB of each look
+	took    []float64    // seconds of each look
 }
 
 func newTruthBench(ctx context.Context, o TruthOptions) (*truthBench, error) {
@@ -190,6 +192,7 @@ func (x *truthBench) one(ctx context.Context, row truthRow, into *TruthRow) erro
 		}
 		x.took, x.peaks = append(x.took, l.took.Seconds()), append(x.peaks, float64(l.peak)/(1<<20))
 		into.Container = want.container != ""
+		want.made = int(x.made.Load())
 		o := judge(want, l, x.ours(want))
 		into.add(o)
 		fmt.Fprintf(x.o.Progress, "  %s\n", o)

@@ -14,6 +14,7 @@ type expected struct {
 	rule      string // "" on a healthy host: nothing
 	group     string // the culprit's
 	container string // its name, "" for a control group alone
+	made      int    // memory cgroups that the bench has made and removed so far
 }
 
 // is reports whether a finding is about what had to be found.
@@ -71,11 +72,15 @@ func (o outcome) String() string {
 // hypervisor, whatever runs on it.
 const stolen = 0.10
 
+// manyDead is from how many dead groups on they are a finding.
+const manyDead = 2000
+
 // judge compares a report with what had to be found. ours tells the control groups
 // that the bench has made from those of others who use this machine.
 //
 // A finding is true of the machine if it names a group that is not ours, or says
-// that the hypervisor takes time away, and this program has seen that, too.
+// that the hypervisor takes time away and this program has seen that, too, or blames
+// nobody for more dead groups than this program can have left.
 func judge(want expected, l look, ours func(group string) bool) outcome {
 	o := outcome{healthy: want.rule == ""}
 	for _, c := range l.report.Checked {
@@ -100,7 +105,9 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 		case of:
 			o.own = append(o.own, f.Rule)
 			continue
-		case group != "" && !ours(group), f.Rule == "slow-machine" && l.steal > stolen:
+		case group != "" && !ours(group),
+			f.Rule == "slow-machine" && l.steal > stolen,
+			f.Rule == deadGroups && group == "" && l.dead() > manyDead+float64(want.made):
 			o.machine = append(o.machine, f.Rule)
 		default:
 			o.others = append(o.others, f.Rule)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/fact"
 	"holdfast/internal/linux/cgroup"
 	"holdfast/internal/linux/proc"
 )
@@ -33,6 +34,16 @@ type look struct {
 	took   time.Duration // of the whole command
 	peak   int64         // bytes of memory that the command had at most
 	steal  float64       // share of CPU time that the hypervisor kept meanwhile
+}
+
+// dead is how many dead memory cgroups the look has counted.
+func (l look) dead() float64 {
+	for _, f := range l.report.Facts {
+		if f.Name == fact.MemcgDying {
+			return f.Value
+		}
+	}
+	return 0
 }
 
 // look runs the command as a person does.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/rule"
 )
 
@@ -33,7 +34,7 @@ func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name                      string
 		want                      expected
-		steal                     float64
+		steal, dead               float64
 		found                     []doctor.Finding
 		right                     bool
 		own, others, machine, why string
@@ -55,9 +56,11 @@ func TestJudge(t *testing.T) {
 		{name: "healthy, nobody named", found: []doctor.Finding{found("fragmentation", "", "")}, others: "fragmentation"},
 		{name: "slow, without steal", found: []doctor.Finding{found("slow-machine", "", "")}, others: "slow-machine"},
 		{name: "slow, with steal", steal: 0.3, found: []doctor.Finding{found("slow-machine", "", "")}, machine: "slow-machine"},
+		{name: "dead groups that we may have left", want: expected{made: 3000}, dead: 4000, found: []doctor.Finding{listed("x")}, others: deadGroups},
+		{name: "more dead groups than we have made", want: expected{made: 3000}, dead: 20_000, found: []doctor.Finding{listed("x")}, machine: deadGroups},
 		{name: "steal is no excuse for others", steal: 0.3, found: []doctor.Finding{found("slow-disk", "", "")}, others: "slow-disk"},
 	} {
-		o := judge(c.want, look{report: doctor.Report{Findings: c.found}, steal: c.steal}, ours)
+		o := judge(c.want, look{report: doctor.Report{Findings: c.found, Facts: []fact.Fact{{Name: fact.MemcgDying, Value: c.dead}}}, steal: c.steal}, ours)
 		if o.right != c.right || strings.Join(o.own, " ") != c.own || strings.Join(o.others, " ") != c.others || strings.Join(o.machine, " ") != c.machine || o.about != c.why {
 			t.Errorf("%s: %+v", c.name, o)
 		}

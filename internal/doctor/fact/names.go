@@ -37,6 +37,9 @@ const (
 	ReclaimCalls = "reclaim.calls"     // in the look
 	PinnedPages  = "pinned.bytes"      // B locked by a process and charged to a group without tasks
 
+	InotifySeen = "inotify.users" // users of whom inotify was counted
+	Inotify     = "inotify.used"  // share of a user's limit, by kind and user, with the process that uses most
+
 	GroupsSeen      = "group.seen"        // groups of which there are figures
 	TasksSeen       = "process.seen"      // threads of which there are figures
 	GroupCPU        = "group.cpu"         // share of one CPU that a group used

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +51,9 @@ func readGroups(h Host) (map[string]sample, error) {
 		return nil, errors.New("no hierarchy of control groups is mounted")
 	}
 	for _, m := range h.Groups {
+		if !m.V2 && !slices.ContainsFunc(m.Controllers, counts) {
+			continue
+		}
 		n := 0
 		err := filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
 			switch {
@@ -83,6 +87,11 @@ func readGroups(h Host) (map[string]sample, error) {
 		}
 	}
 	return groups, nil
+}
+
+// counts reports whether the files of a v1 controller are read here.
+func counts(controller string) bool {
+	return slices.Contains([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, controller)
 }
 
 func hasProcesses(dir string) bool {

@@ -65,7 +65,7 @@ func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if !ok {
 		return nil, nil
 	}
-	paths, inhabited := inodes(m), inhabitedGroups(m)
+	paths, inhabited := inodes(m), inhabitedGroups(h, m)
 	f, err := os.Open(string(h.Proc) + "/kpagecgroup")
 	if err != nil {
 		return nil, err

@@ -77,6 +77,7 @@ func All() []Probe {
 		cpuProbe(),
 		diskProbe(),
 		conntrackProbe(),
+		inotifyProbe(),
 		drainsProbe(),
 		reclaimProbe(),
 		locksProbe(),

@@ -59,9 +59,13 @@ func noisyNeighbour() Rule {
 					break
 				}
 			}
+			title := "containers wait for CPUs that another one has"
+			if culprit.Cgroup == "/" {
+				title = "containers wait for CPUs that processes have which are in no container"
+			}
 			return []Finding{{
 				Severity: Warning,
-				Title:    "containers wait for CPUs that another one has",
+				Title:    title,
 				Evidence: []Evidence{
 					{"a thread's longest wait for a CPU, of the time", percent(worst), "under 10 %"},
 					{"CPUs that the one named uses", fmt.Sprintf("%.1f of %.0f", hog.Value, cpus), "-"},

@@ -31,11 +31,12 @@ func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text
 var (
 	logger = fact.Subject{Cgroup: web, Pid: 7, Command: "logger",
 		Kernel: []string{"queue_work_on", "__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}}
-	other  = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
-	locker = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
-	churn  = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
-	inode1 = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
-	inode2 = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
+	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
+	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
+	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
+	churn    = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
+	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
+	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
 
 // Each case is a host as the rule sees it. want is the severity of the only
@@ -122,6 +123,9 @@ var cases = []struct {
 	{"limits-near", "a container", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.95)}, Warning, fact.Subject{Cgroup: web}, "95 %"},
 	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
+
+	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
+	{"inotify-limit", "nearly all", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Inotify, 0.95, watching), device(fact.Inotify, "watches of user 7", 0.1)}, Warning, watching, "95 %"},
 
 	{"slow-disk", "few flushes", disk(50, 0.9, 40), "", fact.Subject{}, ""},
 	{"slow-disk", "a fast disk", disk(1500, 0.2, 3000), "", fact.Subject{}, ""},
