@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds what must happen anyhow.
-const patience = 2 * time.Minute
+const patience = 10 * time.Minute
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 3 {

@@ -148,7 +148,8 @@ var cases = []struct {
 	{"slow-allocation", "very slow", []fact.Fact{host(fact.AllocMs, 3000), host(fact.MemcgDying, 50_000)}, Critical, fact.Subject{}, "50,000"},
 
 	{"old-kernel", "new", []fact.Fact{word(fact.KernelRelease, "6.1.0-13-amd64")}, "", fact.Subject{}, ""},
-	{"old-kernel", "the version of the fixes", []fact.Fact{word(fact.KernelRelease, "5.4.0")}, "", fact.Subject{}, ""},
+	{"old-kernel", "the version of the fixes", []fact.Fact{word(fact.KernelRelease, "5.5.0")}, "", fact.Subject{}, ""},
+	{"old-kernel", "before the last of them", []fact.Fact{word(fact.KernelRelease, "5.4.0-150-generic")}, Notice, fact.Subject{}, "eef1a429f234"},
 	{"old-kernel", "old", []fact.Fact{word(fact.KernelRelease, "4.19.112+")}, Notice, fact.Subject{}, "de53fd7aedb1"},
 	{"old-kernel", "no version", []fact.Fact{word(fact.KernelRelease, "custom")}, "", fact.Subject{}, ""},
 
