@@ -20,7 +20,7 @@ import (
 // watches of each user, and says nowhere how many there are (inotify(7)).
 func inotifyProbe() Probe {
 	return Probe{
-		Name: "inotify", Sees: "watches of files that are about to run out",
+		Name: "inotify", Sees: "watches of files that are about to run out", Once: true,
 		Gives: []string{fact.InotifySeen, fact.Inotify},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readInotify(ctx, h) }, nil

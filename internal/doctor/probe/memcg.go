@@ -21,7 +21,7 @@ import (
 // memcgProbe counts memory cgroups that are dead and still held by their pages.
 func memcgProbe() Probe {
 	return Probe{
-		Name: "memcg", Sees: "dying memory cgroups",
+		Name: "memcg", Sees: "dying memory cgroups", Once: true,
 		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying, fact.MemcgUnder},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readMemcg(h) }, nil

@@ -26,7 +26,7 @@ import (
 // (Documentation/admin-guide/mm/pagemap.rst).
 func pinnedProbe() Probe {
 	return Probe{
-		Name: "pinned", Sees: "who holds dying memory cgroups by locked pages",
+		Name: "pinned", Sees: "who holds dying memory cgroups by locked pages", Once: true,
 		Gives: []string{fact.PinnedPages},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readPinned(ctx, h) }, nil
