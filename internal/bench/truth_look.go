@@ -143,7 +143,7 @@ func writeEngineConfig(dir, host string) (string, error) {
 	return path, os.WriteFile(path, fmt.Appendf(nil, "engine: {host: %q}\n", host), 0o600)
 }
 
-// benchGroup is a control group, in every hierarchy, for all processes of this lab
+// benchGroup is a control group, in every hierarchy, for the processes of this bench
 // that are in no container: what a finding says of any other group outside of the
 // engine's is then about somebody else on this machine.
 type benchGroup struct {
@@ -155,7 +155,7 @@ type benchGroup struct {
 var counting = []string{"cpu", "cpuacct", "memory", "blkio", "pids"}
 
 // enterGroup makes the group below the engine's, with which it is removed, and
-// moves the lab's processes there. Not the first: it outlives the engine.
+// moves this process and those that it has started there.
 func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 	g := &benchGroup{}
 	was, err := ms.Of(proc.Host, os.Getpid())
@@ -178,8 +178,9 @@ func enterGroup(ms cgroup.Mounts, parent string) (*benchGroup, error) {
 		return g, err
 	}
 	for _, pid := range pids {
-		if pid == 1 {
-			continue
+		above, err := proc.Host.Ancestors(pid)
+		if pid != os.Getpid() && (err != nil || !slices.Contains(above, os.Getpid())) {
+			continue // somebody else's, or gone
 		}
 		for _, dir := range g.dirs {
 			// ESRCH: it has just ended.

@@ -175,17 +175,27 @@ func judged(t *testing.T, r doctor.Report, rules ...string) {
 	}
 }
 
-// noGroups asserts that no control group of a name that begins so is there.
-func noGroups(t *testing.T, prefix string) {
+// noGroups asserts that no control group of the names is there: others may run drills
+// on this machine.
+func noGroups(t *testing.T, names ...string) {
 	t.Helper()
-	groups, err := cgroup.Find(proc.Host)
+	if left := groups(t, func(name string) bool { return slices.Contains(names, name) }); len(left) > 0 {
+		t.Errorf("control groups left: %+v", left)
+	}
+}
+
+// groups are the control groups whose names match, in every hierarchy.
+func groups(t *testing.T, match func(name string) bool) []cgroup.Group {
+	t.Helper()
+	mounts, err := cgroup.Find(proc.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := groups.Search(func(name string) bool { return strings.HasPrefix(name, prefix) })
-	if err != nil || len(left) > 0 {
-		t.Errorf("control groups left: %+v, %v", left, err)
+	found, err := mounts.Search(match)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return found
 }
 
 // eventually waits for what has to come.

@@ -76,8 +76,9 @@ func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 		return took, fmt.Errorf("there are only %.0f MiB of memory left", free/(1<<20))
 	}
 	sweepGroups(m.Point)
-	dir := filepath.Join(m.Point, allocGroup+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	// The number alone will not do: one of another pid namespace may have it, too.
+	dir, err := os.MkdirTemp(m.Point, allocGroup+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
 		return took, fmt.Errorf("make a control group: %w", err)
 	}
 	defer removeGroup(dir)
@@ -91,7 +92,7 @@ func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 	// (PR_SET_PDEATHSIG(2const)).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := cmd.Run()
+	err = cmd.Run()
 	took, ok = fastest(out.Bytes())
 	switch {
 	case ctx.Err() != nil:
@@ -130,11 +131,13 @@ func freeMemory(h Host) (float64, error) {
 }
 
 // sweepGroups removes what killed looks have left. A group with a process in it
-// cannot be removed.
+// cannot be removed; one that was just made may be about to get one.
 func sweepGroups(point string) {
 	old, _ := filepath.Glob(point + "/" + allocGroup + "*") // the pattern is a good one
 	for _, dir := range old {
-		_ = unix.Rmdir(dir)
+		if fi, err := os.Stat(dir); err == nil && time.Since(fi.ModTime()) > time.Minute {
+			_ = unix.Rmdir(dir)
+		}
 	}
 }
 
