@@ -179,6 +179,7 @@ func (x *truthBench) run(ctx context.Context) (Result, error) {
 	}
 	r.Score, r.Failed = table.sum()
 	table.Machine = r.Machine
+	table.Longest, table.Peak = r.Rows[0].Max, r.Rows[1].Max
 	r.Notes = table.notes()
 	return r, nil
 }

@@ -10,12 +10,13 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // TruthTable is what the doctor said of each host.
 type TruthTable struct {
-	Seconds float64    `json:"seconds"` // of each look
+	Seconds float64    `json:"seconds"` // that each look was given
+	Longest float64    `json:"longest"` // seconds that a look took at most
+	Peak    float64    `json:"peak"`    // MiB that a look took at most
 	Rules   []string   `json:"rules"`
 	Rows    []TruthRow `json:"rows"`
 	Machine Machine    `json:"-"`
@@ -99,7 +100,7 @@ func (t *TruthTable) sum() (score float64, failed int) {
 }
 
 func (t *TruthTable) notes() []string {
-	var notes []string
+	notes := []string{fmt.Sprintf("a look was given %.0f s, took %.1f s at most, and %.0f MiB", t.Seconds, t.Longest, t.Peak)}
 	for _, r := range t.Rows {
 		for why, n := range r.Missed {
 			notes = append(notes, fmt.Sprintf("%s was missed %d times: %s", r.Name, n, why))
@@ -175,8 +176,8 @@ func (t *TruthTable) Markdown() []byte {
 	}
 	m := t.Machine
 	score, failed := t.sum()
-	fmt.Fprintf(&b, "\n\nLooks of %v each on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
-		time.Duration(t.Seconds*float64(time.Second)), m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
+	fmt.Fprintf(&b, "\n\nLooks of %.0f s (the longest took %.1f s, and %.0f MiB at most) on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
+		t.Seconds, t.Longest, t.Peak, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
 	return b.Bytes()
 }
 
