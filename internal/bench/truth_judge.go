@@ -42,6 +42,8 @@ type outcome struct {
 	right bool
 	// about is the reason where it was not.
 	about string
+	// outdone: it was not, because somebody else on this machine does the same.
+	outdone bool
 	// own are other findings, by rule, that name the drill's own container or
 	// group; others those that name somebody else or nobody; machine those that
 	// are true of the machine and not of what was made on it.
@@ -118,6 +120,7 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 		o.about = "not found"
 		if slices.Contains(o.others, want.rule) || slices.Contains(o.machine, want.rule) {
 			o.about = "somebody else was named"
+			o.outdone = slices.Contains(o.machine, want.rule)
 		}
 	}
 	return o

@@ -32,6 +32,9 @@ type TruthRow struct {
 	Runs      int            `json:"runs"`
 	Right     int            `json:"right"`  // named, with the right container or group; on a healthy host: nothing found
 	Missed    map[string]int `json:"missed"` // by why
+	// Outdone is how often it was looked at again, because others on this
+	// machine did the same, and were named.
+	Outdone int `json:"outdone"`
 	// Own are other findings that name the drill's own container or group.
 	Own map[string]int `json:"own"`
 	// Others name somebody else of the bench's, or nobody.
@@ -102,6 +105,9 @@ func (t *TruthTable) sum() (score float64, failed int) {
 func (t *TruthTable) notes() []string {
 	notes := []string{fmt.Sprintf("a look was given %.0f s, took %.1f s at most, and %.0f MiB", t.Seconds, t.Longest, t.Peak)}
 	for _, r := range t.Rows {
+		if r.Outdone > 0 {
+			notes = append(notes, fmt.Sprintf("%s was looked at %d times more: others on this machine did the same, and were named", r.Name, r.Outdone))
+		}
 		for why, n := range r.Missed {
 			notes = append(notes, fmt.Sprintf("%s was missed %d times: %s", r.Name, n, why))
 		}

@@ -65,6 +65,9 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, o)
 		}
 	}
+	if o := judge(storm, look{report: doctor.Report{Findings: []doctor.Finding{found("fadvise-storm", "", "/else")}}}, ours); o.right || !o.outdone {
+		t.Errorf("somebody else's storm: %+v", o)
+	}
 	blind := doctor.Report{Checked: []doctor.Check{{Rule: "fadvise-storm", Verdict: doctor.NotJudged, Why: "no BPF"}}}
 	if o := judge(storm, look{report: blind}, ours); o.right || !strings.Contains(o.about, "no BPF") {
 		t.Errorf("a rule that could not look: %+v", o)

@@ -43,6 +43,7 @@ const (
 	GroupsSeen      = "group.seen"        // groups of which there are figures
 	TasksSeen       = "process.seen"      // threads of which there are figures
 	GroupCPU        = "group.cpu"         // share of one CPU that a group used
+	GroupsCPU       = "group.cpu_all"     // share of one CPU that all groups used, also those that came and went
 	GroupSystem     = "group.system"      // share of its CPU time that was the kernel's
 	GroupWait       = "group.cpu_wait"    // share of the look that its threads waited for a CPU, in sum
 	GroupLongest    = "group.cpu_longest" // the same of the thread that waited most

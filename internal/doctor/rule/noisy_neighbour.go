@@ -20,21 +20,22 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), beside the CPU time of the others",
-		Threshold: "a thread of a container that was not throttled waited for over 10 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them, twice as much as the victim, and more than the hypervisor and all that is in no container",
+		Threshold: "a thread of a container that was not throttled waited for over 10 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them, twice as much as the victim, and more than the hypervisor, than all that is in no container (else that is named), and than all containers that came and went",
 		Why:       "on busy CPUs everybody waits a little, and many threads a little each: a thread that waits a tenth of the time is what its users notice. Who uses as much as the one blamed is no victim but another worker",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
-		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
+		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
 		Later:     "with the profiles: who ran instead, by sched_switch",
 		Judge: func(s *fact.Set) []Finding {
 			busy, _ := s.Host(fact.CPUBusy)
 			cpus, _ := s.Host(fact.HostCPUs)
 			steal, _ := s.Host(fact.CPUSteal)
-			hog, grouped := largest(s.Of(fact.GroupCPU))
-			outside := (busy-steal)*cpus - grouped
-			if outside > hog.Value { // whoever is in no group has most
+			grouped, _ := s.Host(fact.GroupsCPU)
+			hog, measured := largest(s.Of(fact.GroupCPU))
+			if outside := (busy-steal)*cpus - grouped; outside > hog.Value { // whoever is in no group has most
 				hog = fact.Fact{Value: outside, Subject: fact.Subject{Cgroup: "/"}}
 			}
-			if busy < busyCPUs || hog.Value < neighbourMin*cpus || hog.Value < steal*cpus {
+			// Groups that came and went have used what no other has.
+			if fleeting := grouped - measured; busy < busyCPUs || hog.Value < neighbourMin*cpus || hog.Value < max(steal*cpus, fleeting) {
 				return nil
 			}
 			var victims []fact.Subject

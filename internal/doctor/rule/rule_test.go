@@ -84,6 +84,7 @@ var cases = []struct {
 	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "the hypervisor has more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "containers that came and went have more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "somebody in no container has more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
@@ -164,7 +165,7 @@ var cases = []struct {
 // noisy is a host with two CPUs on which web waits and hogs works.
 func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 	return []fact.Fact{
-		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2),
+		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2), host(fact.GroupsCPU, hog+victim),
 		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim), group(fact.GroupCPU, web+"/inner", victim),
 		group(fact.GroupLongest, web, wait), group(fact.GroupLongest, hogs, 3),
 		group(fact.GroupThrottled, web, throttled),
