@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"holdfast/internal/doctor/drill"
@@ -9,8 +10,12 @@ import (
 
 // benched is as much of a bench's result as is looked at here.
 type benched struct {
-	Score   float64
-	Rows    []struct{ Name, Unit string }
+	Score float64
+	Rows  []struct {
+		Name, Unit string
+		Max        float64
+	}
+	Notes   []string
 	Details struct {
 		Rows []struct {
 			Name, Rule      string
@@ -52,5 +57,22 @@ func TestTruthTable(t *testing.T) {
 	}
 	if b.Score != 1 {
 		t.Errorf("score %v", b.Score)
+	}
+}
+
+// The look at many containers, with few: what is measured is there, and memory is
+// within its bound. Its time is the machine's business here.
+func TestScale(t *testing.T) {
+	b := bench(t, "--scale", "--containers", "20", "--processes", "1000", "--for", "5s")
+	if len(b.Rows) != 2 || b.Rows[0].Max < 4 || b.Rows[1].Unit != "MiB" || b.Rows[1].Max < 10 || b.Rows[1].Max > 150 {
+		t.Errorf("%+v", b.Rows)
+	}
+	if b.Score < 1 || len(b.Notes) == 0 || !strings.Contains(b.Notes[0], "20 containers, 10") {
+		t.Errorf("score %v, %q", b.Score, b.Notes)
+	}
+	for _, n := range b.Notes {
+		if strings.Contains(n, "fewer") || strings.Contains(n, "could not be looked at") {
+			t.Error(n)
+		}
 	}
 }

@@ -126,10 +126,10 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		}
 	}
 	fs := append(processes, host(fact.TasksSeen, float64(len(after)), fact.Count))
-	for group, w := range perGroup {
+	for group, w := range perGroup { // to read all threads takes a while: one was watched for a little longer or shorter
 		s := fact.Subject{Cgroup: group}
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
-			fact.Fact{Name: fact.GroupLongest, Value: w.longest / float64(over), Unit: fact.Share, Subject: s})
+			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
 	}
 	return fs
 }
