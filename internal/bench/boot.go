@@ -70,14 +70,7 @@ func Boot(ctx context.Context, o BootOptions) (Result, error) {
 		o.Progress = io.Discard
 	}
 	x, err := newBootBench(ctx, o)
-	if err != nil {
-		return Result{}, errors.Join(err, x.close())
-	}
-	res, err := x.run(ctx)
-	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, err
-	}
-	return res, nil
+	return conduct(ctx, x, err)
 }
 
 // bootBench is one run of the experiment.

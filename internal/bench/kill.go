@@ -74,14 +74,7 @@ func Kill(ctx context.Context, o KillOptions) (Result, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	x, err := newKillBench(ctx, o)
-	if err != nil {
-		return Result{}, err
-	}
-	res, err := x.run(ctx)
-	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, err
-	}
-	return res, nil
+	return conduct(ctx, x, err)
 }
 
 // killBench is one run of the experiment.
@@ -98,13 +91,9 @@ type killBench struct {
 	notes  []string
 }
 
-func newKillBench(ctx context.Context, o KillOptions) (_ *killBench, err error) {
+func newKillBench(ctx context.Context, o KillOptions) (*killBench, error) {
 	x := &killBench{o: o, took: make(map[string][]float64), tidied: make(map[string][]float64)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, x.close())
-		}
-	}()
+	var err error
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
 		return x, err
 	}

@@ -4,19 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
 )
 
@@ -69,27 +64,16 @@ func Pull(ctx context.Context, o PullOptions) (Result, error) {
 		o.Progress = io.Discard
 	}
 	x, err := newPullBench(ctx, o)
-	if err != nil {
-		return Result{}, errors.Join(err, x.close())
-	}
-	res, err := x.run(ctx)
-	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, err
-	}
-	return res, nil
+	return conduct(ctx, x, err)
 }
 
 // pullBench is one run of the experiment.
 type pullBench struct {
-	o        PullOptions
-	dir      string
-	docker   string // the program
-	lab      *lab.Engine
-	engine   engine.Engine
-	registry *registry.Registry
-	image    string
-	env      []string
-	failed   int
+	pulling
+	o      PullOptions
+	docker string // the program
+	image  string
+	failed int
 }
 
 func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
@@ -98,23 +82,14 @@ func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
 	if x.docker, err = exec.LookPath("docker"); err != nil {
 		return x, holdfast.WithHint(fmt.Errorf("there is no docker command to compare with: %w", err), "apt-get install docker.io")
 	}
-	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
-		return x, err
-	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
-		return x, err
-	}
-	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
-		return x, err
-	}
-	if x.registry, err = registry.Start(ctx, registry.Options{}); err != nil {
+	if err := x.open(ctx); err != nil {
 		return x, err
 	}
 	fmt.Fprintf(o.Progress, "making an image of %d MiB\n", o.Size)
 	if err := x.push(ctx); err != nil {
 		return x, err
 	}
-	return x, x.configure()
+	return x, os.WriteFile(x.configFile(), []byte(x.config()), 0o600)
 }
 
 // push makes the image: a large layer, two of a size, and a small one, as
@@ -133,34 +108,8 @@ func (x *pullBench) push(ctx context.Context) error {
 	return err
 }
 
-// configure has both commands find this engine, and nothing of the user's.
-func (x *pullBench) configure() error {
-	config := filepath.Join(x.dir, "holdfast.yaml")
-	text := fmt.Sprintf("data_dir: %[1]s/data\nrun_dir: %[1]s/run\nengine: {host: %q}\napi: {socket: %[1]s/run/s}\n", x.dir, x.lab.Host())
-	x.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "DOCKER_CONFIG=" + x.dir, "DOCKER_HOST=" + x.lab.Host(),
-		"HOLDFAST_CONFIG=" + config, "HOLDFAST_SOCKET=" + filepath.Join(x.dir, "run", "s")}
-	return os.WriteFile(config, []byte(text), 0o600)
-}
-
-func (x *pullBench) close() error {
-	var errs []error
-	if x.registry != nil {
-		errs = append(errs, x.registry.Stop())
-	}
-	if x.engine != nil {
-		errs = append(errs, x.engine.Close())
-	}
-	if x.lab != nil {
-		errs = append(errs, x.lab.Stop())
-	}
-	if x.dir != "" {
-		errs = append(errs, os.RemoveAll(x.dir))
-	}
-	return errors.Join(errs...)
-}
-
 func (x *pullBench) run(ctx context.Context) (Result, error) {
-	info, err := x.engine.Info(ctx)
+	machine, err := x.machine(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -190,7 +139,7 @@ func (x *pullBench) run(ctx context.Context) (Result, error) {
 	}
 	r := Result{
 		Name:    "pull",
-		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
+		Machine: machine,
 		Rows:    []Row{NewRow(rowDockerPull, "ms", took[0]), NewRow(rowHoldfastPull, "ms", took[1]), NewRow("holdfast ÷ docker, pairs", "", ratios)},
 		Failed:  x.failed,
 	}
@@ -207,7 +156,7 @@ func (x *pullBench) pull(ctx context.Context, command []string) (time.Duration, 
 	defer cancel()
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = x.env, &output, &output
+	cmd.Env, cmd.Stdout, cmd.Stderr = x.env(), &output, &output
 	start := time.Now()
 	err := cmd.Run()
 	took := time.Since(start)
@@ -223,7 +172,7 @@ func (x *pullBench) pull(ctx context.Context, command []string) (time.Duration, 
 		return took, nil
 	}
 	remove := exec.CommandContext(ctx, x.docker, "rmi", x.image)
-	remove.Env = x.env
+	remove.Env = x.env()
 	if out, err := remove.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("remove the image: %w: %s", err, out)
 	}

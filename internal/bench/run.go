@@ -15,9 +15,6 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
 )
 
@@ -81,29 +78,18 @@ func Run(ctx context.Context, o RunOptions) (Result, error) {
 		o.Progress = io.Discard
 	}
 	x, err := newRunBench(ctx, o)
-	if err != nil {
-		return Result{}, errors.Join(err, x.close())
-	}
-	res, err := x.run(ctx)
-	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, err
-	}
-	return res, nil
+	return conduct(ctx, x, err)
 }
 
 // runBench is one run of the experiment.
 type runBench struct {
-	o        RunOptions
-	dir      string
-	docker   string // the programs
-	compose  string
-	lab      *lab.Engine
-	engine   engine.Engine
-	registry *registry.Registry
-	proxy    *registry.Proxy // nil without a rate
-	images   []string
-	env      []string
-	failed   int
+	pulling
+	o       RunOptions
+	docker  string // the programs
+	compose string
+	proxy   *registry.Proxy // nil without a rate
+	images  []string
+	failed  int
 }
 
 func newRunBench(ctx context.Context, o RunOptions) (*runBench, error) {
@@ -115,16 +101,7 @@ func newRunBench(ctx context.Context, o RunOptions) (*runBench, error) {
 	if x.compose, err = exec.LookPath("docker-compose"); err != nil {
 		return x, holdfast.WithHint(fmt.Errorf("there is no docker-compose to compare with: %w", err), "make bench-tools, or apt-get install docker-compose")
 	}
-	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
-		return x, err
-	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
-		return x, err
-	}
-	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
-		return x, err
-	}
-	if x.registry, err = registry.Start(ctx, registry.Options{}); err != nil {
+	if err := x.open(ctx); err != nil {
 		return x, err
 	}
 	host := x.registry.Host()
@@ -160,12 +137,8 @@ func (x *runBench) push(ctx context.Context, host string) error {
 	return nil
 }
 
-// configure writes the job in the words of both, and has both find this engine
-// and nothing of the user's.
+// configure writes the job in the words of both.
 func (x *runBench) configure() error {
-	config := filepath.Join(x.dir, "holdfast.yaml")
-	x.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "DOCKER_CONFIG=" + x.dir, "DOCKER_HOST=" + x.lab.Host(),
-		"COMPOSE_PROJECT_NAME=bench", "HOLDFAST_CONFIG=" + config, "HOLDFAST_SOCKET=" + filepath.Join(x.dir, "run", "s")}
 	var job, services strings.Builder
 	for i, image := range x.images {
 		fmt.Fprintf(&job, "  - {name: part-%d, image: %q", i, image)
@@ -176,7 +149,7 @@ func (x *runBench) configure() error {
 		fmt.Fprintf(&services, "  part-%d: {image: %q}\n", i, image)
 	}
 	for name, text := range map[string]string{
-		"holdfast.yaml":       fmt.Sprintf("data_dir: %[1]s/data\nrun_dir: %[1]s/run\nengine: {host: %q}\napi: {socket: %[1]s/run/s}\n", x.dir, x.lab.Host()),
+		"holdfast.yaml":       x.config(),
 		"job.yaml":            fmt.Sprintf("images:\n%ssteps: [{command: [%s]}]\n", &job, registry.Say),
 		"docker-compose.yaml": fmt.Sprintf("version: \"3\"\nservices:\n%s", &services),
 	} {
@@ -188,30 +161,18 @@ func (x *runBench) configure() error {
 }
 
 func (x *runBench) close() error {
-	var errs []error
+	var err error
 	if x.proxy != nil {
-		errs = append(errs, x.proxy.Stop())
+		err = x.proxy.Stop()
 	}
-	if x.registry != nil {
-		errs = append(errs, x.registry.Stop())
-	}
-	if x.engine != nil {
-		errs = append(errs, x.engine.Close())
-	}
-	if x.lab != nil {
-		errs = append(errs, x.lab.Stop())
-	}
-	if x.dir != "" {
-		errs = append(errs, os.RemoveAll(x.dir))
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, x.pulling.close())
 }
 
 // jobTimes are what one job took until all of it was up, and until all was removed.
 type jobTimes struct{ up, all time.Duration }
 
 func (x *runBench) run(ctx context.Context) (Result, error) {
-	info, err := x.engine.Info(ctx)
+	machine, err := x.machine(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -239,7 +200,7 @@ func (x *runBench) run(ctx context.Context) (Result, error) {
 	}
 	r := Result{
 		Name:    "run",
-		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
+		Machine: machine,
 		Rows: []Row{NewRow(rowComposeUp, "ms", up[0]), NewRow(rowComposePull, "ms", up[1]), NewRow(rowHoldfastRun, "ms", up[2]),
 			NewRow(rowComposeAll, "ms", all[0]), NewRow(rowHoldfastAll, "ms", all[2])},
 		Failed: x.failed,
@@ -320,7 +281,8 @@ func (x *runBench) start(ctx context.Context, out io.Writer, argv ...string) err
 	defer cancel()
 	var errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = x.dir, x.env, out, &errs
+	cmd.Dir, cmd.Stdout, cmd.Stderr = x.dir, out, &errs
+	cmd.Env = append(x.env(), "COMPOSE_PROJECT_NAME=bench")
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, errs.Bytes())
 	}

@@ -74,17 +74,11 @@ func Truth(ctx context.Context, o TruthOptions) (Result, error) {
 		o.Progress = io.Discard
 	}
 	x, err := newTruthBench(ctx, o)
-	if err != nil {
-		return Result{}, errors.Join(err, x.close())
+	res, err := conduct(ctx, x, err)
+	if err != nil || o.Page == "" {
+		return res, err
 	}
-	res, err := x.run(ctx)
-	if err = errors.Join(err, x.close()); err != nil {
-		return Result{}, err
-	}
-	if o.Page != "" {
-		err = res.Details.(*TruthTable).WritePage(o.Page)
-	}
-	return res, err
+	return res, res.Details.(*TruthTable).WritePage(o.Page)
 }
 
 // innocents is how many containers are there that do nothing wrong.

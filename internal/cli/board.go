@@ -35,8 +35,7 @@ type board struct {
 	underWay []begun
 	drawn    int // lines of the last drawing
 
-	stop    chan struct{}
-	drawing sync.WaitGroup
+	drawing redrawing
 }
 
 type begun struct {
@@ -47,7 +46,7 @@ type begun struct {
 // board begins to show. The caller must close it before anything else is
 // printed.
 func (u *ui) board() *board {
-	b := &board{stop: make(chan struct{})}
+	b := &board{}
 	if u.json {
 		return b
 	}
@@ -58,18 +57,7 @@ func (u *ui) board() *board {
 		return b
 	}
 	b.terminal = f
-	b.drawing.Go(func() {
-		t := time.NewTicker(redraw)
-		defer t.Stop()
-		for {
-			select {
-			case <-b.stop:
-				return
-			case <-t.C:
-				b.draw()
-			}
-		}
-	})
+	b.drawing.begin(b.draw)
 	return b
 }
 
@@ -147,8 +135,7 @@ func narrow(line string, width int) string {
 }
 
 func (b *board) close() {
-	close(b.stop)
-	b.drawing.Wait()
+	b.drawing.end()
 	if b.terminal != nil {
 		_, _ = io.WriteString(b.terminal, b.erase())
 	}

@@ -32,14 +32,13 @@ type pullBoard struct {
 	next   []time.Time               // when an image says how far it is
 	canvas canvas
 
-	stop    chan struct{}
-	drawing sync.WaitGroup
+	drawing redrawing
 }
 
 // pulls begins to show. The caller must close it before anything else is
 // printed.
 func (u *ui) pulls(images []string, quiet bool) *pullBoard {
-	b := &pullBoard{stop: make(chan struct{})}
+	b := &pullBoard{}
 	now := time.Now()
 	for _, image := range images {
 		b.rows = append(b.rows, &pullRow{image: image, now: spinup.Pull{Image: image, Begun: now}})
@@ -58,18 +57,7 @@ func (u *ui) pulls(images []string, quiet bool) *pullBoard {
 		return b
 	}
 	b.terminal = f
-	b.drawing.Go(func() {
-		t := time.NewTicker(redraw)
-		defer t.Stop()
-		for {
-			select {
-			case <-b.stop:
-				return
-			case <-t.C:
-				b.draw()
-			}
-		}
-	})
+	b.drawing.begin(b.draw)
 	return b
 }
 
@@ -144,8 +132,7 @@ func (b *pullBoard) draw() {
 
 // close ends the picture and wipes it.
 func (b *pullBoard) close() {
-	close(b.stop)
-	b.drawing.Wait()
+	b.drawing.end()
 	if b.terminal != nil {
 		width, height, err := term.GetSize(int(b.terminal.Fd()))
 		if err != nil {

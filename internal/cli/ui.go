@@ -27,7 +27,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -153,9 +152,6 @@ func clean(s string) string {
 	}, strings.TrimSpace(s))
 }
 
-// redraw is how often the line of a long work is drawn anew.
-const redraw = 100 * time.Millisecond
-
 // progress says that long work has begun. The caller must call done when it has
 // ended, before it prints anything else.
 func (u *ui) progress(what string) (done func()) {
@@ -167,23 +163,11 @@ func (u *ui) progress(what string) (done func()) {
 		fmt.Fprintf(u.err, "%s…\n", what)
 		return func() {}
 	}
-	begin, stop := time.Now(), make(chan struct{})
-	var drawing sync.WaitGroup
-	drawing.Go(func() {
-		t := time.NewTicker(redraw)
-		defer t.Stop()
-		for {
-			select {
-			case <-stop:
-				fmt.Fprint(f, "\r\x1b[K")
-				return
-			case <-t.C:
-				fmt.Fprintf(f, "\r\x1b[K%s… %.1fs", what, time.Since(begin).Seconds())
-			}
-		}
-	})
+	begin := time.Now()
+	var drawing redrawing
+	drawing.begin(func() { fmt.Fprintf(f, "\r\x1b[K%s… %.1fs", what, time.Since(begin).Seconds()) })
 	return func() {
-		close(stop)
-		drawing.Wait()
+		drawing.end()
+		fmt.Fprint(f, "\r\x1b[K")
 	}
 }

@@ -6,12 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/linux/flock"
 )
 
 // prefix begins the name of every directory and cgroup of a lab.
@@ -22,7 +19,7 @@ const prefix = "holdfast-lab-"
 type workspace struct {
 	dir  string
 	name string // last element of dir, and name of the engine's cgroup
-	lock *os.File
+	lock *flock.Dir
 }
 
 // bases are the places where a workspace may be.
@@ -56,47 +53,19 @@ func newWorkspace(base string, inMemory bool) (*workspace, error) {
 }
 
 func makeWorkspace(base string, inMemory bool) (*workspace, error) {
-	// A sweep of another lab may take a new directory for a dead one until
-	// it is locked; then the next try has another name.
-	for range 10 {
-		dir, err := os.MkdirTemp(base, prefix)
-		if err != nil {
-			return nil, err
-		}
-		lock, err := lockDir(dir)
-		if err != nil {
-			continue
-		}
-		w := &workspace{dir: dir, name: filepath.Base(dir), lock: lock}
-		if err := canOverlay(dir, inMemory); err != nil {
-			return nil, errors.Join(err, w.remove())
-		}
-		return w, nil
-	}
-	return nil, errors.New("no directory could be locked")
-}
-
-// lockDir locks a directory, without waiting, and makes sure that it is still
-// the one at its path.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	dir, err := flock.MkdirTemp(base, prefix)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
+	w := workspaceIn(dir)
+	if err := canOverlay(w.dir, inMemory); err != nil {
+		return nil, errors.Join(err, w.remove())
 	}
-	locked, err := f.Stat()
-	if err == nil {
-		var atPath os.FileInfo
-		if atPath, err = os.Lstat(dir); err == nil && !os.SameFile(locked, atPath) {
-			err = os.ErrNotExist
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return w, nil
+}
+
+func workspaceIn(dir *flock.Dir) *workspace {
+	return &workspace{dir: dir.Path, name: dir.Name(), lock: dir}
 }
 
 // remove deletes the workspace with its cgroups and mounts and lets go of it.
@@ -116,33 +85,5 @@ func (w *workspace) remove() error {
 
 // sweep removes the workspaces in base whose process is dead.
 func sweep(base string) error {
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return err
-	}
-	var failed []error
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) || !e.IsDir() || !ours(e) {
-			continue
-		}
-		dir := filepath.Join(base, e.Name())
-		lock, err := lockDir(dir)
-		if err != nil {
-			continue // alive, or just gone
-		}
-		dead := workspace{dir: dir, name: e.Name(), lock: lock}
-		failed = append(failed, dead.remove())
-	}
-	return errors.Join(failed...)
-}
-
-// ours reports whether a directory was made by a lab of this user: in a
-// directory that all may write to, a name alone proves nothing.
-func ours(e os.DirEntry) bool {
-	fi, err := e.Info()
-	if err != nil {
-		return false
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
+	return flock.Dead(base, prefix, func(dir *flock.Dir) error { return workspaceIn(dir).remove() })
 }

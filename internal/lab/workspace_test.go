@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"holdfast/internal/linux/flock"
 )
 
 // TestSweep has a directory of each kind: of a dead lab, of a living one, of
@@ -23,7 +25,7 @@ func TestSweep(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(base, prefix+"4")); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := lockDir(living)
+	lock, err := flock.Open(living, os.O_RDONLY)
 	if err != nil {
 		t.Fatal(err)
 	}

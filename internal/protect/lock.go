@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/linux/flock"
 	"holdfast/internal/linux/kfile"
 	"holdfast/internal/linux/netns"
 )
@@ -128,7 +129,7 @@ func Unlock(locks []*Lock) {
 		l.file.Close()
 		// A keeper that lives on has it still; else it is nobody's, and ours
 		// to remove under a lock of our own.
-		if again, err := tryLock(l.path); err == nil {
+		if again, err := flock.Open(l.path, os.O_RDWR|os.O_CREATE); err == nil {
 			_ = os.Remove(l.path)
 			again.Close()
 		}
@@ -139,7 +140,7 @@ func lockFile(ctx context.Context, path string, port uint16) (*Lock, error) {
 	tick := time.NewTicker(lockAgain)
 	defer tick.Stop()
 	for {
-		f, err := tryLock(path)
+		f, err := flock.Open(path, os.O_RDWR|os.O_CREATE)
 		switch {
 		case err == nil:
 			l := &Lock{path, port, f, readContent(path).Left}
@@ -158,27 +159,4 @@ func lockFile(ctx context.Context, path string, port uint16) (*Lock, error) {
 			return nil, fmt.Errorf("%w (process %d)", ErrTaken, readContent(path).Pid)
 		}
 	}
-}
-
-// tryLock locks a file without waiting, and makes sure that it is still the one
-// at its path.
-func tryLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	locked, err := f.Stat()
-	if err == nil {
-		var atPath os.FileInfo
-		if atPath, err = os.Lstat(path); err == nil && !os.SameFile(locked, atPath) {
-			err = os.ErrNotExist
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
 }

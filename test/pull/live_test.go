@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -97,57 +98,23 @@ func downloading(t *testing.T, s *scene.Stage) bool {
 	return false
 }
 
-// throttledIsSlow has the published rule judge links of 15 and 25 MiB/s. Where
-// the host does not keep up with the link, the rule judges what the proxy saw.
+// throttledIsSlow has the published rule judge links of 15 and 25 MiB/s.
 func throttledIsSlow(t *testing.T, s *scene.Stage) {
 	rules := spinup.DefaultRules()
-	for i, c := range []struct {
-		rate, size float64
-		slow       bool
-	}{{15, 90, true}, {25, 145, false}} {
-		third := int64(c.size / 3 * (1 << 20))
+	for i, l := range scene.Links() {
 		name := fmt.Sprintf("test/throttled-%d:1", i)
-		sizes := push(t, s, name, scene.Layers(uint64(600+10*i), third, third, third))
+		sizes := push(t, s, name, scene.Layers(uint64(600+10*i), l.Third, l.Third, l.Third))
 		s.Proxy.Passed()
-		s.Proxy.Set(registry.Faults{Rate: c.rate * (1 << 20)})
+		s.Proxy.Set(registry.Faults{Rate: l.Rate * (1 << 20)})
 		u := newUser(t, s.Private.Host())
 		e := u.must("pull", s.Proxy.Host()+"/"+name)
-		seen := throughput(s.Proxy.Passed(), sizes)
-		t.Logf("link of %v MiB/s, the proxy passed %.2f: %s", c.rate, seen, e.out)
-		want := c.slow
-		if seen < .93*c.rate {
-			if seen > .9*rules.Download && seen < 1.1*rules.Download {
-				continue // too near to the limit to say
-			}
-			want = seen < rules.Download
-		}
-		if got := strings.Contains(e.out, "[slow download: "); got != want {
-			t.Errorf("slow is %v, want %v: %s", got, want, e.out)
-		}
-		// What is kept says the same.
-		if got := rules.Slow(u.records()[0]); (len(got) > 0 && got[0] == spinup.Download) != want {
-			t.Errorf("slow are %v", got)
+		kept := u.records()[0]
+		l.Check(t, rules.Judge(kept), s.Proxy.Passed(), sizes)
+		slow := slices.Contains(rules.Slow(kept), spinup.Download)
+		if got := strings.Contains(e.out, "[slow download: "); got != slow {
+			t.Errorf("said to be slow: %v, kept as slow: %v: %s", got, slow, e.out)
 		}
 	}
-}
-
-// throughput is MiB/s as the proxy saw it.
-func throughput(passed []registry.Passed, sizes map[string]int64) float64 {
-	var first, last time.Time
-	var n int64
-	for _, p := range passed {
-		if sizes[p.Blob] == 0 {
-			continue
-		}
-		if first.IsZero() || p.First.Before(first) {
-			first = p.First
-		}
-		if p.Last.After(last) {
-			last = p.Last
-		}
-		n += p.Bytes
-	}
-	return float64(n) / (1 << 20) / last.Sub(first).Seconds()
 }
 
 // onATerminal shows each layer, follows the terminal's size, and wipes the

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/flock"
 )
 
 // DefaultRegistry is where stages are written down: a link of each stage's name to
@@ -56,25 +57,16 @@ func registered(registry string) ([]string, error) {
 
 // sweepStage removes the stage of a directory, if its drill is dead.
 func sweepStage(dir string, o Options) error {
-	s := &stage{dir: dir, name: filepath.Base(dir)}
-	fi, err := os.Lstat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// Somebody has cleaned up the files; there is no lock to go by. A drill
-		// that lives has processes.
-		if alive, err := inhabited(o.Groups, s.name); err != nil || alive {
-			return err
-		}
-		return s.remove(o)
-	case err != nil:
+	name := filepath.Base(dir)
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return flock.Dead(filepath.Dir(dir), name, func(d *flock.Dir) error { return stageIn(d).remove(o) })
+	}
+	// Somebody has cleaned up the files; there is no lock to go by. A drill that
+	// lives has processes.
+	if alive, err := inhabited(o.Groups, name); err != nil || alive {
 		return err
-	case !fi.IsDir() || !ours(fs.FileInfoToDirEntry(fi)):
-		return nil
 	}
-	if s.lock, err = lockDir(dir); err != nil {
-		return nil // its drill lives
-	}
-	return s.remove(o)
+	return (&stage{dir: dir, name: name}).remove(o)
 }
 
 // inhabited reports whether a stage's groups have processes.

@@ -12,13 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/flock"
 )
 
 // prefix begins the names of a drill's directory and of its control groups.
@@ -49,41 +49,32 @@ type limits struct {
 type stage struct {
 	dir  string
 	name string // also of its control groups
-	lock *os.File
+	lock *flock.Dir
 }
 
 func newStage(o Options) (*stage, error) {
-	dir, err := os.MkdirTemp(o.Dir, prefix)
+	base, err := o.base()
 	if err != nil {
 		return nil, err
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	dir, err := flock.MkdirTemp(base, prefix)
+	if err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(dir)
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(dir))
-	}
-	s := &stage{dir: dir, name: filepath.Base(dir), lock: lock}
+	s := stageIn(dir)
 	if err := s.register(o.Registry); err != nil {
-		return nil, errors.Join(err, os.Remove(dir), lock.Close())
+		return nil, errors.Join(err, os.Remove(s.dir), s.lock.Close())
 	}
 	return s, nil
 }
 
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
+func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
 
-// remove takes everything away. The directory goes last: as long as it is there
-// the next sweep tries again.
+// base is where stages' directories are made.
+func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, os.TempDir())) }
+
+// remove takes everything away. The directory goes last, and then the note of it: as
+// long as one of them is there the next sweep tries again.
 func (s *stage) remove(o Options) error {
 	err := errors.Join(s.removeContainers(o), removeGroups(o.Groups, s.name))
 	if err == nil {
@@ -101,7 +92,7 @@ func (s *stage) remove(o Options) error {
 // Sweep removes what killed drills have left, those with files in o.Dir and all
 // that are in the registry: groups, containers where there is an engine, and files.
 func Sweep(ctx context.Context, o Options) error {
-	base, err := filepath.Abs(cmp.Or(o.Dir, os.TempDir()))
+	base, err := o.base()
 	if err != nil {
 		return err
 	}
@@ -110,15 +101,6 @@ func Sweep(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if dir := filepath.Join(base, e.Name()); strings.HasPrefix(e.Name(), prefix) && !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
-		}
-	}
 	var failed []error
 	for _, dir := range dirs {
 		if ctx.Err() != nil {
@@ -126,18 +108,8 @@ func Sweep(ctx context.Context, o Options) error {
 		}
 		failed = append(failed, sweepStage(dir, o))
 	}
+	failed = append(failed, flock.Dead(base, prefix, func(dir *flock.Dir) error { return stageIn(dir).remove(o) }))
 	return errors.Join(failed...)
-}
-
-// ours reports whether we made a directory: where all may write, a name alone
-// proves nothing.
-func ours(e fs.DirEntry) bool {
-	fi, err := e.Info()
-	if err != nil {
-		return false
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
 }
 
 // makeGroup makes a group with its limits in every hierarchy that the doctor looks

@@ -5,10 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/protect"
@@ -21,24 +18,7 @@ func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 // listen listens with SO_REUSEPORT, as servers do that reload by overlapping.
 func listen(t *testing.T, address string, reuseport bool) net.Listener {
 	t.Helper()
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) {
-			if reuseport {
-				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-			}
-		}); e != nil {
-			return e
-		}
-		return err
-	}}
-	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
+	return protecttest.Listen(t, "tcp", address, reuseport, false)
 }
 
 func target(t *testing.T, address string, overlap bool) protect.Target {

@@ -6,11 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/protect"
@@ -29,24 +26,7 @@ func needsRoot(t *testing.T) {
 // listen listens, with SO_REUSEPORT by its own wish or without.
 func listen(t *testing.T, address string, reuseport, mptcp bool) net.Listener {
 	t.Helper()
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) {
-			if reuseport {
-				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-			}
-		}); e != nil {
-			return e
-		}
-		return err
-	}}
-	lc.SetMultipathTCP(mptcp)
-	l, err := lc.Listen(t.Context(), "tcp4", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
+	return protecttest.Listen(t, "tcp4", address, reuseport, mptcp)
 }
 
 func target(t *testing.T, addresses ...string) protect.Target {

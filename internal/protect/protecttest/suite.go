@@ -9,8 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/protect"
 )
@@ -70,6 +73,30 @@ func listenBelow(t testing.TB, host string) net.Listener {
 	}
 	t.Fatal(err)
 	return nil
+}
+
+// Listen listens until the test's end, with SO_REUSEPORT by its own wish or without,
+// and with MPTCP as Go's servers do or without.
+func Listen(t testing.TB, network, address string, reuseport, mptcp bool) net.Listener {
+	t.Helper()
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) {
+			if reuseport {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			}
+		}); e != nil {
+			return e
+		}
+		return err
+	}}
+	lc.SetMultipathTCP(mptcp)
+	l, err := lc.Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
 }
 
 // FreePort is one on the loopback address that is free.
