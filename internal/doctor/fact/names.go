@@ -71,7 +71,7 @@ const (
 	LockSeen   = "lock.seen"         // 1: locks were looked at
 	RstatWaits = "rstat.waits"       // /s: waits for the lock of cgroup statistics
 	RstatBy    = "rstat.by"          // /s, by process
-	DiskBy     = "disk.requests"     // /s that a process handed to the disks by itself
+	DiskBy     = "disk.requests"     // /s: writes and flushes that a process handed to the disks by itself
 	DiskP99    = "disk.p99"          // ms from issue to completion, all disks
 	DiskAwait  = "disk.await"        // ms, mean of the look, by disk
 	DiskBusy   = "disk.busy"         // share of the look, by disk

@@ -116,7 +116,7 @@ func blockProbe() Probe {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			who, err := tracepoint.CountEvent("block_rq_issue", false)
+			who, err := tracepoint.CountWrites()
 			if err != nil {
 				return nil, errors.Join(traceError(err), l.Close())
 			}

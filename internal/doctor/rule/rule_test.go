@@ -65,6 +65,8 @@ var cases = []struct {
 
 	{"fadvise-storm", "quiet", []fact.Fact{host(fact.Drains, 3), by(fact.DrainsBy, 3, logger)}, "", fact.Subject{}, ""},
 	{"fadvise-storm", "a storm", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 100, other), by(fact.DrainsBy, 1900, logger)}, Warning, logger, "ksys_fadvise64_64"},
+	{"fadvise-storm", "few, and nobody waits", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.05, logger)}, "", fact.Subject{}, ""},
+	{"fadvise-storm", "few, because the CPUs are busy", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.36, logger), by(fact.LockWait, 5, inode1)}, Warning, logger, "36 %"},
 	{"fadvise-storm", "a gale", []fact.Fact{host(fact.Drains, 7000), by(fact.DrainsBy, 7000, logger)}, Critical, logger, "GLOG_drop_log_memory=false"},
 	{"fadvise-storm", "drains of another call", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 2000, other)}, Warning, other, "again and again"},
 	{"fadvise-storm", "a process on two paths", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 900, other), by(fact.DrainsBy, 600, logger), by(fact.DrainsBy, 500, logger)}, Warning, logger, "1,100/s"},
