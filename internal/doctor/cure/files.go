@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -192,14 +193,22 @@ func word(f *os.File, n uint64) (uint64, error) {
 	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
-// openFiles are the regular files that processes have open or mapped.
+// openFiles are the regular files that processes have open or mapped, but for
+// programs and libraries that run.
 func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) {
 	pids, err := h.Proc.Pids()
 	if err != nil {
 		return nil, err
 	}
 	found := make(map[fileID]candidate)
+	programs := make(map[fileID]bool)
+	defer func() {
+		for id := range programs {
+			delete(found, id)
+		}
+	}()
 	for _, pid := range pids {
+		programsOf(filepath.Join(string(h.Proc), strconv.Itoa(pid)), programs)
 		for _, dir := range []string{"fd", "map_files"} {
 			base := filepath.Join(string(h.Proc), strconv.Itoa(pid), dir)
 			entries, err := os.ReadDir(base)
@@ -219,6 +228,26 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 		}
 	}
 	return found, nil
+}
+
+// programsOf notes the programs and libraries that a process runs. Their pages are
+// charged to whoever ran them first, and hold a group or two; they are in use.
+func programsOf(dir string, programs map[fileID]bool) {
+	maps, err := kfile.Read(dir+"/maps", 16<<20)
+	if err != nil {
+		return // it has gone
+	}
+	for line := range strings.Lines(string(maps)) {
+		// 7f00-7f01 r-xp 00000000 fe:00 1234  /usr/lib/libc.so.6, proc_pid_maps(5)
+		where, rest, _ := strings.Cut(line, " ")
+		if len(rest) > 4 && rest[2] == 'x' {
+			from, to, _ := strings.Cut(where, "-")
+			link := strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
+			if id, ok := regular(filepath.Join(dir, "map_files", link)); ok {
+				programs[id] = true
+			}
+		}
+	}
 }
 
 // filesBelow are the regular files at or below a path, without following links.

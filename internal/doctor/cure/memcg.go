@@ -56,7 +56,11 @@ func Memcg(group string) Cure {
 			return a, notRoot("squeezing a control group")
 		}
 		if l.pages-l.locked < least {
-			a.notes = append(a.notes, fmt.Sprintf("what the dead left there is %s that can be reclaimed: too little to be worth it", size(l.pages-l.locked)))
+			a.plan.Does, a.plan.Bytes = nil, 0
+			if l.locked >= least {
+				a.notes = append(a.notes, fmt.Sprintf("it cannot free the %s that somebody has locked", size(l.locked)))
+			}
+			a.notes = append(a.notes, fmt.Sprintf("beside that the dead left %s there: too little to be worth it", size(l.pages-l.locked)))
 			a.notes = append(a.notes, holders(ctx, e.Host)...)
 			return a, nil
 		}
@@ -220,7 +224,7 @@ func holders(ctx context.Context, h probe.Host) []string {
 			notes = append(notes, fmt.Sprintf("process %d (%s) in %s holds dead groups: it has locked %s%s. Nothing frees these until it ends or unlocks them", f.Subject.Pid, f.Subject.Command, f.Subject.Cgroup, size(int64(f.Value)), file))
 		}
 	}
-	if err != nil {
+	if err != nil && len(notes) == 0 {
 		notes = append(notes, "who locks pages of dead groups could not be seen: "+err.Error())
 	}
 	return notes
