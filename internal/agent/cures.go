@@ -79,7 +79,7 @@ func (c *CureGuard) Pid() int {
 	return c.guard.Pid()
 }
 
-// Close ends the guardian.
+// Close ends the guardian, and removes the plan of one that was killed.
 func (c *CureGuard) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *CureGuard) Close() error {
 	err := c.guard.Close()
 	c.guard = nil
 	if err != nil {
-		return errors.Join(errors.New("end the guardian"), err)
+		err = fmt.Errorf("end the guardian: %w", err)
 	}
-	return nil
+	return errors.Join(err, c.Tidy())
 }

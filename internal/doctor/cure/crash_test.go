@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,10 +59,10 @@ func squeezer(args []string) error {
 		case "stop":
 			_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 		case "kill-guardian":
-			_ = unix.Kill(g.Pid(), unix.SIGKILL)
+			killGuardian(g.Pid())
 		case "kill-both":
 			halt(g.Pid()) // so that it has no time for its duty
-			_ = unix.Kill(g.Pid(), unix.SIGKILL)
+			killGuardian(g.Pid())
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
 		}
@@ -69,6 +70,13 @@ func squeezer(args []string) error {
 	r, err := cure.Memcg(o.Group).Run(context.Background(), e, cure.Options{Apply: true, Bytes: 1 << 20})
 	fmt.Printf("ended %v %+v\n", err, r)
 	return errors.Join(err, g.Close())
+}
+
+// killGuardian kills one that was started: before the first plan there is none.
+func killGuardian(pid int) {
+	if pid > 0 {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 }
 
 // halt stops a process and returns when none of its threads runs any more.
@@ -88,7 +96,8 @@ func halt(pid int) {
 	}
 }
 
-// squeezing starts a squeezer and returns when it has come to the step, or ended.
+// squeezing starts a squeezer and returns when it has come to the step; nil where it
+// ended before.
 func squeezing(t *testing.T, o order) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -113,8 +122,8 @@ func squeezing(t *testing.T, o order) (*exec.Cmd, *bufio.Scanner) {
 		if lines.Text() == o.At {
 			return cmd, lines
 		}
+		t.Log(lines.Text())
 	}
-	t.Fatalf("it did not come to %q", o.At)
 	return nil, nil
 }
 
@@ -127,18 +136,30 @@ func TestKilledAtEveryStep(t *testing.T) {
 	during(t, "zombies", 2000, func(at drill.Running) {
 		g := memory(t, at.Group)
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
-		for name, old := range map[string]int64{"unlimited": number(t, file), "limited": 900 << 20} {
-			if name == "limited" {
-				if err := os.WriteFile(file, []byte("943718400"), 0); err != nil {
-					t.Fatal(err)
-				}
+		unlimited := number(t, file)
+		for _, old := range []int64{unlimited, 900 << 20} {
+			name := "limited"
+			if old == unlimited {
+				name = "unlimited"
+			} else if err := os.WriteFile(file, []byte(strconv.FormatInt(old, 10)), 0); err != nil {
+				t.Fatal(err)
 			}
 			for _, step := range []string{cure.StepArm, cure.StepLower, cure.StepRestore, cure.StepDisarm} {
 				for _, do := range []string{"kill", "kill-guardian", "kill-both"} {
 					t.Run(name+"/"+step+"/"+do, func(t *testing.T) {
-						keepDead(t, at)
-						dir := t.TempDir()
-						cmd, lines := squeezing(t, order{Group: at.Group, Dir: dir, At: step, Do: do})
+						var dir string
+						var cmd *exec.Cmd
+						var lines *bufio.Scanner
+						for range 3 { // this host may be short of memory, and take the dead by itself
+							keepDead(t, at)
+							dir = t.TempDir()
+							if cmd, lines = squeezing(t, order{Group: at.Group, Dir: dir, At: step, Do: do}); cmd != nil {
+								break
+							}
+						}
+						if cmd == nil {
+							t.Fatalf("it did not come to %q", step)
+						}
 						for lines.Scan() {
 							t.Log(lines.Text())
 						}
@@ -146,18 +167,14 @@ func TestKilledAtEveryStep(t *testing.T) {
 						if do == "kill-guardian" && err != nil {
 							t.Errorf("without its guardian it does not end well: %v", err)
 						}
-						if do == "kill-both" {
-							if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
-								t.Error(err)
+						eventually(t, "the limit is the old one, and no plan is left", func() bool {
+							if do == "kill-both" { // as the next start; its guardian may still be on its way out
+								if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
+									t.Fatal(err)
+								}
 							}
-						}
-						eventually(t, "the limit is the old one", func() bool { return number(t, file) == old })
-						eventually(t, "no plan is left", func() bool {
 							files, err := filepath.Glob(dir + "/undo-*")
-							if err == nil && len(files) > 0 {
-								err = agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy()
-							}
-							return err == nil && len(files) == 0
+							return err == nil && len(files) == 0 && number(t, file) == old
 						})
 						list, err := cure.Journal{Path: filepath.Join(dir, cure.FileName)}.List(0)
 						if err != nil || len(list) != 1 || (list[0].Error == "") != (do == "kill-guardian") {
@@ -200,6 +217,9 @@ func TestStopped(t *testing.T) {
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
 		old := number(t, file)
 		cmd, _ := squeezing(t, order{Group: at.Group, Dir: t.TempDir(), At: cure.StepRestore, Do: "stop"})
+		if cmd == nil {
+			t.Fatal("it did not lower the limit")
+		}
 		if low := number(t, file); low == old {
 			t.Fatal("the limit is not low: nothing is to be restored")
 		}
@@ -217,10 +237,13 @@ func TestOneAtATime(t *testing.T) {
 	dir := t.TempDir()
 	during(t, "zombies", 500, func(at drill.Running) {
 		cmd, _ := squeezing(t, order{Group: at.Group, Dir: dir, At: cure.StepArm, Do: "stop"})
+		if cmd == nil {
+			t.Fatal("it did not begin")
+		}
 		e := env(t)
 		for name, c := range map[string]cure.Cure{
 			"the group": cure.Memcg(at.Group), "another cure": cure.Dentries(at.Group),
-			"above": cure.Dentries(filepath.Dir(at.Group)), "below": cure.Dentries(at.Group + "/living"),
+			"above": cure.Dentries(filepath.Dir(at.Group)),
 		} {
 			if r, err := c.Run(t.Context(), e, cure.Options{Apply: true}); !errors.Is(err, holdfast.ErrBusy) {
 				t.Errorf("%s: %v, %+v", name, err, r)
