@@ -216,12 +216,22 @@ func TestStopped(t *testing.T) {
 		g := memory(t, at.Group)
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
 		old := number(t, file)
-		cmd, _ := squeezing(t, order{Group: at.Group, Dir: t.TempDir(), At: cure.StepRestore, Do: "stop"})
+		var cmd *exec.Cmd
+		for range 5 { // the kernel may not find enough to lower it
+			keepDead(t, at)
+			if cmd, _ = squeezing(t, order{Group: at.Group, Dir: t.TempDir(), At: cure.StepRestore, Do: "stop"}); cmd == nil {
+				continue
+			}
+			if number(t, file) < old {
+				break
+			}
+			if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			cmd = nil
+		}
 		if cmd == nil {
 			t.Fatal("it did not lower the limit")
-		}
-		if low := number(t, file); low == old {
-			t.Fatal("the limit is not low: nothing is to be restored")
 		}
 		eventually(t, "the limit is the old one", func() bool { return number(t, file) == old })
 		if err := cmd.Process.Signal(unix.SIGCONT); err != nil {

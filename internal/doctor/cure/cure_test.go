@@ -21,7 +21,9 @@ import (
 
 // The same on a kernel with nothing but v2.
 func TestInMachine(t *testing.T) {
-	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{Memory: 1024})
+	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{
+		Memory: 1536, Modules: []string{"loop", "ext4"}, Files: map[string]string{diskImage: newDisk(t)},
+	})
 }
 
 // deadGroups is how many a test makes.

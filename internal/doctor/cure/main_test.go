@@ -64,6 +64,10 @@ func TestMain(m *testing.M) {
 		if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_REMOUNT, "favordynmods"); err != nil {
 			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // it is slower then
 		}
+		if err := mountDisk(); err != nil {
+			fmt.Fprintln(os.Stderr, "mount a disk:", err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	}
 	os.Exit(labtest.Main(m))
@@ -123,10 +127,11 @@ func figure(t *testing.T, r cure.Report, what string) cure.Figure {
 // onDisk is a directory on a disk, which a test's temporary one need not be.
 func onDisk(t *testing.T) string {
 	t.Helper()
-	if vmtest.Inside() {
-		return t.TempDir()
+	base := inMachineDisk
+	if !vmtest.Inside() {
+		base = labtest.Engine(t).Scratch()
 	}
-	dir := filepath.Join(labtest.Engine(t).Scratch(), strings.ReplaceAll(t.Name(), "/", "-"))
+	dir := filepath.Join(base, strings.ReplaceAll(t.Name(), "/", "-"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +289,9 @@ func reader(args []string) error {
 		}
 	}
 	fmt.Println("read")
-	select {}
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 func writer(args []string) error {
