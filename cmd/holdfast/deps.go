@@ -55,6 +55,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
+		Cures:       cli.CureDeps{Run: runCure, Give: giveSeccomp},
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:    runGuardian,
 			roleDeadman:     runDeadman,

@@ -61,6 +61,8 @@ type Deps struct {
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
 	// Drill is `holdfast doctor drill`.
 	Drill func(ctx context.Context, r DrillRun) error
+	// Cures are those of `holdfast doctor cure`.
+	Cures CureDeps
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Host says what commands that work on this host need to know when no

@@ -136,6 +136,7 @@ type Template struct {
 	Network    string            `yaml:"network"`
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
+	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 }
