@@ -55,6 +55,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
+		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:    runGuardian,
 			roleDeadman:     runDeadman,

@@ -1,9 +1,11 @@
 package symbol
 
 import (
+	"bytes"
 	"debug/elf"
-	"errors"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"sort"
 )
 
@@ -19,42 +21,84 @@ const (
 	goFuncsSize = 8 // of an entry of the table: two numbers of 4 bytes
 )
 
-var errGoTable = errors.New("the table of Go functions is not understood")
+// goTable is that table in a file.
+type goTable struct {
+	io.ReaderAt
+	addr, size uint64
+	header     []byte
+}
+
+// findGoTable finds it in its section, or in .data.rel.ro, into which C linkers put
+// it where the program may lie anywhere; nil where there is none.
+func findGoTable(f *elf.File) *goTable {
+	if s := f.Section(".gopclntab"); s != nil && s.Type != elf.SHT_NOBITS {
+		t := &goTable{ReaderAt: s, addr: s.Addr, size: s.Size, header: make([]byte, goHeader)}
+		if _, err := s.ReadAt(t.header, 0); err == nil && t.fits(f.ByteOrder) {
+			return t
+		}
+		return nil
+	}
+	s := f.Section(".data.rel.ro")
+	if s == nil || s.Type == elf.SHT_NOBITS || s.Size > maxTable {
+		return nil
+	}
+	const align, step = 16, 1 << 20
+	piece := make([]byte, step+goHeader)
+	for at := uint64(0); at < s.Size; at += step {
+		n, err := s.ReadAt(piece, int64(at))
+		for i := 0; i+goHeader <= n && i < step; i += align {
+			t := goTable{addr: s.Addr + at + uint64(i), size: s.Size - at - uint64(i), header: piece[i : i+goHeader]}
+			if t.fits(f.ByteOrder) {
+				t.header = bytes.Clone(t.header)
+				t.ReaderAt = io.NewSectionReader(s, int64(at)+int64(i), int64(t.size))
+				return &t
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (t *goTable) word(o binary.ByteOrder, i int) uint64 { return o.Uint64(t.header[8+8*i:]) }
+
+// fits reports whether a header is one, with all that it speaks of inside.
+func (t *goTable) fits(o binary.ByteOrder) bool {
+	h := t.header
+	if m := o.Uint32(h); m != goMagic118 && m != goMagic120 || h[4] != 0 || h[5] != 0 || h[7] != 8 {
+		return false
+	}
+	count, names, funcs := t.word(o, 0), t.word(o, 3), t.word(o, 7)
+	return count > 0 && count <= maxGoFuncs && names < t.size && funcs < t.size && count*goFuncsSize+4 <= t.size-funcs
+}
 
 // goFunctions names addresses by the table of a Go program; none for others.
 func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
-	table := f.Section(".gopclntab")
-	if table == nil || table.Type == elf.SHT_NOBITS || f.Class != elf.ELFCLASS64 {
+	if f.Class != elf.ELFCLASS64 {
 		return nil, nil
+	}
+	table := findGoTable(f)
+	if table == nil {
+		return nil, nil
+	}
+	begin := goText(f, table)
+	if begin == 0 {
+		return nil, nil // no names rather than wrong ones
 	}
 	o := f.ByteOrder
-	header := make([]byte, goHeader)
-	if _, err := table.ReadAt(header, 0); err != nil {
-		return nil, fmt.Errorf("%w: %w", errGoTable, err)
-	}
-	if m := o.Uint32(header); m != goMagic118 && m != goMagic120 || header[7] != 8 {
-		return nil, fmt.Errorf("%w: magic %#x", errGoTable, m)
-	}
-	word := func(i int) uint64 { return o.Uint64(header[8+8*i:]) }
-	count, names, funcs := word(0), int64(word(3)), int64(word(7))
-	begin, ok := goText(f, word(2))
-	if !ok {
-		return nil, nil
-	}
-	if count > maxGoFuncs || names < 0 || funcs < 0 || uint64(funcs)+count*goFuncsSize > table.Size {
-		return nil, fmt.Errorf("%w: %d functions in %d bytes", errGoTable, count, table.Size)
-	}
+	count, names, funcs := int(table.word(o, 0)), int64(table.word(o, 3)), int64(table.word(o, 7))
 	list := make([]byte, count*goFuncsSize+4) // the last is the end
 	if _, err := table.ReadAt(list, funcs); err != nil {
-		return nil, fmt.Errorf("%w: %w", errGoTable, err)
+		return nil, fmt.Errorf("read the table of Go functions: %w", err)
 	}
 	entry := func(i int) uint64 { return begin + uint64(o.Uint32(list[i*goFuncsSize:])) }
 	found := make(map[uint64]string)
 	for _, a := range want {
-		if count == 0 || a < entry(0) || a >= entry(int(count)) {
+		if a < entry(0) || a >= entry(count) {
 			continue
 		}
-		i := sort.Search(int(count), func(i int) bool { return entry(i) > a }) - 1
+		i := sort.Search(count, func(i int) bool { return entry(i) > a }) - 1
 		var fn [8]byte // where the function begins, and its name
 		if _, err := table.ReadAt(fn[:], funcs+int64(o.Uint32(list[i*goFuncsSize+4:]))); err != nil {
 			continue
@@ -66,17 +110,54 @@ func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
 	return found, nil
 }
 
+// Positions in moduledata (runtime/symtab.go), which Go 1.26 has in a section of its
+// own, in words.
+const moduleText = 22
+
 // goText is where the functions begin, which the table counts from: runtime.text.
-// Up to Go 1.25 the header says so, unless the linker left that to the loader. Then
-// it is the section .text, where no other linker put code of its own before it:
-// without certainty there are no names rather than wrong ones.
-func goText(f *elf.File, header uint64) (uint64, bool) {
-	if header != 0 {
-		return header, true
+// Up to Go 1.25 the header of the table says so, since then the module's data. It is
+// not the section .text, in which a C linker puts code of its own first.
+func goText(f *elf.File, table *goTable) uint64 {
+	const inHeader = 2
+	if text := table.word(f.ByteOrder, inHeader); text != 0 {
+		return text
 	}
-	text := f.Section(".text")
-	if text == nil || f.Section(".dynamic") != nil {
-		return 0, false
+	if text := relocated(f, table.addr+8+8*inHeader); text != 0 {
+		return text
 	}
-	return text.Addr, true
+	module := f.Section(".go.module")
+	if module == nil || module.Type == elf.SHT_NOBITS {
+		return 0
+	}
+	var b [8]byte
+	if _, err := module.ReadAt(b[:], moduleText*8); err != nil {
+		return 0
+	}
+	if text := f.ByteOrder.Uint64(b[:]); text != 0 {
+		return text
+	}
+	return relocated(f, module.Addr+moduleText*8)
+}
+
+// relocated is what the loader puts at an address of a program that may lie
+// anywhere: the addend of its relocation (elf(5)); 0 where there is none.
+func relocated(f *elf.File, addr uint64) uint64 {
+	list := f.Section(".rela.dyn")
+	if list == nil || list.Type != elf.SHT_RELA || list.Size > maxTable {
+		return 0
+	}
+	const size = 24 // Elf64_Rela: where, kind and symbol, addend
+	piece := make([]byte, 4096*size)
+	for at := uint64(0); at < list.Size; at += uint64(len(piece)) {
+		n, err := list.ReadAt(piece, int64(at))
+		for b := piece[:n]; len(b) >= size; b = b[size:] {
+			if f.ByteOrder.Uint64(b) == addr {
+				return f.ByteOrder.Uint64(b[16:])
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	return 0
 }
