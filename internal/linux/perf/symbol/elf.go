@@ -11,14 +11,35 @@ import (
 // maxTable bounds a symbol table in bytes. That of a browser has 100 MiB.
 const maxTable = 256 << 20
 
+// maxHeaders bounds what is read to find the tables, in bytes: debug/elf believes a
+// file how long its headers are.
+const maxHeaders = 32 << 20
+
+// metered is a file of which only so much may be read.
+type metered struct {
+	io.ReaderAt
+	left int
+}
+
+var errTooLong = errors.New("its headers are too long")
+
+func (m *metered) ReadAt(b []byte, at int64) (int, error) {
+	if m.left -= len(b); m.left < 0 {
+		return 0, errTooLong
+	}
+	return m.ReaderAt.ReadAt(b, at)
+}
+
 // ELF names the functions that places of a program's file are in. Places are
 // offsets in the file, as a mapping tells them, so that it does not matter where
 // it was mapped. What has no name is left out.
 func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
-	f, err := elf.NewFile(r)
+	meter := &metered{r, maxHeaders}
+	f, err := elf.NewFile(meter)
 	if err != nil {
 		return nil, fmt.Errorf("read an ELF file: %w", err)
 	}
+	meter.left = 4 * maxTable
 	addrs := make(map[uint64]uint64, len(offsets)) // address in the file's own terms → offset
 	for _, off := range offsets {
 		for _, p := range f.Progs {
@@ -58,6 +79,12 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	return named, nil
 }
 
+// readable reports whether a section is there as it is: not compressed, and not
+// only in memory.
+func readable(s *elf.Section) bool {
+	return s != nil && s.Type != elf.SHT_NOBITS && s.ReaderAt != nil
+}
+
 // function is as much of a symbol as is kept of it.
 type function struct {
 	size uint64
@@ -68,14 +95,14 @@ type function struct {
 // not kept.
 func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string, error) {
 	table := f.SectionByType(kind)
-	if table == nil {
+	if !readable(table) {
 		return nil, nil
 	}
 	size := 24 // Elf64_Sym
 	if f.Class == elf.ELFCLASS32 {
 		size = 16
 	}
-	if table.Size > maxTable || table.Type == elf.SHT_NOBITS || int(table.Link) >= len(f.Sections) {
+	if table.Size > maxTable || int(table.Link) >= len(f.Sections) || !readable(f.Sections[table.Link]) {
 		return nil, fmt.Errorf("a symbol table of %d bytes is not read", table.Size)
 	}
 	near := newNearest[function](want)
@@ -91,7 +118,9 @@ func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string,
 				*to = what
 			}
 		}
-		if err != nil && err != io.EOF {
+		if err == io.EOF {
+			break // it is shorter than it says
+		} else if err != nil {
 			return nil, fmt.Errorf("read a symbol table: %w", err)
 		}
 	}

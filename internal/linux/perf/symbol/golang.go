@@ -31,7 +31,7 @@ type goTable struct {
 // findGoTable finds it in its section, or in .data.rel.ro, into which C linkers put
 // it where the program may lie anywhere; nil where there is none.
 func findGoTable(f *elf.File) *goTable {
-	if s := f.Section(".gopclntab"); s != nil && s.Type != elf.SHT_NOBITS {
+	if s := f.Section(".gopclntab"); readable(s) {
 		t := &goTable{ReaderAt: s, addr: s.Addr, size: s.Size, header: make([]byte, goHeader)}
 		if _, err := s.ReadAt(t.header, 0); err == nil && t.fits(f.ByteOrder) {
 			return t
@@ -39,7 +39,7 @@ func findGoTable(f *elf.File) *goTable {
 		return nil
 	}
 	s := f.Section(".data.rel.ro")
-	if s == nil || s.Type == elf.SHT_NOBITS || s.Size > maxTable {
+	if !readable(s) || s.Size > maxTable {
 		return nil
 	}
 	const align, step = 16, 1 << 20
@@ -126,7 +126,7 @@ func goText(f *elf.File, table *goTable) uint64 {
 		return text
 	}
 	module := f.Section(".go.module")
-	if module == nil || module.Type == elf.SHT_NOBITS {
+	if !readable(module) {
 		return 0
 	}
 	var b [8]byte
@@ -143,7 +143,7 @@ func goText(f *elf.File, table *goTable) uint64 {
 // anywhere: the addend of its relocation (elf(5)); 0 where there is none.
 func relocated(f *elf.File, addr uint64) uint64 {
 	list := f.Section(".rela.dyn")
-	if list == nil || list.Type != elf.SHT_RELA || list.Size > maxTable {
+	if !readable(list) || list.Type != elf.SHT_RELA || list.Size > maxTable {
 		return 0
 	}
 	const size = 24 // Elf64_Rela: where, kind and symbol, addend

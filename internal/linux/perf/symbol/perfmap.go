@@ -22,7 +22,10 @@ func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	lines := bufio.NewReaderSize(io.LimitReader(r, maxPerfMap), 64<<10)
 	for {
 		line, err := lines.ReadSlice('\n')
-		for err == bufio.ErrBufferFull { // the rest of a line that is too long
+		if err == bufio.ErrBufferFull {
+			line = bytes.Clone(line) // the buffer is used for the rest of the line
+		}
+		for err == bufio.ErrBufferFull {
 			_, err = lines.ReadSlice('\n')
 		}
 		begin, size, name := cutEntry(line)
