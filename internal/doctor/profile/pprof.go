@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/pprof/profile"
 )
@@ -91,14 +93,19 @@ func decode(in *profile.Profile) (*Profile, error) {
 	if err := p.Meta.validate(); err != nil {
 		return nil, err
 	}
+	m := &p.Meta
+	m.Host, m.Kernel, m.Container = printable(m.Host), printable(m.Kernel), printable(m.Container)
+	for i, g := range m.Gaps {
+		m.Gaps[i] = printable(g)
+	}
 	frames := make(map[*profile.Location]int, len(in.Location))
 	for _, l := range in.Location {
 		f := Frame{Name: "?"}
 		if len(l.Line) > 0 && l.Line[0].Function != nil {
-			f.Name = l.Line[0].Function.Name
+			f.Name = printable(l.Line[0].Function.Name)
 		}
 		if l.Mapping != nil {
-			f.File = l.Mapping.File
+			f.File = printable(l.Mapping.File)
 		}
 		if f.File == kernelFile {
 			f.Kernel, f.File = true, ""
@@ -110,7 +117,7 @@ func decode(in *profile.Profile) (*Profile, error) {
 		if len(x.Value) == 0 || x.Value[0] < 0 || x.Value[0] > 1<<40 {
 			return nil, fmt.Errorf("%w: a sample counts %v", ErrFormat, x.Value)
 		}
-		label := func(key string) string { return strings.Join(x.Label[key], " ") }
+		label := func(key string) string { return printable(strings.Join(x.Label[key], " ")) }
 		s := Sample{Count: x.Value[0], Who: Who{Container: label(labelContainer), ContainerID: label(labelContainerID), Image: label(labelImage),
 			Cgroup: label(labelCgroup), Comm: label(labelComm)}}
 		if pid := x.NumLabel[labelPid]; len(pid) > 0 {
@@ -126,4 +133,14 @@ func decode(in *profile.Profile) (*Profile, error) {
 		p.Samples = append(p.Samples, s)
 	}
 	return p, nil
+}
+
+// printable makes one line without control characters of what somebody named.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }

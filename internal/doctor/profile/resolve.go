@@ -118,7 +118,7 @@ func (t *tracker) frame(at place, name string) Frame {
 		return Frame{Name: name, Kernel: true}
 	}
 	f := t.files[at.file]
-	file := strings.ToValidUTF8(strings.TrimSuffix(f.path, deleted), "?")
+	file := printable(strings.TrimSuffix(f.path, deleted))
 	switch {
 	case f.jit:
 		file = "[made at run time]"
@@ -131,7 +131,7 @@ func (t *tracker) frame(at place, name string) Frame {
 	default:
 		name = "[" + path.Base(file) + "]"
 	}
-	return Frame{Name: demangle.Filter(name, demangle.NoParams, demangle.MaxLength(maxDemangled)), File: file}
+	return Frame{Name: printable(demangle.Filter(name, demangle.NoParams, demangle.MaxLength(maxDemangled))), File: file}
 }
 
 // maxDemangled bounds what a name of C++ or Rust becomes: 2 to this power.
@@ -173,7 +173,7 @@ func (t *tracker) nameFiles(byFile map[int][]uint64, names map[place]string) (ga
 				names[place{i, a}] = name
 			}
 		case <-late.C:
-			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", t.files[i].path, perFile))
+			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(t.files[i].path), perFile))
 			if hung++; hung == maxHung {
 				return append(gaps, "no names from further programs")
 			}

@@ -3,6 +3,7 @@ package profile
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"strings"
 
 	"holdfast/internal/doctor/probe"
@@ -10,8 +11,6 @@ import (
 	"holdfast/internal/linux/perf"
 	"holdfast/internal/linux/perf/symbol"
 	"holdfast/internal/linux/proc"
-
-	"strconv"
 )
 
 // Bounds of what is kept of a recording.
@@ -110,7 +109,7 @@ func (t *tracker) record(r *perf.Record) {
 		if r.Tid <= 0 || len(t.comms) >= maxProcesses {
 			return
 		}
-		t.comms[r.Tid] = comm(r.Name)
+		t.comms[r.Tid] = printable(r.Name)
 		if r.Exec {
 			t.procs[r.Pid] = &process{whole: true, group: t.groupOf(r.Pid)}
 		}
@@ -172,21 +171,11 @@ func (t *tracker) comm(pid, tid int) string {
 	if !ok && len(t.comms) < maxProcesses {
 		b, err := kfile.Read(string(t.proc)+"/"+strconv.Itoa(pid)+"/task/"+strconv.Itoa(tid)+"/comm", 64)
 		if err == nil {
-			c = comm(strings.TrimSuffix(string(b), "\n"))
+			c = printable(strings.TrimSuffix(string(b), "\n"))
 		}
 		t.comms[tid] = c // gone: nobody knows
 	}
 	return c
-}
-
-// comm makes a name that a process gave itself printable.
-func comm(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }
 
 // sample counts one.
