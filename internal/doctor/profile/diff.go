@@ -124,19 +124,21 @@ func (d Diff) change(g *group, samples [2]int64) Change {
 }
 
 // common finds what a container is called on both hosts: its name, where both have
-// one of that name, else its image. Ids differ.
+// one of that name, else its image, where both have one of that. Ids differ.
 func common(sides ...*Profile) func(Who) string {
-	known := make(map[string]int)
+	containers, images := make(map[string]int), make(map[string]int)
 	for i, p := range sides {
 		for _, s := range p.Samples {
-			known[s.Who.Container] |= 1 << i
+			containers[s.Who.Container] |= 1 << i
+			images[s.Who.Image] |= 1 << i
 		}
 	}
+	all := 1<<len(sides) - 1
 	return func(w Who) string {
-		if w.Container != "" && known[w.Container] == 1<<len(sides)-1 || w.Image == "" {
-			return w.Label()
+		if w.Image != "" && images[w.Image] == all && containers[w.Container] != all {
+			return "image " + w.Image
 		}
-		return "image " + w.Image
+		return w.Label()
 	}
 }
 

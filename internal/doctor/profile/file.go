@@ -132,6 +132,11 @@ func Read(r io.Reader) (*Profile, error) {
 	case len(data) > maxUnpacked:
 		return nil, fmt.Errorf("%w: unpacked it is longer than %d MiB", ErrFormat, maxUnpacked>>20)
 	}
+	return parse(data)
+}
+
+// parse reads what was unpacked.
+func parse(data []byte) (*Profile, error) {
 	if err := weigh(data); err != nil {
 		return nil, err
 	}
