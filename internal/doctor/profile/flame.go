@@ -89,9 +89,16 @@ func (d *drawing) box(n *node, x float64, row int) float64 {
 
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
-// fit shortens a name to what a box has room for.
+// fit shortens a name to what a box has room for: of a Go function with its path
+// (github.com/x/y.F) the end says more than the beginning.
 func fit(name string, width float64) string {
 	room := int((width - 4) / flameChar)
+	path, args, called := strings.Cut(name, "(")
+	if slash := strings.LastIndexByte(path, '/'); slash > 0 && len(name) > room {
+		if name = path[slash+1:]; called {
+			name += "(" + args
+		}
+	}
 	letters := []rune(name)
 	switch {
 	case room < 3:
