@@ -31,12 +31,15 @@ const (
 type Config struct {
 	Drain      string        `yaml:"drain"`       // off or auto
 	DrainAfter time.Duration `yaml:"drain_after"` // that a critical finding has lasted
-	MaxShare   float64       `yaml:"max_share"`   // of all nodes, that may be degraded and out of rotation, or draining
+	// Recover is how long there must be no critical finding: a host that is sick
+	// now and then is not well in between.
+	Recover  time.Duration `yaml:"recover_after"`
+	MaxShare float64       `yaml:"max_share"` // of all nodes, that may be degraded and out of rotation, or draining
 }
 
 // DefaultConfig drains nothing.
 func DefaultConfig() Config {
-	return Config{Drain: DrainOff, DrainAfter: 15 * time.Minute, MaxShare: 0.34}
+	return Config{Drain: DrainOff, DrainAfter: 15 * time.Minute, Recover: 5 * time.Minute, MaxShare: 0.34}
 }
 
 // Validate checks the values. The error begins with the key.
@@ -46,6 +49,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("drain: %q is neither %s nor %s", c.Drain, DrainOff, DrainAuto)
 	case c.DrainAfter < time.Second || c.DrainAfter > 7*24*time.Hour:
 		return fmt.Errorf("drain_after: %v has to be from 1s to a week", c.DrainAfter)
+	case c.Recover < time.Second || c.Recover > 7*24*time.Hour:
+		return fmt.Errorf("recover_after: %v has to be from 1s to a week", c.Recover)
 	case !(c.MaxShare >= 0 && c.MaxShare <= 0.5):
 		return fmt.Errorf("max_share: %v has to be from 0 to 0.5", c.MaxShare)
 	}
@@ -71,9 +76,6 @@ type Node interface {
 
 // Times of the rotation.
 const (
-	// calm is how long there must be no critical finding: a host that is sick now
-	// and then is not well in between.
-	calm = 5 * time.Minute
 	// look is between two looks at what is to be done, and again between two
 	// tries to drain.
 	look  = time.Second

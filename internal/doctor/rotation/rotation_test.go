@@ -258,7 +258,7 @@ func TestFleetOfSickNodes(t *testing.T) {
 			}
 		}
 		all[0].r.Found(nil)
-		time.Sleep(calm + 3*time.Minute)
+		time.Sleep(cfg.Recover + 3*time.Minute)
 		if all[0].Refuses() || count() != 2 || all[2].drained() != 1 {
 			t.Errorf("a node that is well again refuses %v; %d are drained, the next one %d times", all[0].Refuses(), count(), all[2].drained())
 		}
@@ -330,12 +330,12 @@ func TestStateKeepsItsBooks(t *testing.T) {
 				}
 				refuses, byDoctor, s.drained = true, true, true
 			case comeBack:
-				if !byDoctor || now.Sub(sickAt) < calm {
+				if !byDoctor || now.Sub(sickAt) < auto().Recover {
 					t.Fatalf("came back: by the doctor %v, sick %v ago", byDoctor, now.Sub(sickAt))
 				}
 				refuses, byDoctor = false, false
 			}
-			if (s.why != "") != (!sickAt.IsZero() && now.Sub(sickAt) < calm) {
+			if (s.why != "") != (!sickAt.IsZero() && now.Sub(sickAt) < auto().Recover) {
 				t.Fatalf("degraded %q, sick %v ago", s.why, now.Sub(sickAt))
 			}
 		}

@@ -34,7 +34,7 @@ func (s *state) step(c Config, now time.Time, sick string, refuses bool) action 
 			s.since = now
 		}
 		s.why, s.bad = sick, now
-	case s.why != "" && now.Sub(s.bad) >= calm:
+	case s.why != "" && now.Sub(s.bad) >= c.Recover:
 		back := s.drained
 		*s = state{}
 		if back {

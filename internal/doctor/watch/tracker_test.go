@@ -163,7 +163,7 @@ func TestBursts(t *testing.T) {
 			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
 		},
 		"a finding that only a deep look sees": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
-		"a look that cost much": {{after: time.Minute, asked: told, found: true, cost: 3 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+		"a look that cost much":                {{after: time.Minute, asked: told, found: true, cost: 3 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
 	} {
 		now := start
 		b := newBursts(c, now)

@@ -88,7 +88,9 @@ func (m madeUp) standing() []probe.Standing {
 		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return m, nil },
 	}, {
 		Name: "blind", Sees: "nothing", Gives: []string{fact.Drains},
-		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return nil, errors.New("it has no eyes") },
+		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) {
+			return nil, errors.New("it has no eyes")
+		},
 	}}
 }
 
