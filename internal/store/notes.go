@@ -41,8 +41,9 @@ type Notes interface {
 	DropNote(ctx context.Context, n Note) error
 }
 
-// goodName is what a note may be called: words with slashes between them.
-var goodName = regexp.MustCompile(`^[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*$`)
+// goodName is what a note may be called: words with slashes between them, of what
+// the ids of nodes may have.
+var goodName = regexp.MustCompile(`^[!-.0-~]+(/[!-.0-~]+)*$`)
 
 // CheckNote refuses a name or a value that no store takes.
 func CheckNote(name string, value []byte) error {
