@@ -163,7 +163,7 @@ func TestBursts(t *testing.T) {
 			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
 		},
 		"a finding that only a deep look sees": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
-		"a look that cost much":                {{after: time.Minute, asked: told, found: true, cost: 3 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+		"a look that cost much":                {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
 	} {
 		now := start
 		b := newBursts(c, now)
@@ -174,7 +174,7 @@ func TestBursts(t *testing.T) {
 				t.Errorf("%s, step %d: %q, want %q", name, i, why, s.want)
 			}
 			if why != "" {
-				b.ended(why, now, afterwards(s.cost), s.found)
+				b.ended(why, now, afterwards(s.cost, burstShare), s.found)
 			}
 		}
 	}
@@ -208,7 +208,7 @@ func TestBurstsAreBounded(t *testing.T) {
 	})
 }
 
-// Whatever rounds cost: over any length of time they take their budget at most, and
+// Whatever rounds cost: over any length of time they take their share at most, and
 // what was saved, and the last of them.
 func TestPurse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -220,7 +220,7 @@ func TestPurse(t *testing.T) {
 			spent, dearest = spent+cost, max(dearest, cost)
 			now = now.Add(max(time.Second, p.pay(cost, now)))
 		}
-		if most := saved + dearest + time.Duration(budget*float64(now.Sub(start))); spent > most+time.Microsecond {
+		if most := saved + dearest + time.Duration(roundShare*float64(now.Sub(start))); spent > most+time.Microsecond {
 			t.Fatalf("%v spent in %v, at most %v", spent, now.Sub(start), most)
 		}
 	})

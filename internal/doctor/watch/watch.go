@@ -118,13 +118,19 @@ func (w *Watch) History(since time.Time, limit int) (History, error) {
 	return w.deps.Store.History(since, limit)
 }
 
-// budget is the CPU time that rounds and bursts may take, each, as a share of one
-// core. What is left to one percent is for what is not seen in the threads' times:
-// the collection of garbage, and the tracepoints.
-const budget = 0.003
+// What rounds and bursts may take, as a share of one core. What is left to one
+// percent is for what is not seen in the threads' times: the collection of garbage,
+// and the tracepoints.
+const (
+	roundShare = 0.005
+	burstShare = 0.002
+)
 
-// afterwards is how long to wait after what took so much CPU time.
-func afterwards(cpu time.Duration) time.Duration { return time.Duration(float64(cpu) / budget) }
+// afterwards is how long to wait after what took so much CPU time, so that it stays
+// within its share.
+func afterwards(cpu time.Duration, share float64) time.Duration {
+	return time.Duration(float64(cpu) / share)
+}
 
 // purse is the CPU time that rounds may take. It fills with time, up to saved: so
 // much may be taken at once, to find names, for one. It may be overdrawn by one
@@ -134,14 +140,14 @@ type purse struct {
 	at   time.Time
 }
 
-// saved is what a purse holds at most: the budget of 100 s.
-const saved = 300 * time.Millisecond
+// saved is what a purse holds at most: the share of 100 s.
+const saved = 500 * time.Millisecond
 
 // pay takes what a round has cost out, and returns how long to wait for the next.
 func (p *purse) pay(cpu time.Duration, now time.Time) time.Duration {
-	p.have = min(saved, p.have+time.Duration(budget*float64(now.Sub(p.at)))) - cpu
+	p.have = min(saved, p.have+time.Duration(roundShare*float64(now.Sub(p.at)))) - cpu
 	p.at = now
-	return max(0, afterwards(-p.have))
+	return max(0, afterwards(-p.have, roundShare))
 }
 
 // Run watches until ctx is done. It returns when all of it has ended; what cannot
