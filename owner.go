@@ -102,6 +102,10 @@ type Node struct {
 	Pressure float64   `json:"cpu_pressure"`  // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
 	Memory   Memory    `json:"memory"`
 	Trouble  string    `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
+	// Degraded is why containers are slow on it, "" where they are not known to
+	// be: new sessions go elsewhere, as far as OutOfRotation says.
+	Degraded      string    `json:"degraded,omitempty"`
+	DegradedSince time.Time `json:"degraded_since,omitzero"`
 	Lease    int64     `json:"lease,omitempty"`   // that its records hang on
 	Since    time.Time `json:"since"`             // when the agent came up
 	SeenAt   time.Time `json:"seen_at"`

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
+	"holdfast/internal/doctor/probe"
 )
 
 // agentFlags are those of `holdfast agent`; each comes before its key in the
@@ -107,6 +108,7 @@ func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
 		Guardian: self(roleGuardian),
 		Deadman:  self(roleDeadman),
 		Hook:     self(roleHook),
+		Alloc:    self(probe.RoleAlloc),
 		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
 		Step:     r.Step,
 		Drained:  r.Drained,

@@ -4,12 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/baseline"
 	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/doctor/profile"
 	"holdfast/internal/engine/docker"
@@ -27,6 +30,7 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 		Host: probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: self(probe.RoleAlloc)},
 		For:  r.For, Step: r.Step,
 	}
+	e.Known = known(ctx, r.Baselines)
 	if engine, err := hostEngine(ctx); err != nil {
 		e.NoEngine = err // it only gives names
 	} else {
@@ -50,6 +54,21 @@ func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
 		x.Engine = engine
 	}
 	return x.Run(ctx)
+}
+
+// known is what the baseline says that goes for this host, nothing where there is
+// none.
+func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	host, err2 := thisHost(ctx)
+	if err != nil || err2 != nil {
+		return nil
+	}
+	b, err := baseline.Choose(all, strings.TrimSpace(string(release)), host.Role)
+	if err != nil {
+		return nil
+	}
+	return b.Known()
 }
 
 // makeDrill is `holdfast doctor drill`.

@@ -43,6 +43,9 @@ type Options struct {
 	Deadman []string
 	// Hook is the same for hook.Main, but for its last arguments.
 	Hook []string
+	// Alloc is the same for probe.Alloc, but for its last argument; empty: how
+	// long memory takes to be had is not tried.
+	Alloc []string
 	// Up is called once everything serves; may be nil.
 	Up func(Addresses)
 	// Step and Drained tell how the drain at the end goes; may be nil.
@@ -92,6 +95,7 @@ type Agent struct {
 	sessions  *session.Manager
 	warm      *warm.Keeper
 	load      *load
+	doctor    *doctorPart // nil where it is switched off
 	since     time.Time
 	history   *replace.History
 	replacing sync.Mutex // one replacement of sessions at a time
@@ -148,6 +152,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer e.Close()
 	a.spinups = a.newSpinups(info)
 	a.collector = a.newCollector(e)
+	a.doctor = a.newDoctor(e)
 
 	p := newParts()
 	defer a.closeDeadman()
@@ -319,6 +324,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 		return err
 	}
 	p.start("garbage collection", a.runCollector)
+	a.startDoctor(p)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log
@@ -394,6 +400,9 @@ func (a *Agent) self() holdfast.Node {
 		Draining: !a.serving.Load() || a.sessions.Draining(), Trouble: a.health.Trouble(),
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
+	}
+	if a.doctor != nil {
+		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
 	}
 	var busy, waited, free error
 	n.CPULoad, busy = a.load.cpu()

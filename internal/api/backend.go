@@ -17,6 +17,7 @@ type Backend interface {
 	WarmBackend
 	Spinups
 	Collector
+	Doctor
 
 	Version() Version
 

@@ -216,7 +216,7 @@ func TestScripts(t *testing.T) {
 			}
 			return startAgent(b, socket, e.Defer)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records, "collection": collection},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records, "collection": collection, "sick": sick},
 	})
 }
 
@@ -304,6 +304,12 @@ func spinups(ts *testscript.TestScript, _ bool, _ []string) {
 func collection(ts *testscript.TestScript, _ bool, _ []string) {
 	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
 	b.SetCollection(apitest.SomeCollection())
+}
+
+// sick makes the agent's host a sick one, in a fleet.
+func sick(ts *testscript.TestScript, _ bool, _ []string) {
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetDoctor()
 }
 
 // records writes the same to a data directory: records DIR.

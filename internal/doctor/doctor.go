@@ -11,7 +11,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,6 +51,8 @@ type Examination struct {
 	// Probes and Rules are probe.All and rule.All, where they are nil.
 	Probes []probe.Probe
 	Rules  []rule.Rule
+	// Known are facts from elsewhere that rules may need: a baseline's.
+	Known []fact.Fact
 }
 
 // Report is what came out. Findings are in the order of their severity.
@@ -122,27 +123,43 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 		return Report{}, ctx.Err()
 	}
 	e.step("judging")
+	facts.Add(e.Known...)
 	r := Report{At: begin, Kernel: facts.Text(fact.KernelRelease), Findings: []Finding{}, Facts: facts.Facts}
-	var names namer
-	names, facts.Gaps = e.names(ctx, facts.Gaps)
-	for _, x := range e.Rules {
-		check := Check{Rule: x.Name, Verdict: Fine, Later: x.Later}
-		if missing := x.Missing(facts); len(missing) > 0 {
-			check.Verdict, check.Why = NotJudged, e.whyMissing(missing, facts.Gaps)
-			r.Checked = append(r.Checked, check)
-			continue
-		}
-		for _, f := range x.Judge(facts) {
-			f.Rule = x.Name
-			check.Verdict = Found
-			r.Findings = append(r.Findings, names.name(f))
-		}
-		r.Checked = append(r.Checked, check)
+	var found []rule.Finding
+	found, r.Checked = Judge(e.Rules, e.Probes, facts)
+	names, gap := Names(ctx, e.Host.Proc, e.Engine, e.NoEngine)
+	if gap != nil {
+		facts.Gaps = append(facts.Gaps, *gap)
+	}
+	for _, f := range found {
+		r.Findings = append(r.Findings, names.Name(f))
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.Weight() - a.Severity.Weight() })
 	r.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil
+}
+
+// Judge has the rules judge facts. It returns what they find, in their order, and
+// what became of each rule; the probes are asked why a fact is not there.
+func Judge(rules []rule.Rule, probes []probe.Probe, facts *fact.Set) ([]rule.Finding, []Check) {
+	var found []rule.Finding
+	var checked []Check
+	for _, x := range rules {
+		check := Check{Rule: x.Name, Verdict: Fine, Later: x.Later}
+		if missing := x.Missing(facts); len(missing) > 0 {
+			check.Verdict, check.Why = NotJudged, whyMissing(probes, missing, facts.Gaps)
+			checked = append(checked, check)
+			continue
+		}
+		for _, f := range x.Judge(facts) {
+			f.Rule = x.Name
+			check.Verdict = Found
+			found = append(found, f)
+		}
+		checked = append(checked, check)
+	}
+	return found, checked
 }
 
 func (e Examination) step(what string) {
@@ -235,14 +252,14 @@ func gap(p probe.Probe, err error) fact.Gap {
 }
 
 // whyMissing says why facts are not there: what the probe said that gives them.
-func (e Examination) whyMissing(missing []string, gaps []fact.Gap) string {
+func whyMissing(probes []probe.Probe, missing []string, gaps []fact.Gap) string {
 	var why []string
 	for _, name := range missing {
 		reason := "there was nothing to see"
-		i := slices.IndexFunc(e.Probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
+		i := slices.IndexFunc(probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
 		if i < 0 {
 			reason = "it is not measured yet"
-		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == e.Probes[i].Name }); g >= 0 {
+		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == probes[i].Name }); g >= 0 {
 			reason = gaps[g].Why
 		}
 		if s := name + ": " + reason; !slices.Contains(why, s) {
@@ -250,26 +267,4 @@ func (e Examination) whyMissing(missing []string, gaps []fact.Gap) string {
 		}
 	}
 	return strings.Join(why, "; ")
-}
-
-// names asks the engine for its containers.
-func (e Examination) names(ctx context.Context, gaps []fact.Gap) (namer, []fact.Gap) {
-	n := namer{proc: e.Host.Proc, containers: make(map[string]engine.Container)}
-	err := e.NoEngine
-	if e.Engine == nil && err == nil {
-		err = errors.New("no container engine was given")
-	}
-	if e.Engine != nil {
-		ctx, cancel := context.WithTimeout(ctx, namesLimit)
-		defer cancel()
-		var list []engine.Container
-		list, err = e.Engine.List(ctx, nil)
-		for _, c := range list {
-			n.containers[c.ID] = c
-		}
-	}
-	if err != nil {
-		gaps = append(gaps, fact.Gap{Probe: "engine", Sees: "names and images of containers", Why: err.Error(), Hint: probe.Hint(err)})
-	}
-	return n, gaps
 }

@@ -82,7 +82,7 @@ func readGroups(h Host) (map[string]sample, error) {
 				}
 				s.read(dir, m)
 			}
-			if container { // what is below it counts as it
+			if container || isLeaf(d) { // what is below a container counts as it
 				return fs.SkipDir
 			}
 			return nil

@@ -216,7 +216,30 @@ func (t *Tally) orClose(err error) (*Tally, error) {
 
 // Read returns what was counted so far.
 func (t *Tally) Read() ([]Place, error) {
+	ps, _, err := t.read()
+	return ps, err
+}
+
+// Take is Read for a Tally that stays: it forgets what it returns, so that there is
+// room for what comes. What is counted at a place between its reading and its
+// forgetting is lost.
+func (t *Tally) Take() ([]Place, error) {
+	ps, keys, err := t.read()
+	for _, k := range keys {
+		if gone := t.counts.Delete(&k); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, fmt.Errorf("BPF: forget what was counted: %w", gone))
+		}
+		if k.Stack >= 0 { // several may have come by one path
+			_ = t.stacks.Delete(uint32(k.Stack))
+		}
+	}
+	return ps, err
+}
+
+// read returns what was counted, and under which keys.
+func (t *Tally) read() ([]Place, []place, error) {
 	var ps []Place
+	var keys []place
 	var k place
 	var v amount
 	it := t.counts.Iterate()
@@ -234,10 +257,10 @@ func (t *Tally) Read() ([]Place, error) {
 				}
 			}
 		}
-		ps = append(ps, p)
+		ps, keys = append(ps, p), append(keys, k)
 	}
 	if err := it.Err(); err != nil {
-		return ps, fmt.Errorf("BPF: read what was counted: %w", err)
+		return ps, keys, fmt.Errorf("BPF: read what was counted: %w", err)
 	}
-	return ps, nil
+	return ps, keys, nil
 }

@@ -269,3 +269,40 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("longest %v", q)
 	}
 }
+
+// What was taken is not counted again.
+func TestTake(t *testing.T) {
+	needRoot(t)
+	c, err := CountEvent("sys_enter", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	own := unix.Gettid()
+	count := func() (n uint64) {
+		places, err := c.Take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range places {
+			if p.Pid == os.Getpid() || own != os.Getpid() && p.Count > 0 {
+				n += p.Count
+			}
+		}
+		return n
+	}
+	const n = 20000
+	for range n {
+		unix.Getppid()
+	}
+	if got := count(); got < n {
+		t.Errorf("%d calls were taken, %d were made", got, n)
+	}
+	if got := count(); got >= n {
+		t.Errorf("%d calls were taken once more", got)
+	}
+}
