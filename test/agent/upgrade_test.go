@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -348,4 +349,139 @@ func (h *host) lastUpgrade() (u api.Upgrade) {
 	defer res.Body.Close()
 	_ = json.NewDecoder(res.Body).Decode(&u) // then it is asked again
 	return u
+}
+
+// TestUpgradeCommandKilled: before the turn that calls the upgrade off, and later
+// it goes on by itself.
+func TestUpgradeCommandKilled(t *testing.T) {
+	h := newUpgradable(t, "")
+	before, starts := h.running(), startTimes(t, h, h.running())
+	check := h.clients()
+	wait := func(t *testing.T, done func() bool) { t.Helper(); eventually(t, "the upgrade is over", done) }
+
+	t.Run("before its turn", func(t *testing.T) {
+		pid, failed := h.pid(), h.metric(`holdfast_agent_upgrades_total{outcome="failed"}`)
+		h.install([]byte("#!/bin/sh\nexec sleep 1000\n"))
+		kill := h.beginUpgrade("10s")
+		eventually(t, "the next agent is started", func() bool { return h.lastUpgrade().State == api.UpgradeUnderWay })
+		kill()
+		wait(t, func() bool { return h.metric(`holdfast_agent_upgrades_total{outcome="failed"}`) != failed })
+		if h.pid() != pid || h.lastUpgrade().State != api.UpgradeFailed {
+			t.Errorf("agent %d was %d, %+v", h.pid(), pid, h.lastUpgrade())
+		}
+	})
+	for _, state := range []api.UpgradeState{"handing over", api.UpgradeOnTrial} {
+		t.Run(string(state), func(t *testing.T) {
+			pid := h.pid()
+			h.installReal()
+			kill := h.beginUpgrade("1s")
+			// As soon as the old one has let its turn go it tells nobody.
+			eventually(t, "it is "+string(state), func() bool {
+				u := h.lastUpgrade()
+				return u.To.PID != 0 && u.From.PID == pid || u.State == state
+			})
+			kill()
+			wait(t, func() bool { u := h.lastUpgrade(); return u.From.PID == pid && u.State == api.UpgradeDone })
+			if h.pid() == pid || len(h.agents()) != 1 {
+				t.Errorf("agent %d was %d, of %v", h.pid(), pid, h.agents())
+			}
+		})
+	}
+	check()
+	h.sameContainers(before, starts)
+}
+
+// beginUpgrade runs the command; what it returns kills it.
+func (h *host) beginUpgrade(trial string) (kill func()) {
+	h.t.Helper()
+	cmd := exec.Command(holdfastBinary(h.t), "agent", "--upgrade", "--trial", trial)
+	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+h.socket)
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	return func() {
+		h.t.Helper()
+		if err := cmd.Process.Kill(); err != nil {
+			h.t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed
+	}
+}
+
+// TestAgentToldToEndInATrial: what the old agent is told while it stands by is
+// for the new one.
+func TestAgentToldToEndInATrial(t *testing.T) {
+	for _, c := range []struct {
+		sig  syscall.Signal
+		left int // containers
+	}{{syscall.SIGUSR2, 3}, {syscall.SIGTERM, 0}} {
+		t.Run(c.sig.String(), func(t *testing.T) {
+			h := newUpgradable(t, "")
+			kill := h.beginUpgrade("1m")
+			eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+			kill()
+			h.signal(c.sig)
+			if code := h.wait(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			eventually(t, "nothing but what is to stay is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == c.left })
+		})
+	}
+}
+
+// TestNextAgentToldToEndInATrial: the old one does not take that for a failure.
+func TestNextAgentToldToEndInATrial(t *testing.T) {
+	h := newUpgradable(t, "")
+	kill := h.beginUpgrade("1m")
+	eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	kill()
+	h.must("agent", "stop")
+	if code := h.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	eventually(t, "nothing is left", func() bool { return len(h.agents()) == 0 && len(h.running()) == 0 })
+}
+
+// TestOldAgentKilledInATrial: the new one goes on.
+func TestOldAgentKilledInATrial(t *testing.T) {
+	h := newUpgradable(t, "")
+	before, starts := h.running(), startTimes(t, h, h.running())
+	check := h.clients()
+	kill := h.beginUpgrade("1m")
+	eventually(t, "the new one is on trial", func() bool { return h.lastUpgrade().State == api.UpgradeOnTrial })
+	h.kill()
+	eventually(t, "it is over", func() bool { return h.lastUpgrade().State == api.UpgradeDone })
+	kill()
+	check()
+	h.sameContainers(before, starts)
+}
+
+// TestUpgradeInAFleet: the lease, the deadman and every session stay, also where
+// the next agent takes its turn and does nothing with it.
+func TestUpgradeInAFleet(t *testing.T) {
+	hosts := newFleetOf(t, 2, patient, "", (*host).installReal, (*host).startLogged)
+	hosts[0].ask("alice")
+	has, before := owner(t, hosts, "alice")
+	other := besides(hosts, has)[0]
+	deadman := has.deadman()
+	containers, starts := has.running(), startTimes(t, has, has.running())
+	load := startLoad("through the other node", 5*time.Millisecond, func(ctx context.Context, _ int) error {
+		return fetch(ctx, "tcp", other.gateway, "/s/alice/", http.StatusOK)
+	})
+	has.installNext("hang")
+	if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not say "held" within`) {
+		t.Errorf("%+v\n%+v", r, u)
+	}
+	has.installReal()
+	if r, u := has.upgrade(); r.code != 0 {
+		t.Errorf("%+v\n%+v", r, u)
+	}
+	load.check(t)
+	if again := has.deadman(); again != deadman {
+		t.Errorf("deadman %d became %d", deadman, again)
+	}
+	has.sameContainers(containers, starts)
+	if _, after := owner(t, hosts, "alice"); after.Epoch != before.Epoch {
+		t.Errorf("epoch %d became %d", before.Epoch, after.Epoch)
+	}
 }
