@@ -48,6 +48,7 @@ func deps() cli.Deps {
 		Version:     buildVersion(),
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
+		AgentSocket: socketOf,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		OpenEngine:  openEngine,

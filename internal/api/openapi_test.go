@@ -71,6 +71,8 @@ func examples() map[string]example {
 		"saveBaseline":         {method: "POST", path: "/v1/doctor/baselines", body: asJSON(apitest.SomeBaseline())},
 		"removeBaseline":       {method: "POST", path: "/v1/doctor/baselines/remove", body: `{"name":"ci-6.1.0"}`},
 		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
+		"upgradeAgent":         {method: "POST", path: "/v1/agent/upgrade", body: `{"trial_ms":0}`},
+		"lastUpgrade":          {method: "GET", path: "/v1/agent/upgrade"},
 		"openapi":              {method: "GET", path: "/v1/openapi.json"},
 		"healthz":              {method: "GET", path: "/healthz"},
 		"readyz":               {method: "GET", path: "/readyz"},
@@ -260,7 +262,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 40; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 40; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

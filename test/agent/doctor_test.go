@@ -121,7 +121,7 @@ func TestSickNodeIsOutOfRotation(t *testing.T) {
 		p := newPatient(t)
 		patients = append(patients, p)
 		return doctorConfig(p, "drain: auto, drain_after: 10s, recover_after: 5s, max_share: 0.34")
-	})
+	}, (*host).start)
 	asked := 0
 	ask := func(n int) (keys []string) {
 		for range n {

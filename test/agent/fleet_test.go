@@ -34,11 +34,12 @@ const patient = "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s"
 // made as a person makes them.
 func newFleet(t *testing.T, n int, timing, extra string) []*host {
 	t.Helper()
-	return newFleetOf(t, n, timing, func(int) string { return extra })
+	return newFleetOf(t, n, timing, func(int) string { return extra }, (*host).start)
 }
 
-// newFleetOf is newFleet with something of its own in each node's configuration.
-func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string) []*host {
+// newFleetOf is newFleet with something of its own in each node's configuration,
+// and does for each node what it takes to start it.
+func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
@@ -57,7 +58,9 @@ func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string) []
 		hosts[i] = h
 	}
 	for _, h := range hosts {
-		h.start()
+		for _, f := range start {
+			f(h)
+		}
 	}
 	for _, h := range hosts {
 		eventually(t, "the nodes know each other", func() bool {

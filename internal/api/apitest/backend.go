@@ -46,6 +46,7 @@ type Backend struct {
 	collection Collection
 	sick       bool
 	baselines  []baseline.Baseline
+	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays
 }
 
 // Began is when everything here began, so that outputs can be compared.
