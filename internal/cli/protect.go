@@ -70,10 +70,7 @@ the command's. It needs root.`,
 			} else if err := p.find(&o); err != nil {
 				return err
 			}
-			o.Keeper = a.deps.Keeper
-			if o.LockDir = a.deps.ProtectLocks; o.LockDir == "" {
-				o.LockDir = protectLocks
-			}
+			o.Keeper, o.LockDir = a.deps.Keeper, a.lockDir()
 			o.Log = slog.New(slog.NewTextHandler(a.ui.err, nil))
 			if p.check {
 				return a.protectCheck(cmd.Context(), o)
@@ -81,6 +78,7 @@ the command's. It needs root.`,
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
+	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd())
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be given several times")
@@ -99,9 +97,17 @@ the command's. It needs root.`,
 	return cmd
 }
 
+// lockDir is where ports are locked.
+func (a *app) lockDir() string {
+	if a.deps.ProtectLocks != "" {
+		return a.deps.ProtectLocks
+	}
+	return protectLocks
+}
+
 func backendNames() []string {
 	var names []string
-	for _, n := range []protect.Name{protect.Auto, protect.Park, protect.NFQueue, protect.Migrate, protect.Plug} {
+	for _, n := range protect.Names() {
 		names = append(names, string(n))
 	}
 	return names
@@ -117,25 +123,42 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 	if err := p.sane(words); err != nil {
 		return o, usage(cmd, err)
 	}
-	for _, port := range p.ports {
-		o.Addresses = append(o.Addresses, protect.Address{Port: uint16(port)})
-	}
-	for _, l := range p.listen {
-		addr, err := protect.ParseAddress(l)
-		if err != nil {
-			return o, usage(cmd, fmt.Errorf("--listen: %w", err))
-		}
-		o.Addresses = append(o.Addresses, addr)
+	var err error
+	if o.Addresses, err = addresses(p.ports, p.listen); err != nil {
+		return o, usage(cmd, err)
 	}
 	return o, nil
 }
 
+// addresses are those of --port and --listen.
+func addresses(ports []int, listen []string) ([]protect.Address, error) {
+	var as []protect.Address
+	for _, port := range ports {
+		if port < 1 || port > 65535 {
+			return nil, fmt.Errorf("--port is %d, it has to be from 1 to 65535", port)
+		}
+		as = append(as, protect.Address{Port: uint16(port)})
+	}
+	for _, l := range listen {
+		addr, err := protect.ParseAddress(l)
+		if err != nil {
+			return nil, fmt.Errorf("--listen: %w", err)
+		}
+		as = append(as, addr)
+	}
+	return as, nil
+}
+
+// knownBackend refuses what --backend cannot be.
+func knownBackend(name string) error {
+	if !slices.Contains(backendNames(), name) {
+		return fmt.Errorf("--backend is %q, there are auto, park, nfqueue, migrate and plug", name)
+	}
+	return nil
+}
+
 // sane refuses what cannot be.
 func (p *protectFlags) sane(words []string) error {
-	known := false
-	for _, n := range backendNames() {
-		known = known || n == p.backend
-	}
 	switch {
 	case len(words) == 0 && !p.check:
 		return fmt.Errorf("there is no command to run behind --")
@@ -151,15 +174,8 @@ func (p *protectFlags) sane(words []string) error {
 		return fmt.Errorf("--timeout is %v and --drain is %v, they have to be over and not under 0", p.timeout, p.drain)
 	case len(words) > 0 && !p.overlap && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it has to be under --timeout, %v: else nothing is held any more when the command begins", p.drain, p.timeout)
-	case !known:
-		return fmt.Errorf("--backend is %q, there are auto, park, nfqueue, migrate and plug", p.backend)
 	}
-	for _, port := range p.ports {
-		if port < 1 || port > 65535 {
-			return fmt.Errorf("--port is %d, it has to be from 1 to 65535", port)
-		}
-	}
-	return nil
+	return knownBackend(p.backend)
 }
 
 // find looks the server's processes up, and the ports where none is given.
@@ -270,7 +286,11 @@ func (a *app) protectReport(r protect.Report) error {
 		u = newUI(u.in, u.err, u.err)
 	}
 	return u.result(r, func(w io.Writer) {
-		head, row := "HELD\tLONGEST WAIT\tBACKEND", fmt.Sprintf("%d\t%s\t%s", r.Released.Stats.Held, inMs(r.Released.Stats.Longest), r.Backend)
+		backend := string(r.Backend)
+		if r.Installed {
+			backend += " (installed)"
+		}
+		head, row := "HELD\tLONGEST WAIT\tBACKEND", fmt.Sprintf("%d\t%s\t%s", r.Released.Stats.Held, inMs(r.Released.Stats.Longest), backend)
 		for _, s := range r.Steps {
 			head += "\t" + strings.ToUpper(s.Name)
 			row += "\t" + inMs(s.Took)

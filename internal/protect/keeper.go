@@ -38,9 +38,12 @@ type KeeperOptions struct {
 // go at once when its starter is gone. One hold at a time. Its methods may be
 // called from any goroutine.
 type Keeper struct {
-	conn    *net.UnixConn
-	process *os.Process
-	log     *slog.Logger
+	conn      *net.UnixConn
+	process   *os.Process // nil for a standing one in another pid namespace
+	standing  bool        // it goes on when we are gone
+	installed []Installed // what a standing one is prepared for
+	locks     []*Lock     // a standing one gets them with the hold
+	log       *slog.Logger
 
 	asking   sync.Mutex // held through each question and its answer
 	answers  chan answer
@@ -64,7 +67,7 @@ func StartKeeper(o KeeperOptions) (*Keeper, error) {
 	}
 	argv := append(o.Argv[:len(o.Argv):len(o.Argv)], strconv.Itoa(len(o.Locks)))
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = []string{"GOMAXPROCS=2", "GODEBUG=madvdontneed=1"}
+	cmd.Env = keeperEnv()
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -76,12 +79,19 @@ func StartKeeper(o KeeperOptions) (*Keeper, error) {
 		conn.Close()
 		return nil, fmt.Errorf("start the process that holds: %w", err)
 	}
-	k := &Keeper{
-		conn: conn.(*net.UnixConn), process: cmd.Process, log: o.Log,
+	return newKeeper(conn.(*net.UnixConn), cmd.Process, o.Log).begin(), nil
+}
+
+func newKeeper(c *net.UnixConn, p *os.Process, log *slog.Logger) *Keeper {
+	return &Keeper{
+		conn: c, process: p, log: log,
 		answers: make(chan answer, 1), released: make(chan Released, 1), done: make(chan struct{}),
 	}
+}
+
+func (k *Keeper) begin() *Keeper {
 	go k.listen()
-	return k, nil
+	return k
 }
 
 // listen passes answers on until the keeper is gone.
@@ -109,8 +119,10 @@ func (k *Keeper) listen() {
 		}
 	}
 	k.conn.Close()
-	// Its socket is at its end, and it is letting go what it holds, or dead.
-	_, _ = k.process.Wait()
+	if !k.standing {
+		// Its socket is at its end, and it is about to end, or dead.
+		_, _ = k.process.Wait()
+	}
 }
 
 // maxPIDs bounds the processes that are named to a keeper. They only make a
@@ -154,6 +166,8 @@ func (a answer) err() error {
 		return &keeperError{a.Error, ErrNothingListens}
 	case a.Kind == kindNoBackend:
 		return &keeperError{a.Error, ErrNoBackend}
+	case a.Kind == kindLeaving:
+		return &keeperError{a.Error, errLeaving}
 	}
 	return errors.New(a.Error)
 }
@@ -181,10 +195,24 @@ func (k *Keeper) send(r request) error {
 	if err := k.conn.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
 		return ErrKeeperGone
 	}
-	if _, err := k.conn.Write(b); err != nil {
+	if r.Op == opHold && k.standing && len(k.locks) > 0 {
+		_, _, err = k.conn.WriteMsgUnix(b, lockRights(k.locks), nil)
+	} else {
+		_, err = k.conn.Write(b)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeeperGone, err)
 	}
 	return nil
+}
+
+// lockRights is a message with the files of locks (SCM_RIGHTS, unix(7)).
+func lockRights(locks []*Lock) []byte {
+	var fds []int
+	for _, l := range locks {
+		fds = append(fds, int(l.file.Fd()))
+	}
+	return unix.UnixRights(fds...)
 }
 
 // Probe asks every backend whether it would work; Why is "" for one that would.
@@ -242,19 +270,36 @@ func (k *Keeper) Release() error { return k.send(request{Op: opRelease}) }
 // Released has the end of each hold, and is closed when the keeper is gone.
 func (k *Keeper) Released() <-chan Released { return k.released }
 
-// Pid is the keeper's process.
-func (k *Keeper) Pid() int { return k.process.Pid }
+// Pid is the keeper's process; 0 where that is in another pid namespace.
+func (k *Keeper) Pid() int {
+	if k.process == nil {
+		return 0
+	}
+	return k.process.Pid
+}
+
+// kill ends a keeper that hangs, or where that cannot be done gives it up.
+func (k *Keeper) kill() {
+	if k.process != nil {
+		_ = k.process.Kill() // it may have ended
+	}
+	_ = k.conn.Close()
+}
 
 // closeLimit is how long a keeper may take to let go what it holds.
 const closeLimit = releaseLimit + 5*time.Second
 
-// Close ends the keeper and waits for its end. What it holds is let go at once.
+// Close ends the keeper and waits for its end; of a standing one, it ends our
+// connection to it. What it holds for us is let go at once.
 func (k *Keeper) Close() {
 	_ = k.conn.CloseWrite()
 	select {
 	case <-k.done:
 	case <-time.After(closeLimit): // it hangs
-		_ = k.process.Kill()
+		k.kill()
 		<-k.done
 	}
 }
+
+// keeperEnv is all of a keeper's environment.
+func keeperEnv() []string { return []string{"GOMAXPROCS=2", "GODEBUG=madvdontneed=1"} }

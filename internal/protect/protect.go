@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
 )
 
@@ -41,6 +42,9 @@ const (
 	Migrate Name = "migrate"
 	Plug    Name = "plug"
 )
+
+// Names are all, Auto first.
+func Names() []Name { return []Name{Auto, Park, NFQueue, Migrate, Plug} }
 
 // Address is a TCP port: on one address, or with the zero Addr on all of both
 // families.
@@ -96,9 +100,10 @@ type Target struct {
 	Forwarded bool
 	// Overlap says that the new server listens before the old one stops.
 	Overlap bool
-	// PIDs are processes that have the old listeners open, as far as they
-	// are known; without any all of /proc is searched.
-	PIDs []int
+	// Owners looks up who has sockets open, by their inodes: among the
+	// processes that are known to have the old listeners, then among all, which
+	// takes some 10 ms. It may be called from any goroutine.
+	Owners func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error)
 	// Listeners returns the server's sockets that listen on Addresses now.
 	// It may be called from any goroutine.
 	Listeners func() ([]sockdiag.Listener, error)

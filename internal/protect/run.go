@@ -44,11 +44,13 @@ type Options struct {
 
 // Report is how it went.
 type Report struct {
-	Backend  Name      `json:"backend"`
-	Refused  []Refusal `json:"refused,omitempty"`
-	Steps    []Step    `json:"steps"`
-	Drained  Drained   `json:"drained"`
-	Released Released  `json:"released"`
+	Backend Name `json:"backend"`
+	// Installed is whether a standing keeper held (Install).
+	Installed bool      `json:"installed,omitempty"`
+	Refused   []Refusal `json:"refused,omitempty"`
+	Steps     []Step    `json:"steps"`
+	Drained   Drained   `json:"drained"`
+	Released  Released  `json:"released"`
 	// ExitCode is the command's, 128 + n where signal n ended it.
 	ExitCode int `json:"exit_code"`
 }
@@ -100,11 +102,11 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return r, err
 	}
 	defer Unlock(locks)
-	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log})
+	k, err := o.keeper(ctx, locks)
 	if err != nil {
 		return r, err
 	}
-	defer k.Close()
+	defer func() { k.Close() }() // which may be another one by then
 	for _, l := range locks {
 		if l.left == nil {
 			continue
@@ -116,10 +118,21 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		l.left = nil
 	}
 	step("prepare")
+	// A keeper that hangs, or was stopped, would hold for ever.
+	hung := time.AfterFunc(o.Limit+closeLimit, func() { k.kill() })
+	defer hung.Stop()
 	began, err := k.Hold(ctx, o.Spec)
+	if k.standing && (errors.Is(err, errLeaving) || errors.Is(err, ErrKeeperGone)) {
+		k.Close()
+		if k, err = StartKeeper(o.keeperOptions(locks)); err != nil {
+			return r, err
+		}
+		began, err = k.Hold(ctx, o.Spec)
+	}
 	if err != nil {
 		return r, explain(err, o.Spec)
 	}
+	r.Installed = k.standing
 	if err := noteAll(locks, began.Leaves); err != nil {
 		return r, fmt.Errorf("write down what is held: %w", err)
 	}
@@ -137,6 +150,27 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, err
 }
 
+func (o Options) keeperOptions(locks []*Lock) KeeperOptions {
+	return KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log}
+}
+
+// keeper is the standing one where the ports are installed, else a new one.
+func (o Options) keeper(ctx context.Context, locks []*Lock) (*Keeper, error) {
+	if len(locks) <= maxRights {
+		k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
+		if err == nil && covered(k.installed, o.Addresses) {
+			k.locks = locks
+			return k, nil
+		}
+		if err == nil {
+			k.Close()
+		} else if !errors.Is(err, ErrNoneStands) {
+			o.Log.Warn("protect: go on without the standing keeper", "err", err)
+		}
+	}
+	return StartKeeper(o.keeperOptions(locks))
+}
+
 // ErrNotRoot means that this process may not do it.
 var ErrNotRoot = errors.New("holding connections needs root")
 
@@ -149,7 +183,7 @@ func needsRoot() error {
 
 // tidyAfter tidies up when the keeper was killed, by another.
 func (o Options) tidyAfter(left Left, locks []*Lock) error {
-	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Locks: locks, Log: o.Log})
+	k, err := StartKeeper(o.keeperOptions(locks))
 	if err != nil {
 		return err
 	}

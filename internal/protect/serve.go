@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,59 +17,131 @@ import (
 	"holdfast/internal/linux/standby"
 )
 
-// Main is a keeper's whole life, in the process that StartKeeper made: it holds
-// and releases as it is told, and releases at once when its starter is gone.
-// args are those that StartKeeper added, backends what there is, best first. It
-// returns the exit code.
+// Main is a keeper's whole life, in the process that StartKeeper or StartStanding
+// made: it holds and releases as it is told, and releases at once when its starter
+// is gone. args are those that were added there, backends what there is, best
+// first. It returns the exit code.
 func Main(args []string, backends []Backend, log *slog.Logger) int {
-	locks := 0
-	if len(args) == 1 {
-		locks, _ = strconv.Atoi(args[0])
+	run := func() error { return serveStarter(args, backends, log) }
+	if len(args) == 2 && args[0] == argStanding {
+		run = func() error { return serveStanding(args[1], backends, log) }
 	}
-	// The locks are never used: they are held by being open.
-	standby.Settle(keeperFD+locks, nil)
-	s := &server{backends: backends, log: log, requests: make(chan request), gone: make(chan struct{})}
-	go s.listen()
-	if err := s.run(); err != nil {
+	if err := run(); err != nil {
 		log.Error("protect: " + err.Error())
 		return 1
 	}
 	return 0
 }
 
-// server is the keeper's side. One goroutine does it all but reading.
+// serveStarter is a keeper that was started for one protect.
+func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
+	locks := 0
+	if len(args) == 1 {
+		locks, _ = strconv.Atoi(args[0])
+	}
+	// The locks are never used: they are held by being open.
+	standby.Settle(keeperFD+locks, nil)
+	line, err := inherited()
+	if err != nil {
+		return err
+	}
+	return newServer(line, backends, newOwners(), log).run()
+}
+
+// inherited is the socket to the starter.
+func inherited() (*net.UnixConn, error) {
+	f := os.NewFile(keeperFD, "starter")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("the socket to the starter: %w", err)
+	}
+	line, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("the socket to the starter is none"), c.Close())
+	}
+	return line, nil
+}
+
+// server is the keeper's side of one starter. One goroutine does it all but
+// reading.
 type server struct {
+	line     *net.UnixConn
 	backends []Backend
+	owners   *owners
+	ledger   *ledger // of a standing keeper, else nil
+	starter  int     // pid, where there is a ledger
 	log      *slog.Logger
 	requests chan request
 	gone     chan struct{} // closed when the starter is gone
+	ended    chan struct{} // closed when run returns
 }
 
-// listen reads until the starter is gone. The process ends with it.
-func (s *server) listen() {
-	defer close(s.gone)
-	buf := make([]byte, maxMessage)
-	for {
-		n, err := unix.Read(keeperFD, buf)
-		if err == unix.EINTR {
-			continue
-		}
-		var r request
-		if err != nil || n <= 0 || json.Unmarshal(buf[:n], &r) != nil {
-			return
-		}
-		s.requests <- r
+func newServer(line *net.UnixConn, backends []Backend, o *owners, log *slog.Logger) *server {
+	return &server{
+		line: line, backends: backends, owners: o, log: log,
+		requests: make(chan request), gone: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
 
-// run answers until the starter is gone.
+// listen reads until the starter is gone.
+func (s *server) listen() {
+	defer close(s.gone)
+	buf, oob := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxRights))
+	for {
+		n, m, flags, _, err := s.line.ReadMsgUnix(buf, oob)
+		r := request{locks: rights(oob[:m])}
+		if err != nil || n <= 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || json.Unmarshal(buf[:n], &r) != nil {
+			r.close()
+			return
+		}
+		select {
+		case s.requests <- r:
+		case <-s.ended:
+			r.close()
+			return
+		}
+	}
+}
+
+// rights are the files that came with a message.
+func rights(oob []byte) (files []*os.File) {
+	ms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range ms {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue // credentials, or what else there may be
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "lock"))
+		}
+	}
+	return files
+}
+
+// run answers until the starter is gone, and closes the line.
 func (s *server) run() error {
+	var listening sync.WaitGroup
+	listening.Go(s.listen)
+	err := s.answerAll()
+	close(s.ended)
+	err = errors.Join(err, s.line.Close())
+	listening.Wait()
+	return err
+}
+
+func (s *server) answerAll() error {
 	for {
 		select {
 		case <-s.gone:
 			return nil
 		case r := <-s.requests:
-			if err := s.handle(r); err != nil {
+			err := s.handle(r)
+			r.close()
+			if err != nil {
 				return err
 			}
 		}
@@ -80,7 +155,7 @@ func (s *server) handle(r request) error {
 		if r.Spec == nil || len(r.Spec.Addresses) == 0 {
 			return errors.New("a request without addresses")
 		}
-		sk, err := NewSockets(r.Spec.Addresses)
+		sk, err := newSockets(r.Spec.Addresses, s.owners)
 		if err != nil {
 			return s.answer(answer{Op: r.Op, Error: err.Error()})
 		}
@@ -99,6 +174,9 @@ func (s *server) handle(r request) error {
 		return nil
 	case opDrain:
 		return s.answer(answer{Op: opDrain, Error: "nothing is held"})
+	}
+	if s.ledger != nil {
+		return s.handleStanding(r)
 	}
 	return fmt.Errorf("unknown request %q", r.Op)
 }
@@ -120,7 +198,7 @@ func (s *server) tidy(l *Left) error {
 	if l == nil || len(l.Of) == 0 {
 		return errors.New("a request without what was left")
 	}
-	sk, err := NewSockets(l.Of)
+	sk, err := newSockets(l.Of, s.owners)
 	if err != nil {
 		return err
 	}
@@ -135,8 +213,13 @@ func (s *server) tidy(l *Left) error {
 
 // hold is one hold, from its beginning to its end.
 func (s *server) hold(spec Spec, sk *Sockets) error {
-	s.sweep()
 	start := time.Now()
+	if !s.ledger.enter() {
+		return s.answer(failure(opHold, errLeaving))
+	}
+	defer s.ledger.leave()
+	s.ledger.prefer(&spec)
+	s.sweep()
 	old, err := sk.Listeners()
 	if err == nil && len(old) == 0 && !spec.Forwarded {
 		err = ErrNothingListens
@@ -160,6 +243,7 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		ready: newReadiness(old, start),
 	}
 	k.ready.elsewhere = spec.Forwarded
+	defer s.ledger.began(s.starter, spec, began, h)()
 	err = s.answer(answer{Op: opHold, Began: &began})
 	if err != nil {
 		return errors.Join(err, h.Release(context.Background()))
@@ -209,6 +293,8 @@ func failure(o op, err error) answer {
 		a.Kind = kindNothing
 	case errors.Is(err, ErrNoBackend):
 		a.Kind = kindNoBackend
+	case errors.Is(err, errLeaving):
+		a.Kind = kindLeaving
 	}
 	return a
 }
@@ -219,9 +305,16 @@ func (s *server) answer(a answer) error {
 	if err != nil {
 		return err
 	}
-	err = unix.Sendto(keeperFD, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	raw, err := s.line.SyscallConn()
+	if err != nil {
+		return err
+	}
+	e := raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		return true
+	})
 	if err == unix.EPIPE || err == unix.ECONNRESET || err == unix.EAGAIN {
 		return nil // it is gone, and that is noticed elsewhere, or hangs
 	}
-	return err
+	return errors.Join(err, e)
 }

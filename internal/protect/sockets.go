@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/sockdiag"
 )
 
@@ -13,25 +14,31 @@ import (
 type Sockets struct {
 	diag      *sockdiag.Diag
 	addresses []Address
+	owners    *owners
 
 	mu     sync.Mutex
 	hidden map[uint32]bool // inodes
 }
 
 // NewSockets opens a socket to ask with.
-func NewSockets(addresses []Address) (*Sockets, error) {
+func NewSockets(addresses []Address) (*Sockets, error) { return newSockets(addresses, newOwners()) }
+
+// newSockets is NewSockets with what is known already about who has which socket
+// open.
+func newSockets(addresses []Address, o *owners) (*Sockets, error) {
 	d, err := sockdiag.Open()
 	if err != nil {
 		return nil, err
 	}
-	return &Sockets{diag: d, addresses: addresses, hidden: make(map[uint32]bool)}, nil
+	return &Sockets{diag: d, addresses: addresses, owners: o, hidden: make(map[uint32]bool)}, nil
 }
 
 // Target is what a backend gets, as the spec says.
 func (s *Sockets) Target(spec Spec) Target {
 	return Target{
-		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap, PIDs: spec.PIDs,
+		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap,
 		Listeners: s.Listeners, Hide: s.hide,
+		Owners: func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error) { return s.owners.find(spec.PIDs, inodes...) },
 	}
 }
 

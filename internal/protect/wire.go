@@ -1,6 +1,9 @@
 package protect
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 // Spec says what to hold, and how.
 type Spec struct {
@@ -62,6 +65,12 @@ const (
 	opTidy     op = "tidy"     // undo what a killed keeper left
 	opRelease  op = "release"  // end now; not answered but by opReleased
 	opReleased op = "released" // an answer that comes by itself
+
+	// Of standing keepers only.
+	opHello   op = "hello"   // what is installed?
+	opInstall op = "install" // prepare for these ports, and for no others
+	opStatus  op = "status"  // how is it going?
+	opQuit    op = "quit"    // end when nothing is held
 )
 
 // request goes to the keeper.
@@ -71,6 +80,18 @@ type request struct {
 	Limit  time.Duration `json:"limit_ns,omitempty"`
 	Killed bool          `json:"killed,omitempty"`
 	Left   *Left         `json:"left,omitempty"`
+	// Installed is for opInstall.
+	Installed []Installed `json:"installed,omitempty"`
+
+	// locks came with an opHold, see KeeperOptions.
+	locks []*os.File
+}
+
+// close lets go of what came with the request.
+func (r request) close() {
+	for _, f := range r.locks {
+		f.Close()
+	}
 }
 
 // answer comes from the keeper.
@@ -82,7 +103,20 @@ type answer struct {
 	Began    *Began    `json:"began,omitempty"`
 	Drained  *Drained  `json:"drained,omitempty"`
 	Released *Released `json:"released,omitempty"`
+	// Of standing keepers: the answers to opHello and opStatus.
+	Hello    *hello    `json:"hello,omitempty"`
+	Standing *Standing `json:"standing,omitempty"`
 }
+
+// hello is how a standing keeper introduces itself.
+type hello struct {
+	Protocol  int         `json:"protocol"`
+	Installed []Installed `json:"installed,omitempty"`
+}
+
+// protocol is the number of what is said over the wire: a standing keeper may be
+// of another version than who asks it.
+const protocol = 1
 
 // errorKind carries what callers decide by.
 type errorKind string
@@ -90,10 +124,14 @@ type errorKind string
 const (
 	kindNothing   errorKind = "nothing-listens"
 	kindNoBackend errorKind = "no-backend"
+	kindLeaving   errorKind = "leaving"
 )
 
 // maxMessage bounds a message in bytes.
 const maxMessage = 64 << 10
+
+// maxRights is how many files one message brings at most (SCM_MAX_FD, unix(7)).
+const maxRights = 253
 
 // keeperFD is the keeper's end of the socket: the first extra file of exec.Cmd.
 // The locks come behind it.

@@ -47,7 +47,7 @@ func asksForReuseport(t protect.Target) error {
 	for _, l := range ls {
 		inodes = append(inodes, l.Inode)
 	}
-	open, err := pidfd.FindSockets(t.PIDs, inodes...)
+	open, err := t.Owners(inodes...)
 	if err != nil {
 		return err
 	}

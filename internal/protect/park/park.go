@@ -127,7 +127,7 @@ func (p *prepared) take(t protect.Target, ls []sockdiag.Listener) error {
 	for _, l := range ls {
 		inodes = append(inodes, l.Inode)
 	}
-	open, err := pidfd.FindSockets(t.PIDs, inodes...)
+	open, err := t.Owners(inodes...)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func (h *held) tidy() error {
 	for _, l := range ls {
 		inodes = append(inodes, l.Inode)
 	}
-	open, err := pidfd.FindSockets(nil, inodes...)
+	open, err := h.target.Owners(inodes...)
 	if err != nil {
 		return err
 	}
