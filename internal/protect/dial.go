@@ -130,6 +130,19 @@ func Dismiss(ctx context.Context, dir, path string) error {
 	return k.awaitEnd(ctx)
 }
 
+// ClearStanding removes the socket of a standing keeper that was killed. None may
+// stand (LockInstall).
+func ClearStanding(dir, path string) error {
+	at, err := standingSocket(dir, path)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket of a standing keeper: %w", err)
+	}
+	return nil
+}
+
 func dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, error) {
 	at, err := standingSocket(dir, path)
 	if err != nil {

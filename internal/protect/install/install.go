@@ -99,15 +99,16 @@ func Restore(ctx context.Context, o Options) (State, error) {
 // when none is left. It waits for the end of a hold. What is not installed is no
 // error: the state is what is left.
 func Remove(ctx context.Context, o Options, as []protect.Address) (State, error) {
+	if len(as) == 0 {
+		return o.change(ctx, nil)
+	}
 	return o.change(ctx, func(now []protect.Installed) ([]protect.Installed, error) {
-		if len(as) == 0 {
-			return nil, nil
-		}
 		return slices.DeleteFunc(slices.Clone(now), func(p protect.Installed) bool { return slices.Contains(as, p.Address) }), nil
 	})
 }
 
-// change makes what is installed what next says. Killed at any step, it leaves the
+// change makes what is installed what next says, with nil nothing, whatever there
+// is. Killed at any step, it leaves the
 // keeper or the record behind the other, which the next change mends; nobody is
 // held by either.
 func (o Options) change(ctx context.Context, next func([]protect.Installed) ([]protect.Installed, error)) (State, error) {
@@ -125,13 +126,15 @@ func (o Options) change(ctx context.Context, next func([]protect.Installed) ([]p
 		return State{}, err
 	}
 	defer func() { closeIf(k) }()
-	now, err := o.installed(k)
-	if err != nil {
-		return State{}, err
-	}
-	ports, err := next(now)
-	if err != nil {
-		return State{}, err
+	var ports []protect.Installed
+	if next != nil {
+		now, err := o.installed(k)
+		if err != nil {
+			return State{}, err
+		}
+		if ports, err = next(now); err != nil {
+			return State{}, err
+		}
 	}
 	if k, err = o.stand(ctx, k, ports); err != nil {
 		return State{}, err
@@ -165,17 +168,31 @@ func (o Options) installed(k *protect.Keeper) ([]protect.Installed, error) {
 	return read(o.Record)
 }
 
+const (
+	// again is how often a keeper that hangs up is dialed again: it is dying, or
+	// has as many clients as it takes.
+	again = 20 * time.Millisecond
+	tries = 100
+)
+
 // dial connects to the standing keeper; nil where there is none. One that cannot
 // be spoken with is ended.
-func (o Options) dial(ctx context.Context) (*protect.Keeper, error) {
-	k, err := protect.Dial(ctx, o.LockDir, "", o.Log)
-	switch {
-	case errors.Is(err, protect.ErrNoneStands):
-		return nil, nil
-	case errors.Is(err, protect.ErrOtherVersion):
-		return nil, protect.Dismiss(ctx, o.LockDir, "")
+func (o Options) dial(ctx context.Context) (k *protect.Keeper, err error) {
+	for range tries {
+		k, err = protect.Dial(ctx, o.LockDir, "", o.Log)
+		switch {
+		case err == nil:
+			return k, nil
+		case errors.Is(err, protect.ErrNoneStands):
+			return nil, nil
+		case errors.Is(err, protect.ErrOtherVersion):
+			return nil, protect.Dismiss(ctx, o.LockDir, "")
+		case !errors.Is(err, protect.ErrKeeperGone):
+			return nil, err
+		}
+		time.Sleep(again)
 	}
-	return k, err
+	return nil, err
 }
 
 // stand has a keeper stand by for the ports, and no other; for none, no keeper.
@@ -188,7 +205,7 @@ func (o Options) stand(ctx context.Context, k *protect.Keeper, ports []protect.I
 		k = nil
 	}
 	if len(ports) == 0 {
-		return nil, nil
+		return nil, protect.ClearStanding(o.LockDir, "")
 	}
 	if k == nil {
 		err := protect.StartStanding(ctx, o.LockDir, protect.KeeperOptions{Argv: o.Keeper, Log: o.Log})

@@ -46,7 +46,7 @@ func read(file string) ([]protect.Installed, error) {
 	}
 	if err != nil || len(b) > maxRecord {
 		return nil, holdfast.WithHint(fmt.Errorf("read what is installed from %s: %w", file, errors.Join(err, tooLong(b))),
-			"remove the file, and install the ports again")
+			"`holdfast protect uninstall` removes it; then install the ports again")
 	}
 	return r.Ports, nil
 }

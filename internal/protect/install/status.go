@@ -16,7 +16,7 @@ func Status(ctx context.Context, o Options) (State, error) {
 		return State{}, holdfast.WithHint(protect.ErrNotRoot, "run it with sudo")
 	}
 	k, err := protect.Dial(ctx, o.LockDir, "", o.Log)
-	if err != nil && !errors.Is(err, protect.ErrNoneStands) {
+	if err != nil && !errors.Is(err, protect.ErrNoneStands) && !errors.Is(err, protect.ErrKeeperGone) {
 		return State{}, err
 	}
 	defer closeIf(k)

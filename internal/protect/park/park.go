@@ -196,9 +196,6 @@ func (h *held) begin() error {
 // undo ends a hold that did not begin whole: the program goes last, as in a
 // release, since it moves what is parked to the old listeners.
 func (h *held) undo(ctx context.Context) error {
-	if h.hook != nil {
-		h.hook.Close()
-	}
 	err := h.unpark(ctx)
 	for _, l := range h.lots {
 		err = errors.Join(err, l.restore())
@@ -260,9 +257,6 @@ func (h *held) Release(ctx context.Context) error {
 	close(h.stop)
 	h.watching.Wait()
 	h.count()
-	if h.hook != nil {
-		h.hook.Close()
-	}
 	err := h.unpark(ctx)
 	if e := h.tidy(); e != nil {
 		err = errors.Join(err, fmt.Errorf("tidy up the new listeners: %w", e))
@@ -290,6 +284,11 @@ func (h *held) unpark(ctx context.Context) (err error) {
 			err = errors.Join(err, bpf.Detach(l.parking))
 		}
 		l.unpark()
+	}
+	// Not before: as long as a parking socket has the address, a server that
+	// does not ask for SO_REUSEPORT cannot bind it without the hook.
+	if h.hook != nil {
+		h.hook.Close()
 	}
 	h.mu.Lock()
 	h.stats.Waiting = 0

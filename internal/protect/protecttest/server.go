@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/proc"
 )
 
 // Patience is how long the tests wait for what has to happen.
@@ -183,8 +185,8 @@ func restart(pidfile, user, pause string, argv []string) error {
 	return os.WriteFile(pidfile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
 }
 
-// KillFile kills the process whose pid is in a file, if there is one, and waits
-// until it is gone.
+// KillFile kills the process whose pid is in a file, with its group, if there is
+// one, and waits until all of it is gone.
 func KillFile(pidfile string) error {
 	b, err := os.ReadFile(pidfile)
 	if err != nil {
@@ -194,21 +196,55 @@ func KillFile(pidfile string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Kill(-pid, unix.SIGKILL); errors.Is(err, unix.ESRCH) {
-		return nil
-	} else if err != nil {
+	group, err := openGroup(pid)
+	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if err := unix.Kill(-pid, 0); errors.Is(err, unix.ESRCH) || isZombie(pid) {
-			return nil
+	defer func() {
+		for _, fd := range group {
+			unix.Close(fd)
+		}
+	}()
+	if err := unix.Kill(-pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for _, fd := range group {
+		if err := awaitExit(fd); err != nil {
+			return fmt.Errorf("process group %d: %w", pid, err)
 		}
 	}
-	return fmt.Errorf("process %d does not end", pid)
+	return nil
 }
 
-// isZombie reports whether a process has ended and only waits to be reaped.
-func isZombie(pid int) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err != nil || strings.Contains(string(b), ") Z ")
+// openGroup opens a pidfd of each process of a group.
+func openGroup(group int) (fds []int, err error) {
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		if g, err := unix.Getpgid(pid); err != nil || g != group {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		} else if err != nil {
+			return fds, err
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+// awaitExit waits until all threads of a process have ended: only then are its
+// sockets closed. One whose first thread has ended is a zombie before that.
+func awaitExit(pidfd int) error {
+	for end := time.Now().Add(Patience); time.Now().Before(end); {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 1000)
+		if n > 0 || err != nil && err != unix.EINTR {
+			return err
+		}
+	}
+	return errors.New("it does not end")
 }
