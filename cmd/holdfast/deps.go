@@ -270,6 +270,9 @@ func reloadBench(f *pflag.FlagSet) experiment {
 	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
 	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
+	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
+	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")
+	f.BoolVar(&o.WithKills, "kills", false, "instead: how long clients wait when somebody of a protected restart is killed")
 	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
 	check := func() error {
 		for _, m := range *modes {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/internal/linux/proc"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/protecttest"
@@ -38,8 +40,10 @@ func isKeeper(pid int) bool {
 }
 
 // At every step of a protect somebody is killed: the protect, the keeper, the
-// command, command and protect, or keeper and protect. Whatever happens, nothing is left behind,
-// whoever waited is let go, and the port can be protected again.
+// command, command and protect, or keeper and protect. Whatever happens, nothing is
+// left behind, whoever waited is let go, no SYN is lost any more once all that were
+// killed are dead, so that none is lost twice by a client who came before, and the
+// port can be protected again. How long that is: `holdfast bench reload --kills`.
 func TestKilled(t *testing.T) {
 	needsRoot(t)
 	for _, b := range both {
@@ -75,6 +79,7 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	cmd.Stderr = os.Stderr
 	_ = cmd.Run() // how it ends is part of the case
 	awaitNoHelper(t, do)
+	dead := time.Now()
 	// Who killed the old server may have died before it started a new one.
 	if len(protecttest.Listening(t, portOf(t, address))) == 0 {
 		if err := protecttest.KillFile(pidfile); err != nil {
@@ -88,6 +93,9 @@ func testKilled(t *testing.T, b protect.Name, step, do string) {
 	protecttest.AwaitListening(t, address)
 	total, failed, longest := load.Stop()
 	t.Logf("%d clients, %d failed, longest %v", total, len(failed), longest)
+	if n := load.LostAfter(dead); n > 0 {
+		t.Errorf("%d clients lost a SYN when all were dead", n)
+	}
 	for _, err := range failed {
 		var timeout net.Error
 		switch {
@@ -180,8 +188,51 @@ func awaitNoHelper(t *testing.T, do string) {
 		}
 		return !slices.ContainsFunc(pids, func(pid int) bool {
 			argv, err := proc.Host.Cmdline(pid)
-			return err == nil && len(argv) > 1 &&
-				(argv[1] == roleKeeper || argv[1] == roleProtect || argv[1] == protecttest.RoleRestart)
+			return err == nil && (len(argv) == 0 && dying(pid) || len(argv) > 1 &&
+				(argv[1] == roleKeeper || argv[1] == roleProtect || argv[1] == protecttest.RoleRestart))
 		})
 	})
+}
+
+// dying reports whether a process that has given up its memory, and with that its
+// command line, has threads that may have sockets open still.
+func dying(pid int) bool {
+	s, err := proc.Host.Stat(pid)
+	if err != nil {
+		return false
+	}
+	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	return err == nil && (s.State != 'Z' || len(threads) > 1)
+}
+
+// What the test above goes by finds clients whose SYNs nobody answers: those of a
+// keeper that is stopped.
+func TestLostSYNsAreFound(t *testing.T) {
+	needsRoot(t)
+	address := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	k := startKeeper(t)
+	spec := protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: protect.NFQueue, Limit: 2 * protecttest.Patience}
+	if _, err := k.Hold(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(k.Pid(), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	load := protecttest.StartLoad(t, address, 100*time.Millisecond, nil)
+	time.Sleep(2500 * time.Millisecond) // the second SYN comes after one
+	if err := unix.Kill(k.Pid(), unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Release(); err != nil {
+		t.Fatal(err)
+	}
+	<-k.Released()
+	protecttest.Eventually(t, "clients were served", func() bool { return load.Total() > 10 })
+	load.Stop()
+	if early, late := load.LostAfter(began), load.LostAfter(time.Now()); early == 0 || late != 0 {
+		t.Errorf("%d lost a SYN after it was stopped, %d after it went on", early, late)
+	}
 }

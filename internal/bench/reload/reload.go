@@ -44,14 +44,22 @@ type Options struct {
 	Protect []string
 	// Drain is protect's --drain; 0 is its default.
 	Drain time.Duration
-	// Connections are the clients at once where throughput is measured; 16.
+	// Idle measures instead what an installed protection costs while nothing
+	// reloads, in pairs of loads.
+	Idle  bool
+	Pairs int // 30
+	// Connections are the clients at once there, in a closed loop; 16.
 	Connections int
-	Progress    io.Writer // a line for each run; nil is nowhere
+	// WithKills measures instead how long clients wait when somebody of a
+	// protect is killed, Kills of each kind.
+	WithKills bool
+	Kills     int       // 25
+	Progress  io.Writer // a line for each run; nil is nowhere
 }
 
 func (o *Options) complete() error {
 	o.Requests, o.Rate = cmp.Or(o.Requests, defaultRequests), cmp.Or(o.Rate, defaultRate)
-	o.Connections = cmp.Or(o.Connections, 16)
+	o.Connections, o.Pairs, o.Kills = cmp.Or(o.Connections, 16), cmp.Or(o.Pairs, defaultPairs), cmp.Or(o.Kills, defaultKills)
 	if len(o.Modes) == 0 {
 		o.Modes = AllModes()
 	}
@@ -64,6 +72,12 @@ func (o *Options) complete() error {
 // Check reports what cannot be; a zero that stands for a default cannot either.
 func (o Options) Check() error {
 	switch {
+	case o.Idle && o.WithKills, (o.Idle || o.WithKills) && o.Full:
+		return errors.New("idle, kills and full exclude each other")
+	case o.Pairs < 0 || o.Pairs > 10_000 || o.Kills < 0 || o.Kills > 10_000:
+		return fmt.Errorf("%d pairs and %d kills, there can be up to 10000", o.Pairs, o.Kills)
+	case o.Connections < 0 || o.Connections > maxOpen:
+		return fmt.Errorf("%d connections, there can be up to %d", o.Connections, maxOpen)
 	case o.Requests < 1 || o.Requests > 100_000_000:
 		return fmt.Errorf("requests are %d, they have to be 1 to 100 million", o.Requests)
 	case !(o.Rate >= 1 && o.Rate <= 100_000): // no number is neither
@@ -111,6 +125,12 @@ func Measure(ctx context.Context, o Options) (_ bench.Result, err error) {
 	}
 	x := &experiment{o: o, stack: s}
 	defer func() { err = errors.Join(err, s.stop()) }()
+	switch {
+	case o.Idle:
+		return x.measureIdle(ctx)
+	case o.WithKills:
+		return x.measureKills(ctx)
+	}
 	d := Details{Rate: o.Rate}
 	if d.HAProxy, err = s.version(ctx); err != nil {
 		return bench.Result{}, err
@@ -132,8 +152,8 @@ func Measure(ctx context.Context, o Options) (_ bench.Result, err error) {
 }
 
 func (o Options) createPage() (*os.File, error) {
-	if o.Page == "" {
-		return nil, nil
+	if o.Page == "" || o.Idle || o.WithKills {
+		return nil, nil // which have no plots
 	}
 	f, err := os.Create(o.Page)
 	if err != nil {

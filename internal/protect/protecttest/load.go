@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Load is clients that come in an open loop: one after each interval, whatever
@@ -21,6 +23,13 @@ type Load struct {
 	total   int
 	failed  []error
 	longest time.Duration
+	lost    []lost
+}
+
+// lost is a client some of whose SYNs were not answered.
+type lost struct {
+	begin time.Time
+	times int // it sent one again
 }
 
 // StartLoad sends clients to the address until Stop. dial is nil for our own
@@ -46,15 +55,63 @@ func StartLoad(t testing.TB, address string, every time.Duration, dial func(netw
 
 func (l *Load) one(address string, dial func(network, address string) (net.Conn, error)) {
 	begin := time.Now()
-	_, err := ask(address, "/", dial)
+	again := 0
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: Patience}).Dial
+	}
+	_, err := ask(address, "/", func(network, address string) (net.Conn, error) {
+		c, err := dial(network, address)
+		if err == nil {
+			again = retransmitted(c)
+		}
+		return c, err
+	})
 	took := time.Since(begin)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if again > 0 {
+		l.lost = append(l.lost, lost{begin, again})
+	}
 	l.total++
 	l.longest = max(l.longest, took)
 	if err != nil {
 		l.failed = append(l.failed, fmt.Errorf("after %v: %w", took, err))
 	}
+}
+
+// retransmitted is how often a connection that has just been made sent its SYN
+// again, by the kernel's count.
+func retransmitted(c net.Conn) (n int) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return 0
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = int(info.Total_retrans)
+		}
+	})
+	return n
+}
+
+// LostAfter counts the clients of whom a SYN that was sent after the moment got no
+// answer. It goes by what the kernel counted, and so does not take a slow machine
+// for a lost packet: between two SYNs there is a second at least (RFC 6298), so
+// that of n that a client sent again the one before the last went out n-1 s after
+// its first, or later. It is for after Stop.
+func (l *Load) LostAfter(moment time.Time) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.lost {
+		if c.begin.Add(time.Duration(c.times-1) * time.Second).After(moment) {
+			n++
+		}
+	}
+	return n
 }
 
 // Stop waits for the last clients and returns how many there were, how they
