@@ -313,7 +313,9 @@ type checkedBackend struct {
 	Backend protect.Name `json:"backend"`
 	Works   bool         `json:"works"`
 	Used    bool         `json:"used"`
-	Why     string       `json:"why,omitempty"`
+	// Installed is whether a process stands by for the ports, and holds.
+	Installed bool   `json:"installed,omitempty"`
+	Why       string `json:"why,omitempty"`
 }
 
 // protectCheck is `holdfast protect --check`.
@@ -323,17 +325,23 @@ func (a *app) protectCheck(ctx context.Context, o protect.Options) error {
 		return err
 	}
 	var lines []checkedBackend
+	wanted, installed := o.Prepared(ctx)
 	used := false
 	for _, r := range rs {
 		l := checkedBackend{Backend: r.Backend, Works: r.Why == "", Why: r.Why}
-		l.Used = l.Works && !used && (o.Backend == protect.Auto || o.Backend == r.Backend)
+		l.Used = l.Works && !used && (wanted == protect.Auto || wanted == r.Backend)
+		l.Installed = l.Used && installed
 		used = used || l.Used
 		lines = append(lines, l)
 	}
 	err = a.ui.result(lines, func(w io.Writer) {
 		fmt.Fprintln(w, "BACKEND\tWORKS\tUSED\tWHY NOT")
 		for _, l := range lines {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Backend, yesNo(l.Works), yesNo(l.Used), dash(l.Why))
+			use := yesNo(l.Used)
+			if l.Installed {
+				use += ", installed"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Backend, yesNo(l.Works), use, dash(l.Why))
 		}
 	})
 	if err == nil && !used {

@@ -171,6 +171,23 @@ func (o Options) keeper(ctx context.Context, locks []*Lock) (*Keeper, error) {
 	return StartKeeper(o.keeperOptions(locks))
 }
 
+// Prepared reports whether a standing keeper would hold for o, and by which
+// backend.
+func (o Options) Prepared(ctx context.Context) (Name, bool) {
+	k, err := Dial(ctx, o.LockDir, o.Netns, o.Log)
+	if err != nil {
+		return o.Backend, false
+	}
+	defer k.Close()
+	if !covered(k.installed, o.Addresses) {
+		return o.Backend, false
+	}
+	if o.Backend == "" || o.Backend == Auto {
+		return preferred(k.installed, o.Addresses), true
+	}
+	return o.Backend, true
+}
+
 // ErrNotRoot means that this process may not do it.
 var ErrNotRoot = errors.New("holding connections needs root")
 
