@@ -21,6 +21,7 @@ import (
 // Roles of the test binary beside those of protecttest.
 const (
 	roleKeeper    = "keeper"
+	roleBare      = "bare-keeper" // without any backend
 	roleProtect   = "protect"
 	roleNeighbour = "neighbour"
 )
@@ -37,6 +38,8 @@ func TestMain(m *testing.M) {
 			// With the race detector os.Exit sleeps for a second, and a
 			// keeper has no environment to be told otherwise by.
 			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
+		case roleBare:
+			syscall.Exit(protect.Main(args, nil, quiet()))
 		case roleNeighbour:
 			os.Exit(neighbourMain())
 		case roleProtect:
