@@ -30,6 +30,11 @@ func program(t *testing.T) string {
 
 func measure(t *testing.T, o bench.Options) []*bench.Run {
 	t.Helper()
+	return details(t, o).(bench.Details).Runs
+}
+
+func details(t *testing.T, o bench.Options) any {
+	t.Helper()
 	o.Protect, o.Progress = []string{program(t), "protect"}, t.Output()
 	res, err := bench.Measure(t.Context(), o)
 	if err != nil {
@@ -38,7 +43,7 @@ func measure(t *testing.T, o bench.Options) []*bench.Run {
 	if err := res.WriteText(t.Output()); err != nil {
 		t.Error(err)
 	}
-	return res.Details.(bench.Details).Runs
+	return res.Details
 }
 
 // Nobody fails, whether HAProxy is reloaded or killed and started.
@@ -66,6 +71,41 @@ func TestClientsFailWithoutProtection(t *testing.T) {
 	for _, r := range measure(t, bench.Options{Requests: 2000, Rate: 300, Modes: []bench.Mode{bench.Nothing}}) {
 		if r.Change == bench.Restart && r.Failed == 0 {
 			t.Errorf("%s: nobody failed of %d in %d restarts", r.Name(), r.Requests, r.Changes)
+		}
+	}
+}
+
+// The experiment without reloads, in small: nobody fails where a port is installed
+// and taken out again under a load.
+func TestInstalledPort(t *testing.T) {
+	d := details(t, bench.Options{Idle: true, Pairs: 1, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.IdleDetails)
+	if len(d.Runs) != 2 {
+		t.Fatalf("%d runs", len(d.Runs))
+	}
+	for _, r := range d.Runs {
+		if r.Skipped != "" || r.Failed != 0 || len(r.Pairs) != 1 || r.Ratio <= 0 || r.Installed <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// The experiment with kills, in small: everybody who can be killed is, and clients
+// are served all the same.
+func TestKills(t *testing.T) {
+	d := details(t, bench.Options{WithKills: true, Kills: 1, Rate: 100, Drain: 20 * time.Second, Modes: []bench.Mode{bench.NFQueue, bench.Park}}).(bench.KillDetails)
+	if len(d.Runs) != 2*7 {
+		t.Fatalf("%d runs", len(d.Runs))
+	}
+	for _, r := range d.Runs {
+		killed := r.Kills
+		if r.Victim == bench.KillNobody {
+			killed = 1
+			if r.Refused > 0 {
+				t.Errorf("%s: nobody was killed, and %d of %d failed", r.Mode, r.Refused, r.Requests)
+			}
+		}
+		if r.Skipped != "" || killed+r.Missed != 1 || r.Refused >= r.Requests {
+			t.Errorf("%+v", r)
 		}
 	}
 }

@@ -22,7 +22,7 @@ const (
 	// else a machine does changes from one second to the next.
 	idleSpan   = 500 * time.Millisecond
 	idleSettle = 100 * time.Millisecond
-	// begins is how many holds are begun each way.
+	// begins is how many holds are begun each way, at most one for each pair.
 	begins = 10
 	// worth is what an installed protection has to leave of the throughput.
 	worth = 0.97
@@ -190,7 +190,7 @@ func (p *protected) beginsToHold(ctx context.Context) (took []float64, err error
 	if err != nil {
 		return nil, err
 	}
-	for range begins {
+	for range min(begins, p.x.o.Pairs) {
 		out, err := p.x.stack.output(ctx, p.argv(Reload, "--", nothing)...)
 		if err != nil {
 			return nil, err

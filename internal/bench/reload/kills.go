@@ -20,8 +20,10 @@ import (
 // Victim is who is killed during a protect.
 type Victim string
 
-// The victims: processes of a protect, some of them together.
+// The victims: processes of a protect, some of them together; and nobody, for what
+// the clients wait anyway.
 const (
+	KillNobody   Victim = "nobody"
 	KillProtect  Victim = "protect"
 	KillKeeper   Victim = "keeper"
 	KillCommand  Victim = "command"
@@ -31,14 +33,17 @@ const (
 )
 
 func allVictims() []Victim {
-	return []Victim{KillProtect, KillKeeper, KillCommand, KillBoth, KillAll, KillStanding}
+	return []Victim{KillNobody, KillProtect, KillKeeper, KillCommand, KillBoth, KillAll, KillStanding}
 }
 
 const (
 	// defaultKills is how many of each victim are killed, one after the other
 	// this much later in the protect.
-	defaultKills = 25
-	killStep     = 5 * time.Millisecond
+	defaultKills = 15
+	killStep     = 8 * time.Millisecond
+	// killRate is how many clients come in a second at most: what is looked for
+	// is who waits, and not what the machine can do.
+	killRate = 200.0
 	// patience is what a client may wait at most when somebody is killed: a SYN
 	// that is lost with its queue comes again after a second (RFC 6298).
 	patience = 1500.0 // ms
@@ -73,7 +78,7 @@ type KillDetails struct {
 // measureKills kills whoever takes part in a protected restart, at every moment of
 // it, under a load.
 func (x *experiment) measureKills(ctx context.Context) (bench.Result, error) {
-	d := KillDetails{Rate: x.o.Rate}
+	d := KillDetails{Rate: min(x.o.Rate, killRate)}
 	var err error
 	if d.HAProxy, err = x.stack.version(ctx); err != nil {
 		return bench.Result{}, err
@@ -109,7 +114,7 @@ func (x *experiment) killRun(ctx context.Context, r *KillRun) error {
 		defer close(over)
 		ended <- x.kills(life, p, r)
 	}()
-	rec, err := load{to: frontAddress, answer: pong, rate: x.o.Rate, conns: maxOpen, limit: clientLimit, more: func(int) bool {
+	rec, err := load{to: frontAddress, answer: pong, rate: min(x.o.Rate, killRate), conns: maxOpen, limit: clientLimit, more: func(int) bool {
 		select {
 		case <-over:
 			return false
@@ -130,7 +135,7 @@ func (x *experiment) killRun(ctx context.Context, r *KillRun) error {
 			r.Over++
 		}
 	}
-	fmt.Fprintf(x.o.Progress, "%s, %s killed: %d times, %d requests, longest %.1f ms, %d over %.0f ms\n",
+	fmt.Fprintf(x.o.Progress, "%s, killed is %s: %d times, %d requests, longest %.1f ms, %d over %.0f ms\n",
 		r.Mode, r.Victim, r.Kills, r.Requests, r.Longest, r.Over, patience)
 	return nil
 }
@@ -178,6 +183,10 @@ func (x *experiment) killOne(ctx context.Context, p *protected, r *KillRun, afte
 		_ = cmd.Wait() // how it ends is part of the case
 		close(over)
 	}()
+	if r.Victim == KillNobody {
+		<-over
+		return nil
+	}
 	victims, err := x.victims(cmd.Process.Pid, r.Victim, over)
 	if err != nil || victims == nil {
 		r.Missed++

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/bench"
 )
 
 // made is a run with n answered requests that waited 1 to n ms, and one that was
@@ -142,3 +144,70 @@ func TestPlot(t *testing.T) {
 }
 
 func attr(x, y int, line string) string { return fmt.Sprintf(`d="M%d %d%s"`, x, y, line) }
+
+// The score of the experiment without reloads is the worst backend's median ratio.
+func TestIdleResult(t *testing.T) {
+	r := &IdleRun{
+		Mode: Park, Requests: 1000, Failed: 1, alone: []float64{30, 20, 40}, installed: []float64{4, 3, 5},
+		Pairs: []Pair{{100, 98}, {100, 120}, {200, 180}, {100, 99}, {10, 10}},
+	}
+	r.sum()
+	if r.Ratio != 0.99 || r.From != 0.98 || r.To != 1 || r.Alone != 30 || r.Installed != 4 {
+		t.Errorf("%+v", r)
+	}
+	better := &IdleRun{Mode: NFQueue, Pairs: []Pair{{1, 1}}}
+	better.sum()
+	d := IdleDetails{HAProxy: "2.6", Runs: []*IdleRun{r, better, {Mode: Plug, Skipped: "sch_plug: not in this kernel"}}}
+	res := d.result()
+	if res.Score != 0.99 || res.Failed != 1 || len(res.Rows) != 8 {
+		t.Errorf("%+v", res)
+	}
+	wantText(t, res, "park 5 1000 1 100 99 0.990 0.980–1.000 30.0 4.0", "plug: not here: sch_plug", "at least 0.97 is wanted")
+}
+
+// The score of the experiment with kills goes by the longest wait, whoever failed.
+func TestKillResult(t *testing.T) {
+	d := KillDetails{Runs: []*KillRun{
+		{Mode: Park, Victim: KillNobody, Requests: 10, Longest: 20},
+		{Mode: Park, Victim: KillKeeper, Kills: 3, Missed: 1, Requests: 10, Refused: 2, Longest: 3000, Over: 4},
+		{Mode: NFQueue, Victim: KillAll, Skipped: "no nftables"},
+	}}
+	res := d.result()
+	if res.Score != 0.5 || res.Failed != 4 || len(res.Rows) != 2 {
+		t.Errorf("%+v", res)
+	}
+	wantText(t, res, "park, keeper 3 1 10 2 3000.0 4", "nfqueue, keeper and protect: not here: no nftables")
+}
+
+func wantText(t *testing.T, res bench.Result, wants ...string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := res.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range wants {
+		if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	good := Options{Requests: 1, Rate: 1}
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*Options){
+		func(o *Options) { o.Idle, o.WithKills = true, true },
+		func(o *Options) { o.Idle, o.Full = true, true },
+		func(o *Options) { o.Pairs = -1 },
+		func(o *Options) { o.Kills = 10_001 },
+		func(o *Options) { o.Connections = maxOpen + 1 },
+	} {
+		o := good
+		change(&o)
+		if o.Check() == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}
