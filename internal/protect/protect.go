@@ -165,6 +165,14 @@ type Tidier interface {
 	Tidy(ctx context.Context, t Target, left string) error
 }
 
+// Warmer is a Backend whose first Hold in a process takes longer than the next: the
+// kernel is asked what it can do, and the program's pages are read.
+type Warmer interface {
+	// Warm does what Hold does, as far as nobody can notice. What fails here fails
+	// there too.
+	Warm()
+}
+
 // Sweeper is a Backend that holds people up if all of a hold's processes are
 // killed at once, as with a cgroup. No note of that may be found by the next
 // protect, which may be of another port, so every one sweeps before it holds.

@@ -200,8 +200,14 @@ func (s *server) listening(ports []Prepared) {
 	}
 }
 
-// keepFresh looks now and then who serves the ports, until ctx ends.
+// keepFresh makes the first hold as fast as the next, and then looks now and then
+// who serves the ports, until ctx ends.
 func (s *standing) keepFresh(ctx context.Context) {
+	for _, b := range s.backends {
+		if w, ok := b.(Warmer); ok {
+			w.Warm()
+		}
+	}
 	tick := time.NewTicker(refresh)
 	defer tick.Stop()
 	for {

@@ -51,16 +51,24 @@ func (b *Backend) Probe(_ context.Context, t protect.Target) error {
 			return protect.ErrNothingListens
 		}
 	}
+	return b.try()
+}
+
+func (b *Backend) try() error {
 	q, err := nfqueue.Open(firstQueue)
 	if err != nil {
 		return explain(err)
 	}
-	table, err := b.table(spec(protect.Target{Addresses: []protect.Address{{}}}, "holdfast-probe", q.Num()))
+	name := fmt.Sprintf("holdfast-probe-%d", os.Getpid())
+	table, err := b.table(spec(protect.Target{Addresses: []protect.Address{{}}}, name, q.Num()))
 	if err == nil {
 		err = table.Remove()
 	}
 	return explain(errors.Join(err, q.Close()))
 }
+
+// Warm makes and removes a queue and such a table.
+func (b *Backend) Warm() { _ = b.try() } // Hold says what is wrong
 
 // firstQueue keeps clear of the numbers that people choose by hand.
 const firstQueue = 28771

@@ -41,6 +41,20 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 	return nil
 }
 
+// Warm loads the programs, the hook for no network namespace that there is.
+func (Backend) Warm() {
+	if s, err := bpf.NewSelector(); err == nil {
+		s.Close()
+	}
+	dir, err := cgroup2()
+	if err != nil {
+		return
+	}
+	if h, err := bpf.HookBind(dir, 0, []uint16{0}); err == nil {
+		h.Close()
+	}
+}
+
 // Hold parks.
 func (Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
 	p, err := prepare(t)
