@@ -72,6 +72,34 @@ func TestPublishedPort(t *testing.T) {
 		}
 		t.Logf("%+v", r)
 	}
+	installed(t, o)
+	if r, err := protect.Run(t.Context(), o); err != nil || !r.Installed || r.Released.Stats.Held == 0 {
+		t.Errorf("installed: %+v, %v", r, err)
+	}
 	noneFailed(t, here)
 	noneFailed(t, there)
+}
+
+// installed has a keeper stand by for what o names until the test ends.
+func installed(t *testing.T, o protect.Options) {
+	t.Helper()
+	if err := protect.StartStanding(t.Context(), o.LockDir, protect.KeeperOptions{Argv: o.Keeper}); err != nil {
+		t.Fatal(err)
+	}
+	k, err := protect.Dial(t.Context(), o.LockDir, "", o.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Quit(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var is []protect.Installed
+	for _, a := range o.Addresses {
+		is = append(is, protect.Installed{Address: a, Backend: protect.Auto})
+	}
+	if err := k.Install(t.Context(), is); err != nil {
+		t.Fatal(err)
+	}
 }

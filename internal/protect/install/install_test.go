@@ -71,6 +71,9 @@ func TestInstalled(t *testing.T) {
 				t.Errorf("clients failed: %v", failed)
 			}
 			protecttest.NothingLeft(t, before)
+			if ls := protecttest.Listening(t, protecttest.Addresses(t, address)[0].Port); len(ls) != 1 {
+				t.Errorf("listeners: %v", ls)
+			}
 			p := status(t, o).Ports[0]
 			if p.Holds != times || p.Connections == 0 || p.Longest <= 0 || p.Last != b || p.Now != nil {
 				t.Errorf("status: %+v", p)
@@ -270,6 +273,36 @@ func TestTwoHoldsAtOnce(t *testing.T) {
 		}
 	}
 	protecttest.Eventually(t, "the keeper is gone", func() bool { return len(running(t, "standing", o.LockDir)) == 0 })
+}
+
+// A keeper that holds again and again keeps nothing of it.
+func TestKeeperDoesNotGrow(t *testing.T) {
+	needsRoot(t)
+	o := at(t)
+	address := protecttest.FreePort(t)
+	serve(t, address)
+	pid := add(t, o, ports(t, protect.Auto, address)...).Keeper.Pid
+	files := func() int {
+		all, err := os.ReadDir("/proc/" + itoa(pid) + "/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	hold := func() {
+		for _, b := range both {
+			if r, err := protect.Run(t.Context(), options(t, o, b, []string{"true"}, address)); err != nil || !r.Installed {
+				t.Errorf("report: %+v, %v", r, err)
+			}
+		}
+	}
+	hold() // what it opens once it keeps
+	before := files()
+	const times = 10
+	for range times {
+		hold()
+	}
+	protecttest.Eventually(t, "it has closed what it opened", func() bool { return files() <= before })
 }
 
 // A protect goes on by itself where the standing keeper is stopped, speaks

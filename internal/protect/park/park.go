@@ -42,17 +42,23 @@ func (Backend) Probe(_ context.Context, t protect.Target) error {
 }
 
 // Warm loads the programs, the hook for no network namespace that there is.
-func (Backend) Warm() {
-	if s, err := bpf.NewSelector(); err == nil {
-		s.Close()
+func (Backend) Warm() { _ = warm() } // Hold says what is wrong
+
+func warm() error {
+	s, err := bpf.NewSelector()
+	if err != nil {
+		return err
 	}
+	s.Close()
 	dir, err := cgroup2()
 	if err != nil {
-		return
+		return err
 	}
-	if h, err := bpf.HookBind(dir, 0, []uint16{0}); err == nil {
+	h, err := bpf.HookBind(dir, 0, []uint16{0})
+	if err == nil {
 		h.Close()
 	}
+	return err
 }
 
 // Hold parks.
