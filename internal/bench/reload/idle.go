@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"holdfast/internal/bench"
@@ -20,48 +19,14 @@ const (
 	defaultPairs = 30
 	// idleSpan is how long each of a pair's four loads takes: short, since what
 	// else a machine does changes from one second to the next.
-	idleSpan   = 500 * time.Millisecond
-	idleSettle = 100 * time.Millisecond
+	idleSpan = 500 * time.Millisecond
+	// idleSettle is the time that a process has to get up, or down.
+	idleSettle = 500 * time.Millisecond
 	// begins is how many holds are begun each way, at most one for each pair.
 	begins = 10
 	// worth is what an installed protection has to leave of the throughput.
 	worth = 0.97
 )
-
-// IdleRun is what one backend costs while nothing reloads.
-type IdleRun struct {
-	Mode    Mode   `json:"mode"`
-	Skipped string `json:"skipped,omitempty"` // why it was not made; the rest is zero then
-
-	Pairs    []Pair `json:"pairs"`
-	Requests int    `json:"requests"`
-	Failed   int    `json:"failed"`
-	// Ratio is the median of the pairs' with ÷ without; From and To are the
-	// quartiles.
-	Ratio float64 `json:"ratio"`
-	From  float64 `json:"from"`
-	To    float64 `json:"to"`
-	// Alone and Installed are the medians of what a protect took until it held,
-	// in milliseconds, by itself and with the port installed.
-	Alone     float64 `json:"begins_alone"`
-	Installed float64 `json:"begins_installed"`
-
-	alone, installed []float64
-}
-
-// Pair is two loads with and two without, in turns, in requests per second.
-type Pair struct {
-	Without float64 `json:"without"`
-	With    float64 `json:"with"`
-}
-
-// IdleDetails are Result.Details of the experiment without reloads.
-type IdleDetails struct {
-	HAProxy     string     `json:"haproxy"`
-	Connections int        `json:"connections"` // at once, in a closed loop
-	Seconds     float64    `json:"seconds"`     // of each load
-	Runs        []*IdleRun `json:"runs"`
-}
 
 // measureIdle measures requests per second with a port installed and without, in
 // turns on the same servers, and how much sooner a hold begins.
@@ -94,7 +59,7 @@ func (x *experiment) idle(ctx context.Context, r *IdleRun) error {
 		r.Skipped = why
 		return err
 	}
-	if _, err := x.throughput(ctx, r); err != nil { // to warm up
+	if _, _, err := x.throughput(ctx, r); err != nil { // to warm up
 		return err
 	}
 	for i := range x.o.Pairs {
@@ -115,8 +80,8 @@ func (x *experiment) idle(ctx context.Context, r *IdleRun) error {
 		return err
 	}
 	r.sum()
-	fmt.Fprintf(x.o.Progress, "%s: %d pairs, with ÷ without %.3f (%.3f to %.3f), %d of %d failed; holds after %.1f ms, installed after %.1f ms\n",
-		r.Mode, len(r.Pairs), r.Ratio, r.From, r.To, r.Failed, r.Requests, r.Alone, r.Installed)
+	fmt.Fprintf(x.o.Progress, "%s: %d pairs, with ÷ without %.3f (%.3f to %.3f), CPU %.3f, %d of %d failed; holds after %.1f ms, installed after %.1f ms\n",
+		r.Mode, len(r.Pairs), r.Ratio, r.From, r.To, r.CPU, r.Failed, r.Requests, r.Alone, r.Installed)
 	return nil
 }
 
@@ -141,34 +106,90 @@ func (x *experiment) pair(ctx context.Context, p *protected, r *IdleRun, outside
 			installed = want
 			time.Sleep(idleSettle)
 		}
-		rate, err := x.throughput(ctx, r)
+		rate, cpu, err := x.throughput(ctx, r)
 		if err != nil {
 			return pair, err
 		}
 		if want {
 			pair.With += rate / 2
+			pair.CPUWith += cpu / 2
 		} else {
 			pair.Without += rate / 2
+			pair.CPUWithout += cpu / 2
 		}
 	}
 	return pair, nil
 }
 
 // throughput has connections ask one after the other and returns how many were
-// answered in a second.
-func (x *experiment) throughput(ctx context.Context, r *IdleRun) (float64, error) {
+// answered in a second, and the CPU time of each in microseconds.
+func (x *experiment) throughput(ctx context.Context, r *IdleRun) (rate, cpu float64, err error) {
+	pids, err := x.stack.pids()
+	if err != nil {
+		return 0, 0, err
+	}
+	before, err := cpuTime(pids)
+	if err != nil {
+		return 0, 0, err
+	}
 	began := time.Now()
 	rec, err := load{
 		to: frontAddress, answer: pong, conns: x.o.Connections, limit: clientLimit,
 		more: func(int) bool { return time.Since(began) < idleSpan },
 	}.run(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
+	}
+	after, err := cpuTime(pids)
+	if err != nil {
+		return 0, 0, err
 	}
 	failed, _ := rec.failed()
 	r.Requests += len(rec.requests)
 	r.Failed += failed
-	return float64(len(rec.requests)-failed) / rec.took.Seconds(), nil
+	answered := float64(len(rec.requests) - failed)
+	if answered == 0 {
+		return 0, 0, errors.New("nobody was answered")
+	}
+	return answered / rec.took.Seconds(), float64((after - before).Microseconds()) / answered, nil
+}
+
+// pids are the servers' processes, and this one, which has the clients.
+func (s *stack) pids() ([]int, error) {
+	pids, err := s.proxies()
+	pids = append(pids, os.Getpid(), s.nginx.Process.Pid)
+	if err == nil {
+		err = processes(func(pid, parent int, _ []string) {
+			if parent == s.nginx.Process.Pid { // its workers
+				pids = append(pids, pid)
+			}
+		})
+	}
+	return pids, err
+}
+
+// cpuTime is what all threads of the processes have run so far: the first field of
+// their schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+func cpuTime(pids []int) (time.Duration, error) {
+	var sum time.Duration
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		if err != nil {
+			return 0, err
+		}
+		for _, file := range threads {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has just ended
+			}
+			var ran int64
+			if _, err := fmt.Sscan(string(b), &ran); err != nil {
+				return 0, fmt.Errorf("read %s: %w", file, err)
+			}
+			sum += time.Duration(ran)
+		}
+	}
+	return sum, nil
 }
 
 // installing is a command line about installed ports. Nothing is written down: the
@@ -213,73 +234,4 @@ func (p *protected) beginsToHold(ctx context.Context) (took []float64, err error
 		took = append(took, millis(until))
 	}
 	return took, nil
-}
-
-// sum fills in the figures.
-func (r *IdleRun) sum() {
-	var ratios []float64
-	for _, p := range r.Pairs {
-		ratios = append(ratios, p.With/p.Without)
-	}
-	r.From, r.Ratio, r.To = quantile(ratios, 0.25), quantile(ratios, 0.5), quantile(ratios, 0.75)
-	r.Alone, r.Installed = quantile(r.alone, 0.5), quantile(r.installed, 0.5)
-}
-
-// quantile is by nearest rank, 0 of nothing.
-func quantile(all []float64, q float64) float64 {
-	if len(all) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(all))
-	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
-}
-
-// result has the worst backend's ratio as its score.
-func (d IdleDetails) result() bench.Result {
-	res := bench.Result{Name: "reload --idle", Machine: bench.ThisMachine("HAProxy " + d.HAProxy), Details: d}
-	scored := false
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			continue
-		}
-		var without, with []float64
-		for _, p := range r.Pairs {
-			without, with = append(without, p.Without), append(with, p.With)
-		}
-		res.Rows = append(res.Rows,
-			bench.NewRow("without, "+string(r.Mode), "requests/s", without), bench.NewRow("installed, "+string(r.Mode), "requests/s", with),
-			bench.NewRow("begins to hold alone, "+string(r.Mode), "ms", r.alone), bench.NewRow("begins to hold installed, "+string(r.Mode), "ms", r.installed))
-		res.Failed += r.Failed
-		if !scored || r.Ratio < res.Score {
-			res.Score, scored = r.Ratio, true
-		}
-	}
-	res.Notes = append(res.Notes, fmt.Sprintf("the score is requests per second with a port installed ÷ without, the median of pairs, of the worst backend; at least %.2f is wanted", worth))
-	return res
-}
-
-// WriteTable prints the table of runs; bench.Result uses it for its text.
-func (d IdleDetails) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tpairs\trequests\tfailed\twithout/s\tinstalled/s\tratio\tquartiles\tholds after\tinstalled ms\t")
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			continue
-		}
-		var without, with []float64
-		for _, p := range r.Pairs {
-			without, with = append(without, p.Without), append(with, p.With)
-		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%.0f\t%.0f\t%.3f\t%.3f–%.3f\t%.1f\t%.1f\t\n", r.Mode, len(r.Pairs), r.Requests, r.Failed,
-			quantile(without, 0.5), quantile(with, 0.5), r.Ratio, r.From, r.To, r.Alone, r.Installed)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			fmt.Fprintf(w, "%s: not here: %s\n", r.Mode, r.Skipped)
-		}
-	}
-	return nil
 }

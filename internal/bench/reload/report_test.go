@@ -149,20 +149,20 @@ func attr(x, y int, line string) string { return fmt.Sprintf(`d="M%d %d%s"`, x, 
 func TestIdleResult(t *testing.T) {
 	r := &IdleRun{
 		Mode: Park, Requests: 1000, Failed: 1, alone: []float64{30, 20, 40}, installed: []float64{4, 3, 5},
-		Pairs: []Pair{{100, 98}, {100, 120}, {200, 180}, {100, 99}, {10, 10}},
+		Pairs: []Pair{{100, 98, 50, 51}, {100, 120, 50, 50}, {200, 180, 50, 51}, {100, 99, 100, 101}, {10, 10, 10, 20}},
 	}
 	r.sum()
-	if r.Ratio != 0.99 || r.From != 0.98 || r.To != 1 || r.Alone != 30 || r.Installed != 4 {
+	if r.Ratio != 0.99 || r.From != 0.98 || r.To != 1 || r.CPU != 1.02 || r.Alone != 30 || r.Installed != 4 {
 		t.Errorf("%+v", r)
 	}
-	better := &IdleRun{Mode: NFQueue, Pairs: []Pair{{1, 1}}}
+	better := &IdleRun{Mode: NFQueue, Pairs: []Pair{{1, 1, 1, 1}}}
 	better.sum()
 	d := IdleDetails{HAProxy: "2.6", Runs: []*IdleRun{r, better, {Mode: Plug, Skipped: "sch_plug: not in this kernel"}}}
 	res := d.result()
 	if res.Score != 0.99 || res.Failed != 1 || len(res.Rows) != 8 {
 		t.Errorf("%+v", res)
 	}
-	wantText(t, res, "park 5 1000 1 100 99 0.990 0.980–1.000 30.0 4.0", "plug: not here: sch_plug", "at least 0.97 is wanted")
+	wantText(t, res, "park 5 1000 1 100 99 0.990 0.980–1.000 1.020 30.0 4.0", "plug: not here: sch_plug", "at least 0.97 is wanted")
 }
 
 // The score of the experiment with kills goes by the longest wait, whoever failed.

@@ -13,7 +13,8 @@ type flow struct{ from, to netip.AddrPort }
 // segment is what a hold has to know of a packet.
 type segment struct {
 	flow
-	syn bool // and not ACK: it begins the connection
+	syn bool   // and not ACK: it begins the connection
+	seq uint32 // of a SYN that is sent again the same
 }
 
 // parse reads the addresses of an IP packet and the ports and flags of its TCP
@@ -59,7 +60,7 @@ func skipExtensions(b []byte) (offset int, protocol byte) {
 
 // Of a TCP header, RFC 9293.
 const (
-	tcpFlags         = 13 // the offset
+	tcpSeq, tcpFlags = 4, 13 // offsets
 	flagSYN, flagACK = 0x02, 0x10
 )
 
@@ -70,5 +71,5 @@ func segmentOf(from, to netip.Addr, b []byte, header int, protocol byte) (segmen
 	return segment{flow{
 		netip.AddrPortFrom(from, binary.BigEndian.Uint16(b[header:])),
 		netip.AddrPortFrom(to, binary.BigEndian.Uint16(b[header+2:])),
-	}, b[header+tcpFlags]&(flagSYN|flagACK) == flagSYN}, true
+	}, b[header+tcpFlags]&(flagSYN|flagACK) == flagSYN, binary.BigEndian.Uint32(b[header+tcpSeq:])}, true
 }

@@ -32,7 +32,7 @@ func packet6(extensions []byte, from, to netip.AddrPort) []byte {
 
 func appendPorts(b []byte, from, to netip.AddrPort) []byte {
 	b = append(b, byte(from.Port()>>8), byte(from.Port()), byte(to.Port()>>8), byte(to.Port()))
-	return append(b, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, flagSYN)
+	return append(b, 1, 2, 3, 4, 0, 0, 0, 0, 5<<4, flagSYN)
 }
 
 func TestParse(t *testing.T) {
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		"IPv6":                 {packet6(nil, from6, to6), flow{from6, to6}},
 		"IPv6 with extensions": {packet6(extensions, from6, to6), flow{from6, to6}},
 	} {
-		if got, ok := parse(c.packet); !ok || got != (segment{c.want, true}) {
+		if got, ok := parse(c.packet); !ok || got != (segment{c.want, true, 0x01020304}) {
 			t.Errorf("%s: %v, %v, want %v", name, got, ok, c.want)
 		}
 		for n := range c.packet {

@@ -26,11 +26,17 @@ type held struct {
 	mu      sync.Mutex
 	open    bool // verdicts are given elsewhere
 	waiting []syn
-	known   map[flow]bool // the flows of waiting
-	last    uint32        // id of the last packet that came
-	remote  bool          // some came over a wire
+	known   map[flow]came
+	last    uint32 // id of the last packet that came
+	remote  bool   // some came over a wire
 	stats   protect.Stats
 	failed  error // of serving
+}
+
+// came is a connect that came.
+type came struct {
+	seq   uint32 // of its SYN
+	waits bool   // else it was let go
 }
 
 // syn is a connect that waits.
@@ -41,7 +47,7 @@ type syn struct {
 }
 
 func newHeld(t protect.Target, q *nfqueue.Queue) *held {
-	h := &held{target: t, queue: q, known: make(map[flow]bool)}
+	h := &held{target: t, queue: q, known: make(map[flow]came)}
 	if t.Forwarded {
 		h.local = localAddrs()
 	}
@@ -107,13 +113,17 @@ func (h *held) take(p nfqueue.Packet, now time.Time) {
 		h.note(h.queue.Accept(p.ID))
 	case !s.syn:
 		h.note(h.queue.Accept(p.ID))
-	case h.known[f]:
+	case h.known[f].waits:
 		h.note(h.queue.Drop(p.ID))
 	default:
-		h.known[f] = true
+		// One that comes again after it was let go may have got lost on its
+		// way, or not have been read here before. It is not another connect.
+		if k, ok := h.known[f]; !ok || k.seq != s.seq {
+			h.stats.Held++
+		}
+		h.known[f] = came{s.seq, true}
 		h.waiting = append(h.waiting, syn{p.ID, f, now})
 		h.remote = h.remote || !p.Loopback
-		h.stats.Held++
 	}
 }
 
@@ -227,7 +237,7 @@ func (h *held) letGo(n int) int {
 	n = max(0, min(n, waited))
 	for _, s := range h.waiting[:n] {
 		h.note(h.queue.Accept(s.id))
-		delete(h.known, s.flow)
+		h.known[s.flow] = came{h.known[s.flow].seq, false}
 		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
 	}
 	h.waiting = h.waiting[n:]

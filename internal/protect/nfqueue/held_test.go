@@ -3,10 +3,14 @@ package nfqueue
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/nfqueue"
 	"holdfast/internal/linux/nft"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/protecttest"
@@ -58,4 +62,45 @@ func TestTidy(t *testing.T) {
 		t.Error(err)
 	}
 	protecttest.NothingLeft(t, before)
+}
+
+// A SYN that is sent again is no other connect: while the first waits it goes, and
+// after that it waits like any, and is not counted.
+func TestSYNAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it needs root, and a network namespace of its own")
+	}
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHeld(protect.Target{}, q)
+	from, to := netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:80")
+	first := packet4(0, from, to)
+	other := slices.Clone(first)
+	other[20+tcpSeq]++ // another connect from the same port
+	id := uint32(0)
+	for i, c := range []struct {
+		packet        []byte
+		letGo         bool // before it comes
+		held, waiting int
+	}{
+		{first, false, 1, 1},
+		{first, false, 1, 1},
+		{first, true, 1, 1},
+		{first, false, 1, 1},
+		{other, true, 2, 1},
+	} {
+		if c.letGo {
+			h.letGo(1)
+		}
+		id++
+		h.take(nfqueue.Packet{ID: id, Data: c.packet}, time.Now())
+		if s := h.Stats(); s.Held != c.held || s.Waiting != c.waiting {
+			t.Errorf("%d: %+v, want %d held, %d waiting", i, s, c.held, c.waiting)
+		}
+	}
+	if err := h.end(); err != nil {
+		t.Error(err)
+	}
 }
