@@ -32,6 +32,7 @@ const exitFindings = 9
 type look struct {
 	report doctor.Report
 	took   time.Duration // of the whole command
+	cpu    time.Duration // of the command and its child
 	peak   int64         // bytes of memory that the command had at most
 	steal  float64       // share of CPU time that the hypervisor kept meanwhile
 }
@@ -72,9 +73,13 @@ func runDoctor(ctx context.Context, argv []string, d time.Duration, config strin
 	go func() { peak <- watchPeak(cmd.Process.Pid, ended) }()
 	err = cmd.Wait()
 	close(ended)
-	l := look{took: time.Since(begun), peak: <-peak}
+	l := look{took: time.Since(begun), peak: <-peak, cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
+	if ctx.Err() != nil {
+		return l, ctx.Err()
+	}
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != exitFindings) {
-		return l, fmt.Errorf("the doctor: %w: %s", err, strings.TrimSpace(errs.String()))
+		// Not wrapped: its exit code is not ours.
+		return l, fmt.Errorf("the doctor: %v: %s", err, strings.TrimSpace(errs.String()))
 	}
 	if err := json.Unmarshal(out.Bytes(), &l.report); err != nil {
 		return l, fmt.Errorf("the doctor's report: %w", err)

@@ -142,7 +142,8 @@ func scaleResult(o TruthScaleOptions, l look, pids int) Result {
 	}
 	r := Result{
 		Name: "truth --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ what it took",
-		Rows:  []Row{NewRow("the look", "s", []float64{l.took.Seconds()}), NewRow("its memory, at most", "MiB", []float64{float64(l.peak) / (1 << 20)})},
+		Rows: []Row{NewRow("the look", "s", []float64{l.took.Seconds()}), NewRow("its memory, at most", "MiB", []float64{float64(l.peak) / (1 << 20)}),
+			NewRow("its CPU time", "s", []float64{l.cpu.Seconds()})},
 		Score: scaleMemory / float64(max(1, l.peak)),
 		Notes: []string{fmt.Sprintf("%d containers, %d processes; the doctor saw %.0f threads and was given %v", o.Containers, pids, seen, o.For)},
 	}

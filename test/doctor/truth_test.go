@@ -64,7 +64,7 @@ func TestTruthTable(t *testing.T) {
 // within its bound. Its time is the machine's business here.
 func TestScale(t *testing.T) {
 	b := bench(t, "--scale", "--containers", "20", "--processes", "1000", "--for", "5s")
-	if len(b.Rows) != 2 || b.Rows[0].Max < 4 || b.Rows[1].Unit != "MiB" || b.Rows[1].Max < 10 || b.Rows[1].Max > 150 {
+	if len(b.Rows) != 3 || b.Rows[0].Max < 4 || b.Rows[2].Max <= 0 || b.Rows[1].Unit != "MiB" || b.Rows[1].Max < 10 || b.Rows[1].Max > 150 {
 		t.Errorf("%+v", b.Rows)
 	}
 	if b.Score < 1 || len(b.Notes) == 0 || !strings.Contains(b.Notes[0], "20 containers, 10") {
