@@ -22,7 +22,7 @@ import (
 // The same on a kernel with nothing but v2.
 func TestInMachine(t *testing.T) {
 	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{
-		Memory: 1536, Modules: []string{"loop", "ext4"}, Files: map[string]string{diskImage: newDisk(t)},
+		Memory: 1536, Modules: []string{"lzo-rle", "zram"}, Files: map[string]string{diskImage: newDisk(t)},
 	})
 }
 
