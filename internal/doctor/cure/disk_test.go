@@ -34,7 +34,7 @@ func newDisk(t *testing.T) string {
 	if err := os.Truncate(plain, diskSize); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-E", "lazy_itable_init=0", "-O", "^has_journal", plain).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0", "-O", "^has_journal", plain).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
 	}
 	in, err := os.Open(plain)
