@@ -40,6 +40,8 @@ const (
 	roleDirectory    = "bench-directory"
 	roleDoctorLoad   = "bench-doctor-load"
 	roleDoctorFold   = "bench-doctor-fold"
+	roleCureReader   = "bench-cure-reader"
+	roleCureVictim   = "bench-cure-victim"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -74,6 +76,8 @@ func deps() cli.Deps {
 				}
 				return nil
 			},
+			roleCureVictim: func(_ context.Context, args []string) error { return bench.CureVictim(args, os.Stdout) },
+			roleCureReader: func(ctx context.Context, args []string) error { return bench.CureReader(ctx, args, os.Stdout) },
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -188,6 +192,34 @@ func benches() []cli.Bench {
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "cure-memcg", Short: "Free dead memory cgroups beside living page cache, with the gentle squeeze and by emptying all", Example: "holdfast bench cure-memcg",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.CureOptions{Worker: self(drill.Role), Reader: self(roleCureReader), Guardian: self(roleGuardian)}
+				f.IntVarP(&o.Groups, "number", "n", 20_000, "dead groups")
+				f.IntVar(&o.Cache, "cache", 256, "MiB of living page cache")
+				return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.CureMemcg(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "cure-fadvise", Short: "What a storm of posix_fadvise does to a victim, before and after its container has the seccomp profile", Example: "holdfast bench cure-fadvise",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.FadviseOptions{Victim: roleCureVictim}
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way")
+				f.DurationVar(&o.Duration, "duration", 5*time.Second, "of one measurement")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					var err error
+					if o.Program, err = os.Executable(); err != nil { // a container cannot go by /proc/self
+						return bench.Result{}, err
+					}
+					o.Progress = progress
+					return bench.CureFadvise(ctx, o)
 				})
 			},
 		},

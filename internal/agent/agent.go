@@ -221,6 +221,7 @@ func (a *Agent) openEngine(ctx context.Context) (*docker.Engine, engine.Info, er
 // what keeps sessions.
 func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("records of spin-ups", a.spinups.Run)
+	p.start("cures", a.logCures)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}

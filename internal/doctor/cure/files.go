@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/linux/cgroup"
 	"holdfast/internal/linux/kfile"
+	"holdfast/internal/linux/pagecache"
 )
 
 // Bounds of the search for files that pin dead groups.
@@ -118,17 +119,16 @@ func (s *scanner) lookAt(f *os.File, at, length int64, p *pinning) error {
 	}
 	defer func() { _ = unix.Munmap(b) }()
 	_ = unix.Madvise(b, unix.MADV_RANDOM) // without reading ahead
-	pages := int((length + pageSize() - 1) / pageSize())
-	resident := make([]byte, pages)
-	if err := mincore(b, resident); err != nil {
+	resident, err := pagecache.Pages(b)
+	if err != nil {
 		return fmt.Errorf("mincore %s: %w", p.name, err)
 	}
 	if _, err := touch(b, resident); err != nil {
 		return err
 	}
-	base := addressOf(b) / uint64(pageSize())
-	for i, r := range resident {
-		if r&1 == 0 {
+	base := pagecache.Address(b) / uint64(pageSize())
+	for i, in := range resident {
+		if !in {
 			continue
 		}
 		dead, err := s.isDead(base + uint64(i))
@@ -151,15 +151,15 @@ func (s *scanner) lookAt(f *os.File, at, length int64, p *pinning) error {
 
 // touch maps the pages that are in the cache, so that their frames can be looked
 // up. The sum is of no use, but that it has to be made.
-func touch(b, resident []byte) (sum byte, err error) {
+func touch(b []byte, resident []bool) (sum byte, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if recover() != nil {
 			err = errors.New("the file was cut off meanwhile")
 		}
 	}()
-	for i, r := range resident {
-		if r&1 != 0 {
+	for i, in := range resident {
+		if in {
 			sum += b[i*os.Getpagesize()]
 		}
 	}

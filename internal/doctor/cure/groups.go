@@ -25,6 +25,14 @@ type left struct {
 	dying int64
 }
 
+// worth reports whether a squeeze could free anything that matters.
+func (l left) worth() bool {
+	return l.pages-l.locked >= least && (l.dying < 0 || l.dying >= leastDying)
+}
+
+// leastDying is how many dead groups of v2 there have to be.
+const leastDying = 10
+
 // more reports whether the dead below l are the greater evil: by their number where
 // it is known.
 func (l left) more(than left) bool {

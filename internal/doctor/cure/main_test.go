@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +23,7 @@ import (
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/pagecache"
 	"holdfast/internal/linux/proc"
 	"holdfast/internal/linux/vm/vmtest"
 )
@@ -213,7 +213,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // livePages has a process in the group that has read a file of so many MiB, and
 // returns how many of its bytes are in memory.
-func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int) {
+func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int64) {
 	t.Helper()
 	name := filepath.Join(onDisk(t), "live-"+filepath.Base(g.Path))
 	f, err := os.Create(name)
@@ -235,19 +235,10 @@ func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int) {
 		t.Fatal(err)
 	}
 	start(t, roleReader, g.Dir(), name)
-	return func() int {
-		b, err := unix.Mmap(int(f.Fd()), 0, mib<<20, unix.PROT_READ, unix.MAP_SHARED)
+	return func() int64 {
+		n, err := pagecache.Resident(f)
 		if err != nil {
 			t.Fatal(err)
-		}
-		defer func() { _ = unix.Munmap(b) }()
-		pages := make([]byte, len(b)/os.Getpagesize())
-		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-			t.Fatal(errno)
-		}
-		n := 0
-		for _, p := range pages {
-			n += int(p&1) * os.Getpagesize()
 		}
 		return n
 	}

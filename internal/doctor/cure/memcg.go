@@ -55,7 +55,7 @@ func Memcg(group string) Cure {
 		if o.Apply && os.Geteuid() != 0 {
 			return a, notRoot("squeezing a control group")
 		}
-		if l.pages-l.locked < least {
+		if !l.worth() {
 			a.plan.Does, a.plan.Bytes = nil, 0
 			if l.locked >= least {
 				a.notes = append(a.notes, fmt.Sprintf("it cannot free the %s that somebody has locked", size(l.locked)))
@@ -147,7 +147,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 	watch := newWatch(ctx, s.env.Host, s.group)
 	idle := 0
 	next := int64(firstRound)
-	for round := 0; round < maxRounds && ctx.Err() == nil && now.pages-now.locked >= least; round++ {
+	for round := 0; round < maxRounds && ctx.Err() == nil && now.worth(); round++ {
 		n := min(now.pages-now.locked, s.bytes, next)
 		if n < pageSize() {
 			r.stopped = fmt.Sprintf("its bound of %s was used up", size(s.options.Bytes))
@@ -165,9 +165,8 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		if s.lost(now) {
 			return r, errLoss
 		}
-		freed := before.pages - now.pages
 		next = max(next, before.pages) // as much as there is, once some went
-		if float64(freed) < noProgress*float64(n) {
+		if !progress(before, now, n) {
 			next = firstRound
 			if idle++; idle == 2 {
 				r.stopped = fmt.Sprintf("%s is left that does not go: it is in use", size(now.pages))
@@ -183,6 +182,15 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		r.notes = append(r.notes, holders(ctx, s.env.Host)...)
 	}
 	return r, ctx.Err()
+}
+
+// progress reports whether a squeeze of n bytes has freed the dead and not only
+// others: by their number where that is known.
+func progress(before, now left, n int64) bool {
+	if before.dying > 0 {
+		return float64(before.dying-now.dying) >= noProgress*float64(before.dying)
+	}
+	return float64(before.pages-now.pages) >= noProgress*float64(n)
 }
 
 // lost reports whether too much of the living's page cache has gone.

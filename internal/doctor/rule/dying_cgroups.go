@@ -41,8 +41,8 @@ func dyingCgroups() Rule {
 					{"kernel memory that they hold, about", bytes(dying * dyingCost), "under 1 % of memory"},
 				},
 				Cures: []Cure{
-					{What: "Find what makes short-lived containers write files and give each the preStop line `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty` (v1), so that its pages go before it does."},
-					squeeze(s),
+					{What: "Find what makes short-lived containers write files and give each the preStop line `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages go before it does."},
+					squeeze(),
 					{What: "Until then, take the host out of rotation.", Command: "holdfast node cordon"},
 				},
 			}
@@ -58,7 +58,7 @@ func dyingCgroups() Rule {
 			f.Evidence = append(f.Evidence, e...)
 			if len(under) == 1 { // else nobody is blamed
 				f.Culprit = under[0]
-				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, "/PARENT", groupPath(f.Culprit.Cgroup), 1)
+				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, " --apply", " --cgroup "+groupPath(f.Culprit.Cgroup)+" --apply", 1)
 			}
 			return []Finding{f}
 		},
@@ -99,13 +99,9 @@ func whoseDead(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) 
 
 // squeeze frees them without losing the page cache of the living: reclaim at the
 // parent takes the pages of the dead first, if it wants few.
-func squeeze(s *fact.Set) Cure {
-	const what = "To free those that are there, and keep the page cache of the living: one small squeeze at the parent, which takes the dead first. "
-	if v, _ := s.Host(fact.MemcgVersion); v == 2 {
-		return Cure{What: what + "Write about the pinned size once; many small writes free less.", Command: "echo 500M > /sys/fs/cgroup/PARENT/memory.reclaim"}
-	}
+func squeeze() Cure {
 	return Cure{
-		What:    what + "The limit has to be restored at once, or the living run out of memory.",
-		Command: "cd /sys/fs/cgroup/memory/PARENT && l=$(cat memory.limit_in_bytes) && { echo $(($(cat memory.usage_in_bytes) - 100000000)) > memory.limit_in_bytes; echo $l > memory.limit_in_bytes; }",
+		What:    "To free those that are there, and keep the page cache of the living: small squeezes at the parent, which take the dead first.",
+		Command: "holdfast doctor cure memcg --apply",
 	}
 }

@@ -55,7 +55,7 @@ func fadviseStorm() Rule {
 				f.Evidence = append(f.Evidence, Evidence{"call", "posix_fadvise, in the kernel " + call, "-"})
 				f.Cures = []Cure{
 					{What: "If it logs by glog: switch it off there. Newer glog has it off.", Command: "GLOG_drop_log_memory=false"},
-					{What: "Without touching the program: give its container a seccomp profile in which fadvise64 returns success and does nothing (action SCMP_ACT_ERRNO, errnoRet 0), and start it anew.", Command: "docker run --security-opt seccomp=no-fadvise.json …"},
+					{What: "Without touching the program: give its container a seccomp profile in which fadvise64 returns success and does nothing, and start it anew. --template gives it to a template of ours.", Command: "holdfast doctor cure fadvise --container CONTAINER --apply"},
 				}
 			} else {
 				f.Cures = []Cure{{What: "The kernel path above says which call it is; slow down what makes it."}}

@@ -35,8 +35,8 @@ func limitsNear() Rule {
 				}
 				return u / m
 			}
-			near("the host's threads", ratio(fact.HostThreads, fact.HostMaxPids), fact.Subject{}, Cure{What: "Raise the limit.", Command: "sysctl -w kernel.pid_max=4194304"})
-			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "sysctl -w fs.file-max=N"})
+			near("the host's threads", ratio(fact.HostThreads, fact.HostMaxPids), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl kernel.pid_max --apply"})
+			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
 			return found
 		},
 	}

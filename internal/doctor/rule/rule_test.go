@@ -72,7 +72,7 @@ var cases = []struct {
 	{"fadvise-storm", "a process on two paths", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 900, other), by(fact.DrainsBy, 600, logger), by(fact.DrainsBy, 500, logger)}, Warning, logger, "1,100/s"},
 
 	{"negative-dentries", "a large cache", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 8<<30)}, "", fact.Subject{}, ""},
-	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "memory/docker/web/memory.force_empty"},
+	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "doctor cure dentries --cgroup /docker/web --apply"},
 	{"negative-dentries", "nobody's", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30)}, Warning, fact.Subject{}, "3,000,000"},
 
 	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
