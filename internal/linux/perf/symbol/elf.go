@@ -52,8 +52,8 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	named := make(map[uint64]string, len(offsets))
 	var errs []error
 	for _, source := range []func(*elf.File, wanted) (map[uint64]string, error){
+		goFunctions, // sorted already: no need to walk over 100,000 symbols
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_SYMTAB, w) },
-		goFunctions,
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_DYNSYM, w) },
 	} {
 		var left []uint64
