@@ -58,7 +58,7 @@ func Compare(goodSide, badSide *Profile) Diff {
 	label := common(goodSide, badSide)
 	d := Diff{Good: side(goodSide), Bad: side(badSide), Notes: notes(goodSide, badSide), sides: [2]Meta{goodSide.Meta, badSide.Meta},
 		Containers: []Change{}, Kernel: []Change{}, Functions: []Change{}}
-	d.groups = fold(label, goodSide, badSide)
+	d.groups = fold(label, true, goodSide, badSide)
 	for _, g := range d.groups {
 		c := d.change(g, g.total)
 		c.Kernel = d.grew(g.inKernel)

@@ -87,7 +87,12 @@ func Write(w io.Writer, p *Profile) error {
 	if err != nil {
 		return err
 	}
-	return out.Write(w)
+	// The library packs as tightly as it can, which takes longer than the recording.
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	return errors.Join(out.WriteUncompressed(z), z.Close())
 }
 
 // Open reads a recording from a file. ErrFormat.

@@ -86,8 +86,9 @@ type group struct {
 
 type tally [2]int64
 
-// fold adds recordings up by group: one, or two sides. label names a sample's.
-func fold(label func(Who) string, sides ...*Profile) []*group {
+// fold adds recordings up by group: one, or two sides. label names a sample's. The
+// trees of all stacks are for pictures.
+func fold(label func(Who) string, pictures bool, sides ...*Profile) []*group {
 	byLabel := make(map[string]*group)
 	var list []*group
 	for side, p := range sides {
@@ -103,6 +104,9 @@ func fold(label func(Who) string, sides ...*Profile) []*group {
 				list = append(list, g)
 			}
 			g.add(side, p, s)
+			if pictures {
+				g.all.add(side, p.outermost(s), s.Count)
+			}
 		}
 	}
 	return list
@@ -114,11 +118,6 @@ func (g *group) add(side int, p *Profile, s Sample) {
 	if s.Who.ContainerID != "" {
 		g.containers[side][s.Who.ContainerID] = true
 	}
-	outermost := make([]Frame, 0, len(s.Stack))
-	for _, i := range slices.Backward(s.Stack) {
-		outermost = append(outermost, p.Frames[i])
-	}
-	g.all.add(side, outermost, s.Count)
 	if path := p.Path(s); len(path) > 0 {
 		g.inKernel[side] += s.Count
 		frames := make([]Frame, len(path))
@@ -134,6 +133,15 @@ func (g *group) add(side int, p *Profile, s Sample) {
 		}
 		g.self[f][side] += s.Count
 	}
+}
+
+// outermost is a stack from its outer end.
+func (p *Profile) outermost(s Sample) []Frame {
+	frames := make([]Frame, 0, len(s.Stack))
+	for _, i := range slices.Backward(s.Stack) {
+		frames = append(frames, p.Frames[i])
+	}
+	return frames
 }
 
 // busiest is the command that was seen most.

@@ -62,23 +62,35 @@ func encode(p *Profile) (*profile.Profile, error) {
 		locations[i] = &profile.Location{ID: uint64(i + 1), Mapping: m, Line: []profile.Line{{Function: fn}}}
 	}
 	out.Location = locations
+	owners := make(map[Who]*profile.Sample) // whose labels are shared
 	for _, s := range p.Samples {
-		x := &profile.Sample{Value: []int64{s.Count, s.Count * nanos}, Label: make(map[string][]string)}
-		for _, i := range s.Stack {
-			x.Location = append(x.Location, locations[i])
+		owner := owners[s.Who]
+		if owner == nil {
+			owner = labels(s.Who)
+			owners[s.Who] = owner
 		}
-		for key, v := range map[string]string{labelContainer: s.Who.Container, labelContainerID: s.Who.ContainerID, labelImage: s.Who.Image,
-			labelCgroup: s.Who.Cgroup, labelComm: s.Who.Comm} {
-			if v != "" {
-				x.Label[key] = []string{v}
-			}
-		}
-		if s.Who.Pid > 0 {
-			x.NumLabel = map[string][]int64{labelPid: {int64(s.Who.Pid)}}
+		x := &profile.Sample{Value: []int64{s.Count, s.Count * nanos}, Label: owner.Label, NumLabel: owner.NumLabel}
+		x.Location = make([]*profile.Location, len(s.Stack))
+		for i, frame := range s.Stack {
+			x.Location[i] = locations[frame]
 		}
 		out.Sample = append(out.Sample, x)
 	}
 	return out, nil
+}
+
+func labels(w Who) *profile.Sample {
+	s := &profile.Sample{Label: make(map[string][]string)}
+	for key, v := range map[string]string{labelContainer: w.Container, labelContainerID: w.ContainerID, labelImage: w.Image,
+		labelCgroup: w.Cgroup, labelComm: w.Comm} {
+		if v != "" {
+			s.Label[key] = []string{v}
+		}
+	}
+	if w.Pid > 0 {
+		s.NumLabel = map[string][]int64{labelPid: {int64(w.Pid)}}
+	}
+	return s
 }
 
 // decode is the way back. What is in the file is not trusted.

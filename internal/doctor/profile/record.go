@@ -47,9 +47,12 @@ func (r Recorder) Validate() error {
 	return nil
 }
 
-// collect is how often the kernel's buffers are emptied, which have room for some
-// seconds: processes that are seen for the first time are looked up in procfs then.
-const collect = 250 * time.Millisecond
+// collect is how often the kernel's buffers are emptied: they hold half a second of
+// the deepest stacks at 999 Hz. Processes that are seen for the first time are looked
+// up in procfs then.
+func collect(hz int) time.Duration {
+	return max(100*time.Millisecond, min(500*time.Millisecond, 100*time.Second/time.Duration(hz)))
+}
 
 // Run records for as long as is asked for, and a moment more to find the names. One
 // Run at a time. perf.ErrForbidden, perf.ErrUnsupported; holdfast.ErrNotFound where
@@ -90,7 +93,7 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 // sample lets the CPUs be sampled until the time is over.
 func (r Recorder) sample(ctx context.Context, s *perf.Sampler, t *tracker) (began time.Time, err error) {
 	r.step(fmt.Sprintf("recording for %v", r.For.Round(time.Second)))
-	tick := time.NewTicker(collect)
+	tick := time.NewTicker(collect(r.Hz))
 	defer tick.Stop()
 	end := time.NewTimer(r.For)
 	defer end.Stop()

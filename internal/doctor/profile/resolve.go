@@ -1,13 +1,14 @@
 package profile
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,79 +18,98 @@ import (
 	"holdfast/internal/linux/perf/symbol"
 )
 
+// assembly is a recording on its way to names: each place has a number.
+type assembly struct {
+	*tracker
+	only   string // the beginning of the id of the container that is kept
+	owners map[uint64]Who
+	ids    map[place]int
+	places []place
+	names  []string
+	stacks map[int][]int
+}
+
 // assemble gives what was counted its names, and says what it could not find out.
 // only keeps the container whose id begins so.
 func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
-	owners := make(map[uint64]Who)
-	kernel, byFile := []uint64(nil), make(map[int][]uint64)
-	seen := make(map[place]bool)
-	stacks := make(map[int][]place)
+	a := &assembly{tracker: t, only: only, owners: make(map[uint64]Who), ids: make(map[place]int), stacks: make(map[int][]int)}
 	for k := range t.counts {
-		who, ok := owners[k.group]
+		who, ok := a.owners[k.group]
 		if !ok {
 			who = n.who(t.groups.path(k.group))
-			owners[k.group] = who
+			a.owners[k.group] = who
 		}
-		if !strings.HasPrefix(who.ContainerID, only) || stacks[k.stack] != nil {
-			continue
-		}
-		stacks[k.stack] = decodePlaces(t.places[k.stack])
-		for _, at := range stacks[k.stack] {
-			if seen[at] {
-				continue
-			}
-			seen[at] = true
-			if at.file == 0 {
-				kernel = append(kernel, at.at)
-			} else {
-				byFile[at.file] = append(byFile[at.file], at.at)
-			}
+		if a.keeps(who) && a.stacks[k.stack] == nil {
+			a.stacks[k.stack] = a.number(decodePlaces(t.places[k.stack]))
 		}
 	}
-	names := make(map[place]string, len(seen))
-	kernelNames, err := symbol.Kernel(string(t.proc), kernel)
+	a.names = make([]string, len(a.places))
+	byFile := make(map[int][]int)
+	var kernel []uint64
+	for id, at := range a.places {
+		byFile[at.file] = append(byFile[at.file], id)
+		if at.file == 0 {
+			kernel = append(kernel, at.at)
+		}
+	}
+	names, err := symbol.Kernel(string(t.proc), kernel)
 	if err != nil {
 		gaps = append(gaps, "functions of the kernel have no names: "+err.Error())
 	}
-	for a, name := range kernelNames {
-		names[place{0, a}] = name
+	for _, id := range byFile[0] {
+		a.names[id] = names[a.places[id].at]
 	}
-	gaps = append(gaps, t.nameFiles(byFile, names)...)
-	t.fill(p, owners, stacks, names, only)
+	delete(byFile, 0)
+	gaps = append(gaps, a.nameFiles(byFile)...)
+	a.fill(p)
 	return gaps
 }
 
-// fill makes the samples, those that look alike as one.
-func (t *tracker) fill(p *Profile, owners map[uint64]Who, stacks map[int][]place, names map[place]string, only string) {
-	frames := make(map[Frame]int)
-	byPlace := make(map[place]int)
-	index := func(at place) int {
-		i, ok := byPlace[at]
-		if ok {
-			return i
+func (a *assembly) keeps(w Who) bool { return strings.HasPrefix(w.ContainerID, a.only) }
+
+// number gives places their numbers.
+func (a *assembly) number(stack []place) []int {
+	ids := make([]int, len(stack))
+	for i, at := range stack {
+		id, ok := a.ids[at]
+		if !ok {
+			id = len(a.places)
+			a.ids[at] = id
+			a.places = append(a.places, at)
 		}
-		f := t.frame(at, names[at])
-		if i, ok = frames[f]; !ok {
+		ids[i] = id
+	}
+	return ids
+}
+
+// fill makes the samples, those that look alike as one.
+func (a *assembly) fill(p *Profile) {
+	known := make(map[Frame]int)
+	frames := make([]int, len(a.places)) // by place
+	for id, at := range a.places {
+		f := a.frame(at, a.names[id])
+		i, ok := known[f]
+		if !ok {
 			i = len(p.Frames)
-			frames[f] = i
+			known[f] = i
 			p.Frames = append(p.Frames, f)
 		}
-		byPlace[at] = i
-		return i
+		frames[id] = i
 	}
 	alike := make(map[string]int)
-	for k, count := range t.counts {
-		who := owners[k.group]
-		if !strings.HasPrefix(who.ContainerID, only) {
+	var id []byte
+	for k, count := range a.counts {
+		who := a.owners[k.group]
+		if !a.keeps(who) {
 			continue
 		}
 		who.Pid, who.Comm = k.pid, k.comm
-		s := Sample{Who: who, Count: count}
-		id := fmt.Appendf(nil, "%d\x00%d\x00%s\x00", k.group, k.pid, k.comm)
-		for _, at := range stacks[k.stack] {
-			i := index(at)
-			s.Stack = append(s.Stack, i)
-			id = strconv.AppendInt(append(id, ' '), int64(i), 36)
+		s := Sample{Who: who, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
+		id = append(binary.AppendUvarint(binary.AppendUvarint(id[:0], k.group), uint64(k.pid)), k.comm...)
+		id = append(id, 0)
+		for i, at := range a.stacks[k.stack] {
+			s.Stack[i] = frames[at]
+			id = binary.AppendUvarint(id, uint64(frames[at]))
 		}
 		if i, ok := alike[string(id)]; ok {
 			p.Samples[i].Count += count
@@ -99,13 +119,7 @@ func (t *tracker) fill(p *Profile, owners map[uint64]Who, stacks map[int][]place
 		p.Samples = append(p.Samples, s)
 	}
 	slices.SortFunc(p.Samples, func(a, b Sample) int { // the file does not depend on chance
-		if a.Count != b.Count {
-			return int(b.Count - a.Count)
-		}
-		if a.Who.Pid != b.Who.Pid {
-			return a.Who.Pid - b.Who.Pid
-		}
-		return slices.Compare(a.Stack, b.Stack)
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Who.Pid-b.Who.Pid, slices.Compare(a.Stack, b.Stack))
 	})
 }
 
@@ -149,13 +163,18 @@ const (
 // nameFiles looks for the names of places in files, and in code that was made at
 // run time. A file that does not answer in time is left to itself: there is no way
 // to take a read back.
-func (t *tracker) nameFiles(byFile map[int][]uint64, names map[place]string) (gaps []string) {
+func (a *assembly) nameFiles(byFile map[int][]int) (gaps []string) {
 	hung := 0
 	for _, i := range slices.Sorted(maps.Keys(byFile)) {
-		if strings.HasPrefix(t.files[i].path, "[") && !t.files[i].jit {
+		f := a.files[i]
+		if strings.HasPrefix(f.path, "[") && !f.jit {
 			continue
 		}
-		look := t.lookup(t.files[i], byFile[i])
+		at := make([]uint64, len(byFile[i]))
+		for j, id := range byFile[i] {
+			at[j] = a.places[id].at
+		}
+		look := a.lookup(f, at)
 		done := make(chan map[uint64]string, 1)
 		go func() {
 			// debug/elf is not hardened against files that somebody made on purpose.
@@ -169,11 +188,11 @@ func (t *tracker) nameFiles(byFile map[int][]uint64, names map[place]string) (ga
 		late := time.NewTimer(perFile)
 		select {
 		case found := <-done:
-			for a, name := range found {
-				names[place{i, a}] = name
+			for _, id := range byFile[i] {
+				a.names[id] = found[a.places[id].at]
 			}
 		case <-late.C:
-			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(t.files[i].path), perFile))
+			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(f.path), perFile))
 			if hung++; hung == maxHung {
 				return append(gaps, "no names from further programs")
 			}

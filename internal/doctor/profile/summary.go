@@ -51,7 +51,7 @@ type Function struct {
 // Summarize lists the busiest, top of each kind.
 func Summarize(p *Profile, top int) Summary {
 	s := Summary{Meta: p.Meta, Samples: p.Total(), CPUs: p.Meta.cpus(p.Total()), Containers: []Usage{}, Kernel: []Path{}, Functions: []Function{}}
-	for _, g := range fold(apart, p) {
+	for _, g := range fold(apart, false, p) {
 		s.Containers = append(s.Containers, Usage{Container: g.who.Label(), ContainerID: g.who.ContainerID, Image: g.who.Image, Command: g.busiest(good),
 			Samples: g.total[good], CPUs: p.Meta.cpus(g.total[good]), Kernel: p.Meta.cpus(g.inKernel[good])})
 		for _, n := range g.kernel.sorted() {

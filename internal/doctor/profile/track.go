@@ -36,7 +36,6 @@ type tracker struct {
 	stacks  map[string]int // encoded places → index
 	places  []string       // the same, by index
 	counts  map[key]int64
-	batch   int
 	lost    uint64
 	dropped uint64
 	scratch []byte
@@ -44,10 +43,11 @@ type tracker struct {
 
 // process is what runs as a pid.
 type process struct {
-	maps   []symbol.Mapping // of code, by address; not changed in place
-	whole  bool             // maps are all there are
-	looked int              // the batch in which procfs was asked last
-	group  uint64           // by procfs, where the kernel's id says nothing; 0: not asked
+	maps  []symbol.Mapping // of code, by address; not changed in place
+	whole bool             // maps are all there are: by procfs and by what the kernel told since
+	asked bool             // procfs was
+	lost  uint64           // how much the kernel had not told by then
+	group uint64           // by procfs, where the kernel's id says nothing; 0: not asked
 }
 
 // file is where code came from.
@@ -92,7 +92,6 @@ func newTracker(p proc.FS, g *groups) *tracker {
 
 // read takes what has come.
 func (t *tracker) read(s *perf.Sampler) error {
-	t.batch++
 	for _, tid := range t.ended { // of those that ended the last samples are in by now
 		delete(t.comms, tid)
 		delete(t.procs, tid)
@@ -111,7 +110,7 @@ func (t *tracker) record(r *perf.Record) {
 		}
 		t.comms[r.Tid] = printable(r.Name)
 		if r.Exec {
-			t.procs[r.Pid] = &process{whole: true, group: t.groupOf(r.Pid)}
+			t.procs[r.Pid] = &process{whole: true, lost: t.lost, group: t.groupOf(r.Pid)}
 		}
 	case perf.Mapping:
 		if p := t.process(r.Pid); p != nil && p.whole {
@@ -250,8 +249,8 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 		return place{}, false
 	}
 	m, ok := p.find(addr)
-	if !ok && p.looked < t.batch { // it was there before us, or an event was lost
-		p.looked = t.batch
+	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // it was there before us, or an event was lost
+		p.asked, p.lost = true, t.lost
 		if ms, err := symbol.Mappings(string(t.proc), pid); err == nil && len(ms) > 0 {
 			p.maps, p.whole = ms, true
 			m, ok = p.find(addr)
@@ -333,20 +332,26 @@ func (p *process) find(addr uint64) (symbol.Mapping, bool) {
 // maxMapped bounds the code mappings of a process.
 const maxMapped = 20_000
 
-// insert adds a mapping, in place of those that it covers.
+// insert adds a mapping, in place of what it covers.
 func (p *process) insert(m symbol.Mapping) {
 	if m.End <= m.Begin || len(p.maps) >= maxMapped {
 		return
 	}
-	kept := make([]symbol.Mapping, 0, len(p.maps)+1)
+	kept := make([]symbol.Mapping, 0, len(p.maps)+2)
 	at := 0
 	for _, o := range p.maps {
-		if o.End <= m.Begin {
-			at++
-		} else if o.Begin < m.End {
-			continue
+		if o.Begin < m.Begin { // all of it, or what is left before
+			before := o
+			before.End = min(o.End, m.Begin)
+			kept = append(kept, before)
+			at = len(kept)
 		}
-		kept = append(kept, o)
+		if o.End > m.End {
+			after := o
+			after.Begin = max(o.Begin, m.End)
+			after.Offset += after.Begin - o.Begin
+			kept = append(kept, after)
+		}
 	}
 	p.maps = slices.Insert(kept, at, m)
 }

@@ -52,8 +52,8 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	named := make(map[uint64]string, len(offsets))
 	var errs []error
 	for _, source := range []func(*elf.File, wanted) (map[uint64]string, error){
+		goFunctions, // sorted already: no need to walk over 100,000 symbols
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_SYMTAB, w) },
-		goFunctions,
 		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_DYNSYM, w) },
 	} {
 		var left []uint64
@@ -155,13 +155,23 @@ func oneSymbol(f *elf.File, b []byte) (begin uint64, what function, ok bool) {
 	return begin, what, (kind == elf.STT_FUNC || kind == elf.STT_GNU_IFUNC) && elf.SectionIndex(section) != elf.SHN_UNDEF
 }
 
-// textAt reads a text that ends with a zero byte; "" where there is none.
+// textAt reads a text that ends with a zero byte; "" where there is none. Most are
+// short.
 func textAt(r io.ReaderAt, at int64) string {
-	b := make([]byte, maxName)
-	n, _ := r.ReadAt(b, at) // what is not there has no end
-	text, _, ok := bytes.Cut(b[:n], []byte{0})
-	if !ok && n < maxName {
+	var short [96]byte
+	if text, ok := cutText(r, at, short[:]); ok {
+		return clean(text)
+	}
+	long := make([]byte, maxName)
+	text, ok := cutText(r, at, long)
+	if !ok && len(text) < maxName {
 		return ""
 	}
 	return clean(text)
+}
+
+func cutText(r io.ReaderAt, at int64, b []byte) ([]byte, bool) {
+	n, _ := r.ReadAt(b, at) // what is not there has no end
+	text, _, ok := bytes.Cut(b[:n], []byte{0})
+	return text, ok
 }

@@ -39,18 +39,29 @@ func findGoTable(f *elf.File) *goTable {
 		return nil
 	}
 	s := f.Section(".data.rel.ro")
-	if !readable(s) || s.Size > maxTable {
+	if !readable(s) || s.Size > maxTable || f.Section(".note.go.buildid") == nil {
 		return nil
 	}
 	const align, step = 16, 1 << 20
 	piece := make([]byte, step+goHeader)
 	for at := uint64(0); at < s.Size; at += step {
 		n, err := s.ReadAt(piece, int64(at))
-		for i := 0; i+goHeader <= n && i < step; i += align {
-			t := goTable{addr: s.Addr + at + uint64(i), size: s.Size - at - uint64(i), header: piece[i : i+goHeader]}
+		for i := 0; i+goHeader <= n && i < step; {
+			// The magic number's last bytes and the zeros behind it, on little endians.
+			next := bytes.Index(piece[i:n], []byte{0xff, 0xff, 0xff, 0, 0})
+			if next < 0 {
+				break
+			}
+			i += next
+			begin := i - 1
+			i++
+			if begin < 0 || begin%align != 0 || begin+goHeader > n {
+				continue
+			}
+			t := goTable{addr: s.Addr + at + uint64(begin), size: s.Size - at - uint64(begin), header: piece[begin : begin+goHeader]}
 			if t.fits(f.ByteOrder) {
 				t.header = bytes.Clone(t.header)
-				t.ReaderAt = io.NewSectionReader(s, int64(at)+int64(i), int64(t.size))
+				t.ReaderAt = io.NewSectionReader(s, int64(at)+int64(begin), int64(t.size))
 				return &t
 			}
 		}

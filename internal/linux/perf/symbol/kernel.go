@@ -17,9 +17,17 @@ var ErrHidden = errors.New("the kernel hides its addresses")
 // behind the last one that is known is in none.
 const maxFunction = 1 << 20
 
-// Kernel names the functions that addresses are in, by kallsyms below the procfs,
-// without the marks of optimised copies (ksys_read.isra.0). ErrHidden.
+// Kernel names the functions that addresses are in, without the marks of optimised
+// copies (ksys_read.isra.0): by asking the kernel where it can be asked (BPF, Linux
+// 5.13), else by kallsyms below the procfs. ErrHidden.
 func Kernel(procfs string, addrs []uint64) (map[uint64]string, error) {
+	if names, err := askKernel(newWanted(addrs)); err == nil && len(names) > 0 {
+		return names, nil
+	}
+	return listKernel(procfs, addrs)
+}
+
+func listKernel(procfs string, addrs []uint64) (map[uint64]string, error) {
 	f, err := os.Open(procfs + "/kallsyms")
 	if err != nil {
 		return nil, err

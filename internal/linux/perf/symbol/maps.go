@@ -40,13 +40,18 @@ func Mappings(procfs string, pid int) ([]Mapping, error) {
 func parseMaps(b []byte) ([]Mapping, error) {
 	var ms []Mapping
 	for line := range bytes.Lines(b) {
+		// Most lines are of data: these are not taken apart.
+		rights := bytes.IndexByte(line, ' ') + 1
+		if rights == 0 || len(line) < rights+4 {
+			return ms, fmt.Errorf("maps: unexpected line %q", line)
+		}
+		if line[rights+2] != 'x' {
+			continue
+		}
 		text := strings.TrimSuffix(string(line), "\n")
 		f := strings.Fields(text)
-		if len(f) < 5 || len(f[1]) < 4 {
+		if len(f) < 5 {
 			return ms, fmt.Errorf("maps: unexpected line %q", text)
-		}
-		if f[1][2] != 'x' {
-			continue
 		}
 		if len(ms) == maxMappings {
 			return ms, nil

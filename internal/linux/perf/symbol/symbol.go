@@ -7,7 +7,6 @@
 package symbol
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -45,7 +44,7 @@ func newWanted(addrs []uint64) wanted {
 
 // from is the index of the first address that is not below a.
 func (w wanted) from(a uint64) int {
-	i, _ := slices.BinarySearchFunc(w, a, cmp.Compare[uint64])
+	i, _ := slices.BinarySearch(w, a)
 	return i
 }
 
