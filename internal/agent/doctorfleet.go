@@ -110,7 +110,7 @@ func alike(a, b ranking.Record) bool {
 func (a *Agent) spinupFigures(now time.Time) ranking.Spinups {
 	var records []spinup.Record
 	err := a.spinups.with(func(s *spinup.Store) (err error) {
-		records, err = s.List(spinup.Filter{Since: now.Add(-spinupsSince), Outcome: spinup.OK, Limit: spinupsMost})
+		records, err = s.List(spinup.Filter{Since: now.Add(-spinupsSince), Limit: spinupsMost})
 		return err
 	})
 	if err != nil {
@@ -119,14 +119,14 @@ func (a *Agent) spinupFigures(now time.Time) ranking.Spinups {
 	return figures(records, a.cfg.Spinup.Slow)
 }
 
-// figures are of those that made and started a container.
+// figures are of those that made and started a container, and ended well.
 func figures(records []spinup.Record, slow spinup.Rules) ranking.Spinups {
 	var f ranking.Spinups
 	var took []float64
 	for _, r := range records {
 		create, ok1 := r.Times[spinup.Create]
 		start, ok2 := r.Times[spinup.Start]
-		if !ok1 || !ok2 {
+		if !ok1 || !ok2 || r.Outcome != spinup.OK {
 			continue
 		}
 		took = append(took, (time.Duration(create) + time.Duration(start)).Seconds())

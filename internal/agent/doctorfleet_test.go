@@ -9,10 +9,10 @@ import (
 	"holdfast/internal/spinup"
 )
 
-// Only spin-ups that made and started a container count, and images' sizes do not.
+// Only spin-ups that ended well and made and started a container count, and images' sizes do not.
 func TestFiguresOfSpinups(t *testing.T) {
 	took := func(pull, create, start time.Duration) spinup.Record {
-		r := spinup.Record{Times: map[spinup.Phase]holdfast.Millis{spinup.Download: holdfast.Millis(pull)}}
+		r := spinup.Record{Outcome: spinup.OK, Times: map[spinup.Phase]holdfast.Millis{spinup.Download: holdfast.Millis(pull)}}
 		if create > 0 {
 			r.Times[spinup.Create], r.Times[spinup.Start] = holdfast.Millis(create), holdfast.Millis(start)
 		}
@@ -23,6 +23,9 @@ func TestFiguresOfSpinups(t *testing.T) {
 		records = append(records, took(time.Duration(i)*time.Minute, time.Duration(i+1)*time.Millisecond, time.Second))
 	}
 	records = append(records, took(0, 20*time.Second, time.Second))
+	failed := took(0, time.Hour, time.Hour)
+	failed.Outcome = spinup.Failed
+	records = append(records, failed)
 	f := figures(records, spinup.DefaultRules())
 	if f.Count != 101 || f.Slow != 1 || f.P50 < 1.05 || f.P50 > 1.052 || f.P99 < 1.099 || f.P99 > 1.1 {
 		t.Errorf("%+v", f)

@@ -9,9 +9,8 @@
 // but their order, so it is the same for bytes and for their logarithm.
 //
 // Whoever looks at fifty facts finds one that separates by chance. So each gets the
-// probability of such a separation among nodes that were split at random, exactly for
-// small fleets and by the normal approximation with ties (Lehmann 1975) for large
-// ones; these are corrected for the number of facts by Holm's method (Holm 1979). A
+// probability of such a separation among nodes that were split at random, counted
+// exactly for small fleets and by lot for large ones; these are corrected for the number of facts by Holm's method (Holm 1979). A
 // fleet is too small to say anything where not even a perfect separation would pass.
 //
 // Facts move together, and what separates is not yet the cause.

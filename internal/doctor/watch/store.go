@@ -149,25 +149,26 @@ func (s *Store) Compact(now time.Time) error {
 			keys, group = nil, nil
 			return nil
 		}
-		var todo []Sample
-		var todoKeys [][]byte
+		type kept struct {
+			key []byte
+			one Sample
+		}
+		var old []kept
 		c := b.Cursor()
 		for k, v := c.First(); k != nil && keyTime(k).Before(end); k, v = c.Next() {
-			var one Sample
-			if err := json.Unmarshal(v, &one); err != nil {
+			x := kept{key: append([]byte{}, k...)}
+			if err := json.Unmarshal(v, &x.one); err != nil {
 				return fmt.Errorf("%w: a sample: %w", errDamaged, err)
 			}
-			if one.Seconds < coarse.Seconds()/2 { // else it is joined already
-				todo, todoKeys = append(todo, one), append(todoKeys, append([]byte{}, k...))
-			}
+			old = append(old, x)
 		}
-		for i, one := range todo {
-			if len(group) > 0 && !one.At.Truncate(coarse).Equal(group[0].At.Truncate(coarse)) {
+		for _, x := range old {
+			if len(group) > 0 && !x.one.At.Truncate(coarse).Equal(group[0].At.Truncate(coarse)) {
 				if err := join(); err != nil {
 					return err
 				}
 			}
-			group, keys = append(group, one), append(keys, todoKeys[i])
+			group, keys = append(group, x.one), append(keys, x.key)
 		}
 		return join()
 	})

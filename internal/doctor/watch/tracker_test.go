@@ -118,6 +118,17 @@ func TestTrackerKeepsItsBooks(t *testing.T) {
 	})
 }
 
+// A culprit that is known stays known, with what was said of it.
+func TestTrackerKeepsTheName(t *testing.T) {
+	var tr tracker
+	for i, f := range []doctor.Finding{finding("a", rule.Warning, "/x"), finding("a", rule.Warning, "/x"), finding("a", rule.Critical, "")} {
+		tr.take(look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}, findings: []doctor.Finding{f}})
+	}
+	if o := tr.list()[0]; o.Culprit.Cgroup != "/x" || o.Severity != rule.Critical || !o.Seen.Equal(start.Add(2*time.Second)) {
+		t.Errorf("%+v", o)
+	}
+}
+
 // A host on which everything is wrong does not fill the memory.
 func TestTrackerIsBounded(t *testing.T) {
 	var tr tracker
