@@ -163,7 +163,8 @@ func changed(t testing.TB, change func(*profile.Profile)) []byte {
 func TestBadFiles(t *testing.T) {
 	whole := written(t, recording(Sample{web, working, 500}))
 	// A sample of two bytes makes an object of a hundred.
-	crowd := bytes.Repeat([]byte{fieldSample<<3 | wireBytes, 0}, 20<<20)
+	crowd := bytes.Repeat(pack(t, bytes.Repeat([]byte{fieldSample<<3 | wireBytes, 0}, 1<<20)), 5)
+	bomb := bytes.Repeat(pack(t, make([]byte, 1<<20)), maxUnpacked>>20+1)
 	for name, c := range map[string]struct {
 		file []byte
 		say  string
@@ -173,8 +174,8 @@ func TestBadFiles(t *testing.T) {
 		"packed text":    {pack(t, []byte("hello, this is no recording")), ErrFormat.Error()},
 		"torn":           {whole[:len(whole)/2], "torn"},
 		"torn head":      {whole[:5], "torn"},
-		"bomb":           {pack(t, make([]byte, maxUnpacked+1)), "longer"},
-		"crowd":          {pack(t, crowd), "more in it"},
+		"bomb":           {bomb, "longer"},
+		"crowd":          {crowd, "more in it"},
 		"somebody's":     {changed(t, func(p *profile.Profile) { p.Comments = nil }), "somebody else"},
 		"no meta":        {changed(t, func(p *profile.Profile) { p.Comments[0] = "{" }), ErrFormat.Error()},
 		"newer":          {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":2}` }), "format 2"},
