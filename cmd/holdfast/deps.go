@@ -92,7 +92,7 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 	if err != nil {
 		return cli.Host{}, err
 	}
-	return cli.Host{DataDir: c.DataDir, Spinup: c.Spinup}, nil
+	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
 }
 
 func buildVersion() api.Version {

@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/config"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
-	"holdfast/internal/linux/boottime"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/others"
 	"holdfast/internal/spinup/underway"
@@ -94,7 +93,8 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	if info, err := e.Info(ctx); err == nil && info.Socket != "" {
 		root = info.DataRoot
 	}
-	g := &GC{engine: e, list: underway.New(boottime.Now)}
+	g := &GC{engine: e, list: newUnderWay(cfg.RunDir, log)}
+	countUnderWay(reg, g.list)
 	g.Collector = gc.New(cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(cfg.DataDir, log), Spinups: g.list, LockDir: cfg.RunDir, Metrics: gc.NewMetrics(reg), Log: log,
 		Keep: func() ([]string, error) { return keptNames(cfg.DataDir) },
