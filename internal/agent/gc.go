@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -139,10 +138,7 @@ func (g *GC) Serve(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	g.spinups(ctx, all)
 	all.Go(func() error { return g.Run(ctx) })
-	if err := all.Wait(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("collect garbage: %w", err)
-	}
-	return nil
+	return all.Wait()
 }
 
 // Close drops the connections to the engine.
