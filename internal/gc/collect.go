@@ -53,6 +53,7 @@ type run struct {
 	told func(Outcome, bool)
 
 	planned time.Time
+	saved   time.Time // the cycle, on disk
 }
 
 // all does everything between begin and end.
@@ -212,9 +213,19 @@ func (r *run) note(o Outcome, deleted bool) {
 	}
 }
 
+// saveEvery is how often a cycle is written while it runs. A sync of a busy disk
+// takes its time, and in a hurry every deletion counts; all are in the log.
+const saveEvery = time.Second
+
 // save keeps the cycle as far as it has come. On a full disk it goes on without:
 // what it deletes makes the room, and the store says it and has it in memory.
-func (r *run) save() { _ = r.c.d.Store.SaveCycle(r.cy) }
+func (r *run) save() {
+	if time.Since(r.saved) < saveEvery {
+		return
+	}
+	_ = r.c.d.Store.SaveCycle(r.cy)
+	r.saved = time.Now()
+}
 
 // end keeps the cycle as it ended. That it cannot be written is no failure of it.
 func (r *run) end(failed error) {

@@ -165,7 +165,10 @@ func (c *Collector) loop(ctx context.Context) {
 		}
 		next := c.cfg.Every
 		deleted, err := c.turn(ctx, n)
-		if deleted > 0 || c.critical() {
+		switch urgent := c.critical(); {
+		case urgent && deleted > 0:
+			next = 0 // who fills the disk does not pause either
+		case urgent || deleted > 0:
 			next = min(next, look) // more may have come meanwhile
 		}
 		timer.Reset(next)
