@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -158,5 +160,139 @@ func TestHistoryOnAFullDisk(t *testing.T) {
 	cancel()
 	if err := <-ran; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFileSystems collects on what engines keep their data on, and with other
+// storage drivers: files are linked away, or it says why not.
+func TestFileSystems(t *testing.T) {
+	const size = 1 << 30
+	for name, x := range map[string]struct {
+		disk   lab.DiskOptions
+		driver string
+		why    string // files are not linked away; "" is they are
+	}{
+		"overlay2 on ext4":       {lab.DiskOptions{FS: "ext4"}, "overlay2", ""},
+		"overlay2 on xfs":        {lab.DiskOptions{FS: "xfs"}, "overlay2", ""},
+		"overlay2 on btrfs":      {lab.DiskOptions{FS: "btrfs"}, "overlay2", ""},
+		"btrfs":                  {lab.DiskOptions{FS: "btrfs"}, "btrfs", "the storage is btrfs, not overlay2"},
+		"vfs on ext4":            {lab.DiskOptions{FS: "ext4"}, "vfs", "the storage is vfs, not overlay2"},
+		"fuse-overlayfs on ext4": {lab.DiskOptions{FS: "ext4"}, "fuse-overlayfs", "the storage is fuse-overlayfs, not overlay2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x.disk.Size = size
+			h := newHostWith(t, lab.Options{Dir: disk(t, x.disk), Args: []string{"--storage-driver=" + x.driver}})
+			h.image("kept:1", 10)
+			c := h.create("kept:1", "")
+			h.image("x:1", 300)
+			h.layer("x:1", "x:2")
+			cy := h.collect(everything())
+			h.expect("kept:1")
+			h.start(c)
+			h.readable(c)
+			linked := 0
+			for _, o := range cy.Deleted {
+				linked += o.Linked
+			}
+			said := strings.Join(cy.Notices, "\n")
+			if len(cy.Skipped) > 0 || (linked >= 300) != (x.why == "") || !strings.Contains(said, x.why) || x.why == "" && said != "" {
+				t.Errorf("%d files were linked away, it said %q: %+v", linked, said, cy)
+			}
+			s, err := h.collector(everything(), nil).Status(t.Context())
+			if err != nil || s.Links != (x.why == "") || !strings.Contains(s.NoLinks, x.why) {
+				t.Errorf("%+v, %v", s, err)
+			}
+			if len(h.trash()) > 0 {
+				t.Errorf("left %v", h.trash())
+			}
+		})
+	}
+}
+
+// fsxattr is struct fsxattr of linux/fs.h.
+type fsxattr struct {
+	flags, extentSize, extents, project, cowExtentSize uint32
+	_                                                  [8]byte
+}
+
+// Requests and a flag of linux/fs.h.
+const (
+	fsGetXattr  = 0x801c581f // FS_IOC_FSGETXATTR
+	fsSetXattr  = 0x401c5820 // FS_IOC_FSSETXATTR
+	projInherit = 0x200      // FS_XFLAG_PROJINHERIT
+)
+
+// setProject puts a file or directory into a project of xfs, and what will be made
+// in it. Limits need a kernel with CONFIG_XFS_QUOTA, the rule about links does not.
+func setProject(t *testing.T, path string, id uint32) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var x fsxattr
+	call := func(request uintptr) {
+		t.Helper()
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&x))); errno != 0 {
+			t.Fatalf("%s: %v", path, errno)
+		}
+	}
+	call(fsGetXattr)
+	x.project = id
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		x.flags |= projInherit
+	}
+	call(fsSetXattr)
+}
+
+// TestProjectQuotas: a file system does not link across projects into a directory
+// that hands its own on.
+func TestProjectQuotas(t *testing.T) {
+	for name, x := range map[string]struct {
+		project func(t *testing.T, root string)
+		links   bool
+	}{
+		// As the engine does for storage-opt size.
+		"each layer its own": {func(t *testing.T, root string) {
+			trees, err := filepath.Glob(filepath.Join(root, "overlay2", "*", "diff"))
+			if err != nil || len(trees) < 2 {
+				t.Fatal(trees, err)
+			}
+			for i, tree := range trees {
+				if err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+					if err == nil && (d.IsDir() || d.Type().IsRegular()) {
+						setProject(t, path, uint32(100+i))
+					}
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, true},
+		"the data root, since the layers": {func(t *testing.T, root string) { setProject(t, root, 7) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHostWith(t, lab.Options{Dir: disk(t, lab.DiskOptions{FS: "xfs", Size: 1 << 30})})
+			h.image("kept:1", 10)
+			c := h.create("kept:1", "")
+			h.image("x:1", 300)
+			x.project(t, h.lab.DataRoot())
+			cy := h.collect(everything())
+			h.expect("kept:1")
+			h.start(c)
+			h.readable(c)
+			linked := 0
+			for _, o := range cy.Deleted {
+				linked += o.Linked
+			}
+			said := strings.Join(cy.Notices, "\n")
+			if len(cy.Skipped) > 0 || (linked >= 300) != x.links || x.links != (said == "") || !x.links && !strings.Contains(said, "not all files of image x:1 were linked away") {
+				t.Errorf("%d files were linked away, it said %q: %+v", linked, said, cy)
+			}
+			if len(h.trash()) > 0 {
+				t.Errorf("left %v", h.trash())
+			}
+		})
 	}
 }
