@@ -394,6 +394,24 @@ func TestUnknownMeansNow(t *testing.T) {
 	}
 }
 
+// TestWhatIsKeptForNowStays, and while that cannot be told everything does.
+func TestWhatIsKeptForNowStays(t *testing.T) {
+	m := newModel(time.Now().Add(-time.Hour))
+	kept, other := m.pull("kept:1", []string{"a"}, ""), m.pull("other:1", []string{"b"}, "")
+	c := imagesPolicy()
+	c.Rules[0].Pressure = false
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	broken := errors.New("the list cannot be read")
+	col.d.Keep = func() ([]string, error) { return nil, broken }
+	if cy, err := col.Collect(t.Context(), ByHand, nil); !errors.Is(err, broken) || len(m.removed) != 0 {
+		t.Errorf("%+v, %v", cy, err)
+	}
+	col.d.Keep = func() ([]string, error) { return []string{"kept:*"}, nil }
+	if cy, err := col.Collect(t.Context(), ByHand, nil); err != nil || !slices.Equal(m.removed, []string{other}) || m.images[kept] == nil {
+		t.Errorf("%+v, %v, removed %v", cy, err, m.removed)
+	}
+}
+
 // TestANetworkInDailyUseIsNoLeak: it was made long ago, and in the moment of the
 // look no container names it.
 func TestANetworkInDailyUseIsNoLeak(t *testing.T) {

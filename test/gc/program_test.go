@@ -21,6 +21,7 @@ import (
 
 	"holdfast/internal/api"
 	"holdfast/internal/gc"
+	"holdfast/internal/spinup/warm"
 )
 
 // binary is the program, built by the first test that needs it.
@@ -325,4 +326,28 @@ func TestSpinupsBesideADeletionAreMarked(t *testing.T) {
 			t.Errorf("%s is %q, want %s", name, got, want)
 		}
 	}
+}
+
+// TestImagesKeptPresentStay, whoever plans: an agent that keeps them, and a
+// collector beside one that does not run.
+func TestImagesKeptPresentStay(t *testing.T) {
+	h := newHost(t)
+	h.image("old:1", 10)
+	p := install(h, full)
+	planned := func(want int, args ...string) {
+		t.Helper()
+		if got := into[gc.Proposal](p, append([]string{"gc", "plan"}, args...)...); len(got.Deletions) != want {
+			t.Errorf("gc plan %v: %+v, want %d", args, got.Deletions, want)
+		}
+	}
+	planned(1, "--config", p.config())
+	list := filepath.Join(p.dir, "data", warm.FileName)
+	if err := os.WriteFile(list, []byte(`{"images": ["old:1"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	planned(0, "--config", p.config())
+	p.start("agent")
+	planned(0)
+	p.must("pull", "--warm", "--remove", "old:1")
+	planned(1)
 }
