@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -76,6 +77,7 @@ const (
 	gcIdle   = "create: idle"
 	gcPrune  = "create: image prune -a"
 	gcDocuum = "create: oldest first without a pause"
+	gcPeer   = "create: docuum"
 	gcPlain  = "create: ours without linking"
 	gcOurs   = "create: ours"
 )
@@ -195,13 +197,13 @@ type way struct {
 }
 
 func (x *gcBench) ways() []way {
-	return []way{
-		{gcIdle, nil},
-		{gcPrune, x.prune},
-		{gcDocuum, x.oldestFirst},
-		{gcPlain, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, false) }},
-		{gcOurs, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, true) }},
+	ways := []way{{gcIdle, nil}, {gcPrune, x.prune}, {gcDocuum, x.oldestFirst}}
+	if path, err := exec.LookPath("docuum"); err == nil {
+		ways = append(ways, way{gcPeer, func(ctx context.Context, _ []string, low int64) error { return x.docuum(ctx, path, low) }})
 	}
+	return append(ways,
+		way{gcPlain, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, false) }},
+		way{gcOurs, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, true) }})
 }
 
 // prune is `docker image prune -a`.
