@@ -45,9 +45,6 @@ func (o FadviseOptions) Check() error {
 	return nil
 }
 
-// cureInnocents is how many containers beside the one that storms do nothing wrong.
-const cureInnocents = 8
-
 // quietBar is how much slower than on a quiet host the victim may be after the cure.
 const quietBar = 1.2
 
@@ -125,7 +122,7 @@ func (x *fadviseBench) prepare(ctx context.Context) (err error) {
 	if _, err := cure.Fadvise(target).Run(ctx, cure.Env{Host: x.host}, cure.Options{Apply: true}); err != nil {
 		return err
 	}
-	for range cureInnocents {
+	for range innocents {
 		id, err := x.engine.Create(ctx, engine.Spec{Image: x.image, Network: "none", Command: []string{"sh", "-c", "while :; do sleep 1; done"}})
 		if err != nil {
 			return err
@@ -265,7 +262,7 @@ func (x *fadviseBench) look(ctx context.Context, at drill.Running, storm bool) e
 		if f.Who.Container != at.Container || !strings.Contains(call, "fadvise64") {
 			x.failed++
 		}
-		x.notes = append(x.notes, fmt.Sprintf("named among %d innocent containers: %s, %s", cureInnocents, f.Who.Container, f.Title))
+		x.notes = append(x.notes, fmt.Sprintf("named among %d innocent containers: %s, %s", innocents, f.Who.Container, f.Title))
 	}
 	return nil
 }
