@@ -157,6 +157,7 @@ func (x *truthBench) run(ctx context.Context) (Result, error) {
 	rows := x.rows()
 	table := newTruthTable(rows, x.o)
 	for run := range x.o.Runs {
+		table.Load = max(table.Load, loadAverage())
 		for i := range rows { // which goes first changes from turn to turn
 			i = (i + run) % len(rows)
 			fmt.Fprintf(x.o.Progress, "%d of %d: %s\n", run+1, x.o.Runs, rows[i].name)

@@ -142,6 +142,16 @@ func cpuTimes() (times, error) {
 	return t, nil
 }
 
+// loadAverage is the machine's load over a minute, 0 where it is not known.
+func loadAverage() float64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	const scale = 1 << 16 // SI_LOAD_SHIFT, include/uapi/linux/sysinfo.h
+	return float64(info.Loads[0]) / scale
+}
+
 // writeEngineConfig writes a configuration that names nothing but the engine.
 func writeEngineConfig(dir, host string) (string, error) {
 	path := filepath.Join(dir, "doctor.yaml")

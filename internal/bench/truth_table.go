@@ -14,9 +14,12 @@ import (
 
 // TruthTable is what the doctor said of each host.
 type TruthTable struct {
-	Seconds float64    `json:"seconds"` // that each look was given
-	Longest float64    `json:"longest"` // seconds that a look took at most
-	Peak    float64    `json:"peak"`    // MiB that a look took at most
+	Seconds float64 `json:"seconds"` // that each look was given
+	Longest float64 `json:"longest"` // seconds that a look took at most
+	Peak    float64 `json:"peak"`    // MiB that a look took at most
+	// Load is the highest load of the machine over a minute, proc_loadavg(5), at
+	// the beginning of a turn.
+	Load    float64    `json:"load"`
 	Rules   []string   `json:"rules"`
 	Rows    []TruthRow `json:"rows"`
 	Machine Machine    `json:"-"`
@@ -182,8 +185,8 @@ func (t *TruthTable) Markdown() []byte {
 	}
 	m := t.Machine
 	score, failed := t.sum()
-	fmt.Fprintf(&b, "\n\nLooks of %.0f s (the longest took %.1f s, and %.0f MiB at most) on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
-		t.Seconds, t.Longest, t.Peak, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
+	fmt.Fprintf(&b, "\n\nLooks of %.0f s (the longest took %.1f s, and %.0f MiB at most) at a load of up to %.0f on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
+		t.Seconds, t.Longest, t.Peak, t.Load, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
 	return b.Bytes()
 }
 

@@ -100,7 +100,10 @@ func examine(t *testing.T, e doctor.Examination) doctor.Report {
 	}
 	h.Scratch = t.TempDir()
 	if e.For == 0 {
-		e.For = 4 * time.Second
+		e.For = 6 * time.Second
+	}
+	if err := doctor.Hurry(); err != nil {
+		t.Fatal(err)
 	}
 	e.Host = h
 	r, err := e.Run(t.Context())
