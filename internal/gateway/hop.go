@@ -89,7 +89,7 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	t := &trip{target: target{key: key}, gateway: g, hop: true, route: route, release: release}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	proxy.ServeHTTP(&answer{w}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
+	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
 }
 
 // forwardedFor reads whom a forwarded request is for. What it returns is exact:
