@@ -46,6 +46,7 @@ func deps() cli.Deps {
 		Version:     buildVersion(),
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
+		AgentSocket: socketOf,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		OpenEngine:  openEngine,

@@ -36,18 +36,18 @@ func (a *Agent) openIdentity() error {
 	return nil
 }
 
-// listenFleet opens the door for other nodes; nil where there are none.
-func (a *Agent) listenFleet() (net.Listener, error) {
+// listenFleet opens the door for other nodes, where there are any.
+func (a *Agent) listenFleet(l *listeners) error {
 	if a.peers == nil {
-		return nil, nil
+		return nil
 	}
 	// What is set on a listener goes for what it accepts (tcp(7)).
 	c := net.ListenConfig{KeepAliveConfig: keepAlive(), Control: unanswered}
-	l, err := listenWith(c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
-	if err != nil {
-		return nil, err
+	d, err := a.openTCP(l, fleetDoor, c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
+	if err == nil {
+		l.fleet = tls.NewListener(d, a.peers.id.ServerTLS())
 	}
-	return tls.NewListener(l, a.peers.id.ServerTLS()), nil
+	return err
 }
 
 // startDeadman has a process stand by that kills this node's containers when the
