@@ -37,7 +37,7 @@ func (a *Agent) upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, 
 	}
 	if err := a.hail(ctx, trial); err != nil {
 		a.upgrades.fail(err)
-		return api.Upgrade{}, holdfast.WithHint(fmt.Errorf("the upgrade failed, and this agent (%s) serves on: %w", a.opt.Version, err), holdfast.HintOf(err))
+		return api.Upgrade{}, holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that is there, version %s, serves on: %w", a.opt.Version, err), holdfast.HintOf(err))
 	}
 	return a.upgrades.report(), nil
 }

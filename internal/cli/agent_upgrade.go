@@ -63,7 +63,7 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 			return err
 		}
 		if u.State == api.UpgradeFailed {
-			return holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that was there (%s, pid %d) serves again: %s", u.From.Version, u.From.PID, u.Error), u.Advice)
+			return holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that was there, version %s and pid %d, serves again: %s", u.From.Version, u.From.PID, u.Error), u.Advice)
 		}
 		return nil
 	})
@@ -77,7 +77,7 @@ func (a *app) followUpgrade(ctx context.Context, c *client.Client, trial time.Du
 	if err != nil {
 		return api.Upgrade{}, err
 	}
-	a.ui.note("the new agent (%s, pid %d) takes over from the old one (%s, pid %d); who connects meanwhile waits", clean(u.To.Version), u.To.PID, clean(u.From.Version), u.From.PID)
+	a.ui.note("the new agent, version %s and pid %d, takes over from version %s, pid %d; who connects meanwhile waits", clean(u.To.Version), u.To.PID, clean(u.From.Version), u.From.PID)
 	for state := u.State; u.State != api.UpgradeDone && u.State != api.UpgradeFailed; {
 		select {
 		case <-time.After(upgradeLook):

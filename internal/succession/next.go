@@ -68,7 +68,7 @@ func spawn(o Options) (*Next, error) {
 	cmd.WaitDelay = time.Second // for children of its own that have its output
 	if err := cmd.Start(); err != nil {
 		conn.Close()
-		return nil, err
+		return nil, holdfast.WithHint(err, "install the program again; the agent that runs needs no program on disk")
 	}
 	n := &Next{conn: conn, cmd: cmd, said: make(chan message, 8), ended: make(chan struct{})}
 	go n.listen()

@@ -34,6 +34,12 @@ const patient = "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s"
 // made as a person makes them.
 func newFleet(t *testing.T, n int, timing, extra string) []*host {
 	t.Helper()
+	return newFleetOf(t, n, timing, extra, (*host).start)
+}
+
+// newFleetOf does for each node what it takes to start it.
+func newFleetOf(t *testing.T, n int, timing, extra string, start ...func(*host)) []*host {
+	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
@@ -51,7 +57,9 @@ func newFleet(t *testing.T, n int, timing, extra string) []*host {
 		hosts[i] = h
 	}
 	for _, h := range hosts {
-		h.start()
+		for _, f := range start {
+			f(h)
+		}
 	}
 	for _, h := range hosts {
 		eventually(t, "the nodes know each other", func() bool {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if act := os.Getenv(nextEnv); act != "" {
+		os.Exit(playNext(act))
+	}
 	code := labtest.Main(m)
 	if binary.dir != "" {
 		os.RemoveAll(binary.dir)
@@ -74,6 +78,8 @@ type host struct {
 	cmd     *exec.Cmd
 	ended   chan struct{}
 	served  bool         // an agent was ready once
+	program string       // what the agent is started from; "" is the program under test itself
+	env     []string     // of the agent, beside this process's
 	out     bytes.Buffer // what the agent printed; read after it ended
 	errs    bytes.Buffer
 }
@@ -124,6 +130,17 @@ func newNode(t *testing.T, dockerHost, suffix string) *host {
 // configure writes the configuration file.
 func (h *host) configure(extra string) {
 	h.t.Helper()
+	h.configureWith(h.docker, extra)
+}
+
+// configureEngine writes it with another engine.
+func (h *host) configureEngine(engine string) {
+	h.t.Helper()
+	h.configureWith(engine, "")
+}
+
+func (h *host) configureWith(engine, extra string) {
+	h.t.Helper()
 	if !strings.Contains(extra, "templates:") {
 		extra += "\ntemplates:" + template
 	}
@@ -134,7 +151,7 @@ run_dir: %s/run
 engine: {host: "%s"}
 gateway: {listen: "%s"}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, h.docker, h.gateway, h.socket, h.apiTCP, extra)
+%s`, h.node, h.dir, h.dir, engine, h.gateway, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
@@ -200,7 +217,8 @@ func (h *host) ready() {
 // launch starts an agent.
 func (h *host) launch(out, errs io.Writer) {
 	h.t.Helper()
-	h.cmd = exec.Command(holdfastBinary(h.t), "agent", "--config", h.configFile())
+	h.cmd = exec.Command(cmp.Or(h.program, holdfastBinary(h.t)), "agent", "--config", h.configFile())
+	h.cmd.Env = append(os.Environ(), h.env...)
 	h.cmd.Stdout, h.cmd.Stderr = out, errs
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
 	if err := h.cmd.Start(); err != nil {
