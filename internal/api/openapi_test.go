@@ -63,6 +63,8 @@ func examples() map[string]example {
 		"beginSpinup":          {method: "POST", path: "/v1/spinups-under-way", body: `{"name":"deploy","for_ms":60000}`},
 		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
 		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
+		"upgradeAgent":         {method: "POST", path: "/v1/agent/upgrade", body: `{"trial_ms":0}`},
+		"lastUpgrade":          {method: "GET", path: "/v1/agent/upgrade"},
 		"openapi":              {method: "GET", path: "/v1/openapi.json"},
 		"healthz":              {method: "GET", path: "/healthz"},
 		"readyz":               {method: "GET", path: "/readyz"},
@@ -248,7 +250,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 32; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 33; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

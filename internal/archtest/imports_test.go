@@ -33,6 +33,7 @@ var house = []room{
 	{"internal/kill", []string{"", "internal/linux/..."}},
 	{"internal/kill/killtest", nil},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},
+	{"internal/succession", []string{"", "internal/linux/listenfd"}},
 	{"internal/hook", []string{"internal/linux/..."}},
 	{"internal/deadman", []string{"", "internal/kill", "internal/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.

@@ -79,7 +79,7 @@ type host struct {
 	ended   chan struct{}
 	served  bool         // an agent was ready once
 	program string       // what the agent is started from; "" is the program under test itself
-	env     []string     // of the agent, beside this process's
+	manager *manager     // nil: the agent runs by itself
 	out     bytes.Buffer // what the agent printed; read after it ended
 	errs    bytes.Buffer
 }
@@ -218,10 +218,16 @@ func (h *host) ready() {
 func (h *host) launch(out, errs io.Writer) {
 	h.t.Helper()
 	h.cmd = exec.Command(cmp.Or(h.program, holdfastBinary(h.t)), "agent", "--config", h.configFile())
-	h.cmd.Env = append(os.Environ(), h.env...)
+	if h.manager != nil {
+		h.manager.manage(h.cmd)
+	}
 	h.cmd.Stdout, h.cmd.Stderr = out, errs
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
-	if err := h.cmd.Start(); err != nil {
+	err := h.cmd.Start()
+	for _, f := range h.cmd.ExtraFiles {
+		f.Close() // they are the agent's
+	}
+	if err != nil {
 		h.t.Fatal(err)
 	}
 	ended := make(chan struct{})

@@ -465,18 +465,26 @@ func TestUpgradeInAFleet(t *testing.T) {
 	other := besides(hosts, has)[0]
 	deadman := has.deadman()
 	containers, starts := has.running(), startTimes(t, has, has.running())
-	load := startLoad("through the other node", 5*time.Millisecond, func(ctx context.Context, _ int) error {
-		return fetch(ctx, "tcp", other.gateway, "/s/alice/", http.StatusOK)
-	})
 	has.installNext("hang")
 	if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not say "held" within`) {
 		t.Errorf("%+v\n%+v", r, u)
 	}
 	has.installReal()
+	loads := []*load{
+		startLoad("at the node", 5*time.Millisecond, func(ctx context.Context, _ int) error {
+			return fetch(ctx, "tcp", has.gateway, "/s/alice/", http.StatusOK)
+		}),
+		// These are parked there, of which there may be 64.
+		startLoad("through the other node", 100*time.Millisecond, func(ctx context.Context, _ int) error {
+			return fetch(ctx, "tcp", other.gateway, "/s/alice/", http.StatusOK)
+		}),
+	}
 	if r, u := has.upgrade(); r.code != 0 {
 		t.Errorf("%+v\n%+v", r, u)
 	}
-	load.check(t)
+	for _, l := range loads {
+		l.check(t)
+	}
 	if again := has.deadman(); again != deadman {
 		t.Errorf("deadman %d became %d", deadman, again)
 	}

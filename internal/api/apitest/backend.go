@@ -29,9 +29,6 @@ type Backend struct {
 	PID int
 	// Gate, where not nil, makes every start wait until it is closed.
 	Gate chan struct{}
-	// Upgrades are what LastUpgrade returns, one after the other; the last one
-	// stays. Upgrade begins the first.
-	Upgrades []api.Upgrade
 	// Stopped is called by StopAgent; may be nil.
 	Stopped func(keep bool)
 
@@ -46,6 +43,7 @@ type Backend struct {
 	draining   bool
 	epoch      holdfast.Epoch
 	collection Collection
+	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays
 }
 
 // Began is when everything here began, so that outputs can be compared.
@@ -308,30 +306,4 @@ func (b *Backend) Ready(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.fault
-}
-
-// Upgrade implements api.Backend.
-func (b *Backend) Upgrade(_ context.Context, trial time.Duration) (api.Upgrade, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.Upgrades) == 0 {
-		return api.Upgrade{}, cmp.Or(b.fault, error(holdfast.WithHint(fmt.Errorf("another upgrade of the agent is under way: %w", holdfast.ErrBusy), "wait for it")))
-	}
-	u := b.Upgrades[0]
-	u.Steps = append(u.Steps, holdfast.Step{Name: "start", Took: holdfast.Millis(trial)})
-	return u, b.fault
-}
-
-// LastUpgrade implements api.Backend.
-func (b *Backend) LastUpgrade() api.Upgrade {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.Upgrades) == 0 {
-		return api.Upgrade{State: api.UpgradeNone}
-	}
-	u := b.Upgrades[0]
-	if len(b.Upgrades) > 1 {
-		b.Upgrades = b.Upgrades[1:]
-	}
-	return u
 }
