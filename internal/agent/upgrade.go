@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -28,6 +29,10 @@ const (
 func (a *Agent) upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, error) {
 	if len(a.opt.Next) == 0 {
 		return api.Upgrade{}, errors.New("this agent cannot be upgraded while it runs")
+	}
+	if os.Getpid() == 1 { // pid_namespaces(7)
+		return api.Upgrade{}, holdfast.WithHint(errors.New("this agent is the first process of its container, whose end takes all others along"),
+			"replace the container: holdfast agent stop --keep, then start another")
 	}
 	if err := a.mayUpgrade(); err != nil {
 		return api.Upgrade{}, err
