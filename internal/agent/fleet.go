@@ -106,8 +106,10 @@ func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handl
 			forwarded.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, "/fleet/v1/"):
 			unbound(w)
+			g.LastAnswer(w)
 			questions.ServeHTTP(w, r)
 		default:
+			g.LastAnswer(w)
 			routes.ServeHTTP(w, r)
 		}
 	})

@@ -62,6 +62,9 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 		if err := a.ui.result(u, func(w io.Writer) { upgradeText(w, u) }); err != nil {
 			return err
 		}
+		if own := a.deps.Version.Version; u.State == api.UpgradeDone && u.To.Version != own {
+			a.ui.note("the new agent's version is %s and this command's %s: the agent was started from another file than this command", clean(u.To.Version), own)
+		}
 		if u.State == api.UpgradeFailed {
 			return holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that was there, version %s and pid %d, serves again: %s", u.From.Version, u.From.PID, u.Error), u.Advice)
 		}

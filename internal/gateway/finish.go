@@ -44,8 +44,9 @@ func (g *Gateway) Finish(ctx context.Context) {
 	}
 }
 
-// lastAnswer marks an answer as its connection's last, if it is time.
-func (g *Gateway) lastAnswer(w http.ResponseWriter) {
+// LastAnswer marks an answer as its connection's last once Finish has begun. The
+// gateway does so itself; it is for what others answer beside Hop.
+func (g *Gateway) LastAnswer(w http.ResponseWriter) {
 	if g.finishing.Load() {
 		w.Header().Set("Connection", "close")
 	}

@@ -77,3 +77,39 @@ func TestFinishWaitsForTheParked(t *testing.T) {
 	f.stop()
 	asked.Wait()
 }
+
+// TestFinishSaysGoodbyeToOtherNodes: the next request of one comes on a new
+// connection, which the next gateway accepts, whether the last was served or
+// refused.
+func TestFinishSaysGoodbyeToOtherNodes(t *testing.T) {
+	f := newFleet(t)
+	owner := f.join("owner", echoBody("owner"), nil)
+	first := f.join("first", nil, nil)
+	first.leadTo(owner)
+	ask := func() int {
+		t.Helper()
+		resp, _ := first.get("/s/alice/")
+		return resp.StatusCode
+	}
+	if status := ask() | ask(); status != 200 || owner.line.count() != 1 {
+		t.Fatalf("%d, over %d connections", status, owner.line.count())
+	}
+	owner.gateway.Finish(t.Context())
+	for n := range 3 {
+		if status := ask(); status != 200 || owner.line.count() != n+1 {
+			t.Errorf("request %d: %d, over %d connections", n, status, owner.line.count())
+		}
+	}
+	other := f.join("other", echoBody("other"), nil)
+	owner.local.set(func(l *fakeLocal) { l.refuse = errors.New("not here any more") })
+	for range 2 {
+		before := owner.line.count()
+		first.sessions.mu.Lock()
+		first.sessions.refused = nil
+		first.sessions.mu.Unlock()
+		first.leadTo(owner, other)
+		if status := ask(); status != 200 || owner.line.count() != before+1 {
+			t.Errorf("refused: %d, over %d more connections", status, owner.line.count()-before)
+		}
+	}
+}

@@ -45,7 +45,7 @@ type Sessions interface {
 }
 
 // Gateway serves clients, and what other nodes forward. Its only methods to call
-// are Run, Finish, Hop, InFlight and ServeHTTP.
+// are Run, Finish, LastAnswer, Hop, InFlight and ServeHTTP.
 type Gateway struct {
 	cfg       Config
 	sessions  Sessions

@@ -56,7 +56,7 @@ func (a *answer) WriteHeader(status int) {
 	if status < 200 {
 		dropReserved(a.Header())
 	} else {
-		a.gateway.lastAnswer(a)
+		a.gateway.LastAnswer(a)
 	}
 	a.ResponseWriter.WriteHeader(status)
 }

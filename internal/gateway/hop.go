@@ -118,6 +118,7 @@ func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) 
 func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	g.metrics.hopRefusals.WithLabelValues(why).Inc()
 	unread(w, r)
+	g.LastAnswer(w) // the next try is to reach the gateway that follows
 	h := w.Header()
 	h.Set(refusedHeader, why)
 	h.Set("Cache-Control", "no-store")
