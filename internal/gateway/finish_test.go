@@ -91,8 +91,10 @@ func TestFinishSaysGoodbyeToOtherNodes(t *testing.T) {
 		resp, _ := first.get("/s/alice/")
 		return resp.StatusCode
 	}
-	if status := ask() | ask(); status != 200 || owner.line.count() != 1 {
-		t.Fatalf("%d, over %d connections", status, owner.line.count())
+	for range 2 {
+		if status := ask(); status != 200 || owner.line.count() != 1 {
+			t.Fatalf("%d, over %d connections", status, owner.line.count())
+		}
 	}
 	owner.gateway.Finish(t.Context())
 	for n := range 3 {
