@@ -13,6 +13,10 @@ import (
 	"time"
 )
 
+// atOnce bounds how many clients of a load there are at a time: a machine that is
+// too busy to serve them gets no more.
+const atOnce = 600
+
 // load is clients who come at a fixed rate, whatever becomes of those before
 // them, each on a connection of its own.
 type load struct {
@@ -31,6 +35,7 @@ type load struct {
 func startLoad(name string, every time.Duration, do func(ctx context.Context, n int) error) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{name: name, stop: stop, wrong: map[string]int{}}
+	places := make(chan struct{}, atOnce)
 	l.wg.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
@@ -40,7 +45,13 @@ func startLoad(name string, every time.Duration, do func(ctx context.Context, n 
 				return
 			case <-tick.C:
 			}
+			select {
+			case places <- struct{}{}:
+			default:
+				continue
+			}
 			l.wg.Go(func() {
+				defer func() { <-places }()
 				begun := time.Now()
 				// Those who have come are served, also after the last has.
 				err := do(context.WithoutCancel(ctx), n)

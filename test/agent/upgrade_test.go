@@ -126,19 +126,19 @@ func (h *host) upgrade(more ...string) (result, api.Upgrade) {
 // clients are open-loop loads on all that the host's agent listens on.
 func (h *host) clients() (check func()) {
 	loads := []*load{
-		startLoad("gateway", 4*time.Millisecond, func(ctx context.Context, n int) error {
+		startLoad("gateway", 5*time.Millisecond, func(ctx context.Context, n int) error {
 			return fetch(ctx, "tcp", h.gateway, fmt.Sprintf("/s/%c/", 'a'+n%3), http.StatusOK)
 		}),
-		startLoad("api", 20*time.Millisecond, func(ctx context.Context, _ int) error {
+		startLoad("api", 50*time.Millisecond, func(ctx context.Context, _ int) error {
 			return fetch(ctx, "tcp", h.apiTCP, "/healthz", http.StatusOK)
 		}),
-		startLoad("unix socket", 20*time.Millisecond, func(ctx context.Context, _ int) error {
+		startLoad("unix socket", 50*time.Millisecond, func(ctx context.Context, _ int) error {
 			return fetch(ctx, "unix", h.socket, "/v1/version", http.StatusOK)
 		}),
 	}
 	pool := &http.Transport{MaxIdleConnsPerHost: 10}
 	kept := &http.Client{Timeout: time.Minute, Transport: pool}
-	loads = append(loads, startLoad("kept-alive connections", 5*time.Millisecond, func(ctx context.Context, _ int) error {
+	loads = append(loads, startLoad("kept-alive connections", 20*time.Millisecond, func(ctx context.Context, _ int) error {
 		return ask(ctx, kept, "http://"+h.gateway+"/s/a/", http.StatusOK)
 	}))
 	return func() {
