@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // node is a running agent.
 type node struct {
-	url    string // of the gateway
+	url    string         // of the gateway
 	keep   chan os.Signal // ends the agent, its containers stay
 	drain  func()
 	ended  chan error
