@@ -28,7 +28,7 @@ type Packet struct {
 }
 
 const (
-	// CopyRange is as much of a packet as is copied: the headers of a SYN.
+	// CopyRange is as much of a packet as is copied: its headers.
 	CopyRange = 128
 	// MaxLen is how many packets may wait. Beyond them the kernel drops.
 	MaxLen = 65536
@@ -49,7 +49,7 @@ const (
 
 	commandBind, commandUnbind = 1, 2 // NFQNL_CFG_CMD_*
 	copyPacket                 = 2    // NFQNL_COPY_PACKET
-	flagFailOpen               = 1    // NFQA_CFG_F_FAIL_OPEN
+	flagFailOpen, flagGSO      = 1, 4 // NFQA_CFG_F_*
 
 	verdictDrop, verdictAccept = 0, 1 // NF_DROP, NF_ACCEPT of netfilter.h
 
@@ -94,6 +94,8 @@ func (q *Queue) bind() error {
 	// struct nfqnl_msg_config_params, packed: be32 and a byte.
 	e.Bytes(cfgParams, append(binary.BigEndian.AppendUint32(nil, CopyRange), copyPacket))
 	e.Uint32(cfgMaxLen, MaxLen)
+	e.Uint32(cfgMask, flagGSO) // large packets stay whole: nobody looks inside
+	e.Uint32(cfgFlags, flagGSO)
 	m, err := q.message(msgConfig, netlink.Request|netlink.Acknowledge, e)
 	if err != nil {
 		return err

@@ -22,12 +22,14 @@ const (
 // TCP's flags, RFC 9293: a connect begins with SYN, and with none of the others
 // of its mask.
 const (
-	flagFIN, flagSYN, flagRST, flagACK = 0x01, 0x02, 0x04, 0x10
-	synMask                            = flagFIN | flagSYN | flagRST | flagACK
+	flagFIN, flagSYN, flagRST, flagPSH, flagACK = 0x01, 0x02, 0x04, 0x08, 0x10
+
+	synMask = flagFIN | flagSYN | flagRST | flagACK
 )
 
-// encode appends the expressions that a packet has to pass.
-func (m Match) encode(e *netlink.AttributeEncoder) {
+// encode appends the expressions that a packet to there has to pass; those flags
+// that the mask has are in the register then.
+func (m Match) encode(e *netlink.AttributeEncoder, mask byte) {
 	meta(e, metaL4Protocol)
 	equal(e, []byte{unix.IPPROTO_TCP})
 	switch {
@@ -45,8 +47,41 @@ func (m Match) encode(e *netlink.AttributeEncoder) {
 	payload(e, baseTransport, 2, 2)
 	equal(e, binary.BigEndian.AppendUint16(nil, m.Port))
 	payload(e, baseTransport, 13, 1)
-	and(e, synMask)
+	and(e, mask)
+}
+
+// sourcePort loads what names a flow, well enough, among those to a port.
+func sourcePort(e *netlink.AttributeEncoder) { payload(e, baseTransport, 0, 2) }
+
+// remember notes the flow of a SYN.
+func (m Match) remember(e *netlink.AttributeEncoder) {
+	m.begins(e)
+	sourcePort(e)
+	expression(e, "dynset", func(e *netlink.AttributeEncoder) {
+		e.String(1, flowSet)  // NFTA_DYNSET_SET_NAME
+		e.Uint32(2, 1)        // NFTA_DYNSET_SET_ID: as it is made in this transaction
+		e.Uint32(3, 0)        // NFTA_DYNSET_OP: NFT_DYNSET_OP_ADD
+		e.Uint32(4, register) // NFTA_DYNSET_SREG_KEY
+	})
+}
+
+// begins is true of a SYN.
+func (m Match) begins(e *netlink.AttributeEncoder) {
+	m.encode(e, synMask)
 	equal(e, []byte{flagSYN})
+}
+
+// follows is true of data that comes on a remembered flow: of the last segment of
+// what was written at once, which in the beginning is the only one.
+func (m Match) follows(e *netlink.AttributeEncoder) {
+	m.encode(e, flagPSH)
+	equal(e, []byte{flagPSH})
+	sourcePort(e)
+	expression(e, "lookup", func(e *netlink.AttributeEncoder) {
+		e.String(1, flowSet)  // NFTA_LOOKUP_SET
+		e.Uint32(2, register) // NFTA_LOOKUP_SREG
+		e.Uint32(4, 1)        // NFTA_LOOKUP_SET_ID
+	})
 }
 
 // encode appends the expression that queues.

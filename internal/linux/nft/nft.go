@@ -1,5 +1,5 @@
-// Package nft makes nftables tables that send the SYNs of chosen ports to a
-// queue of package nfqueue, over netlink. A table belongs to the socket that
+// Package nft makes nftables tables that send the SYNs of chosen ports, and data
+// that follows on the same flows, to a queue of package nfqueue, over netlink. A table belongs to the socket that
 // made it (NFT_TABLE_F_OWNER, Linux 5.12) and goes when that is closed, also by
 // the death of its process. On older kernels it stays then (Table.Owned).
 //
@@ -46,7 +46,8 @@ const (
 )
 
 // Spec says what a table does: what matches in one of the hooks goes to the
-// queue, and past it where nobody serves the queue.
+// queue, and past it where nobody serves the queue. So does data that comes after
+// a SYN that matched, by its source port.
 type Spec struct {
 	Name     string
 	Hooks    []Hook
@@ -62,7 +63,7 @@ type Spec struct {
 // Table is a table that stands. It is for one goroutine.
 type Table struct {
 	conn  *netlink.Conn
-	name  string
+	spec  Spec
 	owned bool
 }
 
@@ -96,7 +97,7 @@ func add(s Spec, flags uint32) (*Table, error) {
 	if err := transact(c, s.messages(flags)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &Table{conn: c, name: s.Name, owned: flags&flagOwner != 0}, nil
+	return &Table{conn: c, spec: s, owned: flags&flagOwner != 0}, nil
 }
 
 // Owned reports whether the table goes with this process. One that does not is
@@ -104,16 +105,36 @@ func add(s Spec, flags uint32) (*Table, error) {
 func (t *Table) Owned() bool { return t.owned }
 
 // Name is the table's.
-func (t *Table) Name() string { return t.name }
+func (t *Table) Name() string { return t.spec.Name }
+
+// PassNew has SYNs pass by the queue from now on. Data on the flows of those that
+// went there still goes there.
+func (t *Table) PassNew() error {
+	var ms []message
+	for _, h := range t.spec.Hooks {
+		ms = append(ms, message{delRule, 0, func(e *netlink.AttributeEncoder) error { // all of the chain's
+			e.String(1, t.spec.Name) // NFTA_RULE_TABLE
+			e.String(2, h.chain())   // NFTA_RULE_CHAIN
+			return nil
+		}})
+		for _, m := range t.spec.Matches {
+			ms = append(ms, t.spec.queueing(h, m.follows))
+		}
+	}
+	if err := transact(t.conn, ms); err != nil {
+		return fmt.Errorf("change the nftables table %s: %w", t.spec.Name, err)
+	}
+	return nil
+}
 
 // Remove takes the table away. It is the last call.
 func (t *Table) Remove() error {
-	err := transact(t.conn, []message{deleteTable(t.name)})
+	err := transact(t.conn, []message{deleteTable(t.spec.Name)})
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
 	if err = errors.Join(err, t.conn.Close()); err != nil {
-		return fmt.Errorf("remove the nftables table %s: %w", t.name, err)
+		return fmt.Errorf("remove the nftables table %s: %w", t.spec.Name, err)
 	}
 	return nil
 }
@@ -124,7 +145,7 @@ func Delete(name string) error {
 	if err != nil {
 		return fmt.Errorf("remove the nftables table %s: %w", name, err)
 	}
-	return (&Table{conn: c, name: name}).Remove()
+	return (&Table{conn: c, spec: Spec{Name: name}}).Remove()
 }
 
 // message is one of a transaction.
@@ -139,10 +160,15 @@ const (
 	batchBegin = 0x10 // NFNL_MSG_BATCH_BEGIN, nfnetlink.h
 	batchEnd   = 0x11
 
-	newTable, delTable, newChain, newRule = 0, 2, 3, 6
+	newTable, delTable, newChain, newRule, delRule, newSet = 0, 2, 3, 6, 8, 9
 
 	familyInet = 1 // NFPROTO_INET, netfilter.h: IPv4 and IPv6
 	flagOwner  = 2 // NFT_TABLE_F_OWNER
+
+	// flowSet has the source ports of the SYNs that came.
+	flowSet     = "flows"
+	flowSetSize = 65536
+	flagEval    = 0x20 // NFT_SET_EVAL: rules add to it
 )
 
 // transact sends messages that are carried out together or not at all.
@@ -194,12 +220,24 @@ func deleteTable(name string) message {
 	}}
 }
 
-// messages make the table, a chain for each hook, and in each a rule for each
-// match.
+// messages make the table, its set, a chain for each hook, and in each the rules
+// for each match.
 func (s Spec) messages(flags uint32) []message {
 	ms := []message{{newTable, netlink.Create | netlink.Excl, func(e *netlink.AttributeEncoder) error {
 		e.String(1, s.Name) // NFTA_TABLE_NAME
 		e.Uint32(2, flags)  // NFTA_TABLE_FLAGS
+		return nil
+	}}, {newSet, netlink.Create | netlink.Excl, func(e *netlink.AttributeEncoder) error {
+		e.String(1, s.Name)                                   // NFTA_SET_TABLE
+		e.String(2, flowSet)                                  // NFTA_SET_NAME
+		e.Uint32(3, flagEval)                                 // NFTA_SET_FLAGS
+		e.Uint32(4, 13)                                       // NFTA_SET_KEY_TYPE: nft(8)'s inet_service, so that it can show the set
+		e.Uint32(5, 2)                                        // NFTA_SET_KEY_LEN
+		e.Uint32(10, 1)                                       // NFTA_SET_ID
+		e.Nested(9, func(e *netlink.AttributeEncoder) error { // NFTA_SET_DESC
+			e.Uint32(1, flowSetSize) // NFTA_SET_DESC_SIZE
+			return nil
+		})
 		return nil
 	}}}
 	for _, h := range s.Hooks {
@@ -215,19 +253,32 @@ func (s Spec) messages(flags uint32) []message {
 			return nil
 		}})
 		for _, m := range s.Matches {
-			ms = append(ms, message{newRule, netlink.Create | netlink.Append, func(e *netlink.AttributeEncoder) error {
-				e.String(1, s.Name)                                   // NFTA_RULE_TABLE
-				e.String(2, h.chain())                                // NFTA_RULE_CHAIN
-				e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_RULE_EXPRESSIONS
-					m.encode(e)
-					s.Way.encode(e, s.Queue)
-					return nil
-				})
-				return nil
-			}})
+			// One that cannot be remembered is queued all the same.
+			ms = append(ms, s.rule(h, m.remember), s.queueing(h, m.begins), s.queueing(h, m.follows))
 		}
 	}
 	return ms
+}
+
+// queueing is a rule that sends to the queue what fits.
+func (s Spec) queueing(h Hook, fits func(*netlink.AttributeEncoder)) message {
+	return s.rule(h, func(e *netlink.AttributeEncoder) {
+		fits(e)
+		s.Way.encode(e, s.Queue)
+	})
+}
+
+// rule appends a rule to a chain.
+func (s Spec) rule(h Hook, expressions func(*netlink.AttributeEncoder)) message {
+	return message{newRule, netlink.Create | netlink.Append, func(e *netlink.AttributeEncoder) error {
+		e.String(1, s.Name)                                   // NFTA_RULE_TABLE
+		e.String(2, h.chain())                                // NFTA_RULE_CHAIN
+		e.Nested(4, func(e *netlink.AttributeEncoder) error { // NFTA_RULE_EXPRESSIONS
+			expressions(e)
+			return nil
+		})
+		return nil
+	}}
 }
 
 func (h Hook) chain() string {

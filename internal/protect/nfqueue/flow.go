@@ -10,26 +10,33 @@ import (
 // flow names a connection: who connects to what.
 type flow struct{ from, to netip.AddrPort }
 
-// parseFlow reads the addresses of an IP packet and the ports of its TCP header.
-func parseFlow(b []byte) (flow, bool) {
+// segment is what a hold has to know of a packet.
+type segment struct {
+	flow
+	syn bool // and not ACK: it begins the connection
+}
+
+// parse reads the addresses of an IP packet and the ports and flags of its TCP
+// header.
+func parse(b []byte) (segment, bool) {
 	if len(b) == 0 {
-		return flow{}, false
+		return segment{}, false
 	}
 	switch b[0] >> 4 {
 	case 4: // RFC 791
 		header := int(b[0]&15) * 4
 		if len(b) < 20 || header < 20 {
-			return flow{}, false
+			return segment{}, false
 		}
-		return withPorts(netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20])), b, header, b[9])
+		return segmentOf(netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20])), b, header, b[9])
 	case 6: // RFC 8200
 		if len(b) < 40 {
-			return flow{}, false
+			return segment{}, false
 		}
 		header, next := skipExtensions(b)
-		return withPorts(netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40])), b, header, next)
+		return segmentOf(netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40])), b, header, next)
 	}
-	return flow{}, false
+	return segment{}, false
 }
 
 // skipExtensions finds the header behind IPv6's extension headers. A fragment's
@@ -50,12 +57,18 @@ func skipExtensions(b []byte) (offset int, protocol byte) {
 	return offset, protocol
 }
 
-func withPorts(from, to netip.Addr, b []byte, header int, protocol byte) (flow, bool) {
-	if protocol != unix.IPPROTO_TCP || len(b) < header+4 {
-		return flow{}, false
+// Of a TCP header, RFC 9293.
+const (
+	tcpFlags         = 13 // the offset
+	flagSYN, flagACK = 0x02, 0x10
+)
+
+func segmentOf(from, to netip.Addr, b []byte, header int, protocol byte) (segment, bool) {
+	if protocol != unix.IPPROTO_TCP || len(b) < header+tcpFlags+1 {
+		return segment{}, false
 	}
-	return flow{
+	return segment{flow{
 		netip.AddrPortFrom(from, binary.BigEndian.Uint16(b[header:])),
 		netip.AddrPortFrom(to, binary.BigEndian.Uint16(b[header+2:])),
-	}, true
+	}, b[header+tcpFlags]&(flagSYN|flagACK) == flagSYN}, true
 }

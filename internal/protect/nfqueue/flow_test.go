@@ -31,10 +31,11 @@ func packet6(extensions []byte, from, to netip.AddrPort) []byte {
 }
 
 func appendPorts(b []byte, from, to netip.AddrPort) []byte {
-	return append(b, byte(from.Port()>>8), byte(from.Port()), byte(to.Port()>>8), byte(to.Port()))
+	b = append(b, byte(from.Port()>>8), byte(from.Port()), byte(to.Port()>>8), byte(to.Port()))
+	return append(b, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, flagSYN)
 }
 
-func TestParseFlow(t *testing.T) {
+func TestParse(t *testing.T) {
 	from4, to4 := netip.MustParseAddrPort("10.0.0.1:40000"), netip.MustParseAddrPort("10.0.0.2:80")
 	from6, to6 := netip.MustParseAddrPort("[2001:db8::1]:40000"), netip.MustParseAddrPort("[2001:db8::2]:80")
 	// Destination options of 8 bytes and then of 16, RFC 8200.
@@ -48,30 +49,37 @@ func TestParseFlow(t *testing.T) {
 		"IPv6":                 {packet6(nil, from6, to6), flow{from6, to6}},
 		"IPv6 with extensions": {packet6(extensions, from6, to6), flow{from6, to6}},
 	} {
-		if got, ok := parseFlow(c.packet); !ok || got != c.want {
+		if got, ok := parse(c.packet); !ok || got != (segment{c.want, true}) {
 			t.Errorf("%s: %v, %v, want %v", name, got, ok, c.want)
 		}
 		for n := range c.packet {
-			if got, ok := parseFlow(c.packet[:n]); ok {
+			if got, ok := parse(c.packet[:n]); ok {
 				t.Errorf("%s: of %d bytes: %v", name, n, got)
 			}
 		}
 	}
+	for flags, syn := range map[byte]bool{flagSYN: true, flagSYN | flagACK: false, flagACK: false, 0: false} {
+		p := packet4(0, from4, to4)
+		p[len(p)-1] = flags
+		if got, ok := parse(p); !ok || got.syn != syn {
+			t.Errorf("flags %#x: syn is %v (%v)", flags, got.syn, ok)
+		}
+	}
 	udp := packet4(0, from4, to4)
 	udp[9] = unix.IPPROTO_UDP
-	if _, ok := parseFlow(udp); ok {
+	if _, ok := parse(udp); ok {
 		t.Error("a flow of UDP")
 	}
 }
 
 // Whatever comes in a packet, reading it ends.
-func TestParseFlowAnything(t *testing.T) {
+func TestParseAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.Byte(), 0, 128).Draw(t, "packet")
 		if len(b) > 0 {
 			b[0] = b[0]&15 | rapid.SampledFrom([]byte{0x40, 0x60}).Draw(t, "version")
 		}
-		if f, ok := parseFlow(b); ok && (!f.from.IsValid() || !f.to.IsValid()) {
+		if f, ok := parse(b); ok && (!f.from.IsValid() || !f.to.IsValid()) {
 			t.Errorf("flow %v of %x", f, b)
 		}
 	})
