@@ -245,6 +245,11 @@ func benches() []cli.Bench {
 			Setup:   reloadBench,
 		},
 		{
+			Name: "truth", Short: "Every drill, and healthy hosts: does the doctor name each, and nothing where nothing is wrong",
+			Example: "holdfast bench truth --runs 20 --write docs/doctor.md",
+			Setup:   truthBench,
+		},
+		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
@@ -78,9 +79,14 @@ func makeDrill(ctx context.Context, r cli.DrillRun) error {
 	return drill.Run(ctx, r.Drill, o)
 }
 
+// engineLimit is what the engine gets to answer at all.
+const engineLimit = 5 * time.Second
+
 // hostEngine is the engine that the configuration names.
 func hostEngine(ctx context.Context) (*docker.Engine, error) {
-	c, err := config.LoadHost(ctx, "")
+	ctx, cancel := context.WithTimeout(ctx, engineLimit)
+	defer cancel()
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if err != nil {
 		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()

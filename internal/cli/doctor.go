@@ -174,12 +174,19 @@ func printHost(w io.Writer, r doctor.Report) {
 	}
 	if cpu, ok := s.Host(fact.CheckCPU); ok {
 		memory, _ := s.Host(fact.CheckMem)
-		line := fmt.Sprintf("the raw machine: SHA-256 %.0f MiB/s, memory %.0f MiB/s", cpu, memory)
+		is := ""
+		if slices.ContainsFunc(r.Checked, func(c doctor.Check) bool { return c.Rule == "slow-machine" && c.Verdict == doctor.Fine }) {
+			is = " is fine"
+		}
+		line := fmt.Sprintf("the raw machine%s: SHA-256 %.0f MiB/s, memory %.0f MiB/s", is, cpu, memory)
 		if sync, ok := s.Host(fact.CheckDisk); ok {
 			line += fmt.Sprintf(", a small write with fdatasync %.1f ms", sync)
 		}
 		if alloc, ok := s.Host(fact.AllocMs); ok {
 			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
+		}
+		if steal, ok := s.Host(fact.CPUSteal); ok && steal > 0 {
+			line += fmt.Sprintf(", %.1f %% of the CPUs' time kept by the hypervisor", 100*steal)
 		}
 		fmt.Fprintln(w, line)
 	}

@@ -29,6 +29,10 @@ const (
 	MaxFor = 10 * time.Minute
 )
 
+// namesLimit is what the engine gets to name its containers: the report does not
+// wait for one that hangs.
+const namesLimit = 5 * time.Second
+
 // Engine names containers.
 type Engine interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
@@ -172,7 +176,8 @@ type looking struct {
 }
 
 // look runs the probes: those that load the machine first, one by one, and then
-// the others together for the rest of the time.
+// the others together for the rest of the time, with those that read only once in
+// between.
 func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 	facts := &fact.Set{}
 	var all []looking
@@ -186,15 +191,24 @@ func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 	}
 	quiet := time.Now()
 	for _, p := range e.Probes {
-		if !p.Busy && ctx.Err() == nil {
+		if !p.Busy && !p.Once && ctx.Err() == nil {
 			if l, ok := start(ctx, p, e.Host, facts); ok {
 				all = append(all, l)
 			}
 		}
 	}
+	// To read what was seen takes about as long as it took to begin, and some more
+	// to say who it was.
+	reading := time.Since(quiet) * 3 / 2
 	e.step(fmt.Sprintf("watching for %v", e.For.Round(time.Second)))
-	// To read what was seen takes about as long as it took to begin.
-	timer := time.NewTimer(max(MinFor, e.For-time.Since(begin)-time.Since(quiet)))
+	for _, p := range e.Probes {
+		if p.Once && ctx.Err() == nil {
+			if l, ok := start(ctx, p, e.Host, facts); ok {
+				l.end(ctx, facts)
+			}
+		}
+	}
+	timer := time.NewTimer(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading, 0))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

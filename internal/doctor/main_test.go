@@ -75,7 +75,7 @@ func examineOnce([]string) error {
 // options are those of a drill whose processes are this test binary.
 func options(dir string) (drill.Options, error) {
 	groups, err := cgroup.Find(proc.Host)
-	return drill.Options{For: 2 * time.Minute, Dir: dir, Worker: []string{"/proc/self/exe", drill.Role}, Groups: groups}, err
+	return drill.Options{For: drill.MaxFor, Dir: dir, Worker: []string{"/proc/self/exe", drill.Role}, Groups: groups}, err
 }
 
 func drillOnce(args []string) error {
@@ -137,6 +137,18 @@ func find(r doctor.Report, rule, group string) *doctor.Finding {
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		if f.Rule == rule && (group == "" || f.Who != nil && within(f.Who.Cgroup, group)) {
+			return f
+		}
+	}
+	return nil
+}
+
+// findContainer is the finding of a rule that names a container. Others on this
+// machine may run drills.
+func findContainer(r doctor.Report, rule, container string) *doctor.Finding {
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		if f.Rule == rule && f.Who != nil && f.Who.Container == container {
 			return f
 		}
 	}

@@ -39,6 +39,8 @@ func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact
 		err = errors.New("no container engine was given")
 	}
 	if e != nil {
+		ctx, cancel := context.WithTimeout(ctx, namesLimit)
+		defer cancel()
 		var list []engine.Container
 		list, err = e.List(ctx, nil)
 		for _, c := range list {
@@ -51,8 +53,16 @@ func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact
 	return n, nil
 }
 
-// maxCommand is as much of a command line as is shown, in bytes.
-const maxCommand = 200
+// maxShown is as much of a name or a command line as is shown, in bytes.
+const maxShown = 200
+
+// short cuts what others wrote.
+func short(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
+}
 
 func (n Namer) who(s fact.Subject) *Who {
 	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
@@ -60,14 +70,11 @@ func (n Namer) who(s fact.Subject) *Who {
 	}
 	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, ContainerID: probe.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
-		w.Container, w.Image = c.Name, c.Image
+		w.Container, w.Image = short(c.Name), short(c.Image)
 	}
 	if s.Pid > 0 {
 		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
-			w.Command = strings.Join(args, " ")
-			if len(w.Command) > maxCommand {
-				w.Command = strings.ToValidUTF8(w.Command[:maxCommand], "") + "…"
-			}
+			w.Command = short(strings.Join(args, " "))
 		}
 	}
 	return w

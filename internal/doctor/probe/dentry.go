@@ -13,7 +13,7 @@ import (
 // dentryProbe reads the cache of directory entries.
 func dentryProbe() Probe {
 	return Probe{
-		Name: "dentry", Sees: "negative directory entries",
+		Name: "dentry", Sees: "negative directory entries", Once: true,
 		Gives: []string{fact.DentryTotal, fact.DentryNegative, fact.DentryBytes},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readDentries(h) }, nil
