@@ -126,16 +126,24 @@ func standingGroups() Standing {
 		h.Groups = telling(h.Groups)
 		type readings struct {
 			groups map[string]sample
-			err    error // some are left out
+			top    map[string]float64 // CPU time of all groups
+			known  bool               // and whether that is known
+			err    error              // some are left out
 		}
 		return openCounting(now, func() (readings, error) {
 			groups, err := readGroups(h)
 			if len(groups) == 0 && err != nil {
 				return readings{}, err
 			}
-			return readings{groups, err}, nil
+			r := readings{groups: groups, err: err}
+			r.top, r.known = topCPU(h)
+			return r, nil
 		}, func(before, after readings, over time.Duration) ([]fact.Fact, error) {
-			return groupFacts(before.groups, after.groups, over), after.err
+			fs := groupFacts(before.groups, after.groups, over)
+			if before.known && after.known {
+				fs = append(fs, host(fact.GroupsCPU, grown(before.top, after.top)/over.Seconds(), fact.Share))
+			}
+			return fs, after.err
 		})
 	}}
 }
