@@ -262,7 +262,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 40; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 41; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -230,7 +230,7 @@ func (a *app) cureSysctl() *cobra.Command {
 		Short: "Raise a limit of the kernel's, or undo that",
 		Long: "Change one of the kernel's settings that findings are about, by default to what is advised. Numbers are only raised. The\n" +
 			"old value is noted, and --undo writes it back. A reboot undoes it, too; to keep it, put what is shown into\n" +
-			"/etc/sysctl.d.\n\nThe settings:\n  " + strings.Join(cure.Settings(), "\n  "),
+			"/etc/sysctl.d.\n\nThe settings:\n  " + strings.Join(cure.Settings(), "\n  ") + ".",
 		Example:   "  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply\n  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --undo --apply",
 		ValidArgs: cure.Settings(),
 		Args:      args(1, 1, "the name of a setting"),
