@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -51,15 +51,15 @@ func openCollector(ctx context.Context, file string) (cli.Collector, func() erro
 }
 
 // serveCollector is `holdfast gc serve`.
-func serveCollector(ctx context.Context, file string, stderr io.Writer) error {
-	c, err := config.LoadHost(ctx, file)
+func serveCollector(ctx context.Context, s cli.GCServe) error {
+	c, err := config.LoadCollector(ctx, s.Config, config.Overrides{APIListen: s.API})
 	if err != nil {
 		return usageError{err}
 	}
 	c.GC.Enabled = true
-	g, err := agent.OpenGC(ctx, c, prometheus.NewRegistry(), slog.New(logHandler(c.Log, stderr)))
-	if err != nil {
-		return err
-	}
-	return errors.Join(g.Serve(ctx), g.Close())
+	return agent.ServeGC(ctx, c, slog.New(logHandler(c.Log, s.Stderr)), func(url string) {
+		if url != "" {
+			fmt.Fprintf(s.Stdout, "metrics at %s/metrics\n", url)
+		}
+	})
 }

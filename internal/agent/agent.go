@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
@@ -121,8 +120,7 @@ func (a *Agent) Stop(keep bool) { a.stopOnce.Do(func() { a.stop <- keep }) }
 // then it leaves the containers as they are, to the next agent.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
-	a.metrics = prometheus.NewRegistry()
-	a.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.metrics = newRegistry()
 	a.drains = newDrainMetrics(a.metrics)
 
 	lock, err := a.prepareHost()

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"holdfast/internal/config"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
-	"holdfast/internal/linux/boottime"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/others"
 	"holdfast/internal/spinup/underway"
@@ -94,7 +92,8 @@ func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, l
 	if info, err := e.Info(ctx); err == nil && info.Socket != "" {
 		root = info.DataRoot
 	}
-	g := &GC{engine: e, list: underway.New(boottime.Now)}
+	g := &GC{engine: e, list: newUnderWay(cfg.RunDir, log)}
+	countUnderWay(reg, g.list)
 	g.Collector = gc.New(cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(cfg.DataDir, log), Spinups: g.list, LockDir: cfg.RunDir, Metrics: gc.NewMetrics(reg), Log: log,
 		Keep: func() ([]string, error) { return keptNames(cfg.DataDir) },
@@ -139,10 +138,7 @@ func (g *GC) Serve(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	g.spinups(ctx, all)
 	all.Go(func() error { return g.Run(ctx) })
-	if err := all.Wait(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("collect garbage: %w", err)
-	}
-	return nil
+	return all.Wait()
 }
 
 // Close drops the connections to the engine.

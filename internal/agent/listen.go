@@ -39,7 +39,7 @@ func (a *Agent) listen() (*listeners, error) {
 	if l.gateway, err = listenTCP("gateway.listen", "--gateway", a.cfg.Gateway.Listen); err != nil {
 		return nil, err
 	}
-	if l.api, err = a.listenAPI(); err == nil {
+	if l.api, err = listenAPI(a.cfg.API); err == nil {
 		l.fleet, err = a.listenFleet()
 	}
 	if err == nil {
@@ -68,8 +68,8 @@ func listenWith(c net.ListenConfig, key, flag, addr string) (net.Listener, error
 	return l, nil
 }
 
-func (a *Agent) listenAPI() (net.Listener, error) {
-	c := a.cfg.API
+// listenAPI returns nil where there is to be none.
+func listenAPI(c config.API) (net.Listener, error) {
 	if c.Listen == "" {
 		return nil, nil
 	}

@@ -64,19 +64,39 @@ func (a *Agent) newSpinups(info engine.Info) *spinups {
 		path: filepath.Join(a.cfg.DataDir, spinup.FileName), host: string(a.node), cfg: a.cfg.Spinup, engine: a.engine,
 		metrics: spinup.NewMetrics(a.metrics, a.cfg.Spinup.Slow), log: a.log,
 		lost:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_records_lost_total", Help: "Records of spin-ups that could not be kept."}),
-		list:  underway.New(boottime.Now),
+		list:  newUnderWay(a.cfg.RunDir, a.log),
 		stale: make(chan struct{}, 1), queue: make(chan spinup.Record, recordQueue),
 	}
 	s.setEngine(info)
 	a.metrics.MustRegister(s.lost)
-	for _, kind := range append(spinup.Kinds(), underway.Outside) {
-		a.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "holdfast_spinups_under_way", Help: "Spin-ups that have begun and not ended, by kind (session, pull, run, other, outside).",
-			ConstLabels: prometheus.Labels{"kind": string(kind)},
-		}, func() float64 { return float64(s.list.Counts()[string(kind)]) }))
-	}
+	countUnderWay(a.metrics, s.list)
 	s.open()
 	return s
+}
+
+// newUnderWay is what is under way on this host, with what is announced in the run
+// directory.
+func newUnderWay(runDir string, log *slog.Logger) *underway.List {
+	list := underway.New(boottime.Now)
+	leases, err := underway.OpenLeases(filepath.Join(runDir, underway.DirName), boottime.Now)
+	if err == nil {
+		list.Include(leases)
+		err = leases.Make()
+	}
+	if err != nil {
+		log.Warn("spin-ups that other tools announce count in this process only", "err", err)
+	}
+	return list
+}
+
+// countUnderWay registers the number of what is under way.
+func countUnderWay(reg prometheus.Registerer, list *underway.List) {
+	for _, kind := range append(spinup.Kinds(), underway.Outside) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "holdfast_spinups_under_way", Help: "Spin-ups that have begun and not ended, by kind (session, pull, run, other, outside).",
+			ConstLabels: prometheus.Labels{"kind": string(kind)},
+		}, func() float64 { return float64(list.Counts()[string(kind)]) }))
+	}
 }
 
 // setEngine takes what the engine is now.

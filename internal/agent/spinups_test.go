@@ -21,7 +21,7 @@ import (
 func keeping(t *testing.T) *spinups {
 	t.Helper()
 	c := config.Default()
-	c.DataDir = t.TempDir()
+	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
 	a := New(c, Options{Log: slog.New(slog.DiscardHandler)})
 	a.metrics = prometheus.NewRegistry()
 	return a.newSpinups(engine.Info{Name: "docker", Version: "1"})

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,15 +70,28 @@ type server struct {
 // New makes the handler for one listener.
 func New(b Backend, o Options) http.Handler { return newServer(b, o).handler() }
 
+// NewMetrics makes the handler for a process that has only figures to show:
+// /healthz and Options.Metrics at /metrics, for whom an agent's are.
+func NewMetrics(o Options) http.Handler {
+	own := slices.DeleteFunc(routes(), func(r route) bool { return r.id != "healthz" && r.id != "metrics" })
+	return bareServer(own, o).handler()
+}
+
 func newServer(b Backend, o Options) *server {
-	s := &server{b: b, node: b.Version().Node, guard: newGuard(o), cross: http.NewCrossOriginProtection(), forward: o.Forward,
-		table: routes(), prom: o.Metrics, log: o.Log,
+	s := bareServer(routes(), o)
+	s.b, s.node, s.forward = b, b.Version().Node, o.Forward
+	s.doc = document(s.table)
+	return s
+}
+
+// bareServer answers routes that need no backend.
+func bareServer(table []route, o Options) *server {
+	s := &server{guard: newGuard(o), cross: http.NewCrossOriginProtection(), table: table, prom: o.Metrics, log: o.Log,
 		streams: make(chan struct{}, maxStreams), pingEvery: pingEvery}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.audit.log = s.log
-	s.doc = document(s.table)
 	return s
 }
 
@@ -173,7 +187,11 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeError(w, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: "/v1/openapi.json lists all routes"})
+	advice := "/v1/openapi.json lists all routes"
+	if s.doc == nil {
+		advice = "this process has /healthz and /metrics only"
+	}
+	writeError(w, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice})
 }
 
 // readBody reads a whole body, once.

@@ -246,6 +246,42 @@ func TestErrorsOnTheWire(t *testing.T) {
 	}
 }
 
+// A process that has only figures shows them to whom an agent does, and has
+// nothing else.
+func TestFiguresOnly(t *testing.T) {
+	const looks = "a-token-that-only-looks"
+	figures := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "figures 1\n") })
+	for name, x := range map[string]struct {
+		options api.Options
+		headers []string
+		want    api.Code // of /metrics
+	}{
+		"loopback":       {api.Options{}, []string{"Host: 127.0.0.1:7071"}, ""},
+		"another name":   {api.Options{}, []string{"Host: evil.example.org"}, api.CodeBadHost},
+		"no token":       {api.Options{Tokens: tokens(t, "", "grafana "+looks)}, nil, api.CodeUnauthorized},
+		"with its token": {api.Options{Tokens: tokens(t, "", "grafana "+looks)}, []string{"Authorization: Bearer " + looks}, ""},
+	} {
+		x.options.Metrics = figures
+		s := httptest.NewServer(api.NewMetrics(x.options))
+		t.Cleanup(s.Close)
+		r := call(t, s, "GET", "/metrics", "", x.headers...)
+		if x.want == "" && (r.status != http.StatusOK || !strings.Contains(string(r.body), "figures 1")) || x.want != "" && codeOf(t, r) != x.want {
+			t.Errorf("%s: %d, %s", name, r.status, r.body)
+		}
+		if r := call(t, s, "GET", "/healthz", "", x.headers...); r.status != http.StatusOK {
+			t.Errorf("%s: healthz %d", name, r.status)
+		}
+		if x.want != "" {
+			continue
+		}
+		for _, path := range []string{"/v1/sessions", "/v1/openapi.json", "/readyz", "/"} {
+			if r := call(t, s, "GET", path, "", x.headers...); codeOf(t, r) != api.CodeNotFound {
+				t.Errorf("%s: %s is there: %d", name, path, r.status)
+			}
+		}
+	}
+}
+
 func TestUnreadyIsNotHealth(t *testing.T) {
 	b := &apitest.Backend{}
 	b.SetFault(errors.New("embedded store is starting"))

@@ -40,7 +40,7 @@ var house = []room{
 	{"internal/spinup/puller", []string{"", "internal/engine", "internal/spinup"}},
 	{"internal/spinup/warm", []string{"", "internal/engine"}},
 	{"internal/spinup/others", []string{"", "internal/engine", "internal/spinup"}},
-	{"internal/spinup/underway", []string{"", "internal/linux/boottime"}},
+	{"internal/spinup/underway", []string{"", "internal/linux/boottime", "internal/linux/kfile"}},
 	{"internal/job", []string{"", "internal/strictyaml", "internal/engine", "internal/spinup", "internal/linux/kfile", "internal/linux/proc"}},
 	{"internal/gc", []string{"", "internal/engine"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime"}},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -25,12 +26,13 @@ import (
 // GCOptions say how `holdfast bench gc` measures.
 type GCOptions struct {
 	Images   int           // of each way of collecting; 0 is 6
-	Files    int           // of each image; 0 is 8,000, with Locked 20,000
-	Rate     float64       // creates per second; 0 is 4
-	Duration time.Duration // of creates at least; 0 is a minute
+	Files    int           // of each image; 0 is 8,000, with Locked 20,000, with Pressure 250
+	Rate     float64       // creates per second; 0 is 4, with Pressure 2
+	Duration time.Duration // of creates at least; 0 is a minute, with Pressure ten
 	Plot     string        // HTML file of the latencies; "" is none
 	Locked   bool          // instead: how long the engine takes to remove an image, linked or not
 	Pairs    int           // with Locked; 0 is 3
+	Pressure bool          // instead: whether the disk stays under its critical mark when spin-ups never pause
 	// Program is the command of a container that is never started.
 	Program  []string
 	Progress io.Writer // a line now and then; nil is nowhere
@@ -43,6 +45,8 @@ func (o GCOptions) Check() error {
 		return fmt.Errorf("%d images of %d files: at most 100 of 100000", o.Images, o.Files)
 	case o.Rate < 0 || o.Rate > 1000:
 		return fmt.Errorf("%v creates a second: at most 1000", o.Rate)
+	case o.Pressure && o.Locked:
+		return errors.New("either the locked part or pressure is measured")
 	case o.Duration != 0 && o.Duration < 2*gcLead || o.Pairs < 0 || o.Pairs > 100:
 		return fmt.Errorf("a duration of %v and %d pairs", o.Duration, o.Pairs)
 	}
@@ -50,12 +54,15 @@ func (o GCOptions) Check() error {
 }
 
 func (o GCOptions) complete() GCOptions {
-	files := 8000
-	if o.Locked {
+	files, rate, duration := 8000, 4.0, time.Minute
+	switch {
+	case o.Locked:
 		files = 20_000
+	case o.Pressure:
+		files, rate, duration = 250, 2, 10*time.Minute
 	}
-	o.Images, o.Files, o.Rate = cmp.Or(o.Images, 6), cmp.Or(o.Files, files), cmp.Or(o.Rate, 4)
-	o.Duration, o.Pairs = cmp.Or(o.Duration, time.Minute), cmp.Or(o.Pairs, 3)
+	o.Images, o.Files, o.Rate = cmp.Or(o.Images, 6), cmp.Or(o.Files, files), cmp.Or(o.Rate, rate)
+	o.Duration, o.Pairs = cmp.Or(o.Duration, duration), cmp.Or(o.Pairs, 3)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -70,6 +77,7 @@ const (
 	gcIdle   = "create: idle"
 	gcPrune  = "create: image prune -a"
 	gcDocuum = "create: oldest first without a pause"
+	gcPeer   = "create: docuum"
 	gcPlain  = "create: ours without linking"
 	gcOurs   = "create: ours"
 )
@@ -92,9 +100,12 @@ func GC(ctx context.Context, o GCOptions) (Result, error) {
 		return Result{}, errors.Join(err, x.close())
 	}
 	var res Result
-	if o.Locked {
+	switch {
+	case o.Locked:
 		res, err = x.locked(ctx)
-	} else {
+	case o.Pressure:
+		res, err = x.pressure(ctx)
+	default:
 		res, err = x.compare(ctx)
 	}
 	return res, errors.Join(err, x.close())
@@ -103,6 +114,7 @@ func GC(ctx context.Context, o GCOptions) (Result, error) {
 type gcBench struct {
 	o      GCOptions
 	dir    string
+	disk   *lab.Disk // nil: none of its own
 	lab    *lab.Engine
 	engine *docker.Engine
 	api    *client.Client
@@ -119,23 +131,23 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
 		return x, err
 	}
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
-		return x, err
-	}
-	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
+	if err := x.openDisk(ctx); err != nil {
 		return x, err
 	}
 	if x.api, err = client.New(client.WithHost(x.lab.Host())); err != nil {
 		return x, err
 	}
-	if x.base, err = lab.SelfImage(gcBase, o.Program...); err != nil {
-		return x, err
+	x.base = lab.Image{Ref: gcBase, Command: []string{"/never-started"}}
+	if !o.Pressure { // whose containers are all alike
+		if x.base, err = lab.SelfImage(gcBase, o.Program...); err != nil {
+			return x, err
+		}
 	}
 	if err := x.lab.Import(ctx, x.base); err != nil {
 		return x, err
 	}
 	// Only the images of many files are to go.
-	if _, err := x.create(ctx, "keeps-the-base"); err != nil {
+	if _, err := x.create(ctx, gcBase, "keeps-the-base"); err != nil {
 		return x, err
 	}
 	return x, nil
@@ -151,6 +163,9 @@ func (x *gcBench) close() error {
 	}
 	if x.lab != nil {
 		errs = append(errs, x.lab.Stop())
+	}
+	if x.disk != nil {
+		errs = append(errs, x.disk.Remove())
 	}
 	if x.dir != "" {
 		errs = append(errs, os.RemoveAll(x.dir))
@@ -182,13 +197,13 @@ type way struct {
 }
 
 func (x *gcBench) ways() []way {
-	return []way{
-		{gcIdle, nil},
-		{gcPrune, x.prune},
-		{gcDocuum, x.oldestFirst},
-		{gcPlain, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, false) }},
-		{gcOurs, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, true) }},
+	ways := []way{{gcIdle, nil}, {gcPrune, x.prune}, {gcDocuum, x.oldestFirst}}
+	if path, err := exec.LookPath("docuum"); err == nil {
+		ways = append(ways, way{gcPeer, func(ctx context.Context, _ []string, low int64) error { return x.docuum(ctx, path, low) }})
 	}
+	return append(ways,
+		way{gcPlain, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, false) }},
+		way{gcOurs, func(ctx context.Context, _ []string, low int64) error { return x.ours(ctx, low, true) }})
 }
 
 // prune is `docker image prune -a`.

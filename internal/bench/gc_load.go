@@ -100,7 +100,12 @@ func (x *gcBench) spinUp(ctx context.Context, name string, due time.Time) (time.
 		return time.Since(due), err
 	}
 	defer func() { _ = x.list.End(e.ID) }() // its time may be up
-	id, err := x.create(ctx, name)
+	return x.spinUpOf(ctx, gcBase, name, due)
+}
+
+// spinUpOf creates a container of an image, and removes it again.
+func (x *gcBench) spinUpOf(ctx context.Context, image, name string, due time.Time) (time.Duration, error) {
+	id, err := x.create(ctx, image, name)
 	took := time.Since(due)
 	if err != nil {
 		return took, err
@@ -108,6 +113,6 @@ func (x *gcBench) spinUp(ctx context.Context, name string, due time.Time) (time.
 	return took, x.engine.Remove(ctx, id)
 }
 
-func (x *gcBench) create(ctx context.Context, name string) (string, error) {
-	return x.engine.Create(ctx, engine.Spec{Name: name, Image: gcBase, Restart: engine.RestartNo})
+func (x *gcBench) create(ctx context.Context, image, name string) (string, error) {
+	return x.engine.Create(ctx, engine.Spec{Name: name, Image: image, Restart: engine.RestartNo})
 }

@@ -28,7 +28,14 @@ var _ Collector = (*client.Client)(nil)
 // of the configuration, "" for the default one.
 type GCDeps struct {
 	Open  func(ctx context.Context, config string) (c Collector, done func() error, err error)
-	Serve func(ctx context.Context, config string, stderr io.Writer) error
+	Serve func(ctx context.Context, s GCServe) error
+}
+
+// GCServe is what `holdfast gc serve` was asked for.
+type GCServe struct {
+	Config         string // path, "" for the default one
+	API            string // address of the metrics, "none" or "" for the configuration's
+	Stdout, Stderr io.Writer
 }
 
 func (a *app) gcCmd() *cobra.Command {
@@ -203,13 +210,14 @@ func (a *app) gcHistory() *cobra.Command {
 }
 
 func (a *app) gcServe() *cobra.Command {
-	var config string
+	s := GCServe{Stdout: a.ui.out, Stderr: a.ui.err}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Collect garbage in the foreground, without an agent",
 		Long: "Collect garbage on this host until interrupted, whether gc.enabled is set or not: for hosts that want only this part of Holdfast.\n" +
-			"Beside an agent that collects too, the two take turns.",
-		Example: "  holdfast gc serve\n  systemctl enable --now holdfast-gc",
+			"It answers /metrics and /healthz where an agent has its API: by default on 127.0.0.1:7071, beyond loopback with TLS and a token only.\n" +
+			"Beside an agent that collects too, the two take turns; give it another address then.",
+		Example: "  holdfast gc serve\n  holdfast gc serve --api none\n  systemctl enable --now holdfast-gc",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.deps.GC.Serve == nil {
@@ -217,9 +225,10 @@ func (a *app) gcServe() *cobra.Command {
 			}
 			ctx, cancel := a.limited(cmd, noLimit)
 			defer cancel()
-			return a.deps.GC.Serve(ctx, config, a.ui.err)
+			return a.deps.GC.Serve(ctx, s)
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
+	cmd.Flags().StringVar(&s.Config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
+	cmd.Flags().StringVar(&s.API, "api", "", `host:port of the metrics, or "none" (default 127.0.0.1:7071)`)
 	return cmd
 }

@@ -80,7 +80,11 @@ func testDeps() cli.Deps {
 			return err
 		},
 		Host: func(context.Context) (cli.Host, error) {
-			return cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}}, nil
+			h := cli.Host{DataDir: os.Getenv(dataEnv), Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: forever}}
+			if h.DataDir != "" {
+				h.RunDir = h.DataDir + "-run"
+			}
+			return h, nil
 		},
 		DrainEngine: func(_ context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error) {
 			s := holdfast.Step{Name: "kill", Count: 3}

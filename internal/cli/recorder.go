@@ -18,6 +18,7 @@ import (
 // answers.
 type Host struct {
 	DataDir string // the agent's
+	RunDir  string // likewise
 	Spinup  spinup.Config
 }
 
@@ -27,7 +28,7 @@ func (a *app) thisHost(ctx context.Context) (Host, error) {
 		return a.deps.Host(ctx)
 	}
 	c := config.Default()
-	return Host{DataDir: c.DataDir, Spinup: c.Spinup}, nil
+	return Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
 }
 
 // Bounds of a Recorder's patience. A command that has done its work does not
@@ -80,8 +81,8 @@ func (a *app) recorder() (*Recorder, error) {
 func (r *Recorder) Close() { r.client.Close() }
 
 // Begin says that a spin-up (spinup.ForPull or ForRun) is under way on this
-// host, until end is called; end returns soon. Without an agent there is nobody
-// to tell.
+// host, until end is called; end returns soon. Without an agent it is noted for a
+// collector, where one has made the directory for that.
 func (r *Recorder) Begin(ctx context.Context, kind spinup.Kind, name string) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var telling sync.WaitGroup
@@ -117,7 +118,11 @@ func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) 
 	// be ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
 	defer cancel()
-	e, err := r.client.BeginSpinup(ctx, kind, name[:min(len(name), underway.MaxName)], underWayLife)
+	var e underway.Entry
+	err := r.toWhom(ctx, func(to underWay) (err error) {
+		e, err = to.BeginSpinup(ctx, kind, name[:min(len(name), underway.MaxName)], underWayLife)
+		return err
+	})
 	r.end(ctx, id)
 	if err != nil {
 		return "" // it is courtesy: the work goes on without
@@ -127,8 +132,26 @@ func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) 
 
 func (r *Recorder) end(ctx context.Context, id string) {
 	if id != "" {
-		_ = r.client.EndSpinup(ctx, id) // it ends by itself, later
+		_ = r.toWhom(ctx, func(to underWay) error { return to.EndSpinup(ctx, id) }) // it ends by itself, later
 	}
+}
+
+// toWhom calls do with the agent, or where none answers with the announcements on
+// this host.
+func (r *Recorder) toWhom(ctx context.Context, do func(underWay) error) error {
+	err := do(r.client)
+	if !errors.Is(err, client.ErrUnreachable) {
+		return err
+	}
+	h, err := r.host(ctx)
+	if err != nil {
+		return err
+	}
+	here, err := h.underWayHere()
+	if err != nil {
+		return err
+	}
+	return do(here)
 }
 
 // Record keeps the records of spin-ups that have ended, also after ctx is done. An

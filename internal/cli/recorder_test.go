@@ -14,7 +14,9 @@ import (
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/api/apitest"
+	"holdfast/internal/linux/boottime"
 	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/underway"
 )
 
 // desk is a command with a Recorder, and what it says.
@@ -29,7 +31,9 @@ func newDesk(t *testing.T) *desk {
 	dir := t.TempDir()
 	d := &desk{dir: filepath.Join(dir, "data"), socket: filepath.Join(dir, "sock")}
 	a := &app{ui: newUI(nil, &d.said, &d.said), socket: d.socket, deps: Deps{
-		Host: func(context.Context) (Host, error) { return Host{DataDir: d.dir, Spinup: spinup.DefaultConfig()}, nil },
+		Host: func(context.Context) (Host, error) {
+			return Host{DataDir: d.dir, RunDir: filepath.Join(d.dir, "run"), Spinup: spinup.DefaultConfig()}, nil
+		},
 	}}
 	r, err := a.recorder()
 	if err != nil {
@@ -57,6 +61,42 @@ func (d *desk) agent(t *testing.T, b api.Backend) {
 			t.Error(err)
 		}
 	})
+}
+
+// leases are those on the desk's host.
+func (d *desk) leases(t *testing.T) (*underway.Leases, *underway.List) {
+	t.Helper()
+	leases, err := underway.OpenLeases(filepath.Join(d.dir, "run", underway.DirName), boottime.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := underway.New(boottime.Now)
+	list.Include(leases)
+	return leases, list
+}
+
+// Without an agent a spin-up is noted for the collector on this host, where there
+// is one.
+func TestRecorderTellsACollectorAlone(t *testing.T) {
+	d := newDesk(t)
+	leases, list := d.leases(t)
+	end := d.Begin(t.Context(), spinup.ForPull, "app:1") // for nobody
+	end()
+	if _, err := os.Stat(filepath.Join(d.dir, "run")); err == nil {
+		t.Error("a directory was made for a courtesy")
+	}
+	if err := leases.Make(); err != nil {
+		t.Fatal(err)
+	}
+	end = d.Begin(t.Context(), spinup.ForPull, "app:1")
+	eventually(t, "it is noted", func() bool {
+		got := list.Active()
+		return len(got) == 1 && got[0].Kind == "pull" && got[0].Name == "app:1"
+	})
+	end()
+	if got := list.Active(); len(got) != 0 {
+		t.Errorf("it is still under way: %+v", got)
+	}
 }
 
 // kept are the records on disk.

@@ -1,16 +1,81 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
+	"holdfast/internal/linux/boottime"
+	"holdfast/internal/spinup"
+	"holdfast/internal/spinup/underway"
 )
+
+// underWay is who is told of other tools' spin-ups.
+type underWay interface {
+	BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error)
+	EndSpinup(ctx context.Context, id string) error
+}
+
+var (
+	_ underWay = (*client.Client)(nil)
+	_ underWay = noted{}
+)
+
+// noted are the spin-ups that were announced on this host.
+type noted struct{ leases *underway.Leases }
+
+// BeginSpinup announces one; "" is the kind of other tools'.
+func (n noted) BeginSpinup(_ context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error) {
+	return n.leases.Begin(cmp.Or(string(kind), underway.Outside), name, life)
+}
+
+func (n noted) EndSpinup(_ context.Context, id string) error { return n.leases.End(id) }
+
+// underWayHere are this host's announcements, where every collector looks.
+func (h Host) underWayHere() (noted, error) {
+	if h.RunDir == "" {
+		return noted{}, errors.New("there is no run directory on this host")
+	}
+	leases, err := underway.OpenLeases(filepath.Join(h.RunDir, underway.DirName), boottime.Now)
+	return noted{leases}, err
+}
+
+// withUnderWay calls do with the agent, or where none answers with this host's
+// announcements.
+func (a *app) withUnderWay(cmd *cobra.Command, do func(context.Context, underWay) error) error {
+	ctx, cancel := a.limited(cmd, askLimit)
+	defer cancel()
+	c, err := a.agent()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = do(ctx, c)
+	// A socket that was named is that of an agent that somebody means.
+	if !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || a.remoteURL() != "" || a.socket != "" {
+		return err
+	}
+	h, hostErr := a.thisHost(ctx)
+	if hostErr != nil {
+		return errors.Join(err, hostErr)
+	}
+	here, hostErr := h.underWayHere()
+	if hostErr == nil {
+		hostErr = here.leases.Make()
+	}
+	if hostErr != nil {
+		return errors.Join(err, hostErr)
+	}
+	return do(ctx, here)
+}
 
 func (a *app) spinupBegin() *cobra.Command {
 	var (
@@ -19,17 +84,17 @@ func (a *app) spinupBegin() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "begin",
-		Short: "Tell the agent that a spin-up of another tool is under way",
-		Long: "Tell the agent that another tool pulls, creates or starts something, so that what waits for quiet waits for it, and print an id for `holdfast spinup end`.\n" +
-			"It counts until it is ended, or until its time is up: a tool that crashes holds nothing up for ever.",
+		Short: "Say that a spin-up of another tool is under way",
+		Long: "Say that another tool pulls, creates or starts something on this host, so that what waits for quiet waits for it, and print an id for `holdfast spinup end`.\n" +
+			"It counts until it is ended, or until its time is up: a tool that crashes holds nothing up for ever. The agent is told; where none answers, it is noted on this host for every collector, which takes root.",
 		Example: "  id=$(holdfast spinup begin --for 5m --name deploy); ./deploy; holdfast spinup end $id",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life <= 0 || life > api.MaxUnderWay {
 				return usage(cmd, fmt.Errorf("--for is %v, it has to be over 0 and at most %v", life, api.MaxUnderWay))
 			}
-			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				e, err := c.BeginSpinup(ctx, "", name, life)
+			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
+				e, err := to.BeginSpinup(ctx, "", name, life)
 				if err != nil {
 					return err
 				}
@@ -45,14 +110,14 @@ func (a *app) spinupBegin() *cobra.Command {
 func (a *app) spinupEnd() *cobra.Command {
 	return &cobra.Command{
 		Use:               "end ID",
-		Short:             "Tell the agent that a spin-up has ended",
-		Long:              "Tell the agent that the spin-up has ended for which `holdfast spinup begin` printed the id.",
+		Short:             "Say that a spin-up has ended",
+		Long:              "Say that the spin-up has ended for which `holdfast spinup begin` printed the id.",
 		Example:           "  holdfast spinup end 4d3c2b1a00112233",
 		Args:              args(1, 1, "the id that `holdfast spinup begin` printed"),
 		ValidArgsFunction: a.completeUnderWay,
 		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-				if err := c.EndSpinup(ctx, words[0]); err != nil {
+			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
+				if err := to.EndSpinup(ctx, words[0]); err != nil {
 					return hintNotFound(err, "it may have ended by itself: its time was up")
 				}
 				return a.ui.result(map[string]string{"ended": words[0]}, func(io.Writer) {})

@@ -226,12 +226,27 @@ func Load(ctx context.Context, path string, over Overrides) (Config, error) {
 // LoadHost is Load for what only acts on the host, and for that without a look at
 // what no drain needs: store, gateway, API and templates.
 func LoadHost(ctx context.Context, path string) (Config, error) {
+	return loadPart(ctx, path, Overrides{}, Config.validateHost, Config.validateLimits)
+}
+
+// LoadCollector is LoadHost for a collector that shows its figures where an agent
+// has its API.
+func LoadCollector(ctx context.Context, path string, over Overrides) (Config, error) {
+	return loadPart(ctx, path, over, Config.validateHost, Config.validateLimits, func(c Config) error { return c.API.validate() })
+}
+
+// loadPart is Load with other checks.
+func loadPart(ctx context.Context, path string, over Overrides, checks ...func(Config) error) (Config, error) {
 	path, named := cmp.Or(path, DefaultPath), path != ""
-	c, err := read(ctx, path, named, Overrides{})
+	c, err := read(ctx, path, named, over)
 	if err != nil {
 		return c, err
 	}
-	if err := errors.Join(c.validateHost(), c.validateLimits()); err != nil {
+	var wrong []error
+	for _, check := range checks {
+		wrong = append(wrong, check(c))
+	}
+	if err := errors.Join(wrong...); err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil

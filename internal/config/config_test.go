@@ -160,6 +160,32 @@ func TestLoadHost(t *testing.T) {
 	}
 }
 
+// A collector shows its figures where an agent has its API, on the same terms.
+func TestLoadCollector(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "holdfast.yaml")
+	for _, c := range []struct {
+		text, flag string
+		listen     string // "-" is an error
+	}{
+		{"", "", "127.0.0.1:7071"},
+		{"api: {listen: ''}", "", ""},
+		{"", "none", ""},
+		{"api: {listen: '127.0.0.1:1'}", "localhost:2", "localhost:2"},
+		{"", "0.0.0.0:7071", "-"},
+		{"api: {listen: '10.0.0.1:7071', cert_file: /c, key_file: /k}", "", "-"},
+		{"api: {listen: '10.0.0.1:7071', cert_file: /c, key_file: /k, read_token_file: /t}", "", "10.0.0.1:7071"},
+		{"gc: {every: 0s}", "", "-"},
+	} {
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := LoadCollector(t.Context(), path, Overrides{APIListen: c.flag})
+		if (err == nil) != (c.listen != "-") || err == nil && got.API.Listen != c.listen {
+			t.Errorf("%q with %q: %q, %v", c.text, c.flag, got.API.Listen, err)
+		}
+	}
+}
+
 // isSetting tells a setting that is commented out from prose.
 func isSetting(s string) bool {
 	if strings.HasPrefix(s, "  - {") {

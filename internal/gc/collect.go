@@ -3,7 +3,6 @@ package gc
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -42,7 +41,8 @@ func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome,
 		r.cy.Notices = append(r.cy.Notices, s.why)
 	}
 	err = r.all(ctx)
-	return r.cy, errors.Join(err, r.end(err))
+	r.end(err)
+	return r.cy, err
 }
 
 // run is one cycle.
@@ -53,6 +53,7 @@ type run struct {
 	told func(Outcome, bool)
 
 	planned time.Time
+	saved   time.Time // the cycle, on disk
 }
 
 // all does everything between begin and end.
@@ -212,16 +213,22 @@ func (r *run) note(o Outcome, deleted bool) {
 	}
 }
 
+// saveEvery is how often a cycle is written while it runs. A sync of a busy disk
+// takes its time, and in a hurry every deletion counts; all are in the log.
+const saveEvery = time.Second
+
 // save keeps the cycle as far as it has come. On a full disk it goes on without:
-// what it deletes makes the room.
+// what it deletes makes the room, and the store says it and has it in memory.
 func (r *run) save() {
-	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
-		r.c.d.Log.Error("keeping what was deleted", "err", err)
+	if time.Since(r.saved) < saveEvery {
+		return
 	}
+	_ = r.c.d.Store.SaveCycle(r.cy)
+	r.saved = time.Now()
 }
 
-// end keeps the cycle as it ended.
-func (r *run) end(failed error) error {
+// end keeps the cycle as it ended. That it cannot be written is no failure of it.
+func (r *run) end(failed error) {
 	if disk, err := r.c.disk(r.site); err == nil {
 		r.cy.After = disk
 		r.c.d.Metrics.disk(disk, r.c.cfg.LevelOf(disk))
@@ -237,7 +244,10 @@ func (r *run) end(failed error) error {
 	}
 	r.c.d.Metrics.cycle(r.cy)
 	if r.cy.Planned+r.cy.Recovered == 0 && failed == nil && r.cy.Trigger != ByHand {
-		return nil // there was nothing to do, and there is nothing to tell
+		return // there was nothing to do, and there is nothing to tell
 	}
-	return errors.Join(r.c.d.Store.SaveCycle(r.cy), r.c.saveHarm())
+	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
+		r.notice(fmt.Sprintf("this cycle is not in the history yet: %v", err))
+	}
+	_ = r.c.saveHarm() // the store says it
 }

@@ -190,47 +190,6 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 	}
 }
 
-// TestFilesOfAStartedContainerAreNotLinked: it ran again after the plan.
-func TestFilesOfAStartedContainerAreNotLinked(t *testing.T) {
-	m := newModel(time.Now().Add(-time.Hour))
-	id, old := strings.Repeat("c", 64), m.create(m.pull("app:1", []string{"a"}, ""), "")
-	c := *m.containers[old]
-	delete(m.containers, old)
-	c.ID, c.Name, c.State = id, "job", "exited"
-	m.containers[id] = &c
-	policy := imagesPolicy()
-	policy.Rules = []Rule{{Kinds: []Kind{Stopped}}}
-	col := hosted(t, policy, m, nil, quietLog(), 1000)
-	m.overlay = true
-	mount, written := filepath.Join(m.root, "image/overlay2/layerdb/mounts", id), filepath.Join(m.root, "overlay2/tree/diff")
-	for _, dir := range []string{mount, written} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	file := filepath.Join(written, "file")
-	for name, text := range map[string]string{filepath.Join(mount, "mount-id"): "tree", file: "x"} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	asked := 0
-	m.between = func(m *model) {
-		asked++
-		if asked == 5 { // the plan has the containers, this one, the images and one's layers
-			m.start(id)
-		}
-		var st unix.Stat_t
-		if err := unix.Stat(file, &st); err != nil || st.Nlink != 1 {
-			t.Errorf("at question %d the file has %d links, %v", asked, st.Nlink, err)
-		}
-	}
-	cy, err := col.Collect(t.Context(), ByHand, nil)
-	if err != nil || cy.Planned != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "running") {
-		t.Errorf("%+v, %v", cy, err)
-	}
-}
-
 // TestWhatStaysInTheTrashEndsNothing: it cannot be freed, which is said.
 func TestWhatStaysInTheTrashEndsNothing(t *testing.T) {
 	m := newModel(time.Now().Add(-time.Hour))
@@ -391,6 +350,24 @@ func TestUnknownMeansNow(t *testing.T) {
 		if time.Since(last) > time.Minute {
 			t.Errorf("it was used %v ago", time.Since(last))
 		}
+	}
+}
+
+// TestWhatIsKeptForNowStays, and while that cannot be told everything does.
+func TestWhatIsKeptForNowStays(t *testing.T) {
+	m := newModel(time.Now().Add(-time.Hour))
+	kept, other := m.pull("kept:1", []string{"a"}, ""), m.pull("other:1", []string{"b"}, "")
+	c := imagesPolicy()
+	c.Rules[0].Pressure = false
+	col := hosted(t, c, m, nil, quietLog(), 1000)
+	broken := errors.New("the list cannot be read")
+	col.d.Keep = func() ([]string, error) { return nil, broken }
+	if cy, err := col.Collect(t.Context(), ByHand, nil); !errors.Is(err, broken) || len(m.removed) != 0 {
+		t.Errorf("%+v, %v", cy, err)
+	}
+	col.d.Keep = func() ([]string, error) { return []string{"kept:*"}, nil }
+	if cy, err := col.Collect(t.Context(), ByHand, nil); err != nil || !slices.Equal(m.removed, []string{other}) || m.images[kept] == nil {
+		t.Errorf("%+v, %v, removed %v", cy, err, m.removed)
 	}
 }
 

@@ -115,11 +115,9 @@ func (c *Collector) keepHarm(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			if err := c.saveHarm(); err != nil {
-				c.d.Log.Error("keeping what deletions do to spin-ups", "err", err)
-			}
+			_ = errors.Join(c.saveHarm(), c.d.Store.WriteLate()) // the store says it
 		case <-ctx.Done():
-			return c.saveHarm()
+			return errors.Join(c.saveHarm(), c.d.Store.WriteLate())
 		}
 	}
 }
@@ -137,7 +135,13 @@ func (c *Collector) saveHarm() error {
 	c.rates.mu.Lock()
 	h.Linked, h.Plain = c.rates.linked, c.rates.plain
 	c.rates.mu.Unlock()
-	return c.d.Store.SaveHarm(h)
+	err := c.d.Store.SaveHarm(h)
+	if err != nil {
+		c.watch.mu.Lock()
+		c.watch.changed = true
+		c.watch.mu.Unlock()
+	}
+	return err
 }
 
 // clockEvery is how many looks at the disk come before one at the engine, for
@@ -161,7 +165,10 @@ func (c *Collector) loop(ctx context.Context) {
 		}
 		next := c.cfg.Every
 		deleted, err := c.turn(ctx, n)
-		if deleted > 0 || c.critical() {
+		switch urgent := c.critical(); {
+		case urgent && deleted > 0:
+			next = 0 // who fills the disk does not pause either
+		case urgent || deleted > 0:
 			next = min(next, look) // more may have come meanwhile
 		}
 		timer.Reset(next)

@@ -51,7 +51,8 @@ type Outcome struct {
 	Forced  bool            `json:"forced,omitempty"` // beside spin-ups: the disk was critically full
 	Partial bool            `json:"partial,omitempty"`
 
-	calls int // of the engine, to remove something
+	calls  int    // of the engine, to remove something
+	failed string // what the engine said that could not take a name away
 }
 
 // maxOutcomes bounds what a cycle lists.

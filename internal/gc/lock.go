@@ -14,18 +14,12 @@ import (
 // ErrBusy says that another collector works on the same engine right now.
 var ErrBusy = fmt.Errorf("another collection runs on this engine: %w", holdfast.ErrBusy)
 
-// lock is held for a cycle, across processes (flock(2)): the kernel gives it back
-// when its holder dies. It is in the engine's data root, where every collector of
-// that engine finds it, whatever its own configuration; else in fallback.
+// lockCycle locks for a cycle, across processes (flock(2)): the kernel gives it
+// back when its holder dies. What is locked is the engine's data root itself, which
+// every collector of that engine finds, whatever its own configuration, and which
+// is there however full the disk is; else a file in fallback.
 func lockCycle(dataRoot, fallback string) (*os.File, error) {
-	dir := fallback
-	if dataRoot != "" {
-		dir = filepath.Join(dataRoot, ownDir)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock the collection: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := openLock(dataRoot, fallback)
 	if err != nil {
 		return nil, fmt.Errorf("lock the collection: %w", err)
 	}
@@ -39,4 +33,14 @@ func lockCycle(dataRoot, fallback string) (*os.File, error) {
 		return nil, fmt.Errorf("lock the collection: %w", err)
 	}
 	return f, nil
+}
+
+func openLock(dataRoot, fallback string) (*os.File, error) {
+	if dataRoot != "" {
+		return os.OpenFile(dataRoot, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	}
+	if err := os.MkdirAll(fallback, 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(fallback, "gc.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 }

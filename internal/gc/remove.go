@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 // remove carries one deletion out, or says why not. The error is for what ends
 // the cycle: ctx is done, or the engine is away.
 func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, err error) {
+	r.c.reopenTrash(&r.site)
 	o = Outcome{Kind: d.Kind, ID: d.ID, Name: d.Name, Reason: d.Reason, At: time.Now().UTC(), Bytes: d.Bytes}
 	steps := r.steps(d)
 	reason, err := r.turn(ctx, d, steps[0], &o)
@@ -37,7 +39,7 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 			return o, false, errors.Join(err, r.empty(ctx))
 		}
 		if reason != "" {
-			o.Reason, o.Partial = reason, i > 0
+			o.Reason, o.Partial = cmp.Or(o.failed, reason), i > 0
 			return o, false, r.empty(ctx)
 		}
 	}
@@ -242,5 +244,12 @@ func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Durati
 		return "", err
 	}
 	r.c.d.Log.Warn("the engine could not remove it", "kind", d.Kind, "name", d.Name, "err", err)
+	if s.ref != "" {
+		// On a disk without a free block the engine cannot write its list of
+		// names, and has let go of this one all the same (moby,
+		// reference/store.go, Delete). The look before the next step tells.
+		o.failed = err.Error()
+		return "", nil
+	}
 	return err.Error(), nil
 }

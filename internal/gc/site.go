@@ -2,7 +2,10 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
 )
@@ -13,6 +16,7 @@ type site struct {
 	layers *overlay // nil: not to be seen
 	trash  *trash   // nil: files cannot be linked away
 	why    string   // there is no trash
+	noRoom bool     // because the disk is full
 	local  string   // data root, "" where it is not on this host
 }
 
@@ -44,11 +48,20 @@ func (c *Collector) openTrash(s *site) {
 		s.why = "files are not linked away before a removal: link is off"
 	}
 	t, err := openTrash(s.local, s.layers.trees)
+	s.noRoom = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 	if err != nil {
 		s.why = fmt.Sprintf("files are not linked away before a removal: %v", err)
 		return
 	}
 	s.trash = t // with link off too: an earlier cycle may have left something
+}
+
+// reopenTrash tries again where the disk had no room for the directory: by now
+// something may have gone.
+func (c *Collector) reopenTrash(s *site) {
+	if s.trash == nil && s.noRoom {
+		c.openTrash(s)
+	}
 }
 
 // links reports whether files are linked away.

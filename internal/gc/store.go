@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -27,11 +30,16 @@ type Store struct {
 	most   int   // uses that are kept
 	noSync bool  // in tests: what is not asked for is that a power cut leaves it
 	full   error // in tests: what every write fails with, as on a full disk
+
+	failing atomic.Bool   // the last write failed, which has been said
+	writing chan struct{} // has one in it while cycles are written
+	mu      sync.Mutex
+	waiting []Cycle // that are not written, the oldest first
 }
 
 // NewStore is the store in a data directory; nothing is opened yet.
 func NewStore(dataDir string, log *slog.Logger) *Store {
-	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log, most: usesKept}
+	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log, most: usesKept, writing: make(chan struct{}, 1)}
 }
 
 var (
@@ -47,6 +55,7 @@ var (
 const (
 	openTimeout = 5 * time.Second // for others to close it
 	cyclesKept  = 500
+	cyclesWait  = 50 // in memory, for the disk
 	usesKept    = 200_000
 )
 
@@ -66,6 +75,26 @@ func networkKey(id string) string { return "network " + id }
 // open does something with the file. A damaged one is moved aside: what was used
 // when is unknown then, and that means now.
 func (s *Store) open(write bool, do func(*bbolt.Tx) error) error {
+	err := s.openFile(write, do)
+	if !write {
+		return err
+	}
+	switch {
+	case err != nil && !s.failing.Swap(true):
+		s.log.Error("what the collector keeps cannot be written (it goes on, and tries again)", "err", err)
+	case err == nil && s.failing.Swap(false):
+		s.log.Info("what the collector keeps is written again")
+	}
+	return err
+}
+
+func (s *Store) openFile(write bool, do func(*bbolt.Tx) error) error {
+	if !write {
+		// To look is not to write, which a full disk would refuse.
+		if info, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+			return nil
+		}
+	}
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return fmt.Errorf("open what the collector keeps: %w", err)
 	}
@@ -181,41 +210,6 @@ func (s *Store) Forget(there func(key string) bool) error {
 		}
 		return nil
 	})
-}
-
-// SaveCycle keeps a cycle as far as it has come.
-func (s *Store) SaveCycle(c Cycle) error {
-	value, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return s.open(true, func(tx *bbolt.Tx) error {
-		cycles := tx.Bucket(cyclesBucket)
-		for n := cycles.Stats().KeyN; n >= cyclesKept; n-- {
-			k, _ := cycles.Cursor().First()
-			if err := cycles.Delete(append([]byte{}, k...)); err != nil {
-				return err
-			}
-		}
-		return cycles.Put(timeKey(c.Begun), value)
-	})
-}
-
-// Cycles are the last ones, the newest first; all that are kept for a limit of 0.
-func (s *Store) Cycles(limit int) ([]Cycle, error) {
-	list := []Cycle{}
-	err := s.open(false, func(tx *bbolt.Tx) error {
-		c := tx.Bucket(cyclesBucket).Cursor()
-		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
-			var one Cycle
-			if err := json.Unmarshal(v, &one); err != nil {
-				return fmt.Errorf("%w: a cycle: %w", errDamaged, err)
-			}
-			list = append(list, one)
-		}
-		return nil
-	})
-	return list, err
 }
 
 // Harm reads what deletions did to spin-ups.

@@ -197,13 +197,9 @@ func (t *tracker) usedSince(key string, then, planned time.Time) bool {
 	return t.recent[key].After(then) || t.blind.After(latest(then, planned))
 }
 
-// keep flushes, or says why not: on a disk that is full of garbage this must end
-// nothing. What is not written is known here all the same.
-func (t *tracker) keep() {
-	if err := t.flush(); err != nil {
-		t.log.Error("keeping when things were used", "err", err)
-	}
-}
+// keep flushes. On a disk that is full of garbage that it cannot must end nothing:
+// the store says it, and what is not written is known here all the same.
+func (t *tracker) keep() { _ = t.flush() }
 
 // flush writes the news.
 func (t *tracker) flush() error {
@@ -248,12 +244,11 @@ func (t *tracker) settle(s State) {
 			u.Last[networkKey(n.ID)] = s.Now
 		}
 	}
-	if err := t.store.Forget(func(key string) bool {
+	// Where it cannot be written the store says so; it is forgotten later.
+	_ = t.store.Forget(func(key string) bool {
 		_, ok := u.Last[key]
 		return ok || strings.HasPrefix(key, volumeKey("")) && s.Volumes == nil || strings.HasPrefix(key, networkKey("")) && s.Networks == nil
-	}); err != nil {
-		t.log.Error("forgetting when things were used that are gone", "err", err)
-	}
+	})
 	t.mu.Lock()
 	t.news.merge(u)
 	t.mu.Unlock()

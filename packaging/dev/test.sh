@@ -17,7 +17,8 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
   haproxy=haproxy iptables=iptables \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
-  mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose
+  mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
+  mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 packaging/dev/lint.sh
 go test -race -timeout 25m -json ./... | go run ./packaging/dev/testsum

@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,8 +18,14 @@ import (
 	"holdfast/internal/gc"
 )
 
-// steps is how many acts one slice of the test has.
-const steps = 120
+// What people do in an hour on a busy host, an act a second, goes by as fast as the
+// engine can; make test has a slice of two minutes of it. The whole hour:
+//
+//	go test -run Interleavings -timeout 2h ./test/gc -acts 3600
+var acts = flag.Int("acts", 120, "acts of TestInterleavings; 3600 are an hour's")
+
+// most containers are there at a time: a host has so many places.
+const most = 40
 
 // TestInterleavings has people do what people do to an engine while a collector
 // takes all that it may, over and over. Whatever has a container stays: its
@@ -44,7 +51,10 @@ func TestInterleavings(t *testing.T) {
 	stop := sync.OnceFunc(func() { cancel(); collecting.Wait() })
 	defer stop()
 	p.first()
-	for range steps {
+	for i := range *acts {
+		if i%120 == 119 {
+			p.check() // the end of a slice
+		}
 		p.act()
 	}
 	stop()
@@ -101,6 +111,9 @@ func (p *people) act() {
 		p.h.network(name)
 		p.networks = append(p.networks, name)
 	case 4, 5:
+		if len(p.containers) >= most {
+			p.remove()
+		}
 		p.create()
 	case 6:
 		if id := p.some(p.ids()); id != "" {
@@ -113,6 +126,15 @@ func (p *people) act() {
 			}
 		}
 	}
+}
+
+// remove ends one container for good.
+func (p *people) remove() {
+	id := p.some(p.ids())
+	if err := p.h.engine.Remove(p.h.Context(), id); err != nil {
+		p.h.Error(err)
+	}
+	delete(p.containers, id)
 }
 
 func (p *people) ids() []string {

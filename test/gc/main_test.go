@@ -34,7 +34,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(labtest.Main(m))
+	code := labtest.Main(m)
+	if binary.dir != "" {
+		os.RemoveAll(binary.dir)
+	}
+	os.Exit(code)
 }
 
 // childArgs are what a child collects.
@@ -70,7 +74,12 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{T: t, lab: labtest.Private(t, lab.Options{}), data: t.TempDir()}
+	return newHostWith(t, lab.Options{})
+}
+
+func newHostWith(t *testing.T, o lab.Options) *host {
+	t.Helper()
+	h := &host{T: t, lab: labtest.Private(t, o), data: t.TempDir()}
 	var err error
 	if h.base, err = lab.Busybox(); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,8 @@
 //
 // Everything in it ends by itself at its time, so that a tool that crashed does
 // not count for ever. That clock goes on while the host sleeps.
+//
+// What outside tools announce are Leases, which all processes on the host see.
 package underway
 
 import (
@@ -28,7 +30,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -68,13 +69,38 @@ const Outside = "outside"
 // entry is an Entry with the clock that counts.
 type entry struct {
 	Entry
-	until boottime.Instant
+	until  boottime.Instant
+	leased bool // it is one of the Leases
+}
+
+// newEntry is a spin-up that begins now.
+func newEntry(kind, name string, life time.Duration, at boottime.Instant) entry {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
+	now := time.Now().UTC().Round(0)
+	return entry{until: at.Add(life), Entry: Entry{
+		ID: hex.EncodeToString(id[:]), Kind: kind, Name: name, Begun: now, Until: now.Add(life),
+	}}
+}
+
+// check holds the arguments of a Begin to their bounds.
+func check(kind, name string, life time.Duration) error {
+	switch {
+	case life <= 0 || life > MaxLife:
+		return fmt.Errorf("a spin-up cannot be under way for %v: it has to be over 0 and at most %v", life, MaxLife)
+	case kind == "" || len(kind) > maxKind:
+		return fmt.Errorf("a spin-up that is under way needs a kind, of at most %d bytes", maxKind)
+	case len(name) > MaxName:
+		return fmt.Errorf("the name of a spin-up has %d bytes, at most %d will do", len(name), MaxName)
+	}
+	return nil
 }
 
 // List has the spin-ups that are under way. Its methods may be called from any
 // goroutine.
 type List struct {
-	clock func() boottime.Instant
+	clock  func() boottime.Instant
+	leases *Leases // nil: none
 
 	mu      sync.Mutex
 	entries map[string]entry
@@ -87,30 +113,31 @@ func New(clock func() boottime.Instant) *List {
 	return &List{clock: clock, entries: map[string]entry{}, turned: time.Now(), changed: make(chan struct{})}
 }
 
+// Include makes leases count, too, and announcements (Outside) be leases. It is
+// called before anything else.
+func (l *List) Include(leases *Leases) { l.leases = leases }
+
 // Begin counts a spin-up from now on, for life at most (over 0, up to MaxLife),
 // until End is called with its ID. ErrFull; other errors are about the
 // arguments.
 func (l *List) Begin(kind, name string, life time.Duration) (Entry, error) {
-	switch {
-	case life <= 0 || life > MaxLife:
-		return Entry{}, fmt.Errorf("a spin-up cannot be under way for %v: it has to be over 0 and at most %v", life, MaxLife)
-	case kind == "":
-		return Entry{}, errors.New("a spin-up that is under way needs a kind")
-	case len(name) > MaxName:
-		return Entry{}, fmt.Errorf("the name of a spin-up has %d bytes, at most %d will do", len(name), MaxName)
+	if err := check(kind, name, life); err != nil {
+		return Entry{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireLocked()
+	if kind == Outside && l.leases != nil {
+		// Where that cannot be, it counts for this process at least.
+		if e, err := l.leases.Begin(kind, name, life); err == nil {
+			l.lookLocked()
+			return e, nil
+		}
+	}
+	l.lookLocked()
 	if len(l.entries) >= MaxEntries {
 		return Entry{}, ErrFull
 	}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails (crypto/rand)
-	now := time.Now().UTC().Round(0)
-	e := entry{until: l.clock().Add(life), Entry: Entry{
-		ID: hex.EncodeToString(id[:]), Kind: kind, Name: name, Begun: now, Until: now.Add(life),
-	}}
+	e := newEntry(kind, name, life, l.clock())
 	l.entries[e.ID] = e
 	l.changeLocked(len(l.entries) == 1)
 	return e.Entry, nil
@@ -120,9 +147,15 @@ func (l *List) Begin(kind, name string, life time.Duration) (Entry, error) {
 func (l *List) End(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireLocked()
-	if _, ok := l.entries[id]; !ok {
+	l.lookLocked()
+	e, ok := l.entries[id]
+	if !ok {
 		return fmt.Errorf("spin-up %q is not under way: %w", id, holdfast.ErrNotFound)
+	}
+	if e.leased {
+		err := l.leases.End(id)
+		l.lookLocked()
+		return err
 	}
 	delete(l.entries, id)
 	l.changeLocked(len(l.entries) == 0)
@@ -134,7 +167,7 @@ func (l *List) End(id string) error {
 func (l *List) UnderWay() (n int, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireLocked()
+	l.lookLocked()
 	return len(l.entries), l.turned
 }
 
@@ -142,7 +175,7 @@ func (l *List) UnderWay() (n int, since time.Time) {
 func (l *List) Active() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expireLocked()
+	l.lookLocked()
 	out := make([]Entry, 0, len(l.entries))
 	for _, e := range l.entries {
 		out = append(out, e.Entry)
@@ -162,15 +195,16 @@ func (l *List) Counts() map[string]int {
 }
 
 // Changed is closed when the next spin-up begins or ends. Of those that end by
-// themselves Run tells, a second late at most.
+// themselves, and of leases that others begin and end, Run tells, a second late at
+// most; UnderWay knows at once.
 func (l *List) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-// Run lets spin-ups end whose time is up, until ctx is done. Without it they are
-// not counted either, but nobody is told.
+// Run lets spin-ups end whose time is up, and looks at the leases, until ctx is
+// done. Without it all is counted as well, but nobody is told.
 func (l *List) Run(ctx context.Context) error {
 	// A ticker does: Go's timers stand still while the host sleeps, and so
 	// does everybody who waits.
@@ -186,18 +220,36 @@ func (l *List) Run(ctx context.Context) error {
 	}
 }
 
-// expireLocked drops what is over.
-func (l *List) expireLocked() {
-	now, dropped := l.clock(), false
+// lookLocked drops what is over, and takes in what became of the leases.
+func (l *List) lookLocked() {
+	now, was, changed := l.clock(), len(l.entries), false
+	leased, known := l.leasedNow()
 	for id, e := range l.entries {
-		if e.until <= now {
+		_, there := leased[id]
+		if e.until <= now || known && e.leased && !there {
 			delete(l.entries, id)
-			dropped = true
+			changed = true
 		}
 	}
-	if dropped {
-		l.changeLocked(len(l.entries) == 0)
+	for id, e := range leased {
+		if _, there := l.entries[id]; !there && len(l.entries) < MaxEntries {
+			l.entries[id] = e
+			changed = true
+		}
 	}
+	if changed {
+		l.changeLocked((was == 0) != (len(l.entries) == 0))
+	}
+}
+
+// leasedNow are the leases that count. Where they cannot be read, known is false:
+// those that were there before count until their time is up.
+func (l *List) leasedNow() (leased map[string]entry, known bool) {
+	if l.leases == nil {
+		return nil, true
+	}
+	leased, err := l.leases.active()
+	return leased, err == nil
 }
 
 // changeLocked tells of a change; turned says that the first came or the last

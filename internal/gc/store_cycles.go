@@ -1,0 +1,96 @@
+package gc
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/bbolt"
+)
+
+// SaveCycle keeps a cycle as far as it has come. One that cannot be written is
+// kept in memory, and written with the next one or by WriteLate.
+func (s *Store) SaveCycle(c Cycle) error {
+	s.mu.Lock()
+	s.waiting = append(slices.DeleteFunc(s.waiting, c.same), c)
+	s.waiting = s.waiting[max(0, len(s.waiting)-cyclesWait):]
+	s.mu.Unlock()
+	return s.WriteLate()
+}
+
+func (c Cycle) same(other Cycle) bool { return c.Begun.Equal(other.Begun) }
+
+// WriteLate writes the cycles that could not be written before.
+func (s *Store) WriteLate() error {
+	s.writing <- struct{}{} // one at a time: nobody writes an older state over a newer one
+	defer func() { <-s.writing }()
+	s.mu.Lock()
+	list := slices.Clone(s.waiting)
+	s.mu.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	if err := s.open(true, func(tx *bbolt.Tx) error {
+		for _, c := range list {
+			if err := putCycle(tx.Bucket(cyclesBucket), c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(c Cycle) bool {
+		return slices.ContainsFunc(list, func(w Cycle) bool { return c.same(w) && c.Took == w.Took && c.Ended == w.Ended })
+	})
+	return nil
+}
+
+func putCycle(cycles *bbolt.Bucket, c Cycle) error {
+	value, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	for n := cycles.Stats().KeyN; n >= cyclesKept; n-- {
+		k, _ := cycles.Cursor().First()
+		if err := cycles.Delete(append([]byte{}, k...)); err != nil {
+			return err
+		}
+	}
+	return cycles.Put(timeKey(c.Begun), value)
+}
+
+// Cycles are the last ones, the newest first; all that are kept for a limit of 0.
+func (s *Store) Cycles(limit int) ([]Cycle, error) {
+	s.mu.Lock()
+	waiting := slices.Clone(s.waiting)
+	s.mu.Unlock()
+	list, err := s.written(limit)
+	for _, c := range waiting {
+		list = append([]Cycle{c}, slices.DeleteFunc(list, c.same)...)
+	}
+	slices.SortStableFunc(list, func(a, b Cycle) int { return b.Begun.Compare(a.Begun) })
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
+	}
+	return list, err
+}
+
+// written are the cycles on disk, as Cycles.
+func (s *Store) written(limit int) ([]Cycle, error) {
+	list := []Cycle{}
+	err := s.open(false, func(tx *bbolt.Tx) error {
+		c := tx.Bucket(cyclesBucket).Cursor()
+		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
+			var one Cycle
+			if err := json.Unmarshal(v, &one); err != nil {
+				return fmt.Errorf("%w: a cycle: %w", errDamaged, err)
+			}
+			list = append(list, one)
+		}
+		return nil
+	})
+	return list, err
+}
