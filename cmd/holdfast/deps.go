@@ -38,6 +38,8 @@ const (
 	roleKeeper       = "keeper"
 	roleGatewayChild = "bench-gateway-child"
 	roleDirectory    = "bench-directory"
+	roleDoctorLoad   = "bench-doctor-load"
+	roleDoctorFold   = "bench-doctor-fold"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -55,6 +57,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
+		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:    runGuardian,
 			roleDeadman:     runDeadman,
@@ -77,6 +80,12 @@ func deps() cli.Deps {
 				return fleet.Member(ctx, args, os.Stdin, os.Stdout)
 			},
 			fleet.RoleBroken: runBrokenAgent,
+			roleDoctorLoad: func(ctx context.Context, args []string) error {
+				return bench.DoctorLoad(ctx, args, os.Stdin, os.Stdout)
+			},
+			roleDoctorFold: func(ctx context.Context, args []string) error {
+				return bench.DoctorFold(ctx, args, os.Stdin, os.Stdout)
+			},
 			roleDirectory: func(ctx context.Context, args []string) error {
 				return scale.MeasureDirectory(ctx, args, os.Stdout)
 			},
@@ -239,6 +248,21 @@ func benches() []cli.Bench {
 			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
 			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
 			Setup:   fleetBench,
+		},
+		{
+			Name: "doctor", Short: "Record what all CPUs do, with perf and with Holdfast, and what that costs a load", Example: "holdfast bench doctor --rounds 3",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.DoctorOptions{Record: self("doctor", "record"), Load: self(roleDoctorLoad), Fold: self(roleDoctorFold)}
+				f.DurationVar(&o.For, "for", 30*time.Second, "of one recording")
+				f.IntVar(&o.Hz, "hz", 99, "samples of each busy CPU per second")
+				f.IntVar(&o.Rounds, "rounds", 3, "recordings of each kind")
+				f.IntVar(&o.Pairs, "pairs", 6, "windows with a recording, between windows without")
+				f.DurationVar(&o.Window, "window", 5*time.Second, "of one such window")
+				return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.Doctor(ctx, o)
+				})
+			},
 		},
 		{
 			Name: "reload", Short: "Reload and restart HAProxy under load, with nothing against what that does, with others' ways and with protect",

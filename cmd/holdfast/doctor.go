@@ -4,12 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime/debug"
 
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/doctor/probe"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/linux/cgroup"
 	"holdfast/internal/linux/proc"
@@ -32,6 +34,25 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 		e.Engine = engine
 	}
 	return e.Run(ctx)
+}
+
+// record is `holdfast doctor record`.
+func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
+	// This process does nothing else and keeps little: collecting that often would
+	// be a fifth of what a recording costs.
+	debug.SetGCPercent(400)
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		return nil, err
+	}
+	x := profile.Recorder{Proc: proc.Host, Groups: groups, For: r.For, Hz: r.Hz, Container: r.Container, Step: r.Step}
+	if engine, err := hostEngine(ctx); err != nil {
+		x.NoEngine = err // it only gives names
+	} else {
+		defer engine.Close()
+		x.Engine = engine
+	}
+	return x.Run(ctx)
 }
 
 // makeDrill is `holdfast doctor drill`.

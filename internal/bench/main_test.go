@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 			os.Exit(0)
+		case roleDoctor:
+			os.Exit(doctorChild(os.Args[2:]))
 		case "guardian":
 			os.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(os.Stderr, nil))))
 		}

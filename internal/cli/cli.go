@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/api/client"
 	"holdfast/internal/bench"
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/engine"
 )
 
@@ -61,6 +62,8 @@ type Deps struct {
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
 	// Drill is `holdfast doctor drill`.
 	Drill func(ctx context.Context, r DrillRun) error
+	// Record is `holdfast doctor record`.
+	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
 	// Host says what commands that work on this host need to know when no

@@ -41,7 +41,7 @@ func (a *app) doctorCmd() *cobra.Command {
 			"what it cannot see it says. It exits with 9 where there is a finding of severity warning or critical.",
 		Example: "  holdfast doctor\n  holdfast doctor --for 10s --json",
 	}
-	group(cmd, a.drillCmd())
+	group(cmd, a.drillCmd(), a.recordCmd(), a.diffCmd())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if look < doctor.MinFor || look > doctor.MaxFor {
 			return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", look, doctor.MinFor, doctor.MaxFor))

@@ -30,7 +30,9 @@ import (
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/doctor/rule"
+	"holdfast/internal/linux/perf"
 	"holdfast/internal/spinup"
 )
 
@@ -97,6 +99,7 @@ func testDeps() cli.Deps {
 			r.Ready(drill.Running{Drill: r.Drill.Name, Rule: r.Drill.Rule, Group: "/g"})
 			return nil
 		},
+		Record: recording,
 		Hidden: map[string]func(context.Context, []string) error{"guardian": func(_ context.Context, args []string) error {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
@@ -128,6 +131,29 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	}
 	rep.Findings = append(rep.Findings, f)
 	return rep, nil
+}
+
+// recording is of a healthy host over 30 s, and of a sick one over any other time.
+func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
+	r.Step("recording")
+	if r.Container == "forbidden" {
+		return nil, holdfast.WithHint(perf.ErrForbidden, "run it as root")
+	}
+	if r.Container == "nobody" {
+		return nil, fmt.Errorf("container %q: %w", r.Container, holdfast.ErrNotFound)
+	}
+	web := profile.Who{Container: "web-1", ContainerID: "0123456789abcdef", Image: "shop:7", Comm: "web"}
+	p := &profile.Profile{
+		Meta: profile.Meta{Format: 1, Host: "h1", Kernel: "6.1.0", CPUs: 2, Hz: r.Hz, Seconds: r.For.Seconds(), Began: apitest.Began},
+		Frames: []profile.Frame{{Name: "generic_fadvise", Kernel: true}, {Name: "ksys_fadvise64_64", Kernel: true}, {Name: "do_syscall_64", Kernel: true},
+			{Name: "log\x1b[31m", File: "/app"}},
+		Samples: []profile.Sample{{Who: web, Stack: []int{3}, Count: 990}},
+	}
+	if r.For != 30*time.Second {
+		p.Meta.Gaps, p.Meta.Lost = []string{"the kernel\x07 hides"}, 3
+		p.Samples = append(p.Samples, profile.Sample{Who: web, Stack: []int{0, 1, 2, 3}, Count: 495})
+	}
+	return p, nil
 }
 
 func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {

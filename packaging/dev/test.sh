@@ -16,7 +16,7 @@ root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 \
   haproxy=haproxy iptables=iptables \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
-  dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
+  perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
   mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector

@@ -1,0 +1,164 @@
+package profile
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/google/pprof/profile"
+)
+
+// Bounds of a file: what a recording of ours cannot be longer than, by the bounds
+// of a recording (maxSamples), and what may come out of it.
+const (
+	maxPacked   = 64 << 20
+	maxUnpacked = 64 << 20
+)
+
+// File is a recording that is about to be written: what is at its path stays as
+// it was until the whole is there.
+type File struct {
+	path string
+	tmp  *os.File
+}
+
+// Create begins a file, readable by its owner only: a recording tells of all that
+// runs on a host. It finds out whether there is room before the recording begins.
+func Create(path string) (*File, error) {
+	st, err := os.Lstat(path)
+	switch {
+	case err == nil && !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is there, and is not a regular file", path)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
+	if err != nil {
+		return nil, fmt.Errorf("write %s: %w", path, err)
+	}
+	return &File{path: path, tmp: tmp}, nil
+}
+
+// Commit writes the recording and puts it at its path.
+func (f *File) Commit(p *Profile) error {
+	return f.CommitWith(func(w io.Writer) error { return Write(w, p) })
+}
+
+// CommitWith puts what write writes at the path.
+func (f *File) CommitWith(write func(io.Writer) error) error {
+	err := write(f.tmp)
+	if err == nil {
+		err = f.tmp.Sync()
+	}
+	if e := f.tmp.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.tmp.Name(), f.path)
+	}
+	if err != nil {
+		os.Remove(f.tmp.Name()) // the error that counts is the first
+		f.tmp = nil
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	f.tmp = nil
+	return nil
+}
+
+// Abort leaves nothing, if there was no Commit.
+func (f *File) Abort() {
+	if f.tmp != nil {
+		f.tmp.Close()
+		os.Remove(f.tmp.Name())
+		f.tmp = nil
+	}
+}
+
+// Write writes a recording, packed.
+func Write(w io.Writer, p *Profile) error {
+	out, err := encode(p)
+	if err != nil {
+		return err
+	}
+	// The library packs as tightly as it can, which takes longer than the recording.
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	return errors.Join(out.WriteUncompressed(z), z.Close())
+}
+
+// Open reads a recording from a file. ErrFormat.
+func Open(path string) (*Profile, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // not to wait for a pipe's writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: it is not a regular file", path, ErrFormat)
+	}
+	p, err := Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+// Read reads a recording from anybody: it uses some hundred MiB at most, whatever
+// is in it. ErrFormat.
+func Read(r io.Reader) (*Profile, error) {
+	packed, err := io.ReadAll(io.LimitReader(r, maxPacked+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(packed) == 0:
+		return nil, fmt.Errorf("%w: it is empty", ErrFormat)
+	case len(packed) > maxPacked:
+		return nil, fmt.Errorf("%w: it is longer than %d MiB", ErrFormat, maxPacked>>20)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, torn(err))
+	}
+	data, err := io.ReadAll(io.LimitReader(z, maxUnpacked+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrFormat, torn(err))
+	case len(data) > maxUnpacked:
+		return nil, fmt.Errorf("%w: unpacked it is longer than %d MiB", ErrFormat, maxUnpacked>>20)
+	}
+	return parse(data)
+}
+
+// parse reads what was unpacked.
+func parse(data []byte) (*Profile, error) {
+	if err := weigh(data); err != nil {
+		return nil, err
+	}
+	in, err := profile.ParseUncompressed(data)
+	if err == nil {
+		err = in.CheckValid()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return decode(in)
+}
+
+// torn says what an early end means.
+func torn(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return errors.New("it is torn: it ends too early")
+	}
+	return err
+}

@@ -1,0 +1,201 @@
+package profile
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Sizes of a picture, in units of its own.
+const (
+	flameRow   = 17
+	flameChar  = 6.3 // width of a letter
+	flameDepth = 64  // rows at most
+	flameLeast = 2.5 // width under which a function is left out
+)
+
+// flame is a flame graph: each function lies on the one that called it, as wide as
+// its share of the whole.
+type flame struct {
+	Label         string
+	Whole         float64 // share of the host that the whole width is
+	Width, Height int
+	Boxes         []box
+	Cut           bool // something was too small, or too deep, to be drawn
+}
+
+// box is a function in it.
+type box struct {
+	X, Y, W float64
+	Class   string
+	Text    string // as much of the name as fits
+	Title   string
+}
+
+// drawing is a flame graph in the making. measure is how wide a node is, color its
+// class.
+type drawing struct {
+	flame
+	scale   float64
+	measure func(*node) float64
+	class   func(*node) string
+	title   func(*node) string
+}
+
+// draw draws what is above a root.
+func (d *drawing) draw(root *node, width int) flame {
+	d.Width = width
+	if total := d.measure(root); total > 0 {
+		d.scale = float64(width) / total
+	}
+	deepest := d.depth(root, 0)
+	d.Height = deepest * flameRow
+	x := 0.0
+	for _, c := range root.sorted() {
+		x = d.box(c, x, 0)
+	}
+	return d.flame
+}
+
+// depth is how many rows there are above a node.
+func (d *drawing) depth(n *node, at int) int {
+	deepest := at
+	for _, c := range n.children {
+		if at < flameDepth && d.measure(c)*d.scale >= flameLeast {
+			deepest = max(deepest, d.depth(c, at+1))
+		}
+	}
+	return deepest
+}
+
+// box draws a node and what is on it, and returns where the next begins.
+func (d *drawing) box(n *node, x float64, row int) float64 {
+	w := d.measure(n) * d.scale
+	switch {
+	case w <= 0:
+		return x
+	case w < flameLeast || row == flameDepth:
+		d.Cut = true
+		return x + w
+	}
+	d.Boxes = append(d.Boxes, box{X: round(x), Y: float64(d.Height - (row+1)*flameRow), W: round(w), Class: d.class(n), Title: d.title(n),
+		Text: fit(n.frame.Name, w)})
+	at := x
+	for _, c := range n.sorted() {
+		at = d.box(c, at, row+1)
+	}
+	return x + w
+}
+
+func round(v float64) float64 { return math.Round(v*100) / 100 }
+
+// fit shortens a name to what a box has room for: of a Go function with its path
+// (github.com/x/y.F) the end says more than the beginning.
+func fit(name string, width float64) string {
+	room := int((width - 4) / flameChar)
+	path, args, called := strings.Cut(name, "(")
+	if slash := strings.LastIndexByte(path, '/'); slash > 0 && len(name) > room {
+		if name = path[slash+1:]; called {
+			name += "(" + args
+		}
+	}
+	letters := []rune(name)
+	switch {
+	case room < 3:
+		return ""
+	case len(letters) > room:
+		return string(letters[:room-1]) + "…"
+	}
+	return name
+}
+
+// rootOf puts the trees of groups side by side, each on a box with its name.
+func rootOf(groups []*group) *node {
+	root := newNode(Frame{})
+	for _, g := range groups {
+		n := *g.all
+		n.frame = Frame{Name: g.label, File: groupFile}
+		root.children[n.frame] = &n
+		for i := range root.total {
+			root.total[i] += n.total[i]
+		}
+	}
+	return root
+}
+
+// groupFile marks the box of a group.
+const groupFile = "\x00group"
+
+// sideFlame is the picture of one side: colored by where a function is.
+func (d Diff) sideFlame(root *node, side, width int) flame {
+	whole := root.total[side]
+	g := &drawing{
+		flame:   flame{Label: [2]string{"good", "bad"}[side], Whole: d.share(side, whole)},
+		measure: func(n *node) float64 { return float64(n.total[side]) },
+		class: func(n *node) string {
+			switch {
+			case n.frame.File == groupFile:
+				return "g"
+			case n.frame.Kernel:
+				return "k"
+			}
+			return "u"
+		},
+		title: func(n *node) string {
+			return fmt.Sprintf("%s: %s of the host, %s of this picture, %d samples", n.frame.Name, percent(d.share(side, n.total[side])),
+				percent(ratio(n.total[side], whole)), n.total[side])
+		},
+	}
+	return g.draw(root, width)
+}
+
+// diffFlame is the bad side's picture, colored by what changed: red grew, blue
+// shrank, the stronger the more.
+func (d Diff) diffFlame(root *node, width int) flame {
+	most := d.most(root)
+	g := &drawing{
+		flame:   flame{Label: "difference"},
+		measure: func(n *node) float64 { return float64(n.total[bad]) },
+		class: func(n *node) string {
+			step := 0
+			if most > 0 {
+				step = int(math.Ceil(math.Abs(d.grew(n.total)) / most * 4))
+			}
+			switch {
+			case step == 0 || d.change(&group{}, n.total).Chance:
+				return "s"
+			case d.grew(n.total) > 0:
+				return fmt.Sprintf("r%d", step)
+			}
+			return fmt.Sprintf("b%d", step)
+		},
+		title: func(n *node) string {
+			return fmt.Sprintf("%s: %s of the host, %s", n.frame.Name, percent(d.share(bad, n.total[bad])), points(d.grew(n.total)))
+		},
+	}
+	return g.draw(root, width)
+}
+
+// most is the largest change of a function.
+func (d Diff) most(n *node) float64 {
+	m := 0.0
+	for _, c := range n.children {
+		m = max(m, math.Abs(d.grew(c.total)), d.most(c))
+	}
+	return m
+}
+
+func ratio(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
+// points is a change, with its sign.
+func points(share float64) string {
+	s := fmt.Sprintf("%+.1f points", 100*share)
+	return strings.Replace(s, "-", "−", 1)
+}

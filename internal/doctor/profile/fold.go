@@ -1,0 +1,156 @@
+package profile
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Sides of what is compared. A recording alone is the first.
+const (
+	good = 0
+	bad  = 1
+)
+
+// node is a function in a tree of stacks, with what it and those that it called
+// used, on either side.
+type node struct {
+	frame    Frame
+	total    [2]int64 // samples
+	self     [2]int64
+	children map[Frame]*node
+}
+
+func newNode(f Frame) *node { return &node{frame: f, children: make(map[Frame]*node)} }
+
+// add counts a stack, the outermost function first.
+func (n *node) add(side int, outermost []Frame, count int64) {
+	n.total[side] += count
+	for _, f := range outermost {
+		child := n.children[f]
+		if child == nil {
+			child = newNode(f)
+			n.children[f] = child
+		}
+		child.total[side] += count
+		n = child
+	}
+	n.self[side] += count
+}
+
+// sorted are the children by name, so that two pictures have them in one order.
+func (n *node) sorted() []*node {
+	list := make([]*node, 0, len(n.children))
+	for _, c := range n.children {
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(a, b *node) int {
+		return cmp.Or(strings.Compare(a.frame.Name, b.frame.Name), strings.Compare(a.frame.File, b.frame.File))
+	})
+	return list
+}
+
+// dominant is how much of a function's time one that it calls has to have for the
+// path to go on through it.
+const dominant = 0.6
+
+// spine follows a path as long as most of it goes one way, by what is measured.
+func (n *node) spine(measure func(*node) float64) []string {
+	path := []string{n.frame.Name}
+	for {
+		var next *node
+		for _, c := range n.sorted() {
+			if next == nil || measure(c) > measure(next) {
+				next = c
+			}
+		}
+		if next == nil || measure(next) <= 0 || measure(next) < dominant*measure(n) {
+			return path
+		}
+		path, n = append(path, next.frame.Name), next
+	}
+}
+
+// group is all that one container did, or those that count as one.
+type group struct {
+	who        Who // of the first that was seen
+	label      string
+	containers [2]map[string]bool // ids
+	total      [2]int64
+	inKernel   [2]int64
+	all        *node            // its root has no name
+	kernel     *node            // paths through the kernel only
+	self       map[Frame]*tally // by innermost function
+	comms      [2]map[string]int64
+}
+
+type tally [2]int64
+
+// fold adds recordings up by group: one, or two sides. label names a sample's. The
+// trees of all stacks are for pictures.
+func fold(label func(Who) string, pictures bool, sides ...*Profile) []*group {
+	byLabel := make(map[string]*group)
+	var list []*group
+	for side, p := range sides {
+		for _, s := range p.Samples {
+			name := label(s.Who)
+			g := byLabel[name]
+			if g == nil {
+				g = &group{who: s.Who, label: name, all: newNode(Frame{}), kernel: newNode(Frame{}), self: make(map[Frame]*tally)}
+				for i := range g.containers {
+					g.containers[i], g.comms[i] = make(map[string]bool), make(map[string]int64)
+				}
+				byLabel[name] = g
+				list = append(list, g)
+			}
+			g.add(side, p, s)
+			if pictures {
+				g.all.add(side, p.outermost(s), s.Count)
+			}
+		}
+	}
+	return list
+}
+
+func (g *group) add(side int, p *Profile, s Sample) {
+	g.total[side] += s.Count
+	g.comms[side][s.Who.Comm] += s.Count
+	if s.Who.ContainerID != "" {
+		g.containers[side][s.Who.ContainerID] = true
+	}
+	if path := p.Path(s); len(path) > 0 {
+		g.inKernel[side] += s.Count
+		frames := make([]Frame, len(path))
+		for i, name := range path {
+			frames[i] = Frame{Name: name, Kernel: true}
+		}
+		g.kernel.add(side, frames, s.Count)
+	}
+	if len(s.Stack) > 0 {
+		f := p.Frames[s.Stack[0]]
+		if g.self[f] == nil {
+			g.self[f] = new(tally)
+		}
+		g.self[f][side] += s.Count
+	}
+}
+
+// outermost is a stack from its outer end.
+func (p *Profile) outermost(s Sample) []Frame {
+	frames := make([]Frame, 0, len(s.Stack))
+	for _, i := range slices.Backward(s.Stack) {
+		frames = append(frames, p.Frames[i])
+	}
+	return frames
+}
+
+// busiest is the command that was seen most.
+func (g *group) busiest(side int) string {
+	best := ""
+	for c, n := range g.comms[side] {
+		if m := g.comms[side][best]; n > m || n == m && c < best {
+			best = c
+		}
+	}
+	return best
+}

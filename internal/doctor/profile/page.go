@@ -1,0 +1,131 @@
+package profile
+
+import (
+	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+)
+
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var pageStyle string
+
+// Widths of the pictures.
+const (
+	halfWidth  = 700
+	wholeWidth = 1400
+)
+
+// Bounds of what is on the page.
+const (
+	pageRows   = 30
+	pageGroups = 5
+)
+
+// section is three pictures: of the whole host, or of one group.
+type section struct {
+	ID, Name   string
+	Good, Bad  float64
+	Pictures   []flame // good, bad
+	Difference flame
+	Rows       []pageRow
+}
+
+// pageRow is a function in the table of a section's pictures.
+type pageRow struct {
+	Name        string
+	Total, Self [2]float64
+	Grew        float64
+
+	self, total tally
+}
+
+// page is what the template gets.
+type page struct {
+	Diff
+	CSP, Style string
+	Sections   []section
+}
+
+// WritePage writes the comparison as one HTML file that needs no other, nor a
+// script, and forbids itself to load any.
+func (d Diff) WritePage(w io.Writer) error {
+	t, err := template.New("page").Funcs(template.FuncMap{
+		"percent": percent,
+		"points":  points,
+		"path":    func(p []string) string { return strings.Join(p, " › ") },
+		"style":   func(s string) template.CSS { return template.CSS(s) },
+		"table": func(caption, what string, list []Change) map[string]any {
+			return map[string]any{"caption": caption, "what": what, "list": list}
+		},
+		"first": func(list []Change) []Change {
+			grown := slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew <= 0 || c.Chance })
+			return grown[:min(pageRows, len(grown))]
+		},
+		"last": func(list []Change) []Change {
+			shrunk := slices.DeleteFunc(slices.Clone(list), func(c Change) bool { return c.Grew >= 0 || c.Chance })
+			slices.Reverse(shrunk)
+			return shrunk[:min(pageRows, len(shrunk))]
+		},
+	}).Parse(pageText)
+	if err != nil {
+		return err
+	}
+	hash := sha256.Sum256([]byte(pageStyle))
+	p := page{Diff: d, Style: pageStyle,
+		CSP: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"}
+	p.Sections = append(p.Sections, d.section("host", "The whole host", rootOf(d.groups)))
+	for i, g := range d.groups[:min(pageGroups, len(d.groups))] {
+		if d.grew(g.total) > 0 {
+			p.Sections = append(p.Sections, d.section(fmt.Sprintf("group-%d", i+1), g.label, rootOf([]*group{g})))
+		}
+	}
+	return t.Execute(w, p)
+}
+
+func (d Diff) section(id, name string, root *node) section {
+	s := section{ID: id, Name: name, Good: d.share(good, root.total[good]), Bad: d.share(bad, root.total[bad]),
+		Pictures: []flame{d.sideFlame(root, good, halfWidth), d.sideFlame(root, bad, halfWidth)}, Difference: d.diffFlame(root, wholeWidth)}
+	rows := make(map[Frame]*pageRow)
+	d.collect(root, nil, rows)
+	for _, r := range rows {
+		for i := range r.total {
+			r.Self[i], r.Total[i] = d.share(i, r.self[i]), d.share(i, r.total[i])
+		}
+		r.Grew = r.Total[bad] - r.Total[good]
+		s.Rows = append(s.Rows, *r)
+	}
+	weight := func(r pageRow) float64 { return max(r.Total[good], r.Total[bad]) }
+	slices.SortFunc(s.Rows, func(a, b pageRow) int {
+		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(a.Name, b.Name))
+	})
+	s.Rows = s.Rows[:min(2*pageRows, len(s.Rows))]
+	return s
+}
+
+// collect adds functions up over a tree. One that calls itself counts once.
+func (d Diff) collect(n *node, above []Frame, rows map[Frame]*pageRow) {
+	for f, c := range n.children {
+		r := rows[f]
+		if r == nil {
+			r = &pageRow{Name: f.Name}
+			rows[f] = r
+		}
+		again := slices.Contains(above, f)
+		for i := range c.total {
+			r.self[i] += c.self[i]
+			if !again {
+				r.total[i] += c.total[i]
+			}
+		}
+		d.collect(c, append(slices.Clip(above), f), rows)
+	}
+}

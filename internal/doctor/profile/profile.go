@@ -1,0 +1,157 @@
+// Package profile records where the time of a host's CPUs goes, by container, and
+// says what differs between two such recordings: of a host that is slow, say, and
+// one that is not.
+//
+// A recording is a file in pprof's format, so that `go tool pprof` opens it. Its
+// stacks have names and no addresses: two hosts can be compared, and the file does
+// not tell where the kernel lies in memory.
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Bounds of a recording.
+const (
+	MinFor = time.Second
+	MaxFor = time.Hour
+	// DefaultHz is not a round number, so that what the host does at a round
+	// rate is not sampled always or never.
+	DefaultHz = 99
+)
+
+// Profile is a recording.
+type Profile struct {
+	Meta    Meta
+	Frames  []Frame
+	Samples []Sample
+}
+
+// Meta says what was recorded, where and how well.
+type Meta struct {
+	Format  int       `json:"holdfast_recording"`
+	Host    string    `json:"host"`
+	Kernel  string    `json:"kernel"` // release, as in uname -r
+	CPUs    int       `json:"cpus"`
+	Hz      int       `json:"hz"`
+	Began   time.Time `json:"began"`
+	Seconds float64   `json:"seconds"`
+	// Lost are records that the kernel had no room for.
+	Lost uint64 `json:"lost"`
+	// Dropped are samples whose stack we had no room for.
+	Dropped uint64 `json:"dropped"`
+	// Container is the only one that was recorded; "" is the whole host.
+	Container string `json:"container,omitempty"`
+	// Gaps are what could not be seen, and why.
+	Gaps []string `json:"gaps,omitempty"`
+}
+
+// Who ran. What is not known is empty.
+type Who struct {
+	Container   string // its name
+	ContainerID string
+	Image       string
+	Cgroup      string // path from the root of its hierarchy
+	Pid         int
+	Comm        string // of the thread
+}
+
+// Frame is a function in a stack.
+type Frame struct {
+	Name   string // "[libc.so.6]": unknown, in that file
+	File   string // the program or the library, as the process sees it
+	Kernel bool
+}
+
+// Sample is how often somebody was seen at a place.
+type Sample struct {
+	Who   Who
+	Stack []int // indices of Profile.Frames, the innermost function first
+	Count int64
+}
+
+// ErrFormat means that a file is no recording, or a damaged one.
+var ErrFormat = errors.New("not a recording of `holdfast doctor record`")
+
+// validate refuses what no host can have: the figures are divided by, and come from
+// a file.
+func (m Meta) validate() error {
+	switch {
+	case m.Format != format:
+		return fmt.Errorf("%w: it is of format %d, this version of Holdfast reads %d", ErrFormat, m.Format, format)
+	case m.CPUs < 1 || m.CPUs > 1<<16, m.Hz < 1 || m.Hz > 100_000:
+		return fmt.Errorf("%w: %d CPUs at %d Hz", ErrFormat, m.CPUs, m.Hz)
+	case math.IsNaN(m.Seconds) || m.Seconds <= 0 || m.Seconds > 10*MaxFor.Seconds():
+		return fmt.Errorf("%w: it lasted %v seconds", ErrFormat, m.Seconds)
+	}
+	return nil
+}
+
+// Total is how many samples there are.
+func (p *Profile) Total() int64 {
+	var n int64
+	for _, s := range p.Samples {
+		n += s.Count
+	}
+	return n
+}
+
+// cpus is what a number of samples is in CPUs.
+func (m Meta) cpus(samples int64) float64 { return float64(samples) / float64(m.Hz) / m.Seconds }
+
+// share is what a number of samples is of all that the host has, 0 to 1.
+func (m Meta) share(samples int64) float64 { return m.cpus(samples) / float64(m.CPUs) }
+
+// Label is what people call it: the container, by the best name there is, else the
+// control group.
+func (w Who) Label() string {
+	switch {
+	case w.Container != "":
+		return w.Container
+	case w.Image != "":
+		return w.Image
+	case w.ContainerID != "":
+		return "container " + w.ContainerID[:min(12, len(w.ContainerID))]
+	case w.Cgroup == "" || w.Cgroup == "/":
+		return HostLabel
+	}
+	return w.Cgroup
+}
+
+// HostLabel is of what runs in no control group of its own, the kernel's threads
+// among it.
+const HostLabel = "(host)"
+
+// Path is a stack's way through the kernel, from the call inwards, without what is
+// on every way; nil where it was in user space.
+func (p *Profile) Path(s Sample) []string {
+	var inwards []string
+	for i := len(s.Stack) - 1; i >= 0; i-- {
+		if f := p.Frames[s.Stack[i]]; f.Kernel {
+			inwards = append(inwards, f.Name)
+		}
+	}
+	return trimEntry(inwards)
+}
+
+// trimEntry leaves out how the kernel is entered, unless there is nothing else.
+func trimEntry(inwards []string) []string {
+	for len(inwards) > 1 && isEntry(inwards[0]) {
+		inwards = inwards[1:]
+	}
+	return inwards
+}
+
+// isEntry reports whether a function is on the way of every call, fault or thread
+// (arch/x86/entry, arch/arm64/kernel/entry-common.c, kernel/kthread.c).
+func isEntry(name string) bool {
+	switch name {
+	case "do_syscall_64", "x64_sys_call", "invoke_syscall", "do_el0_svc", "ret_from_fork", "ret_from_fork_asm", "kthread", "common_startup_64":
+		return true
+	}
+	return strings.HasPrefix(name, "entry_") || strings.HasPrefix(name, "el0")
+}

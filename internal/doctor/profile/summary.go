@@ -1,0 +1,86 @@
+package profile
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Summary says who used a host's CPUs, and in which functions of the kernel. CPUs
+// are of one CPU: 1.5 is one and a half all the time.
+type Summary struct {
+	Meta       Meta    `json:"meta"`
+	Samples    int64   `json:"samples"`
+	CPUs       float64 `json:"cpus_used"`
+	Containers []Usage `json:"containers"`
+	// Kernel are paths through the kernel, by container.
+	Kernel []Path `json:"kernel_paths"`
+	// Functions are the innermost ones, by container.
+	Functions []Function `json:"functions"`
+}
+
+// Usage is what a container used, or a control group that is none.
+type Usage struct {
+	Container   string  `json:"container"` // its name, or what there is instead
+	ContainerID string  `json:"container_id,omitempty"`
+	Image       string  `json:"image,omitempty"`
+	Command     string  `json:"command,omitempty"` // the busiest
+	Samples     int64   `json:"samples"`
+	CPUs        float64 `json:"cpus"`
+	Kernel      float64 `json:"kernel_cpus"`
+}
+
+// Path is a way through the kernel, from the call inwards, as far as most of it
+// goes one way.
+type Path struct {
+	Container string   `json:"container"`
+	Path      []string `json:"path"`
+	Samples   int64    `json:"samples"`
+	CPUs      float64  `json:"cpus"`
+}
+
+// Function is one in which CPUs were seen, not counting what it called.
+type Function struct {
+	Container string  `json:"container"`
+	Name      string  `json:"name"`
+	File      string  `json:"file,omitempty"`
+	Kernel    bool    `json:"kernel,omitempty"`
+	Samples   int64   `json:"samples"`
+	CPUs      float64 `json:"cpus"`
+}
+
+// Summarize lists the busiest, top of each kind.
+func Summarize(p *Profile, top int) Summary {
+	s := Summary{Meta: p.Meta, Samples: p.Total(), CPUs: p.Meta.cpus(p.Total()), Containers: []Usage{}, Kernel: []Path{}, Functions: []Function{}}
+	for _, g := range fold(apart, false, p) {
+		s.Containers = append(s.Containers, Usage{Container: g.who.Label(), ContainerID: g.who.ContainerID, Image: g.who.Image, Command: g.busiest(good),
+			Samples: g.total[good], CPUs: p.Meta.cpus(g.total[good]), Kernel: p.Meta.cpus(g.inKernel[good])})
+		for _, n := range g.kernel.sorted() {
+			s.Kernel = append(s.Kernel, Path{Container: g.who.Label(), Samples: n.total[good], CPUs: p.Meta.cpus(n.total[good]),
+				Path: n.spine(func(n *node) float64 { return float64(n.total[good]) })})
+		}
+		for f, n := range g.self {
+			s.Functions = append(s.Functions, Function{Container: g.who.Label(), Name: f.Name, File: f.File, Kernel: f.Kernel, Samples: n[good], CPUs: p.Meta.cpus(n[good])})
+		}
+	}
+	slices.SortFunc(s.Containers, func(a, b Usage) int {
+		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container))
+	})
+	slices.SortFunc(s.Kernel, func(a, b Path) int {
+		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), slices.Compare(a.Path, b.Path))
+	})
+	slices.SortFunc(s.Functions, func(a, b Function) int {
+		return cmp.Or(cmp.Compare(b.Samples, a.Samples), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Name, b.Name))
+	})
+	s.Containers = s.Containers[:min(top, len(s.Containers))]
+	s.Kernel = s.Kernel[:min(top, len(s.Kernel))]
+	s.Functions = s.Functions[:min(top, len(s.Functions))]
+	return s
+}
+
+// apart tells every container from every other, also those of one name.
+func apart(w Who) string {
+	if w.ContainerID != "" {
+		return w.ContainerID
+	}
+	return w.Label()
+}

@@ -1,0 +1,215 @@
+// Package perf samples what all CPUs of a host do, by perf events
+// (perf_event_open(2)): the stacks of whoever runs, in the kernel and in user
+// space, so many times a second, and beside them what is needed to understand
+// these: which program a process runs and what it has mapped.
+//
+// The clock is the software event cpu-clock, a timer on each CPU, so that samples
+// are time, and hosts with and without a hardware counter can be compared. Where
+// the kernel has interrupts off the timer waits: such a stretch is seen at the
+// function that lets interrupts in again. A CPU that idles is not sampled.
+//
+// User stacks are walked by frame pointers: a program that was compiled without
+// them shows its innermost function, and of the others what chance leaves.
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrForbidden means that this process may not look at the whole host.
+var ErrForbidden = errors.New("perf events of the whole host are not allowed")
+
+// ErrUnsupported means that the kernel has no perf events, or is older than
+// Linux 4.1.
+var ErrUnsupported = errors.New("the kernel has no perf events")
+
+// Bounds of the rate, in samples of a busy CPU per second. The kernel's own
+// (kernel.perf_event_max_sample_rate) may be lower.
+const (
+	MinHz = 1
+	MaxHz = 999
+)
+
+// ringPages is the size of a CPU's buffer, a power of two: 512 KiB hold some
+// seconds of samples with the deepest stacks.
+const ringPages = 128
+
+// Sampler is one recording of all CPUs that are online. Its methods are for one
+// goroutine.
+type Sampler struct {
+	rings   []*ring
+	batch   []byte
+	order   []entry
+	rec     Record
+	cgroups bool
+}
+
+// Open makes the events; nothing is sampled before Start. It needs root, or
+// CAP_PERFMON. ErrForbidden, ErrUnsupported.
+func Open(hz int) (*Sampler, error) {
+	if hz < MinHz || hz > MaxHz {
+		return nil, fmt.Errorf("sample %d times a second: it has to be from %d to %d", hz, MinHz, MaxHz)
+	}
+	cpus, err := online()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sampler{cgroups: true}
+	err = s.open(cpus, hz)
+	if errors.Is(err, unix.EINVAL) { // before Linux 5.7, or without CONFIG_CGROUP_PERF
+		s.cgroups = false
+		err = s.open(cpus, hz)
+	}
+	if err != nil {
+		return nil, explain(err)
+	}
+	return s, nil
+}
+
+// open makes an event and a ring for each CPU, or leaves nothing behind.
+func (s *Sampler) open(cpus []int, hz int) error {
+	attr := attributes(hz, s.cgroups)
+	for _, cpu := range cpus {
+		r, err := newRing(cpu, &attr)
+		if errors.Is(err, unix.ENODEV) { // it has gone offline meanwhile
+			continue
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("open a perf event on CPU %d: %w", cpu, err), s.Close())
+		}
+		s.rings = append(s.rings, r)
+	}
+	if len(s.rings) == 0 {
+		return errors.New("no CPU is online")
+	}
+	return nil
+}
+
+// Flags of struct perf_event_attr that x/sys does not name.
+const bitCgroup = unix.CBitFieldMaskBit32
+
+func attributes(hz int, cgroups bool) unix.PerfEventAttr {
+	a := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
+		Size:        uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
+		Sample:      uint64(hz),
+		Sample_type: unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_CALLCHAIN,
+		Bits: unix.PerfBitDisabled | unix.PerfBitFreq | unix.PerfBitExcludeIdle | unix.PerfBitSampleIDAll |
+			unix.PerfBitMmap | unix.PerfBitMmap2 | unix.PerfBitComm | unix.PerfBitCommExec | unix.PerfBitTask,
+	}
+	if cgroups {
+		a.Sample_type |= unix.PERF_SAMPLE_CGROUP
+		a.Bits |= bitCgroup
+	}
+	return a
+}
+
+// explain makes an error of perf_event_open one that says why.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		why := ""
+		if b, e := os.ReadFile("/proc/sys/kernel/perf_event_paranoid"); e == nil {
+			why = " (kernel.perf_event_paranoid is " + strings.TrimSpace(string(b)) + ")"
+		}
+		hint := "run it as root"
+		if os.Geteuid() == 0 {
+			hint = "root here lacks CAP_PERFMON, or a seccomp profile or the kernel's lockdown forbids perf_event_open"
+		}
+		return &hinted{fmt.Errorf("%w%s: %w", ErrForbidden, why, err), hint}
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	case errors.Is(err, unix.EINVAL):
+		return &hinted{err, "a lower rate may be allowed: see kernel.perf_event_max_sample_rate"}
+	case errors.Is(err, unix.EMFILE):
+		return &hinted{err, "it needs a file descriptor for each CPU: raise the limit (ulimit -n)"}
+	}
+	return err
+}
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Hint() string  { return h.hint }
+func (h *hinted) Unwrap() error { return h.error }
+
+// CPUs is how many are sampled.
+func (s *Sampler) CPUs() int { return len(s.rings) }
+
+// Cgroups reports whether samples have the id of their control group.
+func (s *Sampler) Cgroups() bool { return s.cgroups }
+
+// Start lets the CPUs be sampled. What is sampled has to be read before the
+// buffers are full, some seconds later; what does not fit is lost, and counted.
+func (s *Sampler) Start() error { return s.each("start", unix.PERF_EVENT_IOC_ENABLE) }
+
+// Stop ends the sampling. What was sampled can still be read.
+func (s *Sampler) Stop() error { return s.each("stop", unix.PERF_EVENT_IOC_DISABLE) }
+
+func (s *Sampler) each(what string, request uint) error {
+	for _, r := range s.rings {
+		if err := unix.IoctlSetInt(r.fd, request, 0); err != nil {
+			return fmt.Errorf("%s the perf event on CPU %d: %w", what, r.cpu, err)
+		}
+	}
+	return nil
+}
+
+// Close frees all. No call may follow.
+func (s *Sampler) Close() error {
+	var errs []error
+	for _, r := range s.rings {
+		errs = append(errs, r.close())
+	}
+	s.rings = nil
+	return errors.Join(errs...)
+}
+
+// online lists the CPUs that are: "0-3,5" (Documentation/admin-guide/cputopology.rst).
+func online() ([]int, error) {
+	const file = "/sys/devices/system/cpu/online"
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []int{0}, nil // a kernel for one CPU
+	} else if err != nil {
+		return nil, err
+	}
+	cpus, err := parseList(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return cpus, nil
+}
+
+// maxCPUs is more than the kernel can be built for (CONFIG_NR_CPUS).
+const maxCPUs = 1 << 16
+
+func parseList(text string) ([]int, error) {
+	var cpus []int
+	for part := range strings.SplitSeq(text, ",") {
+		from, to, ranged := strings.Cut(part, "-")
+		if !ranged {
+			to = from
+		}
+		a, err1 := strconv.ParseUint(from, 10, 16)
+		b, err2 := strconv.ParseUint(to, 10, 16)
+		if err1 != nil || err2 != nil || a > b || len(cpus) > maxCPUs {
+			return nil, fmt.Errorf("%q is no list of CPUs", text)
+		}
+		for c := a; c <= b; c++ {
+			cpus = append(cpus, int(c))
+		}
+	}
+	return cpus, nil
+}

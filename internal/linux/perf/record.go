@@ -1,0 +1,161 @@
+package perf
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is what a Record tells.
+type Kind int
+
+// The kinds, and which fields they fill beside Pid, Tid and CPU.
+const (
+	Sample  Kind = iota // somebody ran: Kernel, User, Cgroup
+	Command             // a thread has a new name: Name; Exec where it runs a new program
+	Mapping             // a process has mapped code: Name, Addr, Len, Offset, Dev, Inode
+	Fork                // a new thread, or process: Parent, ParentTid
+	Exit                // a thread ended
+	Group               // a new control group: Cgroup, Name
+	Lost                // the buffer was full: Count
+)
+
+// Record is one thing that the kernel tells. Pids are those of the pid namespace of
+// who opened the Sampler: 0 for a process that is not in it, below 0 for one that
+// has ended.
+type Record struct {
+	Kind     Kind
+	CPU      int
+	Pid, Tid int
+	// Kernel and User are the stack, the innermost function first.
+	Kernel, User []uint64
+	// Cgroup is the id of the group in the hierarchy that has the controller
+	// perf_event, which on 64 bits is the inode of its directory; 0 where the
+	// Sampler has none.
+	Cgroup uint64
+	// Name is a command, a path as the process sees it, or that of a group from
+	// the root of its hierarchy.
+	Name   string
+	Exec   bool
+	Parent int
+	// ParentTid is the thread that forked.
+	ParentTid         int
+	Addr, Len, Offset uint64
+	Dev               uint64 // major << 32 | minor
+	Inode             uint64
+	Count             uint64
+}
+
+// Types of records, enum perf_event_type of include/uapi/linux/perf_event.h.
+const (
+	typeLost        = 2
+	typeComm        = 3
+	typeExit        = 4
+	typeFork        = 7
+	typeMmap2       = 10
+	typeLostSamples = 13
+	typeCgroup      = 19
+)
+
+// Marks in a stack of what the addresses behind them are (enum
+// perf_callchain_context): those from contextMax on are no addresses.
+const (
+	contextMax    = ^uint64(4095) + 1
+	contextKernel = ^uint64(128) + 1
+	contextUser   = ^uint64(512) + 1
+)
+
+// decode reads a record, and reports whether it is of a kind that we know, and
+// whole.
+func (r *Record) decode(b []byte, cgroups bool) bool {
+	kind, misc := binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint16(b[4:])
+	*r = Record{Kernel: r.Kernel[:0], User: r.User[:0]}
+	in := &input{rest: b[headerSize:]}
+	switch kind {
+	case unix.PERF_RECORD_SAMPLE:
+		r.Kind = Sample
+		r.Pid, r.Tid = in.pid(), in.pid()
+		in.u64() // time
+		r.stack(in)
+		if cgroups {
+			r.Cgroup = in.u64()
+		}
+	case typeComm:
+		r.Kind, r.Exec = Command, misc&unix.PERF_RECORD_MISC_COMM_EXEC != 0
+		r.Pid, r.Tid, r.Name = in.pid(), in.pid(), in.text()
+	case typeFork, typeExit:
+		r.Kind = Fork
+		if kind == typeExit {
+			r.Kind = Exit
+		}
+		r.Pid, r.Parent, r.Tid, r.ParentTid = in.pid(), in.pid(), in.pid(), in.pid()
+	case typeMmap2:
+		r.Kind = Mapping
+		r.Pid, r.Tid = in.pid(), in.pid()
+		r.Addr, r.Len, r.Offset = in.u64(), in.u64(), in.u64()
+		r.Dev = uint64(in.u32())<<32 | uint64(in.u32())
+		r.Inode = in.u64()
+		in.u64() // of the inode, the generation
+		in.u64() // protection and flags
+		r.Name = in.text()
+	case typeCgroup:
+		r.Kind, r.Cgroup, r.Name = Group, in.u64(), in.text()
+	case typeLost:
+		r.Kind = Lost
+		in.u64() // of the event, the id
+		r.Count = in.u64()
+	case typeLostSamples:
+		r.Kind, r.Count = Lost, in.u64()
+	default:
+		return false
+	}
+	return !in.short
+}
+
+// stack parts the addresses by the marks between them.
+func (r *Record) stack(in *input) {
+	to := (*[]uint64)(nil)
+	for range in.u64() {
+		a := in.u64()
+		switch {
+		case in.short:
+			return
+		case a == contextKernel:
+			to = &r.Kernel
+		case a == contextUser:
+			to = &r.User
+		case a >= contextMax: // the hypervisor's, a guest's
+			to = nil
+		case to != nil:
+			*to = append(*to, a)
+		}
+	}
+}
+
+// input reads a record's fields; past its end it gives zeros and says so.
+type input struct {
+	rest  []byte
+	short bool
+}
+
+func (in *input) next(n int) []byte {
+	if len(in.rest) < n {
+		in.short, in.rest = true, nil
+		return make([]byte, n)
+	}
+	b := in.rest[:n]
+	in.rest = in.rest[n:]
+	return b
+}
+
+func (in *input) u32() uint32 { return binary.NativeEndian.Uint32(in.next(4)) }
+func (in *input) u64() uint64 { return binary.NativeEndian.Uint64(in.next(8)) }
+func (in *input) pid() int    { return int(int32(in.u32())) }
+
+// text is what comes up to a zero byte.
+func (in *input) text() string {
+	b, _, ok := bytes.Cut(in.rest, []byte{0})
+	in.short = in.short || !ok
+	return string(b)
+}

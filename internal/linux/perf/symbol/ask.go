@@ -1,0 +1,126 @@
+package symbol
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// To list all of its symbols takes a kernel about 50 ms, to look one up a
+// microsecond. What can be asked for one is printf's %ps
+// (Documentation/core-api/printk-formats.rst), which a BPF program may use
+// (bpf_snprintf, Linux 5.13), and a program can be run by hand
+// (BPF_PROG_TEST_RUN of raw tracepoints, Linux 5.10).
+
+const (
+	askedAtOnce = 12 // arguments that such a run takes (MAX_BPF_FUNC_ARGS)
+	askedName   = 128
+)
+
+// asking is the program and where it leaves the names.
+type asking struct {
+	format, names *ebpf.Map
+	program       *ebpf.Program
+}
+
+func newAsking() (a *asking, err error) {
+	a = &asking{}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if err := rlimit.RemoveMemlock(); err != nil { // maps are charged to it before 5.11
+		return a, err
+	}
+	a.format, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: "format", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte("%ps\x00\x00\x00\x00\x00")}},
+	})
+	if err == nil {
+		err = a.format.Freeze() // else it is no constant
+	}
+	if err != nil {
+		return a, fmt.Errorf("BPF: make a map: %w", err)
+	}
+	a.names, err = ebpf.NewMap(&ebpf.MapSpec{Name: "names", Type: ebpf.Array, KeySize: 4, ValueSize: askedAtOnce * askedName, MaxEntries: 1})
+	if err != nil {
+		return a, fmt.Errorf("BPF: make a map: %w", err)
+	}
+	a.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "holdfast", Type: ebpf.RawTracepoint, License: "GPL", Instructions: a.instructions()})
+	if err != nil {
+		return a, fmt.Errorf("BPF: load the program that names functions: %w", err)
+	}
+	return a, nil
+}
+
+// instructions print the name of each argument to its place.
+func (a *asking) instructions() asm.Instructions {
+	const out = "out"
+	is := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.LoadMapPtr(asm.R1, a.names.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, out),
+		asm.Mov.Reg(asm.R7, asm.R0),
+	}
+	for i := range askedAtOnce {
+		is = append(is,
+			asm.LoadMem(asm.R1, asm.R6, int16(8*i), asm.DWord),
+			asm.StoreMem(asm.RFP, -16, asm.R1, asm.DWord),
+			asm.Mov.Reg(asm.R1, asm.R7),
+			asm.Add.Imm(asm.R1, int32(i*askedName)),
+			asm.Mov.Imm(asm.R2, askedName),
+			asm.LoadMapValue(asm.R3, a.format.FD(), 0),
+			asm.Mov.Reg(asm.R4, asm.RFP),
+			asm.Add.Imm(asm.R4, -16),
+			asm.Mov.Imm(asm.R5, 8),
+			asm.FnSnprintf.Call(),
+		)
+	}
+	return append(is, asm.Mov.Imm(asm.R0, 0).WithSymbol(out), asm.Return())
+}
+
+func (a *asking) close() {
+	_ = errors.Join(a.program.Close(), a.format.Close(), a.names.Close()) // each takes nil
+}
+
+// askKernel names addresses by asking the kernel for each. An error means that it
+// cannot be asked.
+func askKernel(addrs []uint64) (map[uint64]string, error) {
+	a, err := newAsking()
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	names := make(map[uint64]string, len(addrs))
+	told := make([]byte, askedAtOnce*askedName)
+	for len(addrs) > 0 {
+		var now [askedAtOnce]uint64
+		n := copy(now[:], addrs)
+		addrs = addrs[n:]
+		if _, err := a.program.Run(&ebpf.RunOptions{Context: now}); err != nil {
+			return nil, fmt.Errorf("BPF: %w", err)
+		}
+		if err := a.names.Lookup(uint32(0), &told); err != nil {
+			return nil, fmt.Errorf("BPF: read names: %w", err)
+		}
+		for i, addr := range now[:n] {
+			name, _, _ := bytes.Cut(told[i*askedName:(i+1)*askedName], []byte{0})
+			name, _, _ = bytes.Cut(name, []byte{' '}) // " [module]"
+			name, _, _ = bytes.Cut(name, []byte{'.'})
+			if len(name) > 0 && !bytes.HasPrefix(name, []byte("0x")) && !bytes.HasPrefix(name, []byte("(")) {
+				names[addr] = clean(name)
+			}
+		}
+	}
+	return names, nil
+}

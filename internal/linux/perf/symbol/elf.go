@@ -1,0 +1,177 @@
+package symbol
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// maxTable bounds a symbol table in bytes. That of a browser has 100 MiB.
+const maxTable = 256 << 20
+
+// maxHeaders bounds what is read to find the tables, in bytes: debug/elf believes a
+// file how long its headers are.
+const maxHeaders = 32 << 20
+
+// metered is a file of which only so much may be read.
+type metered struct {
+	io.ReaderAt
+	left int
+}
+
+var errTooLong = errors.New("its headers are too long")
+
+func (m *metered) ReadAt(b []byte, at int64) (int, error) {
+	if m.left -= len(b); m.left < 0 {
+		return 0, errTooLong
+	}
+	return m.ReaderAt.ReadAt(b, at)
+}
+
+// ELF names the functions that places of a program's file are in. Places are
+// offsets in the file, as a mapping tells them, so that it does not matter where
+// it was mapped. What has no name is left out.
+func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
+	meter := &metered{r, maxHeaders}
+	f, err := elf.NewFile(meter)
+	if err != nil {
+		return nil, fmt.Errorf("read an ELF file: %w", err)
+	}
+	meter.left = 4 * maxTable
+	addrs := make(map[uint64]uint64, len(offsets)) // address in the file's own terms → offset
+	for _, off := range offsets {
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_LOAD && off >= p.Off && off-p.Off < p.Filesz {
+				addrs[off-p.Off+p.Vaddr] = off
+				break
+			}
+		}
+	}
+	named := make(map[uint64]string, len(offsets))
+	var errs []error
+	for _, source := range []func(*elf.File, wanted) (map[uint64]string, error){
+		goFunctions, // sorted already: no need to walk over 100,000 symbols
+		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_SYMTAB, w) },
+		func(f *elf.File, w wanted) (map[uint64]string, error) { return symbols(f, elf.SHT_DYNSYM, w) },
+	} {
+		var left []uint64
+		for a, off := range addrs {
+			if _, ok := named[off]; !ok {
+				left = append(left, a)
+			}
+		}
+		if len(left) == 0 {
+			break
+		}
+		names, err := source(f, newWanted(left))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for a, name := range names {
+			named[addrs[a]] = name
+		}
+	}
+	if len(named) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return named, nil
+}
+
+// readable reports whether a section is there as it is: not compressed, and not
+// only in memory.
+func readable(s *elf.Section) bool {
+	return s != nil && s.Type != elf.SHT_NOBITS && s.ReaderAt != nil
+}
+
+// function is as much of a symbol as is kept of it.
+type function struct {
+	size uint64
+	name uint32 // where it is in the table of strings
+}
+
+// symbols names addresses by a symbol table (elf(5)), which is read in pieces and
+// not kept.
+func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string, error) {
+	table := f.SectionByType(kind)
+	if !readable(table) {
+		return nil, nil
+	}
+	size := 24 // Elf64_Sym
+	if f.Class == elf.ELFCLASS32 {
+		size = 16
+	}
+	if table.Size > maxTable || int(table.Link) >= len(f.Sections) || !readable(f.Sections[table.Link]) {
+		return nil, fmt.Errorf("a symbol table of %d bytes is not read", table.Size)
+	}
+	near := newNearest[function](want)
+	piece := make([]byte, 4096*size)
+	for at := uint64(0); at < table.Size; at += uint64(len(piece)) {
+		n, err := table.ReadAt(piece[:min(uint64(len(piece)), table.Size-at)], int64(at))
+		for b := piece[:n]; len(b) >= size; b = b[size:] {
+			begin, what, ok := oneSymbol(f, b)
+			if !ok {
+				continue
+			}
+			if to := near.offer(begin); to != nil {
+				*to = what
+			}
+		}
+		if err == io.EOF {
+			break // it is shorter than it says
+		} else if err != nil {
+			return nil, fmt.Errorf("read a symbol table: %w", err)
+		}
+	}
+	names := make(map[uint64]string)
+	strings := f.Sections[table.Link]
+	for i, c := range near.settle() {
+		a := want[i]
+		if !c.known || c.what.size > 0 && a-c.begin >= c.what.size {
+			continue
+		}
+		if name := textAt(strings, int64(c.what.name)); name != "" {
+			names[a] = name
+		}
+	}
+	return names, nil
+}
+
+// oneSymbol reads a symbol, and reports whether it is a function of this file.
+func oneSymbol(f *elf.File, b []byte) (begin uint64, what function, ok bool) {
+	o := f.ByteOrder
+	var info byte
+	var section uint16
+	what.name = o.Uint32(b)
+	if f.Class == elf.ELFCLASS32 {
+		begin, what.size = uint64(o.Uint32(b[4:])), uint64(o.Uint32(b[8:]))
+		info, section = b[12], o.Uint16(b[14:])
+	} else {
+		info, section = b[4], o.Uint16(b[6:])
+		begin, what.size = o.Uint64(b[8:]), o.Uint64(b[16:])
+	}
+	kind := elf.ST_TYPE(info)
+	return begin, what, (kind == elf.STT_FUNC || kind == elf.STT_GNU_IFUNC) && elf.SectionIndex(section) != elf.SHN_UNDEF
+}
+
+// textAt reads a text that ends with a zero byte; "" where there is none. Most are
+// short.
+func textAt(r io.ReaderAt, at int64) string {
+	var short [96]byte
+	if text, ok := cutText(r, at, short[:]); ok {
+		return clean(text)
+	}
+	long := make([]byte, maxName)
+	text, ok := cutText(r, at, long)
+	if !ok && len(text) < maxName {
+		return ""
+	}
+	return clean(text)
+}
+
+func cutText(r io.ReaderAt, at int64, b []byte) ([]byte, bool) {
+	n, _ := r.ReadAt(b, at) // what is not there has no end
+	text, _, ok := bytes.Cut(b[:n], []byte{0})
+	return text, ok
+}

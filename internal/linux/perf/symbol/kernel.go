@@ -1,0 +1,102 @@
+package symbol
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// ErrHidden means that the kernel shows its addresses to nobody without
+// privileges (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+var ErrHidden = errors.New("the kernel hides its addresses")
+
+// maxFunction is more than any function of the kernel is long: an address further
+// behind the last one that is known is in none.
+const maxFunction = 1 << 20
+
+// Kernel names the functions that addresses are in, without the marks of optimised
+// copies (ksys_read.isra.0): by asking the kernel where it can be asked (BPF, Linux
+// 5.13), else by kallsyms below the procfs. ErrHidden.
+func Kernel(procfs string, addrs []uint64) (map[uint64]string, error) {
+	if names, err := askKernel(newWanted(addrs)); err == nil && len(names) > 0 {
+		return names, nil
+	}
+	return listKernel(procfs, addrs)
+}
+
+func listKernel(procfs string, addrs []uint64) (map[uint64]string, error) {
+	f, err := os.Open(procfs + "/kallsyms")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseKernel(f, addrs)
+}
+
+// parseKernel reads lines like "ffffffff8159a2b0 T generic_fadvise", the modules'
+// with a tab and their name behind. It keeps only what is wanted: a kernel has more
+// than 100,000.
+func parseKernel(r io.Reader, addrs []uint64) (map[uint64]string, error) {
+	near := newNearest[[]byte](newWanted(addrs))
+	lines := bufio.NewReaderSize(r, 64<<10)
+	shown := false
+	for {
+		line, err := lines.ReadSlice('\n')
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("kallsyms: %w", err)
+		}
+		addr, kind, name, ok := cutLine(line)
+		if !ok {
+			return nil, fmt.Errorf("kallsyms: unexpected line %q", line)
+		}
+		if addr == 0 || kind != 't' && kind != 'T' && kind != 'w' && kind != 'W' {
+			continue
+		}
+		shown = true
+		if to := near.offer(addr); to != nil {
+			*to = append((*to)[:0], name...)
+		}
+	}
+	if !shown {
+		return nil, ErrHidden
+	}
+	names := make(map[uint64]string, len(near.want))
+	for i, c := range near.settle() {
+		if a := near.want[i]; c.known && a-c.begin < maxFunction {
+			name, _, _ := bytes.Cut(c.what, []byte{'.'})
+			names[a] = clean(name)
+		}
+	}
+	return names, nil
+}
+
+// cutLine parses by hand: strings.Fields and the like take longer than the kernel
+// does to write the file.
+func cutLine(line []byte) (addr uint64, kind byte, name []byte, ok bool) {
+	i := 0
+	for ; i < len(line) && line[i] != ' '; i++ {
+		c := line[i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		default:
+			return 0, 0, nil, false
+		}
+		addr = addr<<4 | uint64(c)
+	}
+	if i == 0 || i > 16 || len(line) < i+4 || line[i+2] != ' ' {
+		return 0, 0, nil, false
+	}
+	kind, name = line[i+1], line[i+3:]
+	if end := bytes.IndexAny(name, "\t \n"); end >= 0 {
+		name = name[:end]
+	}
+	return addr, kind, name, len(name) > 0
+}

@@ -1,0 +1,65 @@
+package symbol
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular means that what is at a path is no file that may be read: to open
+// a device, or a pipe that nobody writes, does things that a process must not make
+// others do.
+var ErrNotRegular = errors.New("not a regular file")
+
+// OpenMapped opens the file that a living process has mapped, by the kernel's own
+// link to it, so that neither its path nor its deletion matters.
+func OpenMapped(procfs string, pid int, begin, end uint64) (*os.File, error) {
+	path := fmt.Sprintf("%s/%d/map_files/%x-%x", procfs, pid, begin, end)
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return reopen(fd, path)
+}
+
+// OpenIn opens a file by the path that a process knows it by, within that
+// process's root: links do not lead out of it. Linux 5.6.
+func OpenIn(procfs string, pid int, path string) (*os.File, error) {
+	return openBelow(procfs+"/"+strconv.Itoa(pid)+"/root", path)
+}
+
+func openBelow(root, path string) (*os.File, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root + path, Err: err}
+	}
+	return reopen(fd, root+path)
+}
+
+// reopen opens for reading what was only looked up, if it is a regular file, and
+// closes the other.
+func reopen(fd int, path string) (*os.File, error) {
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, &os.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	}
+	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(again), path), nil
+}

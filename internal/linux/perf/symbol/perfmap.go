@@ -1,0 +1,75 @@
+package symbol
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// maxPerfMap bounds a perf map in bytes.
+const maxPerfMap = 256 << 20
+
+// PerfMap names addresses by the map that a runtime which makes code writes (Java
+// with an agent, Node.js with --perf-basic-prof, .NET with DOTNET_PerfMapEnabled):
+// lines of begin, size, both hexadecimal, and name
+// (tools/perf/Documentation/jit-interface.txt). Of two that claim an address the
+// later counts: the code was made anew.
+func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
+	want := newWanted(addrs)
+	names := make(map[uint64]string)
+	lines := bufio.NewReaderSize(io.LimitReader(r, maxPerfMap), 64<<10)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if err == bufio.ErrBufferFull {
+			line = bytes.Clone(line) // the buffer is used for the rest of the line
+		}
+		for err == bufio.ErrBufferFull {
+			_, err = lines.ReadSlice('\n')
+		}
+		begin, size, name := cutEntry(line)
+		for i := want.from(begin); size > 0 && i < len(want) && want[i]-begin < size; i++ {
+			names[want[i]] = clean(name)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return names, nil
+		case err != nil:
+			return names, fmt.Errorf("read a perf map: %w", err)
+		}
+	}
+}
+
+// cutEntry parses a line; the size is 0 where it is none.
+func cutEntry(line []byte) (begin, size uint64, name []byte) {
+	first, rest, ok1 := bytes.Cut(line, []byte{' '})
+	second, name, ok2 := bytes.Cut(rest, []byte{' '})
+	begin, ok3 := hexadecimal(bytes.TrimPrefix(first, []byte("0x")))
+	size, ok4 := hexadecimal(bytes.TrimPrefix(second, []byte("0x")))
+	name = bytes.TrimRight(name, "\r\n")
+	if !ok1 || !ok2 || !ok3 || !ok4 || len(name) == 0 {
+		return 0, 0, nil
+	}
+	return begin, size, name
+}
+
+func hexadecimal(b []byte) (v uint64, ok bool) {
+	if len(b) == 0 || len(b) > 16 {
+		return 0, false
+	}
+	for _, c := range b {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		v = v<<4 | uint64(c)
+	}
+	return v, true
+}
