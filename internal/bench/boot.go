@@ -216,7 +216,7 @@ func (x *bootBench) run(ctx context.Context) (Result, error) {
 	}
 	r := Result{
 		Name:    "boot",
-		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
+		Machine: EngineMachine(info),
 		Rows:    []Row{NewRow(rowEngineBoot, "ms", peer), NewRow(rowSessionBoot, "ms", ours)},
 		Failed:  x.failed,
 	}

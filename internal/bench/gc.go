@@ -268,7 +268,7 @@ func (x *gcBench) compare(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Name: "gc", Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))}
+	r := Result{Name: "gc", Machine: EngineMachine(info)}
 	var rounds []gcRound
 	for _, w := range x.ways() {
 		fmt.Fprintf(x.o.Progress, "%s: %d images of %d files\n", w.name, x.o.Images, x.o.Files)

@@ -29,7 +29,7 @@ func (x *gcBench) locked(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	var plain, linked []float64
-	r := Result{Name: "gc, locked", Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))}
+	r := Result{Name: "gc, locked", Machine: EngineMachine(info)}
 	for i := range x.o.Pairs {
 		fmt.Fprintf(x.o.Progress, "pair %d of %d: two images of %d files\n", i+1, x.o.Pairs, x.o.Files)
 		took := [2]time.Duration{}

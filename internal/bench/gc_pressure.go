@@ -51,7 +51,7 @@ func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r = Result{Name: "gc, pressure", Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))}
+	r = Result{Name: "gc, pressure", Machine: EngineMachine(info)}
 	if err := x.ballast(); err != nil {
 		return r, err
 	}

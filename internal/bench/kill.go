@@ -165,7 +165,7 @@ func (x *killBench) run(ctx context.Context) (Result, error) {
 	}
 	res := Result{
 		Name:    "kill",
-		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
+		Machine: EngineMachine(info),
 		Failed:  x.failed,
 	}
 	for _, w := range ways {

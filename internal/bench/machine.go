@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/engine"
 )
 
 // ThisMachine describes the host the bench runs on. engine is what the
@@ -23,6 +25,11 @@ func ThisMachine(engine string) Machine {
 		m.Kernel = fmt.Sprintf("%s %s", unix.ByteSliceToString(uts.Release[:]), unix.ByteSliceToString(uts.Machine[:]))
 	}
 	return m
+}
+
+// EngineMachine describes the host of an experiment on a container engine.
+func EngineMachine(info engine.Info) Machine {
+	return ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))
 }
 
 // cpuModel is the first model name of /proc/cpuinfo, "unknown" where there is

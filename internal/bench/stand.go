@@ -91,5 +91,5 @@ func (p *pulling) configFile() string { return p.dir + "/holdfast.yaml" }
 // machine is where and on which engine it runs.
 func (p *pulling) machine(ctx context.Context) (Machine, error) {
 	info, err := p.engine.Info(ctx)
-	return ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)), err
+	return EngineMachine(info), err
 }

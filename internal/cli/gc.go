@@ -72,8 +72,7 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 		}
 		defer c.Close()
 		err = do(ctx, c)
-		// A socket that was named is that of an agent that somebody means.
-		if !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || a.remoteURL() != "" || a.socket != "" || a.deps.GC.Open == nil {
+		if !a.hostMayAnswer(ctx, err) || a.deps.GC.Open == nil {
 			return err
 		}
 		if o == toDelete {

@@ -85,25 +85,39 @@ func (a *app) withSpinups(cmd *cobra.Command, limit time.Duration, dir string, d
 	if dir != "" {
 		return a.withStore(ctx, dir, do)
 	}
+	return a.agentOrHost(ctx, func(c *client.Client) error { return do(ctx, c) }, func(h Host, unreachable error) error {
+		if _, err := os.Stat(filepath.Join(h.DataDir, spinup.FileName)); errors.Is(err, fs.ErrNotExist) {
+			return unreachable // there is nothing to read instead
+		}
+		a.ui.note("no agent answers: reading the records in %s", clean(h.DataDir))
+		return a.withStore(ctx, h.DataDir, do)
+	})
+}
+
+// agentOrHost asks the agent, or where none answers does without it on this host;
+// without is told why.
+func (a *app) agentOrHost(ctx context.Context, ask func(*client.Client) error, without func(h Host, unreachable error) error) error {
 	c, err := a.agent()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	err = do(ctx, c)
-	// A socket that was named is that of an agent that somebody means.
-	if !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || a.remoteURL() != "" || a.socket != "" {
+	err = ask(c)
+	if !a.hostMayAnswer(ctx, err) {
 		return err
 	}
 	h, hostErr := a.thisHost(ctx)
 	if hostErr != nil {
 		return errors.Join(err, hostErr)
 	}
-	if _, statErr := os.Stat(filepath.Join(h.DataDir, spinup.FileName)); errors.Is(statErr, fs.ErrNotExist) {
-		return err // there is nothing to read instead
-	}
-	a.ui.note("no agent answers: reading the records in %s", clean(h.DataDir))
-	return a.withStore(ctx, h.DataDir, do)
+	return without(h, err)
+}
+
+// hostMayAnswer reports whether, after an error of the agent's client, this host
+// may be looked at without an agent: none answers, and nobody has named one by its
+// socket or address.
+func (a *app) hostMayAnswer(ctx context.Context, err error) bool {
+	return errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == ""
 }
 
 // withStore calls do with the records in a data directory that has some.

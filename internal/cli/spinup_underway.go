@@ -53,28 +53,16 @@ func (h Host) underWayHere() (noted, error) {
 func (a *app) withUnderWay(cmd *cobra.Command, do func(context.Context, underWay) error) error {
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
-	c, err := a.agent()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	err = do(ctx, c)
-	// A socket that was named is that of an agent that somebody means.
-	if !errors.Is(err, client.ErrUnreachable) || ctx.Err() != nil || a.remoteURL() != "" || a.socket != "" {
-		return err
-	}
-	h, hostErr := a.thisHost(ctx)
-	if hostErr != nil {
-		return errors.Join(err, hostErr)
-	}
-	here, hostErr := h.underWayHere()
-	if hostErr == nil {
-		hostErr = here.leases.Make()
-	}
-	if hostErr != nil {
-		return errors.Join(err, hostErr)
-	}
-	return do(ctx, here)
+	return a.agentOrHost(ctx, func(c *client.Client) error { return do(ctx, c) }, func(h Host, unreachable error) error {
+		here, err := h.underWayHere()
+		if err == nil {
+			err = here.leases.Make()
+		}
+		if err != nil {
+			return errors.Join(unreachable, err)
+		}
+		return do(ctx, here)
+	})
 }
 
 func (a *app) spinupBegin() *cobra.Command {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func killer(arg string) int {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
 		case "stop":
-			_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+			stopHere()
 		case "kill-guardian":
 			_ = unix.Kill(guard.Pid(), unix.SIGKILL)
 			select {} // what follows is not this goroutine's doing
@@ -97,6 +98,15 @@ func killer(arg string) int {
 		return 1
 	}
 	return 0
+}
+
+// stopHere stops this process, and this goroutine at once: a signal to the
+// process as a whole goes to its first thread, and the others run on until that
+// one has taken it.
+func stopHere() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
 // halt stops a process and returns when none of its threads runs any more: a

@@ -27,10 +27,7 @@ const helloLimit = 500 * time.Millisecond
 
 // standingSocket is where the standing keeper of the namespace at path listens.
 func standingSocket(dir, path string) (string, error) {
-	if path == "" {
-		path = netns.OfProcess(0)
-	}
-	id, err := netns.ID(path)
+	id, err := namespaceID(path)
 	return filepath.Join(dir, id+".sock"), err
 }
 
@@ -218,10 +215,7 @@ func (k *Keeper) awaitEnd(ctx context.Context) error {
 // LockInstall lets one at a time change what is installed in the namespace at
 // path. The caller has to Unlock.
 func LockInstall(ctx context.Context, dir, path string) ([]*Lock, error) {
-	if path == "" {
-		path = netns.OfProcess(0)
-	}
-	id, err := netns.ID(path)
+	id, err := namespaceID(path)
 	if err != nil {
 		return nil, err
 	}

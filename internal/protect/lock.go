@@ -95,10 +95,7 @@ const lockAgain = 20 * time.Millisecond
 // LockPorts locks the ports of the namespace at path, in directory dir, which is
 // made; it waits until ctx ends. ErrTaken names who has a port.
 func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, error) {
-	if path == "" {
-		path = netns.OfProcess(0)
-	}
-	id, err := netns.ID(path)
+	id, err := namespaceID(path)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +112,14 @@ func LockPorts(ctx context.Context, dir, path string, ports []uint16) ([]*Lock, 
 		locks = append(locks, l)
 	}
 	return locks, nil
+}
+
+// namespaceID names the network namespace at path, "" being ours.
+func namespaceID(path string) (string, error) {
+	if path == "" {
+		path = netns.OfProcess(0)
+	}
+	return netns.ID(path)
 }
 
 // Unlock lets go of locks, and removes their files where nobody else has them and

@@ -16,7 +16,7 @@ func TestPressure(t *testing.T) {
 		t.Skip("-short: a private engine takes its time, and root")
 	}
 	r, err := bench.GC(t.Context(), bench.GCOptions{
-		Pressure: true, Duration: time.Minute, Rate: 0.5, Progress: t.Output(),
+		Pressure: true, Duration: 30 * time.Second, Rate: 0.5, Progress: t.Output(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -273,7 +273,7 @@ func (x *experiment) run(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	machine := bench.ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion))
+	machine := bench.EngineMachine(info)
 	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took, bursts: probe.bursts}
 	return x.report(machine, m, verdict), nil
 }

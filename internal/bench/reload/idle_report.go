@@ -5,7 +5,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"text/tabwriter"
 
 	"holdfast/internal/bench"
 )
@@ -80,10 +79,7 @@ func (d IdleDetails) result() bench.Result {
 		if r.Skipped != "" {
 			continue
 		}
-		var without, with []float64
-		for _, p := range r.Pairs {
-			without, with = append(without, p.Without), append(with, p.With)
-		}
+		without, with := r.rates()
 		res.Rows = append(res.Rows,
 			bench.NewRow("without, "+string(r.Mode), "requests/s", without), bench.NewRow("installed, "+string(r.Mode), "requests/s", with),
 			bench.NewRow("begins to hold alone, "+string(r.Mode), "ms", r.alone), bench.NewRow("begins to hold installed, "+string(r.Mode), "ms", r.installed))
@@ -98,26 +94,24 @@ func (d IdleDetails) result() bench.Result {
 
 // WriteTable prints the table of runs; bench.Result uses it for its text.
 func (d IdleDetails) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tpairs\trequests\tfailed\twithout/s\tinstalled/s\tratio\tquartiles\tCPU\tholds after\tinstalled ms\t")
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			continue
-		}
-		var without, with []float64
-		for _, p := range r.Pairs {
-			without, with = append(without, p.Without), append(with, p.With)
-		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%.0f\t%.0f\t%.3f\t%.3f–%.3f\t%.3f\t%.1f\t%.1f\t\n", r.Mode, len(r.Pairs), r.Requests, r.Failed,
-			quantile(without, 0.5), quantile(with, 0.5), r.Ratio, r.From, r.To, r.CPU, r.Alone, r.Installed)
+	return writeRuns(w, "pairs\trequests\tfailed\twithout/s\tinstalled/s\tratio\tquartiles\tCPU\tholds after\tinstalled ms", d.Runs)
+}
+
+// Name is the backend's.
+func (r *IdleRun) Name() string { return string(r.Mode) }
+
+func (r *IdleRun) skipped() string { return r.Skipped }
+
+func (r *IdleRun) cells() string {
+	without, with := r.rates()
+	return fmt.Sprintf("%d\t%d\t%d\t%.0f\t%.0f\t%.3f\t%.3f–%.3f\t%.3f\t%.1f\t%.1f", len(r.Pairs), r.Requests, r.Failed,
+		quantile(without, 0.5), quantile(with, 0.5), r.Ratio, r.From, r.To, r.CPU, r.Alone, r.Installed)
+}
+
+// rates are the requests per second of each pair.
+func (r *IdleRun) rates() (without, with []float64) {
+	for _, p := range r.Pairs {
+		without, with = append(without, p.Without), append(with, p.With)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			fmt.Fprintf(w, "%s: not here: %s\n", r.Mode, r.Skipped)
-		}
-	}
-	return nil
+	return without, with
 }

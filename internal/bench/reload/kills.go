@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -322,7 +321,7 @@ func (d KillDetails) result() bench.Result {
 		if r.Skipped != "" {
 			continue
 		}
-		res.Rows = append(res.Rows, bench.NewRow("longest, "+string(r.Mode)+", "+string(r.Victim)+" killed", "ms", []float64{r.Longest}))
+		res.Rows = append(res.Rows, bench.NewRow("longest, "+r.Name()+" killed", "ms", []float64{r.Longest}))
 		if r.Victim == KillNobody {
 			continue // it is the machine's
 		}
@@ -338,20 +337,14 @@ func (d KillDetails) result() bench.Result {
 
 // WriteTable prints the table of runs; bench.Result uses it for its text.
 func (d KillDetails) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tkills\ttoo late\trequests\trefused\tlongest ms\tover 1.5 s\t")
-	for _, r := range d.Runs {
-		if r.Skipped == "" {
-			fmt.Fprintf(t, "%s, %s\t%d\t%d\t%d\t%d\t%.1f\t%d\t\n", r.Mode, r.Victim, r.Kills, r.Missed, r.Requests, r.Refused, r.Longest, r.Over)
-		}
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			fmt.Fprintf(w, "%s, %s: not here: %s\n", r.Mode, r.Victim, r.Skipped)
-		}
-	}
-	return nil
+	return writeRuns(w, "kills\ttoo late\trequests\trefused\tlongest ms\tover 1.5 s", d.Runs)
+}
+
+// Name is the backend's and who is killed.
+func (r *KillRun) Name() string { return string(r.Mode) + ", " + string(r.Victim) }
+
+func (r *KillRun) skipped() string { return r.Skipped }
+
+func (r *KillRun) cells() string {
+	return fmt.Sprintf("%d\t%d\t%d\t%d\t%.1f\t%d", r.Kills, r.Missed, r.Requests, r.Refused, r.Longest, r.Over)
 }

@@ -126,21 +126,39 @@ func (r *Run) row() bench.Row {
 
 // WriteTable prints the table of runs; bench.Result uses it for its text.
 func (d Details) WriteTable(w io.Writer) error {
+	return writeRuns(w, "requests\tfailed\tp50\tp95\tp99\tmax ms\treloads\tlongest", d.Runs)
+}
+
+func (r *Run) skipped() string { return r.Skipped }
+
+func (r *Run) cells() string {
+	return fmt.Sprintf("%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t%.1f", r.Requests, r.Failed,
+		r.P50, r.P95, r.P99, r.Max, r.Changes, r.LongestChange)
+}
+
+// reported is a run as a table has it.
+type reported interface {
+	Name() string
+	skipped() string // why it was not made
+	cells() string   // of its line, between tabs
+}
+
+// writeRuns prints a table of the runs that were made, and says why the others were
+// not.
+func writeRuns[R reported](w io.Writer, head string, runs []R) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\trequests\tfailed\tp50\tp95\tp99\tmax ms\treloads\tlongest\t")
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			continue
+	fmt.Fprintf(t, "\t%s\t\n", head)
+	for _, r := range runs {
+		if r.skipped() == "" {
+			fmt.Fprintf(t, "%s\t%s\t\n", r.Name(), r.cells())
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t%.1f\t\n", r.Name(), r.Requests, r.Failed,
-			r.P50, r.P95, r.P99, r.Max, r.Changes, r.LongestChange)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, r := range d.Runs {
-		if r.Skipped != "" {
-			fmt.Fprintf(w, "%s: not here: %s\n", r.Name(), r.Skipped)
+	for _, r := range runs {
+		if why := r.skipped(); why != "" {
+			fmt.Fprintf(w, "%s: not here: %s\n", r.Name(), why)
 		}
 	}
 	return nil

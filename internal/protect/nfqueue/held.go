@@ -109,9 +109,7 @@ func (h *held) take(p nfqueue.Packet, now time.Time) {
 	h.last = p.ID
 	switch {
 	case h.open:
-	case !meant:
-		h.note(h.queue.Accept(p.ID))
-	case !s.syn:
+	case !meant || !s.syn:
 		h.note(h.queue.Accept(p.ID))
 	case h.known[f].waits:
 		h.note(h.queue.Drop(p.ID))
