@@ -333,6 +333,7 @@ func reloadBench(f *pflag.FlagSet) experiment {
 	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
 	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
 	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	f.DurationVar(&o.Drain, "drain", 0, "protect's --drain; 0 leaves it to protect")
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
 	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
 	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")
