@@ -22,6 +22,8 @@ import (
 type Layer struct {
 	Seed uint64
 	Size int64 // of the file in bytes; compressed the layer is a little larger
+	// Stored leaves the compressing out. It takes most of the time of making a layer.
+	Stored bool
 }
 
 // Image is an image of such layers for linux on arch.
@@ -57,10 +59,13 @@ func (l Layer) make() (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	// Random bytes do not compress; trying takes seconds.
+	level := gzip.HuffmanOnly // random bytes do not compress; trying takes seconds
+	if l.Stored {
+		level = gzip.NoCompression
+	}
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
-	}, tarball.WithCompressionLevel(gzip.HuffmanOnly), tarball.WithCompressedCaching)
+	}, tarball.WithCompressionLevel(level), tarball.WithCompressedCaching)
 }
 
 // Push puts an image into the registry under repository:tag and returns the
