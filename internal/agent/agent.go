@@ -27,6 +27,8 @@ import (
 	"holdfast/internal/gc"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/protect"
+	"holdfast/internal/protect/history"
 	"holdfast/internal/replace"
 	"holdfast/internal/session"
 	"holdfast/internal/spinup/warm"
@@ -137,6 +139,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = newRegistry()
 	a.drains = newDrainMetrics(a.metrics)
+	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
 	a.upgrades.register(a.metrics)
 
 	lock, err := a.prepareHost()

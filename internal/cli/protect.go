@@ -16,10 +16,8 @@ import (
 	"holdfast"
 	"holdfast/internal/linux/netns"
 	"holdfast/internal/protect"
+	"holdfast/internal/protect/history"
 )
-
-// protectLocks is where the ports that are protected are locked.
-const protectLocks = "/run/holdfast/protect"
 
 // protectFlags are those of `holdfast protect`.
 type protectFlags struct {
@@ -78,7 +76,7 @@ the command's. It needs root.`,
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd())
+	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be given several times")
@@ -102,7 +100,7 @@ func (a *app) lockDir() string {
 	if a.deps.ProtectLocks != "" {
 		return a.deps.ProtectLocks
 	}
-	return protectLocks
+	return protect.LockDir
 }
 
 func backendNames() []string {
@@ -252,6 +250,9 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	r, err := protect.Run(ctx, o)
 	if r.Backend != "" {
+		if e := history.Add(o.LockDir, history.HoldOf(o, r)); e != nil {
+			a.ui.note("%v", e) // the restart is over, and well
+		}
 		if e := a.protectReport(r); e != nil {
 			return e
 		}
