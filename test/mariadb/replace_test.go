@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	recovery     = "InnoDB: Starting crash recovery from checkpoint"
-	serving      = "mariadbd: ready for connections"
-	rolledBack   = "must be rolled back" // 1 transaction(s) which must be rolled back in total …
+	recovery   = "InnoDB: Starting crash recovery from checkpoint"
+	serving    = "mariadbd: ready for connections"
+	rolledBack = "must be rolled back" // 1 transaction(s) which must be rolled back in total …
 )
 
 // TestReplacedUnderLoad replaces two databases again and again while clients

@@ -16,8 +16,8 @@ type Config struct {
 	LookEvery  time.Duration `yaml:"look_every"`
 	// Share of one core is what rounds and deeper looks may take together: where they
 	// would take more they come less often.
-	Share float64 `yaml:"cpu_share"`
-	Keep       time.Duration `yaml:"keep"` // findings and facts on disk
+	Share float64       `yaml:"cpu_share"`
+	Keep  time.Duration `yaml:"keep"` // findings and facts on disk
 }
 
 // DefaultConfig costs under one percent of one core. What Share leaves of that is for
