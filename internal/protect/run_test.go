@@ -278,7 +278,7 @@ func awaitConns(t *testing.T, address string) {
 	}
 	defer s.Close()
 	protecttest.Eventually(t, "a client is being served", func() bool {
-		d, err := s.Drain(time.Nanosecond, nil)
+		d, err := s.Drain(time.Nanosecond, false, nil)
 		return err == nil && d.Left > 0
 	})
 }
