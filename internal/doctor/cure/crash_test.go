@@ -157,7 +157,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	if vmtest.Inside() {
 		t.Fatal("this is about v1")
 	}
-	during(t, "zombies", 500, func(at drill.Running) {
+	during(t, "zombies", 1000, func(at drill.Running) {
 		g := memory(t, at.Group)
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
 		unlimited := number(t, file)
@@ -181,7 +181,7 @@ func testKilled(t *testing.T, at drill.Running, k killing, file string, old int6
 	var dir string
 	var cmd *exec.Cmd
 	var lines *bufio.Scanner
-	for range 3 { // this host may be short of memory, and take the dead by itself
+	for range 10 { // this host may be short of memory, and take the dead by itself
 		keepDead(t, at)
 		dir = t.TempDir()
 		if cmd, lines = squeezing(t, order{Group: at.Group, Dir: dir, At: k.step, Do: k.do}); cmd != nil {
