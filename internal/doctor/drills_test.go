@@ -42,12 +42,19 @@ func onDisk(t *testing.T) string {
 // their sizes there: moving a process to another group takes it a while.
 var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
 
+// inTruth are the drills of which a test here asks nothing that test/doctor does not:
+// there the program itself looks at them.
+var inTruth = []string{"throttle", "thrash", "fsync"}
+
 // Every drill is found, with its group named, in control groups.
 func TestDrills(t *testing.T) {
 	if !vmtest.Inside() {
 		labtest.Engine(t)
 	}
 	for _, d := range drill.All() {
+		if !vmtest.Inside() && !labtest.Long() && slices.Contains(inTruth, d.Name) {
+			continue
+		}
 		t.Run(d.Name, func(t *testing.T) {
 			o, err := options(onDisk(t))
 			if err != nil {
@@ -170,6 +177,10 @@ func TestDrillsInContainers(t *testing.T) {
 		// Without a weight a neighbour depends on what else this machine does;
 		// millions of names take a minute in a container.
 		if !d.Containers || d.Name == "neighbour" || d.Name == "dentries" {
+			continue
+		}
+		// The program itself has all of them in containers, in test/doctor.
+		if !labtest.Long() && d.Name != "throttle" && d.Name != "fadvise" {
 			continue
 		}
 		t.Run(d.Name, func(t *testing.T) {

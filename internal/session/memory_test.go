@@ -80,7 +80,7 @@ func dyingGroups(t *testing.T) int {
 // What sessions have read of files that outlive them does not keep their memory
 // cgroups when they are gone; without the emptying it does, each of them.
 func TestDeadSessionsLeaveNoMemory(t *testing.T) {
-	const sessions, size = 12, 1 << 20
+	const sessions, size = 6, 1 << 20
 	dir := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)

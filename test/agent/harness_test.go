@@ -274,12 +274,16 @@ func (h *host) cleanUp() {
 	// make only now. It would be in the way of a later test's container of
 	// the same name.
 	for empty := 0; empty < 5; empty++ {
+		var removing sync.WaitGroup
 		for _, c := range h.containers() {
-			if err := h.engine.Remove(context.Background(), c.ID); err != nil {
-				h.t.Error(err)
-			}
+			removing.Go(func() {
+				if err := h.engine.Remove(context.Background(), c.ID); err != nil {
+					h.t.Error(err)
+				}
+			})
 			empty = 0
 		}
+		removing.Wait()
 		time.Sleep(20 * time.Millisecond)
 	}
 	h.engine.Close()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"holdfast/internal/doctor/drill"
+	"holdfast/internal/lab/labtest"
 )
 
 // benched is as much of a bench's result as is looked at here.
@@ -39,12 +40,25 @@ func bench(t *testing.T, args ...string) benched {
 	return b
 }
 
+// rows are all of the truth table with -long. Else one is left out: names that are not
+// there take a minute in a container, and internal/doctor has them in a group.
+func rows() []string {
+	all := []string{"idle", "busy", "booting"}
+	for _, d := range drill.All() {
+		if labtest.Long() || d.Name != "dentries" {
+			all = append(all, d.Name)
+		}
+	}
+	return all
+}
+
 // The truth table, once: every drill is named with its container, and on a host that
 // is idle, that compiles, or on which the agent boots sessions, nothing is found but
 // what others do to this machine.
 func TestTruthTable(t *testing.T) {
-	b := bench(t, "--runs", "1", "--for", "6s")
-	if want := len(drill.All()) + 3; len(b.Details.Rows) != want {
+	names := rows()
+	b := bench(t, "--runs", "1", "--for", "6s", "--only", strings.Join(names, ","))
+	if want := len(names); len(b.Details.Rows) != want {
 		t.Fatalf("%d rows, want %d", len(b.Details.Rows), want)
 	}
 	for _, r := range b.Details.Rows {

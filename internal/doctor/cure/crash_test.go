@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/doctor/cure"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/guardian"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/vm/vmtest"
 )
 
@@ -127,64 +128,89 @@ func squeezing(t *testing.T, o order) (*exec.Cmd, *bufio.Scanner) {
 	return nil, nil
 }
 
+// limits are those that a squeeze is killed under: without -long they take turns.
+var limits = []string{"unlimited", "limited"}
+
+// killing is a squeeze that is killed: under which limit, at which step, who.
+type killing struct{ limit, step, do string }
+
+// killings are all that there are with -long. Else a step before the limit is lowered
+// and one after it was restored have one each.
+func killings() []killing {
+	var list []killing
+	for i, limit := range limits {
+		for j, step := range []string{cure.StepArm, cure.StepLower, cure.StepRestore, cure.StepDisarm} {
+			for k, do := range []string{"kill", "kill-guardian", "kill-both"} {
+				low := step == cure.StepLower || step == cure.StepRestore
+				if labtest.Long() || (low || k == 0) && (j+k)%len(limits) == i {
+					list = append(list, killing{limit, step, do})
+				}
+			}
+		}
+	}
+	return list
+}
+
 // Whoever is killed, and wherever: the limit is the old one soon after, and the
 // next cure works. On v2 no limit is lowered.
 func TestKilledAtEveryStep(t *testing.T) {
 	if vmtest.Inside() {
 		t.Fatal("this is about v1")
 	}
-	during(t, "zombies", 2000, func(at drill.Running) {
+	during(t, "zombies", 1000, func(at drill.Running) {
 		g := memory(t, at.Group)
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
 		unlimited := number(t, file)
-		for _, old := range []int64{unlimited, 900 << 20} {
-			name := "limited"
-			if old == unlimited {
-				name = "unlimited"
-			} else if err := os.WriteFile(file, []byte(strconv.FormatInt(old, 10)), 0); err != nil {
-				t.Fatal(err)
+		for _, k := range killings() {
+			old := unlimited
+			if k.limit == "limited" {
+				old = 900 << 20
 			}
-			for _, step := range []string{cure.StepArm, cure.StepLower, cure.StepRestore, cure.StepDisarm} {
-				for _, do := range []string{"kill", "kill-guardian", "kill-both"} {
-					t.Run(name+"/"+step+"/"+do, func(t *testing.T) {
-						var dir string
-						var cmd *exec.Cmd
-						var lines *bufio.Scanner
-						for range 3 { // this host may be short of memory, and take the dead by itself
-							keepDead(t, at)
-							dir = t.TempDir()
-							if cmd, lines = squeezing(t, order{Group: at.Group, Dir: dir, At: step, Do: do}); cmd != nil {
-								break
-							}
-						}
-						if cmd == nil {
-							t.Fatalf("it did not come to %q", step)
-						}
-						for lines.Scan() {
-							t.Log(lines.Text())
-						}
-						err := cmd.Wait()
-						if do == "kill-guardian" && err != nil {
-							t.Errorf("without its guardian it does not end well: %v", err)
-						}
-						eventually(t, "the limit is the old one, and no plan is left", func() bool {
-							if do == "kill-both" { // as the next start; its guardian may still be on its way out
-								if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
-									t.Fatal(err)
-								}
-							}
-							files, err := filepath.Glob(dir + "/undo-*")
-							return err == nil && len(files) == 0 && number(t, file) == old
-						})
-						list, err := cure.Journal{Path: filepath.Join(dir, cure.FileName)}.List(0)
-						if err != nil || len(list) != 1 || (list[0].Error == "") != (do == "kill-guardian") {
-							t.Errorf("the record: %+v, %v", list, err)
-						}
-					})
+			t.Run(k.limit+"/"+k.step+"/"+k.do, func(t *testing.T) {
+				if err := os.WriteFile(file, []byte(strconv.FormatInt(old, 10)), 0); err != nil {
+					t.Fatal(err)
 				}
-			}
+				testKilled(t, at, k, file, old)
+			})
 		}
 	})
+}
+
+// testKilled carries out one of them, under the limit old, which file has.
+func testKilled(t *testing.T, at drill.Running, k killing, file string, old int64) {
+	var dir string
+	var cmd *exec.Cmd
+	var lines *bufio.Scanner
+	for range 10 { // this host may be short of memory, and take the dead by itself
+		keepDead(t, at)
+		dir = t.TempDir()
+		if cmd, lines = squeezing(t, order{Group: at.Group, Dir: dir, At: k.step, Do: k.do}); cmd != nil {
+			break
+		}
+	}
+	if cmd == nil {
+		t.Fatalf("it did not come to %q", k.step)
+	}
+	for lines.Scan() {
+		t.Log(lines.Text())
+	}
+	err := cmd.Wait()
+	if k.do == "kill-guardian" && err != nil {
+		t.Errorf("without its guardian it does not end well: %v", err)
+	}
+	eventually(t, "the limit is the old one, and no plan is left", func() bool {
+		if k.do == "kill-both" { // as the next start; its guardian may still be on its way out
+			if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		files, err := filepath.Glob(dir + "/undo-*")
+		return err == nil && len(files) == 0 && number(t, file) == old
+	})
+	list, err := cure.Journal{Path: filepath.Join(dir, cure.FileName)}.List(0)
+	if err != nil || len(list) != 1 || (list[0].Error == "") != (k.do == "kill-guardian") {
+		t.Errorf("the record: %+v, %v", list, err)
+	}
 }
 
 // keepDead makes dead groups anew where the last squeeze has freed most.

@@ -21,19 +21,16 @@ import (
 
 // The same on a kernel with nothing but v2.
 func TestInMachine(t *testing.T) {
-	// Two machines: each has a time for all its tests.
-	for _, tests := range []string{"^(TestSqueeze|TestLocked)$", "^(TestPinned|TestSelf|TestDentries)$"} {
-		vmtest.Run(t, tests, vm.Config{
-			Memory: 1536, Modules: []string{"lzo-rle", "zram"}, Files: map[string]string{diskImage: newDisk(t)},
-		})
-	}
+	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{
+		Memory: 1536, Modules: []string{"lzo-rle", "zram"}, Files: map[string]string{diskImage: newDisk(t)},
+	})
 }
 
 // deadGroups is how many a test makes, of so many on a real machine: moving a
 // process to another group takes an emulated one a while.
 func deadGroups(real int) int {
 	if vmtest.Inside() {
-		return max(150, real/10)
+		return min(150, real)
 	}
 	return real
 }

@@ -173,7 +173,7 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	if err != nil {
 		b.Error = err.Error()
 	}
-	w.bursts.ended(why, time.Now(), afterwards(cpu, burstShare), len(r.Findings) > 0)
+	w.bursts.ended(why, time.Now(), afterwards(cpu, w.cfg.burstShare()), len(r.Findings) > 0)
 	w.mu.Lock()
 	w.status.Cost.Bursts++
 	w.status.Bursts = slices.Insert(w.status.Bursts, 0, b)

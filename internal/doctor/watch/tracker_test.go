@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -185,7 +186,7 @@ func TestBursts(t *testing.T) {
 				t.Errorf("%s, step %d: %q, want %q", name, i, why, s.want)
 			}
 			if why != "" {
-				b.ended(why, now, afterwards(s.cost, burstShare), s.found)
+				b.ended(why, now, afterwards(s.cost, c.burstShare()), s.found)
 			}
 		}
 	}
@@ -222,24 +223,42 @@ func TestBurstsAreBounded(t *testing.T) {
 // Whatever rounds cost: over any length of time they take their share at most, and
 // what was saved, and the last of them.
 func TestPurse(t *testing.T) {
+	share := DefaultConfig().roundShare()
 	rapid.Check(t, func(t *rapid.T) {
 		now := start
-		p := purse{have: saved, at: now}
+		p := purse{share: share, have: saved, at: now}
 		var spent, dearest time.Duration
 		for range rapid.IntRange(1, 100).Draw(t, "rounds") {
 			cost := time.Duration(rapid.IntRange(0, int(2*time.Second)).Draw(t, "cost"))
 			spent, dearest = spent+cost, max(dearest, cost)
 			now = now.Add(max(time.Second, p.pay(cost, now)))
 		}
-		if most := saved + dearest + time.Duration(roundShare*float64(now.Sub(start))); spent > most+time.Microsecond {
+		if most := saved + dearest + time.Duration(share*float64(now.Sub(start))); spent > most+time.Microsecond {
 			t.Fatalf("%v spent in %v, at most %v", spent, now.Sub(start), most)
 		}
 	})
-	p := purse{have: saved, at: start}
+	p := purse{share: share, have: saved, at: start}
 	if wait := p.pay(saved/2, start); wait != 0 {
 		t.Errorf("one round that costs %v waits %v", saved/2, wait)
 	}
 	if wait := p.pay(saved, start); wait < 49*time.Second || wait > 51*time.Second {
 		t.Errorf("overdrawn by %v the next waits %v, want 50s", saved/2, wait)
+	}
+}
+
+// What may be taken of a core is all of it at most, and is shared out.
+func TestShare(t *testing.T) {
+	for _, x := range []struct {
+		share float64
+		ok    bool
+	}{{0, false}, {-1, false}, {0.0005, false}, {0.001, true}, {1, true}, {1.5, false}, {math.NaN(), false}} {
+		c := DefaultConfig()
+		c.Share = x.share
+		if err := c.Validate(); (err == nil) != x.ok || err != nil && !strings.HasPrefix(err.Error(), "cpu_share: ") {
+			t.Errorf("%v: %v", x.share, err)
+		}
+		if sum := c.roundShare() + c.burstShare(); x.ok && math.Abs(sum-x.share) > 1e-9 {
+			t.Errorf("of %v rounds and looks get %v", x.share, sum)
+		}
 	}
 }

@@ -118,14 +118,6 @@ func (w *Watch) History(since time.Time, limit int) (History, error) {
 	return w.deps.Store.History(since, limit)
 }
 
-// What rounds and bursts may take, as a share of one core. What is left to one
-// percent is for what is not seen in the threads' times: the collection of garbage,
-// and the tracepoints.
-const (
-	roundShare = 0.005
-	burstShare = 0.002
-)
-
 // afterwards is how long to wait after what took so much CPU time, so that it stays
 // within its share.
 func afterwards(cpu time.Duration, share float64) time.Duration {
@@ -136,18 +128,19 @@ func afterwards(cpu time.Duration, share float64) time.Duration {
 // much may be taken at once, to find names, for one. It may be overdrawn by one
 // round; the next waits until it is even.
 type purse struct {
-	have time.Duration
-	at   time.Time
+	share float64 // of one core, over 0
+	have  time.Duration
+	at    time.Time
 }
 
-// saved is what a purse holds at most: the share of 100 s.
+// saved is what a purse holds at most: the default share of 100 s.
 const saved = 500 * time.Millisecond
 
 // pay takes what a round has cost out, and returns how long to wait for the next.
 func (p *purse) pay(cpu time.Duration, now time.Time) time.Duration {
-	p.have = min(saved, p.have+time.Duration(roundShare*float64(now.Sub(p.at)))) - cpu
+	p.have = min(saved, p.have+time.Duration(p.share*float64(now.Sub(p.at)))) - cpu
 	p.at = now
-	return max(0, afterwards(-p.have, roundShare))
+	return max(0, afterwards(-p.have, p.share))
 }
 
 // Run watches until ctx is done. It returns when all of it has ended; what cannot
@@ -160,7 +153,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	w.bursts = newBursts(w.cfg, now)
 	w.sample = Sample{At: now.UTC()}
 	w.measured(func() { w.open(ctx, now) })
-	money := purse{have: saved, at: now}
+	money := purse{share: w.cfg.roundShare(), have: saved, at: now}
 	defer w.close()
 	asked := ""
 	timer := time.NewTimer(w.cfg.Every)

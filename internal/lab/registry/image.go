@@ -22,6 +22,8 @@ import (
 type Layer struct {
 	Seed uint64
 	Size int64 // of the file in bytes; compressed the layer is a little larger
+	// Stored leaves the compressing out. It takes most of the time of making a layer.
+	Stored bool
 }
 
 // Image is an image of such layers for linux on arch.
@@ -57,21 +59,25 @@ func (l Layer) make() (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return layer(buf.Bytes())
+	level := gzip.HuffmanOnly
+	if l.Stored {
+		level = gzip.NoCompression
+	}
+	return layer(buf.Bytes(), level)
 }
 
 // layer is a layer of a tar archive. Random bytes do not compress; trying takes
-// seconds.
-func layer(archive []byte) (v1.Layer, error) {
+// seconds, so that gzip.HuffmanOnly is the level for them.
+func layer(archive []byte, level int) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(archive)), nil
-	}, tarball.WithCompressionLevel(gzip.HuffmanOnly), tarball.WithCompressedCaching)
+	}, tarball.WithCompressionLevel(level), tarball.WithCompressedCaching)
 }
 
 // FromTar is an image for linux on arch of one layer, which is a tar archive, and
 // with that command.
 func FromTar(arch string, archive []byte, command ...string) (v1.Image, error) {
-	top, err := layer(archive)
+	top, err := layer(archive, gzip.HuffmanOnly)
 	if err != nil {
 		return nil, fmt.Errorf("make a layer: %w", err)
 	}

@@ -3,6 +3,7 @@ package registry
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -134,7 +135,7 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	top, err := layer(buf.Bytes())
+	top, err := layer(buf.Bytes(), gzip.HuffmanOnly)
 	if err != nil {
 		return nil, err
 	}
