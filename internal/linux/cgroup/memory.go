@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -112,17 +113,44 @@ func (g Group) Reclaim(ctx context.Context, n int64) error {
 	return err
 }
 
+const (
+	// passes bounds how often EmptyMemory asks a v2 kernel. One pass may leave
+	// half of what the kernel's own objects hold (mm/vmscan.c, shrink_slab).
+	passes = 10
+	// passPause is for what is freed only when all CPUs have looked away (RCU).
+	passPause = 20 * time.Millisecond
+)
+
 // EmptyMemory has the kernel take all that it can from the group and all below it:
-// on v1 by memory.force_empty, on v2 by Reclaim. ctx breaks it off.
+// on v1 by memory.force_empty, on v2 by Reclaim, as long as that frees a sixteenth
+// or more. ctx breaks it off.
 func (g Group) EmptyMemory(ctx context.Context) error {
 	if !g.V2 {
 		return kfile.WriteUntil(ctx, g.Dir()+"/memory.force_empty", "0")
 	}
-	n, err := g.MemoryUsage()
-	if err != nil || n == 0 {
+	before, err := g.MemoryUsage()
+	if err != nil {
 		return err
 	}
-	return g.Reclaim(ctx, n)
+	for range passes {
+		if before == 0 {
+			return nil
+		}
+		if err := g.Reclaim(ctx, before); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(passPause):
+		}
+		after, err := g.MemoryUsage()
+		if err != nil || after > before-before/16 {
+			return nil // or the group has gone
+		}
+		before = after
+	}
+	return nil
 }
 
 func (g Group) number(file string) (int64, error) {
