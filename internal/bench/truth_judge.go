@@ -81,8 +81,9 @@ const manyDead = 2000
 // that the bench has made from those of others who use this machine.
 //
 // A finding is true of the machine if it names a group that is not ours, or says
-// that the hypervisor takes time away and this program has seen that, too, or blames
-// nobody for more dead groups than this program can have left.
+// that the hypervisor takes time away and this program has seen that, too, or that
+// healthy containers wait for CPUs of which that has taken so much, or blames nobody
+// for more dead groups than this program can have left.
 func judge(want expected, l look, ours func(group string) bool) outcome {
 	o := outcome{healthy: want.rule == ""}
 	for _, c := range l.report.Checked {
@@ -108,7 +109,7 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 			o.own = append(o.own, f.Rule)
 			continue
 		case group != "" && !ours(group),
-			f.Rule == "slow-machine" && l.steal > stolen,
+			(f.Rule == "slow-machine" || o.healthy && f.Rule == "noisy-neighbour") && l.steal > stolen,
 			f.Rule == deadGroups && group == "" && l.dead() > manyDead+float64(want.made):
 			o.machine = append(o.machine, f.Rule)
 		default:

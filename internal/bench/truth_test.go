@@ -58,6 +58,8 @@ func TestJudge(t *testing.T) {
 		{name: "slow, with steal", steal: 0.3, found: []doctor.Finding{found("slow-machine", "", "")}, machine: "slow-machine"},
 		{name: "dead groups that we may have left", want: expected{made: 3000}, dead: 4000, found: []doctor.Finding{listed("x")}, others: deadGroups},
 		{name: "more dead groups than we have made", want: expected{made: 3000}, dead: 20_000, found: []doctor.Finding{listed("x")}, machine: deadGroups},
+		{name: "healthy, one of ours named, with steal", steal: 0.3, found: []doctor.Finding{found("noisy-neighbour", "c", lab+"/c")}, machine: "noisy-neighbour"},
+		{name: "a drill, with steal", steal: 0.3, want: storm, why: "not found", found: []doctor.Finding{found("noisy-neighbour", "d", lab+"/d")}, others: "noisy-neighbour"},
 		{name: "steal is no excuse for others", steal: 0.3, found: []doctor.Finding{found("slow-disk", "", "")}, others: "slow-disk"},
 	} {
 		o := judge(c.want, look{report: doctor.Report{Findings: c.found, Facts: []fact.Fact{{Name: fact.MemcgDying, Value: c.dead}}}, steal: c.steal}, ours)
