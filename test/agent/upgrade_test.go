@@ -100,13 +100,17 @@ func (h *host) endAgents() {
 	}
 }
 
-// pid is the process of the agent that answers.
+// pid is the process of the agent that answers. One that has just come back may not
+// within the time that the version is waited for.
 func (h *host) pid() int {
 	h.t.Helper()
 	var v struct{ Agent api.Version }
-	if err := json.Unmarshal([]byte(h.must("version", "--json")), &v); err != nil || v.Agent.PID == 0 {
-		h.t.Fatalf("%+v, %v", v, err)
-	}
+	eventually(h.t, "an agent says which process it is", func() bool {
+		if err := json.Unmarshal([]byte(h.must("version", "--json")), &v); err != nil {
+			h.t.Fatalf("%+v, %v", v, err)
+		}
+		return v.Agent.PID != 0
+	})
 	return v.Agent.PID
 }
 
