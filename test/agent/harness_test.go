@@ -89,7 +89,7 @@ const template = `
   - name: web
     image: ` + labtest.TestServer + `
     port: 8080
-    ready: {http: /healthz, timeout: 30s}
+    ready: {http: /healthz, timeout: 2m}
 `
 
 // newHost makes a configuration for one test. extra is YAML to go with it,
@@ -149,7 +149,7 @@ node: %s
 data_dir: %s/data
 run_dir: %s/run
 engine: {host: "%s"}
-gateway: {listen: "%s"}
+gateway: {listen: "%s", park_time: 2m}
 api: {socket: %s, listen: "%s"}
 %s`, h.node, h.dir, h.dir, engine, h.gateway, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
