@@ -1,7 +1,7 @@
 # make up and make test are the two to know; both install what is missing.
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: build demo-image up down test test-short lint bench-tools clean
+.PHONY: build demo-image up down test test-long test-short lint bench-tools clean
 
 build: ## bin/holdfast, one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
@@ -17,6 +17,9 @@ down: ## stops what make up started
 
 test: ## lint, and every test with the race detector
 	@packaging/dev/test.sh
+
+test-long: ## all cases of the tests of which make test has a part
+	@packaging/dev/test.sh long
 
 test-short: ## what needs no engine
 	@packaging/dev/test.sh short

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
+	"holdfast/internal/doctor/probe"
+	"holdfast/internal/succession"
 )
 
 // agentFlags are those of `holdfast agent`; each comes before its key in the
@@ -75,12 +78,29 @@ func (leftError) Hint() string {
 // runAgent is `holdfast agent`: SIGTERM and SIGINT, which end ctx, drain;
 // SIGUSR2 leaves the containers to the next agent.
 func runAgent(ctx context.Context, r cli.AgentRun) error {
+	turn, err := succession.Inherit()
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
 	file, _ := r.Flags.GetString("config")
 	c, err := config.Load(ctx, file, overrides(r))
 	if err != nil {
-		return usageError{err}
+		err = usageError{err}
+		turn.Fail(err)
+		return err
 	}
-	return serveAgent(ctx, c, r)
+	return serveAgent(ctx, turn, c, r)
+}
+
+// socketOf is where the agent answers that runs, or would run, with these flags.
+func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
+	file, _ := r.Flags.GetString("config")
+	c, err := config.LoadHost(ctx, file)
+	if err != nil {
+		return "", usageError{err}
+	}
+	return c.API.Socket, nil
 }
 
 // runBrokenAgent is an agent that is told to go on when its lease is long gone,
@@ -97,40 +117,62 @@ func runBrokenAgent(ctx context.Context, args []string) error {
 	if c.Store.Fence, err = time.ParseDuration(args[1]); err != nil {
 		return err
 	}
-	return serveAgent(ctx, c, cli.AgentRun{Stdout: os.Stdout, Stderr: os.Stderr})
+	return serveAgent(ctx, nil, c, cli.AgentRun{Stdout: os.Stdout, Stderr: os.Stderr})
 }
 
-func serveAgent(ctx context.Context, c config.Config, r cli.AgentRun) error {
-	a := agent.New(c, agent.Options{
-		Version:  buildVersion().Version,
-		Log:      slog.New(logHandler(c.Log, r.Stderr)),
-		Guardian: self(roleGuardian),
-		Deadman:  self(roleDeadman),
-		Hook:     self(roleHook),
-		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
-		Step:     r.Step,
-		Drained:  r.Drained,
-	})
+func serveAgent(ctx context.Context, turn *succession.Turn, c config.Config, r cli.AgentRun) error {
 	// A reader of the output or the log that goes away must not take the agent
 	// along: Go ends a program that writes to a broken stdout (os/signal).
 	signal.Ignore(syscall.SIGPIPE)
 	keep := make(chan os.Signal, 1)
 	signal.Notify(keep, syscall.SIGUSR2)
 	defer signal.Stop(keep)
-	ended := make(chan struct{})
-	defer close(ended)
-	go func() {
-		select {
-		case <-keep:
-			a.Stop(true)
-		case <-ended:
-		}
-	}()
-	err := a.Run(ctx)
+	err := agent.Serve(ctx, keep, turn, c, agent.Options{
+		Version:  buildVersion().Version,
+		Log:      slog.New(logHandler(c.Log, r.Stderr)),
+		Guardian: self(roleGuardian),
+		Deadman:  self(roleDeadman),
+		Hook:     self(roleHook),
+		Alloc:    self(probe.RoleAlloc),
+		Next:     onDisk(os.Args),
+		Stdout:   r.Stdout,
+		Stderr:   r.Stderr,
+		Up:       func(at agent.Addresses) { printUp(r.Stdout, at) },
+		Step:     r.Step,
+		Drained:  r.Drained,
+	})
 	if errors.Is(err, agent.ErrLeft) {
 		return leftError{err}
 	}
 	return err
+}
+
+// onDisk is the command that this process was started by, for when another
+// program has taken the place of this one on disk: the path as it was named, which
+// may be a link that leads elsewhere then.
+func onDisk(argv []string) []string {
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	program := self
+	for _, dir := range append([]string{""}, filepath.SplitList(os.Getenv("PATH"))...) {
+		if strings.Contains(argv[0], "/") != (dir == "") {
+			continue // a name with a slash is a path, any other is looked up
+		}
+		path, err := filepath.Abs(filepath.Join(dir, argv[0]))
+		if err == nil && !strings.HasPrefix(path, "/proc/") && sameFile(path, self) {
+			program = path
+			break
+		}
+	}
+	return append([]string{program}, argv[1:]...)
+}
+
+func sameFile(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
 // drainEngine is `holdfast drain --engine-all` on a host without an agent. A host

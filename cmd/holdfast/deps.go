@@ -40,6 +40,8 @@ const (
 	roleDirectory    = "bench-directory"
 	roleDoctorLoad   = "bench-doctor-load"
 	roleDoctorFold   = "bench-doctor-fold"
+	roleCureReader   = "bench-cure-reader"
+	roleCureVictim   = "bench-cure-victim"
 )
 
 // deps joins the command line to the parts that are no calls of an agent.
@@ -48,6 +50,7 @@ func deps() cli.Deps {
 		Version:     buildVersion(),
 		AgentFlags:  agentFlags,
 		RunAgent:    runAgent,
+		AgentSocket: socketOf,
 		DrainEngine: drainEngine,
 		OpenLocal:   openLocal,
 		OpenEngine:  openEngine,
@@ -57,6 +60,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
+		Cures:       cli.CureDeps{Run: runCure, Give: giveSeccomp},
 		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:    runGuardian,
@@ -72,6 +76,8 @@ func deps() cli.Deps {
 				}
 				return nil
 			},
+			roleCureVictim: func(_ context.Context, args []string) error { return bench.CureVictim(args, os.Stdout) },
+			roleCureReader: func(ctx context.Context, args []string) error { return bench.CureReader(ctx, args, os.Stdout) },
 			roleGatewayChild: func(ctx context.Context, args []string) error {
 				return bench.GatewayChild(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -101,7 +107,7 @@ func thisHost(ctx context.Context) (cli.Host, error) {
 	if err != nil {
 		return cli.Host{}, err
 	}
-	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
+	return cli.Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup, Node: c.Node, Role: c.Doctor.Role}, nil
 }
 
 func buildVersion() api.Version {
@@ -190,6 +196,34 @@ func benches() []cli.Bench {
 			},
 		},
 		{
+			Name: "cure-memcg", Short: "Free dead memory cgroups beside living page cache, with the gentle squeeze and by emptying all", Example: "holdfast bench cure-memcg",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.CureOptions{Worker: self(drill.Role), Reader: self(roleCureReader), Guardian: self(roleGuardian)}
+				f.IntVarP(&o.Groups, "number", "n", 20_000, "dead groups")
+				f.IntVar(&o.Cache, "cache", 256, "MiB of living page cache")
+				return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return bench.CureMemcg(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "cure-fadvise", Short: "What a storm of posix_fadvise does to a victim, before and after its container has the seccomp profile", Example: "holdfast bench cure-fadvise",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.FadviseOptions{Victim: roleCureVictim}
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way")
+				f.DurationVar(&o.Duration, "duration", 5*time.Second, "of one measurement")
+				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					var err error
+					if o.Program, err = os.Executable(); err != nil { // a container cannot go by /proc/self
+						return bench.Result{}, err
+					}
+					o.Progress = progress
+					return bench.CureFadvise(ctx, o)
+				})
+			},
+		},
+		{
 			Name: "gc", Short: "Creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.GCOptions{Program: []string{fleet.RoleSession}}
@@ -270,6 +304,11 @@ func benches() []cli.Bench {
 			Setup:   reloadBench,
 		},
 		{
+			Name: "truth", Short: "Every drill, and healthy hosts: does the doctor name each, and nothing where nothing is wrong",
+			Example: "holdfast bench truth --runs 20 --write docs/doctor.md",
+			Setup:   truthBench,
+		},
+		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
@@ -294,6 +333,7 @@ func reloadBench(f *pflag.FlagSet) experiment {
 	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
 	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
 	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	f.DurationVar(&o.Drain, "drain", 0, "protect's --drain; 0 leaves it to protect")
 	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
 	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
 	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")

@@ -5,11 +5,15 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
+	"time"
 
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/baseline"
 	"holdfast/internal/doctor/drill"
+	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/doctor/profile"
 	"holdfast/internal/engine/docker"
@@ -19,6 +23,7 @@ import (
 
 // examine is `holdfast doctor`.
 func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
+	_ = doctor.Hurry() // without the right to it the look is made all the same
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
 		return doctor.Report{}, err
@@ -27,6 +32,7 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 		Host: probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: self(probe.RoleAlloc)},
 		For:  r.For, Step: r.Step,
 	}
+	e.Known = known(ctx, r.Baselines)
 	if engine, err := hostEngine(ctx); err != nil {
 		e.NoEngine = err // it only gives names
 	} else {
@@ -55,6 +61,21 @@ func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
 	return x.Run(ctx)
 }
 
+// known is what the baseline says that goes for this host, nothing where there is
+// none.
+func known(ctx context.Context, all []baseline.Baseline) []fact.Fact {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	host, err2 := thisHost(ctx)
+	if err != nil || err2 != nil {
+		return nil
+	}
+	b, err := baseline.Choose(all, strings.TrimSpace(string(release)), host.Role)
+	if err != nil {
+		return nil
+	}
+	return b.Known()
+}
+
 // makeDrill is `holdfast doctor drill`.
 func makeDrill(ctx context.Context, r cli.DrillRun) error {
 	groups, err := cgroup.Find(proc.Host)
@@ -80,9 +101,14 @@ func makeDrill(ctx context.Context, r cli.DrillRun) error {
 	return drill.Run(ctx, r.Drill, o)
 }
 
+// engineLimit is what the engine gets to answer at all.
+const engineLimit = 5 * time.Second
+
 // hostEngine is the engine that the configuration names.
 func hostEngine(ctx context.Context) (*docker.Engine, error) {
-	c, err := config.LoadHost(ctx, "")
+	ctx, cancel := context.WithTimeout(ctx, engineLimit)
+	defer cancel()
+	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
 	if err != nil {
 		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()

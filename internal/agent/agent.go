@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -26,10 +27,13 @@ import (
 	"holdfast/internal/gc"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/protect"
+	"holdfast/internal/protect/history"
 	"holdfast/internal/replace"
 	"holdfast/internal/session"
 	"holdfast/internal/spinup/warm"
 	"holdfast/internal/store"
+	"holdfast/internal/succession"
 )
 
 // Options are what the agent is given beside its configuration.
@@ -43,6 +47,14 @@ type Options struct {
 	Deadman []string
 	// Hook is the same for hook.Main, but for its last arguments.
 	Hook []string
+	// Alloc is the same for probe.Alloc, but for its last argument; empty: how
+	// long memory takes to be had is not tried.
+	Alloc []string
+	// Next is the command line of the agent that follows this one at an
+	// upgrade: the program on disk, with this one's arguments. Empty: none does.
+	Next []string
+	// Stdout and Stderr are the next agent's.
+	Stdout, Stderr io.Writer
 	// Up is called once everything serves; may be nil.
 	Up func(Addresses)
 	// Step and Drained tell how the drain at the end goes; may be nil.
@@ -58,10 +70,10 @@ type Addresses struct {
 	Socket  string // path
 }
 
-// ErrLeft is returned by Run when the drain at the end left something behind.
+// ErrLeft is returned by Serve when the drain at the end left something behind.
 var ErrLeft = errors.New("the drain left something behind")
 
-// Agent is one node's agent. Run may be called once.
+// Agent is one node's agent, once: run may be called once. Serve makes them.
 type Agent struct {
 	cfg  config.Config
 	opt  Options
@@ -69,9 +81,13 @@ type Agent struct {
 	node holdfast.NodeID
 
 	stopOnce sync.Once
-	stop     chan bool // true: keep the containers
+	stop     chan ending
 
-	// Set by Run, in this order, before anything serves.
+	doors    *doors
+	turn     *succession.Turn // nil: no agent is before this one
+	upgrades *upgrades
+
+	// Set by run, in this order, before anything serves.
 	metrics   *prometheus.Registry
 	drains    *drainMetrics
 	store     store.Store
@@ -92,36 +108,39 @@ type Agent struct {
 	sessions  *session.Manager
 	warm      *warm.Keeper
 	load      *load
+	doctor    *doctorPart // nil where it is switched off
 	since     time.Time
 	history   *replace.History
-	replacing sync.Mutex // one replacement of sessions at a time
-	drainMu   sync.Mutex // one drain at a time
-	hurry     hurry      // of drains that wait for one under way
-	ending    bool       // the last drain has begun; guarded by drainMu
+	replacing sync.Mutex   // one replacement of sessions at a time
+	drainMu   sync.Mutex   // one drain at a time
+	hurry     hurry        // of drains that wait for one under way
+	ending    bool         // the last drain has begun; guarded by drainMu
+	handing   bool         // it has ended for the next one to follow
+	behind    func() error // waits for what is still under way then
 }
 
-// New returns an agent that has not started anything.
-func New(cfg config.Config, opt Options) *Agent {
+// newAgent returns an agent that has not started anything.
+func newAgent(cfg config.Config, opt Options, d *doors, u *upgrades) *Agent {
 	return &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
+		doors: d, upgrades: u,
 		history: replace.NewHistory(cfg.DataDir),
-		stop:    make(chan bool, 1), load: &load{root: "/proc"},
+		stop:    make(chan ending, 1), load: &load{root: "/proc"},
 	}
 }
 
-// Stop makes Run end: after a drain, or with keep at once, leaving the
-// containers to the next agent. Only the first call counts, and none once Run
-// drains. Any goroutine.
-func (a *Agent) Stop(keep bool) { a.stopOnce.Do(func() { a.stop <- keep }) }
-
-// Run serves until Stop is called or ctx is done, which drains too. When it
-// returns, nothing of the agent runs any more. An error from the drain wraps
-// ErrLeft; any other error means that the agent could not start or go on, and
-// then it leaves the containers as they are, to the next agent.
-func (a *Agent) Run(ctx context.Context) (err error) {
+// run serves until end is called or ctx is done, which drains. When it
+// returns, nothing of the agent runs any more, but with an ending that another
+// one follows for requests that are under way: behind waits for those. An error
+// from the drain wraps ErrLeft; any other error means that the agent could not
+// start or go on, and then it leaves the containers as they are, to the next
+// agent.
+func (a *Agent) run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = newRegistry()
 	a.drains = newDrainMetrics(a.metrics)
+	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
+	a.upgrades.register(a.metrics)
 
 	lock, err := a.prepareHost()
 	if err != nil {
@@ -148,6 +167,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer e.Close()
 	a.spinups = a.newSpinups(info)
 	a.collector = a.newCollector(e)
+	a.doctor = a.newDoctor(e)
 
 	p := newParts()
 	defer a.closeDeadman()
@@ -155,46 +175,28 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := a.startSessions(ctx, p); err != nil {
 		return err
 	}
-	if err := a.serve(p, l); err != nil {
+	front := &parts{failed: p.failed}
+	defer func() { err = errors.Join(err, front.stop()) }()
+	if err := a.serve(p, front, l); err != nil {
 		return err
 	}
+	taken, _ := a.sessions.Counts()
+	a.upgrades.serving(taken)
 	a.notify("READY=1")
+	a.turn.Say(succession.Up)
 	if a.opt.Up != nil {
 		a.opt.Up(l.addresses(a.cfg, a.node))
 	}
-	return a.wait(ctx, p, failed)
-}
-
-// wait until something ends the agent, and drain unless the containers stay.
-func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) error {
-	keep := false
-	select {
-	case <-ctx.Done():
-		select {
-		case keep = <-a.stop: // it came first: who asked to keep must not lose everything to a signal
-		default:
-		}
-	case keep = <-a.stop:
-	case err := <-p.failed:
-		return err
-	case err := <-failed:
+	how, err := a.wait(ctx, p, failed)
+	if err != nil {
 		return err
 	}
-	a.notify("STOPPING=1")
-	if keep {
-		a.log.Info("leaving the containers to the next agent", "sessions", len(a.sessions.List()))
+	a.turn.Say(succession.Ending)
+	if how.keep {
+		a.leave(how, front, l)
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
-	report := a.drainLast(ctx, drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
-	if a.opt.Drained != nil {
-		a.opt.Drained(report)
-	}
-	if !report.Clean() {
-		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
-	}
-	// First everything stops that could claim, renew or publish.
-	return errors.Join(p.stop(), a.lease.Drop(ctx), a.dismissDeadman())
+	return a.drainAndEnd(ctx, front, p)
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
@@ -222,6 +224,7 @@ func (a *Agent) openEngine(ctx context.Context) (*docker.Engine, engine.Info, er
 // what keeps sessions.
 func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("records of spin-ups", a.spinups.Run)
+	p.start("cures", a.logCures)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}
@@ -233,6 +236,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if err := a.lease.Hold(ctx); err != nil {
 		return err
 	}
+	a.turn.Say(succession.Held)
 	watcher, err := kill.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching containers: %w", err)
@@ -304,8 +308,8 @@ func (a *Agent) newGateway() (*gateway.Gateway, error) {
 	return gateway.New(a.cfg.Gateway.Config, a.fleet, a.peers, m, a.log)
 }
 
-// serve opens the doors: the gateway's and the API's.
-func (a *Agent) serve(p *parts, l *listeners) error {
+// serve opens the doors. front is what carries clients' requests.
+func (a *Agent) serve(p, front *parts, l *listeners) error {
 	g, err := a.newGateway()
 	if err != nil {
 		return err
@@ -319,6 +323,7 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 		return err
 	}
 	p.start("garbage collection", a.runCollector)
+	a.startDoctor(p)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log
@@ -337,12 +342,12 @@ func (a *Agent) serve(p *parts, l *listeners) error {
 	}
 	a.gateway = g
 	if l.fleet != nil {
-		p.start("fleet listener", func(ctx context.Context) error {
+		front.start("fleet listener", func(ctx context.Context) error {
 			return api.ServeUpTo(ctx, a.cfg.Gateway.MaxConnections+fleetConns, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
 	p.start("preemption notices", a.listenForNotices)
-	p.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
+	front.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil
@@ -394,6 +399,9 @@ func (a *Agent) self() holdfast.Node {
 		Draining: !a.serving.Load() || a.sessions.Draining(), Trouble: a.health.Trouble(),
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
+	}
+	if a.doctor != nil {
+		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
 	}
 	var busy, waited, free error
 	n.CPULoad, busy = a.load.cpu()

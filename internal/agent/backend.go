@@ -183,7 +183,7 @@ func (b backend) Replacements(_ context.Context, limit int) ([]holdfast.Replacem
 }
 
 func (b backend) StopAgent(keep bool) error {
-	b.a.Stop(keep)
+	b.a.end(ending{keep: keep})
 	return nil
 }
 

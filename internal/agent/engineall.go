@@ -17,7 +17,7 @@ import (
 // runs: the same steps as an agent's drain, without sessions. guard is the
 // command line of a guardian process.
 func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.DrainRequest, step func(holdfast.Step), log *slog.Logger) (_ holdfast.DrainReport, err error) {
-	a := New(c, Options{Log: log, Guardian: guard})
+	a := newAgent(c, Options{Log: log, Guardian: guard}, nil, nil)
 	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
 		return holdfast.DrainReport{}, err
 	}

@@ -36,18 +36,18 @@ func (a *Agent) openIdentity() error {
 	return nil
 }
 
-// listenFleet opens the door for other nodes; nil where there are none.
-func (a *Agent) listenFleet() (net.Listener, error) {
+// listenFleet opens the door for other nodes, where there are any.
+func (a *Agent) listenFleet(l *listeners) error {
 	if a.peers == nil {
-		return nil, nil
+		return nil
 	}
 	// What is set on a listener goes for what it accepts (tcp(7)).
 	c := net.ListenConfig{KeepAliveConfig: keepAlive(), Control: unanswered}
-	l, err := listenWith(c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
-	if err != nil {
-		return nil, err
+	d, err := a.openTCP(l, fleetDoor, c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
+	if err == nil {
+		l.fleet = tls.NewListener(d, a.peers.id.ServerTLS())
 	}
-	return tls.NewListener(l, a.peers.id.ServerTLS()), nil
+	return err
 }
 
 // startDeadman has a process stand by that kills this node's containers when the
@@ -85,7 +85,7 @@ func (a *Agent) dismissDeadman() error {
 
 // newFleet joins this node's sessions to those of the others.
 func (a *Agent) newFleet() *fleet.Fleet {
-	return fleet.New(fleet.Config{Node: a.node}, fleet.Deps{
+	return fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
 	})
@@ -106,8 +106,10 @@ func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handl
 			forwarded.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, "/fleet/v1/"):
 			unbound(w)
+			g.LastAnswer(w)
 			questions.ServeHTTP(w, r)
 		default:
+			g.LastAnswer(w)
 			routes.ServeHTTP(w, r)
 		}
 	})

@@ -27,7 +27,7 @@ func newRegistry() *prometheus.Registry {
 // figures where an agent has its API. up, which may be nil, is told the URL, ""
 // for none.
 func ServeGC(ctx context.Context, cfg config.Config, log *slog.Logger, up func(url string)) (err error) {
-	l, err := listenAPI(cfg.API)
+	l, err := openAPI(cfg.API)
 	if err != nil {
 		// An agent has the same address.
 		return holdfast.WithHint(err, "beside an agent, and wherever it is taken, name another one with --api, or none: --api none")

@@ -13,7 +13,7 @@ import (
 
 func hostAgent(t *testing.T, node, data, run string) *Agent {
 	t.Helper()
-	return New(config.Config{Node: node, DataDir: data, RunDir: run}, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	return newAgent(config.Config{Node: node, DataDir: data, RunDir: run}, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, nil, nil)
 }
 
 func TestDirectoriesAreOneAgentsEach(t *testing.T) {

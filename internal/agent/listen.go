@@ -16,6 +16,15 @@ import (
 	"holdfast/internal/config"
 )
 
+// Names of the doors, by which agents and service managers know them. They are
+// part of what one version hands on to another.
+const (
+	gatewayDoor = "gateway"
+	apiDoor     = "api"
+	fleetDoor   = "fleet"
+	socketDoor  = "socket"
+)
+
 // listeners are the agent's doors, opened before anything else so that a taken
 // port is an error and not a half-started agent.
 type listeners struct {
@@ -23,37 +32,60 @@ type listeners struct {
 	api     net.Listener // nil: none
 	fleet   net.Listener // nil: no other nodes
 	socket  net.Listener
+	doors   map[string]*door
 }
 
+// shut lets nobody in any more; see door.
+func (l *listeners) shut() {
+	for _, d := range l.doors {
+		d.shut()
+	}
+}
+
+// close may come after their servers have closed them.
 func (l *listeners) close() {
-	for _, x := range []net.Listener{l.gateway, l.api, l.fleet, l.socket} {
-		if x != nil {
-			x.Close() // closed already where it was served
+	for _, d := range l.doors {
+		_ = d.Close()
+	}
+}
+
+// listen opens the doors, or goes on with those of an agent before this one.
+func (a *Agent) listen() (*listeners, error) {
+	l := &listeners{doors: map[string]*door{}}
+	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix} {
+		if err := open(l); err != nil {
+			l.close()
+			return nil, err
 		}
 	}
-}
-
-func (a *Agent) listen() (*listeners, error) {
-	l := &listeners{}
-	var err error
-	if l.gateway, err = listenTCP("gateway.listen", "--gateway", a.cfg.Gateway.Listen); err != nil {
-		return nil, err
+	var names []string
+	for n := range l.doors {
+		names = append(names, n)
 	}
-	if l.api, err = listenAPI(a.cfg.API); err == nil {
-		l.fleet, err = a.listenFleet()
-	}
-	if err == nil {
-		l.socket, err = listenSocket(a.cfg.API.Socket)
-	}
-	if err != nil {
-		l.close()
-		return nil, err
-	}
+	a.doors.keepOnly(names...)
+	a.doors.store()
 	return l, nil
 }
 
-func listenTCP(key, flag, addr string) (net.Listener, error) {
-	return listenWith(net.ListenConfig{}, key, flag, addr)
+// openTCP opens a door for TCP. key and flag name its address in the
+// configuration.
+func (a *Agent) openTCP(l *listeners, name string, c net.ListenConfig, key, flag, addr string) (*door, error) {
+	d, err := a.doors.open(name, func(at net.Addr) bool { return sameTCP(at, addr) },
+		func() (net.Listener, error) { return listenWith(c, key, flag, addr) })
+	if err != nil {
+		return nil, err
+	}
+	d.keepAlive = c.KeepAliveConfig // a socket that was taken over does not know
+	l.doors[name] = d
+	return d, nil
+}
+
+func (a *Agent) listenGateway(l *listeners) error {
+	d, err := a.openTCP(l, gatewayDoor, net.ListenConfig{}, "gateway.listen", "--gateway", a.cfg.Gateway.Listen)
+	if err == nil {
+		l.gateway = d
+	}
+	return err
 }
 
 func listenWith(c net.ListenConfig, key, flag, addr string) (net.Listener, error) {
@@ -68,24 +100,67 @@ func listenWith(c net.ListenConfig, key, flag, addr string) (net.Listener, error
 	return l, nil
 }
 
-// listenAPI returns nil where there is to be none.
-func listenAPI(c config.API) (net.Listener, error) {
+func (a *Agent) listenAPI(l *listeners) error {
+	c := a.cfg.API
+	if c.Listen == "" {
+		return nil
+	}
+	secure, err := apiTLS(c)
+	if err != nil {
+		return err
+	}
+	d, err := a.openTCP(l, apiDoor, net.ListenConfig{}, "api.listen", "--api", c.Listen)
+	if err != nil {
+		return err
+	}
+	l.api = secure(d)
+	return nil
+}
+
+// openAPI opens that door where no agent follows another; nil where there is to be
+// none.
+func openAPI(c config.API) (net.Listener, error) {
 	if c.Listen == "" {
 		return nil, nil
 	}
-	var conf *tls.Config
-	if c.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("api.cert_file: %w", err)
-		}
-		conf = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	secure, err := apiTLS(c)
+	if err != nil {
+		return nil, err
 	}
-	l, err := listenTCP("api.listen", "--api", c.Listen)
-	if err != nil || conf == nil {
-		return l, err
+	l, err := listenWith(net.ListenConfig{}, "api.listen", "--api", c.Listen)
+	if err != nil {
+		return nil, err
 	}
-	return tls.NewListener(l, conf), nil
+	return secure(l), nil
+}
+
+// apiTLS has a listener speak TLS, where there is a certificate.
+func apiTLS(c config.API) (func(net.Listener) net.Listener, error) {
+	if c.CertFile == "" {
+		return func(l net.Listener) net.Listener { return l }, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("api.cert_file: %w", err)
+	}
+	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	return func(l net.Listener) net.Listener { return tls.NewListener(l, conf) }, nil
+}
+
+func (a *Agent) listenUnix(l *listeners) error {
+	path := a.cfg.API.Socket
+	d, err := a.doors.open(socketDoor, func(at net.Addr) bool { return sameSocket(at, path) },
+		func() (net.Listener, error) { return listenSocket(path) })
+	if err == nil {
+		l.socket, l.doors[socketDoor] = d, d
+	}
+	return err
+}
+
+// sameSocket reports whether a unix socket is the one at the path.
+func sameSocket(at net.Addr, path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().Type() == os.ModeSocket && at.Network() == "unix" && at.String() == path
 }
 
 // listenSocket listens on a unix socket that only root can reach. One that

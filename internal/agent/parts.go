@@ -63,3 +63,13 @@ func (p *parts) stop() error {
 	}
 	return errors.Join(errs...)
 }
+
+// stopBehind is stop in a goroutine of its own; what it returns waits for that.
+// The parts are that goroutine's: there is nothing left here to stop.
+func (p *parts) stopBehind() (wait func() error) {
+	mine := &parts{running: p.running, failed: make(chan error, 1)}
+	p.running = nil
+	done := make(chan error, 1)
+	go func() { done <- mine.stop() }()
+	return func() error { return <-done }
+}

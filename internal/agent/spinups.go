@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,6 +56,8 @@ type spinups struct {
 	// collected reports whether garbage was deleted in a spin-up's window;
 	// nil where nobody knows.
 	collected func(r spinup.Record, slow bool) bool
+	// suspect is told of spin-ups that this host was slow with; nil: nobody is.
+	suspect func()
 }
 
 // newSpinups opens the records. Where they cannot be opened Run tries again:
@@ -158,6 +161,9 @@ func (s *spinups) observe(r spinup.Record) {
 	}
 	if len(slow) > 0 {
 		attrs = append(attrs, "slow", slow)
+	}
+	if s.suspect != nil && slices.ContainsFunc(slow, func(p spinup.Phase) bool { return p != spinup.Download }) {
+		s.suspect()
 	}
 	if r.Error != "" {
 		attrs = append(attrs, "failed_in", r.Failed, "cause", r.Cause, "error", r.Error)

@@ -22,7 +22,7 @@ func keeping(t *testing.T) *spinups {
 	t.Helper()
 	c := config.Default()
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
-	a := New(c, Options{Log: slog.New(slog.DiscardHandler)})
+	a := newAgent(c, Options{Log: slog.New(slog.DiscardHandler)}, nil, nil)
 	a.metrics = prometheus.NewRegistry()
 	return a.newSpinups(engine.Info{Name: "docker", Version: "1"})
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"io"
+	"time"
 
 	"holdfast"
 )
@@ -17,6 +18,7 @@ type Backend interface {
 	WarmBackend
 	Spinups
 	Collector
+	Doctor
 
 	Version() Version
 
@@ -74,6 +76,16 @@ type Backend interface {
 	// StopAgent makes the agent end, and returns at once. With keep the
 	// containers are left to the next agent.
 	StopAgent(keep bool) error
+
+	// Upgrade starts the program on disk as the next agent of this host, and
+	// returns when that takes over: soon this agent serves nothing any more.
+	// When ctx is done before, or with an error, nothing has changed. trial
+	// is how long this one stands by. holdfast.ErrBusy while another upgrade
+	// or a drain is under way.
+	Upgrade(ctx context.Context, trial time.Duration) (Upgrade, error)
+
+	// LastUpgrade says how the last one went, or goes.
+	LastUpgrade() Upgrade
 
 	// Ready returns nil when the agent can serve sessions.
 	Ready(ctx context.Context) error

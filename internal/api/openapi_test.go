@@ -62,7 +62,17 @@ func examples() map[string]example {
 		"spinupsUnderWay":      {method: "GET", path: "/v1/spinups-under-way"},
 		"beginSpinup":          {method: "POST", path: "/v1/spinups-under-way", body: `{"name":"deploy","for_ms":60000}`},
 		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
+		"doctorStatus":         {method: "GET", path: "/v1/doctor"},
+		"doctorStatusByID":     {method: "GET", path: "/v1/nodes/n1/doctor"},
+		"doctorHistory":        {method: "GET", path: "/v1/doctor/history?since=2026-01-01T00:00:00Z&limit=2&samples=true"},
+		"doctorEvents":         {method: "GET", path: "/v1/doctor/events"},
+		"doctorFleet":          {method: "GET", path: "/v1/doctor/fleet?by=p50"},
+		"listBaselines":        {method: "GET", path: "/v1/doctor/baselines"},
+		"saveBaseline":         {method: "POST", path: "/v1/doctor/baselines", body: asJSON(apitest.SomeBaseline())},
+		"removeBaseline":       {method: "POST", path: "/v1/doctor/baselines/remove", body: `{"name":"ci-6.1.0"}`},
 		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
+		"upgradeAgent":         {method: "POST", path: "/v1/agent/upgrade", body: `{"trial_ms":0}`},
+		"lastUpgrade":          {method: "GET", path: "/v1/agent/upgrade"},
 		"openapi":              {method: "GET", path: "/v1/openapi.json"},
 		"healthz":              {method: "GET", path: "/healthz"},
 		"readyz":               {method: "GET", path: "/readyz"},
@@ -190,6 +200,10 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 		t.Fatal(err)
 	}
 	b.SetSpinups(apitest.Samples())
+	b.SetDoctor()
+	if err := b.SaveBaseline(t.Context(), apitest.SomeBaseline()); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := b.BeginSpinup(t.Context(), "outside", "deploy", time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +262,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 32; failed != want { // all but version, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 41; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -95,7 +95,8 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName is a type's name in the document. Those of other packages say what
 // they are about.
 func schemaName(t reflect.Type) string {
-	for tail, prefix := range map[string]string{"internal/spinup": "Spinup", "internal/spinup/underway": "UnderWay", "internal/gc": "GC"} {
+	for tail, prefix := range map[string]string{"internal/spinup": "Spinup", "internal/spinup/underway": "UnderWay", "internal/gc": "GC",
+		"internal/doctor": "Doctor", "internal/doctor/watch": "Doctor", "internal/doctor/ranking": "Ranking", "internal/doctor/rule": "Rule"} {
 		if strings.HasSuffix(t.PkgPath(), tail) {
 			return prefix + t.Name()
 		}

@@ -10,15 +10,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/lab"
+	"holdfast/internal/lab/registry"
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/spinup/underway"
 )
@@ -121,6 +124,8 @@ type gcBench struct {
 	base   lab.Image
 	seed   uint64
 	list   *underway.List
+	// registry is where the images come from that are to go.
+	registry *registry.Registry
 }
 
 const gcBase = "bench-base:latest"
@@ -135,6 +140,9 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 		return x, err
 	}
 	if x.api, err = client.New(client.WithHost(x.lab.Host())); err != nil {
+		return x, err
+	}
+	if x.registry, err = registry.Start(ctx, registry.Options{}); err != nil {
 		return x, err
 	}
 	x.base = lab.Image{Ref: gcBase, Command: []string{"/never-started"}}
@@ -155,6 +163,9 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 
 func (x *gcBench) close() error {
 	var errs []error
+	if x.registry != nil {
+		errs = append(errs, x.registry.Stop())
+	}
 	if x.engine != nil {
 		errs = append(errs, x.engine.Close())
 	}
@@ -173,21 +184,45 @@ func (x *gcBench) close() error {
 	return errors.Join(errs...)
 }
 
-// fill imports the images of one round and returns their names, and waits until
-// all is on disk.
+// fill pulls the images of one round and returns their names, and waits until all
+// is on disk.
 func (x *gcBench) fill(ctx context.Context, n int) ([]string, error) {
 	var refs []string
 	for range n {
 		x.seed++
 		ref := fmt.Sprintf("bench-many:%d", x.seed)
 		img := lab.ManyFiles(lab.Image{Command: x.base.Command}, ref, x.o.Files, fileSize, x.seed)
-		if err := x.lab.Import(ctx, img); err != nil {
+		pulled, err := x.pull(ctx, img)
+		if err != nil {
 			return nil, err
 		}
-		refs = append(refs, ref)
+		refs = append(refs, pulled)
 	}
 	unix.Sync()
 	return refs, nil
+}
+
+// pull has the engine pull an image that the registry did not have before, and
+// returns its name there.
+func (x *gcBench) pull(ctx context.Context, img lab.Image) (string, error) {
+	archive, err := img.Tar()
+	if err != nil {
+		return "", err
+	}
+	image, err := registry.FromTar(runtime.GOARCH, archive, img.Command...)
+	if err != nil {
+		return "", err
+	}
+	if _, err := x.registry.Push(ctx, image, img.Ref, registry.Options{}); err != nil {
+		return "", err
+	}
+	ref := x.registry.Host() + "/" + img.Ref
+	for _, err := range x.engine.Pull(ctx, ref, engine.PullOptions{}) {
+		if err != nil {
+			return "", fmt.Errorf("pull %s: %w", ref, err)
+		}
+	}
+	return ref, nil
 }
 
 // way is one way of collecting: it is to free want bytes at least.

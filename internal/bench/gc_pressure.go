@@ -184,9 +184,9 @@ func (p *pressed) one(ctx context.Context, n uint64) {
 	ctx, cancel := context.WithTimeout(ctx, createLimit)
 	defer cancel()
 	img := lab.ManyFiles(lab.Image{Command: p.x.base.Command}, fmt.Sprintf("job:%d", n), p.x.o.Files, fileSize, n)
-	err := p.x.lab.Import(ctx, img)
+	ref, err := p.x.pull(ctx, img)
 	if err == nil {
-		_, err = p.x.spinUpOf(ctx, img.Ref, fmt.Sprintf("job-%d", n), due)
+		_, err = p.x.spinUpOf(ctx, ref, fmt.Sprintf("job-%d", n), due)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

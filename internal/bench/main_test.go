@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"syscall"
 	"testing"
 
 	"holdfast/internal/guardian"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 		case roleDoctor:
 			os.Exit(doctorChild(os.Args[2:]))
 		case "guardian":
-			os.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(os.Stderr, nil))))
+			syscall.Exit(guardian.Main(os.Args[2], slog.New(slog.NewTextHandler(os.Stderr, nil))))
 		}
 	}
 	os.Exit(labtest.Main(m))

@@ -4,6 +4,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -14,12 +15,14 @@ import (
 // Result is what one experiment found. Its JSON form is the output of
 // `holdfast bench NAME --json`.
 type Result struct {
-	Name    string   `json:"name"`
-	Machine Machine  `json:"machine"`
-	Rows    []Row    `json:"rows"`
-	Failed  int      `json:"failed"` // operations that did not do what they should
-	Score   float64  `json:"score"`  // ours against the peer; over 1 is better than the peer
-	Notes   []string `json:"notes,omitempty"`
+	Name    string  `json:"name"`
+	Machine Machine `json:"machine"`
+	Rows    []Row   `json:"rows"`
+	Failed  int     `json:"failed"` // operations that did not do what they should
+	Score   float64 `json:"score"`  // ours against the peer; over 1 is better than the peer
+	// Scale says what the score is where there is no peer.
+	Scale string   `json:"scale,omitempty"`
+	Notes []string `json:"notes,omitempty"`
 	// Details are what only this experiment has. Where they are a Table,
 	// that is printed instead of the rows.
 	Details any `json:"details,omitempty"`
@@ -72,7 +75,7 @@ func (r Result) WriteText(w io.Writer) error {
 	if err := r.writeTable(w); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nscore %.2f (over 1 is better than the peer), failed %d\n", r.Score, r.Failed)
+	fmt.Fprintf(w, "\nscore %.2f (%s), failed %d\n", r.Score, cmp.Or(r.Scale, "over 1 is better than the peer"), r.Failed)
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}

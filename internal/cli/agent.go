@@ -6,22 +6,36 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 )
 
 func (a *app) agentCmd() *cobra.Command {
+	var (
+		upgrade bool
+		trial   time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the agent of this host, until it is told to end",
 		Long: "Run the agent of this host until it is told to end.\n" +
-			"SIGTERM and Ctrl-C drain the node first; SIGUSR2 ends the agent and leaves its containers to the next one.",
-		Example: "  holdfast agent\n  holdfast agent stop --keep",
+			"SIGTERM and Ctrl-C drain the node first; SIGUSR2 ends the agent and leaves its containers to the next one.\n" +
+			"With --upgrade the agent that runs is replaced by the program on disk that it was started from: no connect is refused meanwhile,\n" +
+			"sessions stay, and if the new one cannot serve the old one goes on.",
+		Example: "  holdfast agent\n  holdfast agent --upgrade\n  holdfast agent stop --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if upgrade {
+				return a.upgradeAgent(cmd, trial)
+			}
+			if cmd.Flags().Changed("trial") {
+				return usage(cmd, errors.New("--trial goes with --upgrade"))
+			}
 			if a.deps.RunAgent == nil {
 				return errors.New("this build has no agent")
 			}
@@ -32,6 +46,8 @@ func (a *app) agentCmd() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the agent that runs by the program on disk")
+	cmd.Flags().DurationVar(&trial, "trial", api.DefaultTrial, "with --upgrade: how long the old agent stands by once the new one serves")
 	if a.deps.AgentFlags != nil {
 		a.deps.AgentFlags(cmd.Flags())
 	}

@@ -36,6 +36,9 @@ type Deps struct {
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
+	// AgentSocket is the unix socket of the agent that runs with these flags;
+	// nil: where the command line says.
+	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
 	// DrainEngine kills every container of the engine without an agent; nil:
 	// only an agent can.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
@@ -62,6 +65,8 @@ type Deps struct {
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
 	// Drill is `holdfast doctor drill`.
 	Drill func(ctx context.Context, r DrillRun) error
+	// Cures are those of `holdfast doctor cure`.
+	Cures CureDeps
 	// Record is `holdfast doctor record`.
 	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
 	// Benches are the experiments of `holdfast bench`.

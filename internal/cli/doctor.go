@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/baseline"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/rule"
@@ -19,6 +20,8 @@ import (
 type DoctorRun struct {
 	For  time.Duration
 	Step func(string) // is told what is being done
+	// Baselines are those that may go for this host.
+	Baselines []baseline.Baseline
 }
 
 // DrillRun is one call of `holdfast doctor drill`. A zero is the drill's default.
@@ -41,7 +44,7 @@ func (a *app) doctorCmd() *cobra.Command {
 			"what it cannot see it says. It exits with 9 where there is a finding of severity warning or critical.",
 		Example: "  holdfast doctor\n  holdfast doctor --for 10s --json",
 	}
-	group(cmd, a.drillCmd(), a.recordCmd(), a.diffCmd())
+	group(cmd, a.drillCmd(), a.cureCmd(), a.recordCmd(), a.diffCmd(), a.doctorStatus(), a.doctorHistory(), a.doctorFleet(), a.doctorBaseline())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if look < doctor.MinFor || look > doctor.MaxFor {
 			return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", look, doctor.MinFor, doctor.MaxFor))
@@ -49,7 +52,7 @@ func (a *app) doctorCmd() *cobra.Command {
 		ctx, cancel := a.limited(cmd, noLimit)
 		defer cancel()
 		done := func() {}
-		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Step: func(what string) {
+		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: func(what string) {
 			done()
 			done = a.ui.progress(what)
 		}})
@@ -171,12 +174,19 @@ func printHost(w io.Writer, r doctor.Report) {
 	}
 	if cpu, ok := s.Host(fact.CheckCPU); ok {
 		memory, _ := s.Host(fact.CheckMem)
-		line := fmt.Sprintf("the raw machine: SHA-256 %.0f MiB/s, memory %.0f MiB/s", cpu, memory)
+		is := ""
+		if slices.ContainsFunc(r.Checked, func(c doctor.Check) bool { return c.Rule == "slow-machine" && c.Verdict == doctor.Fine }) {
+			is = " is fine"
+		}
+		line := fmt.Sprintf("the raw machine%s: SHA-256 %.0f MiB/s, memory %.0f MiB/s", is, cpu, memory)
 		if sync, ok := s.Host(fact.CheckDisk); ok {
 			line += fmt.Sprintf(", a small write with fdatasync %.1f ms", sync)
 		}
 		if alloc, ok := s.Host(fact.AllocMs); ok {
 			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
+		}
+		if steal, ok := s.Host(fact.CPUSteal); ok && steal > 0 {
+			line += fmt.Sprintf(", %.1f %% of the CPUs' time kept by the hypervisor", 100*steal)
 		}
 		fmt.Fprintln(w, line)
 	}

@@ -112,10 +112,10 @@ func testDeps() cli.Deps {
 func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	r.Step("watching")
 	rep := doctor.Report{Seconds: r.For.Seconds(), Kernel: "6.1.0", Findings: []doctor.Finding{}, Checked: []doctor.Check{
-		{Rule: "mount-leak", Verdict: doctor.Fine}, {Rule: "kernel-lock", Verdict: doctor.NotJudged, Why: "lock.seen: BPF is not allowed"},
+		{Rule: "mount-leak", Verdict: doctor.Fine}, {Rule: "slow-machine", Verdict: doctor.Fine}, {Rule: "kernel-lock", Verdict: doctor.NotJudged, Why: "lock.seen: BPF is not allowed"},
 	}, Gaps: []fact.Gap{{Probe: "locks", Sees: "waits for locks", Why: "BPF is not allowed", Hint: "run it as root"}}, Facts: []fact.Fact{
 		{Name: fact.HostUptime, Value: 90000}, {Name: fact.HostCPUs, Value: 2}, {Name: fact.CPUBusy, Value: 0.5},
-		{Name: fact.CheckCPU, Value: 1000}, {Name: fact.CheckMem, Value: 9000}, {Name: fact.CheckDisk, Value: 0.6}, {Name: fact.AllocMs, Value: 75},
+		{Name: fact.CheckCPU, Value: 1000}, {Name: fact.CheckMem, Value: 9000}, {Name: fact.CheckDisk, Value: 0.6}, {Name: fact.AllocMs, Value: 75}, {Name: fact.CPUSteal, Value: 0.021},
 		{Name: fact.SlabCache, Value: 64 << 20, Subject: fact.Subject{Device: "dentry"}},
 	}}
 	if r.For == 30*time.Second {
@@ -216,7 +216,7 @@ func TestScripts(t *testing.T) {
 			}
 			return startAgent(b, socket, e.Defer)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records, "collection": collection},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": code, "fault": fault, "history": history, "spinups": spinups, "records": records, "collection": collection, "sick": sick},
 	})
 }
 
@@ -304,6 +304,12 @@ func spinups(ts *testscript.TestScript, _ bool, _ []string) {
 func collection(ts *testscript.TestScript, _ bool, _ []string) {
 	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
 	b.SetCollection(apitest.SomeCollection())
+}
+
+// sick makes the agent's host a sick one, in a fleet.
+func sick(ts *testscript.TestScript, _ bool, _ []string) {
+	b, _ := ts.Value(backendKey{}).(*apitest.Backend)
+	b.SetDoctor()
 }
 
 // records writes the same to a data directory: records DIR.

@@ -60,6 +60,9 @@ func nodeState(n holdfast.Node) string {
 	if n.Trouble != "" {
 		state += ", " + clean(n.Trouble)
 	}
+	if n.Degraded != "" {
+		state += ", degraded: " + clean(n.Degraded)
+	}
 	return state
 }
 

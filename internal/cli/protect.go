@@ -16,10 +16,8 @@ import (
 	"holdfast"
 	"holdfast/internal/linux/netns"
 	"holdfast/internal/protect"
+	"holdfast/internal/protect/history"
 )
-
-// protectLocks is where the ports that are protected are locked.
-const protectLocks = "/run/holdfast/protect"
 
 // protectFlags are those of `holdfast protect`.
 type protectFlags struct {
@@ -78,7 +76,7 @@ the command's. It needs root.`,
 			return a.protectRun(cmd.Context(), o)
 		},
 	}
-	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd())
+	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be given several times")
@@ -87,7 +85,7 @@ the command's. It needs root.`,
 	f.StringVar(&p.unit, "unit", "", "systemd unit of the server")
 	f.StringVar(&p.container, "container", "", "Docker container whose published ports are held; the command may make it anew under that name")
 	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest that connections are held, and that a protect of the same port is waited for")
-	f.DurationVar(&p.drain, "drain", time.Second, "longest that the command waits for running requests; 0 does not wait")
+	f.DurationVar(&p.drain, "drain", time.Second, "longest that the command waits for running requests, with --overlap for those not accepted; 0 does not wait")
 	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, which finishes its requests itself (as haproxy -sf)")
 	f.StringVar(&p.backend, "backend", string(protect.Auto), "how to hold: auto, park, nfqueue, migrate or plug")
 	f.BoolVar(&p.check, "check", false, "only say which backends would work here, and why others not")
@@ -102,7 +100,7 @@ func (a *app) lockDir() string {
 	if a.deps.ProtectLocks != "" {
 		return a.deps.ProtectLocks
 	}
-	return protectLocks
+	return protect.LockDir
 }
 
 func backendNames() []string {
@@ -172,7 +170,7 @@ func (p *protectFlags) sane(words []string) error {
 		return fmt.Errorf("--pid is %d, it has to be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
 		return fmt.Errorf("--timeout is %v and --drain is %v, they have to be over and not under 0", p.timeout, p.drain)
-	case len(words) > 0 && !p.overlap && p.drain >= p.timeout:
+	case len(words) > 0 && p.drain >= p.timeout:
 		return fmt.Errorf("--drain is %v, it has to be under --timeout, %v: else nothing is held any more when the command begins", p.drain, p.timeout)
 	}
 	return knownBackend(p.backend)
@@ -252,6 +250,9 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	}
 	r, err := protect.Run(ctx, o)
 	if r.Backend != "" {
+		if e := history.Add(o.LockDir, history.HoldOf(o, r)); e != nil {
+			a.ui.note("%v", e) // the restart is over, and well
+		}
 		if e := a.protectReport(r); e != nil {
 			return e
 		}

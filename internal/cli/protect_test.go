@@ -18,7 +18,7 @@ func TestProtectDrainIsUnderTimeout(t *testing.T) {
 		{4 * time.Second, false, true},
 		{5 * time.Second, false, false},
 		{10 * time.Minute, false, false},
-		{10 * time.Minute, true, true}, // where nothing is waited for
+		{10 * time.Minute, true, false},
 	} {
 		p := protectFlags{ports: []int{80}, backend: string(protect.Auto), timeout: 5 * time.Second, drain: c.drain, overlap: c.overlap}
 		if err := p.sane([]string{"true"}); (err == nil) != c.ok {

@@ -20,6 +20,8 @@ type Host struct {
 	DataDir string // the agent's
 	RunDir  string // likewise
 	Spinup  spinup.Config
+	Node    string // its id
+	Role    string // what it is for, as the doctor's baselines are kept by it
 }
 
 // thisHost asks the assembler, or takes the defaults.

@@ -16,6 +16,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"holdfast"
+	"holdfast/internal/doctor/rotation"
+	"holdfast/internal/doctor/watch"
 	"holdfast/internal/gateway"
 	"holdfast/internal/gc"
 	"holdfast/internal/preempt"
@@ -43,6 +45,7 @@ type Config struct {
 	Spinup    spinup.Config  `yaml:"spinup"`
 	Images    warm.Config    `yaml:"images"`
 	GC        gc.Config      `yaml:"gc"`
+	Doctor    Doctor         `yaml:"doctor"`
 	Preempt   preempt.Config `yaml:"preempt"`
 	Templates []Template     `yaml:"templates"`
 
@@ -121,6 +124,16 @@ type Drain struct {
 	Quiet  bool          `yaml:"quiet"` // stop the engine for the moment in which the containers die
 }
 
+// Doctor is the part of the doctor that is always on, and what it may do.
+type Doctor struct {
+	Watch    watch.Config    `yaml:",inline"`
+	Rotation rotation.Config `yaml:",inline"`
+	Role     string          `yaml:"role"` // what this host is for: baselines are kept by kernel and role
+	// Proc and Sys are where the host's procfs and sysfs are mounted.
+	Proc string `yaml:"proc"`
+	Sys  string `yaml:"sys"`
+}
+
 // Template is how a session's container is made; the first is the default one.
 type Template struct {
 	Name       string            `yaml:"name"`
@@ -136,6 +149,7 @@ type Template struct {
 	Network    string            `yaml:"network"`
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
+	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 }
@@ -204,6 +218,7 @@ func Default() Config {
 		Spinup:   spinup.DefaultConfig(),
 		Images:   warm.DefaultConfig(),
 		GC:       gc.DefaultConfig(),
+		Doctor:   Doctor{Watch: watch.DefaultConfig(), Rotation: rotation.DefaultConfig(), Proc: "/proc", Sys: "/sys"},
 	}
 }
 

@@ -49,6 +49,8 @@ func (t Template) validate() error {
 	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
 		// One key's server would answer for another's on the same port.
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
+	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
+		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
@@ -150,6 +152,7 @@ func (c Config) SessionTemplates() []session.Template {
 			Ready:     session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
+			Seccomp:   t.Seccomp,
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
 		for _, i := range t.InitSteps {

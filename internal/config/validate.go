@@ -142,11 +142,32 @@ func (c Config) validateLimits() error {
 	if err := c.GC.Validate(); err != nil {
 		return fmt.Errorf("gc.%w", err)
 	}
+	if err := c.Doctor.validate(); err != nil {
+		return fmt.Errorf("doctor.%w", err)
+	}
 	if c.Drain.Budget <= 0 {
 		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
 	}
 	return nil
 }
+
+func (d Doctor) validate() error {
+	for key, dir := range map[string]string{"proc": d.Proc, "sys": d.Sys} {
+		if !path.IsAbs(dir) {
+			return fmt.Errorf("%s: %q is no absolute path", key, dir)
+		}
+	}
+	if len(d.Role) > maxRole || strings.Trim(d.Role, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return fmt.Errorf("role: %q is no word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
+	}
+	if err := d.Watch.Validate(); err != nil {
+		return err
+	}
+	return d.Rotation.Validate()
+}
+
+// maxRole is how long a role may be.
+const maxRole = 32
 
 // listenAddress checks host:port and reports whether only this host can reach
 // it. A name is resolved by nobody here, so only "localhost" counts.

@@ -30,15 +30,15 @@ import (
 // TestMain is, by its arguments, also a deadman and a stand-in for an agent:
 // both have to be processes that can die.
 func TestMain(m *testing.M) {
-	switch {
+	switch { // os.Exit takes a second under -race
 	case len(os.Args) == 3 && os.Args[1] == "deadman":
-		os.Exit(Main(os.Args[2], os.Stderr))
+		syscall.Exit(Main(os.Args[2], os.Stderr))
 	case len(os.Args) == 3 && os.Args[1] == "other-version":
-		os.Exit(live(os.Args[2], os.Stderr, protocol+1))
+		syscall.Exit(live(os.Args[2], os.Stderr, protocol+1))
 	case len(os.Args) == 4 && os.Args[1] == "stranger":
-		os.Exit(stranger(os.Args[2], os.Args[3]))
+		syscall.Exit(stranger(os.Args[2], os.Args[3]))
 	case len(os.Args) == 3 && os.Args[1] == "agent":
-		os.Exit(standIn(os.Args[2]))
+		syscall.Exit(standIn(os.Args[2]))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -11,7 +11,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +28,10 @@ const (
 	MinFor = time.Second
 	MaxFor = 10 * time.Minute
 )
+
+// namesLimit is what the engine gets to name its containers: the report does not
+// wait for one that hangs.
+const namesLimit = 5 * time.Second
 
 // Engine names containers.
 type Engine interface {
@@ -48,6 +51,8 @@ type Examination struct {
 	// Probes and Rules are probe.All and rule.All, where they are nil.
 	Probes []probe.Probe
 	Rules  []rule.Rule
+	// Known are facts from elsewhere that rules may need: a baseline's.
+	Known []fact.Fact
 }
 
 // Report is what came out. Findings are in the order of their severity.
@@ -118,27 +123,43 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 		return Report{}, ctx.Err()
 	}
 	e.step("judging")
+	facts.Add(e.Known...)
 	r := Report{At: begin, Kernel: facts.Text(fact.KernelRelease), Findings: []Finding{}, Facts: facts.Facts}
-	var names namer
-	names, facts.Gaps = e.names(ctx, facts.Gaps)
-	for _, x := range e.Rules {
-		check := Check{Rule: x.Name, Verdict: Fine, Later: x.Later}
-		if missing := x.Missing(facts); len(missing) > 0 {
-			check.Verdict, check.Why = NotJudged, e.whyMissing(missing, facts.Gaps)
-			r.Checked = append(r.Checked, check)
-			continue
-		}
-		for _, f := range x.Judge(facts) {
-			f.Rule = x.Name
-			check.Verdict = Found
-			r.Findings = append(r.Findings, names.name(f))
-		}
-		r.Checked = append(r.Checked, check)
+	var found []rule.Finding
+	found, r.Checked = Judge(e.Rules, e.Probes, facts)
+	names, gap := Names(ctx, e.Host.Proc, e.Engine, e.NoEngine)
+	if gap != nil {
+		facts.Gaps = append(facts.Gaps, *gap)
+	}
+	for _, f := range found {
+		r.Findings = append(r.Findings, names.Name(f))
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return b.Severity.Weight() - a.Severity.Weight() })
 	r.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	r.Seconds = time.Since(begin).Seconds()
 	return r, nil
+}
+
+// Judge has the rules judge facts. It returns what they find, in their order, and
+// what became of each rule; the probes are asked why a fact is not there.
+func Judge(rules []rule.Rule, probes []probe.Probe, facts *fact.Set) ([]rule.Finding, []Check) {
+	var found []rule.Finding
+	var checked []Check
+	for _, x := range rules {
+		check := Check{Rule: x.Name, Verdict: Fine, Later: x.Later}
+		if missing := x.Missing(facts); len(missing) > 0 {
+			check.Verdict, check.Why = NotJudged, whyMissing(probes, missing, facts.Gaps)
+			checked = append(checked, check)
+			continue
+		}
+		for _, f := range x.Judge(facts) {
+			f.Rule = x.Name
+			check.Verdict = Found
+			found = append(found, f)
+		}
+		checked = append(checked, check)
+	}
+	return found, checked
 }
 
 func (e Examination) step(what string) {
@@ -155,7 +176,8 @@ type looking struct {
 }
 
 // look runs the probes: those that load the machine first, one by one, and then
-// the others together for the rest of the time.
+// the others together for the rest of the time, with those that read only once in
+// between.
 func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 	facts := &fact.Set{}
 	var all []looking
@@ -169,15 +191,24 @@ func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 	}
 	quiet := time.Now()
 	for _, p := range e.Probes {
-		if !p.Busy && ctx.Err() == nil {
+		if !p.Busy && !p.Once && ctx.Err() == nil {
 			if l, ok := start(ctx, p, e.Host, facts); ok {
 				all = append(all, l)
 			}
 		}
 	}
+	// To read what was seen takes about as long as it took to begin, and some more
+	// to say who it was.
+	reading := time.Since(quiet) * 3 / 2
 	e.step(fmt.Sprintf("watching for %v", e.For.Round(time.Second)))
-	// To read what was seen takes about as long as it took to begin.
-	timer := time.NewTimer(max(MinFor, e.For-time.Since(begin)-time.Since(quiet)))
+	for _, p := range e.Probes {
+		if p.Once && ctx.Err() == nil {
+			if l, ok := start(ctx, p, e.Host, facts); ok {
+				l.end(ctx, facts)
+			}
+		}
+	}
+	timer := time.NewTimer(max(MinFor-time.Since(quiet), e.For-time.Since(begin)-reading, 0))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -221,14 +252,14 @@ func gap(p probe.Probe, err error) fact.Gap {
 }
 
 // whyMissing says why facts are not there: what the probe said that gives them.
-func (e Examination) whyMissing(missing []string, gaps []fact.Gap) string {
+func whyMissing(probes []probe.Probe, missing []string, gaps []fact.Gap) string {
 	var why []string
 	for _, name := range missing {
 		reason := "there was nothing to see"
-		i := slices.IndexFunc(e.Probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
+		i := slices.IndexFunc(probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
 		if i < 0 {
 			reason = "it is not measured yet"
-		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == e.Probes[i].Name }); g >= 0 {
+		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == probes[i].Name }); g >= 0 {
 			reason = gaps[g].Why
 		}
 		if s := name + ": " + reason; !slices.Contains(why, s) {
@@ -236,24 +267,4 @@ func (e Examination) whyMissing(missing []string, gaps []fact.Gap) string {
 		}
 	}
 	return strings.Join(why, "; ")
-}
-
-// names asks the engine for its containers.
-func (e Examination) names(ctx context.Context, gaps []fact.Gap) (namer, []fact.Gap) {
-	n := namer{proc: e.Host.Proc, containers: make(map[string]engine.Container)}
-	err := e.NoEngine
-	if e.Engine == nil && err == nil {
-		err = errors.New("no container engine was given")
-	}
-	if e.Engine != nil {
-		var list []engine.Container
-		list, err = e.Engine.List(ctx, nil)
-		for _, c := range list {
-			n.containers[c.ID] = c
-		}
-	}
-	if err != nil {
-		gaps = append(gaps, fact.Gap{Probe: "engine", Sees: "names and images of containers", Why: err.Error(), Hint: probe.Hint(err)})
-	}
-	return n, gaps
 }

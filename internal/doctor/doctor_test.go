@@ -190,6 +190,34 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
+// A process that hurries has precedence, with all its threads, and so has what it
+// starts.
+func TestHurry(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if err := doctor.Hurry(); err == nil {
+			t.Error("without a right to it")
+		}
+		return
+	}
+	if err := doctor.Hurry(); err != nil {
+		t.Fatal(err)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range threads {
+		b, err := os.ReadFile("/proc/self/task/" + x.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if nice := strings.Fields(rest)[16]; nice != "-10" { // field 19, proc_pid_stat(5)
+			t.Errorf("thread %s: nice %s", x.Name(), nice)
+		}
+	}
+}
+
 func copyFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"strings"
 
 	"holdfast/internal/doctor/fact"
@@ -22,35 +24,64 @@ type Who struct {
 	Kernel      []string `json:"kernel,omitempty"`  // the innermost function first
 }
 
-type namer struct {
+// Namer gives culprits the names that people know them by.
+type Namer struct {
 	proc       proc.FS
 	containers map[string]engine.Container // by id
 }
 
-// maxCommand is as much of a command line as is shown, in bytes.
-const maxCommand = 200
+// Names asks the engine for its containers. Where it does not answer, or there is
+// none (why is in err, if anybody knows), containers have no names, and a gap says
+// so.
+func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact.Gap) {
+	n := Namer{proc: from, containers: make(map[string]engine.Container)}
+	if e == nil && err == nil {
+		err = errors.New("no container engine was given")
+	}
+	if e != nil {
+		ctx, cancel := context.WithTimeout(ctx, namesLimit)
+		defer cancel()
+		var list []engine.Container
+		list, err = e.List(ctx, nil)
+		for _, c := range list {
+			n.containers[c.ID] = c
+		}
+	}
+	if err != nil {
+		return n, &fact.Gap{Probe: "engine", Sees: "names and images of containers", Why: err.Error(), Hint: probe.Hint(err)}
+	}
+	return n, nil
+}
 
-func (n namer) who(s fact.Subject) *Who {
+// maxShown is as much of a name or a command line as is shown, in bytes.
+const maxShown = 200
+
+// short cuts what others wrote.
+func short(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
+}
+
+func (n Namer) who(s fact.Subject) *Who {
 	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
 	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, ContainerID: probe.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
-		w.Container, w.Image = c.Name, c.Image
+		w.Container, w.Image = short(c.Name), short(c.Image)
 	}
 	if s.Pid > 0 {
 		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
-			w.Command = strings.Join(args, " ")
-			if len(w.Command) > maxCommand {
-				w.Command = strings.ToValidUTF8(w.Command[:maxCommand], "") + "…"
-			}
+			w.Command = short(strings.Join(args, " "))
 		}
 	}
 	return w
 }
 
-// name gives a finding its names, also in the commands of its cures.
-func (n namer) name(f rule.Finding) Finding {
+// Name gives a finding its names, also in the commands of its cures.
+func (n Namer) Name(f rule.Finding) Finding {
 	named := Finding{Finding: f, Who: n.who(f.Culprit)}
 	for _, v := range f.Victims {
 		if w := n.who(v); w != nil {

@@ -143,6 +143,9 @@ type Spec struct {
 	Init bool
 	// NoNewPrivileges forbids the container's processes to gain any.
 	NoNewPrivileges bool
+	// Seccomp is the path of a file on this host with a seccomp profile, which is
+	// read when the container is made; "" is the engine's default.
+	Seccomp string
 	// Entrypoint replaces the image's, and then its command, too; empty: the
 	// image's own.
 	Entrypoint []string

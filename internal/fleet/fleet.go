@@ -34,6 +34,9 @@ type Local interface {
 // Config is what a Fleet needs to know.
 type Config struct {
 	Node holdfast.NodeID // this one
+	// MaxShare is the share of all nodes, 0 to 1, that may be out of rotation
+	// because they are degraded; 0: none is.
+	MaxShare float64
 }
 
 // Deps is what a Fleet works with.
@@ -85,6 +88,7 @@ func New(cfg Config, deps Deps) *Fleet {
 		flights: map[wish]*flight{},
 		fetches: map[string]*fetching{},
 	}
+	f.nodes.share = cfg.MaxShare
 	f.next = newExpected(f)
 	f.dir.gone = f.next.gone
 	if deps.Draining == nil {

@@ -32,6 +32,7 @@ type nodes struct {
 	store store.Store
 	self  holdfast.NodeID
 	rand  func(int) int
+	share float64       // of all nodes, that may be out of rotation
 	turn  chan struct{} // whoever reads the list holds it
 
 	mu    sync.RWMutex
@@ -138,7 +139,7 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool) (hold
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	id, err := Place(n.list, Need{Self: n.self, Avoid: avoid}, n.rand)
+	id, err := Place(n.list, Need{Self: n.self, Avoid: avoid, Resting: holdfast.OutOfRotation(n.list, n.share)}, n.rand)
 	if err != nil {
 		return holdfast.Node{}, err
 	}

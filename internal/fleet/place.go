@@ -12,6 +12,9 @@ type Need struct {
 	// candidate without an address for others. "" is none.
 	Self  holdfast.NodeID
 	Avoid map[holdfast.NodeID]bool // these would not have it a moment ago
+	// Resting are out of rotation (holdfast.OutOfRotation): they get what nobody
+	// else takes.
+	Resting map[holdfast.NodeID]bool
 }
 
 // Place chooses the node for a session: the less loaded of two candidates drawn
@@ -20,16 +23,16 @@ type Need struct {
 // the best of all, many who choose at once by the same figures do not all choose
 // the same). intN returns a number from 0 up to its argument, exclusive.
 //
-// A candidate is healthy, not draining, not full, not avoided, and can be
-// reached. Without any, the error is holdfast.ErrDraining where all nodes drain,
+// A candidate is healthy, not draining, not full, not avoided, not resting, and can
+// be reached. Where all others are out, those that rest are candidates, too. Without
+// any, the error is holdfast.ErrDraining where all nodes drain,
 // else holdfast.ErrBusy. It is pure; equal loads are decided by the number of
 // sessions and then by the draw.
 func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeID, error) {
-	n := 0
-	for i := range nodes {
-		if need.fits(&nodes[i]) {
-			n++
-		}
+	n := need.count(nodes)
+	if n == 0 && len(need.Resting) > 0 {
+		need.Resting = nil
+		n = need.count(nodes)
 	}
 	switch n {
 	case 0:
@@ -48,9 +51,19 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeI
 	return a.ID, nil
 }
 
+// count is how many candidates there are.
+func (need Need) count(nodes []holdfast.Node) (n int) {
+	for i := range nodes {
+		if need.fits(&nodes[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 // fits reports whether the node is a candidate.
 func (need Need) fits(n *holdfast.Node) bool {
-	return n.Trouble == "" && !n.Draining && !full(n) && !need.Avoid[n.ID] && (n.Hop != "" || n.ID == need.Self)
+	return n.Trouble == "" && !n.Draining && !full(n) && !need.Avoid[n.ID] && !need.Resting[n.ID] && (n.Hop != "" || n.ID == need.Self)
 }
 
 func full(n *holdfast.Node) bool { return n.Max > 0 && n.Sessions >= n.Max }

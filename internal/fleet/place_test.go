@@ -31,9 +31,12 @@ func anyNode(t *rapid.T, i int) holdfast.Node {
 
 func anyFleet(t *rapid.T) ([]holdfast.Node, Need) {
 	nodes := make([]holdfast.Node, rapid.IntRange(0, 6).Draw(t, "nodes"))
-	need := Need{Avoid: map[holdfast.NodeID]bool{}, Self: "n0"}
+	need := Need{Avoid: map[holdfast.NodeID]bool{}, Resting: map[holdfast.NodeID]bool{}, Self: "n0"}
 	for i := range nodes {
 		nodes[i] = anyNode(t, i)
+		if rapid.Bool().Draw(t, "resting") {
+			need.Resting[nodes[i].ID] = true
+		}
 		if rapid.Bool().Draw(t, "avoid") {
 			need.Avoid[nodes[i].ID] = true
 		}
@@ -51,14 +54,21 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 			t.Fatal("Place changed the nodes")
 		}
 		allDrain := len(nodes) > 0
-		var candidates []holdfast.NodeID
+		var candidates, resting []holdfast.NodeID
 		for _, n := range nodes {
 			allDrain = allDrain && n.Draining
 			reachable := n.Hop != "" || n.ID == need.Self
 			roomy := n.Max == 0 || n.Sessions < n.Max
 			if reachable && roomy && n.Trouble == "" && !n.Draining && !need.Avoid[n.ID] {
-				candidates = append(candidates, n.ID)
+				if need.Resting[n.ID] {
+					resting = append(resting, n.ID)
+				} else {
+					candidates = append(candidates, n.ID)
+				}
 			}
+		}
+		if len(candidates) == 0 { // a slow node is better than none
+			candidates = resting
 		}
 		switch {
 		case len(candidates) > 0 && (err != nil || !slices.Contains(candidates, id)):

@@ -166,9 +166,10 @@ func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
 		index[n.ID] = i
 	}
 	avoid := maps.Clone(a.avoid)
+	resting := holdfast.OutOfRotation(a.all, a.f.cfg.MaxShare)
 	byID := map[holdfast.NodeID][]leaver{}
 	for _, s := range sessions {
-		id, err := Place(a.all, Need{Avoid: avoid}, a.f.nodes.rand)
+		id, err := Place(a.all, Need{Avoid: avoid, Resting: resting}, a.f.nodes.rand)
 		if err != nil {
 			a.f.log.Debug("no more successors", "err", err)
 			break

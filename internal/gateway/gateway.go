@@ -45,27 +45,28 @@ type Sessions interface {
 }
 
 // Gateway serves clients, and what other nodes forward. Its only methods to call
-// are Run, Hop, InFlight and ServeHTTP.
+// are Run, Finish, LastAnswer, Hop, InFlight and ServeHTTP.
 type Gateway struct {
-	cfg      Config
-	sessions Sessions
-	peers    Peers // nil: no other nodes
-	metrics  *Metrics
-	log      *slog.Logger
-	tls      *tls.Config     // nil: plain HTTP
-	tokens   *token.Verifier // nil: nobody is asked for one
-	parking  *parking
-	handlers *handlers
-	relay    *relay.Relay
-	up       atomic.Bool // the relay takes upgraded connections
-	upgraded atomic.Int64
-	dialer   net.Dialer
-	pool     *http.Transport // to sessions' servers
-	nodes    *http.Transport // to other nodes
-	buffers  *bufferPool
-	proxy    *httputil.ReverseProxy
-	cut      context.Context // ends forwarded requests; done by cutNow
-	cutNow   context.CancelFunc
+	cfg       Config
+	sessions  Sessions
+	peers     Peers // nil: no other nodes
+	metrics   *Metrics
+	log       *slog.Logger
+	tls       *tls.Config     // nil: plain HTTP
+	tokens    *token.Verifier // nil: nobody is asked for one
+	parking   *parking
+	handlers  *handlers
+	relay     *relay.Relay
+	up        atomic.Bool // the relay takes upgraded connections
+	finishing atomic.Bool // see Finish
+	upgraded  atomic.Int64
+	dialer    net.Dialer
+	pool      *http.Transport // to sessions' servers
+	nodes     *http.Transport // to other nodes
+	buffers   *bufferPool
+	proxy     *httputil.ReverseProxy
+	cut       context.Context // ends forwarded requests; done by cutNow
+	cutNow    context.CancelFunc
 }
 
 // New returns a gateway; it loads the certificate and the tokens' secrets, and

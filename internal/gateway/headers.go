@@ -38,7 +38,10 @@ func dropOurs(h http.Header) {
 }
 
 // answer is the writer of a response that comes through a proxy.
-type answer struct{ http.ResponseWriter }
+type answer struct {
+	http.ResponseWriter
+	gateway *Gateway
+}
 
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -52,6 +55,8 @@ func (a *answer) WriteHeader(status int) {
 	}
 	if status < 200 {
 		dropReserved(a.Header())
+	} else {
+		a.gateway.LastAnswer(a)
 	}
 	a.ResponseWriter.WriteHeader(status)
 }

@@ -89,7 +89,7 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	t := &trip{target: target{key: key}, gateway: g, hop: true, route: route, release: release}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	proxy.ServeHTTP(&answer{w}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
+	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
 }
 
 // forwardedFor reads whom a forwarded request is for. What it returns is exact:
@@ -118,6 +118,7 @@ func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) 
 func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	g.metrics.hopRefusals.WithLabelValues(why).Inc()
 	unread(w, r)
+	g.LastAnswer(w) // the next try is to reach the gateway that follows
 	h := w.Header()
 	h.Set(refusedHeader, why)
 	h.Set("Cache-Control", "no-store")

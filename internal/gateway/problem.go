@@ -139,6 +139,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err err
 	level("request not served", "session", t.key, "status", p.Status, "reason", p.label, "err", err)
 
 	unread(w, r)
+	g.LastAnswer(w)
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer") // a token may be in the URL

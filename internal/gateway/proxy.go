@@ -64,7 +64,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// HTTP/1 would cut the body off at the answer's first byte. It is how
 	// HTTP/2 always works, and there is an error to ignore.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(&answer{w}, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
+	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
 }
 
 // admit checks what can be checked before anything waits, and sorts upgrades

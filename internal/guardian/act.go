@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/kill"
+	"holdfast/internal/linux/kfile"
 	"holdfast/internal/linux/pidfd"
 )
 
@@ -16,21 +19,27 @@ import (
 const killBudget = 10 * time.Second
 
 // perform carries one undo out. What is gone needs no undoing.
-func perform(kind Kind, processes []*pidfd.Process, targets []*kill.Target) error {
-	switch kind {
+func (pt part) perform() error {
+	switch pt.kind {
 	case Continue:
-		return signalAll(processes, unix.SIGCONT)
+		return signalAll(pt.processes, unix.SIGCONT)
+	case Restore:
+		var err error
+		for _, l := range pt.limits {
+			err = errors.Join(err, l.restore())
+		}
+		return err
 	case Kill:
 		ctx, cancel := context.WithTimeout(context.Background(), killBudget)
 		defer cancel()
 		var k kill.Killer
 		var err error
-		for _, l := range k.Kill(ctx, targets).Left {
+		for _, l := range k.Kill(ctx, pt.targets).Left {
 			err = errors.Join(err, fmt.Errorf("container %s is not dead: %s", l.Name, l.Reason))
 		}
 		return err
 	}
-	return fmt.Errorf("unknown undo %q", kind)
+	return fmt.Errorf("unknown undo %q", pt.kind)
 }
 
 // signalAll signals every process that is still there.
@@ -42,4 +51,23 @@ func signalAll(processes []*pidfd.Process, sig unix.Signal) error {
 		}
 	}
 	return err
+}
+
+// restore writes the old limit back where the low one stands. Somebody may write
+// another one in between; the kernel has nothing against that.
+func (l Limit) restore() error {
+	if err := l.validate(); err != nil { // it may be from a file
+		return err
+	}
+	now, err := kfile.Read(l.File, 4096)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || strings.TrimSpace(string(now)) != l.Low {
+		return err
+	}
+	if err := kfile.Write(l.File, l.Old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -52,7 +52,7 @@ func (a *Armed) undoHere() error {
 	var err error
 	for _, u := range a.plan.Undo {
 		if u.Kind.harmless() {
-			err = errors.Join(err, perform(u.Kind, u.Processes, nil))
+			err = errors.Join(err, part{kind: u.Kind, processes: u.Processes, limits: u.Limits}.perform())
 		}
 	}
 	return err

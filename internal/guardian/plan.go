@@ -15,6 +15,8 @@ package guardian
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"holdfast/internal/kill"
@@ -42,19 +44,32 @@ const (
 	Continue Kind = "continue"
 	// Kill makes the containers dead.
 	Kill Kind = "kill"
+	// Restore writes back limits of memory cgroups that were lowered.
+	Restore Kind = "restore"
 )
 
 // harmless reports whether an undo does no harm when it is done although nobody
 // needs it: by a starter whose guardian has died, or from a file after both have.
-// A stopped process has to run again in any case. Containers are not killed
-// then: their agent, or the next one, decides about them by its records.
-func (k Kind) harmless() bool { return k == Continue }
+// A stopped process has to run again in any case, and a limit is only written back
+// where it is the one that was lowered. Containers are not killed then: their
+// agent, or the next one, decides about them by its records.
+func (k Kind) harmless() bool { return k == Continue || k == Restore }
 
 // Undo is one part of a plan.
 type Undo struct {
 	Kind       Kind
 	Processes  []*pidfd.Process // of Continue; they stay the caller's
 	Containers []Container      // of Kill
+	Limits     []Limit          // of Restore
+}
+
+// Limit is a limit of a memory cgroup that a risky act lowers.
+type Limit struct {
+	File string `json:"file"` // absolute: …/memory.limit_in_bytes
+	// Low is what the act writes, as the kernel shows it, and Old what is
+	// written back as long as the file shows Low.
+	Low string `json:"low"`
+	Old string `json:"old"`
 }
 
 // Container names a container to be killed, for kill.Open; Start is the start
@@ -95,6 +110,7 @@ type message struct {
 	Kind       Kind             `json:"kind,omitempty"`
 	Processes  []process        `json:"processes,omitempty"`
 	Containers []Container      `json:"containers,omitempty"`
+	Limits     []Limit          `json:"limits,omitempty"`
 }
 
 type op string
@@ -119,8 +135,10 @@ const (
 	// maxFDs bounds the descriptors of one message: the kernel's
 	// SCM_MAX_FD is 253.
 	maxFDs = 250
-	// maxContainers keeps a message well under the least socket buffer.
+	// maxContainers keeps a message well under the least socket buffer, and so
+	// does maxLimits.
 	maxContainers = 100
+	maxLimits     = 8
 	// maxMessage bounds a message; longer ones are refused.
 	maxMessage = 128 << 10
 	// maxPlans and maxParts bound what a guardian takes on.
@@ -152,6 +170,11 @@ func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
 			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Containers: rest[:n]}), append(fds, nil)
 			rest = rest[n:]
 		}
+		for rest := u.Limits; len(rest) > 0; {
+			n := min(maxLimits, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Limits: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
 	}
 	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
 }
@@ -163,11 +186,31 @@ func (p Plan) validate() error {
 	}
 	for _, u := range p.Undo {
 		switch {
-		case u.Kind == Continue && len(u.Containers) == 0:
-		case u.Kind == Kill && len(u.Processes) == 0:
+		case u.Kind == Continue && len(u.Containers)+len(u.Limits) == 0:
+		case u.Kind == Kill && len(u.Processes)+len(u.Limits) == 0:
+		case u.Kind == Restore && len(u.Processes)+len(u.Containers) == 0:
 		default:
-			return fmt.Errorf("plan %q: %d processes and %d containers do not fit undo %q",
-				p.Name, len(u.Processes), len(u.Containers), u.Kind)
+			return fmt.Errorf("plan %q: %d processes, %d containers and %d limits do not fit undo %q",
+				p.Name, len(u.Processes), len(u.Containers), len(u.Limits), u.Kind)
+		}
+		for _, l := range u.Limits {
+			if err := l.validate(); err != nil {
+				return fmt.Errorf("plan %q: %w", p.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// validate refuses what is no limit of a memory cgroup: a guardian is root, and
+// writes where it is told to.
+func (l Limit) validate() error {
+	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File || len(l.File) > 4096 || filepath.Base(l.File) != "memory.limit_in_bytes" {
+		return fmt.Errorf("%q is no limit of a memory cgroup", l.File)
+	}
+	for _, v := range []string{l.Low, l.Old} {
+		if _, err := strconv.ParseInt(v, 10, 64); err != nil {
+			return fmt.Errorf("limit %s: %w", l.File, err)
 		}
 	}
 	return nil

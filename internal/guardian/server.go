@@ -40,6 +40,7 @@ type part struct {
 	kind      Kind
 	processes []*pidfd.Process
 	targets   []*kill.Target
+	limits    []Limit
 }
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
@@ -190,7 +191,7 @@ func (s *server) answer(r reply) error {
 // add appends a part to a plan. What goes wrong is told at the arming.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
-	pt := part{kind: m.Kind, targets: s.open(m.Containers)}
+	pt := part{kind: m.Kind, targets: s.open(m.Containers), limits: m.Limits}
 	for i, fd := range fds {
 		if i >= len(m.Processes) {
 			unix.Close(fd)
@@ -260,7 +261,7 @@ func (s *server) arm(m message) error {
 func (p *held) state(boot string, self process) state {
 	st := state{BootID: boot, Guardian: self, Name: p.name}
 	for _, pt := range p.parts {
-		u := stateUndo{Kind: pt.kind}
+		u := stateUndo{Kind: pt.kind, Limits: pt.limits}
 		for _, x := range pt.processes {
 			u.Processes = append(u.Processes, process{x.Pid(), x.Start()})
 		}
@@ -330,7 +331,7 @@ func (s *server) undo(id uint64, why string) error {
 	p := s.plans[id]
 	var err error
 	for _, pt := range p.parts {
-		err = errors.Join(err, perform(pt.kind, pt.processes, pt.targets))
+		err = errors.Join(err, pt.perform())
 	}
 	switch {
 	case p.undone: // it was logged the first time

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"holdfast/internal/linux/kfile"
@@ -25,6 +26,7 @@ type state struct {
 type stateUndo struct {
 	Kind      Kind      `json:"kind"`
 	Processes []process `json:"processes,omitempty"`
+	Limits    []Limit   `json:"limits,omitempty"`
 }
 
 const (
@@ -108,7 +110,7 @@ func recoverFile(path, boot string) (bool, error) {
 			continue
 		}
 		held, e := hold(u.Processes)
-		err = errors.Join(err, e, perform(u.Kind, held, nil))
+		err = errors.Join(err, e, part{kind: u.Kind, processes: held, limits: u.Limits}.perform())
 		release(held)
 	}
 	if err != nil {
@@ -137,4 +139,31 @@ func release(ps []*pidfd.Process) {
 	for _, p := range ps {
 		p.Close()
 	}
+}
+
+// Guards reports whether a plan that is written down in dir would write the file
+// back: whoever lowered it has not raised it again, or died just now.
+func Guards(dir, file string) (bool, error) {
+	files, err := filepath.Glob(filepath.Join(dir, statePattern))
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files {
+		b, err := kfile.Read(f, maxState)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return false, err
+		}
+		var s state
+		if json.Unmarshal(b, &s) != nil {
+			continue // being written: nothing has begun
+		}
+		for _, u := range s.Undo {
+			if slices.ContainsFunc(u.Limits, func(l Limit) bool { return l.File == file }) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }

@@ -61,10 +61,15 @@ func (w *witness) mustHaveSeen(t *testing.T, r spinup.Record) {
 	}
 }
 
-// A hundred spin-ups at once, of ten jobs with five images each, twice side by
-// side: every one is recorded, with its own image's bytes and its own container.
-func TestHundredSpinups(t *testing.T) {
-	const jobs, images, twice = 10, 5, 2
+// Thirty spin-ups at once, of three jobs with five images each, twice side by
+// side, and a hundred of ten jobs with -long: every one is recorded, with its own
+// image's bytes and its own container.
+func TestManySpinups(t *testing.T) {
+	const images, twice = 5, 2
+	jobs := 3
+	if labtest.Long() {
+		jobs = 10
+	}
 	r := startRegistry(t)
 	store, err := spinup.OpenStore(filepath.Join(t.TempDir(), "spinups.db"), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -95,7 +100,7 @@ func TestHundredSpinups(t *testing.T) {
 	for _, j := range list {
 		b := newBed(t)
 		b.Engine, b.Recorder = saw, keeping{store}
-		b.AtOnce = 1               // of each of ten jobs
+		b.AtOnce = 1               // of each job
 		b.limit = 10 * time.Minute // under the race detector on a busy host
 		running.Go(func() {
 			res, err := b.run(t.Context(), j)

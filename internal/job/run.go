@@ -203,6 +203,7 @@ func (x *underway) result() Result {
 func (x *underway) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
+	x.emptyMemory(ctx)
 	if _, err := removeJob(ctx, x.Engine, x.id); err != nil {
 		return holdfast.WithHint(fmt.Errorf("%w: %w", ErrLeft, err), "the next `holdfast run` tries again; docker ps -a --filter label="+LabelJob+"="+x.id+" shows it")
 	}

@@ -8,6 +8,7 @@
 package kill
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,6 +61,7 @@ type Target struct {
 	// everything in there down with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
+	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero where there is none
 
 	mu     sync.Mutex
 	closed bool
@@ -84,6 +86,7 @@ type Opener struct {
 	NoShims bool
 
 	mounts    cgroup.Mounts
+	memory    cgroup.Mount // the one with the memory controller; zero where there is none
 	protected map[int]bool
 	own       []cgroup.Group // of this process
 }
@@ -103,6 +106,7 @@ func NewOpener() (*Opener, error) {
 		return nil, fmt.Errorf("find the control groups of this process: %w", err)
 	}
 	o := &Opener{mounts: mounts, own: own, protected: map[int]bool{1: true, os.Getpid(): true}}
+	o.memory, _ = mounts.Memory()
 	for _, pid := range up {
 		o.protected[pid] = true
 	}
@@ -185,8 +189,15 @@ func (t *Target) look(o *Opener) error {
 		return err
 	}
 	for _, g := range groups {
-		if own, ok := g.Topmost(t.owns); ok && wanted(own) {
+		own, ok := g.Topmost(t.owns)
+		if !ok {
+			continue
+		}
+		if wanted(own) {
 			t.groups = append(t.groups, own)
+		}
+		if own.Point == o.memory.Point {
+			t.memory = own
 		}
 	}
 	if !o.NoShims {
@@ -249,6 +260,32 @@ func (t *Target) Shim() *pidfd.Process { return t.shim }
 
 // Alone reports whether the container has a pid namespace of its own.
 func (t *Target) Alone() bool { return t.alone }
+
+// Memory is what is left of a container's memory. It holds nothing, and may be used
+// when the target is closed.
+type Memory struct{ group cgroup.Group }
+
+// Memory is the container's.
+func (t *Target) Memory() Memory { return Memory{t.memory} }
+
+// Empty has the kernel take back what is charged to the group of a dead container,
+// so that it goes when the engine removes it, and does not stay as a dying one that
+// slows down reclaims (internal/doctor). The engine has to wait for it meanwhile;
+// ctx breaks it off. A group that is gone is no error. Dirty pages stay: they are
+// not waited for.
+func (m Memory) Empty(ctx context.Context) error {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return nil
+	}
+	err := m.group.EmptyMemory(ctx)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported):
+		return nil
+	case err != nil:
+		return fmt.Errorf("empty the memory of %s: %w", m.group.Dir(), err)
+	}
+	return nil
+}
 
 // Groups are the control groups that have to be empty.
 func (t *Target) Groups() []cgroup.Group { return t.groups }

@@ -33,7 +33,7 @@ type Image struct {
 
 // Import puts an image into the engine; one of the same name loses its name.
 func (e *Engine) Import(ctx context.Context, img Image) error {
-	root, err := img.tar()
+	root, err := img.Tar()
 	if err != nil {
 		return fmt.Errorf("make image %s: %w", img.Ref, err)
 	}
@@ -83,8 +83,8 @@ func (img Image) changes() ([]string, error) {
 	return changes, nil
 }
 
-// tar is the image's file system.
-func (img Image) tar() ([]byte, error) {
+// Tar is the image's file system as tar(5).
+func (img Image) Tar() ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, dir := range []string{"tmp/", "etc/", "root/", "home/"} {

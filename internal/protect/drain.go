@@ -1,6 +1,8 @@
 package protect
 
 import (
+	"maps"
+	"net/netip"
 	"time"
 
 	"holdfast/internal/linux/sockdiag"
@@ -18,17 +20,21 @@ type Drained struct {
 	Left int `json:"left,omitempty"`
 }
 
-// Drain waits until the server has accepted all that waits in its queues and
-// answered what it has accepted, or until the limit, or until gone is closed
-// (nil is never).
-func (s *Sockets) Drain(limit time.Duration, gone <-chan struct{}) (Drained, error) {
+// Drain waits, while new connections are held, until the server has accepted all
+// that it had answered the first packet of, and unless it overlaps with the next
+// one, which means that it stays for them, until it has answered what it has
+// accepted. It ends at the limit, or when gone is closed (nil is never).
+//
+// Packets without a client behind them (a SYN flood) keep it until the limit.
+func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{}) (Drained, error) {
 	begin := time.Now()
+	h := handshakes{sockets: s}
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for {
-		left, err := s.unfinished()
+		left, err := s.unfinished(&h, overlap)
 		if err != nil || left == 0 {
 			return Drained{Took: time.Since(begin)}, err
 		}
@@ -42,18 +48,23 @@ func (s *Sockets) Drain(limit time.Duration, gone <-chan struct{}) (Drained, err
 	}
 }
 
-// unfinished counts what a hard stop of the old server would break.
-func (s *Sockets) unfinished() (int, error) {
+// unfinished counts what the end of the old server's listeners would break, or of
+// itself: in the order in which a connection goes on, so that none is overlooked
+// on its way from one to the next.
+func (s *Sockets) unfinished(h *handshakes, overlap bool) (int, error) {
+	n, err := h.open()
+	if err != nil {
+		return 0, err
+	}
 	ls, err := s.Listeners()
 	if err != nil {
 		return 0, err
 	}
-	n := 0
 	for _, l := range ls {
 		n += l.Queue
 	}
-	if n > 0 {
-		return n, nil // no need for the long look
+	if n > 0 || overlap {
+		return n, nil // no need for another long look
 	}
 	for _, port := range s.ports() {
 		cs, err := s.diag.Conns(port, sockdiag.Established, sockdiag.CloseWait)
@@ -67,6 +78,33 @@ func (s *Sockets) unfinished() (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// handshakes are those that the old server has begun: a client's next packet makes
+// a connection of its listener's, and with the listener gone it is reset. What is
+// held begins none there, so that only those of the first look count.
+type handshakes struct {
+	sockets *Sockets
+	of      map[netip.AddrPort]bool // peers; nil before the first look
+}
+
+// open counts those that have not come to their end.
+func (h *handshakes) open() (int, error) {
+	now := make(map[netip.AddrPort]bool)
+	for _, port := range h.sockets.ports() {
+		cs, err := h.sockets.diag.Conns(port, sockdiag.SynRecv)
+		if err != nil {
+			return 0, err
+		}
+		for _, c := range cs {
+			now[c.Peer] = true
+		}
+	}
+	if h.of != nil {
+		maps.DeleteFunc(now, func(peer netip.AddrPort, _ bool) bool { return !h.of[peer] })
+	}
+	h.of = now
+	return len(now), nil
 }
 
 // clockTick is the longest that the kernel's clock may stand still.

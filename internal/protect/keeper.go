@@ -247,8 +247,8 @@ func (k *Keeper) Tidy(ctx context.Context, l Left) error {
 	return nil
 }
 
-// Drain waits, during a hold, until the old server has no request left, or until
-// the limit. ErrKeeperGone.
+// Drain waits, during a hold, until the old server has no request left, or with
+// Spec.Overlap none that it has not accepted, or until the limit. ErrKeeperGone.
 func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error) {
 	a, err := k.ask(ctx, request{Op: opDrain, Limit: limit})
 	if err != nil {

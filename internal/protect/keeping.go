@@ -12,6 +12,7 @@ type keeping struct {
 	held    Held
 	start   time.Time
 	limit   time.Duration // the longest that it may last
+	overlap bool          // the old server stays for what it has accepted
 	ready   *readiness
 }
 
@@ -59,7 +60,7 @@ func (k *keeping) handle(r request) (Reason, error) {
 	switch r.Op {
 	case opDrain:
 		// Nothing else is looked at meanwhile, the hold's end neither.
-		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.gone)
+		d, err := k.sockets.Drain(min(r.Limit, k.remains()), k.overlap, k.gone)
 		if err != nil { // then the stop is as hard as without us
 			k.log.Warn("protect: drain", "err", err)
 		}

@@ -17,6 +17,9 @@ import (
 	"holdfast/internal/linux/netns"
 )
 
+// LockDir is where ports are locked by default.
+const LockDir = "/run/holdfast/protect"
+
 // Lock keeps a port of a network namespace for one protect. It is held by an
 // open file (flock(2)), and so by whoever has inherited it, and ends with the
 // last of them.

@@ -56,7 +56,7 @@ func (p *Published) sockets(i instance) (*Sockets, error) {
 }
 
 // drain is Sockets.Drain inside of the container.
-func (p *Published) drain(ctx context.Context, limit time.Duration) (Drained, error) {
+func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool) (Drained, error) {
 	i, err := p.instance(ctx)
 	if err != nil || i.pid == 0 {
 		return Drained{}, err
@@ -66,7 +66,7 @@ func (p *Published) drain(ctx context.Context, limit time.Duration) (Drained, er
 		return Drained{}, err
 	}
 	defer s.Close()
-	return s.Drain(limit, ctx.Done())
+	return s.Drain(limit, overlap, ctx.Done())
 }
 
 // await waits until another instance than old listens on all ports, or, once

@@ -25,7 +25,8 @@ type Options struct {
 	// passed on to: nothing listens on them here.
 	Published *Published
 	// Drain is how long the command waits, at most, for the old server's
-	// running requests; 0 is not at all.
+	// running requests, with Overlap for those that it has not accepted; 0 is
+	// not at all.
 	Drain time.Duration
 	// Wait is how long to wait for another protect of one of the ports.
 	Wait time.Duration
@@ -212,10 +213,12 @@ func (o Options) tidyAfter(left Left, locks []*Lock) error {
 
 // runHeld is what happens while the hold stands.
 func (o Options) runHeld(ctx context.Context, r *Report, k *Keeper, path string, old instance, step func(string)) (err error) {
-	if o.Drain > 0 && !o.Overlap {
+	if o.Drain > 0 {
 		drain := k.Drain
 		if o.Published != nil {
-			drain = o.Published.drain
+			drain = func(ctx context.Context, limit time.Duration) (Drained, error) {
+				return o.Published.drain(ctx, limit, o.Overlap)
+			}
 		}
 		if r.Drained, err = drain(ctx, o.Drain); err != nil {
 			return err

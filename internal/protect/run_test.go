@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/protecttest"
 )
@@ -110,10 +111,14 @@ func python(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A server is killed and started under clients who come all the time, five times,
-// and no client fails.
+// A server is killed and started under clients who come all the time, twice, or
+// ten times with -long, and no client fails.
 func TestHardRestart(t *testing.T) {
 	needsRoot(t)
+	times := 2
+	if labtest.Long() {
+		times = 10
+	}
 	const other = 65534 // nobody
 	for _, s := range []struct {
 		name    string
@@ -135,7 +140,7 @@ func TestHardRestart(t *testing.T) {
 				protecttest.AwaitListening(t, s.address)
 				load := protecttest.StartLoad(t, s.address, 10*time.Millisecond, nil)
 				command := protecttest.Restart(pidfile, s.uid, 50*time.Millisecond, argv...)
-				for range 5 {
+				for range times {
 					r, err := protect.Run(t.Context(), options(t, b, command, s.address))
 					if err != nil {
 						t.Error(err)
@@ -273,7 +278,7 @@ func awaitConns(t *testing.T, address string) {
 	}
 	defer s.Close()
 	protecttest.Eventually(t, "a client is being served", func() bool {
-		d, err := s.Drain(time.Nanosecond, nil)
+		d, err := s.Drain(time.Nanosecond, false, nil)
 		return err == nil && d.Left > 0
 	})
 }

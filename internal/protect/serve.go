@@ -239,7 +239,7 @@ func (s *server) hold(spec Spec, sk *Sockets) error {
 		}
 	}
 	k := &keeping{
-		server: s, sockets: sk, held: h, start: start, limit: spec.Limit,
+		server: s, sockets: sk, held: h, start: start, limit: spec.Limit, overlap: spec.Overlap,
 		ready: newReadiness(old, start),
 	}
 	k.ready.elsewhere = spec.Forwarded

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/store"
 	"holdfast/internal/store/memory"
 )
@@ -22,9 +23,12 @@ import (
 // not call itself clean while something runs, and when all is well again every
 // record has its container and every container its record.
 func TestAtMostOneContainerWhateverFails(t *testing.T) {
-	rounds, steps := 8, 60
-	if testing.Short() {
+	rounds, steps := 4, 60
+	switch {
+	case testing.Short():
 		rounds, steps = 2, 30
+	case labtest.Long():
+		rounds = 100
 	}
 	for range rounds {
 		seed := rand.Uint64()

@@ -64,8 +64,10 @@ type Manager struct {
 	boots chan struct{} // a slot for each container being started
 	trash chan string   // containers to remove
 	snaps chan struct{} // a slot for each snapshot command
-	pulls *pulls
-	begun chan struct{} // closed when Run has begun
+
+	empties chan struct{} // a slot for each dead container whose memory is emptied
+	pulls   *pulls
+	begun   chan struct{} // closed when Run has begun
 
 	askTime time.Duration // see takeOverAll
 
@@ -135,6 +137,7 @@ func New(cfg Config, deps Deps) *Manager {
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
+		empties:  make(chan struct{}, 4*runtime.NumCPU()),
 		pulls:    newPulls(deps.Engine, deps.Spinups),
 		begun:    make(chan struct{}),
 		askTime:  askTime,

@@ -197,6 +197,9 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 
 // finish forgets a session whose container is dead and ownership given up.
 func (m *Manager) finish(e *entry) {
+	if e.target != nil {
+		m.emptyMemory(e.target.Memory())
+	}
 	m.close(e)
 	if e.route.ContainerID != "" {
 		m.remove(e.route.ContainerID)

@@ -40,6 +40,7 @@ type Template struct {
 	Network   string // "" is the engine's default bridge
 	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
 	AllowSUID bool   // processes may gain privileges through set-uid programs
+	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default
 	Steps     []Step // run one after the other before the session's own container
 	Snapshot  Snapshot
 }
@@ -130,6 +131,7 @@ func (t Template) spec(o holdfast.Owner) engine.Spec {
 		PIDs:            t.PIDs,
 		Init:            !t.NoInit,
 		NoNewPrivileges: !t.AllowSUID,
+		Seccomp:         t.Seccomp,
 	}
 	for _, arg := range t.Command {
 		s.Command = append(s.Command, fill(arg))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/kill"
 )
 
 // remove queues a dead container for removal by the engine, in its own time. A
@@ -25,6 +26,34 @@ func (m *Manager) removeTrash(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// emptyLimit bounds the emptying of a dead container's memory: the engine's removal
+// of its control group waits for that.
+const emptyLimit = time.Second
+
+// emptyMemory has the kernel take back what a dead container left in its memory
+// cgroup, beside everything else and before the engine removes that, which it does
+// some 10 ms after a container's end. Ownership is given up by then. Where that is
+// too late, or too many do it already, nothing is lost: the group stays for a while
+// as a dying one.
+func (m *Manager) emptyMemory(left kill.Memory) {
+	select {
+	case m.empties <- struct{}{}:
+	default:
+		return
+	}
+	begun := m.spawn(func(ctx context.Context) {
+		defer func() { <-m.empties }()
+		ctx, cancel := context.WithTimeout(ctx, emptyLimit)
+		defer cancel()
+		if err := left.Empty(ctx); err != nil && ctx.Err() == nil {
+			m.log.Debug("emptying a dead container's memory", "err", err)
+		}
+	})
+	if !begun {
+		<-m.empties
 	}
 }
 

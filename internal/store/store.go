@@ -29,6 +29,8 @@ type LeaseID int64
 // called from any goroutine; each returns when ctx is done. Records that hang
 // on a lease disappear with it.
 type Store interface {
+	Notes
+
 	// Grant makes a lease that lives for ttl after each KeepAlive. ttl is
 	// in whole seconds; the store may lengthen it, and returns what it is.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error)

@@ -3,6 +3,7 @@
 # need; they start their engines, stores and proxies themselves.
 #   test.sh          all, with the race detector
 #   test.sh short    what needs no engine, in under three minutes
+#   test.sh long     all cases of the tests of which the first has a part: an hour or two
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -20,5 +21,15 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
   mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
   mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
+# A program with the race detector waits for a second at its exit, by default, for
+# goroutines that are left; each package starts several such programs.
+export GORACE="atexit_sleep_ms=10 ${GORACE:-}"
+if [[ ${1:-} = long ]]; then
+  mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
+  go test -race -timeout 3h -json "${packages[@]}" -long | go run ./packaging/dev/testsum
+  go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600 | go run ./packaging/dev/testsum
+  exit
+fi
 packaging/dev/lint.sh
-go test -race -timeout 25m -json ./... | go run ./packaging/dev/testsum
+# The linter has vetted the tests, too.
+go test -race -vet=off -timeout 25m -json ./... | go run ./packaging/dev/testsum

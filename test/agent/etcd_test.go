@@ -39,7 +39,7 @@ func TestOwnEtcdThatGoesAway(t *testing.T) {
 	dir, client, peer := t.TempDir(), freePort(t), freePort(t)
 	etcd := startEtcd(t, dir, client, peer)
 	t.Cleanup(func() { etcd.Close() })
-	h := newHost(t, "store: {endpoints: ['"+client+"'], renew: 200ms, fence: 2s, kill_budget: 2s, ttl: 10s}")
+	h := newHost(t, "store: {endpoints: ['"+client+"'], renew: 200ms, fence: 6s, kill_budget: 2s, ttl: 16s}")
 	h.start()
 	h.open("alice")
 	first := h.sessions()[0]

@@ -34,6 +34,13 @@ const patient = "renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s"
 // made as a person makes them.
 func newFleet(t *testing.T, n int, timing, extra string) []*host {
 	t.Helper()
+	return newFleetOf(t, n, timing, func(int) string { return extra }, (*host).start)
+}
+
+// newFleetOf is newFleet with something of its own in each node's configuration,
+// and does for each node what it takes to start it.
+func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
+	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
@@ -47,11 +54,13 @@ func newFleet(t *testing.T, n int, timing, extra string) []*host {
 		certs := filepath.Join(h.dir, "certs")
 		h.must("node", "join", "--ca", ca, "--node", h.node, "--out", certs)
 		h.configure(fmt.Sprintf("store: {endpoints: ['%s'], %s}\nfleet: {listen: '%s', certificates: %s}\n%s",
-			client, timing, freePort(t), certs, extra))
+			client, timing, freePort(t), certs, extra(i)))
 		hosts[i] = h
 	}
 	for _, h := range hosts {
-		h.start()
+		for _, f := range start {
+			f(h)
+		}
 	}
 	for _, h := range hosts {
 		eventually(t, "the nodes know each other", func() bool {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if act := os.Getenv(nextEnv); act != "" {
+		os.Exit(playNext(act))
+	}
 	code := labtest.Main(m)
 	if binary.dir != "" {
 		os.RemoveAll(binary.dir)
@@ -74,6 +78,8 @@ type host struct {
 	cmd     *exec.Cmd
 	ended   chan struct{}
 	served  bool         // an agent was ready once
+	program string       // what the agent is started from; "" is the program under test itself
+	manager *manager     // nil: the agent runs by itself
 	out     bytes.Buffer // what the agent printed; read after it ended
 	errs    bytes.Buffer
 }
@@ -83,7 +89,7 @@ const template = `
   - name: web
     image: ` + labtest.TestServer + `
     port: 8080
-    ready: {http: /healthz, timeout: 30s}
+    ready: {http: /healthz, timeout: 2m}
 `
 
 // newHost makes a configuration for one test. extra is YAML to go with it,
@@ -124,6 +130,17 @@ func newNode(t *testing.T, dockerHost, suffix string) *host {
 // configure writes the configuration file.
 func (h *host) configure(extra string) {
 	h.t.Helper()
+	h.configureWith(h.docker, extra)
+}
+
+// configureEngine writes it with another engine.
+func (h *host) configureEngine(engine string) {
+	h.t.Helper()
+	h.configureWith(engine, "")
+}
+
+func (h *host) configureWith(engine, extra string) {
+	h.t.Helper()
 	if !strings.Contains(extra, "templates:") {
 		extra += "\ntemplates:" + template
 	}
@@ -132,9 +149,9 @@ node: %s
 data_dir: %s/data
 run_dir: %s/run
 engine: {host: "%s"}
-gateway: {listen: "%s"}
+gateway: {listen: "%s", park_time: 2m}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, h.docker, h.gateway, h.socket, h.apiTCP, extra)
+%s`, h.node, h.dir, h.dir, engine, h.gateway, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
@@ -200,10 +217,17 @@ func (h *host) ready() {
 // launch starts an agent.
 func (h *host) launch(out, errs io.Writer) {
 	h.t.Helper()
-	h.cmd = exec.Command(holdfastBinary(h.t), "agent", "--config", h.configFile())
+	h.cmd = exec.Command(cmp.Or(h.program, holdfastBinary(h.t)), "agent", "--config", h.configFile())
+	if h.manager != nil {
+		h.manager.manage(h.cmd)
+	}
 	h.cmd.Stdout, h.cmd.Stderr = out, errs
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as an agent on its own
-	if err := h.cmd.Start(); err != nil {
+	err := h.cmd.Start()
+	for _, f := range h.cmd.ExtraFiles {
+		f.Close() // they are the agent's
+	}
+	if err != nil {
 		h.t.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -250,12 +274,16 @@ func (h *host) cleanUp() {
 	// make only now. It would be in the way of a later test's container of
 	// the same name.
 	for empty := 0; empty < 5; empty++ {
+		var removing sync.WaitGroup
 		for _, c := range h.containers() {
-			if err := h.engine.Remove(context.Background(), c.ID); err != nil {
-				h.t.Error(err)
-			}
+			removing.Go(func() {
+				if err := h.engine.Remove(context.Background(), c.ID); err != nil {
+					h.t.Error(err)
+				}
+			})
 			empty = 0
 		}
+		removing.Wait()
 		time.Sleep(20 * time.Millisecond)
 	}
 	h.engine.Close()

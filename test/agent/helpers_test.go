@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,22 +62,9 @@ func alive(pid int) bool {
 // where there is none.
 func (h *host) findDeadman() int {
 	h.t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			continue // it has just ended
-		}
-		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-		if len(args) >= 3 && args[1] == "deadman" && args[2] == filepath.Join(h.dir, "run") {
-			pid, err := strconv.Atoi(strings.Split(f, "/")[2])
-			if err != nil {
-				h.t.Fatal(err)
-			}
-			return pid
+	for _, p := range processes(h.t) {
+		if len(p.args) >= 3 && p.args[1] == "deadman" && p.args[2] == filepath.Join(h.dir, "run") {
+			return p.pid
 		}
 	}
 	return 0
@@ -103,4 +91,43 @@ func (h *host) endDeadman() {
 		h.t.Error(err)
 	}
 	eventually(h.t, "the deadman is dead", func() bool { return !alive(pid) })
+}
+
+// process is one of this machine's.
+type process struct {
+	pid  int
+	args []string
+}
+
+// has reports whether the words are in its command line, in a row.
+func (p process) has(words ...string) bool {
+	for i := range p.args {
+		if rest := p.args[i:]; len(rest) >= len(words) && slices.Equal(rest[:len(words)], words) {
+			return true
+		}
+	}
+	return false
+}
+
+// processes are all that there are; those without a command line are none of
+// ours.
+func processes(t *testing.T) []process {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []process
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has just ended
+		}
+		pid, err := strconv.Atoi(strings.Split(f, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, process{pid, strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")})
+	}
+	return all
 }

@@ -40,6 +40,7 @@ func (x *tool) create(name string, c container.Config, h container.HostConfig) (
 	if c.Cmd == nil {
 		c.Cmd = []string{"/bin/sleep", "1000"}
 	}
+	c.StopSignal = "SIGKILL" // an engine that ends waits 10 s for those that do not
 	begun := time.Now()
 	res, err := x.api.ContainerCreate(x.t.Context(), client.ContainerCreateOptions{Name: name, Config: &c, HostConfig: &h})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,29 +35,31 @@ func TestMain(m *testing.M) {
 
 // node is a running agent.
 type node struct {
-	url    string // of the gateway
-	agent  *agent.Agent
+	url    string         // of the gateway
+	keep   chan os.Signal // ends the agent, its containers stay
+	drain  func()
 	ended  chan error
 	report holdfast.DrainReport // once ended
 }
 
 func start(t *testing.T, cfg config.Config) *node {
 	t.Helper()
-	n := &node{ended: make(chan error, 1)}
+	n := &node{ended: make(chan error, 1), keep: make(chan os.Signal, 1)}
 	up := make(chan agent.Addresses, 1)
-	n.agent = agent.New(cfg, agent.Options{
+	opt := agent.Options{
 		Version:  "test",
 		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Guardian: []string{"/proc/self/exe", "guardian"},
 		Up:       func(a agent.Addresses) { up <- a },
 		Drained:  func(r holdfast.DrainReport) { n.report = r },
-	})
+	}
 	ctx, cancel := context.WithCancel(context.Background())
+	n.drain = cancel
 	ran := make(chan struct{})
 	t.Cleanup(func() { cancel(); <-ran })
 	go func() {
 		defer close(ran)
-		n.ended <- n.agent.Run(ctx)
+		n.ended <- agent.Serve(ctx, n.keep, nil, cfg, opt)
 	}()
 	select {
 	case a := <-up:
@@ -72,7 +75,11 @@ func start(t *testing.T, cfg config.Config) *node {
 // stop ends the agent, with or without a drain.
 func (n *node) stop(t *testing.T, keep bool) {
 	t.Helper()
-	n.agent.Stop(keep)
+	if keep {
+		n.keep <- syscall.SIGUSR2
+	} else {
+		n.drain()
+	}
 	select {
 	case err := <-n.ended:
 		if err != nil {

@@ -71,8 +71,12 @@ func showLogs(t *testing.T, dir string) {
 // twice, and the store's history is one that can be; and clients of a node that
 // was told of its end in time notice nothing but a wait.
 func TestEverythingHappens(t *testing.T) {
+	length := time.Minute // or until everything has happened once
+	if labtest.Long() {
+		length = 10 * time.Minute
+	}
 	o := fleet.Options{
-		Agents: 3, Sessions: 18, Rate: 8, For: 3 * time.Minute, Every: 8 * time.Second,
+		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 8 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -62,7 +63,7 @@ func child(text string) error {
 	return err
 }
 
-// host is a private engine with a collector's needs.
+// host is an engine with a collector's needs.
 type host struct {
 	*testing.T
 	lab    *lab.Engine
@@ -72,14 +73,27 @@ type host struct {
 	base   lab.Image
 }
 
+// newHost is the package's engine, with nothing on it but the image of the test
+// server.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	return newHostWith(t, lab.Options{})
+	h := hostOn(t, labtest.Engine(t))
+	h.clear()
+	if err := labtest.ImportServer(t.Context(), h.lab); err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
+// newHostWith is an engine of the test's own.
 func newHostWith(t *testing.T, o lab.Options) *host {
 	t.Helper()
-	h := &host{T: t, lab: labtest.Private(t, o), data: t.TempDir()}
+	return hostOn(t, labtest.Private(t, o))
+}
+
+func hostOn(t *testing.T, e *lab.Engine) *host {
+	t.Helper()
+	h := &host{T: t, lab: e, data: t.TempDir()}
 	var err error
 	if h.base, err = lab.Busybox(); err != nil {
 		t.Fatal(err)
@@ -93,6 +107,48 @@ func newHostWith(t *testing.T, o lab.Options) *host {
 	}
 	t.Cleanup(func() { h.api.Close() })
 	return h
+}
+
+// clear removes what earlier tests have left.
+func (h *host) clear() {
+	h.Helper()
+	ctx := h.Context()
+	containers, err := h.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, c := range containers.Items {
+		if err := h.engine.Remove(ctx, c.ID); err != nil {
+			h.Fatal(err)
+		}
+	}
+	nets, err := h.api.NetworkList(ctx, client.NetworkListOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, n := range nets.Items {
+		if builtIn(n.Name) {
+			continue
+		}
+		if _, err := h.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil {
+			h.Fatal(err)
+		}
+	}
+	images, err := h.api.ImageList(ctx, client.ImageListOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, i := range images.Items {
+		_, err := h.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		if err != nil && !errdefs.IsNotFound(err) { // with its child
+			h.Fatal(err)
+		}
+	}
+}
+
+// builtIn reports whether a network is one that every engine has.
+func builtIn(name string) bool {
+	return slices.Contains([]string{network.NetworkBridge, network.NetworkHost, network.NetworkNone}, name)
 }
 
 // everything is a policy under which all goes that is not in use.
@@ -199,7 +255,7 @@ func (h *host) names() []string {
 		h.Fatal(err)
 	}
 	for _, n := range nets.Items {
-		if !slices.Contains([]string{network.NetworkBridge, network.NetworkHost, network.NetworkNone}, n.Name) {
+		if !builtIn(n.Name) {
 			names = append(names, n.Name)
 		}
 	}

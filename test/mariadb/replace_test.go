@@ -9,13 +9,13 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api/client"
+	"holdfast/internal/lab/labtest"
 )
 
 const (
-	replacements = 4
-	recovery     = "InnoDB: Starting crash recovery from checkpoint"
-	serving      = "mariadbd: ready for connections"
-	rolledBack   = "must be rolled back" // 1 transaction(s) which must be rolled back in total …
+	recovery   = "InnoDB: Starting crash recovery from checkpoint"
+	serving    = "mariadbd: ready for connections"
+	rolledBack = "must be rolled back" // 1 transaction(s) which must be rolled back in total …
 )
 
 // TestReplacedUnderLoad replaces two databases again and again while clients
@@ -38,6 +38,10 @@ func TestReplacedUnderLoad(t *testing.T) {
 		loads = append(loads, write(t, agent, key, 2))
 	}
 	var last holdfast.Epoch
+	replacements := 2
+	if labtest.Long() {
+		replacements = 10
+	}
 	for round := range replacements {
 		for _, l := range loads {
 			l.begin(row{-1, round})
@@ -62,7 +66,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 		l.check()
 	}
 	for _, key := range keys {
-		n.checkLog(string(key))
+		n.checkLog(string(key), replacements)
 	}
 }
 
@@ -88,7 +92,7 @@ func (n *node) replace(keys ...holdfast.SessionKey) {
 // checkLog looks at what all servers of a database said, one after the other.
 // That there was never a second one beside the first the server knows best: it
 // locks its files.
-func (n *node) checkLog(key string) {
+func (n *node) checkLog(key string, replacements int) {
 	n.t.Helper()
 	log := filepath.Join(n.srv, key, "error.log")
 	text := n.read(log)

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/doctor/baseline"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/underway"
 )
@@ -43,6 +44,9 @@ type Backend struct {
 	draining   bool
 	epoch      holdfast.Epoch
 	collection Collection
+	sick       bool
+	baselines  []baseline.Baseline
+	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays
 }
 
 // Began is when everything here began, so that outputs can be compared.

@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"holdfast"
 	"holdfast/internal/api"
@@ -162,6 +163,17 @@ func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit i
 // containers are left to the next agent.
 func (c *Client) StopAgent(ctx context.Context, keep bool) error {
 	return c.post(ctx, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
+}
+
+// UpgradeAgent has the program on disk take the agent's place, and returns when
+// the new one takes over; see api.UpgradeRequest for trial. holdfast.ErrBusy.
+func (c *Client) UpgradeAgent(ctx context.Context, trial time.Duration) (u api.Upgrade, err error) {
+	return u, c.post(ctx, "/v1/agent/upgrade", api.UpgradeRequest{Trial: (*holdfast.Millis)(&trial)}, &u)
+}
+
+// LastUpgrade says how the last upgrade went, or goes.
+func (c *Client) LastUpgrade(ctx context.Context) (u api.Upgrade, err error) {
+	return u, c.get(ctx, "/v1/agent/upgrade", &u)
 }
 
 // Ready returns nil when the agent can serve sessions.

@@ -76,6 +76,8 @@ func (o Options) Check() error {
 		return errors.New("idle, kills and full exclude each other")
 	case o.Pairs < 0 || o.Pairs > 10_000 || o.Kills < 0 || o.Kills > 10_000:
 		return fmt.Errorf("%d pairs and %d kills, there can be up to 10000", o.Pairs, o.Kills)
+	case o.Drain < 0:
+		return fmt.Errorf("the drain is %v, it has to be 0 or more", o.Drain)
 	case o.Connections < 0 || o.Connections > maxOpen:
 		return fmt.Errorf("%d connections, there can be up to %d", o.Connections, maxOpen)
 	case o.Requests < 1 || o.Requests > 100_000_000:

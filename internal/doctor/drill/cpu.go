@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// throttle is a program with several threads and a fifth of a CPU.
+// throttle is a program with several threads and a twentieth of a CPU: also where many
+// others want them it would get more.
 func throttle() Drill {
 	return Drill{
 		Name: "throttle", Short: "a program that needs more CPU than its limit", Rule: "throttling",
 		Size: 2, MaxSize: 64, Unit: "threads", Containers: true,
-		parts: []part{{name: "worker", limits: limits{cpus: 0.2}, work: func(ctx context.Context, t Task, ready func()) error {
+		parts: []part{{name: "worker", limits: limits{cpus: 0.05}, work: func(ctx context.Context, t Task, ready func()) error {
 			ready()
 			return burn(ctx, t.Size)
 		}}},

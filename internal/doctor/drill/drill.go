@@ -6,6 +6,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,6 +134,9 @@ type Options struct {
 	// Dir is where its files are, on a disk; "" is the system's temporary
 	// directory.
 	Dir string
+	// Registry is the directory where stages are written down; "" is
+	// DefaultRegistry.
+	Registry string
 	// Worker is the command that plays Role. In containers its first word is
 	// the program that is mounted into them, which has to be static.
 	Worker []string
@@ -165,6 +169,7 @@ func (o *Options) defaults(d Drill) error {
 	if o.Size == 0 {
 		o.Size = d.Size
 	}
+	o.Registry = cmp.Or(o.Registry, DefaultRegistry)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,33 +53,63 @@ type stage struct {
 }
 
 func newStage(o Options) (*stage, error) {
-	dir, err := flock.MkdirTemp(o.Dir, prefix)
+	base, err := o.base()
 	if err != nil {
 		return nil, err
 	}
-	return stageIn(dir), nil
+	dir, err := flock.MkdirTemp(base, prefix)
+	if err != nil {
+		return nil, err
+	}
+	s := stageIn(dir)
+	if err := s.register(o.Registry); err != nil {
+		return nil, errors.Join(err, os.Remove(s.dir), s.lock.Close())
+	}
+	return s, nil
 }
 
 func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
 
-// remove takes everything away. The directory goes last: as long as it is there
-// the next sweep tries again.
+// base is where stages' directories are made.
+func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, os.TempDir())) }
+
+// remove takes everything away. The directory goes last, and then the note of it: as
+// long as one of them is there the next sweep tries again.
 func (s *stage) remove(o Options) error {
 	err := errors.Join(s.removeContainers(o), removeGroups(o.Groups, s.name))
 	if err == nil {
 		err = os.RemoveAll(s.dir)
 	}
-	return errors.Join(err, s.lock.Close())
+	if err == nil {
+		err = s.unregister(o.Registry)
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
 }
 
-// Sweep removes what killed drills have left: groups, containers where there is an
-// engine, and files.
+// Sweep removes what killed drills have left, those with files in o.Dir and all
+// that are in the registry: groups, containers where there is an engine, and files.
 func Sweep(ctx context.Context, o Options) error {
-	base := o.Dir
-	if base == "" {
-		base = os.TempDir()
+	base, err := o.base()
+	if err != nil {
+		return err
 	}
-	return flock.Dead(base, prefix, func(dir *flock.Dir) error { return stageIn(dir).remove(o) })
+	o.Registry = cmp.Or(o.Registry, DefaultRegistry)
+	dirs, err := registered(o.Registry)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, dir := range dirs {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
+		}
+		failed = append(failed, sweepStage(dir, o))
+	}
+	failed = append(failed, flock.Dead(base, prefix, func(dir *flock.Dir) error { return stageIn(dir).remove(o) }))
+	return errors.Join(failed...)
 }
 
 // makeGroup makes a group with its limits in every hierarchy that the doctor looks

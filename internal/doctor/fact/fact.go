@@ -71,14 +71,23 @@ type Set struct {
 	Gaps  []Gap  `json:"gaps"`
 
 	by map[string][]int
+	// groups is where the first fact of a name about a whole group is.
+	groups map[about]int
 }
+
+type about struct{ name, cgroup string }
 
 // Add appends facts.
 func (s *Set) Add(facts ...Fact) {
 	if s.by == nil {
-		s.by = make(map[string][]int)
+		s.by, s.groups = make(map[string][]int), make(map[about]int)
 	}
 	for _, f := range facts {
+		if a := (about{f.Name, f.Subject.Cgroup}); f.Subject.Device == "" {
+			if _, twice := s.groups[a]; !twice {
+				s.groups[a] = len(s.Facts)
+			}
+		}
 		s.by[f.Name] = append(s.by[f.Name], len(s.Facts))
 		s.Facts = append(s.Facts, f)
 	}
@@ -109,12 +118,11 @@ func (s *Set) Host(name string) (float64, bool) {
 
 // Group returns the value of a fact about a control group as a whole.
 func (s *Set) Group(name, cgroup string) (float64, bool) {
-	for _, i := range s.by[name] {
-		if f := &s.Facts[i]; f.Subject.Cgroup == cgroup && f.Subject.Device == "" {
-			return f.Value, true
-		}
+	i, ok := s.groups[about{name, cgroup}]
+	if !ok {
+		return 0, false
 	}
-	return 0, false
+	return s.Facts[i].Value, true
 }
 
 // Device returns the value of a fact about a device.

@@ -14,7 +14,7 @@ import (
 func cpuProbe() Probe {
 	return Probe{
 		Name: "cpu", Sees: "how busy the CPUs are, softirqs, packets dropped at a CPU",
-		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSoftirq, fact.NetDrops},
+		Gives: []string{fact.HostCPUs, fact.CPUBusy, fact.CPUSteal, fact.CPUSoftirq, fact.NetDrops},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			before, err := readCPUs(h)
 			if err != nil {
@@ -45,6 +45,7 @@ const (
 	tickIdle    = 3
 	tickIOWait  = 4
 	tickSoftirq = 6
+	tickSteal   = 7
 )
 
 func (t ticks) all() float64 {
@@ -89,7 +90,8 @@ func cpuFacts(before, after map[string]ticks) []fact.Fact {
 		}
 		if name == "cpu" {
 			idle := b[tickIdle] + b[tickIOWait] - a[tickIdle] - a[tickIOWait]
-			fs = append(fs, host(fact.CPUBusy, min(1, max(0, 1-idle/all)), fact.Share))
+			fs = append(fs, host(fact.CPUBusy, min(1, max(0, 1-idle/all)), fact.Share),
+				host(fact.CPUSteal, max(0, b[tickSteal]-a[tickSteal])/all, fact.Share))
 			continue
 		}
 		fs = append(fs, fact.Fact{Name: fact.CPUSoftirq, Value: max(0, b[tickSoftirq]-a[tickSoftirq]) / all, Unit: fact.Share,

@@ -13,7 +13,7 @@ import (
 // dentryProbe reads the cache of directory entries.
 func dentryProbe() Probe {
 	return Probe{
-		Name: "dentry", Sees: "negative directory entries",
+		Name: "dentry", Sees: "negative directory entries", Once: true,
 		Gives: []string{fact.DentryTotal, fact.DentryNegative, fact.DentryBytes},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readDentries(h) }, nil
@@ -25,17 +25,11 @@ func dentryProbe() Probe {
 // not say.
 const dentrySize = 192
 
-// readDentries reads dentry-state, Documentation/admin-guide/sysctl/fs.rst:
-// nr_dentry, nr_unused, age_limit, want_pages, nr_negative (0 before 5.0), dummy.
-func readDentries(h Host) ([]fact.Fact, error) {
-	text, err := read(string(h.Proc) + "/sys/fs/dentry-state")
-	if err != nil {
-		return nil, err
-	}
-	v, err := floats(text)
-	if err != nil || len(v) < 5 {
-		return nil, fmt.Errorf("dentry-state: unexpected format: %q", text)
-	}
+// readDentries reads the cache's figures.
+func readDentries(h Host) ([]fact.Fact, error) { return countDentries(h, dentryBytes(h)) }
+
+// dentryBytes is how large an entry is.
+func dentryBytes(h Host) float64 {
 	size := float64(dentrySize)
 	if slab, err := read(string(h.Proc) + "/slabinfo"); err == nil {
 		for line := range strings.Lines(slab) {
@@ -45,6 +39,20 @@ func readDentries(h Host) ([]fact.Fact, error) {
 				}
 			}
 		}
+	}
+	return size
+}
+
+// countDentries reads dentry-state, Documentation/admin-guide/sysctl/fs.rst:
+// nr_dentry, nr_unused, age_limit, want_pages, nr_negative (0 before 5.0), dummy.
+func countDentries(h Host, size float64) ([]fact.Fact, error) {
+	text, err := read(string(h.Proc) + "/sys/fs/dentry-state")
+	if err != nil {
+		return nil, err
+	}
+	v, err := floats(text)
+	if err != nil || len(v) < 5 {
+		return nil, fmt.Errorf("dentry-state: unexpected format: %q", text)
 	}
 	if major, _ := release(h); major < 5 {
 		return []fact.Fact{host(fact.DentryTotal, v[0], fact.Count)}, errors.New("before Linux 5.0 the kernel does not count negative directory entries")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,15 +22,20 @@ import (
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
-		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids},
+		Gives: []string{fact.GroupsSeen, fact.GroupCPU, fact.GroupsCPU, fact.GroupSystem, fact.GroupPeriods, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupRefaults, fact.GroupMemoryFull, fact.GroupIOFull, fact.GroupWrites, fact.GroupLimit, fact.GroupUsage, fact.GroupKernelMem, fact.GroupPids},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			before, err := readGroups(h)
 			if err != nil && len(before) == 0 {
 				return nil, err
 			}
+			top, known := topCPU(h)
 			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
 				after, err := readGroups(h)
-				return groupFacts(before, after, over), err
+				fs := groupFacts(before, after, over)
+				if now, ok := topCPU(h); ok && known {
+					fs = append(fs, host(fact.GroupsCPU, grown(top, now)/over.Seconds(), fact.Share))
+				}
+				return fs, err
 			}, nil
 		},
 	}
@@ -50,6 +56,9 @@ func readGroups(h Host) (map[string]sample, error) {
 		return nil, errors.New("no hierarchy of control groups is mounted")
 	}
 	for _, m := range h.Groups {
+		if !m.V2 && !slices.ContainsFunc(m.Controllers, counts) {
+			continue
+		}
 		n := 0
 		err := filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
 			switch {
@@ -73,7 +82,7 @@ func readGroups(h Host) (map[string]sample, error) {
 				}
 				s.read(dir, m)
 			}
-			if container { // what is below it counts as it
+			if container || isLeaf(d) { // what is below a container counts as it
 				return fs.SkipDir
 			}
 			return nil
@@ -83,6 +92,62 @@ func readGroups(h Host) (map[string]sample, error) {
 		}
 	}
 	return groups, nil
+}
+
+// topCPU is the CPU time of each group right below a root, in seconds. What is below
+// one counts for it, also when that is gone.
+func topCPU(h Host) (map[string]float64, bool) {
+	for _, m := range h.Groups {
+		v1 := (cgroup.Group{Controllers: m.Controllers}).Has("cpuacct")
+		if !v1 && !(m.V2 && hasV2CPU(m)) {
+			continue
+		}
+		entries, err := os.ReadDir(m.Point)
+		if err != nil {
+			return nil, false
+		}
+		used := make(map[string]float64)
+		unknown := 0
+		for _, e := range entries {
+			if !e.IsDir() {
+				continue
+			}
+			unknown++
+			s := make(sample)
+			if v1 {
+				s.single("ns", m.Point+"/"+e.Name()+"/cpuacct.usage")
+			} else {
+				s.pick(m.Point+"/"+e.Name()+"/cpu.stat", map[string]string{"usage_usec": "us"})
+			}
+			if len(s) > 0 { // else it has just gone
+				used[e.Name()] = s["ns"]/1e9 + s["us"]/1e6
+				unknown--
+			}
+		}
+		return used, unknown == 0 || len(used) > 0
+	}
+	return nil, false
+}
+
+// hasV2CPU reports whether a unified hierarchy counts CPU time: where it is the only
+// one for it.
+func hasV2CPU(m cgroup.Mount) bool {
+	text, err := read(m.Point + "/cgroup.controllers")
+	return err == nil && hasWord(text, "cpu")
+}
+
+// grown is what all counters grew by. What came meanwhile counts whole.
+func grown(before, after map[string]float64) float64 {
+	sum := 0.0
+	for name, b := range after {
+		sum += max(0, b-before[name])
+	}
+	return sum
+}
+
+// counts reports whether the files of a v1 controller are read here.
+func counts(controller string) bool {
+	return slices.Contains([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, controller)
 }
 
 func hasProcesses(dir string) bool {

@@ -14,7 +14,7 @@ import (
 // hostProbe reads what the kernel is and how near its own limits are.
 func hostProbe() Probe {
 	return Probe{
-		Name: "host", Sees: "kernel version, uptime, limits of the host, mounts",
+		Name: "host", Sees: "kernel version, uptime, limits of the host, mounts", Once: true,
 		Gives: []string{fact.KernelRelease, fact.HostUptime, fact.HostFiles, fact.HostMaxFiles, fact.HostThreads, fact.HostMaxPids, fact.HostMounts},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readHost(h) }, nil

@@ -1,14 +1,18 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"holdfast/internal/doctor/fact"
@@ -18,8 +22,8 @@ import (
 // memcgProbe counts memory cgroups that are dead and still held by their pages.
 func memcgProbe() Probe {
 	return Probe{
-		Name: "memcg", Sees: "dying memory cgroups",
-		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying},
+		Name: "memcg", Sees: "dying memory cgroups", Once: true,
+		Gives: []string{fact.MemcgVersion, fact.MemcgCounted, fact.MemcgLiving, fact.MemcgDying, fact.MemcgUnder},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(context.Context, time.Duration) ([]fact.Fact, error) { return readMemcg(h) }, nil
 		},
@@ -113,11 +117,7 @@ func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := numbers(text)
-	dying, ok := n["nr_dying_subsys_memory"]
-	if !ok {
-		dying, ok = n["nr_dying_descendants"]
-	}
+	dying, ok := dyingBelow(text)
 	if !ok {
 		return nil, errors.New("cgroup.stat does not count the dying (Linux 4.14 does)")
 	}
@@ -125,7 +125,47 @@ func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
 	if err != nil {
 		return nil, err
 	}
-	return memcgFacts(2, living+dying, living), nil
+	return append(memcgFacts(2, living+dying, living), dyingUnder(m, dying)...), nil
+}
+
+// dyingBelow is how many dead groups there are at whatever depth below one, by its
+// cgroup.stat.
+func dyingBelow(stat string) (float64, bool) {
+	n := numbers(stat)
+	if v, ok := n["nr_dying_subsys_memory"]; ok {
+		return v, true
+	}
+	v, ok := n["nr_dying_descendants"]
+	return v, ok
+}
+
+// dyingUnder are the living groups with the most dead ones right below them: what
+// each counts, less what its children do. Only those who have any are looked into.
+func dyingUnder(m cgroup.Mount, all float64) []fact.Fact {
+	var fs []fact.Fact
+	looked := 0
+	var into func(dir string, dying float64)
+	into = func(dir string, dying float64) {
+		own := dying
+		entries, _ := os.ReadDir(dir) // what has vanished has none
+		for _, e := range entries {
+			if !e.IsDir() || looked >= maxGroups {
+				continue
+			}
+			looked++
+			text, err := read(dir + "/" + e.Name() + "/cgroup.stat")
+			if n, ok := dyingBelow(text); err == nil && ok && n > 0 {
+				own -= n
+				into(dir+"/"+e.Name(), n)
+			}
+		}
+		if own > 0 {
+			fs = append(fs, fact.Fact{Name: fact.MemcgUnder, Value: own, Subject: fact.Subject{Cgroup: path.Join("/", strings.TrimPrefix(dir, m.Point))}})
+		}
+	}
+	into(m.Point, all)
+	slices.SortStableFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
+	return fs[:min(len(fs), shownPins)]
 }
 
 func memcgFacts(version, counted, living float64) []fact.Fact {
@@ -141,12 +181,25 @@ func memcgFacts(version, counted, living float64) []fact.Fact {
 // maxDirs is far above what a host has: about 10 a container.
 const maxDirs = 500_000
 
+// isLeaf reports whether a directory has none in it, which spares the reading of
+// its files' names: the kernel counts two links, and one for each directory in it
+// (kernfs_refresh_inode, fs/kernfs/inode.c). Where a file system counts otherwise,
+// none is a leaf.
+func isLeaf(d fs.DirEntry) bool {
+	info, err := d.Info()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 2
+}
+
 // countDirs counts a directory and all below it.
 func countDirs(root string) (float64, error) {
 	n := 0.0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
 		switch {
-		case err != nil && path == root:
+		case err != nil && dir == root:
 			return err
 		case err != nil: // it has gone meanwhile
 			return fs.SkipDir
@@ -155,6 +208,9 @@ func countDirs(root string) (float64, error) {
 		}
 		if n++; n > maxDirs {
 			return fmt.Errorf("there are more than %d control groups", maxDirs)
+		}
+		if isLeaf(d) {
+			return fs.SkipDir
 		}
 		return nil
 	})

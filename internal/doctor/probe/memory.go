@@ -69,6 +69,13 @@ func (s stalls) since(before stalls, over time.Duration) []fact.Fact {
 }
 
 func readMemory(h Host) ([]fact.Fact, error) {
+	fs, err := readPages(h)
+	caches, err2 := readCaches(h)
+	return append(fs, caches...), errors.Join(err, err2)
+}
+
+// readPages reads how much memory there is, and in which pieces it is free.
+func readPages(h Host) ([]fact.Fact, error) {
 	var fs []fact.Fact
 	info, err1 := read(string(h.Proc) + "/meminfo")
 	if err1 == nil {
@@ -84,12 +91,15 @@ func readMemory(h Host) ([]fact.Fact, error) {
 		zones, err := highOrders(buddy)
 		fs, err2 = append(fs, zones...), err
 	}
-	slab, err3 := read(string(h.Proc) + "/slabinfo")
-	if err3 == nil {
-		caches, err := largestCaches(slab)
-		fs, err3 = append(fs, caches...), err
+	return fs, errors.Join(err1, err2)
+}
+
+func readCaches(h Host) ([]fact.Fact, error) {
+	slab, err := read(string(h.Proc) + "/slabinfo")
+	if err != nil {
+		return nil, err
 	}
-	return fs, errors.Join(err1, err2, err3)
+	return largestCaches(slab)
 }
 
 // hugeOrder is the order of a block of 2 MiB, in pages of 4 KiB.

@@ -26,7 +26,7 @@ import (
 // (Documentation/admin-guide/mm/pagemap.rst).
 func pinnedProbe() Probe {
 	return Probe{
-		Name: "pinned", Sees: "who holds dying memory cgroups by locked pages",
+		Name: "pinned", Sees: "who holds dying memory cgroups by locked pages", Once: true,
 		Gives: []string{fact.PinnedPages},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readPinned(ctx, h) }, nil
@@ -58,7 +58,7 @@ func readPinned(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return nil, err
 		}
 		defer owners.Close()
-		inhabited := inhabitedGroups(m)
+		inhabited := inhabitedGroups(h, m)
 		for _, l := range holders {
 			held, file, err := l.pinned(h, owners, inhabited)
 			if err != nil && !gone(err) {
@@ -99,7 +99,10 @@ func lockers(ctx context.Context, h Host) ([]locker, error) {
 		if err != nil {
 			continue
 		}
-		if kb := numbers(text)["VmLck"]; kb > 0 {
+		// Of thousands of processes: only this line is taken apart.
+		_, rest, _ := strings.Cut(text, "\nVmLck:")
+		line, _, _ := strings.Cut(rest, "\n")
+		if kb := numbers("VmLck:" + line)["VmLck"]; kb > 0 {
 			ls = append(ls, locker{pid, kb})
 		}
 	}
@@ -108,13 +111,16 @@ func lockers(ctx context.Context, h Host) ([]locker, error) {
 }
 
 // inhabitedGroups are the inodes of the groups with processes of their own.
-func inhabitedGroups(m cgroup.Mount) map[uint64]bool {
+func inhabitedGroups(h Host, m cgroup.Mount) map[uint64]bool {
 	groups := make(map[uint64]bool)
+	// On v1 a group does not list the processes of other pid namespaces. Who has
+	// memory of its own that is in no file lives: that of the dead is gone.
+	foreign := !m.V2 && !ownPids(h.Proc)
 	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return fs.SkipDir
 		}
-		if d.IsDir() && hasProcesses(dir) {
+		if d.IsDir() && (hasProcesses(dir) || foreign && hasAnonymous(dir)) {
 			if ino, ok := inode(dir); ok {
 				groups[ino] = true
 			}
@@ -122,6 +128,12 @@ func inhabitedGroups(m cgroup.Mount) map[uint64]bool {
 		return nil
 	})
 	return groups
+}
+
+// hasAnonymous reports whether a v1 group itself has anonymous memory.
+func hasAnonymous(dir string) bool {
+	text, err := read(dir + "/memory.stat")
+	return err == nil && numbers(text)["rss"] > 0
 }
 
 // area is locked memory of one mapping.

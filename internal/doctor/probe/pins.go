@@ -17,7 +17,7 @@ import (
 // pinsProbe says under whose parents the pages are that hold dead memory cgroups.
 func pinsProbe() Probe {
 	return Probe{
-		Name: "pins", Sees: "whose pages hold dying memory cgroups",
+		Name: "pins", Sees: "whose pages hold dying memory cgroups", Once: true,
 		Gives: []string{fact.MemcgPins},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
@@ -65,7 +65,7 @@ func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
 	if !ok {
 		return nil, nil
 	}
-	paths, inhabited := inodes(m), inhabitedGroups(m)
+	paths, inhabited := inodes(m), inhabitedGroups(h, m)
 	f, err := os.Open(string(h.Proc) + "/kpagecgroup")
 	if err != nil {
 		return nil, err

@@ -53,6 +53,9 @@ type Probe struct {
 	// Busy says that it loads the machine, and so comes before the others and
 	// alone.
 	Busy bool
+	// Once says that it reads what is there at one moment: it is read while the
+	// others watch.
+	Once bool
 	// Start begins the look. Each Finish that is returned is called once.
 	Start func(context.Context, Host) (Finish, error)
 }
@@ -77,6 +80,7 @@ func All() []Probe {
 		cpuProbe(),
 		diskProbe(),
 		conntrackProbe(),
+		inotifyProbe(),
 		drainsProbe(),
 		reclaimProbe(),
 		locksProbe(),

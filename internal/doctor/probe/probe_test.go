@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 
 	"holdfast/internal/doctor/fact"
@@ -172,6 +173,59 @@ func TestGarbage(t *testing.T) {
 		if len(gaps) != 1 {
 			t.Errorf("%s: gaps %q", name, gaps)
 		}
+	}
+}
+
+// With v1 alone the same is known of containers, but for pressure, which only the
+// unified hierarchy has.
+func TestV1Alone(t *testing.T) {
+	f := load(t, "testdata/hybrid.txtar")
+	for i := range f.a.Files {
+		if f.a.Files[i].Name == "mounts" {
+			_, v1, _ := strings.Cut(string(f.a.Files[i].Data), "\n") // the unified one is the first
+			f.a.Files[i].Data = []byte(v1)
+		}
+	}
+	facts, gaps := f.look("memcg", "groups")
+	got := make(map[string]bool)
+	for _, x := range facts {
+		got[x.Name] = true
+	}
+	for _, name := range []string{fact.MemcgDying, fact.GroupCPU, fact.GroupSystem, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupLimit, fact.GroupRefaults, fact.GroupKernelMem, fact.GroupPids, fact.GroupWrites} {
+		if !got[name] {
+			t.Errorf("no %s", name)
+		}
+	}
+	if got[fact.GroupMemoryFull] || got[fact.GroupIOFull] || len(gaps) > 0 {
+		t.Errorf("pressure out of nothing, or gaps: %v %q", facts, gaps)
+	}
+}
+
+// What this process watches is counted, and is its user's.
+func TestInotifyInstances(t *testing.T) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for range 3 {
+		if _, err := unix.InotifyAddWatch(fd, t.TempDir(), unix.IN_CREATE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := Host{Proc: proc.Host}
+	if instances, watches, err := inotifyOf(h, os.Getpid()); err != nil || instances < 1 || watches < 3 {
+		t.Errorf("%v instances with %v watches, %v", instances, watches, err)
+	}
+	if os.Geteuid() != 0 {
+		return // of others' processes nothing is known
+	}
+	facts, err := readInotify(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := lines(facts); !strings.Contains(text, fact.Inotify+" ") || !strings.Contains(text, "watches of user 0") {
+		t.Errorf("facts:\n%s", text)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
-		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.ProcessCPU},
+		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU},
 		Start: func(ctx context.Context, h Host) (Finish, error) {
 			before, err := readTasks(ctx, h)
 			if err != nil {
@@ -61,6 +61,9 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if pid == os.Getpid() { // the look itself is nobody's victim
+			continue
+		}
 		dir := string(h.Proc) + "/" + strconv.Itoa(pid) + "/task/"
 		tids, err := os.ReadDir(dir)
 		if err != nil {
@@ -90,6 +93,7 @@ const shownProcesses = 20
 
 func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []fact.Fact {
 	perProcess := make(map[int]schedule)
+	longest := make(map[int]float64) // wait of a process's thread
 	for t, b := range after {
 		a, ok := before[t]
 		if !ok || b.ran < a.ran || b.waited < a.waited {
@@ -98,16 +102,19 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		if d := (schedule{b.ran - a.ran, b.waited - a.waited}); d.ran > 0 || d.waited > 0 {
 			p := perProcess[t.pid]
 			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited}
+			longest[t.pid] = max(longest[t.pid], d.waited)
 		}
 	}
-	perGroup := make(map[string]float64)
+	type waits struct{ all, longest float64 }
+	perGroup := make(map[string]waits)
 	var processes []fact.Fact
 	for pid, d := range perProcess {
 		group, ok := groupOf(h, pid)
 		if !ok {
 			continue
 		}
-		perGroup[group] += d.waited
+		g := perGroup[group]
+		perGroup[group] = waits{g.all + d.waited, max(g.longest, longest[pid])}
 		processes = append(processes, fact.Fact{Name: fact.ProcessCPU, Value: d.ran / float64(over), Unit: fact.Share,
 			Subject: fact.Subject{Cgroup: group, Pid: pid}})
 	}
@@ -119,8 +126,10 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		}
 	}
 	fs := append(processes, host(fact.TasksSeen, float64(len(after)), fact.Count))
-	for group, waited := range perGroup {
-		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: waited / float64(over), Unit: fact.Share, Subject: fact.Subject{Cgroup: group}})
+	for group, w := range perGroup { // to read all threads takes a while: one was watched for a little longer or shorter
+		s := fact.Subject{Cgroup: group}
+		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
+			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
 	}
 	return fs
 }

@@ -116,7 +116,7 @@ func blockProbe() Probe {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			who, err := tracepoint.CountEvent("block_rq_issue", false)
+			who, err := tracepoint.CountWrites()
 			if err != nil {
 				return nil, errors.Join(traceError(err), l.Close())
 			}
@@ -194,20 +194,27 @@ func release(h Host) (major, minor int) {
 type resolver struct {
 	h       Host
 	symbols *tracepoint.Symbols // nil: no kernel paths
-	groups  map[uint64]string   // path by inode in the unified hierarchy
+	groups  map[uint64]string   // path by inode in the unified hierarchy, nil before the first is asked for
 	point   string              // of that
 	own     bool                // pids are those that we see
 }
 
 func newResolver(h Host, symbols *tracepoint.Symbols) *resolver {
-	r := &resolver{h: h, symbols: symbols, groups: make(map[uint64]string), own: ownPids(h.Proc)}
-	for _, m := range h.Groups {
-		if m.V2 {
-			r.point = m.Point
-			r.groups = inodes(m)
+	return &resolver{h: h, symbols: symbols, own: ownPids(h.Proc)}
+}
+
+// group is the path of a group of the unified hierarchy.
+func (r *resolver) group(inode uint64) (string, bool) {
+	if r.groups == nil { // to list them takes a while, and is for nothing where nobody came by
+		r.groups = make(map[uint64]string)
+		for _, m := range r.h.Groups {
+			if m.V2 {
+				r.point, r.groups = m.Point, inodes(m)
+			}
 		}
 	}
-	return r
+	p, ok := r.groups[inode]
+	return p, ok
 }
 
 // inodes are the groups of a hierarchy by inode, which is the kernel's id of them.
@@ -229,7 +236,7 @@ func inodes(m cgroup.Mount) map[uint64]string {
 
 func (r *resolver) subject(p tracepoint.Place) fact.Subject {
 	s := fact.Subject{Command: p.Command}
-	if g, ok := r.groups[p.Cgroup]; ok {
+	if g, ok := r.group(p.Cgroup); ok {
 		s.Cgroup = Unit(g)
 	}
 	if r.own {

@@ -38,7 +38,7 @@ func conntrackFull() Rule {
 					},
 					Culprit: f.Subject,
 					Cures: []Cure{
-						{What: "Make it larger; an entry takes about 320 bytes.", Command: "sysctl -w net.netfilter.nf_conntrack_max=N"},
+						{What: "Make it larger; an entry takes about 320 bytes.", Command: "holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply"},
 						{What: "See who has so many.", Command: "nsenter -t PID -n conntrack -L | awk '{print $5}' | sort | uniq -c | sort -n | tail"},
 					},
 				})

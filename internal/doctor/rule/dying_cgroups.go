@@ -41,8 +41,8 @@ func dyingCgroups() Rule {
 					{"kernel memory that they hold, about", bytes(dying * dyingCost), "under 1 % of memory"},
 				},
 				Cures: []Cure{
-					{What: "Find what makes short-lived containers write files and give each the preStop line `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty` (v1), so that its pages go before it does."},
-					squeeze(s),
+					{What: "Find what makes short-lived containers write files and give each the preStop line `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages go before it does."},
+					squeeze(),
 					{What: "Until then, take the host out of rotation.", Command: "holdfast node cordon"},
 				},
 			}
@@ -54,25 +54,54 @@ func dyingCgroups() Rule {
 			} else {
 				f.Evidence = append(f.Evidence, Evidence{"a memory cgroup's reclaim, median", "nobody reclaimed, or it could not be seen", "16 to 32 µs"})
 			}
-			if by := s.Of(fact.MemcgPins); len(by) > 0 && by[0].Value > 0 {
-				f.Culprit = by[0].Subject
-				f.Evidence = append(f.Evidence, Evidence{"pages of dead groups under the one named, about", bytes(by[0].Value), "0 B"})
-				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, "/PARENT", groupPath(f.Culprit.Cgroup), 1)
+			under, e := whoseDead(s, dying)
+			f.Evidence = append(f.Evidence, e...)
+			if len(under) == 1 { // else nobody is blamed
+				f.Culprit = under[0]
+				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, " --apply", " --cgroup "+groupPath(f.Culprit.Cgroup)+" --apply", 1)
 			}
 			return []Finding{f}
 		},
 	}
 }
 
+const (
+	// mostDead is which share of the dead the one who is blamed has.
+	mostDead = 0.5
+	// pageSize is what a dead group holds at least.
+	pageSize = 4 << 10
+	// shownParents bounds how many are listed.
+	shownParents = 5
+)
+
+// whoseDead are the living groups under which the dead may be, and the evidence of
+// it. v2 counts the dead under each. v1 does not tell: there the pages of the dead
+// are known, of which each has one at least, so that who has fewer pages than
+// groups are to be explained is out of question.
+func whoseDead(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) {
+	if counted := s.Of(fact.MemcgUnder); len(counted) > 0 {
+		for _, c := range counted[:min(len(counted), shownParents)] {
+			if c.Value > mostDead*dying {
+				under = append(under, c.Subject)
+			}
+			e = append(e, Evidence{"dead groups right under " + c.Subject.Cgroup, number(c.Value), "a few hundred"})
+		}
+		return under, e
+	}
+	for _, p := range s.Of(fact.MemcgPins) {
+		if p.Value > mostDead/2*dying*pageSize && len(under) < shownParents { // a sample is off by a little
+			under = append(under, p.Subject)
+			e = append(e, Evidence{"pages of dead groups under " + p.Subject.Cgroup + ", about", bytes(p.Value), "0 B"})
+		}
+	}
+	return under, e
+}
+
 // squeeze frees them without losing the page cache of the living: reclaim at the
 // parent takes the pages of the dead first, if it wants few.
-func squeeze(s *fact.Set) Cure {
-	const what = "To free those that are there, and keep the page cache of the living: one small squeeze at the parent, which takes the dead first. "
-	if v, _ := s.Host(fact.MemcgVersion); v == 2 {
-		return Cure{What: what + "Write about the pinned size once; many small writes free less.", Command: "echo 500M > /sys/fs/cgroup/PARENT/memory.reclaim"}
-	}
+func squeeze() Cure {
 	return Cure{
-		What:    what + "The limit has to be restored at once, or the living run out of memory.",
-		Command: "cd /sys/fs/cgroup/memory/PARENT && l=$(cat memory.limit_in_bytes) && { echo $(($(cat memory.usage_in_bytes) - 100000000)) > memory.limit_in_bytes; echo $l > memory.limit_in_bytes; }",
+		What:    "To free those that are there, and keep the page cache of the living: small squeezes at the parent, which take the dead first.",
+		Command: "holdfast doctor cure memcg --apply",
 	}
 }

@@ -34,7 +34,7 @@ func fragmentation() Rule {
 					{"free blocks of 2 MiB and more", number(blocks), "hundreds"},
 				},
 				Cures: []Cure{
-					{What: "Have the kernel make huge pages later instead of at once.", Command: "echo defer > /sys/kernel/mm/transparent_hugepage/defrag"},
+					{What: "Have the kernel make huge pages later instead of at once.", Command: "holdfast doctor cure sysctl transparent_hugepage.defrag --apply"},
 					{What: "Compact at a quiet time.", Command: "echo 1 > /proc/sys/vm/compact_memory"},
 				},
 			}}

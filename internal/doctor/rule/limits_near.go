@@ -13,7 +13,6 @@ func limitsNear() Rule {
 		Why:       "at 100 % fork and open fail, and programs seldom say which limit it was",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
-		Later:     "with the always-on part: inotify watches, which have to be counted in every process",
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
 			near := func(what string, used float64, culprit fact.Subject, cure Cure) {
@@ -36,8 +35,8 @@ func limitsNear() Rule {
 				}
 				return u / m
 			}
-			near("the host's threads", ratio(fact.HostThreads, fact.HostMaxPids), fact.Subject{}, Cure{What: "Raise the limit.", Command: "sysctl -w kernel.pid_max=4194304"})
-			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "sysctl -w fs.file-max=N"})
+			near("the host's threads", ratio(fact.HostThreads, fact.HostMaxPids), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl kernel.pid_max --apply"})
+			near("the host's open files", ratio(fact.HostFiles, fact.HostMaxFiles), fact.Subject{}, Cure{What: "Raise the limit.", Command: "holdfast doctor cure sysctl fs.file-max --apply"})
 			return found
 		},
 	}

@@ -39,7 +39,7 @@ func negativeDentries() Rule {
 				f.Culprit = by[0].Subject
 				f.Evidence = append(f.Evidence, Evidence{"kernel memory of the group named", bytes(by[0].Value), "some MiB"})
 				f.Cures = []Cure{
-					{What: "Empty that group alone; it costs the others nothing.", Command: "echo 0 > /sys/fs/cgroup/memory" + groupPath(f.Culprit.Cgroup) + "/memory.force_empty  # v2: echo 1G > /sys/fs/cgroup" + groupPath(f.Culprit.Cgroup) + "/memory.reclaim"},
+					{What: "Empty that group alone; it costs the others nothing.", Command: "holdfast doctor cure dentries --cgroup " + groupPath(f.Culprit.Cgroup) + " --apply"},
 					{What: "Give the container a memory limit, which bounds it."},
 				}
 			}

@@ -2,6 +2,7 @@ package rule
 
 import (
 	"fmt"
+	"path"
 
 	"holdfast/internal/doctor/fact"
 )
@@ -19,22 +20,27 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), beside the CPU time of the others",
-		Threshold: "a container that was not throttled waited for over 10 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them and twice as much as the victim",
-		Why:       "on busy CPUs everybody waits a little; a tenth of the time is what its users notice. Who uses as much as the one blamed is no victim but another worker",
+		Threshold: "a thread of a container that was not throttled waited for over 10 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them, twice as much as the victim, and more than the hypervisor, than all that is in no container (else that is named), and than all containers that came and went",
+		Why:       "on busy CPUs everybody waits a little, and many threads a little each: a thread that waits a tenth of the time is what its users notice. Who uses as much as the one blamed is no victim but another worker",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
-		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.CPUBusy, fact.HostCPUs},
+		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
 		Later:     "with the profiles: who ran instead, by sched_switch",
 		Judge: func(s *fact.Set) []Finding {
 			busy, _ := s.Host(fact.CPUBusy)
 			cpus, _ := s.Host(fact.HostCPUs)
-			hogs := s.Of(fact.GroupCPU)
-			if busy < busyCPUs || len(hogs) == 0 || hogs[0].Value < neighbourMin*cpus {
+			steal, _ := s.Host(fact.CPUSteal)
+			grouped, _ := s.Host(fact.GroupsCPU)
+			hog, measured := largest(s.Of(fact.GroupCPU))
+			if outside := (busy-steal)*cpus - grouped; outside > hog.Value { // whoever is in no group has most
+				hog = fact.Fact{Value: outside, Subject: fact.Subject{Cgroup: "/"}}
+			}
+			// Groups that came and went have used what no other has.
+			if fleeting := grouped - measured; busy < busyCPUs || hog.Value < neighbourMin*cpus || hog.Value < max(steal*cpus, fleeting) {
 				return nil
 			}
-			hog := hogs[0]
 			var victims []fact.Subject
 			worst := 0.0
-			for _, w := range s.Of(fact.GroupWait) {
+			for _, w := range s.Of(fact.GroupLongest) {
 				group := w.Subject.Cgroup
 				used, measured := s.Group(fact.GroupCPU, group)
 				stopped, _ := s.Group(fact.GroupThrottled, group)
@@ -54,11 +60,15 @@ func noisyNeighbour() Rule {
 					break
 				}
 			}
+			title := "containers wait for CPUs that another one has"
+			if culprit.Cgroup == "/" {
+				title = "containers wait for CPUs that processes have which are in no container"
+			}
 			return []Finding{{
 				Severity: Warning,
-				Title:    "containers wait for CPUs that another one has",
+				Title:    title,
 				Evidence: []Evidence{
-					{"longest wait for a CPU, of the time", percent(worst), "under 10 %"},
+					{"a thread's longest wait for a CPU, of the time", percent(worst), "under 10 %"},
 					{"CPUs that the one named uses", fmt.Sprintf("%.1f of %.0f", hog.Value, cpus), "-"},
 					{"containers that wait", number(float64(len(victims))), "0"},
 				},
@@ -71,4 +81,32 @@ func noisyNeighbour() Rule {
 			}}
 		},
 	}
+}
+
+// largest is the group that uses most CPU, and what all use. What is in a group of a
+// group counts for both there, and once here.
+func largest(fs []fact.Fact) (most fact.Fact, all float64) {
+	groups := make(map[string]bool, len(fs))
+	for _, f := range fs {
+		groups[f.Subject.Cgroup] = true
+	}
+	for i, f := range fs { // the largest first
+		if i == 0 {
+			most = f
+		}
+		if !below(groups, f.Subject.Cgroup) {
+			all += f.Value
+		}
+	}
+	return most, all
+}
+
+// below reports whether one of the groups is above the path.
+func below(groups map[string]bool, p string) bool {
+	for p != "/" {
+		if p = path.Dir(p); groups[p] {
+			return true
+		}
+	}
+	return false
 }

@@ -18,6 +18,7 @@ func fixes() []fix {
 	return []fix{
 		{5, 4, "dead memory cgroups are no longer held by their slab memory", "mm: memcg/slab: reparent memcg kmem_caches on cgroup removal"},
 		{5, 4, "containers far below their CPU limit are no longer throttled", "de53fd7aedb1"},
+		{5, 5, "those who empty all CPUs' LRU batches at the same time do it once for all, instead of one after the other", "eef1a429f234"},
 	}
 }
 
@@ -26,9 +27,9 @@ func oldKernel() Rule {
 	return Rule{
 		Name:      "old-kernel",
 		Signal:    "uname -r beside a list of fixes",
-		Threshold: "older than a fix: Linux 5.4 has all of them",
+		Threshold: "older than a fix: Linux 5.5 has all of them",
 		Why:       "what the fix mended may come back here; distributions carry fixes into older versions, so that it is a notice",
-		Source:    "the kernel's history; Shopify's hosts (slab of dead memory cgroups), kubernetes#67577 (throttling)",
+		Source:    "the kernel's history; Shopify's hosts (slab of dead memory cgroups), kubernetes#67577 (throttling), the commit messages",
 		Needs:     []string{fact.KernelRelease},
 		Judge: func(s *fact.Set) []Finding {
 			release := s.Text(fact.KernelRelease)
@@ -39,7 +40,7 @@ func oldKernel() Rule {
 			f := Finding{
 				Severity: Notice,
 				Title:    "the kernel is older than fixes that container hosts need",
-				Evidence: []Evidence{{"kernel", release, "5.4 or newer"}},
+				Evidence: []Evidence{{"kernel", release, "5.5 or newer"}},
 				Cures:    []Cure{{What: "Update the kernel, unless its changelog has these commits."}},
 			}
 			for _, x := range fixes() {

@@ -100,6 +100,7 @@ func All() []Rule {
 		conntrackFull(),
 		softirq(),
 		limitsNear(),
+		inotifyLimit(),
 		slowDisk(),
 		statReaders(),
 		mountLeak(),

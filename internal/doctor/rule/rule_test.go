@@ -31,11 +31,12 @@ func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text
 var (
 	logger = fact.Subject{Cgroup: web, Pid: 7, Command: "logger",
 		Kernel: []string{"queue_work_on", "__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}}
-	other  = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
-	locker = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
-	churn  = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
-	inode1 = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
-	inode2 = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
+	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
+	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
+	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
+	churn    = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
+	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
+	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
 
 // Each case is a host as the rule sees it. want is the severity of the only
@@ -54,7 +55,9 @@ var cases = []struct {
 	{"dying-cgroups", "memory unknown, few", []fact.Fact{host(fact.MemcgDying, 1900), host(fact.MemcgLiving, 10)}, "", fact.Subject{}, ""},
 	{"dying-cgroups", "reclaim is fast", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 0.03)}, Warning, fact.Subject{}, "30 µs"},
 	{"dying-cgroups", "reclaim is slow", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 8)}, Critical, fact.Subject{}, "8.0 ms"},
-	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 40<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "40 MiB"},
+	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/few", 1<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "80 MiB"},
+	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dead groups under /docker"},
+	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
 
 	{"pinned-cgroups", "nobody locks", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
 	{"pinned-cgroups", "a holder", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, Warning, locker, "/data/file"},
@@ -62,12 +65,14 @@ var cases = []struct {
 
 	{"fadvise-storm", "quiet", []fact.Fact{host(fact.Drains, 3), by(fact.DrainsBy, 3, logger)}, "", fact.Subject{}, ""},
 	{"fadvise-storm", "a storm", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 100, other), by(fact.DrainsBy, 1900, logger)}, Warning, logger, "ksys_fadvise64_64"},
+	{"fadvise-storm", "few, and nobody waits", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.05, logger)}, "", fact.Subject{}, ""},
+	{"fadvise-storm", "few, because the CPUs are busy", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.36, logger), by(fact.LockWait, 5, inode1)}, Warning, logger, "36 %"},
 	{"fadvise-storm", "a gale", []fact.Fact{host(fact.Drains, 7000), by(fact.DrainsBy, 7000, logger)}, Critical, logger, "GLOG_drop_log_memory=false"},
 	{"fadvise-storm", "drains of another call", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 2000, other)}, Warning, other, "again and again"},
 	{"fadvise-storm", "a process on two paths", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 900, other), by(fact.DrainsBy, 600, logger), by(fact.DrainsBy, 500, logger)}, Warning, logger, "1,100/s"},
 
 	{"negative-dentries", "a large cache", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 8<<30)}, "", fact.Subject{}, ""},
-	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "memory/docker/web/memory.force_empty"},
+	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "doctor cure dentries --cgroup /docker/web --apply"},
 	{"negative-dentries", "nobody's", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30)}, Warning, fact.Subject{}, "3,000,000"},
 
 	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
@@ -79,6 +84,10 @@ var cases = []struct {
 	{"noisy-neighbour", "nobody waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "two alike", noisy(1, 1, 1, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "the hypervisor has more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "containers that came and went have more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "somebody in no container has more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
@@ -118,6 +127,9 @@ var cases = []struct {
 	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
 	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
 
+	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
+	{"inotify-limit", "nearly all", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Inotify, 0.95, watching), device(fact.Inotify, "watches of user 7", 0.1)}, Warning, watching, "95 %"},
+
 	{"slow-disk", "few flushes", disk(50, 0.9, 40), "", fact.Subject{}, ""},
 	{"slow-disk", "a fast disk", disk(1500, 0.2, 3000), "", fact.Subject{}, ""},
 	{"slow-disk", "a storm", disk(500, 0.9, 900), Warning, fact.Subject{Cgroup: web}, "500/s"},
@@ -139,22 +151,25 @@ var cases = []struct {
 	{"slow-allocation", "very slow", []fact.Fact{host(fact.AllocMs, 3000), host(fact.MemcgDying, 50_000)}, Critical, fact.Subject{}, "50,000"},
 
 	{"old-kernel", "new", []fact.Fact{word(fact.KernelRelease, "6.1.0-13-amd64")}, "", fact.Subject{}, ""},
-	{"old-kernel", "the version of the fixes", []fact.Fact{word(fact.KernelRelease, "5.4.0")}, "", fact.Subject{}, ""},
+	{"old-kernel", "the version of the fixes", []fact.Fact{word(fact.KernelRelease, "5.5.0")}, "", fact.Subject{}, ""},
+	{"old-kernel", "before the last of them", []fact.Fact{word(fact.KernelRelease, "5.4.0-150-generic")}, Notice, fact.Subject{}, "eef1a429f234"},
 	{"old-kernel", "old", []fact.Fact{word(fact.KernelRelease, "4.19.112+")}, Notice, fact.Subject{}, "de53fd7aedb1"},
 	{"old-kernel", "no version", []fact.Fact{word(fact.KernelRelease, "custom")}, "", fact.Subject{}, ""},
 
 	{"slow-machine", "fine", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, "", fact.Subject{}, ""},
 	{"slow-machine", "no disk to try", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000)}, "", fact.Subject{}, ""},
 	{"slow-machine", "a slow CPU", []fact.Fact{host(fact.CheckCPU, 20), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, Warning, fact.Subject{}, "20 MiB/s"},
+	{"slow-machine", "some steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.05)}, "", fact.Subject{}, ""},
+	{"slow-machine", "much steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.2)}, Warning, fact.Subject{}, "20 %"},
 	{"slow-machine", "a slow disk", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 600)}, Warning, fact.Subject{}, "600 ms"},
 }
 
 // noisy is a host with two CPUs on which web waits and hogs works.
 func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 	return []fact.Fact{
-		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.HostCPUs, 2),
-		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim),
-		group(fact.GroupWait, web, wait), group(fact.GroupWait, hogs, 3),
+		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2), host(fact.GroupsCPU, hog+victim),
+		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim), group(fact.GroupCPU, web+"/inner", victim),
+		group(fact.GroupLongest, web, wait), group(fact.GroupLongest, hogs, 3),
 		group(fact.GroupThrottled, web, throttled),
 		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
 	}

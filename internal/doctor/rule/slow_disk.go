@@ -21,9 +21,9 @@ const (
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), who hands requests to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time, or over 2,000/s, and one process or container making over half of the requests; or p99 over 5 times the baseline",
-		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data",
+		Signal:    "flushes and busy time of each disk (diskstats), who hands writes and flushes to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
+		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time, or over 2,000/s, and one process or container making over half of the writes; or p99 over 5 times the baseline",
+		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data. Reads are not counted: who reads much beside somebody else's flushes has nothing to do with them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
 		Later:     "with the baselines: p99 beside what is usual here",
@@ -39,7 +39,7 @@ func slowDisk() Rule {
 				e := []Evidence{
 					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
 					{"it is busy, of the time", percent(busy), "under 40 %"},
-					{"requests of the one named", perSecond(rate), "-"},
+					{"writes and flushes of the one named", perSecond(rate), "-"},
 				}
 				if p99, ok := s.Host(fact.DiskP99); ok {
 					e = append(e, Evidence{"a request's time, p99", millis(p99), "-"})

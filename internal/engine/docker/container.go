@@ -2,7 +2,10 @@ package docker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"holdfast"
 	"holdfast/internal/engine"
 )
 
@@ -41,8 +45,8 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if s.Init {
 		host.Init = &s.Init
 	}
-	if s.NoNewPrivileges {
-		host.SecurityOpt = []string{"no-new-privileges"}
+	if host.SecurityOpt, err = securityOf(s); err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}
 	res, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: s.Name,
@@ -64,6 +68,44 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 		return "", e.fail(ctx, err, "create container %s", s.Name)
 	}
 	return res.ID, nil
+}
+
+// maxProfile is the longest seccomp profile, in bytes: the engine's own has 13,000.
+const maxProfile = 1 << 20
+
+// securityOf translates what a container may not do. Of a seccomp profile the API
+// wants the text.
+func securityOf(s engine.Spec) ([]string, error) {
+	var opts []string
+	if s.NoNewPrivileges {
+		opts = append(opts, "no-new-privileges")
+	}
+	if s.Seccomp == "" {
+		return opts, nil
+	}
+	text, err := readProfile(s.Seccomp)
+	if err != nil {
+		return nil, holdfast.WithHint(fmt.Errorf("its seccomp profile: %w", err), "`holdfast doctor cure fadvise` writes one; it has to be on every host")
+	}
+	return append(opts, "seccomp="+text), nil
+}
+
+func readProfile(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) > maxProfile:
+		return "", fmt.Errorf("%s has over %d bytes", name, maxProfile)
+	case !json.Valid(text):
+		return "", fmt.Errorf("%s is no JSON", name)
+	}
+	return string(text), nil
 }
 
 // mountsOf translates mounts. A bind in this form, unlike one in Binds, is an

@@ -56,6 +56,7 @@ func Run(t *testing.T, s Setup) {
 		{"Limits", r.limits},
 		{"NoLimits", r.noLimits},
 		{"Privileges", r.privileges},
+		{"Seccomp", r.seccomp},
 		{"Mounts", r.mounts},
 		{"Networks", r.networks},
 		{"PIDModes", r.pidModes},

@@ -61,6 +61,36 @@ func (s *suite) privileges(t *testing.T) {
 	}
 }
 
+// A profile that is given replaces the engine's; one that is not there, or no
+// profile, is an error before anything is made.
+func (s *suite) seccomp(t *testing.T) {
+	const mode = "grep '^Seccomp:' /proc/1/status | tr -dc 0-9"
+	profile := filepath.Join(t.TempDir(), "p.json")
+	// mkdir(2) returns success and does nothing.
+	text := `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 0}]}`
+	if err := os.WriteFile(profile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := s.spec()
+	spec.Seccomp = profile
+	id := s.start(t, spec)
+	if got := s.shell(t, id, mode); got != "2" {
+		t.Errorf("the mode is %q", got)
+	}
+	if got := s.shell(t, id, "mkdir /made && ls -d /made 2>/dev/null || echo nothing"); got != "nothing" {
+		t.Errorf("mkdir made %q", got)
+	}
+	if err := os.WriteFile(profile, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{profile, profile + ".none"} {
+		spec.Seccomp = file
+		if id, err := s.Engine.Create(t.Context(), spec); err == nil {
+			t.Errorf("%s is taken, by %s", file, id)
+		}
+	}
+}
+
 func (s *suite) mounts(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("from the host"), 0o644); err != nil {

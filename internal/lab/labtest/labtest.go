@@ -36,6 +36,18 @@ const (
 	TestServer = "testserver:latest" // internal/lab/testserver, listening on :8080
 )
 
+var long = flag.Bool("long", false, "all cases of the tests of which make test has a part")
+
+// Long reports whether the test program was told -long: to run all cases of what
+// make test has a part of.
+func Long() bool { return *long }
+
+// server is the static test server, built by the first engine that gets it.
+var server struct {
+	sync.Mutex
+	dir string // "" until then
+}
+
 // shared is the package's engine. A test binary has one.
 var shared struct {
 	sync.Mutex
@@ -58,7 +70,7 @@ func Main(m *testing.M, options ...goleak.Option) int {
 		return code
 	}
 	code := m.Run()
-	if err := stopShared(); err != nil && code == 0 {
+	if err := errors.Join(stopShared(), os.RemoveAll(server.dir)); err != nil && code == 0 {
 		code = complain(err)
 	}
 	if code == 0 {
@@ -118,7 +130,7 @@ func Private(t testing.TB, o lab.Options) *lab.Engine {
 			t.Error(err)
 		}
 	})
-	if err := importServer(t.Context(), e); err != nil {
+	if err := ImportServer(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -158,24 +170,39 @@ func importImages(ctx context.Context, engine *lab.Engine) error {
 	if err := engine.Import(ctx, busybox); err != nil {
 		return err
 	}
-	return importServer(ctx, engine)
+	return ImportServer(ctx, engine)
 }
 
-func importServer(ctx context.Context, engine *lab.Engine) error {
+// ImportServer puts the image TestServer into an engine.
+func ImportServer(ctx context.Context, engine *lab.Engine) error {
+	path, err := builtServer(ctx)
+	if err != nil {
+		return err
+	}
+	image, err := lab.Binary(TestServer, path)
+	if err != nil {
+		return err
+	}
+	return engine.Import(ctx, image)
+}
+
+// builtServer is the path of the test server. Main removes it.
+func builtServer(ctx context.Context) (string, error) {
+	server.Lock()
+	defer server.Unlock()
+	const name = "testserver"
+	if server.dir != "" {
+		return filepath.Join(server.dir, name), nil
+	}
 	dir, err := os.MkdirTemp("", "testserver-")
 	if err != nil {
-		return err
+		return "", err
 	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "testserver")
-	if err := BuildTestServer(ctx, path); err != nil {
-		return err
+	if err := BuildTestServer(ctx, filepath.Join(dir, name)); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
 	}
-	server, err := lab.Binary(TestServer, path)
-	if err != nil {
-		return err
-	}
-	return engine.Import(ctx, server)
+	server.dir = dir
+	return filepath.Join(dir, name), nil
 }
 
 // BuildTestServer builds the static test server to the file path.

@@ -22,17 +22,19 @@ import (
 type Layer struct {
 	Seed uint64
 	Size int64 // of the file in bytes; compressed the layer is a little larger
+	// Stored leaves the compressing out. It takes most of the time of making a layer.
+	Stored bool
 }
 
 // Image is an image of such layers for linux on arch.
 func Image(arch string, layers ...Layer) (v1.Image, error) {
 	var made []v1.Layer
 	for _, l := range layers {
-		layer, err := l.make()
+		one, err := l.make()
 		if err != nil {
 			return nil, fmt.Errorf("make a layer: %w", err)
 		}
-		made = append(made, layer)
+		made = append(made, one)
 	}
 	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch})
 	if err != nil {
@@ -57,10 +59,36 @@ func (l Layer) make() (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	// Random bytes do not compress; trying takes seconds.
+	level := gzip.HuffmanOnly
+	if l.Stored {
+		level = gzip.NoCompression
+	}
+	return layer(buf.Bytes(), level)
+}
+
+// layer is a layer of a tar archive. Random bytes do not compress; trying takes
+// seconds, so that gzip.HuffmanOnly is the level for them.
+func layer(archive []byte, level int) (v1.Layer, error) {
 	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
-	}, tarball.WithCompressionLevel(gzip.HuffmanOnly), tarball.WithCompressedCaching)
+		return io.NopCloser(bytes.NewReader(archive)), nil
+	}, tarball.WithCompressionLevel(level), tarball.WithCompressedCaching)
+}
+
+// FromTar is an image for linux on arch of one layer, which is a tar archive, and
+// with that command.
+func FromTar(arch string, archive []byte, command ...string) (v1.Image, error) {
+	top, err := layer(archive, gzip.HuffmanOnly)
+	if err != nil {
+		return nil, fmt.Errorf("make a layer: %w", err)
+	}
+	image, err := Image(arch)
+	if err != nil {
+		return nil, err
+	}
+	if image, err = mutate.AppendLayers(image, top); err != nil {
+		return nil, err
+	}
+	return mutate.Config(image, v1.Config{Cmd: command})
 }
 
 // Push puts an image into the registry under repository:tag and returns the

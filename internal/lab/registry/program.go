@@ -6,12 +6,10 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // Programs of a runnable image, each a few instructions.
@@ -137,9 +135,7 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	top, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
-	}, tarball.WithCompressionLevel(gzip.HuffmanOnly), tarball.WithCompressedCaching)
+	top, err := layer(buf.Bytes(), gzip.HuffmanOnly)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,26 @@ func (h Histogram) Count() uint64 {
 	return n
 }
 
+// Since is what was counted after an earlier reading of the same Latency.
+func (h Histogram) Since(earlier Histogram) Histogram {
+	for i := range h {
+		h[i] -= min(h[i], earlier[i])
+	}
+	return h
+}
+
+// Over is how many took longer than d, to the bucket that d is in: that one counts
+// as not longer.
+func (h Histogram) Over(d time.Duration) uint64 {
+	var n uint64
+	for i, b := range h {
+		if i < 63 && time.Duration(uint64(1)<<i) > d {
+			n += b
+		}
+	}
+	return n
+}
+
 // Quantile is the time under which the share q (0 to 1) lies, taken from the
 // middle of its bucket (on a scale of powers): off by up to a factor of 1.4. 0
 // where nothing was counted.

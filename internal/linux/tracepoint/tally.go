@@ -173,6 +173,40 @@ func CountEvent(tracepoint string, paths bool) (*Tally, error) {
 	return t.orClose(err)
 }
 
+// Where a request says what it is: request.cmd_flags, of which the lowest 8 bits are
+// the operation (include/linux/blk-mq.h, blk_types.h). Linux 5.11 and later.
+const (
+	requestFlags = 24
+	operation    = 0xff
+	opRead       = 0
+)
+
+// CountWrites counts who hands requests to disks that are no reads: writes and
+// flushes. Linux 5.11: before, the request was the second argument.
+func CountWrites() (*Tally, error) {
+	t, err := newTally(false)
+	if err != nil {
+		return nil, err
+	}
+	// block_rq_issue(rq)
+	err = t.attach("block_rq_issue", join(
+		prologue(),
+		asm.Instructions{argument(asm.R3, 0), asm.Add.Imm(asm.R3, requestFlags)},
+		frame(asm.R1, atScratch),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R2, 4),
+			asm.FnProbeReadKernel.Call(),
+			asm.LoadMem(asm.R1, asm.RFP, atScratch, asm.Word),
+			asm.And.Imm(asm.R1, operation),
+			asm.JEq.Imm(asm.R1, opRead, exit),
+			asm.Mov.Imm(asm.R7, 0),
+			asm.Mov.Imm(asm.R8, 0),
+		},
+		t.here(),
+		epilogue()))
+	return t.orClose(err)
+}
+
 func (t *Tally) orClose(err error) (*Tally, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -182,7 +216,30 @@ func (t *Tally) orClose(err error) (*Tally, error) {
 
 // Read returns what was counted so far.
 func (t *Tally) Read() ([]Place, error) {
+	ps, _, err := t.read()
+	return ps, err
+}
+
+// Take is Read for a Tally that stays: it forgets what it returns, so that there is
+// room for what comes. What is counted at a place between its reading and its
+// forgetting is lost.
+func (t *Tally) Take() ([]Place, error) {
+	ps, keys, err := t.read()
+	for _, k := range keys {
+		if gone := t.counts.Delete(&k); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, fmt.Errorf("BPF: forget what was counted: %w", gone))
+		}
+		if k.Stack >= 0 { // several may have come by one path
+			_ = t.stacks.Delete(uint32(k.Stack))
+		}
+	}
+	return ps, err
+}
+
+// read returns what was counted, and under which keys.
+func (t *Tally) read() ([]Place, []place, error) {
 	var ps []Place
+	var keys []place
 	var k place
 	var v amount
 	it := t.counts.Iterate()
@@ -200,10 +257,10 @@ func (t *Tally) Read() ([]Place, error) {
 				}
 			}
 		}
-		ps = append(ps, p)
+		ps, keys = append(ps, p), append(keys, k)
 	}
 	if err := it.Err(); err != nil {
-		return ps, fmt.Errorf("BPF: read what was counted: %w", err)
+		return ps, keys, fmt.Errorf("BPF: read what was counted: %w", err)
 	}
-	return ps, nil
+	return ps, keys, nil
 }

@@ -2,6 +2,7 @@ package tracepoint
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +102,93 @@ func TestLatency(t *testing.T) {
 	}
 }
 
+// Who writes to a disk is counted, and who reads from it is not.
+func TestCountWrites(t *testing.T) {
+	needRoot(t)
+	f := fileOnDisk(t)
+	block := alignedBlock(t)
+	if _, err := f.WriteAt(block, 0); err != nil {
+		t.Fatal(err)
+	}
+	const n = 50
+	count := func(do func() error) uint64 {
+		c, err := CountWrites()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		runtime.LockOSThread() // which is where the command's name is of
+		defer runtime.UnlockOSThread()
+		for range n {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		places, err := c.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ours uint64
+		for _, p := range places {
+			if p.Command == ownName(t) {
+				ours += p.Count
+			}
+		}
+		return ours
+	}
+	wrote := count(func() error { _, err := f.WriteAt(block, 0); return err })
+	read := count(func() error { _, err := f.ReadAt(block, 0); return err })
+	if wrote < n || read >= n/2 {
+		t.Errorf("%d writes and, while %d reads were made, %d writes", wrote, n, read)
+	}
+}
+
+// ownName is this thread's.
+func ownName(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// alignedBlock is one that a disk takes directly, open(2).
+func alignedBlock(t *testing.T) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(b); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// fileOnDisk is past the page cache.
+func fileOnDisk(t *testing.T) *os.File {
+	t.Helper()
+	for _, dir := range []string{t.TempDir(), "/var/tmp"} { // the first may be in memory
+		f, err := os.CreateTemp(dir, "writes-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(f.Name()) })
+		f.Close()
+		direct, err := os.OpenFile(f.Name(), os.O_RDWR|unix.O_DIRECT, 0)
+		var st unix.Statfs_t
+		if err == nil && unix.Statfs(dir, &st) == nil && st.Type != unix.TMPFS_MAGIC {
+			t.Cleanup(func() { direct.Close() })
+			return direct
+		}
+	}
+	t.Fatal("there is no disk")
+	return nil
+}
+
 func TestNoSuchTracepoint(t *testing.T) {
 	needRoot(t)
 	if _, err := CountEvent("no_such_tracepoint", false); err == nil || !strings.Contains(err.Error(), ErrNoTracepoint.Error()) {
@@ -115,6 +203,7 @@ func TestProgramsLoad(t *testing.T) {
 		"work":    func() (interface{ Close() error }, error) { return CountWork(0xffffffff81000000) },
 		"locks":   func() (interface{ Close() error }, error) { return LockWaits() },
 		"reclaim": func() (interface{ Close() error }, error) { return ReclaimLatency() },
+		"writes":  func() (interface{ Close() error }, error) { return CountWrites() },
 		"block":   func() (interface{ Close() error }, error) { return BlockLatency() },
 	} {
 		m, err := start()
@@ -178,5 +267,42 @@ func TestQuantile(t *testing.T) {
 	}
 	if q := h.Quantile(1); q < 1<<20 || q > 1<<21 {
 		t.Errorf("longest %v", q)
+	}
+}
+
+// What was taken is not counted again.
+func TestTake(t *testing.T) {
+	needRoot(t)
+	c, err := CountEvent("sys_enter", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	own := unix.Gettid()
+	count := func() (n uint64) {
+		places, err := c.Take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range places {
+			if p.Pid == os.Getpid() || own != os.Getpid() && p.Count > 0 {
+				n += p.Count
+			}
+		}
+		return n
+	}
+	const n = 20000
+	for range n {
+		unix.Getppid()
+	}
+	if got := count(); got < n {
+		t.Errorf("%d calls were taken, %d were made", got, n)
+	}
+	if got := count(); got >= n {
+		t.Errorf("%d calls were taken once more", got)
 	}
 }

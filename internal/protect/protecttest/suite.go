@@ -263,7 +263,7 @@ func testAgain(t *testing.T, b protect.Backend) {
 		to, sockets := target(t, []string{address})
 		h := hold(t, b, to)
 		// The drain's job: what the old one has accepted is not the backend's.
-		if d, err := sockets.Drain(Patience, nil); err != nil || d.Left > 0 {
+		if d, err := sockets.Drain(Patience, false, nil); err != nil || d.Left > 0 {
 			t.Fatalf("drain: %+v, %v", d, err)
 		}
 		server.Kill()

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -133,10 +131,7 @@ func dial(t *testing.T, conf Config) *Store {
 	s, err := Dial(t.Context(), conf)
 	must(t, err)
 	t.Cleanup(func() {
-		_, err := s.client.Delete(context.Background(), prefix, clientv3.WithPrefix())
-		if err != nil {
-			t.Error(err)
-		}
+		wipe(t, s)
 		must(t, s.Close())
 	})
 	return s

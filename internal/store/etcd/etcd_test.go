@@ -1,9 +1,11 @@
 package etcd
 
 import (
+	"context"
 	"os"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
 	"holdfast/internal/store"
@@ -36,10 +38,22 @@ func closeServer(t *testing.T, s *Server) {
 }
 
 func TestEmbedded(t *testing.T) {
+	s := open(t, t.TempDir())
 	storetest.Run(t, storetest.Subject{
-		Open:   func(t *testing.T) store.Store { return open(t, t.TempDir()).Store() },
+		Open: func(t *testing.T) store.Store {
+			t.Cleanup(func() { wipe(t, s.store) })
+			return s.Store()
+		},
 		Forget: forget,
 	})
+}
+
+// wipe removes all that a test has left.
+func wipe(t *testing.T, s *Store) {
+	t.Helper()
+	if _, err := s.client.Delete(context.Background(), prefix, clientv3.WithPrefix()); err != nil {
+		t.Error(err)
+	}
 }
 
 // forget compacts everything away.

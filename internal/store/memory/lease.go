@@ -85,6 +85,11 @@ func (s *Store) end(id store.LeaseID) {
 			delete(s.nodes, node)
 		}
 	}
+	for name, r := range s.notes {
+		if r.lease == id {
+			delete(s.notes, name)
+		}
+	}
 	for _, o := range s.owners() {
 		if s.sessions[o.Key].lease == id {
 			s.delete(o.Key)

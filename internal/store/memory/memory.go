@@ -27,6 +27,7 @@ type Store struct {
 	leases   map[store.LeaseID]*lease
 	sessions map[holdfast.SessionKey]record
 	nodes    map[holdfast.NodeID]nodeRecord
+	notes    map[string]noteRecord
 	events   []store.Event     // the history, oldest first
 	gone     holdfast.Revision // events up to here have left the history
 	fault    fault
@@ -54,6 +55,7 @@ func New(history int) *Store {
 		leases:   map[store.LeaseID]*lease{},
 		sessions: map[holdfast.SessionKey]record{},
 		nodes:    map[holdfast.NodeID]nodeRecord{},
+		notes:    map[string]noteRecord{},
 		changed:  make(chan struct{}),
 	}
 }

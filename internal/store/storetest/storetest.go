@@ -66,6 +66,9 @@ func Run(t *testing.T, s Subject) {
 		{"watch misses nothing", testWatchMissesNothing},
 		{"watch ends with its context", testWatchEnds},
 		{"call ends with its context", testCallEnds},
+		{"notes", testNotes},
+		{"note is taken once", testNoteTaken},
+		{"note goes with its lease", testNoteExpires},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.Around(t, func(t *testing.T) { c.run(t, s.Open(t)) })

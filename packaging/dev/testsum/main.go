@@ -1,14 +1,16 @@
 // Command testsum reads go test -json, prints what go test itself prints (the
-// output of tests that failed, a line for each package) and closes with the
-// number of tests. It exits 1 if anything failed or nothing ran.
+// output of tests that failed, a line for each package) and closes with the tests
+// that took longest and the number of tests. It exits 1 if anything failed or nothing ran.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -16,15 +18,28 @@ import (
 // 1.24).
 type event struct {
 	Action, Package, Test, Output string
+	Elapsed                       float64 // seconds, at the end of a test
 }
 
 type test struct{ pkg, name string }
+
+// shown is how many of the slowest tests are told, of those that took slow seconds.
+const (
+	shown = 15
+	slow  = 15
+)
+
+type timed struct {
+	test
+	took float64
+}
 
 type summary struct {
 	out                     io.Writer
 	pending                 map[test]string // output of tests that have not ended
 	passed, failed, skipped int
 	packages, badPackages   int
+	slow                    []timed
 }
 
 func main() {
@@ -33,6 +48,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error: read go test's output:", err)
 		os.Exit(1)
 	}
+	s.tellSlow()
 	fmt.Println(s)
 	if s.failed > 0 || s.badPackages > 0 || s.passed == 0 {
 		os.Exit(1)
@@ -91,6 +107,9 @@ func (s *summary) end(e event) {
 		return
 	}
 	t := test{e.Package, e.Test}
+	if e.Elapsed >= slow && !strings.Contains(e.Test, "/") {
+		s.slow = append(s.slow, timed{t, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		s.passed++
@@ -101,6 +120,14 @@ func (s *summary) end(e event) {
 		s.skipped++
 	}
 	delete(s.pending, t)
+}
+
+// tellSlow says where the time went.
+func (s *summary) tellSlow() {
+	slices.SortFunc(s.slow, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
+	for _, t := range s.slow[:min(shown, len(s.slow))] {
+		fmt.Fprintf(s.out, "%6.0fs %s %s\n", t.took, t.pkg, t.name)
+	}
 }
 
 func (s *summary) String() string {

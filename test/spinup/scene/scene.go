@@ -85,11 +85,11 @@ func Scenes() []Scene {
 	}
 }
 
-// Layers makes n layers of the given sizes with seeds from seed on.
+// Layers makes layers of the given sizes with seeds from seed on.
 func Layers(seed uint64, sizes ...int64) []registry.Layer {
 	var out []registry.Layer
 	for i, size := range sizes {
-		out = append(out, registry.Layer{Seed: seed + uint64(i), Size: size})
+		out = append(out, registry.Layer{Seed: seed + uint64(i), Size: size, Stored: true})
 	}
 	return out
 }

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"holdfast/internal/doctor/cure"
+	"holdfast/internal/guardian"
+	"holdfast/internal/linux/boottime"
+)
+
+// CureGuard has a guardian stand behind the limits that cures lower. Its process
+// is started when the first one needs it. The methods may be called from any
+// goroutine.
+type CureGuard struct {
+	argv []string
+	dir  string
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	guard *guardian.Guardian
+}
+
+// NewCureGuard makes one: argv is the command of a guardian, to which dir is added,
+// where its plans are written down.
+func NewCureGuard(argv []string, dir string, log *slog.Logger) *CureGuard {
+	return &CureGuard{argv: argv, dir: dir, log: log}
+}
+
+// Guard is it as cures want it.
+func (c *CureGuard) Guard() cure.Guard {
+	return cure.Guard{Arm: c.arm, Guarded: c.guarded}
+}
+
+// Tidy undoes what an earlier cure left whose process and guardian were killed.
+func (c *CureGuard) Tidy() error {
+	n, err := guardian.Recover(c.dir)
+	if n > 0 {
+		c.log.Warn("undid what an earlier crash left", "plans", n)
+	}
+	if err != nil {
+		return fmt.Errorf("undo what an earlier crash left: %w", err)
+	}
+	return nil
+}
+
+func (c *CureGuard) guarded(file string) (bool, error) {
+	if err := c.Tidy(); err != nil {
+		return false, err
+	}
+	return guardian.Guards(c.dir, file)
+}
+
+func (c *CureGuard) arm(file, low, old string, deadline boottime.Instant) (cure.Armed, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.guard == nil {
+		g, err := guardian.Start(append(append([]string{}, c.argv...), c.dir), c.log)
+		if err != nil {
+			return nil, err
+		}
+		c.guard = g
+	}
+	return c.guard.Arm(guardian.Plan{
+		Name: "lowering a memory limit", Deadline: deadline,
+		Undo: []guardian.Undo{{Kind: guardian.Restore, Limits: []guardian.Limit{{File: file, Low: low, Old: old}}}},
+	})
+}
+
+// Pid is the guardian's process, 0 where none was started yet.
+func (c *CureGuard) Pid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.guard == nil {
+		return 0
+	}
+	return c.guard.Pid()
+}
+
+// Close ends the guardian, and removes the plan of one that was killed.
+func (c *CureGuard) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.guard == nil {
+		return nil
+	}
+	err := c.guard.Close()
+	c.guard = nil
+	if err != nil {
+		err = fmt.Errorf("end the guardian: %w", err)
+	}
+	return errors.Join(err, c.Tidy())
+}

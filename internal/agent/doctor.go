@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/doctor"
+	"holdfast/internal/doctor/baseline"
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/probe"
+	"holdfast/internal/doctor/rotation"
+	"holdfast/internal/doctor/watch"
+	"holdfast/internal/drain"
+	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/kfile"
+	procfs "holdfast/internal/linux/proc"
+	"holdfast/internal/store"
+)
+
+// doctorPart is the doctor in the agent.
+type doctorPart struct {
+	watch    *watch.Watch
+	rotation *rotation.Rotation
+	kernel   string
+	local    baseline.Dir
+	known    atomic.Pointer[[]fact.Fact] // of the baseline that goes for this host
+	saving   sync.Mutex                  // one change of baselines at a time
+}
+
+// newDoctor makes the doctor's part, nil where it is switched off.
+func (a *Agent) newDoctor(e doctor.Engine) *doctorPart {
+	c := a.cfg.Doctor
+	if !c.Watch.Enabled {
+		return nil
+	}
+	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Child: a.opt.Alloc, Scratch: a.cfg.DataDir}
+	var err error
+	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
+		a.log.Warn("the doctor sees no control groups", "err", err)
+	}
+	d := &doctorPart{kernel: kernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
+	drains := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_doctor_drains_total", Help: "Drains of this node by the doctor, by outcome (clean, failed).",
+	}, []string{"outcome"})
+	a.metrics.MustRegister(drains, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_doctor_degraded", Help: "1 while this node is degraded: new sessions are placed elsewhere, as far as doctor.max_share goes.",
+	}, func() float64 {
+		if why, _ := d.rotation.Degraded(); why != "" {
+			return 1
+		}
+		return 0
+	}))
+	d.rotation = rotation.New(c.Rotation, a.node, rotating{a}, func(_ bool, err error) {
+		outcome := "clean"
+		if err != nil {
+			outcome = "failed"
+		}
+		drains.WithLabelValues(outcome).Inc()
+	}, a.log)
+	d.watch = watch.New(c.Watch, watch.Deps{
+		Host: host, Engine: e, Store: watch.NewStore(a.cfg.DataDir, c.Watch.Keep, a.log), Metrics: watch.NewMetrics(a.metrics), Log: a.log,
+		Changed: d.rotation.Found, Known: d.baselineFacts,
+	})
+	a.spinups.suspect = d.watch.Suspect
+	return d
+}
+
+// kernelRelease is "" where it cannot be read.
+func kernelRelease(root string) string {
+	b, err := kfile.Read(root+"/sys/kernel/osrelease", 256)
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	return string(b[:len(b)-1])
+}
+
+func (d *doctorPart) baselineFacts() []fact.Fact {
+	if known := d.known.Load(); known != nil {
+		return *known
+	}
+	return nil
+}
+
+// startDoctor has the doctor watch. Sessions go on without it.
+func (a *Agent) startDoctor(p *parts) {
+	if a.doctor == nil {
+		return
+	}
+	p.start("doctor", a.doctor.watch.Run)
+	p.start("the doctor's record", a.publishHealth)
+	p.start("rotation", a.doctor.rotation.Run)
+}
+
+// rotating is the node as the doctor takes it out of rotation.
+type rotating struct{ a *Agent }
+
+var _ rotation.Node = rotating{}
+
+func (r rotating) Fleet(ctx context.Context) ([]holdfast.Node, error) { return r.a.store.Nodes(ctx) }
+func (r rotating) Changed()                                           { r.a.lease.Changed() }
+func (r rotating) Refuses() bool                                      { return r.a.sessions.Draining() }
+func (r rotating) Return() error                                      { return r.a.claimAgain() }
+
+// turnNote says whose turn it is to drain.
+const turnNote = "doctor/drain"
+
+// Turn takes the fleet's turn, under this node's lease. A node without others to
+// hand its sessions to has none.
+func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, error) {
+	lease := r.a.lease.ID()
+	if r.a.fleet == nil || lease == 0 {
+		return nil, false, nil
+	}
+	n, err := r.a.store.TakeNote(ctx, turnNote, []byte(r.a.node), lease)
+	if errors.Is(err, store.ErrTaken) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return func(ctx context.Context) error { return r.a.store.DropNote(ctx, n) }, true, nil
+}
+
+// Drain hands everything over. Once begun it goes on to its end, also where the
+// agent ends: that drain waits for it.
+func (r rotating) Drain(ctx context.Context) error {
+	c := r.a.cfg.Drain
+	report := r.a.drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})
+	if !report.Clean() {
+		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
+	}
+	return nil
+}
+
+// whenever calls do at once and then once in so often, until ctx is done.
+func whenever(ctx context.Context, every time.Duration, do func()) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		do()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

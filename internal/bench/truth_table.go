@@ -1,0 +1,242 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// TruthTable is what the doctor said of each host.
+type TruthTable struct {
+	Seconds float64 `json:"seconds"` // that each look was given
+	Longest float64 `json:"longest"` // seconds that a look took at most
+	Peak    float64 `json:"peak"`    // MiB that a look took at most
+	// Load is the highest load of the machine over a minute, proc_loadavg(5), at
+	// the beginning of a turn.
+	Load    float64    `json:"load"`
+	Rules   []string   `json:"rules"`
+	Rows    []TruthRow `json:"rows"`
+	Machine Machine    `json:"-"`
+
+	markdown bool
+}
+
+// TruthRow is one host, over all its runs. Counts are of runs, by rule.
+type TruthRow struct {
+	Name      string         `json:"name"`
+	Rule      string         `json:"rule,omitempty"` // that has to be found; "" on a healthy host
+	Container bool           `json:"container"`      // the drill was in a container, else in a control group
+	Runs      int            `json:"runs"`
+	Right     int            `json:"right"`  // named, with the right container or group; on a healthy host: nothing found
+	Missed    map[string]int `json:"missed"` // by why
+	// Outdone is how often it was looked at again, because others on this
+	// machine did the same, and were named.
+	Outdone int `json:"outdone"`
+	// Own are other findings that name the drill's own container or group.
+	Own map[string]int `json:"own"`
+	// Others name somebody else of the bench's, or nobody.
+	Others map[string]int `json:"others"`
+	// Machine are true of the machine, and not of what the bench does on it.
+	Machine  map[string]int `json:"machine"`
+	Unseen   map[string]int `json:"not_judged"`
+	Evidence []string       `json:"evidence"` // of Others and Machine
+}
+
+func newTruthTable(rows []truthRow, o TruthOptions) *TruthTable {
+	t := &TruthTable{Seconds: o.For.Seconds(), Rules: ruleNames(), markdown: o.Markdown}
+	for _, r := range rows {
+		t.Rows = append(t.Rows, TruthRow{Name: r.name, Rule: r.drill.Rule,
+			Missed: map[string]int{}, Own: map[string]int{}, Others: map[string]int{}, Machine: map[string]int{}, Unseen: map[string]int{}, Evidence: []string{}})
+	}
+	return t
+}
+
+// maxEvidence bounds what a row keeps of findings that nobody wanted.
+const maxEvidence = 20
+
+func (r *TruthRow) add(o outcome) {
+	r.Runs++
+	switch {
+	case o.healthy && len(o.others) == 0, o.right:
+		r.Right++
+	case !o.healthy:
+		r.Missed[o.about]++
+	}
+	for to, rules := range map[*map[string]int][]string{&r.Own: o.own, &r.Others: o.others, &r.Machine: o.machine, &r.Unseen: o.unseen} {
+		slices.Sort(rules)
+		for _, name := range slices.Compact(rules) { // runs are counted, not findings
+			(*to)[name]++
+		}
+	}
+	for _, e := range o.evidence {
+		if len(r.Evidence) < maxEvidence {
+			r.Evidence = append(r.Evidence, e)
+		}
+	}
+}
+
+// sum is the share of the drills' runs that were named right, and how many runs
+// went wrong: a drill that was not, a healthy host with a finding, or somebody
+// innocent who was named.
+func (t *TruthTable) sum() (score float64, failed int) {
+	right, runs := 0, 0
+	for _, r := range t.Rows {
+		if r.Rule == "" {
+			failed += r.Runs - r.Right
+			continue
+		}
+		right, runs = right+r.Right, runs+r.Runs
+		failed += r.Runs - r.Right
+		for rule, n := range r.Others {
+			if rule != r.Rule { // else it is among the missed
+				failed += n
+			}
+		}
+	}
+	if runs > 0 {
+		score = float64(right) / float64(runs)
+	}
+	return score, failed
+}
+
+func (t *TruthTable) notes() []string {
+	notes := []string{fmt.Sprintf("a look was given %.0f s, took %.1f s at most, and %.0f MiB", t.Seconds, t.Longest, t.Peak)}
+	for _, r := range t.Rows {
+		if r.Outdone > 0 {
+			notes = append(notes, fmt.Sprintf("%s was looked at %d times more: others on this machine did the same, and were named", r.Name, r.Outdone))
+		}
+		for why, n := range r.Missed {
+			notes = append(notes, fmt.Sprintf("%s was missed %d times: %s", r.Name, n, why))
+		}
+		for _, e := range r.Evidence {
+			notes = append(notes, r.Name+": "+e)
+		}
+	}
+	return notes
+}
+
+// WriteTable prints it for people.
+func (t *TruthTable) WriteTable(w io.Writer) error {
+	if t.markdown {
+		_, err := w.Write(t.Markdown())
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "HOST\tIN\tTO FIND\tRIGHT\tALSO OF IT\tWRONG\tOF THE MACHINE")
+	for _, r := range t.Rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\n", r.Name, r.in(), orDash(r.Rule), r.Right, r.Runs, counts(r.Own), counts(r.Others), counts(r.Machine))
+	}
+	return tw.Flush()
+}
+
+func (r TruthRow) in() string {
+	switch {
+	case r.Rule == "":
+		return "-"
+	case r.Container:
+		return "container"
+	}
+	return "group"
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// counts are names with how often, in their order.
+func counts(m map[string]int) string {
+	var s []string
+	for name, n := range m {
+		s = append(s, fmt.Sprintf("%s %d", name, n))
+	}
+	slices.Sort(s)
+	return orDash(strings.Join(s, ", "))
+}
+
+// Markdown is the table as docs/doctor.md has it: a line for each finding, a
+// column for each host.
+func (t *TruthTable) Markdown() []byte {
+	var b bytes.Buffer
+	head, under := "| finding |", "|---|"
+	for _, r := range t.Rows {
+		head += " " + r.Name + " |"
+		under += "---|"
+	}
+	fmt.Fprintf(&b, "%s\n%s\n", head, under)
+	for _, rule := range t.Rules {
+		fmt.Fprintf(&b, "| %s |", rule)
+		for _, r := range t.Rows {
+			fmt.Fprintf(&b, " %s |", r.cell(rule))
+		}
+		fmt.Fprintln(&b)
+	}
+	fmt.Fprint(&b, "| **right** |")
+	for _, r := range t.Rows {
+		fmt.Fprintf(&b, " **%d/%d** |", r.Right, r.Runs)
+	}
+	m := t.Machine
+	score, failed := t.sum()
+	fmt.Fprintf(&b, "\n\nLooks of %.0f s (the longest took %.1f s, and %.0f MiB at most) at a load of up to %.0f on %d CPUs (%s), %.0f GiB, Linux %s, %s. Named right: %.3f; failed: %d.\n",
+		t.Seconds, t.Longest, t.Peak, t.Load, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel, m.Engine, score, failed)
+	return b.Bytes()
+}
+
+// cell is how often a rule was found on a host: **20** where it had to be, 3 where
+// it was wrong, 3° of the same container or group, 3* of the machine.
+func (r TruthRow) cell(rule string) string {
+	var s []string
+	if rule == r.Rule {
+		s = append(s, fmt.Sprintf("**%d**", r.Right))
+	}
+	for _, c := range []struct {
+		n    int
+		mark string
+	}{{r.Own[rule], "°"}, {r.Others[rule], ""}, {r.Machine[rule], "\\*"}} {
+		if c.n > 0 {
+			s = append(s, fmt.Sprintf("%d%s", c.n, c.mark))
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+// The table is between these lines of the page.
+const (
+	truthBegin = "<!-- truth: holdfast bench truth --write docs/doctor.md writes it -->\n"
+	truthEnd   = "<!-- end of the truth table -->\n"
+)
+
+// WritePage puts the table into a page in place of the one that is there.
+func (t *TruthTable) WritePage(path string) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("write the truth table: %w", err)
+	}
+	before, rest, ok1 := bytes.Cut(page, []byte(truthBegin))
+	_, after, ok2 := bytes.Cut(rest, []byte(truthEnd))
+	if !ok1 || !ok2 {
+		return fmt.Errorf("write the truth table: %s has no lines %q and %q", path, strings.TrimSpace(truthBegin), strings.TrimSpace(truthEnd))
+	}
+	text := slices.Concat(before, []byte(truthBegin), []byte("\n"), t.Markdown(), []byte("\n"), []byte(truthEnd), after)
+	f, err := os.CreateTemp(filepath.Dir(path), ".truth-") // a page is never half written
+	if err != nil {
+		return fmt.Errorf("write the truth table: %w", err)
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write the truth table: %w", err), os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/doctor/fact"
+	"holdfast/internal/linux/tracepoint"
+)
+
+// namedFrom is from how many drains a second on it is looked who makes them: to
+// find the names takes the kernel's symbols and a walk over the control groups.
+const namedFrom = 50
+
+// standingDrains is drainsProbe that stays.
+func standingDrains() Standing {
+	p := drainsProbe()
+	return Standing{Name: p.Name, Sees: p.Sees, Gives: p.Gives, Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
+		symbols, err := h.LoadSymbols()
+		if err != nil {
+			return nil, traceError(err)
+		}
+		work, ok := symbols.Addr("lru_add_drain_per_cpu")
+		if !ok {
+			return nil, errors.New("the kernel has no lru_add_drain_per_cpu")
+		}
+		t, err := tracepoint.CountWork(work)
+		if err != nil {
+			return nil, traceError(err)
+		}
+		return &drainSeries{host: h, tally: t, at: now}, nil
+	}}
+}
+
+type drainSeries struct {
+	host  Host
+	tally *tracepoint.Tally
+	at    time.Time
+}
+
+func (d *drainSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	places, err := d.tally.Take()
+	if err != nil {
+		return nil, err
+	}
+	over := now.Sub(d.at)
+	d.at = now
+	if over <= 0 {
+		return nil, nil
+	}
+	total := 0.0
+	for _, p := range places {
+		total += float64(p.Count) / over.Seconds()
+	}
+	fs := []fact.Fact{host(fact.Drains, total, fact.PerSecond)}
+	if total < namedFrom {
+		return fs, nil
+	}
+	symbols, err := d.host.LoadSymbols()
+	_, by := countPlaces(newResolver(d.host, symbols), places, fact.DrainsBy, over)
+	return append(fs, by...), err
+}
+
+func (d *drainSeries) Close() error { return d.tally.Close() }
+
+// slowReclaimFrom is over how long a reclaim counts as slow: a healthy one takes 16
+// to 32 µs (docs/doctor.md).
+const slowReclaimFrom = time.Millisecond
+
+// standingReclaim is reclaimProbe that stays.
+func standingReclaim() Standing {
+	p := reclaimProbe()
+	return Standing{Name: p.Name, Sees: p.Sees, Gives: append(p.Gives, fact.ReclaimSlow), Open: func(_ context.Context, _ Host, now time.Time) (Series, error) {
+		l, err := tracepoint.ReclaimLatency()
+		if err != nil {
+			return nil, traceError(err)
+		}
+		return &reclaimSeries{latency: l, at: now}, nil
+	}}
+}
+
+type reclaimSeries struct {
+	latency *tracepoint.Latency
+	at      time.Time
+	before  tracepoint.Histogram
+}
+
+func (r *reclaimSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	all, err := r.latency.Read()
+	if err != nil {
+		return nil, err
+	}
+	over := now.Sub(r.at)
+	h := all.Since(r.before)
+	r.before, r.at = all, now
+	if over <= 0 {
+		return nil, nil
+	}
+	fs := []fact.Fact{
+		host(fact.ReclaimCalls, float64(h.Count()), fact.Count),
+		host(fact.ReclaimSlow, float64(h.Over(slowReclaimFrom))/over.Seconds(), fact.PerSecond),
+	}
+	if h.Count() > 0 { // else nobody reclaimed, which says nothing of the time
+		fs = append(fs, host(fact.ReclaimP50, ms(h.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(h.Quantile(0.99)), fact.Millis))
+	}
+	return fs, nil
+}
+
+func (r *reclaimSeries) Close() error { return r.latency.Close() }
+
+// standingRemovals counts how many control groups are removed, and how many of the
+// removed go for good: what stays behind dies slowly, held by its pages.
+func standingRemovals() Standing {
+	return Standing{
+		Name: "removals", Sees: "how fast control groups are removed, and how many of them stay behind",
+		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased},
+		Open: func(_ context.Context, _ Host, now time.Time) (Series, error) {
+			removed, err := tracepoint.CountEvent("cgroup_rmdir", false)
+			if err != nil {
+				return nil, traceError(err)
+			}
+			released, err := tracepoint.CountEvent("cgroup_release", false)
+			if err != nil {
+				return nil, errors.Join(traceError(err), removed.Close())
+			}
+			return &removalSeries{removed: removed, released: released, at: now}, nil
+		},
+	}
+}
+
+type removalSeries struct {
+	removed, released *tracepoint.Tally
+	at                time.Time
+}
+
+func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	over := now.Sub(r.at)
+	r.at = now
+	if over <= 0 {
+		return nil, nil
+	}
+	var fs []fact.Fact
+	var errs []error
+	for _, c := range []struct {
+		name  string
+		tally *tracepoint.Tally
+	}{{fact.GroupsRemoved, r.removed}, {fact.GroupsReleased, r.released}} {
+		places, err := c.tally.Take()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		n := 0.0
+		for _, p := range places {
+			n += float64(p.Count)
+		}
+		fs = append(fs, host(c.name, n/over.Seconds(), fact.PerSecond))
+	}
+	return fs, errors.Join(errs...)
+}
+
+func (r *removalSeries) Close() error { return errors.Join(r.removed.Close(), r.released.Close()) }

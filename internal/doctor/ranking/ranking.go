@@ -1,0 +1,379 @@
+// Package ranking says what the slow hosts of a fleet have that the fast ones do not:
+// it splits the nodes by their own spin-up times, and orders facts by how well they
+// separate the two groups. It is pure.
+//
+// The separation of a fact is the probability that a slow node has more of it than a
+// fast one, drawn at random from each group, ties counting half: the area under the
+// ROC curve, which is the Mann-Whitney statistic U over the number of pairs (Mann and
+// Whitney 1947; Hanley and McNeil 1982). It asks nothing of the facts' distributions
+// but their order, so it is the same for bytes and for their logarithm.
+//
+// Whoever looks at fifty facts finds one that separates by chance. So each gets the
+// probability of such a separation among nodes that were split at random, counted
+// exactly for small fleets and by lot for large ones; these are corrected for the number of facts by Holm's method (Holm 1979). A
+// fleet is too small to say anything where not even a perfect separation would pass.
+//
+// Facts move together, and what separates is not yet the cause.
+package ranking
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"holdfast"
+)
+
+// Record is what a node publishes of its host.
+type Record struct {
+	Node   holdfast.NodeID `json:"node"`
+	At     time.Time       `json:"at"`
+	Kernel string          `json:"kernel,omitempty"`
+	Role   string          `json:"role,omitempty"`
+	// Facts are its facts by name; see fact.Summary.
+	Facts    map[string]float64 `json:"facts"`
+	Degraded string             `json:"degraded,omitempty"`
+	Spinups  Spinups            `json:"spinups"`
+}
+
+// Spinups is how containers came up on a node lately. Seconds are of create and
+// start, which do not depend on how large an image is.
+type Spinups struct {
+	Count int     `json:"count"`
+	Slow  int     `json:"slow"` // with a slow phase, by the node's own rules
+	P50   float64 `json:"p50_s"`
+	P99   float64 `json:"p99_s"`
+}
+
+// By is what nodes are split by.
+type By string
+
+// What nodes can be split by.
+const (
+	ByP50  By = "p50"
+	ByP99  By = "p99"
+	BySlow By = "slow" // the share of slow spin-ups
+)
+
+// ParseBy checks the name of one; "" is ByP50.
+func ParseBy(s string) (By, error) {
+	switch by := By(s); by {
+	case "":
+		return ByP50, nil
+	case ByP50, ByP99, BySlow:
+		return by, nil
+	}
+	return "", fmt.Errorf("nodes cannot be split by %q: it is none of %s, %s, %s", s, ByP50, ByP99, BySlow)
+}
+
+func (b By) of(s Spinups) float64 {
+	switch b {
+	case ByP99:
+		return s.P99
+	case BySlow:
+		return float64(s.Slow) / float64(s.Count)
+	}
+	return s.P50
+}
+
+// MinSpinups is how many spin-ups a node needs to be counted: the median of fewer
+// says little.
+const MinSpinups = 5
+
+// leastRatio is how many times slower the slow nodes have to be: below that there is
+// nothing to explain. A judgement.
+const leastRatio = 1.5
+
+// alpha is the probability at which a separation counts as one.
+const alpha = 0.05
+
+// Ranking is the answer.
+type Ranking struct {
+	By    By     `json:"by"`
+	Nodes []Node `json:"nodes"` // that count, the slowest first
+	// LeftOut are nodes that do not, with the reason.
+	LeftOut []Left `json:"left_out"`
+	Slow    Group  `json:"slow"`
+	Fast    Group  `json:"fast"`
+	// Facts that differ among the nodes, the best separation first; Same have one
+	// value everywhere.
+	Facts []Fact   `json:"facts"`
+	Same  []string `json:"same"`
+	// Verdict is what may be said of it in one sentence; Enough that there are
+	// nodes enough to say something.
+	Verdict string `json:"verdict"`
+	Enough  bool   `json:"enough"`
+}
+
+// Node is one that counts.
+type Node struct {
+	Node  holdfast.NodeID `json:"node"`
+	Value float64         `json:"value"`
+	Slow  bool            `json:"slow"`
+}
+
+// Left is one that does not.
+type Left struct {
+	Node holdfast.NodeID `json:"node"`
+	Why  string          `json:"why"`
+}
+
+// Group is one side of the split.
+type Group struct {
+	Nodes  int     `json:"nodes"`
+	Median float64 `json:"median"` // of what they are split by: seconds, or a share
+}
+
+// Fact is one, and how well it separates.
+type Fact struct {
+	Name string  `json:"name"`
+	Slow float64 `json:"slow_median"`
+	Fast float64 `json:"fast_median"`
+	// AUC is the probability that a slow node has more of it than a fast one, 0 to
+	// 1: at 0.5 it says nothing, at 0 or 1 all.
+	AUC float64 `json:"auc"`
+	// Chance is the probability of such a separation or a better one by chance,
+	// Corrected the same for the best of all facts (Holm).
+	Chance    float64 `json:"chance"`
+	Corrected float64 `json:"corrected"`
+	NSlow     int     `json:"n_slow"` // nodes that have the fact
+	NFast     int     `json:"n_fast"`
+	Separates bool    `json:"separates"` // Corrected is under 5 %
+}
+
+// Separation is how far AUC is from saying nothing: 0.5 to 1.
+func (f Fact) Separation() float64 { return max(f.AUC, 1-f.AUC) }
+
+// Rank says what separates the slow nodes from the fast ones.
+func Rank(records []Record, by By) Ranking {
+	r := Ranking{By: by, Nodes: []Node{}, LeftOut: []Left{}, Facts: []Fact{}, Same: []string{}}
+	all := r.count(records)
+	if len(all) < 2 {
+		r.Verdict = fmt.Sprintf("%d of %d nodes have %d spin-ups or more: there is nothing to compare", len(all), len(records), MinSpinups)
+		return r
+	}
+	at := split(all, by)
+	slow, fast := all[:at], all[at:]
+	r.Slow, r.Fast = group(slow, by), group(fast, by)
+	for i, x := range all {
+		r.Nodes = append(r.Nodes, Node{Node: x.Node, Value: by.of(x.Spinups), Slow: i < at})
+	}
+	if !differs(r.Slow.Median, r.Fast.Median, by) {
+		for i := range r.Nodes {
+			r.Nodes[i].Slow = false
+		}
+		r.Verdict = fmt.Sprintf("the nodes do not differ: the slower %d are under %.1f times as slow as the others", r.Slow.Nodes, leastRatio)
+		return r
+	}
+	r.compare(slow, fast)
+	r.judge()
+	return r
+}
+
+// count are the records that count, the slowest first.
+func (r *Ranking) count(records []Record) []Record {
+	var all []Record
+	for _, x := range records {
+		v := r.By.of(x.Spinups)
+		switch {
+		case x.Spinups.Count < MinSpinups:
+			r.LeftOut = append(r.LeftOut, Left{x.Node, fmt.Sprintf("%d spin-ups, it needs %d", x.Spinups.Count, MinSpinups)})
+		case math.IsNaN(v) || math.IsInf(v, 0) || v < 0:
+			r.LeftOut = append(r.LeftOut, Left{x.Node, "its spin-up times are no numbers"})
+		default:
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b Record) int {
+		return cmp.Or(cmp.Compare(r.By.of(b.Spinups), r.By.of(a.Spinups)), cmp.Compare(a.Node, b.Node))
+	})
+	slices.SortFunc(r.LeftOut, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
+	return all
+}
+
+// floor is added to times before their logarithm is taken, in seconds: a millisecond
+// more or less is no difference.
+const floor = 0.001
+
+// split is where the sorted nodes fall apart best: how many are slow. It is the cut
+// with the least variance within the two groups (Fisher 1958, of which Otsu's and
+// Jenks' methods are cases), on a scale of powers for times. So a few very slow nodes
+// among many are a group of their own, which a cut at the median would hide. Nodes
+// of one value stay together.
+func split(sorted []Record, by By) int {
+	v := make([]float64, len(sorted))
+	for i, x := range sorted {
+		if v[i] = by.of(x.Spinups); by != BySlow {
+			v[i] = math.Log(v[i] + floor)
+		}
+	}
+	total := 0.0
+	for _, x := range v {
+		total += x
+	}
+	best, at, left := math.Inf(-1), 1, 0.0
+	for i := 1; i < len(v); i++ {
+		left += v[i-1]
+		if v[i] == v[i-1] {
+			continue
+		}
+		n, m := float64(i), float64(len(v)-i)
+		// The variance between the groups, but for what is the same for all cuts.
+		if between := left*left/n + (total-left)*(total-left)/m; between > best {
+			best, at = between, i
+		}
+	}
+	return at
+}
+
+// differs reports whether there is something to explain.
+func differs(slow, fast float64, by By) bool {
+	if by == BySlow { // of shares near 0 the ratio says little
+		return slow-fast >= 0.05 && slow >= leastRatio*fast
+	}
+	return slow+floor >= leastRatio*(fast+floor)
+}
+
+func group(records []Record, by By) Group {
+	var v []float64
+	for _, x := range records {
+		v = append(v, by.of(x.Spinups))
+	}
+	return Group{Nodes: len(records), Median: median(v)}
+}
+
+// median of none is 0.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	if m := len(v) / 2; len(v)%2 == 0 {
+		return (v[m-1] + v[m]) / 2
+	} else {
+		return v[m]
+	}
+}
+
+// maxKernels bounds how many kernels become facts of their own.
+const maxKernels = 8
+
+// compare fills in the facts.
+func (r *Ranking) compare(slow, fast []Record) {
+	values := func(records []Record) map[string][]float64 {
+		m := make(map[string][]float64)
+		for _, x := range records {
+			for name, v := range x.Facts {
+				if !math.IsNaN(v) && !math.IsInf(v, 0) {
+					m[name] = append(m[name], v)
+				}
+			}
+		}
+		return m
+	}
+	a, b := values(slow), values(fast)
+	addKernels(slow, fast, a, b)
+	names := slices.Sorted(maps.Keys(a))
+	for _, name := range names {
+		x, y := a[name], b[name]
+		if len(y) == 0 {
+			continue // nothing to compare with
+		}
+		if same(x, y) {
+			r.Same = append(r.Same, name)
+			continue
+		}
+		auc, chance := separation(x, y)
+		r.Facts = append(r.Facts, Fact{Name: name, Slow: median(x), Fast: median(y), AUC: auc, Chance: chance, NSlow: len(x), NFast: len(y)})
+	}
+	holm(r.Facts)
+	slices.SortStableFunc(r.Facts, func(a, b Fact) int {
+		return cmp.Or(cmp.Compare(a.Chance, b.Chance), cmp.Compare(b.Separation(), a.Separation()))
+	})
+}
+
+// addKernels makes a fact of each kernel: 1 where a node runs it, 0 elsewhere.
+func addKernels(slow, fast []Record, a, b map[string][]float64) {
+	count := make(map[string]int)
+	for _, x := range slices.Concat(slow, fast) {
+		if x.Kernel != "" {
+			count[x.Kernel]++
+		}
+	}
+	kernels := slices.SortedFunc(maps.Keys(count), func(x, y string) int {
+		return cmp.Or(cmp.Compare(count[y], count[x]), cmp.Compare(x, y))
+	})
+	switch len(kernels) {
+	case 0, 1:
+		return
+	case 2: // the other says the same
+		kernels = kernels[:1]
+	}
+	for _, k := range kernels[:min(len(kernels), maxKernels)] {
+		for _, g := range []struct {
+			records []Record
+			to      map[string][]float64
+		}{{slow, a}, {fast, b}} {
+			for _, x := range g.records {
+				v := 0.0
+				if x.Kernel == k {
+					v = 1
+				}
+				if x.Kernel != "" {
+					g.to["kernel "+k] = append(g.to["kernel "+k], v)
+				}
+			}
+		}
+	}
+}
+
+func same(x, y []float64) bool {
+	for _, v := range slices.Concat(x, y) {
+		if v != x[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// holm corrects for the number of facts: the smallest probability is multiplied by
+// their number, the next by one less, and so on, and none gets below one before it.
+func holm(facts []Fact) {
+	order := make([]int, len(facts))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(facts[i].Chance, facts[j].Chance) })
+	last := 0.0
+	for rank, i := range order {
+		last = max(last, min(1, facts[i].Chance*float64(len(facts)-rank)))
+		facts[i].Corrected, facts[i].Separates = last, last < alpha
+	}
+}
+
+// judge says what may be said.
+func (r *Ranking) judge() {
+	n := 0
+	for _, f := range r.Facts {
+		if f.Separates {
+			n++
+		}
+	}
+	// The least that chance could be, of a perfect separation without ties.
+	least := 2 / math.Exp(logChoose(r.Slow.Nodes+r.Fast.Nodes, r.Slow.Nodes))
+	r.Enough = len(r.Facts) > 0 && least*float64(len(r.Facts)) < alpha
+	switch {
+	case len(r.Facts) == 0:
+		r.Verdict = "the nodes have no fact that differs"
+	case !r.Enough:
+		r.Verdict = fmt.Sprintf("too few nodes to say: with %d slow and %d fast ones, the best of %d facts would separate them perfectly by chance alone with a probability of up to %.0f %%",
+			r.Slow.Nodes, r.Fast.Nodes, len(r.Facts), 100*min(1, least*float64(len(r.Facts))))
+	case n == 0:
+		r.Verdict = fmt.Sprintf("none of %d facts separates them better than chance would", len(r.Facts))
+	default:
+		r.Verdict = fmt.Sprintf("%d of %d facts separate them better than chance would (Holm, 5 %%); what separates is not yet the cause", n, len(r.Facts))
+	}
+}

@@ -1,0 +1,81 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Measured is what a watch took of a process that does nothing else.
+type Measured struct {
+	Seconds float64 `json:"seconds"`
+	// CPU is the whole process's (getrusage(2)), with its collection of garbage
+	// and the children that it waited for; Own is what the watch thinks it took.
+	CPU    float64 `json:"cpu_seconds"`
+	Own    float64 `json:"own_cpu_seconds"`
+	Rounds int64   `json:"rounds"`
+	Bursts int64   `json:"bursts"`
+	MaxRSS int64   `json:"max_rss_bytes"`
+	Unseen int     `json:"unseen"` // probes that could not look
+	Lost   int64   `json:"lost"`   // records that were not kept
+}
+
+// Share is the process's CPU time as a share of one core.
+func (m Measured) Share() float64 {
+	if m.Seconds <= 0 {
+		return 0
+	}
+	return m.CPU / m.Seconds
+}
+
+// Measure runs a watch for that long, in a process that does nothing else
+// meanwhile, and says what it cost.
+func Measure(ctx context.Context, cfg Config, deps Deps, length time.Duration) (Measured, error) {
+	w := New(cfg, deps)
+	limited, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
+	before, err := processTime()
+	if err != nil {
+		return Measured{}, err
+	}
+	begin := time.Now()
+	if err := w.Run(limited); err != nil {
+		return Measured{}, err
+	}
+	if ctx.Err() != nil {
+		return Measured{}, ctx.Err()
+	}
+	m := Measured{Seconds: time.Since(begin).Seconds()}
+	after, err := processTime()
+	if err != nil {
+		return Measured{}, err
+	}
+	s := w.Status()
+	m.CPU, m.Own = (after - before).Seconds(), s.Cost.CPU
+	m.Rounds, m.Bursts, m.Unseen, m.Lost = s.Cost.Rounds, s.Cost.Bursts, len(s.Gaps), s.Cost.Lost
+	if m.Rounds == 0 {
+		return m, errors.New("it was over before the first round")
+	}
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return m, fmt.Errorf("getrusage: %w", err)
+	}
+	m.MaxRSS = u.Maxrss << 10
+	return m, nil
+}
+
+// processTime is the CPU time of this process and of its children.
+func processTime() (time.Duration, error) {
+	var sum time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			return 0, fmt.Errorf("getrusage: %w", err)
+		}
+		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return sum, nil
+}

@@ -1,0 +1,250 @@
+package watch
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"holdfast"
+)
+
+// FileName is the store's file in the data directory.
+const FileName = "doctor.db"
+
+// Store keeps events and facts on disk. The file is opened for each call only, so
+// that a command can read it beside an agent. Its methods may be called from any
+// goroutine.
+type Store struct {
+	path string
+	keep time.Duration
+	log  *slog.Logger
+}
+
+// NewStore is the store in a data directory; nothing is opened yet.
+func NewStore(dataDir string, keep time.Duration, log *slog.Logger) *Store {
+	return &Store{path: filepath.Join(dataDir, FileName), keep: keep, log: log}
+}
+
+var (
+	eventsBucket  = []byte("events")
+	samplesBucket = []byte("samples")
+)
+
+// Bounds of the store. A sample takes about 2 KiB: a day of minutes and six of ten
+// minutes are 2,300 samples.
+const (
+	storeTimeout = 2 * time.Second // for another process to close it
+	eventsKept   = 20_000
+	samplesKept  = 20_000
+	wholeFor     = 24 * time.Hour   // samples are kept as they came
+	coarse       = 10 * time.Minute // and then joined into such
+	compactEvery = time.Hour
+)
+
+var errDamaged = errors.New("the file is damaged")
+
+// open does something with the file. A damaged one is moved aside and begun anew.
+func (s *Store) open(write bool, do func(*bbolt.Tx) error) error {
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+		return fmt.Errorf("open the doctor's history: %w", err)
+	}
+	err := s.try(write, do)
+	if errors.Is(err, berrors.ErrInvalid) || errors.Is(err, berrors.ErrChecksum) || errors.Is(err, berrors.ErrVersionMismatch) || errors.Is(err, errDamaged) {
+		aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
+		if moved := os.Rename(s.path, aside); moved != nil {
+			return fmt.Errorf("move the doctor's history aside: %w", moved)
+		}
+		s.log.Warn("the doctor's history was damaged and is begun anew", "moved_to", aside, "error", err)
+		err = s.try(write, do)
+	}
+	if errors.Is(err, berrors.ErrTimeout) {
+		err = holdfast.WithHint(fmt.Errorf("%w: %s is held open", holdfast.ErrBusy, s.path), "another process has had it open for seconds; try again")
+	}
+	if err != nil {
+		return fmt.Errorf("open the doctor's history: %w", err)
+	}
+	return nil
+}
+
+// try opens the file once. bbolt panics at a broken page.
+func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errDamaged, r)
+		}
+	}()
+	db, err := bbolt.Open(s.path, 0o600, &bbolt.Options{Timeout: storeTimeout})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if !write {
+		return db.View(func(tx *bbolt.Tx) error {
+			if tx.Bucket(samplesBucket) == nil {
+				return nil // just begun
+			}
+			return do(tx)
+		})
+	}
+	return db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{eventsBucket, samplesBucket} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return do(tx)
+	})
+}
+
+// AddEvents keeps events, and lets go of the oldest over the bounds.
+func (s *Store) AddEvents(events []Event) error {
+	return s.open(true, func(tx *bbolt.Tx) error {
+		b := tx.Bucket(eventsBucket)
+		for _, e := range events {
+			if err := put(b, e.At, e); err != nil {
+				return err
+			}
+		}
+		return trim(b, time.Now().Add(-s.keep), eventsKept)
+	})
+}
+
+// AddSample keeps a sample.
+func (s *Store) AddSample(one Sample) error {
+	return s.open(true, func(tx *bbolt.Tx) error {
+		b := tx.Bucket(samplesBucket)
+		if err := put(b, one.At, one); err != nil {
+			return err
+		}
+		return trim(b, time.Now().Add(-s.keep), samplesKept)
+	})
+}
+
+// Compact joins samples that are older than a day, as of now.
+func (s *Store) Compact(now time.Time) error {
+	return s.open(true, func(tx *bbolt.Tx) error {
+		b := tx.Bucket(samplesBucket)
+		end := now.Add(-wholeFor).Truncate(coarse)
+		var keys [][]byte
+		var group []Sample
+		join := func() error {
+			if len(group) > 1 {
+				for _, k := range keys {
+					if err := b.Delete(k); err != nil {
+						return err
+					}
+				}
+				if err := put(b, group[0].At, merge(group)); err != nil {
+					return err
+				}
+			}
+			keys, group = nil, nil
+			return nil
+		}
+		type kept struct {
+			key []byte
+			one Sample
+		}
+		var old []kept
+		c := b.Cursor()
+		for k, v := c.First(); k != nil && keyTime(k).Before(end); k, v = c.Next() {
+			x := kept{key: append([]byte{}, k...)}
+			if err := json.Unmarshal(v, &x.one); err != nil {
+				return fmt.Errorf("%w: a sample: %w", errDamaged, err)
+			}
+			old = append(old, x)
+		}
+		for _, x := range old {
+			if len(group) > 0 && !x.one.At.Truncate(coarse).Equal(group[0].At.Truncate(coarse)) {
+				if err := join(); err != nil {
+					return err
+				}
+			}
+			group, keys = append(group, x.one), append(keys, x.key)
+		}
+		return join()
+	})
+}
+
+// History is what is kept since then, the newest first, at most limit events and
+// as many samples (0: all).
+func (s *Store) History(since time.Time, limit int) (History, error) {
+	h := History{Events: []Event{}, Samples: []Sample{}}
+	err := s.open(false, func(tx *bbolt.Tx) error {
+		h = History{Events: []Event{}, Samples: []Sample{}}
+		if err := each(tx.Bucket(eventsBucket), since, limit, func(v []byte) error {
+			var e Event
+			err := json.Unmarshal(v, &e)
+			h.Events = append(h.Events, e)
+			return err
+		}); err != nil {
+			return err
+		}
+		return each(tx.Bucket(samplesBucket), since, limit, func(v []byte) error {
+			var one Sample
+			err := json.Unmarshal(v, &one)
+			h.Samples = append(h.Samples, one)
+			return err
+		})
+	})
+	return h, err
+}
+
+// each gives the values since then, the newest first.
+func each(b *bbolt.Bucket, since time.Time, limit int, do func([]byte) error) error {
+	c, n := b.Cursor(), 0
+	for k, v := c.Last(); k != nil && !keyTime(k).Before(since) && (limit <= 0 || n < limit); k, v = c.Prev() {
+		if err := do(v); err != nil {
+			return fmt.Errorf("%w: %w", errDamaged, err)
+		}
+		n++
+	}
+	return nil
+}
+
+// put writes a value under its time and a number that no other has.
+func put(b *bbolt.Bucket, at time.Time, v any) error {
+	value, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	n, err := b.NextSequence()
+	if err != nil {
+		return err
+	}
+	key := binary.BigEndian.AppendUint64(nil, uint64(max(at.UnixNano(), 0)))
+	return b.Put(binary.BigEndian.AppendUint32(key, uint32(n)), value)
+}
+
+func keyTime(k []byte) time.Time {
+	if len(k) < 8 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(binary.BigEndian.Uint64(k)))
+}
+
+// trim removes what is older than that, and the oldest over the number.
+func trim(b *bbolt.Bucket, oldest time.Time, most int) error {
+	over := 0
+	if b.Sequence()%100 == 0 { // to count takes a walk over all pages
+		over = b.Stats().KeyN - most
+	}
+	for {
+		k, _ := b.Cursor().First() // deleting below a cursor moves it
+		if k == nil || over <= 0 && !keyTime(k).Before(oldest) {
+			return nil
+		}
+		if err := b.Delete(append([]byte{}, k...)); err != nil {
+			return err
+		}
+		over--
+	}
+}

@@ -1,0 +1,102 @@
+package listenfd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// envNotify names a service manager's socket (sd_notify(3)).
+const envNotify = "NOTIFY_SOCKET"
+
+// Managed reports whether a service manager is told of this process's state.
+func Managed() bool { return os.Getenv(envNotify) != "" }
+
+// Store leaves the sockets with the service manager, if there is one, which
+// passes them to the next process of the service under the same names: after a
+// restart, and after a crash. What it has already is not kept twice. A manager
+// that keeps none says nothing.
+func Store(sockets ...*Socket) error {
+	for _, s := range sockets {
+		// FDPOLL=0: nothing makes it drop the socket but this process.
+		if err := tell("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
+			return fmt.Errorf("leave socket %s with the service manager: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// Unstore has the service manager drop what it keeps under a name.
+func Unstore(name string) error {
+	if err := tell("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
+		return fmt.Errorf("take socket %s from the service manager: %w", name, err)
+	}
+	return nil
+}
+
+// HandOver tells the service manager, if there is one, that another process is
+// the service's main one from now on, and waits until it has heard so: as soon
+// as this process has ended it would not believe it. limit bounds the wait.
+func HandOver(pid int, limit time.Duration) error {
+	if !Managed() {
+		return nil
+	}
+	if err := tell(fmt.Sprintf("MAINPID=%d", pid)); err != nil {
+		return fmt.Errorf("tell the service manager of process %d: %w", pid, err)
+	}
+	if err := barrier(limit); err != nil {
+		return fmt.Errorf("wait until the service manager knows of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// barrier returns when all that was told has been heard: the manager closes the
+// descriptor when it gets there (sd_notify_barrier(3)).
+func barrier(limit time.Duration) error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	defer unix.Close(p[0])
+	err := tell("BARRIER=1", p[1])
+	unix.Close(p[1])
+	if err != nil {
+		return err
+	}
+	for until := time.Now().Add(limit); ; {
+		left := time.Until(until)
+		if left <= 0 {
+			return errors.New("it does not answer")
+		}
+		fds := []unix.PollFd{{Fd: int32(p[0])}} // a hang-up is always told
+		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+}
+
+// tell sends one message with descriptors; without a manager it is nothing.
+func tell(message string, fds ...int) error {
+	path := os.Getenv(envNotify)
+	if path == "" {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	// A leading "@", for an abstract name, is understood by Sendmsg as well.
+	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: path}, unix.MSG_NOSIGNAL)
+}

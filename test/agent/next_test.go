@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"holdfast/internal/succession"
+)
+
+// nextEnv makes this test binary a next agent that is of no use. It says what
+// that one does.
+const nextEnv = "HOLDFAST_TEST_NEXT"
+
+// installNext installs such an agent.
+func (h *host) installNext(act string) {
+	h.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.install(fmt.Appendf(nil, "#!/bin/sh\n%s=%s HF_NODE=%s HF_DIR=%s HF_SOCKET=%s exec %s \"$@\"\n", nextEnv, act, h.node, h.dir, h.socket, self))
+}
+
+// playNext is its whole life. It takes its turn as a good one does.
+func playNext(act string) int {
+	turn, err := succession.Inherit()
+	if err != nil || turn == nil {
+		fmt.Fprintln(os.Stderr, "inherit:", err)
+		return 1
+	}
+	dir := os.Getenv("HF_DIR")
+	_, _, err = turn.Take(context.Background(), "v0", succession.Home{
+		Node: os.Getenv("HF_NODE"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Socket: os.Getenv("HF_SOCKET"),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "take:", err)
+		return 1
+	}
+	switch act {
+	case "hang":
+		time.Sleep(time.Hour)
+	case "die":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "crash-up":
+		turn.Say(succession.Held)
+		turn.Say(succession.Up)
+		time.Sleep(100 * time.Millisecond)
+	}
+	return 4
+}

@@ -1,0 +1,210 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/doctor"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/proc"
+)
+
+// patience bounds what must happen anyhow.
+const patience = 10 * time.Minute
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 {
+		if role, ok := map[string]func(string) error{roleDeny: deny, roleHide: hide, roleDrop: drop}[os.Args[1]]; ok {
+			err := role(os.Args[2])
+			if err == nil {
+				err = unix.Exec(os.Args[3], os.Args[3:], os.Environ())
+			}
+			fmt.Fprintln(os.Stderr, "error:", os.Args[1], err)
+			os.Exit(99)
+		}
+	}
+	code := labtest.Main(m)
+	if binary.dir != "" {
+		os.RemoveAll(binary.dir)
+	}
+	os.Exit(code)
+}
+
+// binary is the program under test, built by the first test that needs it.
+var binary struct {
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+func holdfastBinary(t *testing.T) string {
+	t.Helper()
+	labtest.Engine(t)
+	binary.once.Do(func() {
+		if binary.dir, binary.err = os.MkdirTemp("", "holdfast-bin-"); binary.err != nil {
+			return
+		}
+		if binary.err = os.Chmod(binary.dir, 0o755); binary.err != nil { // nobody runs it, too
+			return
+		}
+		binary.path = filepath.Join(binary.dir, "holdfast")
+		build := exec.Command("go", "build", "-o", binary.path, "holdfast/cmd/holdfast")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			binary.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	return binary.path
+}
+
+// command is holdfast with these arguments, by way of a role of this test program
+// where there is one, on an engine at the address; "" is the lab's.
+func command(t *testing.T, host string, role []string, args ...string) *exec.Cmd {
+	t.Helper()
+	if host == "" {
+		host = labtest.Engine(t).Host()
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "holdfast.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "engine: {host: %q}\n", host), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	argv := append([]string{holdfastBinary(t)}, args...)
+	if role != nil {
+		argv = append(append([]string{"/proc/self/exe"}, role...), argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "HOLDFAST_CONFIG="+config)
+	cmd.Dir = "/"
+	return cmd
+}
+
+// done is how a command ended.
+type done struct {
+	code int
+	out  string
+	errs string
+}
+
+// finish runs a command to its end.
+func finish(t *testing.T, cmd *exec.Cmd) done {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer limit.Stop()
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return done{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// report is what a look said, which it has to: found or not.
+func report(t *testing.T, cmd *exec.Cmd) doctor.Report {
+	t.Helper()
+	d := finish(t, cmd)
+	if d.code != 0 && d.code != 9 {
+		t.Fatalf("exit code %d: %s", d.code, d.errs)
+	}
+	var r doctor.Report
+	if err := json.Unmarshal([]byte(d.out), &r); err != nil {
+		t.Fatalf("%v: %.300s", err, d.out)
+	}
+	if len(r.Checked) < 20 {
+		t.Errorf("only %d checks", len(r.Checked))
+	}
+	return r
+}
+
+func verdict(r doctor.Report, rule string) doctor.Check {
+	for _, c := range r.Checked {
+		if c.Rule == rule {
+			return c
+		}
+	}
+	return doctor.Check{}
+}
+
+// blind asserts that the rules were not judged, that each says why with the words,
+// and that nothing was found by them.
+func blind(t *testing.T, r doctor.Report, words string, rules ...string) {
+	t.Helper()
+	for _, name := range rules {
+		if c := verdict(r, name); c.Verdict != doctor.NotJudged || !strings.Contains(c.Why, words) {
+			t.Errorf("%+v, want %q", c, words)
+		}
+	}
+	for _, f := range r.Findings {
+		if slices.Contains(rules, f.Rule) {
+			t.Errorf("found without a look: %+v", f)
+		}
+	}
+}
+
+// judged asserts that the rules were judged.
+func judged(t *testing.T, r doctor.Report, rules ...string) {
+	t.Helper()
+	for _, name := range rules {
+		if c := verdict(r, name); c.Verdict != doctor.Fine && c.Verdict != doctor.Found {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// noGroups asserts that no control group of the names is there: others may run drills
+// on this machine.
+func noGroups(t *testing.T, names ...string) {
+	t.Helper()
+	if left := groups(t, func(name string) bool { return slices.Contains(names, name) }); len(left) > 0 {
+		t.Errorf("control groups left: %+v", left)
+	}
+}
+
+// groups are the control groups whose names match, in every hierarchy.
+func groups(t *testing.T, match func(name string) bool) []cgroup.Group {
+	t.Helper()
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := mounts.Search(match)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// eventually waits for what has to come.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("%s did not come about", what)
+}

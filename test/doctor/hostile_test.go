@@ -1,0 +1,142 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/lab/labtest"
+)
+
+// Containers come and go all the time while it looks.
+func TestContainersVanish(t *testing.T) {
+	api := labtest.Docker(t)
+	ctx, stop := context.WithCancel(t.Context())
+	g, gctx := errgroup.WithContext(ctx)
+	for range 3 {
+		g.Go(func() error {
+			for gctx.Err() == nil {
+				// To the end, also when it is time to stop.
+				work := context.WithoutCancel(gctx)
+				id, err := api.Create(work, engine.Spec{Image: labtest.Busybox, Network: "none", Memory: 64 << 20, CPUs: 0.5})
+				if err == nil {
+					err = api.Start(work, id)
+				}
+				if err == nil {
+					err = api.Remove(work, id)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	r := report(t, command(t, "", nil, "doctor", "--for", "6s", "--json"))
+	stop()
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	judged(t, r, append(byFiles, byBPF...)...)
+	for _, gap := range r.Gaps {
+		t.Errorf("it stumbled: %+v", gap)
+	}
+}
+
+// hostileEngine answers as an engine does, with one container of that name.
+func hostileEngine(t *testing.T, id, name, image string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := json.Marshal([]map[string]any{{"Id": id, "Names": []string{"/" + name}, "Image": image, "State": "running", "Created": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.41")
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/containers/json") {
+			_, _ = w.Write(list)
+		}
+	})}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // until it is closed
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-served
+	})
+	return "unix://" + socket
+}
+
+// A container is throttled, so that it is found, and everything that its makers can
+// write is hostile: its name, its image, its command.
+func TestHostileNames(t *testing.T) {
+	const evil = "\x1b]0;owned\x07\x1b[31m<script>alert(1)</script>\n$(reboot)`reboot`\u202e\r"
+	api := labtest.Docker(t)
+	id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none", CPUs: 0.1,
+		Command: []string{"/bin/sh", "-c", "while :; do :; done", evil + strings.Repeat("x", 5000)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Remove(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := api.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	host := hostileEngine(t, id, evil+strings.Repeat("n", 20_000), evil+strings.Repeat("i", 20_000))
+	d := finish(t, command(t, host, nil, "doctor", "--for", "3s"))
+	if d.code != 9 || !strings.Contains(d.out, "[throttling]") {
+		t.Fatalf("exit code %d: %s%s", d.code, d.out, d.errs)
+	}
+	for line := range strings.Lines(d.out + d.errs) {
+		for _, r := range strings.TrimSuffix(line, "\n") {
+			if !unicode.IsPrint(r) {
+				t.Errorf("%q gets through: %.200q", r, line)
+				break
+			}
+		}
+		if len(line) > 1000 {
+			t.Errorf("a line of %d bytes: %.200q", len(line), line)
+		}
+	}
+	for line := range strings.Lines(d.out) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "docker "); ok && strings.Contains(command, "reboot") {
+			t.Errorf("a command that nobody should paste: %s", line)
+		}
+	}
+	r := report(t, command(t, host, nil, "doctor", "--for", "3s", "--json"))
+	for _, f := range r.Findings {
+		if f.Who == nil || f.Who.ContainerID != id {
+			continue
+		}
+		if len(f.Who.Container) > 1000 || len(f.Who.Image) > 1000 {
+			t.Errorf("a name of %d bytes", len(f.Who.Container))
+		}
+		for _, c := range f.Cures {
+			if strings.Contains(c.Command, "reboot") {
+				t.Errorf("a command that nobody should paste: %s", c.Command)
+			}
+		}
+		return
+	}
+	t.Errorf("the container is not named: %s", fmt.Sprint(r.Findings))
+}

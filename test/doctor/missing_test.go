@@ -1,0 +1,84 @@
+package doctor
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"holdfast/internal/doctor"
+)
+
+// byBPF are the checks that nothing but BPF can make.
+var byBPF = []string{"fadvise-storm", "kernel-lock", "stat-readers"}
+
+// byFiles are those that anybody can make who sees the host's files.
+var byFiles = []string{"dying-cgroups", "throttling", "own-limit", "limits-near", "mount-leak", "old-kernel"}
+
+func TestNotRoot(t *testing.T) {
+	cmd := command(t, "", nil, "doctor", "--for", "1s", "--json")
+	const nobody = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	r := report(t, cmd)
+	blind(t, r, "", append([]string{"slow-allocation"}, byBPF...)...)
+	judged(t, r, "throttling", "old-kernel", "slow-machine")
+	hinted := 0
+	for _, g := range r.Gaps {
+		if strings.Contains(g.Hint, "root") {
+			hinted++
+		}
+	}
+	if hinted < 3 {
+		t.Errorf("gaps without hints: %+v", r.Gaps)
+	}
+}
+
+// By seccomp, as in a container; and without the capability, as in another.
+func TestNoBPF(t *testing.T) {
+	for _, role := range [][]string{{roleDeny, "bpf"}, {roleDrop, "sys_admin,bpf,perfmon"}} {
+		r := report(t, command(t, "", role, "doctor", "--for", "1s", "--json"))
+		blind(t, r, "BPF is not allowed", byBPF...)
+		judged(t, r, byFiles...)
+	}
+}
+
+// Without these nothing is missed: tracepoints are attached by name.
+func TestNoPerfEventsNoTracefs(t *testing.T) {
+	for _, role := range [][]string{{roleDeny, "perf_event_open"}, {roleHide, "/sys/kernel/tracing,/sys/kernel/debug"}} {
+		r := report(t, command(t, "", role, "doctor", "--for", "1s", "--json"))
+		judged(t, r, append(byFiles, byBPF...)...)
+	}
+}
+
+// Without control groups nothing is said of containers, and the rest is.
+func TestNoControlGroups(t *testing.T) {
+	r := report(t, command(t, "", []string{roleHide, "/sys/fs/cgroup"}, "doctor", "--for", "1s", "--json"))
+	for _, name := range []string{"dying-cgroups", "throttling", "own-limit", "limits-near", "noisy-neighbour", "slow-allocation"} {
+		if c := verdict(r, name); c.Verdict != doctor.NotJudged {
+			t.Errorf("%+v", c)
+		}
+	}
+	judged(t, r, "old-kernel", "mount-leak", "slow-machine")
+}
+
+// An engine that is not there, or does not answer, takes the names and no more.
+func TestNoEngine(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	hanging, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hanging.Close() // it takes connections, and never answers
+	for _, host := range []string{"unix:///no/such/socket", "unix://" + socket} {
+		r := report(t, command(t, host, nil, "doctor", "--for", "1s", "--json"))
+		judged(t, r, byFiles...)
+		said := false
+		for _, g := range r.Gaps {
+			said = said || g.Probe == "engine" && g.Why != ""
+		}
+		if !said {
+			t.Errorf("%s: nothing is said of the engine: %+v", host, r.Gaps)
+		}
+	}
+}
