@@ -1,8 +1,6 @@
 package protect
 
 import (
-	"maps"
-	"net/netip"
 	"time"
 
 	"holdfast/internal/linux/sockdiag"
@@ -28,13 +26,14 @@ type Drained struct {
 // Packets without a client behind them (a SYN flood) keep it until the limit.
 func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{}) (Drained, error) {
 	begin := time.Now()
-	h := handshakes{sockets: s}
+	// What is held begins none with the old server.
+	h := s.diag.Handshakes(s.ports()...)
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for {
-		left, err := s.unfinished(&h, overlap)
+		left, err := s.unfinished(h, overlap)
 		if err != nil || left == 0 {
 			return Drained{Took: time.Since(begin)}, err
 		}
@@ -51,8 +50,8 @@ func (s *Sockets) Drain(limit time.Duration, overlap bool, gone <-chan struct{})
 // unfinished counts what the end of the old server's listeners would break, or of
 // itself: in the order in which a connection goes on, so that none is overlooked
 // on its way from one to the next.
-func (s *Sockets) unfinished(h *handshakes, overlap bool) (int, error) {
-	n, err := h.open()
+func (s *Sockets) unfinished(h *sockdiag.Handshakes, overlap bool) (int, error) {
+	n, err := h.Open()
 	if err != nil {
 		return 0, err
 	}
@@ -78,33 +77,6 @@ func (s *Sockets) unfinished(h *handshakes, overlap bool) (int, error) {
 		}
 	}
 	return n, nil
-}
-
-// handshakes are those that the old server has begun: a client's next packet makes
-// a connection of its listener's, and with the listener gone it is reset. What is
-// held begins none there, so that only those of the first look count.
-type handshakes struct {
-	sockets *Sockets
-	of      map[netip.AddrPort]bool // peers; nil before the first look
-}
-
-// open counts those that have not come to their end.
-func (h *handshakes) open() (int, error) {
-	now := make(map[netip.AddrPort]bool)
-	for _, port := range h.sockets.ports() {
-		cs, err := h.sockets.diag.Conns(port, sockdiag.SynRecv)
-		if err != nil {
-			return 0, err
-		}
-		for _, c := range cs {
-			now[c.Peer] = true
-		}
-	}
-	if h.of != nil {
-		maps.DeleteFunc(now, func(peer netip.AddrPort, _ bool) bool { return !h.of[peer] })
-	}
-	h.of = now
-	return len(now), nil
 }
 
 // clockTick is the longest that the kernel's clock may stand still.

@@ -63,9 +63,12 @@ type Step struct {
 }
 
 // Ports are those of the addresses, each once, in order.
-func (s Spec) Ports() []uint16 {
+func (s Spec) Ports() []uint16 { return Ports(s.Addresses) }
+
+// Ports are those of the addresses, each once, in order.
+func Ports(as []Address) []uint16 {
 	set := make(map[uint16]bool)
-	for _, a := range s.Addresses {
+	for _, a := range as {
 		set[a.Port] = true
 	}
 	return slices.Sorted(maps.Keys(set))

@@ -1,7 +1,6 @@
 package protect
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -48,14 +47,7 @@ func (s *Sockets) hide(inode uint32) {
 	s.hidden[inode] = true
 }
 
-// ports are those of the addresses, each once.
-func (s *Sockets) ports() []uint16 {
-	set := make(map[uint16]bool)
-	for _, a := range s.addresses {
-		set[a.Port] = true
-	}
-	return slices.Sorted(maps.Keys(set))
-}
+func (s *Sockets) ports() []uint16 { return Ports(s.addresses) }
 
 // Listeners are those of the addresses, without what was hidden.
 func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {

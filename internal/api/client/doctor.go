@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -39,22 +38,10 @@ func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, 
 // DoctorEvents calls each for what happens to findings, until ctx is done or the
 // agent ends the stream.
 func (c *Client) DoctorEvents(ctx context.Context, each func(watch.Event)) error {
-	r, err := c.request(ctx, http.MethodGet, "/v1/doctor/events", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := c.send(r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	for d := json.NewDecoder(resp.Body); ; {
-		var e watch.Event
-		if err := d.Decode(&e); err != nil {
-			return c.lost(ctx, err)
-		}
+	return lines(ctx, c, http.MethodGet, "/v1/doctor/events", nil, func(e watch.Event) (last bool, err error) {
 		each(e)
-	}
+		return false, nil
+	})
 }
 
 // DoctorFleet says what separates the fleet's slow nodes from its fast ones.

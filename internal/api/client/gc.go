@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"net/http"
 	"strconv"
 
 	"holdfast/internal/api"
@@ -18,7 +19,7 @@ func (c *Client) GCPlan(ctx context.Context) (p gc.Proposal, err error) {
 // deletes no more. holdfast.ErrBusy.
 func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
 	var cy gc.Cycle
-	err := lines(ctx, c, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
+	err := lines(ctx, c, http.MethodPost, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
 		if told != nil && ev.Deleted != nil {
 			told(*ev.Deleted, true)
 		}

@@ -68,7 +68,7 @@ func (t *target) Write(p []byte) (int, error) {
 // came. The drain goes on when ctx is done.
 func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	var rep holdfast.DrainReport
-	err := lines(ctx, c, nodePath(node, "/drain"), q, func(ev api.DrainEvent) (last bool, err error) {
+	err := lines(ctx, c, http.MethodPost, nodePath(node, "/drain"), q, func(ev api.DrainEvent) (last bool, err error) {
 		if ev.Step != nil {
 			progress(*ev.Step)
 		}
@@ -85,7 +85,7 @@ func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainReq
 // is done no more are begun; those under way go on without the caller.
 func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error) {
 	var rep holdfast.ReplaceReport
-	err := lines(ctx, c, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
+	err := lines(ctx, c, http.MethodPost, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
 		if ev.Began != nil {
 			progress(false, *ev.Began)
 		}
@@ -110,8 +110,8 @@ func orNil(e *api.Error) error {
 
 // lines sends a request and calls each for every line of the answer, until it
 // says that this is the last, or returns an error.
-func lines[T any](ctx context.Context, c *Client, path string, body any, each func(T) (last bool, err error)) error {
-	r, err := c.request(ctx, http.MethodPost, path, body)
+func lines[T any](ctx context.Context, c *Client, method, path string, body any, each func(T) (last bool, err error)) error {
+	r, err := c.request(ctx, method, path, body)
 	if err != nil {
 		return err
 	}

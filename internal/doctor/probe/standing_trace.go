@@ -17,17 +17,9 @@ const namedFrom = 50
 func standingDrains() Standing {
 	p := drainsProbe()
 	return Standing{Name: p.Name, Sees: p.Sees, Gives: p.Gives, Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
-		symbols, err := h.LoadSymbols()
+		t, _, err := countDrains(h)
 		if err != nil {
-			return nil, traceError(err)
-		}
-		work, ok := symbols.Addr("lru_add_drain_per_cpu")
-		if !ok {
-			return nil, errors.New("the kernel has no lru_add_drain_per_cpu")
-		}
-		t, err := tracepoint.CountWork(work)
-		if err != nil {
-			return nil, traceError(err)
+			return nil, err
 		}
 		return &drainSeries{host: h, tally: t, at: now}, nil
 	}}

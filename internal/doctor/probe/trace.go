@@ -30,17 +30,9 @@ func drainsProbe() Probe {
 		Name: "drains", Sees: "posix_fadvise storms",
 		Gives: []string{fact.Drains, fact.DrainsBy},
 		Start: func(_ context.Context, h Host) (Finish, error) {
-			symbols, err := h.LoadSymbols()
+			t, symbols, err := countDrains(h)
 			if err != nil {
-				return nil, traceError(err)
-			}
-			work, ok := symbols.Addr("lru_add_drain_per_cpu")
-			if !ok {
-				return nil, errors.New("the kernel has no lru_add_drain_per_cpu")
-			}
-			t, err := tracepoint.CountWork(work)
-			if err != nil {
-				return nil, traceError(err)
+				return nil, err
 			}
 			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
 				places, err := readTally(t)
@@ -52,6 +44,24 @@ func drainsProbe() Probe {
 			}, nil
 		},
 	}
+}
+
+// countDrains counts those work items, until the tally is closed. The symbols are
+// those of the kernel.
+func countDrains(h Host) (*tracepoint.Tally, *tracepoint.Symbols, error) {
+	symbols, err := h.LoadSymbols()
+	if err != nil {
+		return nil, nil, traceError(err)
+	}
+	work, ok := symbols.Addr("lru_add_drain_per_cpu")
+	if !ok {
+		return nil, nil, errors.New("the kernel has no lru_add_drain_per_cpu")
+	}
+	t, err := tracepoint.CountWork(work)
+	if err != nil {
+		return nil, nil, traceError(err)
+	}
+	return t, symbols, nil
 }
 
 // rstatProbe counts who waits for the lock of cgroup statistics.

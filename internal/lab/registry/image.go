@@ -77,13 +77,19 @@ func layer(archive []byte, level int) (v1.Layer, error) {
 // FromTar is an image for linux on arch of one layer, which is a tar archive, and
 // with that command.
 func FromTar(arch string, archive []byte, command ...string) (v1.Image, error) {
-	top, err := layer(archive, gzip.HuffmanOnly)
-	if err != nil {
-		return nil, fmt.Errorf("make a layer: %w", err)
-	}
 	image, err := Image(arch)
 	if err != nil {
 		return nil, err
+	}
+	return onTop(image, archive, command...)
+}
+
+// onTop is the image with one more layer, which is a tar archive, and with that
+// command.
+func onTop(image v1.Image, archive []byte, command ...string) (v1.Image, error) {
+	top, err := layer(archive, gzip.HuffmanOnly)
+	if err != nil {
+		return nil, fmt.Errorf("make a layer: %w", err)
 	}
 	if image, err = mutate.AppendLayers(image, top); err != nil {
 		return nil, err

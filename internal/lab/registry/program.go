@@ -3,13 +3,11 @@ package registry
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
 // Programs of a runnable image, each a few instructions.
@@ -135,12 +133,5 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	top, err := layer(buf.Bytes(), gzip.HuffmanOnly)
-	if err != nil {
-		return nil, err
-	}
-	if image, err = mutate.AppendLayers(image, top); err != nil {
-		return nil, err
-	}
-	return mutate.Config(image, v1.Config{Cmd: []string{Pause}})
+	return onTop(image, buf.Bytes(), Pause)
 }

@@ -120,12 +120,8 @@ func add(dir string, hold Hold) error {
 	if err != nil {
 		return err
 	}
-	h, err := Read(dir)
-	if err != nil { // begun anew, and told
-		err = errors.Join(err, write(dir, after(h, hold)))
-		return err
-	}
-	return write(dir, after(h, hold))
+	h, err := Read(dir) // a torn one is told of, and begun anew
+	return errors.Join(err, write(dir, after(h, hold)))
 }
 
 // after is the history with one more hold.

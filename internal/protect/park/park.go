@@ -12,8 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -186,7 +184,7 @@ func (p *prepared) hookBind(t protect.Target) error {
 	if err != nil {
 		return err
 	}
-	p.hook, err = bpf.HookBind(dir, cookie, portsOf(t))
+	p.hook, err = bpf.HookBind(dir, cookie, protect.Ports(t.Addresses))
 	return err
 }
 
@@ -330,22 +328,10 @@ func (h *held) awaitHandshakes(ctx context.Context) {
 		return // then only those of slow clients are at risk
 	}
 	defer d.Close()
-	var open map[netip.AddrPort]bool // by peer
+	open := d.Handshakes(protect.Ports(h.target.Addresses)...)
 	for end := time.Now().Add(handshakes); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(look) {
-		now := make(map[netip.AddrPort]bool)
-		for _, a := range h.target.Addresses {
-			cs, err := d.Conns(a.Port, sockdiag.SynRecv)
-			if err != nil {
-				return
-			}
-			for _, c := range cs {
-				now[c.Peer] = open == nil || open[c.Peer]
-			}
-		}
-		maps.DeleteFunc(now, func(_ netip.AddrPort, old bool) bool { return !old })
-		if len(now) == 0 {
+		if n, err := open.Open(); n == 0 || err != nil {
 			return
 		}
-		open = now
 	}
 }

@@ -127,7 +127,7 @@ func listenersOn(t protect.Target) ([]sockdiag.Listener, error) {
 	}
 	defer d.Close()
 	var ls []sockdiag.Listener
-	for _, port := range portsOf(t) {
+	for _, port := range protect.Ports(t.Addresses) {
 		of, err := d.Listeners(port)
 		if err != nil {
 			return nil, err
@@ -135,17 +135,6 @@ func listenersOn(t protect.Target) ([]sockdiag.Listener, error) {
 		ls = append(ls, of...)
 	}
 	return ls, nil
-}
-
-// portsOf are the ports of the target's addresses, each once.
-func portsOf(t protect.Target) []uint16 {
-	var ports []uint16
-	for _, a := range t.Addresses {
-		if !slices.Contains(ports, a.Port) {
-			ports = append(ports, a.Port)
-		}
-	}
-	return ports
 }
 
 // served reports whether a listener is one of the target's.
