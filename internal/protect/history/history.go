@@ -62,7 +62,8 @@ func HoldOf(o protect.Options, r protect.Report) Hold {
 type Total struct {
 	Holds       int `json:"holds"`
 	Connections int `json:"connections"`
-	// Failed are the holds that did not end with a new server.
+	// Failed are the holds that ended without a server that listens: the new
+	// one, the old one that has kept its sockets, or that of a container.
 	Failed  int           `json:"failed"`
 	Longest time.Duration `json:"longest_ns"` // of all waits
 }
@@ -130,7 +131,9 @@ func after(h History, hold Hold) History {
 	t.Holds++
 	t.Connections += hold.Held
 	t.Longest = max(t.Longest, hold.Longest)
-	if hold.Reason != protect.NewListens {
+	switch hold.Reason {
+	case protect.NewListens, protect.OldStayed, protect.AskedFor:
+	default:
 		t.Failed++
 	}
 	h.Totals[hold.Backend] = t

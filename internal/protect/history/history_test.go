@@ -69,7 +69,7 @@ func TestTotals(t *testing.T) {
 # TYPE holdfast_protect_connections_total counter
 holdfast_protect_connections_total{backend="nfqueue"} 2
 holdfast_protect_connections_total{backend="park"} 205
-# HELP holdfast_protect_failed_holds_total Holds that ended without a new server, since the host's boot, by backend.
+# HELP holdfast_protect_failed_holds_total Holds that ended without a server that listens, since the host's boot, by backend.
 # TYPE holdfast_protect_failed_holds_total counter
 holdfast_protect_failed_holds_total{backend="nfqueue"} 0
 holdfast_protect_failed_holds_total{backend="park"} 1
@@ -84,6 +84,21 @@ holdfast_protect_longest_wait_seconds{backend="park"} 1
 `))
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A server that keeps its sockets (nginx -s reload), and a container of which the
+// protect itself sees that it listens, are as good as a new one.
+func TestNoFailure(t *testing.T) {
+	for reason, failed := range map[protect.Reason]int{
+		protect.NewListens: 0, protect.OldStayed: 0, protect.AskedFor: 0,
+		protect.TimeUp: 1, protect.CommandKill: 1, protect.StarterGone: 1,
+	} {
+		dir := t.TempDir()
+		add(t, dir, hold(protect.Park, 1, 0, reason))
+		if got := read(t, dir).Totals[protect.Park].Failed; got != failed {
+			t.Errorf("%s: failed %d, want %d", reason, got, failed)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func NewMetrics(dir string, log *slog.Logger) prometheus.Collector {
 	return &metrics{
 		dir: dir, log: log,
 		holds:       desc("holds_total", "Restarts during which connections were held,"),
-		failed:      desc("failed_holds_total", "Holds that ended without a new server,"),
+		failed:      desc("failed_holds_total", "Holds that ended without a server that listens,"),
 		connections: desc("connections_total", "Connections that waited,"),
 		longest:     desc("longest_wait_seconds", "The longest that a connection waited,"),
 	}
