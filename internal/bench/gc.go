@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -18,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
@@ -99,50 +97,31 @@ func GC(ctx context.Context, o GCOptions) (Result, error) {
 		return Result{}, err
 	}
 	x, err := newGCBench(ctx, o.complete())
-	if err != nil {
-		return Result{}, errors.Join(err, x.close())
-	}
-	var res Result
-	switch {
-	case o.Locked:
-		res, err = x.locked(ctx)
-	case o.Pressure:
-		res, err = x.pressure(ctx)
-	default:
-		res, err = x.compare(ctx)
-	}
-	return res, errors.Join(err, x.close())
+	return conduct(ctx, x, err)
 }
 
 type gcBench struct {
-	o      GCOptions
-	dir    string
-	disk   *lab.Disk // nil: none of its own
-	lab    *lab.Engine
-	engine *docker.Engine
-	api    *client.Client
-	base   lab.Image
-	seed   uint64
-	list   *underway.List
-	// registry is where the images come from that are to go.
-	registry *registry.Registry
+	pulling // the images that are to go
+	o       GCOptions
+	disk    *lab.Disk // nil: none of its own
+	api     *client.Client
+	base    lab.Image
+	seed    uint64
+	list    *underway.List
 }
 
 const gcBase = "bench-base:latest"
 
 func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 	x := &gcBench{o: o, list: underway.New(boottime.Now)}
-	var err error
-	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
+	disk, err := x.openDisk()
+	if err != nil {
 		return x, err
 	}
-	if err := x.openDisk(ctx); err != nil {
+	if err := x.open(ctx, disk); err != nil {
 		return x, err
 	}
 	if x.api, err = client.New(client.WithHost(x.lab.Host())); err != nil {
-		return x, err
-	}
-	if x.registry, err = registry.Start(ctx, registry.Options{}); err != nil {
 		return x, err
 	}
 	x.base = lab.Image{Ref: gcBase, Command: []string{"/never-started"}}
@@ -163,25 +142,25 @@ func newGCBench(ctx context.Context, o GCOptions) (*gcBench, error) {
 
 func (x *gcBench) close() error {
 	var errs []error
-	if x.registry != nil {
-		errs = append(errs, x.registry.Stop())
-	}
-	if x.engine != nil {
-		errs = append(errs, x.engine.Close())
-	}
 	if x.api != nil {
 		errs = append(errs, x.api.Close())
 	}
-	if x.lab != nil {
-		errs = append(errs, x.lab.Stop())
-	}
+	errs = append(errs, x.pulling.close())
 	if x.disk != nil {
 		errs = append(errs, x.disk.Remove())
 	}
-	if x.dir != "" {
-		errs = append(errs, os.RemoveAll(x.dir))
-	}
 	return errors.Join(errs...)
+}
+
+// run measures what the options say.
+func (x *gcBench) run(ctx context.Context) (Result, error) {
+	switch {
+	case x.o.Locked:
+		return x.locked(ctx)
+	case x.o.Pressure:
+		return x.pressure(ctx)
+	}
+	return x.compare(ctx)
 }
 
 // fill pulls the images of one round and returns their names, and waits until all
@@ -299,11 +278,11 @@ func (x *gcBench) used() (int64, error) {
 
 // compare measures all ways.
 func (x *gcBench) compare(ctx context.Context) (Result, error) {
-	info, err := x.engine.Info(ctx)
+	machine, err := x.machine(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Name: "gc", Machine: EngineMachine(info)}
+	r := Result{Name: "gc", Machine: machine}
 	var rounds []gcRound
 	for _, w := range x.ways() {
 		fmt.Fprintf(x.o.Progress, "%s: %d images of %d files\n", w.name, x.o.Images, x.o.Files)

@@ -24,12 +24,12 @@ const lockedShare = 0.15
 // of its twin whose files were linked away. Score is the first ÷ the second, by
 // their medians; failed counts the pairs over lockedShare.
 func (x *gcBench) locked(ctx context.Context) (Result, error) {
-	info, err := x.engine.Info(ctx)
+	machine, err := x.machine(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	var plain, linked []float64
-	r := Result{Name: "gc, locked", Machine: EngineMachine(info)}
+	r := Result{Name: "gc, locked", Machine: machine}
 	for i := range x.o.Pairs {
 		fmt.Fprintf(x.o.Progress, "pair %d of %d: two images of %d files\n", i+1, x.o.Pairs, x.o.Files)
 		took := [2]time.Duration{}

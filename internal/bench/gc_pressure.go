@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/lab"
 )
@@ -47,11 +46,11 @@ const (
 // use. Failed counts the times that the disk got to the mark, spin-ups that failed,
 // and deletions beside spin-ups that have no reason or were not logged.
 func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
-	info, err := x.engine.Info(ctx)
+	machine, err := x.machine(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	r = Result{Name: "gc, pressure", Machine: EngineMachine(info)}
+	r = Result{Name: "gc, pressure", Machine: machine}
 	if err := x.ballast(); err != nil {
 		return r, err
 	}
@@ -228,18 +227,15 @@ func (p *pressed) judge(r *Result, cycles []gc.Cycle, logged int) {
 	}
 }
 
-// openDisk gives the engine a disk of its own, where one is measured.
-func (x *gcBench) openDisk(ctx context.Context) (err error) {
-	var o lab.Options
-	if x.o.Pressure {
-		if x.disk, err = lab.NewDisk(lab.DiskOptions{FS: "ext4", Size: pressureDisk, Make: []string{"-q", "-m", "0"}}); err != nil {
-			return err
-		}
-		o.Dir = x.disk.Dir
+// openDisk is how the engine is started: with a disk of its own, where one is
+// measured.
+func (x *gcBench) openDisk() (o lab.Options, err error) {
+	if !x.o.Pressure {
+		return o, nil
 	}
-	if x.lab, err = lab.StartEngine(ctx, o); err != nil {
-		return err
+	if x.disk, err = lab.NewDisk(lab.DiskOptions{FS: "ext4", Size: pressureDisk, Make: []string{"-q", "-m", "0"}}); err != nil {
+		return o, err
 	}
-	x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()})
-	return err
+	o.Dir = x.disk.Dir
+	return o, nil
 }

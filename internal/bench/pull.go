@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
 )
 
@@ -82,7 +83,7 @@ func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
 	if x.docker, err = exec.LookPath("docker"); err != nil {
 		return x, holdfast.WithHint(fmt.Errorf("there is no docker command to compare with: %w", err), "apt-get install docker.io")
 	}
-	if err := x.open(ctx); err != nil {
+	if err := x.open(ctx, lab.Options{}); err != nil {
 		return x, err
 	}
 	fmt.Fprintf(o.Progress, "making an image of %d MiB\n", o.Size)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
 )
 
@@ -101,7 +102,7 @@ func newRunBench(ctx context.Context, o RunOptions) (*runBench, error) {
 	if x.compose, err = exec.LookPath("docker-compose"); err != nil {
 		return x, holdfast.WithHint(fmt.Errorf("there is no docker-compose to compare with: %w", err), "make bench-tools, or apt-get install docker-compose")
 	}
-	if err := x.open(ctx); err != nil {
+	if err := x.open(ctx, lab.Options{}); err != nil {
 		return x, err
 	}
 	host := x.registry.Host()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/registry"
@@ -37,18 +36,18 @@ func conduct(ctx context.Context, x experiment, err error) (Result, error) {
 type pulling struct {
 	dir      string
 	lab      *lab.Engine
-	engine   engine.Engine
+	engine   *docker.Engine
 	registry *registry.Registry
 }
 
-// open makes a directory and starts an engine and a registry. close has to be
-// called after an error, too.
-func (p *pulling) open(ctx context.Context) error {
+// open makes a directory and starts an engine, as o says, and a registry. close has
+// to be called after an error, too.
+func (p *pulling) open(ctx context.Context, o lab.Options) error {
 	var err error
 	if p.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
 		return err
 	}
-	if p.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+	if p.lab, err = lab.StartEngine(ctx, o); err != nil {
 		return err
 	}
 	if p.engine, err = docker.Open(ctx, docker.Config{Host: p.lab.Host()}); err != nil {
