@@ -30,6 +30,9 @@ const (
 	maxRounds = 24
 	// settle is until the kernel has let go of groups without pages.
 	settle = 300 * time.Millisecond
+	// addedUp is within which time what the kernel counts shows in a group's
+	// figures (FLUSH_TIME in mm/memcontrol.c is 2 s).
+	addedUp = 2200 * time.Millisecond
 	// maxLoss is how much of the page cache of the living may go.
 	maxLoss = 0.02
 	// lossEvery is how often that is looked at.
@@ -45,7 +48,7 @@ const (
 // Measured in docs/doctor-cures.md.
 func Memcg(group string) Cure {
 	return Cure{Name: "memcg", prepare: func(ctx context.Context, e Env, o Options) (act, error) {
-		l, notes, err := chooseLeft(ctx, e.Host, group)
+		l, notes, err := chooseCounted(ctx, e.Host, group)
 		if err != nil {
 			return act{}, err
 		}
@@ -68,6 +71,21 @@ func Memcg(group string) Cure {
 		a.do = s.do
 		return a, nil
 	}}
+}
+
+// chooseCounted is chooseLeft once the kernel has added up what it counts on each CPU
+// and in each group: until then there may seem to be nothing left.
+func chooseCounted(ctx context.Context, h probe.Host, group string) (left, []string, error) {
+	l, notes, err := chooseLeft(ctx, h, group)
+	if (err == nil && l.worth()) || (err != nil && !errors.Is(err, ErrNothing)) {
+		return l, notes, err
+	}
+	select {
+	case <-time.After(addedUp):
+		return chooseLeft(ctx, h, group)
+	case <-ctx.Done():
+		return l, notes, err
+	}
 }
 
 // chooseLeft is the group that was asked for, or the one that needs it most.
