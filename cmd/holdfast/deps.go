@@ -226,13 +226,14 @@ func benches() []cli.Bench {
 		{
 			Name: "gc", Short: "Creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
 			Setup: func(f *pflag.FlagSet) experiment {
-				o := bench.GCOptions{Program: []string{fleet.RoleSession}}
+				var o bench.GCOptions
 				f.BoolVar(&o.Pressure, "pressure", false, "instead: whether the disk stays under its critical mark while spin-ups fill it without a pause")
 				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
 				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000, with --pressure 250)")
 				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")
 				f.DurationVar(&o.Duration, "duration", 0, "of the creates in each way, at least (default 1m, with --pressure 10m)")
 				f.StringVar(&o.Plot, "plot", "", "write the latencies to this HTML file")
+				f.IntVar(&o.Rounds, "rounds", 3, "how often creates on an idle engine and beside Holdfast's collecting are measured, in turns")
 				f.BoolVar(&o.Locked, "locked", false, "instead: how long the engine takes for the removal of one image, linked away before or not")
 				f.IntVar(&o.Pairs, "pairs", 3, "with --locked: pairs of images")
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {

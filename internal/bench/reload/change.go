@@ -54,7 +54,11 @@ func (x *experiment) measure(ctx context.Context, r *Run, w way) error {
 		}
 		ended <- err
 	}()
+	over := make(chan struct{})
+	still, watched := watchStills(began, over)
 	rec, err := l.run(life)
+	close(over)
+	watched.Wait()
 	if life.Err() != nil && ctx.Err() == nil {
 		err = context.Cause(life)
 	}
@@ -65,6 +69,7 @@ func (x *experiment) measure(ctx context.Context, r *Run, w way) error {
 	if err != nil {
 		return err
 	}
+	r.stills = still.all()
 	r.sum(rec)
 	return nil
 }

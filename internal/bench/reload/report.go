@@ -31,7 +31,14 @@ type Run struct {
 	// Unfinished are requests that the old server had not answered when
 	// protect's patience with them (--drain) ended: a restart ends them.
 	Unfinished int `json:"unfinished,omitempty"`
+	// Stills are the times in which a CPU stood still for 50 ms or more,
+	// LongestStill the longest in milliseconds, and Awake the longest wait of a
+	// client, in milliseconds, whom none of them kept waiting.
+	Stills       int     `json:"stills"`
+	LongestStill float64 `json:"longest_still"`
+	Awake        float64 `json:"max_without_stills"`
 
+	stills              []span
 	least, leastChanges int
 	changes             []span
 	rec                 *recording
@@ -57,6 +64,15 @@ func (r *Run) sum(rec *recording) {
 	r.Changes = len(r.changes)
 	for _, s := range r.changes {
 		r.LongestChange = max(r.LongestChange, millis(s.took))
+	}
+	r.Stills = len(r.stills)
+	for _, s := range r.stills {
+		r.LongestStill = max(r.LongestStill, millis(s.took))
+	}
+	for _, q := range rec.requests {
+		if ms := float64(q.wait) / 1000; q.why == fine && ms > r.Awake && !touched(q, r.stills) {
+			r.Awake = ms
+		}
 	}
 }
 
@@ -105,6 +121,10 @@ func (d Details) result() bench.Result {
 		}
 		for _, why := range r.reasons() {
 			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d × %s", r.Name(), why.Count, why.Reason))
+		}
+		if r.Stills > 0 {
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: this machine stood still %d times, for up to %.0f ms; the longest wait beside that was %.1f ms, the longest reload took %.1f ms",
+				r.Name(), r.Stills, r.LongestStill, r.Awake, r.LongestChange))
 		}
 		if r.Unfinished > 0 {
 			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d requests were not answered before the restart within --drain", r.Name(), r.Unfinished))

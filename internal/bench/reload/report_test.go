@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,40 @@ func TestScoreIsTheWorstOfOurReloads(t *testing.T) {
 	r := sample().Runs[0]
 	if r.P50 != 50 || r.P95 != 95 || r.P99 != 99 || r.Max != 100 || r.Requests != 101 || r.Changes != 2 || r.LongestChange != 20 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What a machine that stood still has kept waiting is told apart from the rest.
+func TestStills(t *testing.T) {
+	s := &stills{spans: []span{{300 * time.Millisecond, 100 * time.Millisecond}, {5 * time.Second, time.Second}, {350 * time.Millisecond, 150 * time.Millisecond}}}
+	all := s.all()
+	if want := []span{{300 * time.Millisecond, 200 * time.Millisecond}, {5 * time.Second, time.Second}}; !slices.Equal(all, want) {
+		t.Fatalf("%v", all)
+	}
+	rec := newRecording()
+	rec.add(0, 40*time.Millisecond, fine)                                             // before
+	rec.add(200*time.Millisecond, 900*time.Millisecond, fine)                         // over the first
+	rec.add(500*time.Millisecond+afterStill/2, 500*time.Millisecond+afterStill, fine) // in the rush behind it
+	rec.add(3*time.Second, 3070*time.Millisecond, fine)                               // between
+	r := &Run{stills: all}
+	r.sum(rec)
+	if r.Stills != 2 || r.LongestStill != 1000 || r.Awake != 70 || r.Max != 700 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What is noted lies within the watching, and is as long as it has to be to count.
+func TestWatchStills(t *testing.T) {
+	end := make(chan struct{})
+	began := time.Now()
+	s, done := watchStills(began, end)
+	time.Sleep(10 * stillTick)
+	close(end)
+	done.Wait()
+	for _, still := range s.all() {
+		if still.took < stillFor || still.at < 0 || still.at+still.took > time.Since(began) {
+			t.Errorf("%+v", still)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -121,7 +122,7 @@ func emptyBounded(ctx context.Context, w *watch, g cgroup.Group, most int64, mea
 			return errEnough
 		}
 		return nil
-	}, g.EmptyMemory)
+	}, func(ctx context.Context) error { return emptyTo(ctx, g, measure, floor) })
 	switch {
 	case errors.Is(err, errEnough):
 		if now, e := measure(); e == nil && now > floor {
@@ -133,6 +134,32 @@ func emptyBounded(ctx context.Context, w *watch, g cgroup.Group, most int64, mea
 		err = nil
 	}
 	return r, err
+}
+
+// emptyPasses bounds how often the kernel is asked again.
+const emptyPasses = 4
+
+// emptyTo has the kernel take all of a group, and once more as long as that helps and
+// more than floor is left: what RCU frees is charged until a moment later.
+func emptyTo(ctx context.Context, g cgroup.Group, measure func() (int64, error), floor int64) error {
+	for range emptyPasses {
+		before, err := measure()
+		if err != nil {
+			return err
+		}
+		if err := g.EmptyMemory(ctx); err != nil || floor == 0 {
+			return err
+		}
+		select {
+		case <-time.After(settle):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if now, err := measure(); err != nil || now <= floor || float64(before-now) < noProgress*float64(before) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Dentries has the kernel take back the memory that a container's directory

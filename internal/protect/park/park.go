@@ -296,12 +296,16 @@ func (h *held) unpark(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, setting.Off()) }()
 	}
+	pointed := h.point()
 	for _, l := range h.lots {
-		err = errors.Join(err, l.selector.Unchoose())
+		if !pointed[l] {
+			err = errors.Join(err, l.selector.Unchoose())
+		}
 		if l.mptcp && l.parking >= 0 {
 			err = errors.Join(err, bpf.Detach(l.parking))
 		}
 		l.unpark()
+		err = errors.Join(err, l.selector.Unchoose())
 	}
 	// Not before: as long as a parking socket has the address, a server that
 	// does not ask for SO_REUSEPORT cannot bind it without the hook.
@@ -312,6 +316,7 @@ func (h *held) unpark(ctx context.Context) (err error) {
 	h.stats.Waiting = 0
 	h.mu.Unlock()
 	h.awaitHandshakes(ctx)
+	h.watching.Wait() // for a look that came too late
 	return err
 }
 
