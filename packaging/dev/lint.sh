@@ -5,6 +5,8 @@ set -euo pipefail
 
 unformatted=$(gofmt -l .)
 [[ -z $unformatted ]] || die "not formatted: $unformatted" "gofmt -w does it"
+large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 * 1024 * 1024 { print $2 }')
+[[ -z $large ]] || die "over 2 MB: $large" "built files do not belong in the sources"
 go vet ./...
 go tool staticcheck ./...
 need shellcheck=shellcheck
