@@ -70,6 +70,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	}
+	vmtest.Fetch()
 	os.Exit(labtest.Main(m))
 }
 

@@ -34,6 +34,15 @@ func (k kernel) only(pattern string) string {
 	return found[0]
 }
 
+// Fetch sees to it that there is a kernel in the user's cache directory, so that Run
+// needs no network. Any number of processes may call it at once.
+func Fetch(ctx context.Context) error {
+	if _, err := findKernel(ctx); err != nil {
+		return fmt.Errorf("find a kernel for machines: %w", err)
+	}
+	return nil
+}
+
 // findKernel returns the kernel in the user's cache directory, and puts one there
 // first if there is none: the package is downloaded and unpacked, not installed.
 // To get a newer one, remove the directory.

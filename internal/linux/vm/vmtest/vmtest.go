@@ -37,6 +37,19 @@ const timeout = "-test.timeout=5m"
 // Inside reports whether this process runs in a machine.
 func Inside() bool { return slices.Contains(os.Environ(), guest.Marker) }
 
+// Fetch gets the kernel where it is not here yet. The TestMain of a package whose
+// tests run in a lab, which has no network, calls it before it enters the lab. What
+// went wrong it says, and the tests that need the machine fail.
+func Fetch() {
+	flag.Parse()
+	if testing.Short() {
+		return
+	}
+	if err := vm.Fetch(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+	}
+}
+
 // Main runs all of a package's tests in a machine, with the flags that this test
 // program was given, and returns the exit code. c adds files and modules.
 func Main(m *testing.M, c vm.Config) int {
