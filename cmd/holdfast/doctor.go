@@ -42,11 +42,15 @@ func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	return e.Run(ctx)
 }
 
+// recordMemory is where a recording begins to collect garbage, in bytes.
+const recordMemory = 256 << 20
+
 // record is `holdfast doctor record`.
 func record(ctx context.Context, r cli.RecordRun) (*profile.Profile, error) {
-	// This process does nothing else and keeps little: collecting that often would
-	// be a fifth of what a recording costs.
-	debug.SetGCPercent(400)
+	// This process does nothing else and keeps little: collecting would be a fifth of
+	// what a recording costs.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(recordMemory)
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
 		return nil, err

@@ -76,8 +76,13 @@ func Open(hz int) (*Sampler, error) {
 
 // open makes an event and a ring for each CPU, or leaves nothing behind.
 func (s *Sampler) open(cpus []int, hz int) error {
+	return onCPUs(func() error { return s.openRings(cpus, hz) })
+}
+
+func (s *Sampler) openRings(cpus []int, hz int) error {
 	attr := attributes(hz, s.cgroups)
 	for _, cpu := range cpus {
+		move(cpu)
 		r, err := newRing(cpu, &attr)
 		if errors.Is(err, unix.ENODEV) { // it has gone offline meanwhile
 			continue
@@ -158,22 +163,29 @@ func (s *Sampler) Start() error { return s.each("start", unix.PERF_EVENT_IOC_ENA
 func (s *Sampler) Stop() error { return s.each("stop", unix.PERF_EVENT_IOC_DISABLE) }
 
 func (s *Sampler) each(what string, request uint) error {
-	for _, r := range s.rings {
-		if err := unix.IoctlSetInt(r.fd, request, 0); err != nil {
-			return fmt.Errorf("%s the perf event on CPU %d: %w", what, r.cpu, err)
+	return onCPUs(func() error {
+		for _, r := range s.rings {
+			move(r.cpu)
+			if err := unix.IoctlSetInt(r.fd, request, 0); err != nil {
+				return fmt.Errorf("%s the perf event on CPU %d: %w", what, r.cpu, err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Close frees all. No call may follow.
 func (s *Sampler) Close() error {
-	var errs []error
-	for _, r := range s.rings {
-		errs = append(errs, r.close())
-	}
+	rings := s.rings
 	s.rings = nil
-	return errors.Join(errs...)
+	return onCPUs(func() error {
+		var errs []error
+		for _, r := range rings {
+			move(r.cpu)
+			errs = append(errs, r.close())
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // online lists the CPUs that are: "0-3,5" (Documentation/admin-guide/cputopology.rst).
