@@ -20,6 +20,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/gateway"
+	"holdfast/internal/linux/deathsig"
 )
 
 // The roles of child processes of the gateway bench.
@@ -163,13 +164,13 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 	cmd := exec.Command(bin, "-p", dir, "-c", file, "-e", filepath.Join(dir, "error.log"))
 	var said strings.Builder
 	cmd.Stderr = &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
+	ended, err := deathsig.Start(cmd, syscall.SIGTERM)
+	if err != nil {
 		clean()
 		return "", nil, fmt.Errorf("start nginx: %w", err)
 	}
 	exited := make(chan struct{})
-	go func() { cmd.Wait(); close(exited) }()
+	go func() { <-ended; close(exited) }()
 	stop = func() {
 		cmd.Process.Signal(syscall.SIGTERM)
 		<-exited

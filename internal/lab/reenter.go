@@ -6,13 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/linux/deathsig"
 )
 
 // marker is the environment variable that tells a process which stage it is:
@@ -56,23 +56,19 @@ func Reenter() (exitCode int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET,
-		Pdeathsig:  unix.SIGKILL,
 		Setpgid:    true, // a terminal's ^C comes once, by way of us
 	}
-	// The death signal comes when the thread that forked ends, not the process
-	// (PR_SET_PDEATHSIG(2const)).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
 	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
+	child, err := deathsig.Start(cmd, unix.SIGKILL)
+	if err != nil {
 		return 1, holdfast.WithHint(fmt.Errorf("start a program in new namespaces: %w", err),
 			"the kernel or a container around this program forbids new pid, mount or network namespaces")
 	}
 	ended := make(chan struct{})
 	go passOn(signals, cmd.Process.Pid, ended)
-	err = cmd.Wait()
+	err = <-child
 	close(ended)
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil

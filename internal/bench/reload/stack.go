@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/linux/deathsig"
 	"holdfast/internal/linux/proc"
 )
 
@@ -143,14 +143,14 @@ func (s *stack) startNginx(ctx context.Context) error {
 	s.nginx = exec.Command(path, "-p", s.dir, "-c", s.file("nginx.conf"), "-e", s.file("error.log"))
 	var said strings.Builder
 	s.nginx.Stderr = &said
-	s.nginx.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM}
-	if err := s.nginx.Start(); err != nil {
+	ended, err := deathsig.Start(s.nginx, unix.SIGTERM)
+	if err != nil {
 		s.nginx = nil
 		return fmt.Errorf("start nginx: %w", err)
 	}
 	s.exited = make(chan struct{})
 	go func() {
-		_ = s.nginx.Wait() // how it ended is in said
+		<-ended // how it ended is in said
 		close(s.exited)
 	}()
 	if err := listens(ctx, backAddress, s.exited); err != nil {

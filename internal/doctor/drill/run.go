@@ -8,12 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/deathsig"
 )
 
 // setupLimit is how long a pathology may take until it stands.
@@ -108,31 +109,23 @@ func startWorker(argv []string, group string, namespace bool, ended chan<- error
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if namespace {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
 	}
-	started, done := make(chan error), make(chan struct{})
+	child, err := deathsig.Start(cmd, unix.SIGKILL)
+	if err != nil {
+		return act{}, err
+	}
+	done := make(chan struct{})
 	go func() {
-		// The death signal comes when the thread that forked ends
-		// (PR_SET_PDEATHSIG(2const)), so it waits here.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		defer close(done)
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		if err := cmd.Wait(); err != nil {
+		if err := <-child; err != nil {
 			ended <- fmt.Errorf("%w: %s", err, strings.TrimSpace(complaint.String()))
 		} else {
 			ended <- errors.New("its process ended")
 		}
 	}()
-	if err := <-started; err != nil {
-		return act{}, err
-	}
 	return act{group: group, stop: func() error {
 		err := cmd.Process.Kill()
 		<-done

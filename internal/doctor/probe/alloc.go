@@ -13,12 +13,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/doctor/fact"
+	"holdfast/internal/linux/deathsig"
 )
 
 // RoleAlloc is the role that tries the allocation of memory: a child, because it
@@ -87,12 +87,7 @@ func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 	cmd := exec.CommandContext(trying, h.Child[0], append(append([]string{}, h.Child[1:]...), dir)...)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	// The death signal comes when the thread that forked ends
-	// (PR_SET_PDEATHSIG(2const)).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err = cmd.Run()
+	err = deathsig.Run(cmd, unix.SIGKILL)
 	took, ok = fastest(out.Bytes())
 	switch {
 	case ctx.Err() != nil:

@@ -21,15 +21,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/linux/deathsig"
 	"holdfast/internal/linux/vm/guest"
 )
 
@@ -111,12 +110,7 @@ func (m machine) boot(ctx context.Context, k kernel, c Config) error {
 		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet")
 	var complaint bytes.Buffer
 	qemu.Stdout, qemu.Stderr = c.Output, &complaint
-	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	// The death signal comes when the thread that forked ends, not the process
-	// (PR_SET_PDEATHSIG(2const)).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := qemu.Run()
+	err := deathsig.Run(qemu, unix.SIGKILL)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w; the end of the kernel's log:\n%s", context.Cause(ctx), m.log())
