@@ -81,6 +81,10 @@ func (d *daemon) running() bool {
 	}
 }
 
+// errSlowContainerd means that dockerd gave up on its containerd, which it gives 15
+// seconds: on a disk that others write to that may be too little.
+var errSlowContainerd = errors.New("its containerd was too slow")
+
 // waitReady returns when the daemon answers, has ended, or ctx is done.
 func (d *daemon) waitReady(ctx context.Context, api *client.Client) error {
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -90,7 +94,11 @@ func (d *daemon) waitReady(ctx context.Context, api *client.Client) error {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for dockerd: %w; its last lines:\n%s", ctx.Err(), tail(d.log))
 		case <-d.ended:
-			return fmt.Errorf("dockerd ended at its start: %w; its last lines:\n%s", d.err, tail(d.log))
+			said, err := tail(d.log), d.err
+			if strings.HasSuffix(said, "timeout waiting for containerd to start") {
+				err = errSlowContainerd
+			}
+			return fmt.Errorf("dockerd ended at its start: %w; its last lines:\n%s", err, said)
 		case <-tick.C:
 			if _, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err == nil {
 				return nil

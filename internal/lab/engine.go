@@ -155,13 +155,21 @@ func (e *Engine) StartDaemon(ctx context.Context) error {
 	if e.daemon != nil && e.daemon.running() {
 		return nil
 	}
-	d, err := startDaemon(e.command, e.path, e.args, e.LogFile())
-	if err != nil {
-		return err
+	for try := 1; ; try++ {
+		d, err := startDaemon(e.command, e.path, e.args, e.LogFile())
+		if err != nil {
+			return err
+		}
+		e.daemon = d
+		if err = d.waitReady(ctx, e.api); !errors.Is(err, errSlowContainerd) || try == maxStarts {
+			return err
+		}
 	}
-	e.daemon = d
-	return d.waitReady(ctx, e.api)
 }
+
+// maxStarts is how often a daemon is started whose containerd is too slow for it, as
+// a service manager would.
+const maxStarts = 4
 
 // StopDaemon ends the daemon as a service manager does: SIGTERM, and SIGKILL
 // after 30 seconds. Without live restore the daemon ends the containers first.
