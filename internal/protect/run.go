@@ -123,14 +123,16 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	step("prepare")
 	// A keeper that hangs, or was stopped, would hold for ever.
-	hung := time.AfterFunc(o.Limit+closeLimit, func() { k.kill() })
-	defer hung.Stop()
+	hung := time.AfterFunc(o.Limit+closeLimit, k.kill)
+	defer func() { hung.Stop() }()
 	began, err := k.Hold(ctx, o.Spec)
 	if k.standing && (errors.Is(err, errLeaving) || errors.Is(err, ErrKeeperGone)) {
+		hung.Stop()
 		k.Close()
 		if k, err = StartKeeper(o.keeperOptions(locks)); err != nil {
 			return r, err
 		}
+		hung = time.AfterFunc(o.Limit+closeLimit, k.kill)
 		began, err = k.Hold(ctx, o.Spec)
 	}
 	if err != nil {

@@ -45,8 +45,12 @@ func NewTimer() (*Timer, error) {
 	return &Timer{fd: fd}, nil
 }
 
-// Set makes the timer readable at i and not before; the zero Instant unsets it.
+// Set makes the timer readable at i and not before; the zero Instant unsets it. A
+// moment before the machine booted is as any other that has passed.
 func (t *Timer) Set(i Instant) error {
+	if i < 0 {
+		i = 1
+	}
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(i))}
 	if err := unix.TimerfdSettime(t.fd, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
 		return fmt.Errorf("timerfd_settime: %w", err)
