@@ -210,6 +210,9 @@ func printFinding(w io.Writer, f doctor.Finding) {
 	}
 	if f.Who != nil {
 		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Who))
+		if len(f.Who.User) > 0 {
+			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Who.User)))
+		}
 		if path := kernelPath(f.Who.Kernel); path != "" {
 			fmt.Fprintf(w, "  in the kernel: %s\n", path)
 		}
@@ -246,6 +249,12 @@ func whoLine(who doctor.Who) string {
 		parts = append(parts, "command "+clean(who.Command))
 	}
 	return strings.Join(parts, ", ")
+}
+
+func outermostFirst(path []string) []string {
+	path = slices.Clone(path)
+	slices.Reverse(path)
+	return path
 }
 
 // kernelPath shows a path from the call inwards.

@@ -122,7 +122,7 @@ func printRecorded(w io.Writer, r recorded) {
 // say most.
 const maxPathLine = 7
 
-// pathLine shows a path through the kernel from the call inwards.
+// pathLine shows a path from the call inwards.
 func pathLine(path []string) string {
 	var names []string
 	for i, name := range path {

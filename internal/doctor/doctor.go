@@ -89,8 +89,6 @@ type Check struct {
 	Rule    string  `json:"rule"`
 	Verdict Verdict `json:"verdict"`
 	Why     string  `json:"why,omitempty"` // it was not judged
-	// Later is what the check will see one day and does not see yet.
-	Later string `json:"later,omitempty"`
 }
 
 // Validate refuses a time to look that makes no sense.
@@ -146,7 +144,7 @@ func Judge(rules []rule.Rule, probes []probe.Probe, facts *fact.Set) ([]rule.Fin
 	var found []rule.Finding
 	var checked []Check
 	for _, x := range rules {
-		check := Check{Rule: x.Name, Verdict: Fine, Later: x.Later}
+		check := Check{Rule: x.Name, Verdict: Fine}
 		if missing := x.Missing(facts); len(missing) > 0 {
 			check.Verdict, check.Why = NotJudged, whyMissing(probes, missing, facts.Gaps)
 			checked = append(checked, check)
@@ -237,7 +235,7 @@ func (l looking) end(ctx context.Context, facts *fact.Set) {
 	fs, err := l.finish(ctx, over)
 	for i := range fs {
 		fs[i].At = time.Now()
-		if fs[i].Unit == fact.PerSecond || fs[i].Unit == fact.Share {
+		if fs[i].Over == 0 && (fs[i].Unit == fact.PerSecond || fs[i].Unit == fact.Share) {
 			fs[i].Over = over.Seconds()
 		}
 	}
@@ -258,7 +256,7 @@ func whyMissing(probes []probe.Probe, missing []string, gaps []fact.Gap) string 
 		reason := "there was nothing to see"
 		i := slices.IndexFunc(probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
 		if i < 0 {
-			reason = "it is not measured yet"
+			reason = "nothing here measures it"
 		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == probes[i].Name }); g >= 0 {
 			reason = gaps[g].Why
 		}

@@ -22,6 +22,7 @@ type Who struct {
 	Pid         int      `json:"pid,omitempty"`
 	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
 	Kernel      []string `json:"kernel,omitempty"`  // the innermost function first
+	User        []string `json:"user,omitempty"`    // of the program, likewise
 }
 
 // Namer gives culprits the names that people know them by.
@@ -68,7 +69,7 @@ func (n Namer) who(s fact.Subject) *Who {
 	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
-	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, ContainerID: probe.ContainerID(s.Cgroup)}
+	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
 		w.Container, w.Image = short(c.Name), short(c.Image)
 	}

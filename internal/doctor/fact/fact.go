@@ -37,6 +37,9 @@ type Subject struct {
 	Device  string `json:"device,omitempty"`  // vda, cpu3, a slab cache, a zone
 	// Kernel is the path through the kernel, the innermost function first.
 	Kernel []string `json:"kernel,omitempty"`
+	// User is the path through the program, the innermost function first, where its
+	// functions could be named.
+	User []string `json:"user,omitempty"`
 }
 
 // IsHost reports whether the subject is the whole host.

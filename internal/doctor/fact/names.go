@@ -85,8 +85,9 @@ const (
 	CheckCPU   = "machine.cpu"       // MiB/s of SHA-256 on one thread, by its CPU time
 	CheckMem   = "machine.memory"    // MiB/s copied on one thread, by its CPU time
 	CheckDisk  = "machine.disk_sync" // ms, median of small writes with fdatasync
-	BaseSystem = "baseline.system"   // share of CPU time in the kernel on a healthy host; comes with baselines
-	BaseDisk   = "baseline.disk_p99" // ms; comes with baselines
-	Syscalls   = "syscalls.rate"     // /s by container; comes with the profiles
-	SyscallCPU = "syscalls.share"    // share of kernel time by call; comes with the profiles
+	BaseSystem = "baseline.system"   // share of CPU time in the kernel on a healthy host
+	BaseDisk   = "baseline.disk_p99" // ms
+	CallsSeen  = "syscalls.seen"     // 1: system calls were looked at
+	Calls      = "syscalls.rate"     // /s by control group
+	CallsBy    = "syscalls.by"       // /s by process and call, of the groups that make most
 )

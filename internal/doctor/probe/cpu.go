@@ -42,11 +42,16 @@ func cpuProbe() Probe {
 type ticks [8]float64
 
 const (
+	tickSystem  = 2
 	tickIdle    = 3
 	tickIOWait  = 4
 	tickSoftirq = 6
 	tickSteal   = 7
 )
+
+// tickHz is how many make a second for user space (USER_HZ, on every architecture
+// that Go runs on).
+const tickHz = 100
 
 func (t ticks) all() float64 {
 	sum := 0.0

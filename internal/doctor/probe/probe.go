@@ -86,6 +86,7 @@ func All() []Probe {
 		locksProbe(),
 		rstatProbe(),
 		blockProbe(),
+		callsProbe(),
 	}
 }
 

@@ -207,10 +207,11 @@ type resolver struct {
 	groups  map[uint64]string   // path by inode in the unified hierarchy, nil before the first is asked for
 	point   string              // of that
 	own     bool                // pids are those that we see
+	users   int                 // programs whose functions are still to be named
 }
 
 func newResolver(h Host, symbols *tracepoint.Symbols) *resolver {
-	return &resolver{h: h, symbols: symbols, own: ownPids(h.Proc)}
+	return &resolver{h: h, symbols: symbols, own: ownPids(h.Proc), users: namedPrograms}
 }
 
 // group is the path of a group of the unified hierarchy.
@@ -261,6 +262,7 @@ func (r *resolver) subject(p tracepoint.Place) fact.Subject {
 	}
 	if r.symbols != nil {
 		s.Kernel = r.symbols.Path(p.Stack)
+		s.User = r.user(p)
 	}
 	return s
 }

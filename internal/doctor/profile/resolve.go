@@ -209,7 +209,7 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 	group, ok := t.groups.living(f.group)
 	return func() map[uint64]string {
 		if f.jit {
-			return perfMap(t.proc.NSpid, procfs, f.pid, at)
+			return symbol.MadeBy(t.proc.NSpid, procfs, f.pid, at)
 		}
 		var others []int
 		if ok && isContainer(group.Path) {
@@ -254,22 +254,6 @@ func openProgram(procfs string, f file, others []int) (*os.File, error) {
 		}
 	}
 	return nil, fs.ErrNotExist
-}
-
-// perfMap reads the map of a process, which it names by the pid that it has in its
-// own namespace.
-func perfMap(nspid func(int) ([]int, error), procfs string, pid int, at []uint64) map[uint64]string {
-	pids, err := nspid(pid)
-	if err != nil {
-		return nil
-	}
-	f, err := symbol.OpenIn(procfs, pid, fmt.Sprintf("/tmp/perf-%d.map", pids[len(pids)-1]))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	found, _ := symbol.PerfMap(f, at) // what comes before an error counts
-	return found
 }
 
 // living is the group of an id, as a directory.

@@ -29,9 +29,6 @@ func TestPageHasTheChecks(t *testing.T) {
 	var now strings.Builder
 	for _, r := range All() {
 		fmt.Fprintf(&now, "\n### %s\n- Signal: %s.\n- Found: %s.\n- Why there: %s.\n- Source: %s.\n", r.Name, r.Signal, r.Threshold, r.Why, r.Source)
-		if r.Later != "" {
-			fmt.Fprintf(&now, "- Not yet: %s.\n", r.Later)
-		}
 	}
 	now.WriteString("\n")
 	if os.Getenv("UPDATE") != "" {

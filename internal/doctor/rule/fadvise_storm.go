@@ -28,7 +28,6 @@ func fadviseStorm() Rule {
 		Why:       "each drain waits for every CPU, under one mutex: 0.5 ms a call with 2 CPUs, 27 ms with 16; all that use the mutex wait. On busy CPUs, which have to do the draining, each takes longer and there are few: 46/s, with 36 % of waits, where four loggers shared 2 CPUs with 25 other threads",
 		Source:    "measured (docs/doctor.md); mm/swap.c; glog#145, MESOS-920, ThoughtSpot's hosts with 72 CPUs. The threshold is a judgement",
 		Needs:     []string{fact.Drains},
-		Later:     "with the profiles: calls that do not drain, by a burst histogram of fadvise64; user stacks",
 		Judge: func(s *fact.Set) []Finding {
 			all, _ := s.Host(fact.Drains)
 			waited := drainWaits(s)

@@ -17,7 +17,6 @@ func kernelTime() Rule {
 		Why:       "what a share of kernel time means depends on the work: without a healthy host to compare with it is no verdict",
 		Source:    "docs/doctor.md; a judgement",
 		Needs:     []string{fact.GroupsSeen, fact.BaseSystem},
-		Later:     "with the baselines: what is usual here; with the profiles: on which kernel path",
 		Judge: func(s *fact.Set) []Finding {
 			base, _ := s.Host(fact.BaseSystem)
 			var found []Finding
@@ -31,7 +30,7 @@ func kernelTime() Rule {
 					Title:    "a container spends most of its time in the kernel",
 					Evidence: []Evidence{{"share of its CPU time in the kernel", percent(f.Value), percent(base)}},
 					Culprit:  f.Subject,
-					Cures:    []Cure{{What: "Look at where in the kernel, and compare with a healthy host.", Command: "perf record -a -g -- sleep 10"}},
+					Cures:    []Cure{{What: "Look at where in the kernel, and compare with a healthy host.", Command: "holdfast doctor record -o bad.pb.gz"}},
 				})
 			}
 			return found

@@ -24,7 +24,6 @@ func noisyNeighbour() Rule {
 		Why:       "on busy CPUs everybody waits a little, and many threads a little each: a thread that waits a tenth of the time is what its users notice. Who uses as much as the one blamed is no victim but another worker",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
-		Later:     "with the profiles: who ran instead, by sched_switch",
 		Judge: func(s *fact.Set) []Finding {
 			busy, _ := s.Host(fact.CPUBusy)
 			cpus, _ := s.Host(fact.HostCPUs)

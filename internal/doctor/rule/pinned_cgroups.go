@@ -19,7 +19,6 @@ func pinnedCgroups() Rule {
 		Why:       "locked pages are never reclaimed: of the dead groups that they hold every cure frees 0 %",
 		Source:    "measured (docs/doctor.md); Documentation/mm/unevictable-lru.rst",
 		Needs:     []string{fact.MemcgDying, fact.PinnedPages},
-		Later:     "with the cures: groups that a cure did not free, whoever holds them",
 		Judge: func(s *fact.Set) []Finding {
 			dying, _ := s.Host(fact.MemcgDying)
 			const some = manyDying / 10

@@ -67,9 +67,7 @@ type Rule struct {
 	Why       string   // why there
 	Source    string   // who says so
 	Needs     []string // names of facts without which it does not judge
-	// Later says what the rule still waits for, "" where it is whole.
-	Later string
-	Judge func(*fact.Set) []Finding
+	Judge     func(*fact.Set) []Finding
 }
 
 // Missing are the facts that the rule needs and the set does not have.

@@ -26,6 +26,11 @@ func by(name string, v float64, s fact.Subject) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Subject: s}
 }
 
+// calls are facts of a look in which system calls were counted.
+func calls(more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{host(fact.CallsSeen, 1), host(fact.GroupsSeen, 9)}, more...)
+}
+
 func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text, Unit: fact.Word} }
 
 var (
@@ -93,8 +98,13 @@ var cases = []struct {
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
 	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Warning, fact.Subject{Cgroup: web}, "90 %"},
 
-	{"syscall-storm", "a busy program", []fact.Fact{group(fact.Syscalls, web, 50_000)}, "", fact.Subject{}, ""},
-	{"syscall-storm", "a storm", []fact.Fact{group(fact.Syscalls, web, 150_000)}, Warning, fact.Subject{Cgroup: web}, "150,000/s"},
+	{"syscall-storm", "the kernel is not busy", calls(), "", fact.Subject{}, ""},
+	{"syscall-storm", "a busy program", calls(group(fact.Calls, web, 50_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.9)), "", fact.Subject{}, ""},
+	{"syscall-storm", "many that cost little", calls(group(fact.Calls, web, 150_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.1)), "", fact.Subject{}, ""},
+	{"syscall-storm", "a storm", calls(group(fact.Calls, web, 150_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.5),
+		by(fact.CallsBy, 140_000, fact.Subject{Cgroup: web, Pid: 7, Command: "dd", Device: "read"}),
+		by(fact.CallsBy, 145_000, fact.Subject{Cgroup: hogs, Pid: 8, Command: "other", Device: "write"})),
+		Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "dd"}, "read by dd"},
 
 	{"own-limit", "reads files", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.01)}, "", fact.Subject{}, ""},
 	{"own-limit", "stands still", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 50), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "30 %"},

@@ -35,7 +35,7 @@ func slowAllocation() Rule {
 				Evidence: e,
 				Cures: []Cure{
 					{What: "If dying memory cgroups or fragmentation are found beside it, cure these."},
-					{What: "Else look where the time goes.", Command: "perf record -a -g -- sleep 10"},
+					{What: "Else look where the time goes.", Command: "holdfast doctor record -o bad.pb.gz"},
 				},
 			}}
 		},

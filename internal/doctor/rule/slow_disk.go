@@ -26,7 +26,6 @@ func slowDisk() Rule {
 		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data. Reads are not counted: who reads much beside somebody else's flushes has nothing to do with them",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
-		Later:     "with the baselines: p99 beside what is usual here",
 		Judge: func(s *fact.Set) []Finding {
 			var found []Finding
 			writer, rate, all := topWriter(s)

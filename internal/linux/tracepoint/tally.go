@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -19,11 +20,12 @@ type Tally struct {
 
 // Place is who came by, and how often.
 type Place struct {
-	Object  uint64 // the address of the lock, for LockWaits; else 0
+	Object  uint64 // the address of the lock, for LockWaits; the call's number, for CountCalls; else 0
 	Cgroup  uint64 // inode of the process's group in the unified hierarchy
 	Pid     int    // in the first pid namespace
 	Command string // of the thread
 	Stack   []uint64
+	User    []uint64 // of the program, as it was the first time; none for threads of the kernel
 	Count   uint64
 	Waited  time.Duration // in sum, for LockWaits
 }
@@ -37,13 +39,16 @@ type place struct {
 	Command [16]byte
 }
 
-type amount struct{ Count, Nanos uint64 }
+type amount struct {
+	Count, Nanos uint64
+	User         int64 // the stack of the program, below 0 where there is none
+}
 
 // Their places on the program's stack.
 const (
 	atPlace   = -40
-	atAmount  = -56
-	atScratch = -64
+	atAmount  = -64
+	atScratch = -72
 )
 
 // Sizes of the maps. What is beyond them is not counted.
@@ -57,7 +62,7 @@ const (
 func newTally(paths bool) (*Tally, error) {
 	t := &Tally{}
 	var err error
-	if t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 16, MaxEntries: maxPlaces}); err != nil {
+	if t.counts, err = t.newMap(&ebpf.MapSpec{Name: "places", Type: ebpf.Hash, KeySize: 40, ValueSize: 24, MaxEntries: maxPlaces}); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	if !paths {
@@ -80,7 +85,7 @@ func (t *Tally) here() asm.Instructions {
 			asm.RSh.Imm(asm.R0, 32),
 			asm.StoreMem(asm.RFP, atPlace+16, asm.R0, asm.Word),
 		},
-		t.path(),
+		t.path(0),
 		asm.Instructions{
 			asm.StoreMem(asm.RFP, atPlace+20, asm.R0, asm.Word), // below 0 where there is none
 			asm.Mov.Imm(asm.R1, 0),
@@ -97,6 +102,10 @@ func (t *Tally) here() asm.Instructions {
 		asm.Instructions{
 			asm.FnMapLookupElem.Call(),
 			asm.JNE.Imm(asm.R0, 0, "known"),
+		},
+		t.path(userStack), // once for each place: walking it costs as much again
+		asm.Instructions{
+			asm.StoreMem(asm.RFP, atAmount+16, asm.R0, asm.DWord),
 			asm.Mov.Imm(asm.R1, 1),
 			asm.StoreMem(asm.RFP, atAmount, asm.R1, asm.DWord),
 			asm.StoreMem(asm.RFP, atAmount+8, asm.R8, asm.DWord),
@@ -116,15 +125,19 @@ func (t *Tally) here() asm.Instructions {
 	)
 }
 
-// path makes R0 the id of the stack.
-func (t *Tally) path() asm.Instructions {
+// userStack asks for the stack of the program in place of the kernel's
+// (BPF_F_USER_STACK, include/uapi/linux/bpf.h).
+const userStack = 1 << 8
+
+// path makes R0 the id of the stack, below 0 where there is none.
+func (t *Tally) path(flags int32) asm.Instructions {
 	if t.stacks == nil {
 		return asm.Instructions{asm.Mov.Imm(asm.R0, -1)}
 	}
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.LoadMapPtr(asm.R2, t.stacks.FD()),
-		asm.Mov.Imm(asm.R3, 0),
+		asm.Mov.Imm(asm.R3, flags),
 		asm.FnGetStackid.Call(),
 	}
 }
@@ -168,6 +181,22 @@ func CountEvent(tracepoint string, paths bool) (*Tally, error) {
 	err = t.attach(tracepoint, join(
 		prologue(),
 		asm.Instructions{asm.Mov.Imm(asm.R7, 0), asm.Mov.Imm(asm.R8, 0)},
+		t.here(),
+		epilogue()))
+	return t.orClose(err)
+}
+
+// CountCalls counts system calls. That costs each call of the host 0.2 to 0.8 µs
+// (research behind docs/doctor.md): it is for seconds.
+func CountCalls() (*Tally, error) {
+	t, err := newTally(false)
+	if err != nil {
+		return nil, err
+	}
+	// sys_enter(regs, id)
+	err = t.attach("sys_enter", join(
+		prologue(),
+		asm.Instructions{argument(asm.R7, 1), asm.Mov.Imm(asm.R8, 0)},
 		t.here(),
 		epilogue()))
 	return t.orClose(err)
@@ -225,42 +254,49 @@ func (t *Tally) Read() ([]Place, error) {
 // forgetting is lost.
 func (t *Tally) Take() ([]Place, error) {
 	ps, keys, err := t.read()
-	for _, k := range keys {
+	for k, user := range keys {
 		if gone := t.counts.Delete(&k); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, fmt.Errorf("BPF: forget what was counted: %w", gone))
 		}
-		if k.Stack >= 0 { // several may have come by one path
-			_ = t.stacks.Delete(uint32(k.Stack))
+		for _, id := range []int64{int64(k.Stack), user} {
+			if id >= 0 { // several may have come by one path
+				_ = t.stacks.Delete(uint32(id))
+			}
 		}
 	}
 	return ps, err
 }
 
-// read returns what was counted, and under which keys.
-func (t *Tally) read() ([]Place, []place, error) {
+// read returns what was counted, and the keys with the stacks of the programs.
+func (t *Tally) read() ([]Place, map[place]int64, error) {
 	var ps []Place
-	var keys []place
+	keys := make(map[place]int64)
 	var k place
 	var v amount
 	it := t.counts.Iterate()
 	for it.Next(&k, &v) {
 		command, _, _ := bytes.Cut(k.Command[:], []byte{0})
 		p := Place{Object: k.Object, Cgroup: k.Cgroup, Pid: int(k.Tgid), Command: string(command), Count: v.Count, Waited: time.Duration(v.Nanos)}
-		if k.Stack >= 0 {
-			var frames [maxDepth]uint64
-			if err := t.stacks.Lookup(uint32(k.Stack), &frames); err == nil { // else its slot was taken by another
-				for _, f := range frames {
-					if f == 0 {
-						break
-					}
-					p.Stack = append(p.Stack, f)
-				}
-			}
-		}
-		ps, keys = append(ps, p), append(keys, k)
+		p.Stack, p.User = t.frames(int64(k.Stack)), t.frames(v.User)
+		ps = append(ps, p)
+		keys[k] = v.User
 	}
 	if err := it.Err(); err != nil {
 		return ps, keys, fmt.Errorf("BPF: read what was counted: %w", err)
 	}
 	return ps, keys, nil
+}
+
+// frames are the addresses of a stack, the innermost first; none where its slot was
+// taken by another.
+func (t *Tally) frames(id int64) []uint64 {
+	var frames [maxDepth]uint64
+	if id < 0 || t.stacks.Lookup(uint32(id), &frames) != nil {
+		return nil
+	}
+	n := slices.Index(frames[:], 0)
+	if n < 0 {
+		n = maxDepth
+	}
+	return slices.Clone(frames[:n])
 }

@@ -1,6 +1,7 @@
 package tracepoint
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -44,6 +45,7 @@ func TestTally(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ours uint64
+	var user []uint64
 	paths := make(map[string]bool)
 	var init unix.Stat_t
 	own := unix.Stat("/proc/self/ns/pid", &init) == nil && init.Ino == 0xEFFFFFFC
@@ -52,6 +54,7 @@ func TestTally(t *testing.T) {
 			continue
 		}
 		ours += p.Count
+		user = append(user, p.User...)
 		if p.Command == "" || p.Cgroup == 0 {
 			t.Errorf("a place without a name or a group: %+v", p)
 		}
@@ -62,8 +65,40 @@ func TestTally(t *testing.T) {
 	if ours < n {
 		t.Errorf("%d calls were counted, %d were made", ours, n)
 	}
+	if own && !slices.ContainsFunc(user, func(a uint64) bool {
+		f := runtime.FuncForPC(uintptr(a))
+		return f != nil && strings.HasSuffix(f.Name(), ".TestTally")
+	}) {
+		t.Errorf("this function is on no path through the program: %x", user)
+	}
 	if !paths["do_syscall_64"] && !paths["el0_svc"] {
 		t.Errorf("no path of a system call in %v", paths)
+	}
+}
+
+// Calls are counted by their numbers.
+func TestCountCalls(t *testing.T) {
+	needRoot(t)
+	c, err := CountCalls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3000
+	for range n {
+		unix.Getppid()
+	}
+	places, err := c.Read()
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	most := uint64(0)
+	for _, p := range places {
+		if p.Object == unix.SYS_GETPPID {
+			most = max(most, p.Count)
+		}
+	}
+	if most < n {
+		t.Errorf("%d calls of getppid were made, %d counted", n, most)
 	}
 }
 

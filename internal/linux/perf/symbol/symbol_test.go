@@ -366,3 +366,29 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// Addresses in a living process are named by the files that it has mapped; one that
+// is nowhere has no name.
+func TestProcess(t *testing.T) {
+	pcs := make([]uintptr, 1)
+	runtime.Callers(1, pcs)
+	nspid := func(pid int) ([]int, error) { return []int{pid}, nil }
+	got, err := Process(nspid, "/proc", os.Getpid(), []uint64{1, uint64(pcs[0])})
+	if err != nil || len(got) != 2 || got[0] != "" || !strings.HasSuffix(got[1], ".TestProcess") {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := Process(nspid, "/proc", 1<<30, []uint64{1}); err == nil {
+		t.Error("a process that is not there has names")
+	}
+	own, err := Mappings("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range own { // past the last function there is no name, so the file is shown
+		if strings.HasPrefix(m.Path, "/") && m.Offset == 0 {
+			if got, err := Process(nspid, "/proc", os.Getpid(), []uint64{m.Begin}); err != nil || got[0] != "["+filepath.Base(m.Path)+"]" {
+				t.Errorf("the header of %s is %q, %v", m.Path, got, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package symbol
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// Process names addresses in the memory of a living process, in their order: a
+// function, else its file as "[libc.so.6]", else "". nspid tells the pids of a
+// process in the namespaces it is in. It reads the process's own files, which may
+// hang: the caller bounds it.
+func Process(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) ([]string, error) {
+	ms, err := Mappings(procfs, pid)
+	if err != nil {
+		return nil, err
+	}
+	named := make([]string, len(addrs))
+	in := make(map[int][]int) // indices of addresses by that of their mapping
+	for i, a := range addrs {
+		for j, m := range ms {
+			if m.Begin <= a && a < m.End {
+				in[j] = append(in[j], i)
+				break
+			}
+		}
+	}
+	for j, of := range in {
+		names := namesIn(nspid, procfs, pid, ms[j], pick(addrs, of))
+		for _, i := range of {
+			named[i] = names[addrs[i]]
+			if named[i] == "" && strings.HasPrefix(ms[j].Path, "/") {
+				named[i] = "[" + clean([]byte(path.Base(strings.TrimSuffix(ms[j].Path, " (deleted)")))) + "]"
+			}
+		}
+	}
+	return named, nil
+}
+
+func pick(addrs []uint64, of []int) []uint64 {
+	picked := make([]uint64, len(of))
+	for i, at := range of {
+		picked[i] = addrs[at]
+	}
+	return picked
+}
+
+// namesIn names addresses of one mapping: by its file, or if it has none by what the
+// process says of the code that it has made.
+func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, addrs []uint64) map[uint64]string {
+	if !strings.HasPrefix(m.Path, "/") {
+		return MadeBy(nspid, procfs, pid, addrs)
+	}
+	f, err := OpenMapped(procfs, pid, m.Begin, m.End)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	offsets := make([]uint64, len(addrs))
+	for i, a := range addrs {
+		offsets[i] = a - m.Begin + m.Offset
+	}
+	found, err := ELF(f, offsets)
+	if err != nil {
+		return nil // a picture: nothing with names
+	}
+	names := make(map[uint64]string, len(found))
+	for i, a := range addrs {
+		names[a] = found[offsets[i]]
+	}
+	return names
+}
+
+// MadeBy names addresses of code that a process made at run time, by its perf map,
+// which it names by the pid that it has in its own namespace. nil where it has none.
+func MadeBy(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) map[uint64]string {
+	pids, err := nspid(pid)
+	if err != nil {
+		return nil
+	}
+	f, err := OpenIn(procfs, pid, fmt.Sprintf("/tmp/perf-%d.map", pids[len(pids)-1]))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	found, _ := PerfMap(f, addrs) // what comes before an error counts
+	return found
+}
