@@ -6,10 +6,10 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"go/build"
 	"go/format"
 	"log"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -18,12 +18,12 @@ import (
 var number = regexp.MustCompile(`(?m)^\s*SYS_([A-Z0-9_]+)\s*=\s*([0-9]+)$`)
 
 func main() {
-	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
+	unix, err := build.Import("golang.org/x/sys/unix", ".", build.FindOnly)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
-		if err := write(strings.TrimSpace(string(dir)), arch); err != nil {
+		if err := write(unix.Dir, arch); err != nil {
 			log.Fatal(err)
 		}
 	}
