@@ -10,7 +10,7 @@ set -euo pipefail
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
 if [[ ${1:-} = short ]]; then
   go vet ./...
-  go test -short -timeout 5m -json ./... | go run ./packaging/dev/testsum
+  go run ./packaging/dev/testsum -- go test -short -timeout 5m -json ./...
   exit
 fi
 root_is_possible
@@ -26,8 +26,8 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}"
 if [[ ${1:-} = long ]]; then
   mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
-  go test -race -timeout 3h -json "${packages[@]}" -long | go run ./packaging/dev/testsum
-  go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600 | go run ./packaging/dev/testsum
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
   exit
 fi
 packaging/dev/lint.sh
@@ -35,4 +35,4 @@ packaging/dev/lint.sh
 # and one more at once than there are CPUs, because tests wait a lot.
 slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet)
 # The linter has vetted the tests, too.
-go test -race -vet=off -timeout 25m -p "$(($(nproc) + 1))" -json "${slow[@]}" ./... | go run ./packaging/dev/testsum
+go run ./packaging/dev/testsum -again -- go test -race -vet=off -timeout 25m -p "$(($(nproc) + 1))" -json "${slow[@]}" ./...

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Where more failed it was not luck.
+const (
+	maxRetriedPackages = 4
+	maxRetriedTests    = 8
+)
+
+// retry is a package's tests that are to be run once more.
+type retry struct {
+	pkg   string
+	tests []string
+}
+
+// retries are the tests that may be run again. An error says why not.
+func (s *summary) retries() ([]retry, error) {
+	if len(s.bad) == 0 {
+		return nil, errors.New("no test failed")
+	}
+	var all []retry
+	count := 0
+	for _, pkg := range slices.Sorted(maps.Keys(s.bad)) {
+		b := s.bad[pkg]
+		if b.beyond != "" {
+			return nil, fmt.Errorf("%s: %s", pkg, b.beyond)
+		}
+		if !b.ended {
+			return nil, fmt.Errorf("%s has not ended", pkg)
+		}
+		count += len(b.tests)
+		all = append(all, retry{pkg, b.tests})
+	}
+	if len(all) > maxRetriedPackages || count > maxRetriedTests {
+		return nil, fmt.Errorf("%d tests of %d packages are too many", count, len(all))
+	}
+	return all, nil
+}
+
+// command is the first one's with these tests in place of its packages.
+func (r retry) command(first []string) []string {
+	again := slices.DeleteFunc(slices.Clone(first), func(arg string) bool { return strings.HasPrefix(arg, "./") })
+	return append(again, "-count=1", "-run", "^("+strings.Join(r.tests, "|")+")$", r.pkg)
+}

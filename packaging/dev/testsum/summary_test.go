@@ -1,0 +1,78 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lines are what go test -json says of a package p with a test A that ends as told.
+func lines(ends string, more ...string) string {
+	all := append([]string{`{"Action":"run","Package":"p","Test":"A"}`, `{"Action":"run","Package":"p","Test":"A/part"}`}, more...)
+	return strings.Join(append(all, `{"Action":"`+ends+`","Package":"p","Test":"A/part"}`, `{"Action":"`+ends+`","Package":"p","Test":"A"}`,
+		`{"Action":"`+ends+`","Package":"p"}`), "\n")
+}
+
+func TestWhatMayBeRunAgain(t *testing.T) {
+	output := func(text string) string {
+		return `{"Action":"output","Package":"p","Test":"A","Output":"` + text + `\n"}`
+	}
+	for name, x := range map[string]struct {
+		in    string
+		ok    bool
+		tests []string // to be run again
+		why   string   // not
+	}{
+		"passes":                       {in: lines("pass"), ok: true},
+		"passes and prints a panic":    {in: lines("pass", output("panic: of another")), ok: true},
+		"fails":                        {in: lines("fail", output("too late")), tests: []string{"A"}},
+		"a data race":                  {in: lines("fail", output("WARNING: DATA RACE")), why: "DATA RACE"},
+		"a panic":                      {in: lines("fail", output("panic: index out of range")), why: "panic"},
+		"cut short":                    {in: `{"Action":"output","Package":"p","Test":"A","Output":"x"}` + "\n" + `{"Action":"fail","Package":"p"}`, why: "no test of it failed"},
+		"cut short behind one":         {in: lines("fail", `{"Action":"output","Package":"p","Test":"B","Output":"x"}`), why: "cut short"},
+		"not built":                    {in: `{"Action":"fail","Package":"p"}`, why: "no test of it failed"},
+		"has not ended":                {in: `{"Action":"fail","Package":"p","Test":"A"}`, why: "not ended"},
+		"nothing ran":                  {in: ""},
+		"another package fails to end": {in: lines("fail") + "\n" + `{"Action":"fail","Package":"q","Test":"B"}`, why: "q has not ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSummary(io.Discard)
+			if err := s.read(strings.NewReader(x.in)); err != nil {
+				t.Fatal(err)
+			}
+			if s.ok() != x.ok {
+				t.Fatalf("ok is %v: %v", s.ok(), s.err())
+			}
+			got, err := s.retries()
+			if x.tests != nil && (err != nil || len(got) != 1 || got[0].pkg != "p" || !slices.Equal(got[0].tests, x.tests)) {
+				t.Errorf("to be run again: %v, %v", got, err)
+			}
+			if x.tests == nil && err == nil || x.why != "" && !strings.Contains(err.Error(), x.why) {
+				t.Errorf("run again: %v, because of %v; want %q", got, err, x.why)
+			}
+		})
+	}
+}
+
+func TestTooManyAreNotRunAgain(t *testing.T) {
+	var in strings.Builder
+	for _, pkg := range []string{"a", "b", "c", "d", "e"} {
+		in.WriteString(strings.ReplaceAll(lines("fail"), `"p"`, `"`+pkg+`"`) + "\n")
+	}
+	s := newSummary(io.Discard)
+	if err := s.read(strings.NewReader(in.String())); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.retries(); err == nil || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestCommandOfARetry(t *testing.T) {
+	got := retry{"holdfast/p", []string{"TestA", "TestB"}}.command([]string{"go", "test", "-race", "-p", "3", "-json", "./test/agent", "./..."})
+	want := []string{"go", "test", "-race", "-p", "3", "-json", "-count=1", "-run", "^(TestA|TestB)$", "holdfast/p"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
