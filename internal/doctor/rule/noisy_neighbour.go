@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	waitShare     = 0.10 // of the look
+	waitShare     = 0.20 // of the look
 	busyCPUs      = 0.90
 	neighbourMin  = 0.30 // of all CPUs: less is no hog
 	shownVictims  = 5
@@ -20,8 +20,8 @@ func noisyNeighbour() Rule {
 	return Rule{
 		Name:      "noisy-neighbour",
 		Signal:    "run-queue delay of a container's threads (schedstat), beside the CPU time of the others",
-		Threshold: "a thread of a container that was not throttled waited for over 10 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them, twice as much as the victim, and more than the hypervisor, than all that is in no container (else that is named), and than all containers that came and went",
-		Why:       "on busy CPUs everybody waits a little, and many threads a little each: a thread that waits a tenth of the time is what its users notice. Who uses as much as the one blamed is no victim but another worker",
+		Threshold: "a thread of a container that was not throttled waited for over 20 % of the time, the CPUs are over 90 % busy, and another group has over 30 % of them, twice as much as the victim, and more than the hypervisor, than all that is in no container (else that is named), and than all containers that came and went",
+		Why:       "on busy CPUs everybody waits a little, and many threads a little each: a thread that waits a fifth of the time is what its users notice. Beside a compile job on all CPUs, which is healthy, others waited for up to 11 %. Who uses as much as the one blamed is no victim but another worker",
 		Source:    "Documentation/scheduler/sched-stats.rst. The thresholds are judgements",
 		Needs:     []string{fact.TasksSeen, fact.GroupsSeen, fact.GroupsCPU, fact.CPUBusy, fact.CPUSteal, fact.HostCPUs},
 		Judge: func(s *fact.Set) []Finding {
@@ -67,7 +67,7 @@ func noisyNeighbour() Rule {
 				Severity: Warning,
 				Title:    title,
 				Evidence: []Evidence{
-					{"a thread's longest wait for a CPU, of the time", percent(worst), "under 10 %"},
+					{"a thread's longest wait for a CPU, of the time", percent(worst), "under 20 %"},
 					{"CPUs that the one named uses", fmt.Sprintf("%.1f of %.0f", hog.Value, cpus), "-"},
 					{"containers that wait", number(float64(len(victims))), "0"},
 				},

@@ -87,6 +87,7 @@ var cases = []struct {
 
 	{"noisy-neighbour", "CPUs to spare", noisy(0.5, 1.8, 0.3, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "nobody waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "somebody waits a little, beside a compile job", noisy(1, 1.2, 0.2, 0.15, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "two alike", noisy(1, 1, 1, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
