@@ -89,19 +89,23 @@ func (o Owner) String() string {
 
 // Node is what a node publishes of itself under its lease.
 type Node struct {
-	ID       NodeID  `json:"id"`
-	Address  string  `json:"address,omitempty"` // host:port of its gateway
-	Version  string  `json:"version,omitempty"`
-	Hop      string  `json:"hop,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
-	Draining bool    `json:"draining"`      // takes no new session
-	Sessions int     `json:"sessions"`
-	Max      int     `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
-	Boots    int     `json:"boots"`         // containers being started or waiting for it
-	Slots    int     `json:"slots"`         // containers that it starts at once
-	CPULoad  float64 `json:"cpu_load"`      // busy share of all CPUs over the last interval, 0 to 1
-	Pressure float64 `json:"cpu_pressure"`  // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
-	Memory   Memory  `json:"memory"`
-	Trouble  string  `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
+	ID       NodeID `json:"id"`
+	Address  string `json:"address,omitempty"` // host:port of its gateway
+	Version  string `json:"version,omitempty"`
+	Hop      string `json:"hop,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
+	Draining bool   `json:"draining"`      // takes no new session
+	Sessions int    `json:"sessions"`
+	Max      int    `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
+	Boots    int    `json:"boots"`         // containers being started or waiting for it
+	Slots    int    `json:"slots"`         // containers that it starts at once
+	// Networks are ready networks that wait for sessions, and NetworksKept is how
+	// many are kept when all is quiet.
+	Networks     int     `json:"networks"`
+	NetworksKept int     `json:"networks_kept"`
+	CPULoad      float64 `json:"cpu_load"`     // busy share of all CPUs over the last interval, 0 to 1
+	Pressure     float64 `json:"cpu_pressure"` // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
+	Memory       Memory  `json:"memory"`
+	Trouble      string  `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
 	// Degraded is why containers are slow on it, "" where they are not known to
 	// be: new sessions go elsewhere, as far as OutOfRotation says.
 	Degraded      string    `json:"degraded,omitempty"`

@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/gc"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
+	"holdfast/internal/netpool"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/history"
 	"holdfast/internal/replace"
@@ -105,6 +106,7 @@ type Agent struct {
 	gateway   *gateway.Gateway
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
+	networks  *netpool.Pool
 	sessions  *session.Manager
 	warm      *warm.Keeper
 	load      *load
@@ -244,12 +246,13 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("watching containers", watcher.Run)
 	a.health = &health{engine: a.engine}
 	p.start("health", a.health.Run)
+	a.networks = a.newNetworks()
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Log: a.log,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Log: a.log,
 	})
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
@@ -266,6 +269,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.start("sessions", a.sessions.Run)
+	p.start("ready networks", a.networks.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.start("fleet", a.fleet.Run)
@@ -400,6 +404,7 @@ func (a *Agent) self() holdfast.Node {
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
+	n.Networks, _, n.NetworksKept = a.networks.Counts()
 	if a.doctor != nil {
 		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
 	}

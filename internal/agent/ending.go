@@ -90,5 +90,7 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *parts) error {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
 	// First everything stops that could claim, renew or publish.
-	return errors.Join(front.stop(), p.stop(), a.lease.Drop(ctx), a.dismissDeadman())
+	err := errors.Join(front.stop(), p.stop())
+	a.endNetworks(ctx)
+	return errors.Join(err, a.lease.Drop(ctx), a.dismissDeadman())
 }

@@ -116,6 +116,7 @@ type Sessions struct {
 	Boots     int           `yaml:"boots"`     // containers being started at once
 	Max       int           `yaml:"max"`       // sessions on this node; 0 is no bound
 	Snapshots int           `yaml:"snapshots"` // snapshot commands at once; 0 is one for each CPU
+	Networks  int           `yaml:"networks"`  // networks kept ready for the next sessions; 0 is none
 }
 
 // Drain is how a drain is done unless the request says otherwise.
@@ -146,7 +147,7 @@ type Template struct {
 	PIDs       int64             `yaml:"pids"`
 	Port       int               `yaml:"port"`
 	Ready      Ready             `yaml:"ready"`
-	Network    string            `yaml:"network"`
+	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
@@ -213,7 +214,7 @@ func Default() Config {
 		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
 		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
-		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000},
+		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000, Networks: 4},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 		Spinup:   spinup.DefaultConfig(),
 		Images:   warm.DefaultConfig(),

@@ -253,6 +253,8 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"snapshots", minimal + "sessions: {snapshots: -1}", "snapshots -1"},
 		{"park", minimal + "gateway: {park_per_key: 0}", "park_per_key"},
 		{"boots", minimal + "sessions: {boots: 0}", "boots"},
+		{"networks", minimal + "sessions: {networks: -1}", "networks -1"},
+		{"too many networks", minimal + "sessions: {networks: 257}", "0 to 256"},
 		{"slow", minimal + "spinup: {slow: {create: -1s}}", "spinup.slow.create"},
 		{"records without end", minimal + "spinup: {keep: {count: 0}}", "spinup.keep.count"},
 		{"budget", minimal + "drain: {budget: 0s}", "drain.budget"},
@@ -376,5 +378,16 @@ func TestPageHasTheAnnotatedFile(t *testing.T) {
 	}
 	if !strings.Contains(string(page), "```yaml\n"+string(file)+"```") {
 		t.Error("docs/configuration.md does not have packaging/holdfast.yaml in it")
+	}
+}
+
+// TestNetworkOfATemplate: a ready one unless another is named.
+func TestNetworkOfATemplate(t *testing.T) {
+	for named, want := range map[string]string{"": "", "pooled": "", "bridge": "bridge", "mine": "mine"} {
+		c := Config{Templates: []Template{{Name: "a", Network: named}}}
+		got := c.SessionTemplates()[0]
+		if got.Network != want || got.Pooled != (want == "") {
+			t.Errorf("network: %q is %q, pooled %v", named, got.Network, got.Pooled)
+		}
 	}
 }

@@ -141,6 +141,12 @@ func (m Mount) validate() error {
 	return nil
 }
 
+// networkPooled is the network of a session that joins a ready one (docs/pools.md).
+const networkPooled = "pooled"
+
+// pooled reports whether a session joins a ready network, where there is one.
+func (t Template) pooled() bool { return t.Network == "" || t.Network == networkPooled }
+
 // SessionTemplates is the templates as the session package takes them.
 func (c Config) SessionTemplates() []session.Template {
 	out := make([]session.Template, 0, len(c.Templates))
@@ -148,11 +154,14 @@ func (c Config) SessionTemplates() []session.Template {
 		s := session.Template{
 			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
 			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
-			Port: t.Port, Network: t.Network,
+			Port: t.Port, Network: t.Network, Pooled: t.pooled(),
 			Ready:     session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
 			Seccomp:   t.Seccomp,
+		}
+		if s.Pooled {
+			s.Network = "" // where none is ready, it is the engine's own
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
 		for _, i := range t.InitSteps {

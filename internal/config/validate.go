@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/netpool"
 )
 
 // Validate checks what a value may be, and what belongs together. The error
@@ -129,6 +130,9 @@ func (c Config) validateLimits() error {
 	s := c.Sessions
 	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
 		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
+	}
+	if s.Networks < 0 || s.Networks > netpool.MaxSize {
+		return fmt.Errorf("sessions: networks %d has to be 0 to %d", s.Networks, netpool.MaxSize)
 	}
 	if err := c.Preempt.Validate(); err != nil {
 		return fmt.Errorf("preempt.%w", err)

@@ -187,7 +187,7 @@ type Container struct {
 	PIDMode    string   // "", host, container:ID
 	CgroupPath string   // the path under each cgroup mount, "" where unknown
 	Network    string   // network mode
-	Addresses  []string // IPs, IPv4 first; those of the joined container for container:ID
+	Addresses  []string // IPs, IPv4 first; those of the joined container for container:ID, none where that is gone
 	Published  []Published
 	Restart    RestartPolicy
 	StartedAt  time.Time

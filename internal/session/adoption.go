@@ -63,6 +63,12 @@ func (m *Manager) abandon(found []engine.Container) {
 		m.deps.Metrics.killed(report)
 		dead = report.Dead
 		m.forget(dead...)
+		for _, e := range held {
+			if slices.Contains(dead, e.target.ID) {
+				m.unwatch(e)
+				m.dropNetwork(e)
+			}
+		}
 	}
 	m.letGo()
 	var err error

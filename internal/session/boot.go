@@ -73,6 +73,7 @@ func elsewhere(err error) bool {
 // there is nothing to remember: the next to ask finds out where it is by then.
 func (m *Manager) yield(e *entry, err error) {
 	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
+	m.dropNetwork(e)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.err, e.phase = err, leaving
@@ -148,7 +149,7 @@ func (b *attempt) run(ctx context.Context) error {
 	specs := b.e.template.specs(b.owner)
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
-	err := b.create(ctx, specs[0])
+	err := b.createNext(ctx, specs, 0)
 	if advErr := <-advanced; err == nil && advErr != nil {
 		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
 	}
@@ -157,7 +158,7 @@ func (b *attempt) run(ctx context.Context) error {
 			err = b.step(ctx, step)
 		}
 		if err == nil {
-			err = b.create(ctx, specs[i+1])
+			err = b.createNext(ctx, specs, i+1)
 		}
 	}
 	if err == nil {
@@ -172,6 +173,15 @@ func (b *attempt) run(ctx context.Context) error {
 		return b.withLog(ctx, err)
 	}
 	return nil
+}
+
+// createNext makes one of the claim's containers. The last is the session's own:
+// it may join a ready network, which nobody else has had.
+func (b *attempt) createNext(ctx context.Context, specs []engine.Spec, i int) error {
+	if i == len(specs)-1 {
+		b.takeNetwork(&specs[i])
+	}
+	return b.create(ctx, specs[i])
 }
 
 // kill makes the container of a boot that failed dead, if it was got hold of,
@@ -223,6 +233,7 @@ func (b *attempt) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.nameIt()
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return err

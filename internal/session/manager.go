@@ -44,7 +44,9 @@ type Deps struct {
 	Hooks   hook.Runner          // of snapshot commands; without it they fail
 	Metrics *Metrics
 	Spinups Spinups // nil: nobody is told
-	Log     *slog.Logger
+	// Networks are ready networks for templates that are Pooled; nil: none.
+	Networks Networks
+	Log      *slog.Logger
 }
 
 // Watcher tells when a container's init dies. *kill.Watcher is one.
@@ -98,6 +100,7 @@ type entry struct {
 	phase     phase
 	owner     holdfast.Owner
 	target    *kill.Target
+	holder    *kill.Target // of the network that it joined; nil: it has its own
 	conns     int
 	idleSince time.Time
 	err       error // of the boot
@@ -185,7 +188,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // Run.
 func (m *Manager) resumeLocked(e *entry) {
 	switch {
-	case e.phase == ready && e.target.Init().Exited(): // nobody could be told
+	case e.phase == ready && (e.target.Init().Exited() || e.cut()): // nobody could be told
 		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
@@ -200,6 +203,10 @@ func (m *Manager) resumeLocked(e *entry) {
 
 // errNotRunning is returned outside Run: who asks should come again.
 var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast.ErrDraining)
+
+// Booting is how many containers are being started right now: those that only wait
+// for an image, or for their turn, are none.
+func (m *Manager) Booting() int { return len(m.boots) }
 
 // spawn runs f beside Run. It reports false, and does not run f, outside Run.
 func (m *Manager) spawn(f func(context.Context)) bool {

@@ -201,6 +201,7 @@ func (m *Manager) finish(e *entry) {
 		m.emptyMemory(e.target.Memory())
 	}
 	m.close(e)
+	m.dropNetwork(e)
 	if e.route.ContainerID != "" {
 		m.remove(e.route.ContainerID)
 	}
@@ -253,10 +254,14 @@ func (m *Manager) giveBack(entries []*entry) {
 func (m *Manager) died(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	byItself := e.phase == ready
+	why := "session's container ended by itself"
+	if e.cut() && !e.target.Init().Exited() {
+		why = "what held a session's network ended by itself, and nobody can reach the session: it ends, too"
+	}
 	going := m.markLocked(e)
 	m.mu.Unlock()
 	if byItself {
-		m.log.Warn("session's container ended by itself", "session", e.key, "container", short(e.route.ContainerID))
+		m.log.Warn(why, "session", e.key, "container", short(e.route.ContainerID))
 	}
 	m.end(ctx, going)
 }
@@ -266,7 +271,7 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	m.mu.Lock()
 	e := m.sessions[key]
-	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && !e.target.Alive()
+	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && (!e.target.Alive() || e.cut())
 	m.mu.Unlock()
 	if dead {
 		m.spawn(func(ctx context.Context) { m.died(ctx, e) })

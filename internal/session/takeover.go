@@ -101,12 +101,18 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	if err != nil {
 		return false, err
 	}
+	holder, whole, err := m.adoptNetwork(limited, c)
+	if err != nil || !whole {
+		target.Close()
+		return false, err
+	}
 	target.Key = o.Key
 	m.hold(target)
 	// The container is what it is, whatever the template says by now.
 	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	e.holder = holder
 	m.enterLocked(e, o, target)
 	close(e.settled)
 	m.sessions[o.Key] = e

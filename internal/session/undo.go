@@ -18,6 +18,7 @@ func (b *attempt) undo(life context.Context) {
 	if b.spec.Name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
 		return // it may run: the record stays, for the next agent
 	}
+	b.m.dropNetwork(b.e)
 	b.m.mu.Lock()
 	b.e.buryLocked()
 	b.m.mu.Unlock()

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -17,7 +18,12 @@ func (m *Manager) watchLocked(e *entry) {
 }
 
 func (m *Manager) addWatch(e *entry) error {
-	return m.deps.Watcher.Add(e.target, func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) })
+	died := func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) }
+	err := m.deps.Watcher.Add(e.target, died)
+	if e.holder != nil {
+		err = errors.Join(err, m.deps.Watcher.Add(e.holder, died))
+	}
+	return err
 }
 
 // watchLater looks after a container that cannot be watched (no descriptor
@@ -35,7 +41,7 @@ func (m *Manager) watchLater(ctx context.Context, e *entry) {
 		}
 		m.mu.Lock()
 		unwatched := e.phase == ready && m.addWatch(e) != nil
-		dead := unwatched && e.target.Init().Exited()
+		dead := unwatched && (e.target.Init().Exited() || e.cut())
 		e.unwatched = unwatched
 		m.mu.Unlock()
 		if dead {
@@ -47,7 +53,15 @@ func (m *Manager) watchLater(ctx context.Context, e *entry) {
 	}
 }
 
-func (m *Manager) unwatch(e *entry) { m.deps.Watcher.Remove(e.target) }
+func (m *Manager) unwatch(e *entry) {
+	m.deps.Watcher.Remove(e.target)
+	m.mu.Lock()
+	holder := e.holder
+	m.mu.Unlock()
+	if holder != nil {
+		m.deps.Watcher.Remove(holder)
+	}
+}
 
 // stuckLocked keeps a session whose container could not be seen dead, and ends
 // it once that is dead.

@@ -275,7 +275,7 @@ func (h *host) cleanUp() {
 	// the same name.
 	for empty := 0; empty < 5; empty++ {
 		var removing sync.WaitGroup
-		for _, c := range h.containers() {
+		for _, c := range append(h.containers(), h.networks()...) {
 			removing.Go(func() {
 				if err := h.engine.Remove(context.Background(), c.ID); err != nil {
 					h.t.Error(err)

@@ -70,7 +70,15 @@ func readConntrack(h Host) (map[string]table, error) {
 	for _, pid := range pids {
 		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
 		ns, err := os.Readlink(dir + "/ns/net")
-		if err != nil || seen[ns] || len(seen) >= maxNamespaces {
+		if err != nil {
+			continue
+		}
+		if t, ok := tables[ns]; ok && holds(h, t.subject.Pid) {
+			t.subject.Pid = pid
+			t.subject.Cgroup, _ = groupOf(h, pid)
+			tables[ns] = t
+		}
+		if seen[ns] || len(seen) >= maxNamespaces {
 			continue
 		}
 		seen[ns] = true
@@ -99,6 +107,16 @@ func readConntrack(h Host) (map[string]table, error) {
 		return nil, errors.New("no table of connections can be read (CONFIG_NF_CONNTRACK_PROCFS)")
 	}
 	return tables, nil
+}
+
+// holds reports whether a process only holds a namespace for others, who are to be
+// named: by the name that such programs have, ours (docs/pools.md) and Kubernetes'.
+func holds(h Host, pid int) bool {
+	if pid == 0 {
+		return false
+	}
+	st, err := h.Proc.Stat(pid)
+	return err == nil && st.Comm == "pause"
 }
 
 // parseConntrack reads /proc/net/stat/nf_conntrack: a head, and a line of

@@ -3,6 +3,7 @@ package docker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"path"
@@ -15,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"holdfast"
 	"holdfast/internal/engine"
 )
 
@@ -36,7 +38,11 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 		if !ok {
 			break
 		}
-		if owner, err = e.inspect(ctx, joined); err != nil {
+		owner, err = e.inspect(ctx, joined)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return c, nil // its network went with that one
+		}
+		if err != nil {
 			return engine.Container{}, err
 		}
 		network = networkOf(owner)

@@ -143,6 +143,13 @@ func (s *suite) networks(t *testing.T) {
 		t.Errorf("network namespaces %s and %s are to be one", a, b)
 	}
 
+	if err := s.Engine.Remove(s.context(t), owner); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.inspect(t, second); !c.Running() || c.Network != joined.Network || len(c.Addresses) != 0 {
+		t.Errorf("after the end of the container that it joined: %+v", c)
+	}
+
 	for _, mode := range []string{"none", "host"} {
 		spec := s.spec()
 		spec.Network = mode
