@@ -162,7 +162,10 @@ func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
 		}
 	}
 	n.empty(t)
-	await(t, "no network is used", func() bool { ready, used, _ := pool.Counts(); return used == 0 && ready == 2 && len(pool.holders(t)) == 2 })
+	await(t, "no network is used", func() bool {
+		ready, used, _ := pool.Counts()
+		return used == 0 && ready == 2 && len(pool.holders(t)) == 2
+	})
 }
 
 // reaches reports whether something listens at the end of a route.
