@@ -2,15 +2,22 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"holdfast/internal/netpool"
+	"holdfast/internal/session"
 )
 
-// newNetworks makes the pool of ready networks. It makes none while the node takes
-// no session, and none beside a session's boot.
+// newNetworks makes the pool of ready networks. It keeps none where no template
+// joins one, makes none while the node takes no session, and none beside a session's
+// boot.
 func (a *Agent) newNetworks() *netpool.Pool {
-	return netpool.New(netpool.Config{Node: a.node, Size: a.cfg.Sessions.Networks}, netpool.Deps{
+	size := 0
+	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
+		size = a.cfg.Sessions.Networks
+	}
+	return netpool.New(netpool.Config{Node: a.node, Size: size}, netpool.Deps{
 		Engine: a.engine, Opener: a.opener,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },

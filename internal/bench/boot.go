@@ -1,24 +1,20 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab"
+	"holdfast/internal/session"
 )
 
 // BootOptions say how `holdfast bench boot` measures.
@@ -41,11 +37,8 @@ func (o BootOptions) Check() error {
 	return nil
 }
 
-// Names of the rows.
-const (
-	rowEngineBoot  = "engine: create + start"
-	rowSessionBoot = "session: request to first byte"
-)
+// rowEngineBoot is the peer's row; those of ours are in bootModes.
+const rowEngineBoot = "engine: create + start"
 
 const (
 	bootImage   = "bench-session:latest"
@@ -54,13 +47,32 @@ const (
 	bootLimit   = time.Minute
 )
 
+// bootMode is one of our ways to a session, by an agent of its own.
+type bootMode struct {
+	name     string // a word: the agent's and its keys'
+	row      string
+	template string // what its template has beside image and port, YAML
+}
+
+// bootModes are our ways, in the order of the rows. All are on the engine's default
+// bridge, as the peer is.
+func bootModes() []bootMode {
+	return []bootMode{
+		{"bridge", "session, network made in the start", "network: bridge"},
+		{"pooled", "session, network ready before", "network: pooled"},
+	}
+}
+
 // Boot measures, in turns, the engine's own create and start of a container,
-// and a whole session from the request at the gateway to the first byte of its
-// answer: claim, create, start, readiness and proxy, by an agent in a process
-// of its own with an embedded store. Both are the same container from the same
-// image on the same network. It works inside a lab only (lab.Reenter).
+// and whole sessions from the request at the gateway to the first byte of its
+// answer: claim, create, start, readiness and proxy, by agents in processes
+// of their own with embedded stores, one for each of our ways. All are the same
+// container from the same image on the same bridge. Each turn begins when all
+// agents have made ready what they keep ready, and removed what they have to: what
+// a way does ahead of need is never done beside another's turn. It works inside a
+// lab only (lab.Reenter).
 //
-// Score is the engine's p50 ÷ the session's.
+// Score is the engine's p50 ÷ that of our best way.
 func Boot(ctx context.Context, o BootOptions) (Result, error) {
 	o.N = cmp.Or(o.N, 50)
 	if err := o.Check(); err != nil {
@@ -69,25 +81,22 @@ func Boot(ctx context.Context, o BootOptions) (Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	x, err := newBootBench(ctx, o)
+	x, err := newBootBench(ctx, o, bootModes())
 	return conduct(ctx, x, err)
 }
 
 // bootBench is one run of the experiment.
 type bootBench struct {
-	o       BootOptions
-	dir     string
-	lab     *lab.Engine
-	engine  engine.Engine
-	agent   *exec.Cmd
-	ended   chan error   // what the agent ended with
-	output  bytes.Buffer // of the agent
-	gateway string
-	client  *http.Client
-	failed  int
+	o      BootOptions
+	dir    string
+	lab    *lab.Engine
+	engine engine.Engine
+	agents []*bootAgent // one for each mode
+	client *http.Client
+	failed int
 }
 
-func newBootBench(ctx context.Context, o BootOptions) (*bootBench, error) {
+func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBench, error) {
 	x := &bootBench{o: o, client: &http.Client{Timeout: bootLimit, Transport: &http.Transport{DisableKeepAlives: true}}}
 	var err error
 	if x.dir, err = os.MkdirTemp("", "holdfast-bench-"); err != nil {
@@ -106,78 +115,22 @@ func newBootBench(ctx context.Context, o BootOptions) (*bootBench, error) {
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return x, err
 	}
-	return x, x.startAgent(ctx)
-}
-
-// startAgent starts an agent on the lab's engine and waits until it serves.
-func (x *bootBench) startAgent(ctx context.Context) error {
-	var err error
-	if x.gateway, err = freeAddress(); err != nil {
-		return err
-	}
-	api, err := freeAddress()
-	if err != nil {
-		return err
-	}
-	config := filepath.Join(x.dir, "holdfast.yaml")
-	text := fmt.Sprintf(`
-node: bench
-data_dir: %[1]s/data
-run_dir: %[1]s/run
-engine: {host: "%[2]s"}
-gateway: {listen: "%[3]s"}
-api: {socket: %[1]s/run/s, listen: "%[4]s"}
-templates:
-  - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}}
-`, x.dir, x.lab.Host(), x.gateway, api, bootImage, bootPort)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return err
-	}
-	argv := append(append([]string{}, x.o.Agent...), "--config", config)
-	x.agent = exec.Command(argv[0], argv[1:]...)
-	x.agent.Stdout, x.agent.Stderr = &x.output, &x.output
-	if err := x.agent.Start(); err != nil {
-		x.agent = nil
-		return err
-	}
-	x.ended = make(chan error, 1)
-	go func() { x.ended <- x.agent.Wait() }()
-	ctx, cancel := context.WithTimeout(ctx, bootLimit)
-	defer cancel()
-	for {
-		if res, err := x.client.Get("http://" + api + "/readyz"); err == nil {
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
+	for _, m := range modes {
+		a, err := x.startAgent(ctx, m)
+		if a != nil {
+			x.agents = append(x.agents, a)
 		}
-		select {
-		case err := <-x.ended:
-			x.ended <- err // for close
-			return errors.New("the agent ended at once")
-		case <-ctx.Done():
-			return fmt.Errorf("the agent did not come up: %w", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		if err != nil {
+			return x, fmt.Errorf("the agent of %s: %w", m.name, err)
 		}
 	}
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return x, nil
 }
 
 func (x *bootBench) close() error {
 	var errs []error
-	if x.agent != nil {
-		_ = x.agent.Process.Signal(unix.SIGTERM) // it may have ended
-		if err := <-x.ended; err != nil {
-			errs = append(errs, fmt.Errorf("the agent: %w\n%s", err, &x.output))
-		}
+	for _, a := range x.agents {
+		errs = append(errs, a.stop())
 	}
 	if x.engine != nil {
 		errs = append(errs, x.engine.Close())
@@ -196,34 +149,55 @@ func (x *bootBench) run(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	var peer, ours []float64
+	kinds := []func(context.Context, int) (time.Duration, error){x.engineBoot}
+	rows := []string{rowEngineBoot}
+	for _, a := range x.agents {
+		kinds = append(kinds, func(ctx context.Context, i int) (time.Duration, error) { return x.sessionBoot(ctx, a, i) })
+		rows = append(rows, a.mode.row)
+	}
+	took := make([][]float64, len(kinds))
 	for i := range x.o.N + bootWarmups {
 		if i%10 == 0 {
 			fmt.Fprintf(x.o.Progress, "%d of %d boots of each kind\n", max(0, i-bootWarmups), x.o.N)
 		}
-		// Which goes first changes from turn to turn.
-		kinds := []func(context.Context, int) (time.Duration, error){x.engineBoot, x.sessionBoot}
-		took := make([]time.Duration, 2)
-		for _, k := range []int{i % 2, 1 - i%2} {
-			if took[k], err = kinds[k](ctx, i); err != nil {
+		for n := range kinds {
+			k := (i + n) % len(kinds) // which goes first changes from turn to turn
+			if err := x.settle(ctx); err != nil {
 				return Result{}, err
 			}
-		}
-		if i >= bootWarmups {
-			peer = append(peer, millis(took[0]))
-			ours = append(ours, millis(took[1]))
+			t, err := kinds[k](ctx, i)
+			if err != nil {
+				return Result{}, err
+			}
+			if i >= bootWarmups {
+				took[k] = append(took[k], millis(t))
+			}
 		}
 	}
-	r := Result{
-		Name:    "boot",
-		Machine: EngineMachine(info),
-		Rows:    []Row{NewRow(rowEngineBoot, "ms", peer), NewRow(rowSessionBoot, "ms", ours)},
-		Failed:  x.failed,
+	r := Result{Name: "boot", Machine: EngineMachine(info), Failed: x.failed}
+	for k, name := range rows {
+		r.Rows = append(r.Rows, NewRow(name, "ms", took[k]))
 	}
-	r.Score = r.Rows[0].P50 / r.Rows[1].P50
-	r.Notes = append(r.Notes, fmt.Sprintf("a session's p50 is %.2f times, its p99 %.2f times the engine's own create + start",
-		1/r.Score, r.Rows[1].P99/r.Rows[0].P99))
+	peer, ours := r.Rows[0], r.Rows[1:]
+	best := slices.MinFunc(ours, func(a, b Row) int { return cmp.Compare(a.P50, b.P50) })
+	r.Score = peer.P50 / best.P50
+	for _, row := range ours {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: its p50 is %.2f times, its p99 %.2f times the engine's own create + start", row.Name, row.P50/peer.P50, row.P99/peer.P99))
+	}
 	return r, nil
+}
+
+// settle waits until every agent has ready what it keeps ready, and nothing left
+// to remove.
+func (x *bootBench) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
+	defer cancel()
+	for _, a := range x.agents {
+		if err := a.settle(ctx, x); err != nil {
+			return fmt.Errorf("waiting for the pools of %s to be full: %w", a.mode.name, err)
+		}
+	}
+	return nil
 }
 
 // engineBoot is what the engine takes for a container like a session's.
@@ -246,8 +220,9 @@ func (x *bootBench) engineBoot(ctx context.Context, i int) (time.Duration, error
 
 // sessionBoot is what a client waits for: from its request to the first byte of
 // the session's answer. The container is removed before the next turn.
-func (x *bootBench) sessionBoot(ctx context.Context, i int) (time.Duration, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/boot-%d/", x.gateway, i), nil)
+func (x *bootBench) sessionBoot(ctx context.Context, a *bootAgent, i int) (time.Duration, error) {
+	key := fmt.Sprintf("%s-%d", a.mode.name, i)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", a.gateway, key), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -262,7 +237,7 @@ func (x *bootBench) sessionBoot(ctx context.Context, i int) (time.Duration, erro
 	if err != nil && err != io.EOF || res.StatusCode != http.StatusOK {
 		x.failed++
 	}
-	list, err := x.engine.List(ctx, map[string]string{"holdfast.session": fmt.Sprintf("boot-%d", i)})
+	list, err := x.engine.List(ctx, map[string]string{session.LabelSession: key})
 	if err != nil {
 		return 0, err
 	}

@@ -103,7 +103,7 @@ type truthBench struct {
 func newTruthBench(ctx context.Context, o TruthOptions) (*truthBench, error) {
 	x := &truthBench{o: o}
 	var err error
-	if x.boot, err = newBootBench(ctx, BootOptions{Agent: o.Agent, Server: o.Server}); err != nil {
+	if x.boot, err = newBootBench(ctx, BootOptions{Agent: o.Agent, Server: o.Server}, bootModes()[:1]); err != nil {
 		return x, err
 	}
 	if x.groups, err = cgroup.Find(proc.Host); err != nil {

@@ -193,7 +193,7 @@ func (x *truthBench) bootSessions(ctx context.Context) error {
 
 // bootOne asks the gateway for a session, which boots it, and removes it.
 func (x *truthBench) bootOne(ctx context.Context, key string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", x.boot.gateway, key), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", x.boot.agents[0].gateway, key), nil)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ func (m *Metrics) watch(p *Pool) {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) }))
 	}
 	gauge("holdfast_networks_ready", "Networks that wait for a session.", func() int { n, _, _ := p.Counts(); return n })
+	gauge("holdfast_networks_kept", "Networks that are kept ready when all is quiet.", func() int { _, _, n := p.Counts(); return n })
 	gauge("holdfast_networks_used", "Networks that a session has that waited for it.", func() int { _, n, _ := p.Counts(); return n })
 }
 
