@@ -23,6 +23,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
+	"holdfast/internal/quiet"
 )
 
 // Label is on every container that holds a network, and on their image. Its value
@@ -33,9 +34,8 @@ const Label = "holdfast.network"
 const (
 	MaxSize = 256 // ready networks; a Linux bridge has 1024 ports for all
 
-	lookEvery  = 5 * time.Second        // for what has died by itself
-	sweepEvery = time.Minute            // for containers of the node that no pool knows
-	quietTime  = 100 * time.Millisecond // without a container being started, before anything is made or removed
+	lookEvery  = 5 * time.Second // for what has died by itself
+	sweepEvery = time.Minute     // for containers of the node that no pool knows
 	quietPoll  = 20 * time.Millisecond
 	maxDoomed  = 64 // that wait to be removed until it is quiet; more do not
 
@@ -89,7 +89,7 @@ type Pool struct {
 
 	// Of Run's goroutine only.
 	swept    time.Time
-	quiet    time.Time     // since then no container is being started; zero while one is
+	quiet    quiet.Quiet
 	makeAt   time.Time     // no network is made before, because one could not be
 	pause    time.Duration // that led there
 	removeAt time.Time     // the same of removals
@@ -107,10 +107,7 @@ func New(cfg Config, deps Deps) *Pool {
 	if deps.Wanted == nil {
 		deps.Wanted = func() bool { return true }
 	}
-	if deps.Busy == nil {
-		deps.Busy = func() bool { return false }
-	}
-	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: make(chan struct{}, 1), call: (*network).call, used: map[string]*network{}}
+	p := &Pool{cfg: cfg, deps: deps, log: deps.Log, poke: make(chan struct{}, 1), call: (*network).call, used: map[string]*network{}, quiet: quiet.Quiet{Busy: deps.Busy}}
 	deps.Metrics.watch(p)
 	return p
 }

@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/kill/killtest"
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/quiet"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -182,9 +183,10 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 		const size = 3
 		open := true
 		p := fakePool(t, f, size, func() bool { return open })
-		p.quiet = time.Now().Add(-time.Hour) // it is quiet
-		taken := map[string]bool{}           // ever
-		held := []string{}                   // and not dropped
+		p.quiet.Now()
+		time.Sleep(quiet.For)      // it is quiet
+		taken := map[string]bool{} // ever
+		held := []string{}         // and not dropped
 		ctx := t.Context()
 		tend := func() {
 			p.makeAt, p.removeAt = time.Time{}, time.Time{}

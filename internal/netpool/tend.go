@@ -42,7 +42,7 @@ func (p *Pool) tend(ctx context.Context) bool {
 		p.swept = time.Now()
 		p.sweep(ctx)
 	}
-	if !p.isQuiet() {
+	if !p.quiet.Now() {
 		return p.crowded() && p.remove(ctx)
 	}
 	if p.lacks() && p.make(ctx) {
@@ -64,18 +64,6 @@ func (p *Pool) unwanted() {
 		p.doomLocked(n)
 	}
 	p.idle = nil
-}
-
-// isQuiet reports whether no container is being started, for a while.
-func (p *Pool) isQuiet() bool {
-	if p.deps.Busy() {
-		p.quiet = time.Time{}
-		return false
-	}
-	if p.quiet.IsZero() {
-		p.quiet = time.Now()
-	}
-	return time.Since(p.quiet) >= quietTime
 }
 
 // lacks reports whether a network is to be made now.
