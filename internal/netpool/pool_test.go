@@ -23,7 +23,6 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/kill/killtest"
 	"holdfast/internal/lab/labtest"
-	"holdfast/internal/quiet"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -183,8 +182,8 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 		const size = 3
 		open := true
 		p := fakePool(t, f, size, func() bool { return open })
+		p.quiet.Least = 1
 		p.quiet.Now()
-		time.Sleep(quiet.For)      // it is quiet
 		taken := map[string]bool{} // ever
 		held := []string{}         // and not dropped
 		ctx := t.Context()
