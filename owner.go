@@ -100,12 +100,16 @@ type Node struct {
 	Slots    int    `json:"slots"`         // containers that it starts at once
 	// Networks are ready networks that wait for sessions, and NetworksKept is how
 	// many are kept when all is quiet.
-	Networks     int     `json:"networks"`
-	NetworksKept int     `json:"networks_kept"`
-	CPULoad      float64 `json:"cpu_load"`     // busy share of all CPUs over the last interval, 0 to 1
-	Pressure     float64 `json:"cpu_pressure"` // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
-	Memory       Memory  `json:"memory"`
-	Trouble      string  `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
+	Networks     int `json:"networks"`
+	NetworksKept int `json:"networks_kept"`
+	// Warm are containers of all templates that wait for a session, and WarmWanted
+	// is how many are wanted to.
+	Warm       int     `json:"warm"`
+	WarmWanted int     `json:"warm_wanted"`
+	CPULoad    float64 `json:"cpu_load"`     // busy share of all CPUs over the last interval, 0 to 1
+	Pressure   float64 `json:"cpu_pressure"` // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
+	Memory     Memory  `json:"memory"`
+	Trouble    string  `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
 	// Degraded is why containers are slow on it, "" where they are not known to
 	// be: new sessions go elsewhere, as far as OutOfRotation says.
 	Degraded      string    `json:"degraded,omitempty"`

@@ -35,6 +35,7 @@ import (
 	"holdfast/internal/spinup/warm"
 	"holdfast/internal/store"
 	"holdfast/internal/succession"
+	"holdfast/internal/warmpool"
 )
 
 // Options are what the agent is given beside its configuration.
@@ -107,6 +108,7 @@ type Agent struct {
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
 	networks  *netpool.Pool
+	warmed    *warmpool.Pool
 	sessions  *session.Manager
 	warm      *warm.Keeper
 	load      *load
@@ -246,13 +248,13 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("watching containers", watcher.Run)
 	a.health = &health{engine: a.engine}
 	p.start("health", a.health.Run)
-	a.networks = a.newNetworks()
+	a.networks, a.warmed = a.newNetworks(), a.newWarmed(dead)
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 	}, session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
-		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Log: a.log,
+		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
 	})
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
@@ -270,6 +272,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	}
 	p.start("sessions", a.sessions.Run)
 	p.start("ready networks", a.networks.Run)
+	p.start("warm containers", a.warmed.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
 		p.start("fleet", a.fleet.Run)
@@ -405,6 +408,9 @@ func (a *Agent) self() holdfast.Node {
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),
 	}
 	n.Networks, _, n.NetworksKept = a.networks.Counts()
+	for _, c := range a.warmed.Counts() {
+		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
+	}
 	if a.doctor != nil {
 		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
 	}

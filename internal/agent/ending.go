@@ -91,6 +91,6 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *parts) error {
 	}
 	// First everything stops that could claim, renew or publish.
 	err := errors.Join(front.stop(), p.stop())
-	a.endNetworks(ctx)
+	a.endPools(ctx)
 	return errors.Join(err, a.lease.Drop(ctx), a.dismissDeadman())
 }

@@ -2,11 +2,17 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"holdfast"
+	"holdfast/internal/engine"
 	"holdfast/internal/netpool"
 	"holdfast/internal/session"
+	"holdfast/internal/warmpool"
 )
 
 // newNetworks makes the pool of ready networks. It keeps none where no template
@@ -25,16 +31,92 @@ func (a *Agent) newNetworks() *netpool.Pool {
 	})
 }
 
-// endLimit is how long the engine has to remove what held networks, when the
-// agent ends: they are dead by then.
+// newWarmed makes the pool of warm containers, by the same rules. It is not beside
+// the adoption, which ends what an earlier agent kept warm.
+func (a *Agent) newWarmed(dead session.Deadman) *warmpool.Pool {
+	var kinds []warmpool.Template
+	for i, t := range a.cfg.SessionTemplates() {
+		if most := a.cfg.Templates[i].Warm; most > 0 {
+			kinds = append(kinds, warmpool.Template{
+				Name: t.Name, Image: t.Image, Most: most, Await: t.Await,
+				Spec: func(name, dir, label string) engine.Spec {
+					return t.WarmSpec(a.node, name, dir, warmpool.Dir, label)
+				},
+			})
+		}
+	}
+	d := warmpool.Deps{
+		Engine: a.engine, Opener: a.opener, Killer: a.loud,
+		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
+		Wanted:   func() bool { return !a.sessions.Draining() },
+		Busy:     func() bool { return a.sessions.Booting() > 0 },
+		Pressure: (&pressure{load: a.load, log: a.log}).now,
+		Metrics:  warmpool.NewMetrics(a.metrics), Log: a.log,
+	}
+	if dead != nil {
+		d.Deadman = dead
+	}
+	return warmpool.New(warmpool.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
+}
+
+// warmContainers are the pool's as sessions want them.
+type warmContainers struct{ *warmpool.Pool }
+
+func (w warmContainers) Take(template string) (session.WarmContainer, bool) {
+	c := w.Pool.Take(template)
+	return c, c != nil
+}
+
+// How short of memory a host has to be, as the share that is available, until nothing
+// more is kept warm, and until less is.
+const (
+	tightMemory = 0.15
+	shortMemory = 0.07
+	pressureAge = time.Second // how long a look is good for
+)
+
+// pressure is how short the host is. It is one goroutine's.
+type pressure struct {
+	load *load
+	log  *slog.Logger
+	at   time.Time
+	last warmpool.Pressure
+}
+
+func (p *pressure) now() warmpool.Pressure {
+	if time.Since(p.at) < pressureAge {
+		return p.last
+	}
+	p.at = time.Now()
+	m, err := p.load.memory()
+	if err != nil {
+		p.log.Debug("how short this host is of memory", "err", err)
+	}
+	p.last = pressureOf(m)
+	return p.last
+}
+
+// pressureOf judges memory; where it is not known there is no pressure.
+func pressureOf(m holdfast.Memory) warmpool.Pressure {
+	switch free := float64(m.Available) / float64(max(m.Total, 1)); {
+	case m.Total == 0 || free >= tightMemory:
+		return warmpool.NoPressure
+	case free >= shortMemory:
+		return warmpool.Tight
+	}
+	return warmpool.Short
+}
+
+// endLimit is how long the engine has to remove what the pools have, when the agent
+// ends: it is dead by then.
 const endLimit = 2 * time.Second
 
-// endNetworks ends what is left of the pool, when no session is. What the engine
-// does not remove in time is dead, and the next agent's to tidy up.
-func (a *Agent) endNetworks(ctx context.Context) {
+// endPools ends what is left of the pools, when no session is. What the engine does
+// not remove in time is dead, and the next agent's to tidy up.
+func (a *Agent) endPools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
-	if err := a.networks.End(ctx); err != nil {
-		a.log.Debug("removing what held ready networks", "err", err)
+	if err := errors.Join(a.warmed.End(ctx), a.networks.End(ctx)); err != nil {
+		a.log.Debug("removing what was kept ready", "err", err)
 	}
 }

@@ -299,7 +299,7 @@ func (s *spinups) close() error {
 // watcher records what others do on the engine.
 func (s *spinups) watcher() *others.Watcher {
 	return others.New(s.engine, others.Config{
-		Own:    []string{session.LabelSession, netpool.Label, spinup.LabelJob},
+		Own:    []string{session.LabelSession, session.LabelWarm, netpool.Label, spinup.LabelJob},
 		Cohort: s.Cohort, Begin: s.Begin, Record: s.Record, Connected: s.connected, Log: s.log,
 		DataRoot: func() string { return *s.root.Load() },
 		Busy:     s.busy,

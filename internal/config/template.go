@@ -10,6 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/session"
+	"holdfast/internal/warmpool"
 )
 
 func (c Config) validateTemplates() error {
@@ -53,6 +54,9 @@ func (t Template) validate() error {
 		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
+	}
+	if err := t.validateWarm(); err != nil {
+		return err
 	}
 	if err := validateEnv(t.Env); err != nil {
 		return err
@@ -137,6 +141,31 @@ func (m Mount) validate() error {
 		return fmt.Errorf("source: %q is no absolute path", m.Source)
 	case m.Type == "tmpfs" && m.Source != "":
 		return errors.New("source: a tmpfs has none")
+	}
+	return nil
+}
+
+// validateWarm checks that a container of the template can be there before its
+// session is known, if there are to be such.
+func (t Template) validateWarm() error {
+	keyed := func(text string) bool { return strings.Contains(text, "{key}") }
+	switch {
+	case t.Warm < 0 || t.Warm > warmpool.MaxSize:
+		return fmt.Errorf("warm: %d is not between 0 and %d", t.Warm, warmpool.MaxSize)
+	case t.Warm == 0:
+		return nil
+	case slices.ContainsFunc(t.Command, keyed):
+		return errors.New("warm: the command has {key} in it, and would run before a key is known; docs/pools.md says how a program hears it")
+	case len(t.InitSteps) > 0:
+		return errors.New("warm: init_steps come before the container, and a warm one is there already")
+	}
+	for i, m := range t.Mounts {
+		switch {
+		case m.Type == "volume" && keyed(m.Source):
+			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a container that runs; a bind can", i)
+		case m.Target == warmpool.Dir || strings.HasPrefix(m.Target, warmpool.Dir+"/"):
+			return fmt.Errorf("warm: mounts[%d]: %s is where the container hears who it is", i, warmpool.Dir)
+		}
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ type Rule struct {
 }
 
 // alwaysProtected are labels of what Holdfast itself keeps track of.
-var alwaysProtected = [...]string{"holdfast.session", "holdfast.network", "holdfast.keep"}
+var alwaysProtected = [...]string{"holdfast.session", "holdfast.network", "holdfast.warm", "holdfast.keep"}
 
 // DefaultConfig collects nothing until it is enabled.
 func DefaultConfig() Config {

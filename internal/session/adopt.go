@@ -74,10 +74,13 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	for _, c := range containers {
 		key := holdfast.SessionKey(c.Labels[LabelSession])
 		if taken[c.ID] {
-			delete(owners, key)
+			delete(owners, keys[c.ID])
 			delete(keys, c.ID)
 			a.Sessions++
 			continue
+		}
+		if c.Labels[LabelWarm] != "" {
+			key = keys[c.ID] // of the record that names it; "" for one that nobody has claimed, as far as is known
 		}
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
 		a.Strays++

@@ -136,14 +136,25 @@ func (b *attempt) took() holdfast.Phases {
 }
 
 func (b *attempt) run(ctx context.Context) error {
-	if err := b.slot(ctx); err != nil {
-		return err
+	warm := b.warmWaits()
+	if !warm {
+		if err := b.slot(ctx); err != nil {
+			return err
+		}
 	}
 	defer b.leaveSlot()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
+	if warm {
+		if done, err := b.thaw(ctx); done {
+			return b.ended(ctx, err)
+		}
+		if err := b.slot(ctx); err != nil {
+			return err
+		}
+	}
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
 	specs := b.e.template.specs(b.owner)
@@ -165,14 +176,24 @@ func (b *attempt) run(ctx context.Context) error {
 		err = b.phase("start", func() error { return b.start(ctx) })
 	}
 	if err == nil {
-		err = b.phase("ready", func() error { return b.ready(ctx) })
-		b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
+		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
 	}
-	if err != nil {
-		b.kill(ctx)
-		return b.withLog(ctx, err)
+	return b.ended(ctx, err)
+}
+
+// readied notes how the phase ready went.
+func (b *attempt) readied(err error) error {
+	b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
+	return err
+}
+
+// ended kills the container of a boot that failed.
+func (b *attempt) ended(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	b.kill(ctx)
+	return b.withLog(ctx, err)
 }
 
 // createNext makes one of the claim's containers. The last is the session's own:
@@ -233,11 +254,18 @@ func (b *attempt) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.nameIt()
+	if b.e.holder != nil {
+		b.nameIt()
+	}
 	addr, err := address(c, b.e.template)
 	if err != nil {
 		return err
 	}
+	return b.serve(ctx, c.ID, addr, started)
+}
+
+// serve waits until the server at addr answers and publishes it.
+func (b *attempt) serve(ctx context.Context, id, addr string, started time.Time) error {
 	if err := awaitReady(ctx, addr, b.e.template.Ready, b.target.Alive); err != nil {
 		if errors.Is(err, errDied) {
 			return b.exit(ctx)
@@ -245,7 +273,7 @@ func (b *attempt) ready(ctx context.Context) error {
 		return err
 	}
 	b.answered = time.Since(started)
-	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt, b.owner.Boot = c.ID, addr, time.Now().UTC(), b.took()
+	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt, b.owner.Boot = id, addr, time.Now().UTC(), b.took()
 	if err := b.advance(ctx, holdfast.Ready); err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ type setup struct {
 	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
 	heard  Spinups               // nil: nobody
 	nets   Networks              // nil: none
+	warm   WarmPool              // nil: none
 	cfg    Config
 }
 
@@ -120,7 +121,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Warm: s.warm, Log: testLog(t),
 	})
 	return n, watcher
 }

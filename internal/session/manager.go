@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast"
@@ -46,7 +47,10 @@ type Deps struct {
 	Spinups Spinups // nil: nobody is told
 	// Networks are ready networks for templates that are Pooled; nil: none.
 	Networks Networks
-	Log      *slog.Logger
+	// Warm are containers that run already, for templates that have some; nil:
+	// none.
+	Warm WarmPool
+	Log  *slog.Logger
 }
 
 // Watcher tells when a container's init dies. *kill.Watcher is one.
@@ -64,6 +68,7 @@ type Manager struct {
 	log  *slog.Logger
 
 	boots chan struct{} // a slot for each container being started
+	thaws atomic.Int32  // warm containers being claimed
 	trash chan string   // containers to remove
 	snaps chan struct{} // a slot for each snapshot command
 
@@ -206,7 +211,7 @@ var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast
 
 // Booting is how many containers are being started right now: those that only wait
 // for an image, or for their turn, are none.
-func (m *Manager) Booting() int { return len(m.boots) }
+func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 
 // spawn runs f beside Run. It reports false, and does not run f, outside Run.
 func (m *Manager) spawn(f func(context.Context)) bool {

@@ -50,12 +50,9 @@ func (b *attempt) takeNetwork(spec *engine.Spec) {
 	spec.Network, spec.Hostname = joins+holder.ID, ""
 }
 
-// nameIt gives a container that joined a network the host name that the engine
-// could not give it.
+// nameIt gives a container that runs the host name that the engine could not give
+// it: it joined a network, or was there before its session.
 func (b *attempt) nameIt() {
-	if b.e.holder == nil {
-		return
-	}
 	err := uts.SetHostname(b.target.Pid(), string(b.e.key))
 	if err != nil && !b.target.Init().Exited() {
 		b.m.log.Warn("a session's container has another host name than its key", "session", b.e.key, "err", err)

@@ -27,9 +27,13 @@ var errUnclear = errors.New("the engine does not tell what became of its contain
 func (m *Manager) takeOverAll(ctx context.Context, containers []engine.Container, owners map[holdfast.SessionKey]holdfast.Owner) (map[string]bool, error) {
 	taken := map[string]bool{}
 	var unclear []holdfast.Owner
+	byContainer := map[string]holdfast.Owner{}
+	for _, o := range owners {
+		byContainer[o.ContainerID] = o
+	}
 	for _, c := range containers {
-		o, ok := owners[holdfast.SessionKey(c.Labels[LabelSession])]
-		if !ok || o.State != holdfast.Ready || o.ContainerID != c.ID {
+		o, ok := byContainer[c.ID]
+		if !ok || o.State != holdfast.Ready {
 			continue
 		}
 		var err error
@@ -91,7 +95,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	default:
 		return false, fmt.Errorf("%w: %w", errUnclear, err)
 	}
-	if err != nil || !c.Running() || epochOf(c) != o.Epoch {
+	if err != nil || !c.Running() || !madeFor(c, o) {
 		return false, nil
 	}
 	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
@@ -118,4 +122,13 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	m.sessions[o.Key] = e
 	m.watchLocked(e)
 	return true, nil
+}
+
+// madeFor reports whether a container is the record's: made for its claim, or warm
+// before it. A warm one is of no other claim than that which names it.
+func madeFor(c engine.Container, o holdfast.Owner) bool {
+	if c.Labels[LabelWarm] != "" {
+		return c.Labels[LabelTemplate] == o.Template
+	}
+	return epochOf(c) == o.Epoch && c.Labels[LabelSession] == string(o.Key)
 }

@@ -22,6 +22,7 @@ const (
 	LabelEpoch    = "holdfast.epoch"
 	LabelTemplate = "holdfast.template"
 	LabelStep     = "holdfast.step" // its name, on the container of an init step only
+	LabelWarm     = "holdfast.warm" // on one that was there before its session, which it does not name
 )
 
 // Template is how the container of a session is made. "{key}" in mount sources,

@@ -244,7 +244,7 @@ func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return []holdfast.Node{{ID: b.node(), Address: "127.0.0.1:7070", Version: "v1.0.0", Draining: b.draining, Sessions: len(b.sessions),
-		Max: 1000, Boots: 1, Slots: 8, Networks: 3, NetworksKept: 4, CPULoad: 0.25, Pressure: 0.04, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
+		Max: 1000, Boots: 1, Slots: 8, Networks: 3, NetworksKept: 4, Warm: 2, WarmWanted: 3, CPULoad: 0.25, Pressure: 0.04, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
 }
 
 // Drain implements api.Backend.

@@ -28,9 +28,11 @@ type Reply struct {
 	Host       string      `json:"host"`
 	RemoteAddr string      `json:"remote_addr"`
 	Header     http.Header `json:"header"`
-	Session    string      `json:"session"` // HOLDFAST_SESSION
-	Epoch      string      `json:"epoch"`   // HOLDFAST_EPOCH
+	Session    string      `json:"session"` // HOLDFAST_SESSION, or what a warm container was told
+	Epoch      string      `json:"epoch"`   // HOLDFAST_EPOCH, likewise
 	Hostname   string      `json:"hostname"`
+	// Env is what a warm container was told, nothing for another.
+	Env map[string]string `json:"env,omitempty"`
 }
 
 // maxMessage is the longest WebSocket message in bytes, maxTicks the most lines
@@ -73,8 +75,12 @@ func Run(ctx context.Context, addr string) error {
 func Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	who := ownIdentity()
+	heard := make(chan struct{})
+	go func() { defer close(heard); who.listen(ctx) }()
+	defer func() { cancel(); <-heard }()
 	srv := &http.Server{
-		Handler:           Handler(),
+		Handler:           handlerOf(who),
 		ReadHeaderTimeout: 10 * time.Second,
 		// WebSockets end with their context; Close does not reach them.
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -94,16 +100,18 @@ func Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // Handler is the server's handler.
-func Handler() http.Handler {
+func Handler() http.Handler { return handlerOf(ownIdentity()) }
+
+func handlerOf(i *identity) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", tell)
+	mux.HandleFunc("/", i.tell)
 	mux.HandleFunc("/ws", echo)
 	mux.HandleFunc("/stream", stream)
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return mux
 }
 
-func tell(w http.ResponseWriter, r *http.Request) {
+func (i *identity) tell(w http.ResponseWriter, r *http.Request) {
 	hostname, _ := os.Hostname() // "" says it as well
 	w.Header().Set("Content-Type", "application/json")
 	// An error means that the client has gone.
@@ -113,8 +121,9 @@ func tell(w http.ResponseWriter, r *http.Request) {
 		Host:       r.Host,
 		RemoteAddr: r.RemoteAddr,
 		Header:     r.Header,
-		Session:    os.Getenv("HOLDFAST_SESSION"),
-		Epoch:      os.Getenv("HOLDFAST_EPOCH"),
+		Session:    i.get("HOLDFAST_SESSION"),
+		Epoch:      i.get("HOLDFAST_EPOCH"),
+		Env:        i.all(),
 		Hostname:   hostname,
 	})
 }

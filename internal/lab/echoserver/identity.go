@@ -1,0 +1,78 @@
+package echoserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+)
+
+// Where a warm container hears who it is (docs/pools.md).
+const (
+	identityFile   = "/run/holdfast/session.json"
+	identitySocket = "/run/holdfast/session.sock"
+)
+
+// identity is who the server's container is.
+type identity struct {
+	mu  sync.Mutex
+	env map[string]string // that it was told, nil for one that knew from the start
+}
+
+func ownIdentity() *identity { return &identity{} }
+
+func (i *identity) get(name string) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if v, ok := i.env[name]; ok {
+		return v
+	}
+	return os.Getenv(name)
+}
+
+func (i *identity) all() map[string]string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.env
+}
+
+// listen waits until a container that does not know who it is hears it, or ctx is
+// done. It does as docs/pools.md says: the socket, and the file where that is over.
+func (i *identity) listen(ctx context.Context) {
+	if os.Getenv("HOLDFAST_SESSION") != "" {
+		return
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", identitySocket)
+	if err == nil {
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		defer stop()
+		if i.read(json.NewDecoder(conn)) == nil {
+			fmt.Fprintln(conn, "ready") // who listens may be gone
+			return
+		}
+	}
+	f, err := os.Open(identityFile)
+	if err != nil {
+		return // it is no warm container
+	}
+	defer f.Close()
+	if err := i.read(json.NewDecoder(f)); err != nil {
+		fmt.Fprintln(os.Stderr, "error: who this is cannot be read:", err)
+	}
+}
+
+func (i *identity) read(from *json.Decoder) error {
+	var told struct {
+		Env map[string]string `json:"env"`
+	}
+	if err := from.Decode(&told); err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.env = told.Env
+	return nil
+}
