@@ -185,10 +185,12 @@ func benches() []cli.Bench {
 			},
 		},
 		{
-			Name: "boot", Short: "Boot sessions to the first byte, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
+			Name: "boot", Short: "Boot sessions to the first byte, with and without pools, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := bench.BootOptions{Agent: self("agent"), Server: []string{fleet.RoleSession}}
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
+				f.IntVar(&o.Claims, "claims", 200, "sessions that come to a pool of as many warm containers; 0: none")
+				f.Float64Var(&o.Rate, "rate", 20, "of them a second")
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)

@@ -1,9 +1,9 @@
 package bench
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -11,11 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/api"
 	"holdfast/internal/netpool"
 	"holdfast/internal/session"
 )
@@ -103,19 +103,19 @@ func (a *bootAgent) stop() error {
 	return nil
 }
 
-// settle waits until the agent has all networks ready that it keeps, and the engine
-// none of its containers beside those.
+// settle waits until the agent has ready all that it keeps, and the engine none of
+// its containers beside that.
 func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 	for {
-		ready, err := a.metric(ctx, x.client, "holdfast_networks_ready")
-		if err != nil {
+		var all api.Nodes
+		if err := a.ask(ctx, x.client, "/v1/nodes", &all); err != nil {
 			return err
 		}
-		kept, err := a.metric(ctx, x.client, "holdfast_networks_kept")
-		if err != nil {
-			return err
+		if len(all.Nodes) != 1 {
+			return fmt.Errorf("the agent knows of %d nodes", len(all.Nodes))
 		}
-		sessions, err := x.engine.List(ctx, map[string]string{session.LabelNode: a.node})
+		n := all.Nodes[0]
+		own, err := x.engine.List(ctx, map[string]string{session.LabelNode: a.node})
 		if err != nil {
 			return err
 		}
@@ -123,36 +123,40 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		if ready == kept && len(sessions) == 0 && len(holders) == int(kept) {
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == n.Networks {
 			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%v of %v networks are ready, the engine has %d of them and %d sessions' containers: %w", ready, kept, len(holders), len(sessions), ctx.Err())
+			return fmt.Errorf("%d of %d networks are ready, the engine has %d; %d of %d containers are warm, the engine has %d: %w",
+				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
 		}
 	}
 }
 
-// metric is one of the agent's figures without labels.
-func (a *bootAgent) metric(ctx context.Context, client *http.Client, name string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.api+"/metrics", nil)
+// sessions are those that the agent has.
+func (a *bootAgent) sessions(ctx context.Context, client *http.Client) ([]api.Session, error) {
+	var all api.Sessions
+	err := a.ask(ctx, client, "/v1/sessions", &all)
+	return all.Sessions, err
+}
+
+// ask reads an answer of the agent's API.
+func (a *bootAgent) ask(ctx context.Context, client *http.Client, path string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.api+path, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer res.Body.Close()
-	for s := bufio.NewScanner(res.Body); s.Scan(); {
-		if text, ok := strings.CutPrefix(s.Text(), name+" "); ok {
-			var v float64
-			_, err := fmt.Sscan(text, &v)
-			return v, err
-		}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", path, res.Status)
 	}
-	return 0, fmt.Errorf("the agent has no metric %s", name)
+	return json.NewDecoder(res.Body).Decode(answer)
 }
 
 func freeAddress() (string, error) {

@@ -2,11 +2,19 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/netpool"
 )
 
@@ -97,5 +105,102 @@ func TestReadyNetworksOverLives(t *testing.T) {
 		if c.State == "running" {
 			t.Errorf("%s runs after the agent's end", c.Name)
 		}
+	}
+}
+
+// warmTemplate is the test server with containers that wait, and a workspace for each key.
+func (h *host) warmTemplate(n int) string {
+	return fmt.Sprintf(`
+templates:
+  - name: web
+    image: %s
+    port: 8080
+    warm: %d
+    ready: {http: /healthz, timeout: 2m}
+    env: {WHO: "{key}"}
+    mounts: [{type: bind, source: "%s/work/{key}", target: /work}]
+`, labtest.TestServer, n, h.dir)
+}
+
+// warm are the containers that run and have no session.
+func (h *host) warm() []engine.Container {
+	h.t.Helper()
+	owned := map[string]bool{}
+	for _, s := range h.sessions() {
+		owned[s.ContainerID] = true
+	}
+	return slices.DeleteFunc(h.containers(), func(c engine.Container) bool { return owned[c.ID] })
+}
+
+func (h *host) warmReady(n int) {
+	h.t.Helper()
+	eventually(h.t, fmt.Sprint(n, " containers are warm"), func() bool {
+		return h.metric(`holdfast_warm_ready{template="web"}`) == fmt.Sprint(n) && len(h.warm()) == n
+	})
+}
+
+// told is who a key's container says that it is.
+func (h *host) told(key string) string {
+	h.t.Helper()
+	res, text := h.get("/s/" + key + "/")
+	var r echoserver.Reply
+	if err := json.Unmarshal([]byte(text), &r); err != nil || res.StatusCode != http.StatusOK {
+		h.t.Fatalf("%s: %s: %v: %s", key, res.Status, err, text)
+	}
+	return r.Env["WHO"]
+}
+
+// TestWarmContainersOverLives follows them, in a store that others share, through
+// claims, a crash with its deadman, a drain, and the agent's end.
+func TestWarmContainersOverLives(t *testing.T) {
+	h := newHost(t, "")
+	for _, key := range []string{"alice", "bob", "carol"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, "work", key), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := freePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	t.Cleanup(etcd.Close)
+	h.configure("store: {endpoints: [\"" + client + "\"], fence: 50s, ttl: 60s}\n" + h.warmTemplate(2))
+	h.start()
+	h.warmReady(2)
+	if got := h.told("alice"); got != "alice" {
+		t.Errorf("alice's container is told %q", got)
+	}
+	h.warmReady(2)
+	before := h.sessions()
+
+	h.kill()
+	h.start()
+	h.warmReady(2)
+	if now := h.sessions(); len(now) != 1 || now[0].ContainerID != before[0].ContainerID || now[0].Epoch != before[0].Epoch {
+		t.Errorf("after a crash there are %+v, before there was %+v", now, before)
+	}
+	if got := h.told("alice"); got != "alice" {
+		t.Errorf("after a crash alice's container is %q", got)
+	}
+	if got := h.told("bob"); got != "bob" {
+		t.Errorf("bob's container is told %q", got)
+	}
+
+	h.must("drain")
+	eventually(t, "nothing is left after a drain", func() bool { return len(h.containers()) == 0 && len(h.sessions()) == 0 })
+	h.must("node", "uncordon")
+	h.warmReady(2)
+	if got := h.told("carol"); got != "carol" {
+		t.Errorf("carol's container is told %q", got)
+	}
+	h.signal(syscall.SIGTERM)
+	if code := h.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, c := range h.containers() {
+		if c.State == "running" {
+			t.Errorf("%s runs after the agent's end", c.Name)
+		}
+	}
+	if pid := h.findDeadman(); pid != 0 {
+		t.Errorf("a deadman, %d, stands behind nothing", pid)
 	}
 }
