@@ -17,9 +17,9 @@ func TestQuiet(t *testing.T) {
 			}
 		}
 		want(false) // nobody has looked before
-		time.Sleep(For - 1)
+		time.Sleep(For - time.Nanosecond)
 		want(false)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		want(true)
 		busy = true
 		want(false)

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
 	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/warmpool"
 )
 
@@ -287,4 +288,35 @@ func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
 		t.Errorf("the warm container is %s", c.State)
 	}
 	n.isItself(t, n.serve(t, "alice"))
+}
+
+// TestMemoryOfAWarmContainer measures what docs/pools.md says: what a host has less
+// for each, with a program that needs little.
+func TestMemoryOfAWarmContainer(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("a measurement: run it with -long")
+	}
+	const n = 24
+	tmpl := pooled()
+	newNode(t, setup{})
+	one := newWarms(t, t.Name(), tmpl, 1)
+	one.fill(t) // what the first costs is the engine's
+	before := available(t)
+	newWarms(t, t.Name(), tmpl, n).fill(t)
+	t.Logf("for each of %d warm containers the host has %d KiB less", n, (before-available(t))/n)
+}
+
+// available is the host's MemAvailable in KiB.
+func available(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kib int64
+	_, rest, _ := strings.Cut(string(text), "MemAvailable:")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib
 }
