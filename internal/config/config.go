@@ -152,6 +152,9 @@ type Template struct {
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
+
+	WebSocket   string      `yaml:"websocket"` // what becomes of clients' when the session leaves: close (default) or keep
+	KeptSockets KeptSockets `yaml:"kept_sockets"`
 }
 
 // InitStep is a container that runs to completion before a session's own.
@@ -308,6 +311,7 @@ func (c *Config) complete() error {
 			t.Privileges = "fixed"
 		}
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
+		t.defaultSockets()
 		for j := range t.InitSteps {
 			step := &t.InitSteps[j]
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)

@@ -60,6 +60,9 @@ func (t Template) validate() error {
 	if err := t.validateSteps(); err != nil {
 		return err
 	}
+	if err := t.validateSockets(); err != nil {
+		return err
+	}
 	if err := t.Snapshot.validate(); err != nil {
 		return fmt.Errorf("snapshot.%w", err)
 	}
@@ -153,6 +156,7 @@ func (c Config) SessionTemplates() []session.Template {
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
 			Seccomp:   t.Seccomp,
+			Keep:      t.keepSockets(),
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
 		for _, i := range t.InitSteps {

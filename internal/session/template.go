@@ -43,6 +43,7 @@ type Template struct {
 	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default
 	Steps     []Step // run one after the other before the session's own container
 	Snapshot  Snapshot
+	Keep      *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 
 // Snapshot is a command on this host that runs when a session has ended, after
