@@ -44,6 +44,7 @@ var house = []room{
 	{"internal/spinup/underway", []string{"", "internal/linux/boottime", "internal/linux/kfile"}},
 	{"internal/job", []string{"", "internal/strictyaml", "internal/engine", "internal/spinup", "internal/linux/cgroup", "internal/linux/kfile", "internal/linux/proc"}},
 	{"internal/gc", []string{"", "internal/engine"}},
+	{"internal/runtimes", []string{"", "internal/engine"}},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/fleet", []string{"", "internal/store"}},

@@ -150,6 +150,7 @@ type Template struct {
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
+	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 

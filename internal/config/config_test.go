@@ -333,6 +333,7 @@ templates:
     snapshot: {command: [/save, "{key}"]}
     websocket: keep
     kept_sockets: {tell: hello, tell_as: ping, buffer: 1KiB}
+    runtime: runsc
 `, Overrides{})
 	if err != nil {
 		t.Fatal(err)
@@ -347,6 +348,7 @@ templates:
 			{Name: "second", Image: "tools:1", Timeout: time.Second},
 		},
 		Snapshot: session.Snapshot{Command: []string{"/save", "{key}"}, Timeout: 10 * time.Second},
+		Runtime:  "runsc",
 		Keep:     &holdfast.KeepSockets{Time: 30 * time.Second, Buffer: 1024, Tell: "hello", Ping: true},
 	}}
 	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {
@@ -354,13 +356,14 @@ templates:
 	}
 }
 
-func TestKeptSocketsAreChecked(t *testing.T) {
+func TestMovingIsChecked(t *testing.T) {
 	for bad, want := range map[string]string{
-		"websocket: hold":                                                           "neither close nor keep",
-		"kept_sockets: {tell_as: pong}":                                             "neither text nor ping",
-		"kept_sockets: {time: -1s}":                                                 "below 0",
-		"kept_sockets: {buffer: 65MiB}":                                             "to 64MiB",
-		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":               "room for 1024 bytes",
+		"websocket: hold":                                             "neither close nor keep",
+		"runtime: /usr/bin/runsc":                                     "no name of a runtime",
+		"kept_sockets: {tell_as: pong}":                               "neither text nor ping",
+		"kept_sockets: {time: -1s}":                                   "below 0",
+		"kept_sockets: {buffer: 65MiB}":                               "to 64MiB",
+		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}": "room for 1024 bytes",
 		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}": "room for 125 bytes",
 	} {
 		_, err := load(t, "templates:\n  - name: a\n    image: b\n    port: 80\n    "+bad+"\n", Overrides{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,10 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/session"
 )
+
+// runtimeName is what engines take for a runtime: a word, or a shim's name with
+// dots.
+var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func (c Config) validateTemplates() error {
 	if len(c.Templates) == 0 {
@@ -51,6 +56,8 @@ func (t Template) validate() error {
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
 	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
 		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
+	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
+		return fmt.Errorf("runtime: %q is no name of a runtime such as runsc", t.Runtime)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
@@ -156,6 +163,7 @@ func (c Config) SessionTemplates() []session.Template {
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
 			Seccomp:   t.Seccomp,
+			Runtime:   t.Runtime,
 			Keep:      t.keepSockets(),
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
