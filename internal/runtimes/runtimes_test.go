@@ -47,15 +47,15 @@ func TestOneThatIsMissingComesLater(t *testing.T) {
 		if err := c.Check("runsc"); err != nil {
 			t.Error(err)
 		}
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
 		if tried["kata"] != 1 || tried["runsc"] != 4 || tried[""] != 0 {
 			t.Errorf("tried: %v", tried)
 		}
 		if n := strings.Count(log.String(), "does not work"); n != 1 {
 			t.Errorf("%d warnings:\n%s", n, log.String())
-		}
-		cancel()
-		if err := <-end; err != nil {
-			t.Error(err)
 		}
 	})
 }
