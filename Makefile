@@ -9,7 +9,7 @@ build: ## bin/holdfast, one static binary
 demo-image: ## holdfast-demo:latest, built here from nothing
 	@packaging/dev/image.sh
 
-up: ## an agent with a first session to open
+up: ## an agent with a first session to open; RUNSC=1: and one under gVisor
 	@packaging/dev/up.sh
 
 down: ## stops what make up started

@@ -152,8 +152,12 @@ type Template struct {
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
+	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
+
+	WebSocket   string      `yaml:"websocket"` // what becomes of clients' when the session leaves: close (default) or keep
+	KeptSockets KeptSockets `yaml:"kept_sockets"`
 }
 
 // InitStep is a container that runs to completion before a session's own.
@@ -310,6 +314,7 @@ func (c *Config) complete() error {
 			t.Privileges = "fixed"
 		}
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
+		t.defaultSockets()
 		for j := range t.InitSteps {
 			step := &t.InitSteps[j]
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)

@@ -256,6 +256,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"warm below none", "templates: [{name: a, image: b, port: 80, warm: -1}]", "warm: -1"},
 		{"too much warm", "templates: [{name: a, image: b, port: 80, warm: 257}]", "0 and 256"},
 		{"warm with a key in the command", "templates: [{name: a, image: b, port: 80, warm: 1, command: [/x, '{key}']}]", "warm: the command"},
+		{"warm under another runtime", "templates: [{name: a, image: b, port: 80, warm: 1, runtime: runsc}]", "warm: a container of another runtime"},
 		{"warm after steps", "templates: [{name: a, image: b, port: 80, warm: 1, init_steps: [{name: s, command: [/x]}]}]", "warm: init_steps"},
 		{"warm with a key's volume", "templates: [{name: a, image: b, port: 80, warm: 1, mounts: [{type: volume, source: 'w-{key}', target: /w}]}]", "warm: mounts[0]: a volume"},
 		{"warm with a mount of ours", "templates: [{name: a, image: b, port: 80, warm: 1, mounts: [{type: tmpfs, target: /run/holdfast/x}]}]", "/run/holdfast"},
@@ -339,6 +340,9 @@ templates:
     privileges: gain
     init_steps: [{name: first, command: [prepare, "{key}"], env: {A: b}}, {name: second, image: "tools:1", timeout: 1s}]
     snapshot: {command: [/save, "{key}"]}
+    websocket: keep
+    kept_sockets: {tell: hello, tell_as: ping, buffer: 1KiB}
+    runtime: runsc
 `, Overrides{})
 	if err != nil {
 		t.Fatal(err)
@@ -353,9 +357,28 @@ templates:
 			{Name: "second", Image: "tools:1", Timeout: time.Second},
 		},
 		Snapshot: session.Snapshot{Command: []string{"/save", "{key}"}, Timeout: 10 * time.Second},
+		Runtime:  "runsc",
+		Keep:     &holdfast.KeepSockets{Time: 30 * time.Second, Buffer: 1024, Tell: "hello", Ping: true},
 	}}
 	if diff := cmp.Diff(want, c.SessionTemplates()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestMovingIsChecked(t *testing.T) {
+	for bad, want := range map[string]string{
+		"websocket: hold":                                             "neither close nor keep",
+		"runtime: /usr/bin/runsc":                                     "no name of a runtime",
+		"kept_sockets: {tell_as: pong}":                               "neither text nor ping",
+		"kept_sockets: {time: -1s}":                                   "below 0",
+		"kept_sockets: {buffer: 65MiB}":                               "to 64MiB",
+		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}": "room for 1024 bytes",
+		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}": "room for 125 bytes",
+	} {
+		_, err := load(t, "templates:\n  - name: a\n    image: b\n    port: 80\n    "+bad+"\n", Overrides{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v", bad, err)
+		}
 	}
 }
 
@@ -394,6 +417,10 @@ func TestNetworkOfATemplate(t *testing.T) {
 		got := c.SessionTemplates()[0]
 		if got.Network != want || got.Pooled != (want == "") {
 			t.Errorf("network: %q is %q, pooled %v", named, got.Network, got.Pooled)
+		}
+		c.Templates[0].Runtime = "runsc"
+		if got := c.SessionTemplates()[0]; got.Network != want || got.Pooled {
+			t.Errorf("network: %q under runsc is %q, pooled %v", named, got.Network, got.Pooled)
 		}
 	}
 }

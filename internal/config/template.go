@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +13,10 @@ import (
 	"holdfast/internal/session"
 	"holdfast/internal/warmpool"
 )
+
+// runtimeName is what engines take for a runtime: a word, or a shim's name with
+// dots.
+var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func (c Config) validateTemplates() error {
 	if len(c.Templates) == 0 {
@@ -52,6 +57,8 @@ func (t Template) validate() error {
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
 	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
 		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
+	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
+		return fmt.Errorf("runtime: %q is no name of a runtime such as runsc", t.Runtime)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
@@ -62,6 +69,9 @@ func (t Template) validate() error {
 		return err
 	}
 	if err := t.validateSteps(); err != nil {
+		return err
+	}
+	if err := t.validateSockets(); err != nil {
 		return err
 	}
 	if err := t.Snapshot.validate(); err != nil {
@@ -158,6 +168,8 @@ func (t Template) validateWarm() error {
 		return errors.New("warm: the command has {key} in it, and would run before a key is known; docs/pools.md says how a program hears it")
 	case len(t.InitSteps) > 0:
 		return errors.New("warm: init_steps come before the container, and a warm one is there already")
+	case t.Runtime != "":
+		return errors.New("warm: a container of another runtime may not be reached from the host while it runs, as one of gVisor's; leave out warm or runtime")
 	}
 	for i, m := range t.Mounts {
 		switch {
@@ -173,8 +185,12 @@ func (t Template) validateWarm() error {
 // networkPooled is the network of a session that joins a ready one (docs/pools.md).
 const networkPooled = "pooled"
 
-// pooled reports whether a session joins a ready network, where there is one.
-func (t Template) pooled() bool { return t.Network == "" || t.Network == networkPooled }
+// pooled reports whether a session joins a ready network, where there is one. Its
+// holder is a container of the engine's own runtime, and another runtime may have a
+// network stack of its own, as gVisor's has.
+func (t Template) pooled() bool {
+	return (t.Network == "" || t.Network == networkPooled) && t.Runtime == ""
+}
 
 // SessionTemplates is the templates as the session package takes them.
 func (c Config) SessionTemplates() []session.Template {
@@ -188,8 +204,10 @@ func (c Config) SessionTemplates() []session.Template {
 			NoInit:    t.Init != nil && !*t.Init,
 			AllowSUID: t.Privileges == "gain",
 			Seccomp:   t.Seccomp,
+			Runtime:   t.Runtime,
+			Keep:      t.keepSockets(),
 		}
-		if s.Pooled {
+		if t.Network == networkPooled {
 			s.Network = "" // where none is ready, it is the engine's own
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}

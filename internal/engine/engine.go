@@ -155,6 +155,9 @@ type Spec struct {
 	// Seccomp is the path of a file on this host with a seccomp profile, which is
 	// read when the container is made; "" is the engine's default.
 	Seccomp string
+	// Runtime is the name that the engine has for what runs the container; ""
+	// is its default.
+	Runtime string
 	// Entrypoint replaces the image's, and then its command, too; empty: the
 	// image's own.
 	Entrypoint []string

@@ -39,7 +39,7 @@ func (a *asked) hang(w http.ResponseWriter, r *http.Request) {
 }
 
 // A node that vanishes takes no request with it that may be sent twice; one that
-// may not ends in 502 and is sent to nobody else.
+// may not ends in 503 and is sent to nobody else.
 func TestOwnerVanishes(t *testing.T) {
 	for name, vanish := range map[string]func(owner *member, left chan struct{}){
 		"with a reset": func(owner *member, _ chan struct{}) {
@@ -54,10 +54,13 @@ func TestOwnerVanishes(t *testing.T) {
 		}{
 			{"GET", "", "", 200},
 			{"GET", "", "any", 200},
-			{"POST", "once", "", 502},
-			{"DELETE", "", "", 502},
+			{"POST", "once", "", 503},
+			{"PATCH", "", "", 503},
+			{"DELETE", "", "", 200},
+			{"PUT", "the same", "", 200},
+			{"PUT", strings.Repeat("x", 2*keptBody), "", 503},
 		} {
-			t.Run(fmt.Sprintf("%s %s%s", name, c.method, c.upgrade), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %s%s of %d bytes", name, c.method, c.upgrade, len(c.body)), func(t *testing.T) {
 				f := newFleet(t)
 				hung := &asked{came: make(chan struct{}, 10)}
 				owner, next := f.join("owner", hung.hang, nil), f.join("next", echoBody("next"), nil)
@@ -86,10 +89,13 @@ func TestOwnerVanishes(t *testing.T) {
 					<-hung.came
 					vanish(owner, left)
 				})
-				resp, _ := first.do(req)
+				resp, body := first.do(req)
 				wg.Wait()
-				if resp.StatusCode != c.status {
-					t.Error(resp.Status)
+				if resp.StatusCode != c.status || (resp.Header.Get("Retry-After") != "") != (c.status == 503) {
+					t.Error(resp.Status, resp.Header)
+				}
+				if c.status == 200 && c.body != "" && body != c.body {
+					t.Errorf("the next one got %d bytes of %d", len(body), len(c.body))
 				}
 				if n, _ := next.local.count(); (n == 1) != (c.status == 200) || hung.n.Load() != 1 {
 					t.Errorf("the owner saw it %d times, the next %d times", hung.n.Load(), n)
@@ -161,7 +167,8 @@ func TestServerIsKilledHere(t *testing.T) {
 		{"GET", "GET /s/alice/ HTTP/1.1\r\nHost: x\r\n\r\n", "", false, 200},
 		{"upgrade", askUpgrade, "", false, 200},
 		{"that stays", "GET /s/alice/ HTTP/1.1\r\nHost: x\r\n\r\n", "", true, 502},
-		{"POST", "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "", false, 502},
+		{"POST", "POST /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "", false, 503},
+		{"PUT", "PUT /s/alice/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab", "", false, 200},
 		{"that had begun", "GET /s/alice/ HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 2", false, 502},
 		{"that had begun an upgrade", askUpgrade, "HTTP/1.1 1", false, 502},
 	} {

@@ -30,6 +30,9 @@ type brokenError struct {
 	// gone says that it will not be answered by whom it was sent to: the
 	// other node has vanished, or says that the session has left it.
 	gone bool
+	// unsure says that the session is gone, and that the request cannot be
+	// sent again: it may have been carried out.
+	unsure bool
 }
 
 func (e *brokenError) Unwrap() error { return e.error }

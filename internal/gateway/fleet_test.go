@@ -70,6 +70,7 @@ type fakeLocal struct {
 	mu      sync.Mutex
 	address string
 	left    chan struct{}
+	keep    *holdfast.KeepSockets
 	refuse  error // of Hold
 	asked   int
 	held    int
@@ -86,7 +87,7 @@ func (l *fakeLocal) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfas
 		return holdfast.Route{}, nil, errors.New("another epoch")
 	}
 	l.held++
-	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left}, sync.OnceFunc(func() {
+	return holdfast.Route{Key: key, Address: l.address, Epoch: epoch, Left: l.left, Keep: l.keep}, sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.held--

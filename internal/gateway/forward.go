@@ -54,6 +54,9 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	out.Header.Set(sessionHeader, string(t.key))
 	out.Header.Set(epochHeader, strconv.FormatInt(int64(t.route.Epoch), 10))
 	out.Header.Del("Expect")
+	if isWebSocket(out.Header) {
+		out.Header.Set(keepHeader, keepOffered)
+	}
 	if t.body != nil {
 		out.Header.Set("Expect", "100-continue")
 		out.Body = offeredBody{t.body, &y.offer}

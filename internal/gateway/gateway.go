@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/gateway/keep"
 	"holdfast/internal/gateway/relay"
 	"holdfast/internal/gateway/token"
 )
@@ -57,7 +58,8 @@ type Gateway struct {
 	parking   *parking
 	handlers  *handlers
 	relay     *relay.Relay
-	up        atomic.Bool // the relay takes upgraded connections
+	keeper    *keep.Keeper
+	up        atomic.Bool // the relay and the keeper take upgraded connections
 	finishing atomic.Bool // see Finish
 	upgraded  atomic.Int64
 	dialer    net.Dialer
@@ -80,6 +82,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
+		keeper:   keep.New(),
 		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {
@@ -113,7 +116,7 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 
 	relayEnd := make(chan error, 1)
 	relayUp := make(chan struct{})
-	go func() { relayEnd <- g.relay.Run(relayCtx, func() { g.up.Store(true); close(relayUp) }) }()
+	go func() { relayEnd <- g.runUpgraded(relayCtx, func() { g.up.Store(true); close(relayUp) }) }()
 	select {
 	case <-relayUp:
 	case err := <-relayEnd:

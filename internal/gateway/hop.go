@@ -86,7 +86,7 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.cut, cancel)()
-	t := &trip{target: target{key: key}, gateway: g, hop: true, route: route, release: release}
+	t := &trip{target: target{key: key}, gateway: g, hop: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
 	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
@@ -178,7 +178,7 @@ func (g *Gateway) hopFailed(w http.ResponseWriter, out *http.Request, err error)
 		return
 	case t.body != nil && t.body.failed():
 		why = failedClient
-	case errors.As(err, &broken) && t.safe && t.leaves(out.Context()): // nothing else is sent again
+	case errors.As(err, &broken) && t.leaves(out.Context()):
 		why = failedLeft
 	case errors.As(err, &timeout) && timeout.Timeout():
 		why, status = failedTime, http.StatusGatewayTimeout

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/gateway/keep"
 )
 
 // Metrics are the gateway's collectors.
@@ -13,6 +15,8 @@ type Metrics struct {
 	parked   prometheus.Gauge
 	parkTime prometheus.Histogram
 	upgraded prometheus.Gauge
+	kept     *prometheus.CounterVec // by outcome
+	keptTime prometheus.Histogram
 
 	forwarded   *prometheus.CounterVec // by result
 	hopRefusals *prometheus.CounterVec // by reason
@@ -45,6 +49,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "holdfast_gateway_upgraded_connections",
 			Help: "Open upgraded connections (WebSockets, mostly), those that other nodes forward included.",
 		}),
+		kept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_kept_sockets_total",
+			Help: "WebSockets of templates with websocket: keep whose server went away, by what became of them.",
+		}, []string{"outcome"}),
+		keptTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:                        "holdfast_gateway_kept_socket_seconds",
+			Help:                        "How long WebSockets that were kept had no server.",
+			Buckets:                     []float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60},
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}),
 		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_gateway_forwarded_total",
 			Help: "Requests sent to other nodes, by result; each try counts.",
@@ -60,12 +75,23 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, r := range reasons {
 		m.errors.WithLabelValues(r)
 	}
+	for _, o := range keep.Outcomes() {
+		m.kept.WithLabelValues(string(o))
+	}
 	for _, r := range results {
 		m.forwarded.WithLabelValues(r)
 	}
 	for _, r := range refusals {
 		m.hopRefusals.WithLabelValues(r)
 	}
-	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.forwarded, m.hopRefusals)
+	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.kept, m.keptTime, m.forwarded, m.hopRefusals)
 	return m
+}
+
+// handover counts what became of a kept socket whose server went away.
+func (m *Metrics) handover(o keep.Outcome, took time.Duration) {
+	m.kept.WithLabelValues(string(o)).Inc()
+	if o == keep.Kept {
+		m.keptTime.Observe(took.Seconds())
+	}
 }

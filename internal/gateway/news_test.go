@@ -15,9 +15,9 @@ func TestNewsIsWaitedForOnce(t *testing.T) {
 		trip trip
 		want time.Duration
 	}{
-		"here":             {trip{safe: true}, leftWait},
-		"on another node":  {trip{safe: true, route: holdfast.Route{Node: "n2"}}, 0},
-		"not to be resent": {trip{}, 0},
+		"here":             {trip{again: true}, leftWait},
+		"on another node":  {trip{again: true, route: holdfast.Route{Node: "n2"}}, 0},
+		"not to be resent": {trip{}, leftWait}, // it matters for the answer
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,7 @@ const retryAfter = "2"
 // reasons are all values of the metrics' label.
 var reasons = []string{
 	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "elsewhere", "boot", "busy", "parked_too_long",
-	"draining", "stopping", "store", "engine", "refused", "timeout", "upstream", "client_gone",
+	"draining", "stopping", "store", "engine", "refused", "timeout", "left", "upstream", "client_gone",
 	"token_missing", "token_invalid", "token_expired", "token_scope",
 }
 
@@ -54,6 +54,7 @@ func explain(t target, err error) problem {
 		other   *holdfast.ElsewhereError
 		refused *refusedError
 		timeout net.Error
+		broken  *brokenError
 		denied  *deniedError
 	)
 	switch {
@@ -111,6 +112,9 @@ func explain(t target, err error) problem {
 		if refused.byServer {
 			p.Hint = "the container runs, but nothing listens on its port"
 		}
+	case errors.As(err, &broken) && broken.unsure:
+		set(http.StatusServiceUnavailable, "left", "The session has just left")
+		p.Hint = "the request may have been carried out; it was not sent again"
 	default:
 		set(http.StatusBadGateway, "upstream", "The session broke off")
 	}

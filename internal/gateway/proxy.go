@@ -99,6 +99,12 @@ func safe(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace
 }
 
+// idempotent reports whether a method does the same when it is done twice (RFC
+// 9110, 9.2.2).
+func idempotent(method string) bool {
+	return safe(method) || method == http.MethodPut || method == http.MethodDelete
+}
+
 func (g *Gateway) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:      g,

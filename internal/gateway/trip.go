@@ -32,15 +32,17 @@ const (
 // trip is one request on its way to its session.
 type trip struct {
 	target
-	gateway  *Gateway
-	hop      bool            // it came from another node's gateway
-	waiting  context.Context // for parking: ends when the client hangs up
-	unwatch  func()          // ends the looking for it; any number of calls
-	patience time.Duration   // what is left for its parking
-	route    holdfast.Route
-	release  func() // nil: nothing is held
-	body     *body  // nil: there is none
-	safe     bool   // to be sent twice
+	gateway     *Gateway
+	hop         bool            // it came from another node's gateway
+	kept        bool            // it is for a client whose socket is kept; the parking is not for it
+	keepOffered bool            // by the other node's gateway
+	waiting     context.Context // for parking: ends when the client hangs up
+	unwatch     func()          // ends the looking for it; any number of calls
+	patience    time.Duration   // what is left for its parking
+	route       holdfast.Route
+	release     func() // nil: nothing is held
+	body        *body  // nil: there is none
+	again       bool   // may be sent twice, as far as its method goes
 }
 
 type tripKey struct{}
@@ -102,8 +104,9 @@ func (h *history) allows(ctx context.Context, t *trip, err error) bool {
 		refused *refusedError
 		broken  *brokenError
 	)
+	spent := t.body != nil && t.body.spent()
 	switch {
-	case t.body != nil && t.body.spent():
+	case errors.As(err, &refused) && spent:
 		return false
 	case errors.As(err, &refused):
 		same := h.last.Node == t.route.Node && h.last.Address == t.route.Address && h.last.Epoch == t.route.Epoch
@@ -115,7 +118,9 @@ func (h *history) allows(ctx context.Context, t *trip, err error) bool {
 		return h.refused <= retries
 	case errors.As(err, &broken):
 		h.repeats++
-		return t.safe && h.repeats <= repeats && t.isGone(ctx, broken)
+		gone := t.isGone(ctx, broken)
+		broken.unsure = gone && (!t.again || spent)
+		return gone && !broken.unsure && h.repeats <= repeats
 	}
 	return false
 }
@@ -177,6 +182,11 @@ func (t *trip) pause(ctx context.Context, d time.Duration, left <-chan struct{})
 // park waits, for as long as the trip has patience left for it.
 func (t *trip) park(ctx context.Context, f func(context.Context) error) error {
 	defer t.spend(time.Now())
+	if t.kept {
+		ctx, cancel := context.WithTimeoutCause(ctx, t.patience, errParkedTooLong)
+		defer cancel()
+		return f(ctx)
+	}
 	return t.gateway.parking.wait(ctx, t.key, t.patience, f)
 }
 

@@ -27,7 +27,7 @@ func (t *trip) begin(req *http.Request) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 	}
-	t.safe = req.Body == nil && safe(req.Method)
+	t.again = idempotent(req.Method)
 }
 
 // send sends the request along the trip's route. Where a kept-alive connection
@@ -107,7 +107,10 @@ func (y *try) trace() *httptrace.ClientTrace {
 			}
 		},
 		GotFirstResponseByte: func() { y.answered.Store(true) },
-		Got100Continue:       func() { y.offer.accept() },
+		Got100Continue: func() {
+			y.offer.accept()
+			y.answered.Store(false) // it was the other gateway's
+		},
 	}
 }
 

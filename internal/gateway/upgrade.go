@@ -44,6 +44,9 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 	y.conn = conn
 	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
 	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	if y.trip.keepsHere(req.Header) != nil {
+		req = plainFrames(req)
+	}
 	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes, &y.answered)
 	if err != nil || resp.StatusCode == http.StatusSwitchingProtocols {
 		if !unhook() {
@@ -124,9 +127,15 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	client, free := takeOut(client)
 
+	policy := t.keeping(req, s)
 	head := s.resp
 	head.Request = req
 	_ = rewriteResponse(head)
+	if policy != nil && t.hop {
+		if err := sayKeep(head.Header, *policy); err != nil {
+			policy = nil
+		}
+	}
 	rw.Writer.Reset(client)
 	client.SetDeadline(time.Now().Add(writeHeadTimeout))
 	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\n")
@@ -140,22 +149,25 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	}
 	client.SetDeadline(time.Time{})
 
-	release := t.release
-	t.release = nil // the relay's from now on
 	g.metrics.upgraded.Inc()
 	g.upgraded.Add(1)
 	ended := func() {
 		free()
 		g.metrics.upgraded.Dec()
 		g.upgraded.Add(-1)
-		release()
 	}
-	err = g.relay.Add(relay.Spec{
-		Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
-		WebSocket: strings.EqualFold(req.Header.Get("Upgrade"), "websocket"),
-		Left:      t.route.Left,
-		Done:      ended,
-	})
+	if policy != nil {
+		err = g.addKept(req, t, s, *policy, client, early, ended)
+	} else {
+		release, over := t.take(), ended // the relay's from now on
+		ended = func() { over(); release() }
+		err = g.relay.Add(relay.Spec{
+			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
+			WebSocket: isWebSocket(req.Header),
+			Left:      t.route.Left,
+			Done:      ended,
+		})
+	}
 	if err != nil { // stopping
 		ended()
 		g.log.Debug("an upgraded connection came too late", "session", t.key, "err", err)

@@ -297,7 +297,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
 	e.owner, e.target, e.phase, e.idleSince, e.tenure = o, t, ready, time.Now(), m.tenure
-	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left}
+	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep}
 }
 
 // short is the usual short form of a container id.

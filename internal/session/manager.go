@@ -50,7 +50,10 @@ type Deps struct {
 	// Warm are containers that run already, for templates that have some; nil:
 	// none.
 	Warm WarmPool
-	Log  *slog.Logger
+	// Runtime says why containers of a runtime cannot be had on this node, nil
+	// where they can. nil: all can.
+	Runtime func(name string) error
+	Log     *slog.Logger
 }
 
 // Watcher tells when a container's init dies. *kill.Watcher is one.
@@ -139,6 +142,9 @@ const failureMemory = time.Second
 func New(cfg Config, deps Deps) *Manager {
 	if deps.Spinups == nil {
 		deps.Spinups = unheard{}
+	}
+	if deps.Runtime == nil {
+		deps.Runtime = func(string) error { return nil }
 	}
 	return &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
@@ -241,6 +247,9 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	t, err := m.template(template)
 	if err != nil {
 		return nil, err
+	}
+	if err := m.deps.Runtime(t.Runtime); err != nil {
+		return nil, fmt.Errorf("session %s: template %s: %w", key, t.Name, err)
 	}
 	if m.life == nil {
 		return nil, fmt.Errorf("session %s: %w", key, errNotRunning)

@@ -45,6 +45,8 @@ type Template struct {
 	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default
 	Steps     []Step // run one after the other before the session's own container
 	Snapshot  Snapshot
+	Runtime   string                // of its containers; "" is the engine's default
+	Keep      *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 
 // Snapshot is a command on this host that runs when a session has ended, after
@@ -134,6 +136,7 @@ func (t Template) spec(o holdfast.Owner) engine.Spec {
 		Init:            !t.NoInit,
 		NoNewPrivileges: !t.AllowSUID,
 		Seccomp:         t.Seccomp,
+		Runtime:         t.Runtime,
 	}
 	for _, arg := range t.Command {
 		s.Command = append(s.Command, fill(arg))

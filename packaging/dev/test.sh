@@ -24,7 +24,10 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
 # A program with the race detector waits for a second at its exit, by default, for
 # goroutines that are left; each package starts several such programs.
 export GORACE="atexit_sleep_ms=10 ${GORACE:-}"
+packaging/dev/runsc.sh & # beside what comes before the tests
+runsc=$!
 if [[ ${1:-} = long ]]; then
+  wait $runsc
   mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
@@ -34,5 +37,6 @@ packaging/dev/lint.sh
 # Those that take longest come first, so that no CPU idles beside the last of them;
 # and one more at once than there are CPUs, because tests wait a lot.
 slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet)
+wait $runsc
 # The linter has vetted the tests, too.
 go run ./packaging/dev/testsum -again -- go test -race -vet=off -timeout 25m -p "$(($(nproc) + 1))" -json "${slow[@]}" ./...

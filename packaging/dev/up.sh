@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Brings up everything for a first session: an engine if none answers, the
 # binary, the demo's image, the agent. Twice is harmless; make down undoes it.
+# With RUNSC=1 a second template runs under gVisor: runsc is built, and registered
+# with an engine that is started here.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -25,7 +27,7 @@ start_engine() {
     as_root systemctl start docker
     echo systemd >"$state/engine.by"
   else
-    launch engine dockerd
+    launch engine dockerd "${runsc[@]}"
     echo us >"$state/engine.by"
   fi
   local i
@@ -50,6 +52,12 @@ start_agent() {
   die "the agent does not come up" "its whole log is var/dev/agent.log"
 }
 
+# gvisor builds runsc and has an engine that is started here know it.
+gvisor() {
+  packaging/dev/runsc.sh "$state/runsc"
+  runsc=(--experimental "--add-runtime=runsc=$state/runsc")
+}
+
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
 root_is_possible
 mkdir -p "$state"
@@ -61,10 +69,16 @@ if pid=$(running agent); then
   exit
 fi
 need docker=docker.io
+runsc=()
+[[ -z ${RUNSC:-} ]] || gvisor
 engine_answers || start_engine
+if [[ -n ${RUNSC:-} ]] && ! engine info -f '{{json .Runtimes}}' | grep -q '"runsc"'; then
+  die "the engine that runs here does not know runsc" "as root: $state/runsc install, and reload the engine; then make up again"
+fi
 [[ -e bin/holdfast ]] || say "building; the first time takes some minutes"
 make --no-print-directory build demo-image
 sed "s|@STATE@|$state|" packaging/dev/holdfast.yaml >"$state/holdfast.yaml"
+[[ -z ${RUNSC:-} ]] || cat packaging/dev/gvisor.yaml >>"$state/holdfast.yaml"
 : >"$state/agent.log"
 start_agent
 say "the agent is up"

@@ -33,6 +33,7 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 		NetworkMode:   container.NetworkMode(s.Network),
 		PidMode:       container.PidMode(s.PIDMode),
 		RestartPolicy: restartPolicy(s.Restart),
+		Runtime:       s.Runtime,
 		Mounts:        mounts,
 		Resources: container.Resources{
 			Memory:   s.Memory,

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"holdfast"
+)
+
+// KeptSockets is how clients' WebSockets are kept where a template says
+// "websocket: keep".
+type KeptSockets struct {
+	Time   time.Duration `yaml:"time"`    // default 30s
+	Buffer Bytes         `yaml:"buffer"`  // default 256KiB
+	Tell   string        `yaml:"tell"`    // default: nothing
+	TellAs string        `yaml:"tell_as"` // text (default) or ping
+}
+
+// maxSocketBuffer bounds what one client may have kept for it.
+const maxSocketBuffer = 64 << 20
+
+func (t *Template) defaultSockets() {
+	t.WebSocket = cmp.Or(t.WebSocket, "close")
+	k := &t.KeptSockets
+	k.Time = cmp.Or(k.Time, 30*time.Second)
+	k.Buffer = cmp.Or(k.Buffer, 256<<10)
+	k.TellAs = cmp.Or(k.TellAs, "text")
+}
+
+func (t Template) validateSockets() error {
+	k, most := t.KeptSockets, holdfast.MaxTell
+	switch t.WebSocket {
+	case "close", "keep":
+	default:
+		return fmt.Errorf("websocket: %q is neither close nor keep", t.WebSocket)
+	}
+	switch k.TellAs {
+	case "text":
+	case "ping":
+		most = holdfast.MaxPing
+	default:
+		return fmt.Errorf("kept_sockets.tell_as: %q is neither text nor ping", k.TellAs)
+	}
+	switch {
+	case k.Time < 0:
+		return fmt.Errorf("kept_sockets.time: %v is below 0", k.Time)
+	case k.Buffer < 0 || k.Buffer > maxSocketBuffer:
+		return errors.New("kept_sockets.buffer has to be from 1 byte to 64MiB")
+	case len(k.Tell) > most:
+		return fmt.Errorf("kept_sockets.tell: a %s has room for %d bytes, this has %d", k.TellAs, most, len(k.Tell))
+	case !utf8.ValidString(k.Tell):
+		return errors.New("kept_sockets.tell is not UTF-8")
+	}
+	return nil
+}
+
+// keepSockets is the template's as the gateway takes it.
+func (t Template) keepSockets() *holdfast.KeepSockets {
+	if t.WebSocket != "keep" {
+		return nil
+	}
+	k := t.KeptSockets
+	return &holdfast.KeepSockets{Time: k.Time, Buffer: int(k.Buffer), Tell: k.Tell, Ping: k.TellAs == "ping"}
+}

@@ -1,0 +1,97 @@
+package keep
+
+import (
+	"context"
+	"time"
+)
+
+// found is what a search for the next server came to.
+type found struct {
+	server Server
+	err    error
+}
+
+// handover keeps the client while its session has no server, and returns the
+// next one with the verdict lost, or how to end.
+func (s *socket) handover() (Server, verdict) {
+	start := time.Now()
+	next, out := s.await()
+	if out == Kept && !s.goOn() {
+		next.end()
+		out = Client
+	}
+	s.tell(out, time.Since(start))
+	switch out {
+	case Kept:
+		return next, lost
+	case Client:
+		return Server{}, plain
+	}
+	return Server{}, bye
+}
+
+// await answers the client until the next server is there.
+func (s *socket) await() (Server, Outcome) {
+	ctx, cancel := context.WithTimeout(s.stop, s.spec.Policy.Time)
+	defer cancel()
+	search := make(chan found)
+	go func() {
+		server, err := s.spec.Next(ctx)
+		search <- found{server, err}
+	}()
+	for out := Kept; out == Kept; {
+		select {
+		case f := <-search:
+			switch {
+			case f.err == nil:
+				return f.server, Kept
+			case s.stop.Err() != nil:
+				return Server{}, Ended
+			}
+			return Server{}, Late
+		case <-s.up.pinged:
+			if !s.answer() {
+				out = Client
+			}
+		case <-s.up.gone:
+			out = Client
+		}
+	}
+	cancel()
+	if f := <-search; f.err == nil {
+		f.server.end()
+	}
+	return Server{}, Client
+}
+
+// answer answers the client's last Ping. It is false where the client has said
+// goodbye, or takes nothing.
+func (s *socket) answer() bool {
+	u := s.up.look()
+	if u.bye {
+		s.say(closeFrame(restart))
+		s.said = true
+		return false
+	}
+	return u.ping == nil || s.say(serverFrame(opPong, u.ping))
+}
+
+// goOn tells the client, where it is to be told, that there is a server again.
+func (s *socket) goOn() bool {
+	p := s.spec.Policy
+	switch {
+	case p.Tell == "":
+		return true
+	case p.Ping:
+		return s.say(serverFrame(opPing, []byte(p.Tell)))
+	}
+	return s.say(serverFrame(opText, []byte(p.Tell)))
+}
+
+// say sends the client a frame of our own.
+func (s *socket) say(b []byte) bool {
+	s.spec.Client.SetWriteDeadline(time.Now().Add(writeWait))
+	_, err := s.spec.Client.Write(b)
+	s.spec.Client.SetWriteDeadline(time.Time{})
+	return err == nil
+}

@@ -1,0 +1,431 @@
+package keep
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is a deadline against hanging, not an expectation.
+const patience = 20 * time.Second
+
+// pairOf returns the two ends of a TCP connection.
+func pairOf(t *testing.T) (ours, theirs net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	theirs, err = net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err = ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs.SetDeadline(time.Now().Add(patience))
+	t.Cleanup(func() { theirs.Close(); ours.Close() })
+	return ours, theirs
+}
+
+// bench is a kept socket, and its servers.
+type bench struct {
+	t      *testing.T
+	client *bufio.ReadWriter
+	conn   net.Conn // the client's
+	left   chan struct{}
+	server net.Conn // the present server's end
+	next   chan Server
+	asked  chan struct{} // one for each search for a server
+	stop   context.CancelFunc
+
+	mu       sync.Mutex
+	outcomes []Outcome
+	released int
+	done     chan struct{}
+}
+
+func start(t *testing.T, change func(*Spec)) *bench {
+	t.Helper()
+	b := &bench{t: t, left: make(chan struct{}), next: make(chan Server, 1), asked: make(chan struct{}, 8), done: make(chan struct{})}
+	k := New()
+	ctx, cancel := context.WithCancel(context.Background())
+	b.stop = cancel
+	up, end := make(chan struct{}), make(chan error, 1)
+	go func() { end <- k.Run(ctx, func() { close(up) }) }()
+	<-up
+	t.Cleanup(func() {
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+	})
+	ours, theirs := pairOf(t)
+	b.conn = theirs
+	b.client = bufio.NewReadWriter(bufio.NewReader(theirs), bufio.NewWriter(theirs))
+	s := Spec{
+		Client: ours, Server: b.newServer(), Policy: holdfast.KeepSockets{Time: patience, Buffer: 1 << 10},
+		Next: func(ctx context.Context) (Server, error) {
+			b.asked <- struct{}{}
+			select {
+			case s := <-b.next:
+				if s.Conn == nil {
+					return s, errors.New("no server for you")
+				}
+				return s, nil
+			case <-ctx.Done():
+				return Server{}, ctx.Err()
+			}
+		},
+		Outcome: func(o Outcome, _ time.Duration) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.outcomes = append(b.outcomes, o)
+		},
+		Done: func() { close(b.done) },
+	}
+	if change != nil {
+		change(&s)
+	}
+	if err := k.Add(s); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// newServer makes the next present server.
+func (b *bench) newServer() Server {
+	b.t.Helper()
+	ours, theirs := pairOf(b.t)
+	b.server = theirs
+	return Server{Conn: ours, Left: b.left, Release: func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.released++
+	}}
+}
+
+// leave has the session leave, and its server die.
+func (b *bench) leave() {
+	close(b.left)
+	b.left = make(chan struct{})
+	b.server.Close()
+}
+
+func (b *bench) expectDone(outcomes ...Outcome) {
+	b.t.Helper()
+	select {
+	case <-b.done:
+	case <-time.After(patience):
+		b.t.Fatal("the socket does not end")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.outcomes) != len(outcomes) {
+		b.t.Fatalf("outcomes %v, want %v", b.outcomes, outcomes)
+	}
+	for i, o := range outcomes {
+		if b.outcomes[i] != o {
+			b.t.Fatalf("outcomes %v, want %v", b.outcomes, outcomes)
+		}
+	}
+}
+
+// clientFrame makes a frame as a client sends it.
+func clientFrame(first byte, payload string) []byte {
+	key := [4]byte{1, 2, 3, 4}
+	b := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		b = append(b, 0x80|byte(n))
+	case n < 1<<16:
+		b = binary.BigEndian.AppendUint16(append(b, 0x80|126), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
+	}
+	b = append(b, key[:]...)
+	for i := range len(payload) {
+		b = append(b, payload[i]^key[i%4])
+	}
+	return b
+}
+
+func text(s string) []byte { return clientFrame(fin|opText, s) }
+
+func send(t *testing.T, c net.Conn, b []byte) {
+	t.Helper()
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readFrame reads one frame and returns its first byte and its payload.
+func readFrame(t *testing.T, r io.Reader) (byte, string) {
+	t.Helper()
+	head := make([]byte, 2, maxHeader)
+	if _, err := io.ReadFull(r, head); err != nil {
+		t.Fatalf("read a frame: %v", err)
+	}
+	for {
+		f, ok := parse(head)
+		if ok {
+			all := append(head, make([]byte, f.length)...)
+			if _, err := io.ReadFull(r, all[len(head):]); err != nil {
+				t.Fatalf("read a frame: %v", err)
+			}
+			return f.first, string(f.payload(all))
+		}
+		head = append(head, 0)
+		if _, err := io.ReadFull(r, head[len(head)-1:]); err != nil {
+			t.Fatalf("read a frame: %v", err)
+		}
+	}
+}
+
+func expectFrame(t *testing.T, r io.Reader, first byte, payload string) {
+	t.Helper()
+	if op, got := readFrame(t, r); op != first || got != payload {
+		t.Fatalf("got frame %#x %.40q (%d bytes), want %#x %.40q", op, got, len(got), first, payload)
+	}
+}
+
+const code1012 = "\x03\xf4"
+
+// The socket goes on with the next server; what was said meanwhile arrives once,
+// in order, and Pings are answered.
+func TestGoesOnWithTheNextServer(t *testing.T) {
+	b := start(t, func(s *Spec) { s.Policy.Tell = "moved" })
+	send(t, b.conn, text("one"))
+	expectFrame(t, b.server, fin|opText, "one")
+	send(t, b.server, serverFrame(opText, []byte("uno")))
+	expectFrame(t, b.client, fin|opText, "uno")
+
+	for range 2 {
+		send(t, b.server, []byte{fin | opText, 5, 'h', 'a'}) // the rest never comes
+		b.leave()
+		<-b.asked
+		send(t, b.conn, text("two"))
+		send(t, b.conn, clientFrame(fin|opPong, "late"))
+		send(t, b.conn, clientFrame(fin|opPing, "there?"))
+		expectFrame(t, b.client, fin|opPong, "there?")
+		send(t, b.conn, text("three"))
+		b.next <- b.newServer()
+		expectFrame(t, b.client, fin|opText, "moved")
+		expectFrame(t, b.server, fin|opText, "two")
+		expectFrame(t, b.server, fin|opText, "three")
+		send(t, b.conn, text("four"))
+		expectFrame(t, b.server, fin|opText, "four")
+		send(t, b.server, serverFrame(opText, []byte("cuatro")))
+		expectFrame(t, b.client, fin|opText, "cuatro")
+	}
+	send(t, b.server, closeFrame(1000))
+	expectFrame(t, b.client, fin|opClose, "\x03\xe8")
+	b.server.Close()
+	b.conn.Close()
+	b.expectDone(Kept, Kept)
+	if b.released != 3 {
+		t.Errorf("%d of 3 servers were released", b.released)
+	}
+}
+
+func TestTellsByPing(t *testing.T) {
+	b := start(t, func(s *Spec) { s.Policy.Tell, s.Policy.Ping = "moved", true })
+	b.leave()
+	b.next <- b.newServer()
+	expectFrame(t, b.client, fin|opPing, "moved")
+}
+
+// A server that goes away without its session does so for good.
+func TestServersOwnEndIsTheClients(t *testing.T) {
+	b := start(t, nil)
+	send(t, b.server, serverFrame(opText, []byte("bye")))
+	b.server.Close()
+	expectFrame(t, b.client, fin|opText, "bye")
+	if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	b.conn.Close()
+	b.expectDone()
+}
+
+// Between gateways only the mark is a server's own end.
+func TestMarkEndsAFarServer(t *testing.T) {
+	b := start(t, func(s *Spec) { s.Server.Far = true })
+	send(t, b.server, append(serverFrame(opText, []byte("bye")), serverFrame(opEnd, nil)...))
+	expectFrame(t, b.client, fin|opText, "bye")
+	if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	b.conn.Close()
+	b.expectDone()
+
+	b = start(t, func(s *Spec) { s.Server.Far = true })
+	b.server.Close() // nobody says that the session left
+	b.next <- b.newServer()
+	send(t, b.conn, text("still here"))
+	expectFrame(t, b.server, fin|opText, "still here")
+}
+
+func TestHop(t *testing.T) {
+	hop := func(s *Spec) { s.Hop, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
+	t.Run("own end", func(t *testing.T) {
+		b := start(t, hop)
+		send(t, b.server, serverFrame(opText, []byte("x")))
+		b.server.Close()
+		expectFrame(t, b.client, fin|opText, "x")
+		expectFrame(t, b.client, fin|opEnd, "")
+		b.conn.Close()
+		b.expectDone()
+	})
+	t.Run("leaves", func(t *testing.T) {
+		b := start(t, hop)
+		b.leave()
+		if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		b.conn.Close()
+		b.expectDone()
+	})
+	t.Run("stops", func(t *testing.T) {
+		b := start(t, hop)
+		b.stop()
+		if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		b.conn.Close()
+		b.expectDone()
+	})
+}
+
+// What cannot go on ends with 1012.
+func TestEndsWith1012(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Spec)
+		do     func(*bench)
+		want   []Outcome
+	}{
+		{"stop", nil, func(b *bench) { b.stop() }, nil},
+		{"time", func(s *Spec) { s.Policy.Time = 50 * time.Millisecond }, func(b *bench) { b.leave() }, []Outcome{Late}},
+		{"refused", nil, func(b *bench) { b.leave(); b.next <- Server{} }, []Outcome{Late}},
+		{"stop meanwhile", nil, func(b *bench) { b.leave(); <-b.asked; b.stop() }, []Outcome{Ended}},
+		{"goodbye meanwhile", nil, func(b *bench) {
+			b.leave()
+			<-b.asked
+			send(b.t, b.conn, clientFrame(fin|opClose, "\x03\xe8"))
+		}, []Outcome{Client}},
+		{"server's message", nil, func(b *bench) {
+			send(b.t, b.server, []byte{opText, 1, 'a'})
+			expectFrame(b.t, b.client, opText, "a")
+			b.leave()
+		}, []Outcome{Torn}},
+		{"client's message", nil, func(b *bench) {
+			send(b.t, b.conn, clientFrame(opText, "a"))
+			expectFrame(b.t, b.server, opText, "a")
+			b.leave()
+		}, []Outcome{Torn}},
+		{"client's long frame", nil, func(b *bench) {
+			long := text(string(bytes.Repeat([]byte("a"), 2*bigBuffer)))
+			send(b.t, b.conn, long[:bigBuffer+1])
+			if _, err := io.ReadFull(b.server, make([]byte, bigBuffer)); err != nil {
+				b.t.Error(err)
+			}
+			b.leave()
+		}, []Outcome{Torn}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t, c.change)
+			c.do(b)
+			expectFrame(t, b.client, fin|opClose, code1012)
+			b.conn.Close()
+			b.expectDone(c.want...)
+		})
+	}
+}
+
+// In the middle of a long frame nothing can be said.
+func TestLongFrameOfADeadServerIsCut(t *testing.T) {
+	b := start(t, nil)
+	send(t, b.server, append([]byte{fin | opText, 127, 0, 0, 0, 0, 0, 2, 0, 0}, make([]byte, 100)...))
+	if _, err := io.ReadFull(b.client, make([]byte, 110)); err != nil {
+		t.Fatal(err)
+	}
+	b.leave()
+	if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	b.conn.Close()
+	b.expectDone(Torn)
+}
+
+// A client that has much to say meanwhile waits, and nothing is lost.
+func TestFullBufferWaits(t *testing.T) {
+	b := start(t, nil)
+	b.leave()
+	<-b.asked
+	const n = 200
+	long := bytes.Repeat([]byte("x"), 3*bigBuffer)
+	sent := make(chan error, 1)
+	go func() {
+		w := bufio.NewWriter(b.conn)
+		for i := range n {
+			w.Write(text(string(long[:i*50])))
+		}
+		w.Write(text(string(long)))
+		sent <- w.Flush()
+	}()
+	b.next <- b.newServer()
+	in := bufio.NewReader(b.server)
+	for i := range n {
+		expectFrame(t, in, fin|opText, string(long[:i*50]))
+	}
+	expectFrame(t, in, fin|opText, string(long))
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
+// A client that goes meanwhile ends the search.
+func TestClientGoesMeanwhile(t *testing.T) {
+	b := start(t, nil)
+	b.leave()
+	<-b.asked
+	b.conn.Close()
+	b.expectDone(Client)
+}
+
+// A client that has gone ends its server, in time.
+func TestClientGoes(t *testing.T) {
+	b := start(t, nil)
+	send(t, b.conn, text("last"))
+	b.conn.Close()
+	expectFrame(t, b.server, fin|opText, "last")
+	if n, err := b.server.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	b.server.Close()
+	b.expectDone()
+}
+
+func TestAddOutsideRun(t *testing.T) {
+	ours, _ := pairOf(t)
+	srv, _ := pairOf(t)
+	if err := New().Add(Spec{Client: ours, Server: Server{Conn: srv}}); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}

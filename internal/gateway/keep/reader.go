@@ -1,0 +1,153 @@
+package keep
+
+import (
+	"io"
+	"sync"
+)
+
+const (
+	// smallBuffer waits for an idle peer. A full one is changed for a big one
+	// from the pool for as long as that is of use.
+	smallBuffer = 4 << 10
+
+	// bigBuffer is the longest frame that is held until it is whole. A longer
+	// one goes through in pieces.
+	bigBuffer = 64 << 10
+)
+
+// buffers lends big buffers.
+type buffers struct{ pool sync.Pool }
+
+func (p *buffers) get() *[bigBuffer]byte {
+	if b, ok := p.pool.Get().(*[bigBuffer]byte); ok {
+		return b
+	}
+	return new([bigBuffer]byte)
+}
+
+// reader cuts what a connection says at the ends of its frames. One goroutine
+// may use it.
+type reader struct {
+	src   io.Reader
+	pool  *buffers
+	small []byte
+	big   *[bigBuffer]byte // nil: small is in use
+	from  int              // buffered bytes are buf[from:to]
+	to    int
+	ahead []byte // was read before, and comes first
+	rest  uint64 // bytes still to come of a long frame that is handed out in pieces
+}
+
+func newReader(src io.Reader, ahead []byte, pool *buffers) *reader {
+	return &reader{src: src, ahead: ahead, pool: pool, small: make([]byte, smallBuffer)}
+}
+
+// piece is what a reader hands out; it is valid until the next call.
+type piece struct {
+	b []byte
+	// long says that b is of one frame that is longer than bigBuffer: its
+	// header, and then its payload, bit by bit. Otherwise b is whole frames.
+	long bool
+	// head says that b begins with a frame's header.
+	head bool
+}
+
+// next waits for the next piece. What is incomplete when the connection ends is
+// not handed out. The error is the connection's.
+func (r *reader) next() (piece, error) {
+	for {
+		if p, ok := r.cut(); ok {
+			return p, nil
+		}
+		if err := r.fill(); err != nil {
+			return piece{}, err
+		}
+	}
+}
+
+// midFrame reports whether a long frame was handed out in part.
+func (r *reader) midFrame() bool { return r.rest > 0 }
+
+func (r *reader) buf() []byte {
+	if r.big != nil {
+		return r.big[:]
+	}
+	return r.small
+}
+
+// cut takes what can be handed out of the buffer.
+func (r *reader) cut() (piece, bool) {
+	b := r.buf()[r.from:r.to]
+	if r.rest > 0 {
+		n := int(min(r.rest, uint64(len(b))))
+		r.rest -= uint64(n)
+		r.from += n
+		return piece{b: b[:n], long: true}, n > 0
+	}
+	whole := 0
+	for {
+		f, ok := parse(b[whole:])
+		if !ok {
+			break
+		}
+		if size := f.size(); size <= len(b)-whole {
+			whole += size
+			continue
+		} else if size > bigBuffer && whole == 0 {
+			r.rest = f.length - uint64(len(b)-f.header)
+			r.from = r.to
+			return piece{b: b, long: true, head: true}, true
+		}
+		break
+	}
+	r.from += whole
+	return piece{b: b[:whole], head: true}, whole > 0
+}
+
+// fill reads more behind what is left over in the buffer.
+func (r *reader) fill() error {
+	left := r.buf()[r.from:r.to]
+	switch {
+	case r.big == nil && len(left) == len(r.small):
+		r.grow(left)
+	case r.big != nil && len(left) < smallBuffer && r.to < bigBuffer:
+		// The last read did not fill it: back to the small one.
+		n := copy(r.small, left)
+		r.release()
+		r.from, r.to = 0, n
+	default:
+		r.to = copy(r.buf(), left)
+		r.from = 0
+	}
+	if len(r.ahead) > 0 {
+		n := copy(r.buf()[r.to:], r.ahead)
+		r.ahead = r.ahead[n:]
+		r.to += n
+		return nil
+	}
+	n, err := r.src.Read(r.buf()[r.to:])
+	r.to += n
+	if n > 0 && r.big == nil && r.to == len(r.small) {
+		r.grow(r.buf()[r.from:r.to])
+	}
+	if n > 0 {
+		return nil // an error comes again
+	}
+	return err
+}
+
+// grow goes on with a big buffer that begins with left.
+func (r *reader) grow(left []byte) {
+	big := r.pool.get()
+	r.to = copy(big[:], left)
+	r.from, r.big = 0, big
+}
+
+// release gives the big buffer back. What was handed out is not valid any more.
+func (r *reader) release() {
+	if r.big != nil {
+		r.pool.pool.Put(r.big)
+		r.big = nil
+	}
+	r.from, r.to = 0, 0
+}

@@ -1,0 +1,79 @@
+package keep
+
+import (
+	"bytes"
+	"io"
+	"math/rand"
+	"testing"
+)
+
+// chunks is a connection that says its bytes in reads of odd sizes.
+type chunks struct {
+	b    []byte
+	rand *rand.Rand
+}
+
+func (c *chunks) Read(p []byte) (int, error) {
+	if len(c.b) == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), len(c.b), 1+c.rand.Intn(3*smallBuffer))
+	copy(p, c.b[:n])
+	c.b = c.b[n:]
+	return n, nil
+}
+
+// FuzzReader: whatever comes, in whatever reads, is handed out unchanged, in
+// whole frames as far as those are not long; what is missing is an unfinished
+// frame that is not.
+func FuzzReader(f *testing.F) {
+	f.Add([]byte{}, int64(1), uint(0))
+	f.Add(append(text("hello"), clientFrame(fin|opPing, "x")...), int64(2), uint(0))
+	f.Add(text(string(make([]byte, 300))), int64(3), uint(2))
+	f.Add(text(string(make([]byte, bigBuffer))), int64(4), uint(3))
+	f.Add(append(text(string(make([]byte, 3*bigBuffer))), text("y")...), int64(5), uint(bigBuffer))
+	f.Add([]byte{0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4, 5}, int64(6), uint(1))
+	f.Add([]byte{0x81, 0x7f, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2}, int64(7), uint(0))
+	f.Fuzz(func(t *testing.T, in []byte, seed int64, ahead uint) {
+		n := int(min(ahead, uint(len(in))))
+		r := newReader(&chunks{in[n:], rand.New(rand.NewSource(seed))}, in[:n], &buffers{})
+		defer r.release()
+		var out []byte
+		for {
+			p, err := r.next()
+			if err != nil {
+				break
+			}
+			if len(p.b) == 0 || len(p.b) > bigBuffer {
+				t.Fatalf("a piece of %d bytes", len(p.b))
+			}
+			if !p.long {
+				whole := 0
+				frames(p.b, func(f frame, all []byte) { whole += len(all); f.payload(all) })
+				if whole != len(p.b) {
+					t.Fatalf("a piece of %d bytes has %d of whole frames", len(p.b), whole)
+				}
+			}
+			out = append(out, p.b...)
+		}
+		if !bytes.HasPrefix(in, out) {
+			t.Fatal("other bytes came out")
+		}
+		rest := in[len(out):]
+		if f, ok := parse(rest); len(rest) > bigBuffer || ok && f.size() <= len(rest) || r.midFrame() && len(rest) > 0 {
+			t.Fatalf("%d bytes were not handed out", len(rest))
+		}
+	})
+}
+
+func TestServerFrames(t *testing.T) {
+	for _, n := range []int{0, 1, 125, 126, 65535, 65536} {
+		b := serverFrame(opText, make([]byte, n))
+		if f, ok := parse(b); !ok || f.size() != len(b) || f.masked || int(f.length) != n || !f.last() || f.op() != opText {
+			t.Errorf("%d bytes: %+v, %v", n, f, ok)
+		}
+	}
+	if b := serverFrame(opPong, make([]byte, 200)); len(b) != 2+maxControl {
+		t.Errorf("a Pong of %d bytes", len(b))
+	}
+}

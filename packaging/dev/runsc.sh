@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Builds gVisor's runsc, static and at one version, for the tests and for make up
+# RUNSC=1. One that is there already at this version is left as it is. The first
+# time it takes minutes of CPU, which everything else comes before.
+#   runsc.sh [FILE]    default: where the tests look for it
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+version=v0.0.0-20260905035102-160fafc42237
+file=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/holdfast-test/runsc/runsc}
+if go version -m "$file" 2>/dev/null | grep -q "gvisor.dev/gvisor[[:space:]]$version"; then
+  exit
+fi
+mkdir -p "$(dirname "$file")"
+work=$(mktemp -d -p "$(dirname "$file")")
+trap 'rm -rf "$work"' EXIT
+idle=()
+! command -v chrt >/dev/null || idle=(chrt -i 0)
+say "building runsc; the first time takes minutes"
+# A dynamic one cannot start itself anew in its own sandbox.
+(cd / && CGO_ENABLED=0 GOFLAGS='' GOBIN="$work" "${idle[@]}" go install \
+  -ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$version" "gvisor.dev/gvisor/runsc@$version")
+mv "$work/runsc" "$file"
