@@ -40,6 +40,12 @@ type Engine interface {
 	// that the image is there. Stopping the iteration cancels the pull.
 	Pull(ctx context.Context, ref string, o PullOptions) iter.Seq2[PullEvent, error]
 
+	// Load puts the images of an archive on this host, under the names that
+	// they have in it, and returns when they are there. The archive is as
+	// `docker save` writes it: manifest.json beside configurations and
+	// layers. Images that are there already are no error.
+	Load(ctx context.Context, archive io.Reader) error
+
 	// Create makes a container and returns its full id. ErrNoImage,
 	// ErrConflict. Nothing is pulled.
 	Create(ctx context.Context, s Spec) (string, error)
@@ -151,6 +157,9 @@ type Spec struct {
 	Init bool
 	// NoNewPrivileges forbids the container's processes to gain any.
 	NoNewPrivileges bool
+	// NoCapabilities takes all capabilities from the container's processes
+	// (capabilities(7)), also those that the image's user would have.
+	NoCapabilities bool
 	// Seccomp is the path of a file on this host with a seccomp profile, which is
 	// read when the container is made; "" is the engine's default.
 	Seccomp string

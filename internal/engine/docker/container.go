@@ -41,6 +41,9 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if s.Init {
 		host.Init = &s.Init
 	}
+	if s.NoCapabilities {
+		host.CapDrop = []string{"ALL"}
+	}
 	if host.SecurityOpt, err = securityOf(s); err != nil {
 		return "", fmt.Errorf("create container %s: %w", s.Name, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"holdfast/internal/linux/tinyelf"
 )
 
 // Programs of a runnable image, each a few instructions.
@@ -17,18 +19,13 @@ const (
 	Say   = "/say"   // writes a line
 )
 
-// code is what the programs consist of: by architecture, their ELF machine
+// code is what those programs consist of that are not tinyelf.Pause: by architecture, their ELF machine
 // (elf(5), e_machine) and instructions.
 var code = map[string]struct {
-	machine          uint16
-	pause, done, say []byte
+	machine   uint16
+	done, say []byte
 }{
 	"amd64": {62,
-		[]byte{
-			0xb8, 34, 0, 0, 0, // mov eax, 34 (pause)
-			0x0f, 0x05, // syscall
-			0xeb, 0xf7, // jmp to the first
-		},
 		[]byte{
 			0x8b, 0x3c, 0x24, // mov edi, [rsp] (argc)
 			0xff, 0xcf, // dec edi
@@ -46,19 +43,13 @@ var code = map[string]struct {
 			0x0f, 0x05, // syscall
 		}, "up\n"...)},
 	"arm64": {183,
-		words(
-			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0…x3, 0
-			0xd2800928, // mov x8, 73 (ppoll)
-			0xd4000001, // svc 0
-			0x17fffffa, // b to the first
-		),
-		words(
+		tinyelf.Words(
 			0xf94003e0, // ldr x0, [sp] (argc)
 			0xd1000400, // sub x0, x0, 1
 			0xd2800ba8, // mov x8, 93 (exit)
 			0xd4000001, // svc 0
 		),
-		append(words(
+		append(tinyelf.Words(
 			0xd2800020, // mov x0, 1
 			0x100000e1, // adr x1, the line
 			0xd2800062, // mov x2, 3
@@ -70,37 +61,6 @@ var code = map[string]struct {
 		), "up\n"...)},
 }
 
-func words(instructions ...uint32) []byte {
-	var b []byte
-	for _, i := range instructions {
-		b = binary.LittleEndian.AppendUint32(b, i)
-	}
-	return b
-}
-
-// elf is a static program of these instructions: the file's header, one segment
-// that is the whole file, and the code (elf(5)).
-func elf(machine uint16, instructions []byte) []byte {
-	const (
-		base    = 0x400000
-		headers = 64 + 56
-	)
-	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // a buffer takes it
-	b.WriteString("\x7fELF\x02\x01\x01")
-	b.Write(make([]byte, 9))
-	put([]uint16{2, machine}) // an executable
-	put(uint32(1))
-	put([]uint64{base + headers, 64, 0}) // entry, program headers, no sections
-	put(uint32(0))
-	put([]uint16{64, 56, 1, 0, 0, 0})
-	put([]uint32{1, 5}) // load it, to be read and executed
-	size := uint64(headers + len(instructions))
-	put([]uint64{0, base, base, size, size, 0x1000})
-	b.Write(instructions)
-	return b.Bytes()
-}
-
 // Runnable is an image of random layers, and on top a layer that no other has:
 // with the programs Pause, which is its command, Done and Say, and a file of size
 // random bytes. With a size of 1,000 it is smaller than 2 KB.
@@ -108,6 +68,10 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	programs, ok := code[arch]
 	if !ok {
 		return nil, fmt.Errorf("make a runnable image: there is no program for %s", arch)
+	}
+	pause, err := tinyelf.Pause(arch)
+	if err != nil {
+		return nil, err
 	}
 	image, err := Image(arch, below...)
 	if err != nil {
@@ -122,7 +86,7 @@ func Runnable(arch string, seed uint64, size int64, below ...Layer) (v1.Image, e
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{Pause, elf(programs.machine, programs.pause)}, {Done, elf(programs.machine, programs.done)}, {Say, elf(programs.machine, programs.say)}, {"/random", random}} {
+	}{{Pause, pause}, {Done, tinyelf.Program(programs.machine, programs.done)}, {Say, tinyelf.Program(programs.machine, programs.say)}, {"/random", random}} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name[1:], Mode: 0o755, Size: int64(len(f.data))}); err != nil {
 			return nil, err
 		}

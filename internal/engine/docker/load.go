@@ -1,0 +1,35 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/moby/moby/client"
+)
+
+// Load puts the images of an archive, as `docker save` writes it, on this host.
+func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
+	res, err := e.api.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+	if err != nil {
+		return e.fail(ctx, err, "load images")
+	}
+	defer res.Close()
+	// What goes wrong after the first byte comes in the stream.
+	for dec := json.NewDecoder(res); ; {
+		var line struct {
+			Error string `json:"error"`
+		}
+		err := dec.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && line.Error != "" {
+			err = errors.New(line.Error)
+		}
+		if err != nil {
+			return e.fail(ctx, err, "load images")
+		}
+	}
+}
