@@ -124,6 +124,9 @@ func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, er
 			break
 		}
 		owner, err := e.find(ctx, other)
+		if isGone(err) {
+			return nil, nil // its network went with that one
+		}
 		if err != nil {
 			return nil, err
 		}

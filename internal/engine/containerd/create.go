@@ -54,7 +54,7 @@ func (e *Engine) create(ctx context.Context, s engine.Spec) (string, error) {
 	if err := e.snapshot(ctx, d, img); err != nil {
 		return "", err
 	}
-	err = e.createOn(ctx, d, img.Name)
+	err = e.createOn(ctx, d, img)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 		defer cancel()
@@ -74,23 +74,23 @@ func (e *Engine) exists(ctx context.Context, id string) bool {
 }
 
 // createOn makes the container on its snapshot.
-func (e *Engine) createOn(ctx context.Context, d *draft, image string) error {
+func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error {
 	if err := d.prepareDir(); err != nil {
 		return err
 	}
 	c := containers.Container{
-		ID: d.id, Image: image, SnapshotKey: d.key(), Snapshotter: e.cfg.Snapshotter,
+		ID: d.id, Image: img.Name, SnapshotKey: d.key(), Snapshotter: e.cfg.Snapshotter,
 		Runtime: containers.RuntimeInfo{Name: runtimeName},
-		Labels:  maps.Clone(d.spec.Labels),
+		Labels:  map[string]string{},
 	}
-	if c.Labels == nil {
-		c.Labels = map[string]string{}
-	}
+	// As with Docker, the image's stand behind the container's.
+	maps.Copy(c.Labels, d.image.Config.Labels)
+	maps.Copy(c.Labels, d.spec.Labels)
 	if d.spec.Name != "" {
 		c.Labels[labelName] = d.spec.Name
 	}
 	c.Labels[labelRestart] = string(d.spec.Restart)
-	note, err := record{Image: d.spec.Image, Network: d.spec.Network, PIDMode: d.spec.PIDMode, Dir: d.dir}.any()
+	note, err := record{Image: d.spec.Image, ImageID: img.Target.Digest.String(), Volumes: d.volumes(), Network: d.spec.Network, PIDMode: d.spec.PIDMode, Dir: d.dir}.any()
 	if err != nil {
 		return err
 	}
@@ -176,6 +176,17 @@ func (e *Engine) draft(s engine.Spec) (*draft, error) {
 		}
 	}
 	return d, nil
+}
+
+// volumes are those with a name.
+func (d *draft) volumes() []string {
+	var names []string
+	for _, m := range d.spec.Mounts {
+		if m.Type == "volume" && m.Source != "" {
+			names = append(names, m.Source)
+		}
+	}
+	return names
 }
 
 // checkPlatform holds the image to the platform that was asked for.

@@ -68,16 +68,16 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	return img.Target.Digest.String(), nil
 }
 
-// LoadImage brings in the images of an archive as `docker save` or an OCI layout
-// in tar(5) has them, ready for containers.
-func (e *Engine) LoadImage(ctx context.Context, archive io.Reader) error {
+// Load puts the images of an archive on this host, as `docker save` or an OCI
+// layout in tar(5) has them, ready for containers.
+func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
 	ctx = e.in(ctx)
 	loaded, err := e.api.Import(ctx, archive)
 	if err != nil {
-		return e.fail(ctx, err, "load an image")
+		return e.fail(ctx, err, "load images")
 	}
 	if len(loaded) == 0 {
-		return errors.New("load an image: the archive has none with a name")
+		return errors.New("load images: the archive has none with a name")
 	}
 	for _, img := range loaded {
 		if err := client.NewImage(e.api, img).Unpack(ctx, e.cfg.Snapshotter); err != nil {
@@ -91,14 +91,30 @@ func (e *Engine) LoadImage(ctx context.Context, archive io.Reader) error {
 type config struct {
 	ocispec.Image
 	chain string // the snapshot of all its layers
-	size  int64  // bytes in the content store
 }
 
 // imageCache keeps the configurations of images, which never change, by the
 // digest of what their names point to.
 type imageCache struct {
-	mu   sync.Mutex
-	kept map[string]config
+	mu    sync.Mutex
+	kept  map[string]config
+	sizes map[string]int64
+}
+
+func (c *imageCache) size(key string) (int64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.sizes[key]
+	return n, ok
+}
+
+func (c *imageCache) setSize(key string, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sizes) >= cacheLimit || c.sizes == nil {
+		c.sizes = map[string]int64{}
+	}
+	c.sizes[key] = n
 }
 
 // cacheLimit is how many are kept.
@@ -126,9 +142,6 @@ func (e *Engine) config(ctx context.Context, img images.Image) (config, error) {
 		return c, fmt.Errorf("the configuration of %s: %w", img.Name, err)
 	}
 	c.chain = identity.ChainID(c.RootFS.DiffIDs).String()
-	if c.size, err = at.Size(ctx); err != nil {
-		return c, err
-	}
 	e.images.mu.Lock()
 	defer e.images.mu.Unlock()
 	if len(e.images.kept) >= cacheLimit || e.images.kept == nil {

@@ -33,10 +33,13 @@ const (
 
 // record is what containerd has no place for. It never changes.
 type record struct {
-	Image   string `json:"image"`   // as it was named at create
+	Image   string `json:"image"` // as it was named at create
+	ImageID string `json:"image_id"`
 	Network string `json:"network"` // of the Spec
 	PIDMode string `json:"pid_mode"`
 	Dir     string `json:"dir"` // of this container's files
+	// Volumes are the named ones.
+	Volumes []string `json:"volumes,omitempty"`
 }
 
 func (r record) any() (*anypb.Any, error) {

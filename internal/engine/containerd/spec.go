@@ -52,6 +52,9 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 	if d.spec.Init {
 		options = append(options, withInit)
 	}
+	if d.spec.NoCapabilities {
+		options = append(options, oci.WithCapabilities(nil))
+	}
 	options = append(options, d.withSeccomp) // it depends on the capabilities
 	return oci.GenerateSpec(ctx, e.api, c, options...)
 }

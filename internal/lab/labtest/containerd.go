@@ -71,7 +71,7 @@ func loadImages(ctx context.Context, e *containerd.Engine) error {
 		if err != nil {
 			return err
 		}
-		if err := e.LoadImage(ctx, archive); err != nil {
+		if err := e.Load(ctx, archive); err != nil {
 			return err
 		}
 	}
