@@ -73,6 +73,7 @@ type host struct {
 	apiTCP  string // host:port
 	socket  string
 	docker  string
+	keys    string // of the engine in the configuration; "" is Docker at docker
 	node    string
 	engine  engine.Engine
 	cmd     *exec.Cmd
@@ -148,10 +149,10 @@ func (h *host) configureWith(engine, extra string) {
 node: %s
 data_dir: %s/data
 run_dir: %s/run
-engine: {host: "%s"}
+engine: {%s}
 gateway: {listen: "%s", park_time: 2m}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, engine, h.gateway, h.socket, h.apiTCP, extra)
+%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}

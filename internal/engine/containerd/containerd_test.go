@@ -1,14 +1,11 @@
 package containerd_test
 
 import (
-	"bytes"
 	"context"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
-	"holdfast/internal/engine/containerd"
 	"holdfast/internal/engine/enginetest"
 	"holdfast/internal/lab/labtest"
 )
@@ -34,9 +31,3 @@ func TestConformance(t *testing.T) {
 		Start:  daemon.StartDaemon,
 	})
 }
-
-var (
-	_ = bytes.Contains
-	_ = filepath.Join
-	_ = containerd.DefaultHost
-)
