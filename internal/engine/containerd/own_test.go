@@ -81,7 +81,7 @@ func TestOwn(t *testing.T) {
 	e, daemon := labtest.Containerd(t)
 	for name, test := range map[string]func(*testing.T, *containerd.Engine, *lab.Containerd){
 		"Neighbours": neighbours, "LogRotates": logRotates, "LogIsTakenUp": logIsTakenUp, "Reap": reap, "Inventory": inventory,
-		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept,
+		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept, "Figures": figures,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, e, daemon) })
 	}
