@@ -46,11 +46,6 @@ func (c Config) validateHost() error {
 func (e Engine) validate() error {
 	switch e.Name {
 	case Docker, "":
-		given := e
-		given.Name, given.Host = "", ""
-		if given != (Engine{}) {
-			return errors.New("engine: namespace, snapshotter, bridge, subnet and cgroup_parent are for name: containerd")
-		}
 	case Containerd:
 		if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
 			return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)

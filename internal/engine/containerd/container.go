@@ -314,13 +314,19 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 }
 
 func (e *Engine) remove(ctx context.Context, c containers.Container) error {
-	if err := e.killTask(ctx, c.ID); err != nil {
-		return err
+	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		err := e.killTask(ctx, c.ID)
+		if err == nil {
+			err = e.deleteTask(ctx, c.ID)
+		}
+		if err == nil {
+			return e.forget(ctx, c)
+		}
+		// Another removes it, and the shim went in the middle of the answer.
+		if !strings.Contains(err.Error(), "ttrpc: closed") || !sleep(ctx, wait) {
+			return err
+		}
 	}
-	if err := e.deleteTask(ctx, c.ID); err != nil {
-		return err
-	}
-	return e.forget(ctx, c)
 }
 
 // forget deletes a container that has no task, with all that is its own. Who

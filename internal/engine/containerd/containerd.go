@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"path"
 	"path/filepath"
@@ -22,6 +23,8 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -71,6 +74,7 @@ type Engine struct {
 	images imageCache
 	pumps  *pumps
 	marks  marks
+	silent *log.Entry
 	locks  keyed // one start of a container at a time
 }
 
@@ -100,7 +104,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("use containerd at %s: %w", c.Host, err), conn.Close())
 	}
-	e := &Engine{conn: conn, api: api, cfg: c, socket: socket, net: net, pumps: newPumps()}
+	e := &Engine{conn: conn, api: api, cfg: c, socket: socket, net: net, pumps: newPumps(), silent: silence()}
 	if e.root, err = e.dataRoot(ctx); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -135,7 +139,15 @@ func (e *Engine) Close() error {
 
 // in is ctx for calls about the engine's namespace.
 func (e *Engine) in(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, e.cfg.Namespace)
+	return namespaces.WithNamespace(log.WithLogger(ctx, e.silent), e.cfg.Namespace)
+}
+
+// silence keeps the client from writing a log of its own to standard error: what
+// went wrong it returns, too.
+func silence() *log.Entry {
+	to := logrus.New()
+	to.SetOutput(io.Discard)
+	return logrus.NewEntry(to)
 }
 
 // Info says what the engine is, in one call.

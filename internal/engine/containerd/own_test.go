@@ -286,10 +286,12 @@ func reap(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 
 // inventory is what garbage collection asks for.
 func inventory(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
-	archive, err := lab.Binary("collect.me/image:1", "/bin/busybox", "sleep", "inf")
+	archive, err := lab.Busybox()
 	if err != nil {
 		t.Fatal(err)
 	}
+	archive.Ref = "collect.me/image:1"
+	archive.Env = append(archive.Env, "ANOTHER=image")
 	tar, err := archive.Archive()
 	if err != nil {
 		t.Fatal(err)
