@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"holdfast"
+	"holdfast/internal/engine"
 	"holdfast/internal/engine/containerd"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
@@ -80,6 +84,22 @@ func TestSessionsOnContainerd(t *testing.T) {
 	}
 	same("containerd crashed")
 
+	if out := h.must("session", "logs", "alice"); !strings.Contains(out, "listening on") {
+		t.Errorf("alice's log: %q", out)
+	}
+	if out := h.must("session", "exec", "alice", "--", "/program", "-h"); out != "" {
+		t.Errorf("a command in alice's container says %q", out)
+	}
+	var records []struct {
+		Cohort struct{ Engine, Driver string }
+	}
+	if err := json.Unmarshal([]byte(h.must("spinup", "ls", "--json")), &records); err != nil || len(records) == 0 || !strings.HasPrefix(records[0].Cohort.Engine, "containerd ") {
+		t.Errorf("records of spin-ups: %+v, %v", records, err)
+	}
+	h.must("gc", "plan")
+	h.must("gc", "run")
+	same("garbage was collected")
+
 	h.must("session", "stop", "bob")
 	if alive(inits["bob"]) {
 		t.Error("bob's init lives after his session was stopped")
@@ -99,4 +119,30 @@ func TestSessionsOnContainerd(t *testing.T) {
 	eventually(t, "all containers are removed", func() bool { return len(h.containers()) == 0 })
 	h.must("agent", "stop")
 	h.wait()
+}
+
+// TestDrainOfTheWholeContainerd kills what is not Holdfast's in its namespace too,
+// and the agent that stays does not bring it back.
+func TestDrainOfTheWholeContainerd(t *testing.T) {
+	h, _ := newContainerdHost(t)
+	h.start()
+	h.open("alice")
+	theirs, err := h.api().Create(t.Context(), engine.Spec{Name: "theirs", Image: labtest.TestServer, Restart: engine.RestartAlways})
+	if err == nil {
+		err = h.api().Start(t.Context(), theirs)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report holdfast.DrainReport
+	if err := json.Unmarshal([]byte(h.must("drain", "--engine-all", "--json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Dead != 2 || report.Released != 1 {
+		t.Errorf("report %+v", report)
+	}
+	notBackBy(t, h, theirs)
+	if err := h.api().Remove(t.Context(), theirs); err != nil {
+		t.Error(err)
+	}
 }

@@ -201,6 +201,13 @@ func (p *pump) copy(stream string, from io.Reader) {
 	}
 }
 
+// has reports whether a container's output is read here.
+func (ps *pumps) has(id string) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.byID[id] != nil
+}
+
 // drop stops reading a container that is removed.
 func (ps *pumps) drop(id string) {
 	ps.mu.Lock()

@@ -19,8 +19,12 @@ const (
 	steady       = 10 * time.Second
 )
 
-// reapEvery is how often addresses are looked through whose containers are gone.
-const reapEvery = 10 * time.Minute
+// How often it is looked for what is of containers that are gone, and for output
+// that nobody reads any more.
+const (
+	reapEvery   = 10 * time.Minute
+	listenEvery = 10 * time.Second
+)
 
 // Run reads the output of containers that others have started, starts those again
 // whose policy says so, and takes back addresses of containers that are gone,
@@ -28,7 +32,7 @@ const reapEvery = 10 * time.Minute
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
-	k.all.Go(func() { k.reap(ctx) })
+	k.all.Go(func() { k.tend(ctx) })
 	for ev := range e.Events(ctx, nil) {
 		switch {
 		case ev.Gap:
@@ -160,16 +164,33 @@ func (k *keeper) missed(ctx context.Context, id string) {
 	}
 }
 
-// reap takes back addresses now and then.
-func (k *keeper) reap(ctx context.Context) {
-	tick := time.NewTicker(reapEvery)
-	defer tick.Stop()
+// tend does what has to be done now and then.
+func (k *keeper) tend(ctx context.Context) {
+	reap, listen := time.NewTicker(reapEvery), time.NewTicker(listenEvery)
+	defer reap.Stop()
+	defer listen.Stop()
+	_ = k.e.Reap(ctx) // tried again
 	for {
-		_ = k.e.Reap(ctx) // tried again
 		select {
-		case <-tick.C:
+		case <-reap.C:
+			_ = k.e.Reap(ctx)
+		case <-listen.C:
+			k.listenAll(ctx)
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// listenAll takes over from processes that have started containers and ended.
+func (k *keeper) listenAll(ctx context.Context) {
+	list, err := k.e.rawList(k.e.in(ctx), nil)
+	if err != nil {
+		return // tried again
+	}
+	for _, c := range list {
+		if dir := recordOf(c).Dir; dir != "" && !k.e.pumps.has(c.ID) {
+			_ = k.e.pumps.adopt(c.ID, dir) // one that does not run has no output
 		}
 	}
 }

@@ -2,6 +2,7 @@ package labtest
 
 import (
 	"context"
+	"flag"
 	"path/filepath"
 	"testing"
 
@@ -9,13 +10,19 @@ import (
 	"holdfast/internal/lab"
 )
 
+var containerdDir = flag.String("containerd", "", "directory with the programs of another containerd than the installed one: containerd, containerd-shim-runc-v2, and runc if it needs another")
+
 // Containerd starts a containerd for one test, with the images Busybox and
 // TestServer, and stops it at the test's end. The adapter's own network is the
 // lab's.
 func Containerd(t testing.TB) (*containerd.Engine, *lab.Containerd) {
 	t.Helper()
 	needLab(t)
-	daemon, err := lab.StartContainerd(t.Context(), lab.ContainerdOptions{})
+	o := lab.ContainerdOptions{Path: *containerdDir}
+	if o.Path != "" {
+		o.Command = filepath.Join(o.Path, "containerd")
+	}
+	daemon, err := lab.StartContainerd(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
