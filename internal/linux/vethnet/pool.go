@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // pool is the book of addresses: a file for each that is given out, with the
@@ -23,6 +24,9 @@ type pool struct {
 
 // maxOwner is the longest name of an owner in bytes.
 const maxOwner = 128
+
+// draftPrefix begins the name of what is not an address yet.
+const draftPrefix = ".draft-"
 
 // ErrFull says that all addresses are given out.
 var ErrFull = errors.New("no address is left")
@@ -59,7 +63,7 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 
 // draft is a file with the owner's name, to be linked.
 func (p pool) draft(owner string) (string, error) {
-	f, err := os.CreateTemp(p.dir, ".draft-")
+	f, err := os.CreateTemp(p.dir, draftPrefix)
 	if err != nil {
 		return "", err
 	}
@@ -91,6 +95,17 @@ func (p pool) release(owner string, addr netip.Addr) error {
 	return nil
 }
 
+// draftLife is how long a draft may take to be linked, and much more.
+const draftLife = time.Minute
+
+// dropDraft removes a draft that somebody left who was killed.
+func (p pool) dropDraft(e fs.DirEntry) {
+	fi, err := e.Info()
+	if err == nil && strings.HasPrefix(e.Name(), draftPrefix) && time.Since(fi.ModTime()) > draftLife {
+		_ = os.Remove(filepath.Join(p.dir, e.Name())) // tried again
+	}
+}
+
 func (p pool) owners() (map[netip.Addr]string, error) {
 	entries, err := os.ReadDir(p.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +115,8 @@ func (p pool) owners() (map[netip.Addr]string, error) {
 	for _, e := range entries {
 		addr, err := netip.ParseAddr(e.Name())
 		if err != nil {
-			continue // a draft
+			p.dropDraft(e)
+			continue
 		}
 		owner, err := os.ReadFile(p.file(addr))
 		if errors.Is(err, fs.ErrNotExist) {

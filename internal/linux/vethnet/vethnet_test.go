@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -108,8 +109,19 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%q is an owner", owner)
 		}
 	}
+	// What somebody left who was killed goes, what is being made stays.
+	old := time.Now().Add(-time.Hour)
+	for name, at := range map[string]time.Time{".draft-1": old, ".draft-2": time.Now()} {
+		file := filepath.Join(c.Dir, name)
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := nets[0].Owners(); err != nil {
+		t.Error(err)
+	}
 	entries, err := os.ReadDir(c.Dir)
-	if err != nil || len(entries) != 29 {
+	if err != nil || len(entries) != 29+1 {
 		t.Errorf("%v, %v", entries, err)
 	}
 }
