@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -262,7 +263,10 @@ func (e *Engine) stopped(c containers.Container) error {
 		return err
 	}
 	s.Stopped = true
-	return writeState(dir, s)
+	if err := writeState(dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // where the directory is gone, another removes it
 }
 
 // killTask kills a container's init and waits until it is dead. One that does not
@@ -271,14 +275,10 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 	_, err := e.api.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
 	err = errgrpc.ToNative(err)
 	if isGone(err) || errdefs.IsFailedPrecondition(err) {
-		err = nil // it is dead, or about to be seen so
+		return nil // there is none, or it is dead
 	}
 	if err != nil {
 		return err
-	}
-	t, err := e.task(ctx, id)
-	if isGone(err) || err == nil && t.Status == task.Status_CREATED {
-		return nil
 	}
 	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
@@ -314,6 +314,14 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 }
 
 func (e *Engine) remove(ctx context.Context, c containers.Container) error {
+	unlock, err := e.locks.lock(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := e.stopped(c); err != nil {
+		return err
+	}
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		err := e.killTask(ctx, c.ID)
 		if err == nil {

@@ -111,8 +111,9 @@ func (e *Engine) watchDaemon(ctx context.Context, cancel context.CancelCauseFunc
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := <-errs; ctx.Err() == nil {
-			cancel(fmt.Errorf("%w at %s: it went away: %w", holdfast.ErrEngine, e.cfg.Host, errors.Join(err, nil)))
+		<-errs
+		if ctx.Err() == nil {
+			cancel(fmt.Errorf("%w at %s: it went away", holdfast.ErrEngine, e.cfg.Host))
 		}
 	}()
 	return func() { stop(); <-done }

@@ -54,6 +54,7 @@ type pump struct {
 	lock  *os.File
 	pipes map[string]*os.File
 	log   *logWriter
+	ended chan struct{} // closed when all is let go
 }
 
 // errBusy says that another reads the container's output.
@@ -98,7 +99,7 @@ func (ps *pumps) take(id, dir string, fresh bool) (*pump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock its log: %w", err)
 	}
-	p := &pump{of: ps, id: id, dir: dir, lock: lock, pipes: map[string]*os.File{}}
+	p := &pump{of: ps, id: id, dir: dir, lock: lock, pipes: map[string]*os.File{}, ended: make(chan struct{})}
 	for _, name := range []string{stdout, stderr} {
 		if err = p.openPipe(name, fresh); err != nil {
 			break
@@ -170,6 +171,7 @@ func (p *pump) done() {
 	}
 	p.of.mu.Unlock()
 	p.free()
+	close(p.ended)
 	p.of.all.Done()
 }
 
@@ -208,13 +210,15 @@ func (ps *pumps) has(id string) bool {
 	return ps.byID[id] != nil
 }
 
-// drop stops reading a container that is removed.
+// drop stops reading a container that is removed, and returns when nothing is
+// written any more.
 func (ps *pumps) drop(id string) {
 	ps.mu.Lock()
 	p := ps.byID[id]
 	ps.mu.Unlock()
 	if p != nil {
 		p.stop()
+		<-p.ended
 	}
 }
 

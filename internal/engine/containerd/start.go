@@ -55,14 +55,14 @@ func (e *Engine) startOnce(ctx context.Context, c containers.Container, again bo
 	if err != nil {
 		return err
 	}
+	if again && s.Stopped {
+		return nil
+	}
 	if !again {
 		s.Restarts = 0
 	}
 	begin := starting{e: e, c: c, record: recordOf(c), state: state{Address: s.Address, Restarts: s.Restarts}}
-	if err := begin.run(ctx); err != nil {
-		return err
-	}
-	return nil
+	return begin.run(ctx)
 }
 
 // starting is one start of a container.
