@@ -13,7 +13,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/containerd"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 )
@@ -23,17 +22,27 @@ import (
 func newContainerdHost(t *testing.T) (*host, *lab.Containerd) {
 	t.Helper()
 	_, daemon := labtest.Containerd(t)
+	return hostOnContainerd(t, daemon, ""), daemon
+}
+
+// hostOnContainerd is a node on a containerd.
+func hostOnContainerd(t *testing.T, daemon *lab.Containerd, extra string) *host {
+	t.Helper()
 	h := newNode(t, "", "")
 	h.keys = fmt.Sprintf("name: containerd, host: %q, cgroup_parent: %q", daemon.Host(), daemon.CgroupParent())
-	h.configure("")
+	h.configure(extra)
 	c := labtest.ContainerdConfig(daemon)
 	c.Dir = filepath.Join(h.dir, "data", "containerd")
-	e, err := containerd.Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
+	h.direct = &c
+	return h
+}
+
+// needDocker skips what is about Docker itself where the tests run on containerd.
+func needDocker(t *testing.T) {
+	t.Helper()
+	if labtest.OnContainerd() {
+		t.Skip("-on-containerd: this is about Docker")
 	}
-	h.engine = e
-	return h, daemon
 }
 
 // TestSessionsOnContainerd: sessions outlive the agent and the daemon, and end
