@@ -31,7 +31,8 @@ func agentFlags(f *pflag.FlagSet) {
 	f.String("node", "", "id of this node (default the host's name)")
 	f.String("data-dir", "", "directory of the lease and the embedded store (default /var/lib/holdfast)")
 	f.String("run-dir", "", "directory of what must not survive a boot of the host (default /run/holdfast)")
-	f.String("docker-host", "", "the engine's socket (default $DOCKER_HOST, then unix:///var/run/docker.sock)")
+	f.String("engine", "", "docker or containerd (default docker)")
+	f.String("docker-host", "", "the engine's socket (default $DOCKER_HOST, then unix:///var/run/docker.sock; with containerd unix:///run/containerd/containerd.sock)")
 	f.String("etcd-endpoints", "", "etcd to keep ownership in, comma-separated (default embedded)")
 	f.String("etcd-ca-file", "", "PEM file: who signs the etcd's certificate")
 	f.String("etcd-cert-file", "", "PEM file: our certificate for the etcd")
@@ -48,7 +49,7 @@ func overrides(r cli.AgentRun) config.Overrides {
 		return s
 	}
 	return config.Overrides{
-		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), EngineHost: get("docker-host"),
+		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), Engine: get("engine"), EngineHost: get("docker-host"),
 		EtcdEndpoints: get("etcd-endpoints"), EtcdCA: get("etcd-ca-file"), EtcdCert: get("etcd-cert-file"), EtcdKey: get("etcd-key-file"),
 		FleetListen: get("fleet"), GatewayListen: get("gateway"), APIListen: get("api"), Socket: r.Socket, LogLevel: get("log-level"),
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"holdfast/internal/agent"
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
@@ -19,7 +20,6 @@ import (
 	"holdfast/internal/deadman"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/doctor/probe"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/hook"
 	"holdfast/internal/lab"
@@ -159,7 +159,7 @@ func openEngine(ctx context.Context) (cli.Inspector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return docker.Open(ctx, docker.Config{Host: c.Engine.Host})
+	return agent.OpenEngine(ctx, c)
 }
 
 // runKeeper is a keeper's whole life.

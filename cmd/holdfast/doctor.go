@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/agent"
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/doctor"
@@ -16,7 +17,6 @@ import (
 	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/doctor/profile"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/linux/cgroup"
 	"holdfast/internal/linux/proc"
 )
@@ -109,7 +109,7 @@ func makeDrill(ctx context.Context, r cli.DrillRun) error {
 const engineLimit = 5 * time.Second
 
 // hostEngine is the engine that the configuration names.
-func hostEngine(ctx context.Context) (*docker.Engine, error) {
+func hostEngine(ctx context.Context) (agent.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineLimit)
 	defer cancel()
 	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
@@ -117,5 +117,5 @@ func hostEngine(ctx context.Context) (*docker.Engine, error) {
 		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()
 	}
-	return docker.Open(ctx, docker.Config{Host: c.Engine.Host})
+	return agent.OpenEngine(ctx, c)
 }

@@ -6,9 +6,9 @@ import (
 	"io/fs"
 	"os"
 
+	"holdfast/internal/agent"
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
-	"holdfast/internal/engine/docker"
 )
 
 // configEnv names the configuration file for commands that act on this host
@@ -26,7 +26,7 @@ func openLocal(ctx context.Context) (cli.Local, error) {
 	if err != nil {
 		return cli.Local{}, usageError{err}
 	}
-	e, err := docker.Open(ctx, docker.Config{Host: c.Engine.Host})
+	e, err := agent.OpenEngine(ctx, c)
 	if err != nil {
 		return cli.Local{}, err
 	}

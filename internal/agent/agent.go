@@ -21,7 +21,6 @@ import (
 	"holdfast/internal/deadman"
 	"holdfast/internal/drain"
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
 	"holdfast/internal/gc"
@@ -204,8 +203,8 @@ func (a *Agent) run(ctx context.Context) (err error) {
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
-func (a *Agent) openEngine(ctx context.Context) (*docker.Engine, engine.Info, error) {
-	e, err := docker.Open(ctx, docker.Config{Host: a.cfg.Engine.Host})
+func (a *Agent) openEngine(ctx context.Context) (Engine, engine.Info, error) {
+	e, err := OpenEngine(ctx, a.cfg)
 	if err != nil {
 		return nil, engine.Info{}, err
 	}
@@ -229,6 +228,7 @@ func (a *Agent) openEngine(ctx context.Context) (*docker.Engine, engine.Info, er
 func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	p.start("records of spin-ups", a.spinups.Run)
 	p.start("cures", a.logCures)
+	p.start("the engine", a.engine.Run)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/config"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/spinup"
 	"holdfast/internal/spinup/others"
@@ -76,7 +75,7 @@ func (b backend) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
 // from any goroutine.
 type GC struct {
 	*gc.Collector
-	engine *docker.Engine
+	engine Engine
 	list   *underway.List
 	watch  *others.Watcher
 }
@@ -84,7 +83,7 @@ type GC struct {
 // OpenGC connects to the engine. Until Run is called it does not know what spins
 // up.
 func OpenGC(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *slog.Logger) (*GC, error) {
-	e, err := docker.Open(ctx, docker.Config{Host: cfg.Engine.Host})
+	e, err := OpenEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

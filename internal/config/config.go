@@ -60,8 +60,21 @@ type Log struct {
 
 // Engine is the container engine to use.
 type Engine struct {
-	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket
+	Name string `yaml:"name"` // docker or containerd
+	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket; containerd's
+	// The rest is for containerd only.
+	Namespace    string `yaml:"namespace"`     // containerd's
+	Snapshotter  string `yaml:"snapshotter"`   // makes containers' file systems
+	Bridge       string `yaml:"bridge"`        // device that containers are connected to
+	Subnet       string `yaml:"subnet"`        // of their addresses, a.b.c.d/n
+	CgroupParent string `yaml:"cgroup_parent"` // of their cgroups; default: / and the namespace
 }
+
+// The values of Engine.Name.
+const (
+	Docker     = "docker"
+	Containerd = "containerd"
+)
 
 // Store is where ownership is kept: embedded when Endpoints is empty.
 type Store struct {
@@ -215,6 +228,7 @@ func Default() Config {
 		DataDir:  "/var/lib/holdfast",
 		RunDir:   "/run/holdfast",
 		Log:      Log{Level: "info", Format: "text"},
+		Engine:   Engine{Name: Docker},
 		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
 		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},

@@ -8,6 +8,7 @@ type Overrides struct {
 	Node          string
 	DataDir       string
 	RunDir        string
+	Engine        string
 	EngineHost    string
 	EtcdEndpoints string // comma-separated
 	EtcdCA        string
@@ -28,6 +29,7 @@ func (o Overrides) apply(c *Config) {
 		{&c.Node, o.Node},
 		{&c.DataDir, o.DataDir},
 		{&c.RunDir, o.RunDir},
+		{&c.Engine.Name, o.Engine},
 		{&c.Engine.Host, o.EngineHost},
 		{&c.Store.CAFile, o.EtcdCA},
 		{&c.Store.CertFile, o.EtcdCert},

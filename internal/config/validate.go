@@ -41,6 +41,25 @@ func (c Config) validateHost() error {
 	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
 		return fmt.Errorf("log.format: %q is neither text nor json", c.Log.Format)
 	}
+	return c.Engine.validate()
+}
+
+func (e Engine) validate() error {
+	switch e.Name {
+	case Docker, "":
+	case Containerd:
+		if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
+			return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
+		}
+		if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
+			return fmt.Errorf("engine.subnet: %q is no IPv4 subnet as 10.1.0.0/16", e.Subnet)
+		}
+		if e.CgroupParent != "" && !path.IsAbs(e.CgroupParent) {
+			return fmt.Errorf("engine.cgroup_parent: %q is no absolute path", e.CgroupParent)
+		}
+	default:
+		return fmt.Errorf("engine.name: %q is neither docker nor containerd", e.Name)
+	}
 	return nil
 }
 

@@ -1,6 +1,6 @@
 // Package engine is the contract for container engines, in the words that
 // sessions, measuring and garbage collection need. The implementations are
-// engine/docker and, later, engine/containerd; enginetest is the suite that
+// engine/docker and engine/containerd; enginetest is the suite that
 // every one passes against a real engine.
 package engine
 
@@ -19,6 +19,9 @@ import (
 var (
 	ErrNoImage  = errors.New("no such image on this host")
 	ErrConflict = errors.New("name is in use")
+	// ErrUnsupported says that this engine has no such thing, whatever its
+	// state.
+	ErrUnsupported = errors.New("this engine does not support it")
 )
 
 // Engine talks to one container engine on this host. All methods may be called
@@ -99,6 +102,11 @@ type Engine interface {
 	// the engine does not bring it back when it is killed (moby#11065).
 	SetRestartPolicy(ctx context.Context, id string, p RestartPolicy) error
 
+	// Run does what the engine has nobody for, until ctx is done: containerd
+	// leaves restarts, logs and addresses to its clients. One process on a host
+	// runs it, the agent; Docker needs none.
+	Run(ctx context.Context) error
+
 	// Close frees the connections. No call may follow.
 	Close() error
 }
@@ -109,7 +117,7 @@ type Info struct {
 	Version       string `json:"version"` // 20.10.24
 	APIVersion    string `json:"api_version"`
 	StorageDriver string `json:"storage_driver"` // overlay2
-	ImageStore    string `json:"image_store"`    // graphdriver or containerd: how a pull tells what it does
+	ImageStore    string `json:"image_store"`    // graphdriver, containerd or client: how a pull tells what it does
 	Kernel        string `json:"kernel"`         // release, as in uname -r
 	CgroupVersion string `json:"cgroup_version"` // 1 or 2, as the engine uses them
 	DataRoot      string `json:"data_root"`
@@ -139,7 +147,7 @@ type Spec struct {
 	Labels   map[string]string
 	Hostname string
 	Mounts   []Mount
-	Network  string // a network's name, "none", "host", or "container:ID"; "" is the engine's default
+	Network  string // a network's name (or ErrUnsupported), "none", "host", or "container:ID"; "" is the engine's default
 	PIDMode  string // "", "host" or "container:ID"
 	Restart  RestartPolicy
 	Memory   int64   // bytes, 0 is no limit
@@ -274,6 +282,9 @@ type Login struct {
 const (
 	GraphDriver     = "graphdriver"
 	ContainerdStore = "containerd"
+	// ClientStore is an engine whose adapter fetches and extracts by itself, and
+	// tells of it in Docker's words but as it happens.
+	ClientStore = "client"
 )
 
 // LogOptions selects log lines.

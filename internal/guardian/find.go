@@ -25,7 +25,7 @@ import (
 // backlog.
 const dialLimit = 200 * time.Millisecond
 
-// find returns the engine's daemons, dockerd first.
+// find returns the engine's daemons: dockerd first, or containerd alone.
 func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 	gone := slices.ContainsFunc(e.daemons, (*pidfd.Process).Exited)
 	if len(e.daemons) > 0 && !gone {
@@ -38,6 +38,13 @@ func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 		return nil, err
 	}
 	engine, err := serverOf(e.Socket, "dockerd", protected)
+	if errors.Is(err, errOtherProgram) {
+		// containerd by itself is an engine, too, and has none behind it.
+		if engine, err := serverOf(e.Socket, "containerd", protected); err == nil {
+			e.daemons = append(e.daemons, engine)
+			return e.daemons, nil
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find the engine: %w", err)
 	}
@@ -65,6 +72,9 @@ func above() (map[int]bool, error) {
 	}
 	return m, nil
 }
+
+// errOtherProgram says that a process is there, and is not what was expected.
+var errOtherProgram = errors.New("it is another program")
 
 // serverOf holds the process that serves a unix socket, if its executable has
 // the name.
@@ -97,7 +107,7 @@ func verified(pid int, name string, protected map[int]bool) (*pidfd.Process, err
 	}
 	if !isNamed(pid, name) {
 		p.Close()
-		return nil, fmt.Errorf("process %d is not %s", pid, name)
+		return nil, fmt.Errorf("process %d is not %s: %w", pid, name, errOtherProgram)
 	}
 	return p, nil
 }

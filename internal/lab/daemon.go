@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
@@ -35,15 +35,16 @@ func findDaemon(given string) (string, error) {
 		"apt-get install docker.io")
 }
 
-// daemon is a running dockerd.
+// daemon is a running engine's.
 type daemon struct {
+	name  string // of the program
 	cmd   *exec.Cmd
 	log   string
 	ended chan struct{} // closed when it was reaped
 	err   error         // how it ended, valid after ended
 }
 
-// startDaemon starts dockerd with its output appended to the file log. It finds
+// startDaemon starts a daemon with its output appended to the file log. It finds
 // its programs in the directory path, if that is not "", before the system's.
 func startDaemon(command, path string, args []string, log string) (*daemon, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -62,7 +63,7 @@ func startDaemon(command, path string, args []string, log string) (*daemon, erro
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", command, err)
 	}
-	d := &daemon{cmd: cmd, log: log, ended: make(chan struct{})}
+	d := &daemon{name: filepath.Base(command), cmd: cmd, log: log, ended: make(chan struct{})}
 	go func() {
 		d.err = cmd.Wait()
 		close(d.ended)
@@ -86,21 +87,21 @@ func (d *daemon) running() bool {
 var errSlowContainerd = errors.New("its containerd was too slow")
 
 // waitReady returns when the daemon answers, has ended, or ctx is done.
-func (d *daemon) waitReady(ctx context.Context, api *client.Client) error {
+func (d *daemon) waitReady(ctx context.Context, ping func(context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for dockerd: %w; its last lines:\n%s", ctx.Err(), tail(d.log))
+			return fmt.Errorf("wait for %s: %w; its last lines:\n%s", d.name, ctx.Err(), tail(d.log))
 		case <-d.ended:
 			said, err := tail(d.log), d.err
 			if strings.HasSuffix(said, "timeout waiting for containerd to start") {
 				err = errSlowContainerd
 			}
-			return fmt.Errorf("dockerd ended at its start: %w; its last lines:\n%s", err, said)
+			return fmt.Errorf("%s ended at its start: %w; its last lines:\n%s", d.name, err, said)
 		case <-tick.C:
-			if _, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err == nil {
+			if ping(ctx) == nil {
 				return nil
 			}
 		}
@@ -110,7 +111,7 @@ func (d *daemon) waitReady(ctx context.Context, api *client.Client) error {
 // stop ends the daemon with SIGTERM, after grace with SIGKILL.
 func (d *daemon) stop(grace time.Duration) error {
 	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop dockerd: %w", err)
+		return fmt.Errorf("stop %s: %w", d.name, err)
 	}
 	select {
 	case <-d.ended:
@@ -122,7 +123,7 @@ func (d *daemon) stop(grace time.Duration) error {
 
 func (d *daemon) kill() error {
 	if err := d.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("kill dockerd: %w", err)
+		return fmt.Errorf("kill %s: %w", d.name, err)
 	}
 	<-d.ended
 	return nil

@@ -161,10 +161,15 @@ func (e *Engine) StartDaemon(ctx context.Context) error {
 			return err
 		}
 		e.daemon = d
-		if err = d.waitReady(ctx, e.api); !errors.Is(err, errSlowContainerd) || try == maxStarts {
+		if err = d.waitReady(ctx, e.ping); !errors.Is(err, errSlowContainerd) || try == maxStarts {
 			return err
 		}
 	}
+}
+
+func (e *Engine) ping(ctx context.Context) error {
+	_, err := e.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	return err
 }
 
 // maxStarts is how often a daemon is started whose containerd is too slow for it, as

@@ -21,6 +21,7 @@ import (
 
 	"holdfast/internal/api"
 	"holdfast/internal/engine"
+	"holdfast/internal/engine/containerd"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/session"
@@ -73,6 +74,8 @@ type host struct {
 	apiTCP  string // host:port
 	socket  string
 	docker  string
+	keys    string             // of the engine in the configuration; "" is Docker at docker
+	direct  *containerd.Config // how a test reaches a containerd; nil: Docker
 	node    string
 	engine  engine.Engine
 	cmd     *exec.Cmd
@@ -96,6 +99,9 @@ const template = `
 // with templates: last.
 func newHost(t *testing.T, extra string) *host {
 	t.Helper()
+	if labtest.OnContainerd() {
+		return hostOnContainerd(t, labtest.SharedContainerd(t), extra)
+	}
 	return newHostOn(t, labtest.Engine(t).Host(), extra)
 }
 
@@ -148,10 +154,10 @@ func (h *host) configureWith(engine, extra string) {
 node: %s
 data_dir: %s/data
 run_dir: %s/run
-engine: {host: "%s"}
+engine: {%s}
 gateway: {listen: "%s", park_time: 2m}
 api: {socket: %s, listen: "%s"}
-%s`, h.node, h.dir, h.dir, engine, h.gateway, h.socket, h.apiTCP, extra)
+%s`, h.node, h.dir, h.dir, cmp.Or(h.keys, fmt.Sprintf("host: %q", engine)), h.gateway, h.socket, h.apiTCP, extra)
 	if err := os.WriteFile(h.configFile(), []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
@@ -292,12 +298,17 @@ func (h *host) cleanUp() {
 // api is the engine as the test sees it.
 func (h *host) api() engine.Engine {
 	h.t.Helper()
-	if h.engine == nil {
-		e, err := docker.Open(context.Background(), docker.Config{Host: h.docker})
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		h.engine = e
+	if h.engine != nil {
+		return h.engine
+	}
+	var err error
+	if h.direct != nil {
+		h.engine, err = containerd.Open(context.Background(), *h.direct)
+	} else {
+		h.engine, err = docker.Open(context.Background(), docker.Config{Host: h.docker})
+	}
+	if err != nil {
+		h.t.Fatal(err)
 	}
 	return h.engine
 }

@@ -75,6 +75,7 @@ func healthy(yes bool) *container.HealthConfig {
 // TestSpinupsByOthers plays what people do with an engine, and holds what the
 // agent makes of its events to what their own client saw.
 func TestSpinupsByOthers(t *testing.T) {
+	needDocker(t)
 	h := newHost(t, "")
 	h.start()
 	x := newTool(t, h.docker)

@@ -248,6 +248,7 @@ func TestUpgradeUnderWay(t *testing.T) {
 
 // TestUpgradeThatFails: whatever the next agent does, somebody serves.
 func TestUpgradeThatFails(t *testing.T) {
+	needDocker(t)
 	h := newUpgradable(t, "")
 	before, starts := h.running(), startTimes(t, h, h.running())
 	pid := h.pid()

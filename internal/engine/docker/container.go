@@ -2,10 +2,7 @@ package docker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"holdfast"
 	"holdfast/internal/engine"
 )
 
@@ -74,9 +70,6 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	return res.ID, nil
 }
 
-// maxProfile is the longest seccomp profile, in bytes: the engine's own has 13,000.
-const maxProfile = 1 << 20
-
 // securityOf translates what a container may not do. Of a seccomp profile the API
 // wants the text.
 func securityOf(s engine.Spec) ([]string, error) {
@@ -87,29 +80,11 @@ func securityOf(s engine.Spec) ([]string, error) {
 	if s.Seccomp == "" {
 		return opts, nil
 	}
-	text, err := readProfile(s.Seccomp)
+	text, err := engine.ReadSeccomp(s.Seccomp)
 	if err != nil {
-		return nil, holdfast.WithHint(fmt.Errorf("its seccomp profile: %w", err), "`holdfast doctor cure fadvise` writes one; it has to be on every host")
+		return nil, err
 	}
-	return append(opts, "seccomp="+text), nil
-}
-
-func readProfile(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxProfile+1))
-	switch {
-	case err != nil:
-		return "", err
-	case len(text) > maxProfile:
-		return "", fmt.Errorf("%s has over %d bytes", name, maxProfile)
-	case !json.Valid(text):
-		return "", fmt.Errorf("%s is no JSON", name)
-	}
-	return string(text), nil
+	return append(opts, "seccomp="+string(text)), nil
 }
 
 // mountsOf translates mounts. A bind in this form, unlike one in Binds, is an

@@ -89,6 +89,12 @@ func (c Config) resolve() (host string, options []client.Opt, err error) {
 	return host, append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(noteAnswer)), nil
 }
 
+// Run waits for ctx: the daemon does everything by itself.
+func (e *Engine) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
 // Close frees the connections.
 func (e *Engine) Close() error { return e.api.Close() }
 

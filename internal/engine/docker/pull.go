@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/moby/moby/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"holdfast"
 	"holdfast/internal/engine"
 )
 
@@ -89,16 +87,9 @@ func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 
 // platformOf reads os/arch or os/arch/variant; nil of "".
 func platformOf(s string) (*ocispec.Platform, error) {
-	if s == "" {
-		return nil, nil
+	p, err := engine.ParsePlatform(s)
+	if p == nil {
+		return nil, err
 	}
-	parts := strings.Split(s, "/")
-	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-		return nil, holdfast.WithHint(fmt.Errorf("platform %q is not os/arch or os/arch/variant", s), "for example linux/arm64")
-	}
-	platform := &ocispec.Platform{OS: parts[0], Architecture: parts[1]}
-	if len(parts) == 3 {
-		platform.Variant = parts[2]
-	}
-	return platform, nil
+	return &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}, nil
 }

@@ -29,7 +29,7 @@ func (s *suite) info(t *testing.T) {
 			t.Errorf("no %s in %+v", name, info)
 		}
 	}
-	if info.ImageStore != engine.GraphDriver && info.ImageStore != engine.ContainerdStore {
+	if !slices.Contains([]string{engine.GraphDriver, engine.ContainerdStore, engine.ClientStore}, info.ImageStore) {
 		t.Errorf("image store %q", info.ImageStore)
 	}
 	if info.CgroupVersion != "1" && info.CgroupVersion != "2" {

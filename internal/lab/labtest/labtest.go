@@ -70,7 +70,7 @@ func Main(m *testing.M, options ...goleak.Option) int {
 		return code
 	}
 	code := m.Run()
-	if err := errors.Join(stopShared(), os.RemoveAll(server.dir)); err != nil && code == 0 {
+	if err := errors.Join(stopShared(), stopContainerd(), os.RemoveAll(server.dir)); err != nil && code == 0 {
 		code = complain(err)
 	}
 	if code == 0 {

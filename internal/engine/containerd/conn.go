@@ -1,0 +1,64 @@
+package containerd
+
+import (
+	"context"
+	"net"
+	"time"
+
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/containerd/v2/pkg/identifiers"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// dialTimeout bounds one try to connect. A socket on this host answers at once,
+// or its daemon is stopped.
+const dialTimeout = 5 * time.Second
+
+// dial makes the connection, which is not tried yet. The client's own dialer is
+// not used: it waits for a socket that is not there, and a caller is to hear of
+// that.
+func dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: dialTimeout,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize), grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			tryNow(ctx, cc, socket)
+			return call(ctx, method, req, reply, cc, o...)
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			tryNow(ctx, cc, socket)
+			return open(ctx, d, cc, method, o...)
+		}),
+	)
+}
+
+// tryNow has a connection that waits before its next try make it now, if somebody
+// listens: a daemon that is back is not to be called down for seconds.
+func tryNow(ctx context.Context, cc *grpc.ClientConn, socket string) {
+	if cc.GetState() != connectivity.TransientFailure {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	try, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return
+	}
+	try.Close()
+	cc.ResetConnectBackoff()
+	// Until it is up: it stays as it is while it tries (gRPC, A62).
+	cc.WaitForStateChange(ctx, connectivity.TransientFailure)
+}
+
+func diffClient(conn *grpc.ClientConn) diffapi.DiffClient { return diffapi.NewDiffClient(conn) }
+
+// namespaceError says what is wrong with a namespace's name.
+func namespaceError(name string) error { return identifiers.Validate(name) }

@@ -1,0 +1,58 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast"
+)
+
+// registryError is an error that a registry has answered with, or the way to it:
+// whatever it says, it is not the engine that is down.
+type registryError struct{ err error }
+
+func (e registryError) Error() string { return e.err.Error() }
+func (e registryError) Unwrap() error { return e.err }
+
+// fail translates an error of the client into the contract's words, with what
+// was being done.
+func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
+	doing = fmt.Sprintf(doing, args...)
+	switch cause := ctx.Err(); {
+	case err == nil && cause == nil:
+		return nil
+	case cause != nil:
+		return fmt.Errorf("%s: %w", doing, cause)
+	case errors.Is(err, holdfast.ErrEngine):
+	case isDown(err):
+		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.cfg.Host, err), hintDown(err))
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// isDown reports whether err says that the engine is not there, or went away in
+// the middle of an answer. That is what gRPC itself means by Unavailable; the
+// daemon says it of nothing that is asked here.
+func isDown(err error) bool {
+	var registry registryError
+	if errors.As(err, &registry) {
+		return false
+	}
+	return errdefs.IsUnavailable(err) || status.Code(err) == codes.Unavailable || errors.Is(err, holdfast.ErrEngine)
+}
+
+func hintDown(err error) string {
+	if strings.Contains(strings.ToLower(err.Error()), "permission denied") {
+		return "run as root"
+	}
+	return "is containerd running there? Start it (systemctl start containerd), or name its address in engine.host"
+}
+
+// isGone reports whether err says that what was asked about does not exist.
+func isGone(err error) bool { return errdefs.IsNotFound(err) || errors.Is(err, holdfast.ErrNotFound) }

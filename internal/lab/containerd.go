@@ -1,0 +1,204 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+
+	"holdfast"
+)
+
+// ContainerdOptions is what may differ between containerds. The zero value is
+// the one that is installed.
+type ContainerdOptions struct {
+	// Command is the program; "" is the one on PATH or in /usr/bin.
+	Command string
+	// Path is a directory that comes first where it looks for its shim and
+	// runc.
+	Path string
+}
+
+// Containerd is a private containerd. A lab may run several at once. The methods
+// may be called from any goroutine.
+type Containerd struct {
+	space   *workspace
+	runDir  string
+	command string
+	path    string
+
+	mu     sync.Mutex
+	daemon *daemon // nil while it is stopped
+}
+
+// containerdConfig has what it would share with the host's own, and switches off
+// what nobody here asks for (containerd-config.toml(5)).
+const containerdConfig = `version = 2
+root = %q
+state = %q
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp"]
+[grpc]
+address = %q
+[debug]
+level = "warn"
+`
+
+// StartContainerd starts a containerd and returns when it answers. It works
+// inside a lab only. What labs that were killed have left is removed first.
+func StartContainerd(ctx context.Context, o ContainerdOptions) (*Containerd, error) {
+	if !Inside() {
+		return nil, errors.New("start a private containerd: this process is not in a lab")
+	}
+	command, err := findContainerd(o.Command)
+	if err != nil {
+		return nil, err
+	}
+	space, err := newWorkspace("", false)
+	if err != nil {
+		return nil, err
+	}
+	c := &Containerd{space: space, runDir: "/run/engine-of-" + space.name, command: command, path: o.Path}
+	if err := errors.Join(os.MkdirAll(c.runDir, 0o700), c.configure()); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a private containerd: %w", err), c.Stop())
+	}
+	if err := c.StartDaemon(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+func findContainerd(given string) (string, error) {
+	candidates := []string{"containerd", "/usr/bin/containerd", "/usr/local/bin/containerd"}
+	if given != "" {
+		candidates = []string{given}
+	}
+	for _, name := range candidates {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", holdfast.WithHint(fmt.Errorf("no containerd is installed (%s not found)", candidates[0]), "apt-get install containerd")
+}
+
+func (c *Containerd) configure() error {
+	text := fmt.Sprintf(containerdConfig, c.Root(), filepath.Join(c.runDir, "state"), c.Socket())
+	return os.WriteFile(c.configFile(), []byte(text), 0o600)
+}
+
+// Host is the address of its API, unix:///path. It can be reached from inside
+// the lab only.
+func (c *Containerd) Host() string { return "unix://" + c.Socket() }
+
+// Socket is the path of its unix socket.
+func (c *Containerd) Socket() string { return filepath.Join(c.runDir, "containerd.sock") }
+
+// Root is its data directory.
+func (c *Containerd) Root() string { return filepath.Join(c.space.dir, "data") }
+
+// Scratch is a directory on a disk, for whoever uses the engine; it is removed
+// with the engine. It is not there until somebody makes it.
+func (c *Containerd) Scratch() string { return filepath.Join(c.space.dir, "scratch") }
+
+// CgroupParent is a path, under each cgroup mount, for containers: what is in
+// there ends with the engine.
+func (c *Containerd) CgroupParent() string { return "/" + c.space.name }
+
+// LogFile is the path of the daemon's log.
+func (c *Containerd) LogFile() string { return filepath.Join(c.space.dir, "containerd.log") }
+
+func (c *Containerd) configFile() string { return filepath.Join(c.space.dir, "config.toml") }
+
+// Pid is the daemon's process, 0 while it is stopped.
+func (c *Containerd) Pid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.daemon == nil {
+		return 0
+	}
+	return c.daemon.pid()
+}
+
+// StartDaemon starts the daemon on the engine's data and returns when it
+// answers. One that runs is left alone.
+func (c *Containerd) StartDaemon(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.daemon != nil && c.daemon.running() {
+		return nil
+	}
+	d, err := startDaemon(c.command, c.path, []string{"--config=" + c.configFile()}, c.LogFile())
+	if err != nil {
+		return err
+	}
+	c.daemon = d
+	return d.waitReady(ctx, c.ping)
+}
+
+// ping asks over a connection of its own: one that has failed waits before it
+// tries again.
+func (c *Containerd) ping(ctx context.Context) error {
+	if _, err := os.Stat(c.Socket()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	api, err := client.New(c.Socket())
+	if err != nil {
+		return err
+	}
+	_, err = api.Version(ctx)
+	return errors.Join(err, api.Close())
+}
+
+// StopDaemon ends the daemon as a service manager does: SIGTERM, and SIGKILL
+// after 30 seconds. Shims and containers run on.
+func (c *Containerd) StopDaemon() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.daemon == nil {
+		return nil
+	}
+	err := c.daemon.stop(30 * time.Second)
+	c.daemon = nil
+	return err
+}
+
+// Restart stops the daemon and starts it again. Containers live on.
+func (c *Containerd) Restart(ctx context.Context) error {
+	if err := c.StopDaemon(); err != nil {
+		return err
+	}
+	return c.StartDaemon(ctx)
+}
+
+// Kill ends the daemon with SIGKILL, and leaves shims and containers running.
+// StartDaemon brings it back.
+func (c *Containerd) Kill() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.daemon == nil {
+		return nil
+	}
+	err := c.daemon.kill()
+	c.daemon = nil
+	return err
+}
+
+// Stop ends the engine with all its containers and removes its data. It is the
+// last call.
+func (c *Containerd) Stop() error {
+	return errors.Join(
+		c.Kill(),
+		removeCgroup(c.space.name),
+		killMentioning(c.space.name),
+		detachBelow(c.runDir),
+		os.RemoveAll(c.runDir),
+		c.space.remove(),
+	)
+}
