@@ -35,9 +35,14 @@ func (x *run) command(ctx context.Context, name string) error {
 	if x.conf.Output == nil {
 		cmd.Stdout, cmd.Stderr = io.Discard, io.Discard
 	}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	// In a group of its own, so that all that it has started is stopped with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = endLimit
 	err = cmd.Run()
+	if ctx.Err() != nil && cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails where nothing is left
+	}
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s has not ended within %v", args[0], x.conf.CommandLimit)
 	}

@@ -23,11 +23,11 @@ type Rules struct {
 	Unmanaged bool // so are pods that nobody makes anew
 }
 
-// Reasons, as people read them.
+// Reasons, as people read them. WhyLocal is one that Rules.LocalData overrides.
 const (
 	whyDaemonSet = "its DaemonSet keeps it on the node"
 	whyMirror    = "the kubelet runs it from a file"
-	whyLocal     = "it has local data (emptyDir), which would be lost"
+	WhyLocal     = "it has local data (emptyDir), which would be lost"
 	whyUnmanaged = "nothing would make it anew"
 	whyOrphan    = "its DaemonSet is gone"
 )
@@ -54,11 +54,11 @@ func (r Rules) Treat(p kube.Pod, daemonSet error) (Treatment, string) {
 	case p.Finished():
 		return Evict, ""
 	case p.LocalData() && !r.LocalData:
-		return Refuse, whyLocal
+		return Refuse, WhyLocal
 	case p.Meta.Controlling() == nil && !r.Unmanaged:
 		return Refuse, whyUnmanaged
 	case p.LocalData():
-		why = whyLocal
+		why = WhyLocal
 	case p.Meta.Controlling() == nil:
 		why = whyUnmanaged
 	}
