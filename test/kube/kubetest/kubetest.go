@@ -101,6 +101,7 @@ func Open(ctx context.Context, dir string) (*Server, error) {
 		if err == nil || try == tries || ctx.Err() != nil {
 			break
 		}
+		s.client = nil // it is at another port next time
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -182,13 +183,10 @@ func (s *Server) await(ctx context.Context) error {
 	deadline := time.Now().Add(upLimit)
 	for {
 		ca, err := os.ReadFile(s.file("certs/apiserver.crt"))
+		if err == nil && s.client == nil { // one that was started again is the same
+			s.client, err = kube.New(s.config(ca), kube.Options{})
+		}
 		if err == nil {
-			if s.client != nil {
-				s.client.Close()
-			}
-			if s.client, err = kube.New(s.config(ca), kube.Options{}); err != nil {
-				return err
-			}
 			if err = s.Do(ctx, http.MethodGet, "/readyz", nil, nil); err == nil {
 				return nil
 			}
