@@ -41,7 +41,7 @@ const exitCodesText = `Exit codes of all commands:
     0  done
     1  failed, for a reason that has no code of its own
     2  the command line or the configuration was not understood
-    3  the agent cannot be reached, or did not answer in time
+    3  the agent, or a cluster's API server, cannot be reached, or did not answer in time
     4  the container engine or the ownership store is not available
     5  no such session, node, container or image
     6  done in part: something was left behind, and is named

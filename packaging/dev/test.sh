@@ -33,10 +33,23 @@ if [[ ${1:-} = long ]]; then
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
   exit
 fi
+# What the tests of Kubernetes need is built meanwhile, at idle priority, where it is not
+# there yet. It goes on where something fails here, and is kept for the next time.
+packaging/dev/kube.sh >/dev/null &
+server=$!
 packaging/dev/lint.sh
 # Those that take longest come first, so that no CPU idles beside the last of them;
-# and one more at once than there are CPUs, because tests wait a lot.
+# and one more at once than there are CPUs, because tests wait a lot. Those that need
+# Kubernetes' API server come when all others are through.
 slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet)
 wait $runsc
+mapfile -t others < <(go list ./... | grep -v /test/kube)
+failed=''
 # The linter has vetted the tests, too.
-go run ./packaging/dev/testsum -again -- go test -race -vet=off -timeout 25m -p "$(($(nproc) + 1))" -json "${slow[@]}" ./...
+tested() { go run ./packaging/dev/testsum -again -- go test -vet=off -timeout 25m -json "$@" || failed=yes; }
+tested -race -p "$(($(nproc) + 1))" "${slow[@]}" "${others[@]}"
+wait "$server"
+tested -race ./test/kube/...
+# Without the race detector: kubectl's packages have been compiled for the server.
+CGO_ENABLED=0 go run ./packaging/dev/testsum -again -- go test -C test/kubedrain -vet=off -timeout 25m -json ./... || failed=yes
+[[ -z $failed ]]

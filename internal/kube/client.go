@@ -1,0 +1,262 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// Client asks one API server. All methods may be called from any goroutine, and
+// return when ctx is done. A request that is not a watch is given up after Limit.
+// Errors are a *StatusError, an *UnreachableError or ctx's, wrapped with what was asked;
+// of what is not there they wrap holdfast.ErrNotFound.
+type Client struct {
+	conf Config
+	base *url.URL
+	http *http.Client
+	opt  Options
+}
+
+// Options are what a client can be told beside the server.
+type Options struct {
+	Agent string        // of the User-Agent header
+	Limit time.Duration // of one request; 0: DefaultLimit
+	// Observe hears of each request that has ended, a watch's when it was answered:
+	// its verb (get, list, watch, create, patch, delete) and status, 0 for no answer;
+	// nil: nobody does. It must not block.
+	Observe func(verb string, code int, took time.Duration)
+}
+
+// DefaultLimit is how long a request may take where nobody says.
+const DefaultLimit = 30 * time.Second
+
+// maxBody is the most that an answer may have, in bytes: a page of 500 large pods has
+// some 10 MB.
+const maxBody = 64 << 20
+
+// New returns a client. It asks nothing yet.
+func New(c Config, o Options) (*Client, error) {
+	base, err := url.Parse(c.Server)
+	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
+		return nil, fmt.Errorf("server: %q is no URL of an API server", c.Server)
+	}
+	if base.Scheme == "http" && (c.Token != nil || len(c.Cert) > 0) {
+		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and there are credentials to be kept secret", c.Server), "https:// is what API servers serve")
+	}
+	t, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	if o.Limit <= 0 {
+		o.Limit = DefaultLimit
+	}
+	if o.Agent == "" {
+		o.Agent = "holdfast"
+	}
+	// A redirect would take the token elsewhere.
+	never := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{conf: c, base: base, http: &http.Client{Transport: t, CheckRedirect: never}, opt: o}, nil
+}
+
+// Close frees the connections. No call may follow.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Server is the URL of the API server.
+func (c *Client) Server() string { return c.conf.Server }
+
+// Namespace is the one that our name is in.
+func (c *Client) Namespace() string { return c.conf.Namespace }
+
+// request is one call.
+type request struct {
+	verb   string // as RBAC has it
+	method string
+	path   string
+	query  url.Values
+	kind   string // Content-Type of the body
+	body   any    // sent as JSON; nil: none
+}
+
+// Kinds of patches.
+const (
+	mergePatch     = "application/merge-patch+json"
+	strategicPatch = "application/strategic-merge-patch+json"
+	plainJSON      = "application/json"
+)
+
+// call makes a request and reads the answer into out, where that is not nil.
+func (c *Client) call(ctx context.Context, r request, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.opt.Limit)
+	defer cancel()
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	switch {
+	case err != nil:
+		return r.failed(&UnreachableError{err})
+	case len(body) > maxBody:
+		return r.failed(fmt.Errorf("the answer is over %d bytes", maxBody))
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
+		return r.failed(statusOf(resp, body))
+	case out == nil:
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return r.failed(fmt.Errorf("the answer: %w", err))
+	}
+	return nil
+}
+
+func (r request) failed(err error) error {
+	return fmt.Errorf("%s %s: %w", r.verb, strings.TrimPrefix(r.path, "/"), err)
+}
+
+// send makes a request, twice where the server does not take our token. The caller
+// closes the answer's body.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	resp, err := c.once(ctx, r, false)
+	if err == nil && resp.StatusCode == http.StatusUnauthorized && c.conf.Token != nil {
+		resp.Body.Close()
+		resp, err = c.once(ctx, r, true)
+	}
+	return resp, err
+}
+
+func (c *Client) once(ctx context.Context, r request, fresh bool) (*http.Response, error) {
+	req, err := c.build(ctx, r, fresh)
+	if err != nil {
+		return nil, r.failed(err)
+	}
+	begin := time.Now()
+	resp, err := c.http.Do(req)
+	code := 0
+	if err == nil {
+		code = resp.StatusCode
+	}
+	if c.opt.Observe != nil {
+		c.opt.Observe(r.verb, code, time.Since(begin))
+	}
+	if err == nil {
+		return resp, nil
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // without the URL, which failed says
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+		return nil, r.failed(cause)
+	}
+	return nil, r.failed(&UnreachableError{err})
+}
+
+func (c *Client) build(ctx context.Context, r request, fresh bool) (*http.Request, error) {
+	u := *c.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + r.path
+	u.RawQuery = r.query.Encode()
+	var body io.Reader
+	if r.body != nil {
+		b, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", plainJSON)
+	req.Header.Set("User-Agent", c.opt.Agent)
+	if r.body != nil {
+		req.Header.Set("Content-Type", r.kind)
+	}
+	if c.conf.AsUser != "" {
+		req.Header.Set("Impersonate-User", c.conf.AsUser)
+		for _, g := range c.conf.AsGroups {
+			req.Header.Add("Impersonate-Group", g)
+		}
+	}
+	if c.conf.Token != nil {
+		token, err := c.conf.Token(ctx, fresh)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return req, nil
+}
+
+// get reads one object.
+func (c *Client) get(ctx context.Context, path string, out any) error {
+	return c.call(ctx, request{verb: "get", method: http.MethodGet, path: path}, out)
+}
+
+// pageSize is how many objects one answer to a list has at most.
+const pageSize = "500"
+
+// listAgain is how often a list is begun anew whose next page has expired.
+const listAgain = 3
+
+// list reads all objects of a path, page by page, and the version that a watch may
+// begin at.
+func list[T any](ctx context.Context, c *Client, path string, query url.Values) (items []T, version string, err error) {
+	for range listAgain {
+		items, version, err = listOnce[T](ctx, c, path, query)
+		if Code(err) != http.StatusGone {
+			break
+		}
+	}
+	return items, version, err
+}
+
+func listOnce[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, string, error) {
+	q := url.Values{"limit": {pageSize}}
+	for k, v := range query {
+		q[k] = v
+	}
+	items := []T{}
+	for {
+		var page struct {
+			Metadata struct {
+				Version  string `json:"resourceVersion"`
+				Continue string `json:"continue"`
+			} `json:"metadata"`
+			Items []T `json:"items"`
+		}
+		if err := c.call(ctx, request{verb: "list", method: http.MethodGet, path: path, query: q}, &page); err != nil {
+			return nil, "", err
+		}
+		items = append(items, page.Items...)
+		if page.Metadata.Continue == "" {
+			return items, page.Metadata.Version, nil
+		}
+		q.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// Raw makes any request, for what has no method of its own: method and path as in the
+// API's reference, kind the content type of body, which is sent as JSON where it is not
+// nil. The answer is read into out, where that is not nil; one that is no JSON only into nil.
+func (c *Client) Raw(ctx context.Context, method, path, kind string, body, out any) error {
+	p, query, _ := strings.Cut(path, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, request{verb: strings.ToLower(method), method: method, path: p, query: q, kind: kind, body: body}, out)
+}
+
+// Config is what the client was made with.
+func (c *Client) Config() Config { return c.conf }

@@ -1,0 +1,151 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// StatusError is what the API server answered instead of doing it.
+type StatusError struct {
+	Code    int    // of HTTP
+	Reason  string // NotFound, Conflict, Expired, TooManyRequests, …
+	Message string
+	Causes  []string      // the reasons of its details
+	Retry   time.Duration // not before; 0: it did not say
+}
+
+func (e *StatusError) Error() string {
+	if e.Message == "" {
+		return fmt.Sprintf("%d %s", e.Code, http.StatusText(e.Code))
+	}
+	return e.Message
+}
+
+// Hint implements holdfast.Hinter.
+func (e *StatusError) Hint() string {
+	switch e.Code {
+	case http.StatusUnauthorized:
+		return "the API server does not know these credentials: have they expired?"
+	case http.StatusForbidden:
+		return "`kubectl auth can-i --list` shows what these credentials may do"
+	}
+	return ""
+}
+
+// Causes of a StatusError that callers decide by.
+const (
+	// CauseBudget: a disruption budget does not allow the eviction now.
+	CauseBudget = "DisruptionBudget"
+	// CauseNamespace: the namespace is being deleted.
+	CauseNamespace = "NamespaceTerminating"
+)
+
+// Code is the HTTP status that err says the API server answered with, 0 where it did
+// not answer.
+func Code(err error) int {
+	var s *StatusError
+	if errors.As(err, &s) {
+		return s.Code
+	}
+	return 0
+}
+
+// HasCause reports whether the API server gave this cause.
+func HasCause(err error, cause string) bool {
+	var s *StatusError
+	if !errors.As(err, &s) {
+		return false
+	}
+	for _, c := range s.Causes {
+		if c == cause {
+			return true
+		}
+	}
+	return false
+}
+
+// RetryAfter is how long the API server asked to be left alone; 0: it did not ask.
+func RetryAfter(err error) time.Duration {
+	var s *StatusError
+	if errors.As(err, &s) {
+		return s.Retry
+	}
+	return 0
+}
+
+// UnreachableError says that the API server did not answer. It may have done what it
+// was asked all the same.
+type UnreachableError struct{ Err error }
+
+func (e *UnreachableError) Error() string { return "the API server does not answer: " + e.Err.Error() }
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// ExitCode is the code of the command line for it: cannot be reached.
+func (e *UnreachableError) ExitCode() int { return 3 }
+
+// Transient reports whether the same request may well succeed later: there was no
+// answer, or one that says so.
+func Transient(err error) bool {
+	var gone *UnreachableError
+	if errors.As(err, &gone) {
+		return true
+	}
+	switch Code(err) {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	case http.StatusInternalServerError:
+		// Without a reason it is meant: a pod with two disruption budgets cannot be
+		// evicted.
+		var s *StatusError
+		return errors.As(err, &s) && s.Reason != ""
+	}
+	return false
+}
+
+// maxRetry bounds what a server may ask for.
+const maxRetry = 5 * time.Minute
+
+// statusOf makes an error of an answer that is none of success.
+func statusOf(r *http.Response, body []byte) error {
+	e := &StatusError{Code: r.StatusCode}
+	var s status
+	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
+		e.Reason, e.Message = s.Reason, s.Message
+		for _, c := range s.Details.Causes {
+			e.Causes = append(e.Causes, c.Reason)
+		}
+		e.Retry = time.Duration(s.Details.RetryAfterSeconds) * time.Second
+	} else {
+		e.Reason = http.StatusText(r.StatusCode)
+		e.Message = fmt.Sprintf("%s: %s", r.Status, strings.TrimSpace(string(body[:min(len(body), 200)])))
+	}
+	if seconds, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.Retry = time.Duration(seconds) * time.Second
+	}
+	e.Retry = min(max(e.Retry, 0), maxRetry)
+	if e.Code == http.StatusNotFound {
+		return fmt.Errorf("%w (%w)", e, holdfast.ErrNotFound)
+	}
+	return e
+}
+
+// status is metav1.Status.
+type status struct {
+	Kind    string `json:"kind"`
+	Code    int    `json:"code"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Details struct {
+		RetryAfterSeconds int `json:"retryAfterSeconds"`
+		Causes            []struct {
+			Reason string `json:"reason"`
+		} `json:"causes"`
+	} `json:"details"`
+}

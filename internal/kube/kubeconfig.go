@@ -1,0 +1,276 @@
+package kube
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"holdfast"
+)
+
+// PathEnv is the environment variable that names kubeconfig files, as in PATH.
+const PathEnv = "KUBECONFIG"
+
+// kubeconfig is the file as kubectl knows it. Names that are there twice mean the
+// first.
+type kubeconfig struct {
+	CurrentContext string `yaml:"current-context"`
+	Clusters       []struct {
+		Name    string      `yaml:"name"`
+		Cluster fileCluster `yaml:"cluster"`
+	} `yaml:"clusters"`
+	Users []struct {
+		Name string   `yaml:"name"`
+		User fileUser `yaml:"user"`
+	} `yaml:"users"`
+	Contexts []struct {
+		Name    string      `yaml:"name"`
+		Context fileContext `yaml:"context"`
+	} `yaml:"contexts"`
+}
+
+type fileContext struct {
+	Cluster   string `yaml:"cluster"`
+	User      string `yaml:"user"`
+	Namespace string `yaml:"namespace"`
+}
+
+type fileCluster struct {
+	Server     string `yaml:"server"`
+	CAFile     string `yaml:"certificate-authority"`
+	CAData     string `yaml:"certificate-authority-data"`
+	ServerName string `yaml:"tls-server-name"`
+	Insecure   bool   `yaml:"insecure-skip-tls-verify"`
+	Proxy      string `yaml:"proxy-url"`
+
+	dir string // of the file that it is from: paths are relative to it
+}
+
+type fileUser struct {
+	CertFile  string   `yaml:"client-certificate"`
+	CertData  string   `yaml:"client-certificate-data"`
+	KeyFile   string   `yaml:"client-key"`
+	KeyData   string   `yaml:"client-key-data"`
+	Token     string   `yaml:"token"`
+	TokenFile string   `yaml:"tokenFile"`
+	AsUser    string   `yaml:"as"`
+	AsGroups  []string `yaml:"as-groups"`
+	Username  string   `yaml:"username"`
+	Exec      *plugin  `yaml:"exec"`
+	Provider  any      `yaml:"auth-provider"`
+
+	dir string
+}
+
+// Load reads the configuration as kubectl does: from the file at path, else from
+// those that $KUBECONFIG names, else from ~/.kube/config, and where none is there, that
+// of the pod we run in. The context is the file's current one, where name is empty.
+func Load(path, name string) (Config, error) {
+	files := []string{path}
+	if path == "" {
+		files = defaultFiles()
+	}
+	var all kubeconfig
+	found := false
+	for _, f := range files {
+		switch err := all.read(f); {
+		case err == nil:
+			found = true
+		case errors.Is(err, os.ErrNotExist) && path == "": // as kubectl, any of them may be missing
+		default:
+			return Config{}, fmt.Errorf("kubeconfig: %w", err)
+		}
+	}
+	if !found {
+		if c, err := InCluster(); !errors.Is(err, ErrNoConfig) {
+			return c, err
+		}
+		return Config{}, holdfast.WithHint(fmt.Errorf("%w: there is no %s", ErrNoConfig, strings.Join(files, ", ")), "--kubeconfig names a file")
+	}
+	c, err := all.choose(name)
+	if err != nil {
+		return Config{}, fmt.Errorf("kubeconfig %s: %w", strings.Join(files, ", "), err)
+	}
+	return c, nil
+}
+
+func defaultFiles() []string {
+	var files []string
+	for _, f := range filepath.SplitList(os.Getenv(PathEnv)) {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	if len(files) > 0 {
+		return files
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = "/"
+	}
+	return []string{filepath.Join(home, ".kube", "config")}
+}
+
+// read adds a file to what was read before.
+func (k *kubeconfig) read(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var one kubeconfig
+	if err := yaml.Unmarshal(text, &one); err != nil {
+		return fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, false))
+	}
+	dir := filepath.Dir(path)
+	for i := range one.Clusters {
+		one.Clusters[i].Cluster.dir = dir
+	}
+	for i := range one.Users {
+		one.Users[i].User.dir = dir
+	}
+	if k.CurrentContext == "" {
+		k.CurrentContext = one.CurrentContext
+	}
+	k.Clusters = append(k.Clusters, one.Clusters...)
+	k.Users = append(k.Users, one.Users...)
+	k.Contexts = append(k.Contexts, one.Contexts...)
+	return nil
+}
+
+// choose makes a Config of a context.
+func (k *kubeconfig) choose(name string) (Config, error) {
+	if name == "" {
+		name = k.CurrentContext
+	}
+	if name == "" {
+		return Config{}, holdfast.WithHint(errors.New("there is no current-context"), "--context names one")
+	}
+	about, ok := k.context(name)
+	if !ok {
+		return Config{}, holdfast.WithHint(fmt.Errorf("there is no context %q", name), "`kubectl config get-contexts` lists them")
+	}
+	cluster, ok := k.cluster(about.Cluster)
+	if !ok {
+		return Config{}, fmt.Errorf("context %q: there is no cluster %q", name, about.Cluster)
+	}
+	c := Config{Context: name, Namespace: about.Namespace}
+	if c.Namespace == "" {
+		c.Namespace = "default"
+	}
+	if err := cluster.into(&c); err != nil {
+		return Config{}, fmt.Errorf("cluster %q: %w", about.Cluster, err)
+	}
+	if about.User == "" {
+		return c, nil
+	}
+	user, ok := k.user(about.User)
+	if !ok {
+		return Config{}, fmt.Errorf("context %q: there is no user %q", name, about.User)
+	}
+	if err := user.into(&c); err != nil {
+		return Config{}, fmt.Errorf("user %q: %w", about.User, err)
+	}
+	return c, nil
+}
+
+func (k *kubeconfig) context(name string) (fileContext, bool) {
+	for _, x := range k.Contexts {
+		if x.Name == name {
+			return x.Context, true
+		}
+	}
+	return fileContext{}, false
+}
+
+func (k *kubeconfig) cluster(name string) (fileCluster, bool) {
+	for _, x := range k.Clusters {
+		if x.Name == name {
+			return x.Cluster, true
+		}
+	}
+	return fileCluster{}, false
+}
+
+func (k *kubeconfig) user(name string) (fileUser, bool) {
+	for _, x := range k.Users {
+		if x.Name == name {
+			return x.User, true
+		}
+	}
+	return fileUser{}, false
+}
+
+func (f fileCluster) into(c *Config) error {
+	if f.Server == "" {
+		return errors.New("there is no server")
+	}
+	ca, err := material(f.dir, "certificate-authority", f.CAFile, f.CAData)
+	if err != nil {
+		return err
+	}
+	c.Server, c.CA, c.ServerName, c.Insecure, c.Proxy = f.Server, ca, f.ServerName, f.Insecure, f.Proxy
+	return nil
+}
+
+func (f fileUser) into(c *Config) error {
+	if f.Username != "" {
+		return errors.New("username and password: API servers have not taken them since Kubernetes 1.19")
+	}
+	if f.Provider != nil {
+		return holdfast.WithHint(errors.New("auth-provider: kubectl has not known these since 1.26"), "an exec plugin takes its place")
+	}
+	var err error
+	if c.Cert, err = material(f.dir, "client-certificate", f.CertFile, f.CertData); err != nil {
+		return err
+	}
+	if c.Key, err = material(f.dir, "client-key", f.KeyFile, f.KeyData); err != nil {
+		return err
+	}
+	c.AsUser, c.AsGroups = f.AsUser, f.AsGroups
+	switch {
+	case f.Exec != nil:
+		run, err := f.Exec.prepare(f.dir)
+		if err != nil {
+			return err
+		}
+		c.Token = run.token
+	case f.TokenFile != "":
+		c.Token = tokenFile(below(f.dir, f.TokenFile))
+	case f.Token != "":
+		c.Token = func(context.Context, bool) (string, error) { return f.Token, nil }
+	}
+	return nil
+}
+
+// material is what a file has, or what stands in the kubeconfig itself, which comes
+// first.
+func material(dir, what, file, data string) ([]byte, error) {
+	if data != "" {
+		b, err := base64.StdEncoding.DecodeString(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s-data: %w", what, err)
+		}
+		return b, nil
+	}
+	if file == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(below(dir, file))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return b, nil
+}
+
+func below(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}

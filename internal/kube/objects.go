@@ -1,0 +1,153 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"holdfast"
+)
+
+func nodePath(name string) string { return "/api/v1/nodes/" + url.PathEscape(name) }
+
+func podPath(namespace, name string) string {
+	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
+}
+
+// Nodes lists the nodes that a label selector chooses; "" chooses all.
+func (c *Client) Nodes(ctx context.Context, selector string) ([]Node, error) {
+	q := url.Values{}
+	if selector != "" {
+		q.Set("labelSelector", selector)
+	}
+	nodes, _, err := list[Node](ctx, c, "/api/v1/nodes", q)
+	return nodes, err
+}
+
+// Node reads one node.
+func (c *Client) Node(ctx context.Context, name string) (Node, error) {
+	var n Node
+	return n, c.get(ctx, nodePath(name), &n)
+}
+
+// PodsOn lists the pods of one node.
+func (c *Client) PodsOn(ctx context.Context, node string) ([]Pod, error) {
+	pods, _, err := list[Pod](ctx, c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName=" + node}})
+	return pods, err
+}
+
+// PodsIn lists the pods of one namespace.
+func (c *Client) PodsIn(ctx context.Context, namespace string) ([]Pod, error) {
+	pods, _, err := list[Pod](ctx, c, "/api/v1/namespaces/"+url.PathEscape(namespace)+"/pods", nil)
+	return pods, err
+}
+
+// Pod reads one pod.
+func (c *Client) Pod(ctx context.Context, namespace, name string) (Pod, error) {
+	var p Pod
+	return p, c.get(ctx, podPath(namespace, name), &p)
+}
+
+// Budgets lists all disruption budgets.
+func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
+	budgets, _, err := list[Budget](ctx, c, "/apis/policy/v1/poddisruptionbudgets", nil)
+	return budgets, err
+}
+
+// DaemonSet says whether there is such a DaemonSet, by an error where there is none.
+func (c *Client) DaemonSet(ctx context.Context, namespace, name string) error {
+	return c.get(ctx, "/apis/apps/v1/namespaces/"+url.PathEscape(namespace)+"/daemonsets/"+url.PathEscape(name), nil)
+}
+
+// workloadPath is where an owner is that says how many pods it wants; ok is false for
+// kinds that do not say.
+func workloadPath(namespace string, o Owner) (path string, ok bool) {
+	ns, name := url.PathEscape(namespace), url.PathEscape(o.Name)
+	switch {
+	case o.APIVersion == appsV1 && o.Kind == "ReplicaSet":
+		return "/apis/apps/v1/namespaces/" + ns + "/replicasets/" + name, true
+	case o.APIVersion == appsV1 && o.Kind == "StatefulSet":
+		return "/apis/apps/v1/namespaces/" + ns + "/statefulsets/" + name, true
+	case o.APIVersion == "v1" && o.Kind == "ReplicationController":
+		return "/api/v1/namespaces/" + ns + "/replicationcontrollers/" + name, true
+	}
+	return "", false
+}
+
+// Wanted is how many pods an owner wants; known is false for owners of a kind that
+// does not say. Of one that is gone the error wraps holdfast.ErrNotFound.
+func (c *Client) Wanted(ctx context.Context, namespace string, o Owner) (n int, known bool, err error) {
+	path, ok := workloadPath(namespace, o)
+	if !ok {
+		return 0, false, nil
+	}
+	var w Workload
+	if err := c.get(ctx, path, &w); err != nil {
+		return 0, true, err
+	}
+	switch {
+	case w.Meta.UID != o.UID:
+		return 0, true, fmt.Errorf("%s %s is another one now: %w", o.Kind, o.Name, holdfast.ErrNotFound)
+	case w.Spec.Replicas == nil:
+		return 1, true, nil
+	}
+	return *w.Spec.Replicas, true, nil
+}
+
+// NodePatch is what PatchNode changes. Nil fields stay as they are.
+type NodePatch struct {
+	// Version makes the patch one of the node as it was then: of one that has
+	// changed since, the error's code is http.StatusConflict. "" is any.
+	Version       string
+	Unschedulable *bool
+	Annotations   map[string]*string // a nil value takes the annotation away
+}
+
+// PatchNode changes a node and returns it as it is then.
+func (c *Client) PatchNode(ctx context.Context, name string, p NodePatch) (Node, error) {
+	body := map[string]any{}
+	meta := map[string]any{}
+	if p.Version != "" {
+		meta["resourceVersion"] = p.Version
+	}
+	if len(p.Annotations) > 0 {
+		meta["annotations"] = p.Annotations
+	}
+	if len(meta) > 0 {
+		body["metadata"] = meta
+	}
+	if p.Unschedulable != nil {
+		v := any(true)
+		if !*p.Unschedulable {
+			v = nil
+		}
+		body["spec"] = map[string]any{"unschedulable": v}
+	}
+	var n Node
+	return n, c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: nodePath(name), kind: strategicPatch, body: body}, &n)
+}
+
+// Evict asks for the end of this very pod, not of another one that has its name by now,
+// as far as disruption budgets allow it; seconds is the grace that it gets, below 0 its
+// own. Where they do not allow it now, the error's code is http.StatusTooManyRequests;
+// where the pod is another one, http.StatusConflict.
+func (c *Client) Evict(ctx context.Context, pod Meta, seconds int) error {
+	name, namespace := pod.Name, pod.Namespace
+	options := map[string]any{"preconditions": map[string]any{"uid": pod.UID}}
+	if seconds >= 0 {
+		options["gracePeriodSeconds"] = seconds
+	}
+	body := map[string]any{
+		"apiVersion": "policy/v1", "kind": "Eviction",
+		"metadata":      map[string]any{"name": name, "namespace": namespace},
+		"deleteOptions": options,
+	}
+	return c.call(ctx, request{verb: "create", method: http.MethodPost, path: podPath(namespace, name) + "/eviction", kind: plainJSON, body: body}, nil)
+}
+
+// Leases lists a namespace's leases.
+func (c *Client) Leases(ctx context.Context, namespace string) ([]Lease, error) {
+	leases, _, err := list[Lease](ctx, c, "/apis/coordination.k8s.io/v1/namespaces/"+url.PathEscape(namespace)+"/leases", nil)
+	return leases, err
+}

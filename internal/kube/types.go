@@ -1,0 +1,260 @@
+package kube
+
+import (
+	"slices"
+	"time"
+)
+
+// Meta is what all objects have.
+type Meta struct {
+	Name            string            `json:"name"`
+	Namespace       string            `json:"namespace,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Created         time.Time         `json:"creationTimestamp,omitzero"`
+	Deleted         *time.Time        `json:"deletionTimestamp,omitempty"` // it is going
+	GraceSeconds    *int64            `json:"deletionGracePeriodSeconds,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+	Owners          []Owner           `json:"ownerReferences,omitempty"`
+}
+
+// Owner is an object that another belongs to.
+type Owner struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Controller *bool  `json:"controller,omitempty"`
+}
+
+// Controlling is the owner that makes the object anew when it goes; nil: none does.
+func (m Meta) Controlling() *Owner {
+	for i, o := range m.Owners {
+		if o.Controller != nil && *o.Controller {
+			return &m.Owners[i]
+		}
+	}
+	return nil
+}
+
+// Condition is one of a node's or a pod's.
+type Condition struct {
+	Type      string     `json:"type"`
+	Status    string     `json:"status"` // True, False or Unknown
+	Reason    string     `json:"reason,omitempty"`
+	Message   string     `json:"message,omitempty"`
+	Heartbeat *time.Time `json:"lastHeartbeatTime,omitempty"` // nodes only
+	Since     time.Time  `json:"lastTransitionTime,omitzero"`
+}
+
+// Taint keeps pods off a node.
+type Taint struct {
+	Key    string     `json:"key"`
+	Value  string     `json:"value,omitempty"`
+	Effect string     `json:"effect"` // NoSchedule, PreferNoSchedule or NoExecute
+	Added  *time.Time `json:"timeAdded,omitempty"`
+}
+
+// Node is a machine of the cluster.
+type Node struct {
+	Meta Meta `json:"metadata"`
+	Spec struct {
+		Unschedulable bool    `json:"unschedulable,omitempty"`
+		ProviderID    string  `json:"providerID,omitempty"`
+		Taints        []Taint `json:"taints,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []Condition `json:"conditions"`
+		Info       struct {
+			Kernel  string `json:"kernelVersion"`
+			Runtime string `json:"containerRuntimeVersion"`
+			Kubelet string `json:"kubeletVersion"`
+			OS      string `json:"osImage"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+// Ready reports whether the kubelet says that it takes pods.
+func (n Node) Ready() bool { return isTrue(n.Status.Conditions, "Ready") }
+
+// Condition is the node's of this type.
+func (n Node) Condition(kind string) (Condition, bool) {
+	i := slices.IndexFunc(n.Status.Conditions, func(c Condition) bool { return c.Type == kind })
+	if i < 0 {
+		return Condition{}, false
+	}
+	return n.Status.Conditions[i], true
+}
+
+func isTrue(all []Condition, kind string) bool {
+	return slices.ContainsFunc(all, func(c Condition) bool { return c.Type == kind && c.Status == "True" })
+}
+
+// Pod is a group of containers on a node.
+type Pod struct {
+	Meta   Meta      `json:"metadata"`
+	Spec   PodSpec   `json:"spec"`
+	Status PodStatus `json:"status"`
+}
+
+// PodSpec is what a pod shall be.
+type PodSpec struct {
+	Node    string   `json:"nodeName,omitempty"`
+	Volumes []Volume `json:"volumes,omitempty"`
+	Grace   *int64   `json:"terminationGracePeriodSeconds,omitempty"` // seconds
+	// Priority is higher for pods that are ended later.
+	Priority *int32 `json:"priority,omitempty"`
+}
+
+// Volume is one of a pod's.
+type Volume struct {
+	Name     string    `json:"name"`
+	EmptyDir *struct{} `json:"emptyDir,omitempty"`
+}
+
+// PodStatus is what a pod is.
+type PodStatus struct {
+	Phase          string            `json:"phase"` // Pending, Running, Succeeded, Failed or Unknown
+	Conditions     []Condition       `json:"conditions,omitempty"`
+	Started        *time.Time        `json:"startTime,omitempty"` // the kubelet took it
+	InitContainers []ContainerStatus `json:"initContainerStatuses,omitempty"`
+	Containers     []ContainerStatus `json:"containerStatuses,omitempty"`
+}
+
+// ContainerStatus is one container of a pod.
+type ContainerStatus struct {
+	Name         string         `json:"name"`
+	ID           string         `json:"containerID,omitempty"` // containerd://…
+	Image        string         `json:"image,omitempty"`
+	Ready        bool           `json:"ready"`
+	RestartCount int            `json:"restartCount"`
+	State        ContainerState `json:"state"`
+}
+
+// ContainerState has one of these.
+type ContainerState struct {
+	Waiting *struct {
+		Reason string `json:"reason"`
+	} `json:"waiting,omitempty"`
+	Running *struct {
+		Started time.Time `json:"startedAt"`
+	} `json:"running,omitempty"`
+	Terminated *struct {
+		Started  time.Time `json:"startedAt"`
+		Finished time.Time `json:"finishedAt"`
+		ExitCode int       `json:"exitCode"`
+	} `json:"terminated,omitempty"`
+}
+
+// Ready reports whether the pod takes requests.
+func (p Pod) Ready() bool { return p.Meta.Deleted == nil && isTrue(p.Status.Conditions, "Ready") }
+
+// Finished reports whether all of the pod's containers have ended for good.
+func (p Pod) Finished() bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
+
+// Annotations and kinds that mean something to Kubernetes.
+const (
+	mirrorAnnotation = "kubernetes.io/config.mirror"
+	daemonSetKind    = "DaemonSet"
+	appsV1           = "apps/v1"
+)
+
+// Mirror reports whether the pod stands for one that the kubelet runs from a file: to
+// delete it ends nothing.
+func (p Pod) Mirror() bool { _, ok := p.Meta.Annotations[mirrorAnnotation]; return ok }
+
+// OfDaemonSet reports whether a DaemonSet would make the pod anew on the same node.
+func (p Pod) OfDaemonSet() bool {
+	o := p.Meta.Controlling()
+	return o != nil && o.Kind == daemonSetKind && o.APIVersion == appsV1
+}
+
+// LocalData reports whether the pod has a volume that goes with it.
+func (p Pod) LocalData() bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v Volume) bool { return v.EmptyDir != nil })
+}
+
+// Budget is a PodDisruptionBudget.
+type Budget struct {
+	Meta Meta `json:"metadata"`
+	Spec struct {
+		Selector *LabelSelector `json:"selector,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Allowed int `json:"disruptionsAllowed"`
+		Healthy int `json:"currentHealthy"`
+		Desired int `json:"desiredHealthy"`
+	} `json:"status"`
+}
+
+// LabelSelector chooses by labels. All of it has to be met; an empty one chooses all.
+type LabelSelector struct {
+	Labels      map[string]string `json:"matchLabels,omitempty"`
+	Expressions []Requirement     `json:"matchExpressions,omitempty"`
+}
+
+// Requirement is one expression of a selector.
+type Requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"` // In, NotIn, Exists or DoesNotExist
+	Values   []string `json:"values,omitempty"`
+}
+
+// Chooses reports whether labels meet the selector; nil chooses none.
+func (s *LabelSelector) Chooses(labels map[string]string) bool {
+	if s == nil {
+		return false
+	}
+	for k, v := range s.Labels {
+		if have, ok := labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	for _, r := range s.Expressions {
+		have, ok := labels[r.Key]
+		in := ok && slices.Contains(r.Values, have)
+		switch r.Operator {
+		case "In":
+			ok = in
+		case "NotIn":
+			ok = !in
+		case "Exists":
+		case "DoesNotExist":
+			ok = !ok
+		default:
+			return false // one that we do not know chooses nothing
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Lease is a coordination.k8s.io one: who holds something, and since when.
+type Lease struct {
+	Meta Meta `json:"metadata"`
+	Spec struct {
+		Holder  string     `json:"holderIdentity,omitempty"`
+		Seconds int        `json:"leaseDurationSeconds,omitempty"`
+		Renewed *MicroTime `json:"renewTime,omitempty"`
+	} `json:"spec"`
+}
+
+// MicroTime is a time with microseconds, as leases want it.
+type MicroTime struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (t MicroTime) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
+}
+
+// Workload is as much of a ReplicaSet, StatefulSet or ReplicationController as tells
+// how many pods it shall have.
+type Workload struct {
+	Meta Meta `json:"metadata"`
+	Spec struct {
+		Replicas *int `json:"replicas"` // nil: 1
+	} `json:"spec"`
+}
