@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"holdfast/internal/agent"
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
 	"holdfast/internal/bench/fleet"
@@ -49,6 +50,8 @@ func deps() cli.Deps {
 	return cli.Deps{
 		Version:     buildVersion(),
 		AgentFlags:  agentFlags,
+		ConfigFlags: configFlags,
+		CheckFiles:  agent.CheckFiles,
 		RunAgent:    runAgent,
 		AgentSocket: socketOf,
 		DrainEngine: drainEngine,
