@@ -24,10 +24,14 @@ import (
 	"holdfast/internal/succession"
 )
 
-// agentFlags are those of `holdfast agent`; each comes before its key in the
-// file.
+// agentFlags are those of `holdfast agent`.
 func agentFlags(f *pflag.FlagSet) {
 	f.String("config", "", "configuration file (default "+config.DefaultPath+", which may be missing)")
+	configFlags(f)
+}
+
+// configFlags come before keys of the file.
+func configFlags(f *pflag.FlagSet) func() config.Overrides {
 	f.String("node", "", "id of this node (default the host's name)")
 	f.String("data-dir", "", "directory of the lease and the embedded store (default /var/lib/holdfast)")
 	f.String("run-dir", "", "directory of what must not survive a boot of the host (default /run/holdfast)")
@@ -41,17 +45,18 @@ func agentFlags(f *pflag.FlagSet) {
 	f.String("gateway", "", "host:port that clients connect to (default 127.0.0.1:7070)")
 	f.String("api", "", `host:port of API and metrics, or "none" (default 127.0.0.1:7071)`)
 	f.String("log-level", "", "debug, info, warn or error (default info)")
+	return func() config.Overrides { return overrides(f) }
 }
 
-func overrides(r cli.AgentRun) config.Overrides {
+func overrides(f *pflag.FlagSet) config.Overrides {
 	get := func(name string) string {
-		s, _ := r.Flags.GetString(name) // it is a string: it was added above
+		s, _ := f.GetString(name) // it is a string: it was added above
 		return s
 	}
 	return config.Overrides{
 		Node: get("node"), DataDir: get("data-dir"), RunDir: get("run-dir"), Engine: get("engine"), EngineHost: get("docker-host"),
 		EtcdEndpoints: get("etcd-endpoints"), EtcdCA: get("etcd-ca-file"), EtcdCert: get("etcd-cert-file"), EtcdKey: get("etcd-key-file"),
-		FleetListen: get("fleet"), GatewayListen: get("gateway"), APIListen: get("api"), Socket: r.Socket, LogLevel: get("log-level"),
+		FleetListen: get("fleet"), GatewayListen: get("gateway"), APIListen: get("api"), LogLevel: get("log-level"),
 	}
 }
 
@@ -85,7 +90,9 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	}
 	defer turn.Close()
 	file, _ := r.Flags.GetString("config")
-	c, err := config.Load(ctx, file, overrides(r))
+	over := overrides(r.Flags)
+	over.Socket = r.Socket
+	c, err := config.Load(ctx, file, over)
 	if err != nil {
 		err = usageError{err}
 		turn.Fail(err)

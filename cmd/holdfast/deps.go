@@ -49,6 +49,8 @@ func deps() cli.Deps {
 	return cli.Deps{
 		Version:     buildVersion(),
 		AgentFlags:  agentFlags,
+		ConfigFlags: configFlags,
+		CheckFiles:  agent.CheckFiles,
 		RunAgent:    runAgent,
 		AgentSocket: socketOf,
 		DrainEngine: drainEngine,

@@ -13,7 +13,7 @@ import (
 
 // configEnv names the configuration file for commands that act on this host
 // without an agent.
-const configEnv = "HOLDFAST_CONFIG"
+const configEnv = cli.ConfigEnv
 
 // openLocal connects to the engine that the configuration names.
 func openLocal(ctx context.Context) (cli.Local, error) {

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
@@ -89,7 +88,7 @@ type Agent struct {
 	upgrades *upgrades
 
 	// Set by run, in this order, before anything serves.
-	metrics   *prometheus.Registry
+	metrics   registry
 	drains    *drainMetrics
 	store     store.Store
 	engine    engine.Engine

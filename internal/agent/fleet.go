@@ -15,7 +15,6 @@ import (
 	"holdfast/internal/deadman"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
-	"holdfast/internal/pki"
 	"holdfast/internal/session"
 )
 
@@ -24,9 +23,9 @@ func (a *Agent) openIdentity() error {
 	if a.cfg.Fleet.Listen == "" {
 		return nil
 	}
-	id, err := pki.Load(pki.FilesIn(a.cfg.Fleet.Certificates), a.log)
+	id, err := identity(a.cfg, a.log)
 	if err != nil {
-		return fmt.Errorf("fleet.certificates: %w", err)
+		return err
 	}
 	if id.Node() != a.node {
 		return holdfast.WithHint(fmt.Errorf("fleet.certificates: %s has the certificate of node %s, this is node %s", a.cfg.Fleet.Certificates, id.Node(), a.node),

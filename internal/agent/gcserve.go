@@ -16,6 +16,12 @@ import (
 	"holdfast/internal/config"
 )
 
+// registry is where an agent's figures are registered, and read at a scrape.
+type registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
 // newRegistry has the figures of every process.
 func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()

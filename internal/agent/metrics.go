@@ -31,6 +31,9 @@ func newDrainMetrics(reg prometheus.Registerer) *drainMetrics {
 		Name: "holdfast_preemption_notices_total",
 		Help: "Notices that this host goes away, by source and kind (terminate, rebalance, over).",
 	}, []string{"source", "kind"})
+	for _, outcome := range []string{"clean", "left"} { // a rate needs the 0 before the first 1
+		m.drains.WithLabelValues(outcome)
+	}
 	reg.MustRegister(m.steps, m.drains, m.notices)
 	return m
 }

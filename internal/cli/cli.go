@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/api/client"
 	"holdfast/internal/bench"
+	"holdfast/internal/config"
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/profile"
 	"holdfast/internal/engine"
@@ -33,6 +34,11 @@ type Deps struct {
 	Version api.Version
 	// AgentFlags adds the flags of `holdfast agent`; nil: none.
 	AgentFlags func(*pflag.FlagSet)
+	// ConfigFlags adds those of them that come before keys of the configuration,
+	// and returns what reads them once they are parsed.
+	ConfigFlags func(*pflag.FlagSet) func() config.Overrides
+	// CheckFiles reads the files that a configuration names.
+	CheckFiles func(config.Config) error
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
@@ -151,7 +157,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
 		completionCmd(), exitCodesTopic())
 	for name, run := range a.deps.Hidden {
 		root.AddCommand(hiddenCmd(name, run))

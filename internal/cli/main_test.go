@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/api/apitest"
 	"holdfast/internal/bench"
 	"holdfast/internal/cli"
+	"holdfast/internal/config"
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/drill"
 	"holdfast/internal/doctor/fact"
@@ -73,6 +74,16 @@ func testDeps() cli.Deps {
 		Version:    api.Version{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26.0", OS: "linux", Arch: "amd64"},
 		Now:        func() time.Time { return apitest.Began.Add(90 * time.Minute) },
 		AgentFlags: func(f *pflag.FlagSet) { f.String("config", "/etc/holdfast/holdfast.yaml", "configuration file") },
+		ConfigFlags: func(f *pflag.FlagSet) func() config.Overrides {
+			gateway, level := f.String("gateway", "", "host:port that clients connect to"), f.String("log-level", "", "level of the log")
+			return func() config.Overrides { return config.Overrides{GatewayListen: *gateway, LogLevel: *level} }
+		},
+		CheckFiles: func(c config.Config) error {
+			if c.Gateway.CertFile != "" {
+				return errors.New("files: not here")
+			}
+			return nil
+		},
 		RunAgent: func(_ context.Context, r cli.AgentRun) error {
 			conf, err := r.Flags.GetString("config")
 			if conf == "none" {

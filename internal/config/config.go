@@ -267,7 +267,7 @@ func LoadHost(ctx context.Context, path string) (Config, error) {
 // LoadCollector is LoadHost for a collector that shows its figures where an agent
 // has its API.
 func LoadCollector(ctx context.Context, path string, over Overrides) (Config, error) {
-	return loadPart(ctx, path, over, Config.validateHost, Config.validateLimits, func(c Config) error { return c.API.validate() })
+	return loadPart(ctx, path, over, Config.ValidateCollector)
 }
 
 // loadPart is Load with other checks.
@@ -324,8 +324,10 @@ func (c *Config) complete() error {
 		if t.Ready.Timeout == 0 {
 			t.Ready.Timeout = 30 * time.Second
 		}
-		if t.Privileges == "" {
-			t.Privileges = "fixed"
+		t.Privileges = cmp.Or(t.Privileges, "fixed")
+		if t.Init == nil {
+			yes := true
+			t.Init = &yes
 		}
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()

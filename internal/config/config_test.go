@@ -52,24 +52,31 @@ func TestAnnotatedFileIsTheDefault(t *testing.T) {
 	}
 
 	// What is commented out has to load too: every key is real.
-	var on []string
-	for line := range strings.Lines(string(text)) {
-		key := strings.TrimLeft(line, " ")
-		if rest, ok := strings.CutPrefix(key, "# "); ok && isSetting(rest) {
-			line = strings.Repeat(" ", len(line)-len(key)) + rest
-		}
-		on = append(on, line)
-	}
-	if _, err := load(t, strings.Join(on, ""), Overrides{}); err != nil {
+	on := uncommented(string(text))
+	if _, err := load(t, on, Overrides{}); err != nil {
 		t.Fatalf("with every key: %v", err)
 	}
 	var all any
-	if err := yaml.Unmarshal([]byte(strings.Join(on, "")), &all); err != nil {
+	if err := yaml.Unmarshal([]byte(on), &all); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range missing("", reflect.TypeFor[Config](), []any{all}) {
 		t.Errorf("%s is not in the file", key)
 	}
+}
+
+// uncommented is the annotated file with every setting switched on that is
+// commented out.
+func uncommented(text string) string {
+	var on strings.Builder
+	for line := range strings.Lines(text) {
+		key := strings.TrimLeft(line, " ")
+		if rest, ok := strings.CutPrefix(key, "# "); ok && isSetting(rest) {
+			line = strings.Repeat(" ", len(line)-len(key)) + rest
+		}
+		on.WriteString(line)
+	}
+	return on.String()
 }
 
 // missing are the keys of a type that are in none of the YAML values.

@@ -26,6 +26,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// ValidateCollector is Validate for a collector that shows its figures where an
+// agent has its API.
+func (c Config) ValidateCollector() error {
+	return errors.Join(c.validateHost(), c.validateLimits(), c.API.validate())
+}
+
 func (c Config) validateHost() error {
 	if len(c.Node) > 253 || strings.ContainsFunc(c.Node, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
 		return fmt.Errorf("node: %q is no name for a host", c.Node)

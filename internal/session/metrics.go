@@ -39,6 +39,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Help:    "Time of a snapshot command after its session ended, by outcome (ok, failed).",
 		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"outcome"})
+	for _, outcome := range []string{"dead", "left"} { // a rate needs the 0 before the first 1
+		m.kills.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{"ok", "failed", "elsewhere"} {
+		m.boots.WithLabelValues("total", outcome)
+	}
+	for _, outcome := range []string{"ok", "failed"} {
+		m.snaps.WithLabelValues(outcome)
+	}
 	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps)
 	return m
 }

@@ -288,6 +288,30 @@ func TestWebSocketThroughTheGateway(t *testing.T) {
 	}
 }
 
+// documented holds what a real agent shows to docs/metrics.md: each metric, of its
+// type.
+func documented(t *testing.T, text string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) != 4 || words[1] != "TYPE" || !strings.HasPrefix(words[2], "holdfast_") {
+			continue
+		}
+		n++
+		if row := "| `" + words[2] + "` | " + words[3] + " |"; !strings.Contains(string(page), row) {
+			t.Errorf("docs/metrics.md has no %s", row)
+		}
+	}
+	if n < 30 {
+		t.Errorf("/metrics has only %d metrics", n)
+	}
+}
+
 func TestMetricsAndProbes(t *testing.T) {
 	h := newHost(t, "")
 	h.start()
@@ -313,6 +337,7 @@ func TestMetricsAndProbes(t *testing.T) {
 			t.Errorf("/metrics has no %s", want)
 		}
 	}
+	documented(t, text)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503, "/v1/openapi.json": 200} {
 		res, err := http.Get("http://" + h.apiTCP + path)
 		if err != nil {

@@ -67,20 +67,28 @@ func TestTotals(t *testing.T) {
 	err := testutil.CollectAndCompare(history.NewMetrics(dir, slog.New(slog.DiscardHandler)), strings.NewReader(`
 # HELP holdfast_protect_connections_total Connections that waited, since the host's boot, by backend.
 # TYPE holdfast_protect_connections_total counter
+holdfast_protect_connections_total{backend="migrate"} 0
 holdfast_protect_connections_total{backend="nfqueue"} 2
 holdfast_protect_connections_total{backend="park"} 205
+holdfast_protect_connections_total{backend="plug"} 0
 # HELP holdfast_protect_failed_holds_total Holds that ended without a server that listens, since the host's boot, by backend.
 # TYPE holdfast_protect_failed_holds_total counter
+holdfast_protect_failed_holds_total{backend="migrate"} 0
 holdfast_protect_failed_holds_total{backend="nfqueue"} 0
 holdfast_protect_failed_holds_total{backend="park"} 1
+holdfast_protect_failed_holds_total{backend="plug"} 0
 # HELP holdfast_protect_holds_total Restarts during which connections were held, since the host's boot, by backend.
 # TYPE holdfast_protect_holds_total counter
+holdfast_protect_holds_total{backend="migrate"} 0
 holdfast_protect_holds_total{backend="nfqueue"} 1
 holdfast_protect_holds_total{backend="park"} 201
+holdfast_protect_holds_total{backend="plug"} 0
 # HELP holdfast_protect_longest_wait_seconds The longest that a connection waited, since the host's boot, by backend.
 # TYPE holdfast_protect_longest_wait_seconds gauge
+holdfast_protect_longest_wait_seconds{backend="migrate"} 0
 holdfast_protect_longest_wait_seconds{backend="nfqueue"} 60
 holdfast_protect_longest_wait_seconds{backend="park"} 1
+holdfast_protect_longest_wait_seconds{backend="plug"} 0
 `))
 	if err != nil {
 		t.Error(err)

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/protect"
 )
 
 // metrics are read from the file at every scrape: those who protect are other
@@ -43,6 +45,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		m.log.Warn("metrics: " + err.Error())
 		return
+	}
+	for _, backend := range protect.Names() {
+		if _, ok := h.Totals[backend]; !ok && backend != protect.Auto {
+			h.Totals[backend] = Total{} // a rate needs the 0 before the first 1
+		}
 	}
 	for backend, t := range h.Totals {
 		counter := func(d *prometheus.Desc, v int) {

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/internal/cli"
+)
+
+// Every flag that comes before the file is one of the agent, and `config show`
+// names it as where the value comes from.
+func TestConfigShowNamesTheFlag(t *testing.T) {
+	agent, flags := pflag.NewFlagSet("agent", pflag.ContinueOnError), pflag.NewFlagSet("config", pflag.ContinueOnError)
+	agentFlags(agent)
+	configFlags(flags)
+	n := 0
+	flags.VisitAll(func(f *pflag.Flag) {
+		n++
+		if agent.Lookup(f.Name) == nil {
+			t.Errorf("the agent has no --%s", f.Name)
+		}
+		var out, errs strings.Builder
+		args := []string{"config", "show", "/dev/null", "--changed", "--" + f.Name, "x"}
+		if code := cli.Main(t.Context(), args, strings.NewReader(""), &out, &errs, deps()); code != 0 {
+			t.Errorf("--%s: exit code %d: %s", f.Name, code, &errs)
+		}
+		if !strings.HasSuffix(strings.Join(strings.Fields(out.String()), " "), " x flag --"+f.Name) {
+			t.Errorf("--%s is not named:\n%s", f.Name, &out)
+		}
+	})
+	if n < 10 {
+		t.Errorf("only %d flags", n)
+	}
+	if code := cli.Main(t.Context(), []string{"config", "check", "/dev/null"}, strings.NewReader(""), io.Discard, io.Discard, deps()); code != cli.ExitUsage {
+		t.Errorf("a configuration without a template: exit code %d", code)
+	}
+}
