@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/agent"
 	"holdfast/internal/api"
 	"holdfast/internal/bench"
+	pages "holdfast/internal/bench/dashboard"
 	"holdfast/internal/bench/fleet"
 	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
@@ -312,6 +313,21 @@ func benches() []cli.Bench {
 			Name: "truth", Short: "Every drill, and healthy hosts: does the doctor name each, and nothing where nothing is wrong",
 			Example: "holdfast bench truth --runs 20 --write docs/doctor.md",
 			Setup:   truthBench,
+		},
+		{
+			Name: "dashboard", Short: "The dashboard over a large made-up fleet: size, server time, and what open pages cost", Example: "holdfast bench dashboard",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o pages.Options
+				f.IntVar(&o.Nodes, "nodes", 1000, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions")
+				f.IntVarP(&o.Loads, "loads", "n", 200, "loads of each page")
+				f.IntVar(&o.Open, "open", 4, "pages that are kept up to date, up to 256")
+				f.DurationVar(&o.For, "for", 30*time.Second, "how long they are")
+				return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+					o.Progress = progress
+					return pages.Run(ctx, o)
+				})
+			},
 		},
 		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",

@@ -110,7 +110,8 @@ type Agent struct {
 	sessions  *session.Manager
 	warm      *warm.Keeper
 	load      *load
-	doctor    *doctorPart // nil where it is switched off
+	told      atomic.Pointer[holdfast.Node] // what this node published last
+	doctor    *doctorPart                   // nil where it is switched off
 	since     time.Time
 	history   *replace.History
 	replacing sync.Mutex   // one replacement of sessions at a time
@@ -262,6 +263,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
+	a.metrics.MustRegister(newNodeFigures(a))
 	p.start("spin-ups by others", a.spinups.watcher().Run)
 	// Beside the adoption, which may take its time.
 	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
@@ -345,9 +347,9 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 		return api.Serve(ctx, l.socket, routes(api.Options{Admin: true}), a.log)
 	})
 	if l.api != nil {
-		p.start("api", func(ctx context.Context) error {
-			return api.Serve(ctx, l.api, routes(api.Options{Tokens: tokens}), a.log)
-		})
+		if err := a.serveAPI(p, l.api, api.Options{Tokens: tokens, Logins: api.NewLogins(tokens, a.log)}, routes); err != nil {
+			return err
+		}
 	}
 	a.gateway = g
 	if l.fleet != nil {
@@ -423,6 +425,7 @@ func (a *Agent) self() holdfast.Node {
 	if err := errors.Join(busy, waited, free); err != nil {
 		a.log.Debug("this host's load", "err", err)
 	}
+	a.told.Store(&n)
 	return n
 }
 

@@ -24,9 +24,12 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
+	"holdfast/internal/netpool"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/history"
+	"holdfast/internal/runtimes"
 	"holdfast/internal/session"
+	"holdfast/internal/warmpool"
 )
 
 const metricsPage = "../../docs/metrics.md"
@@ -106,6 +109,9 @@ func registered(t *testing.T) *recording {
 	session.NewMetrics(r)
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
+	netpool.NewMetrics(r)
+	warmpool.NewMetrics(r)
+	runtimes.New(nil, nil, r, log)
 	r.fill(t)
 	return r
 }

@@ -30,11 +30,12 @@ type guard struct {
 	admin  bool                                // the listener itself vouches for its callers
 	peer   func(*http.Request) holdfast.NodeID // the callers are nodes
 	tokens *Tokens                             // nil: none are asked for
+	logins *Logins                             // nil: none
 	hosts  []string
 }
 
 func newGuard(o Options) guard {
-	return guard{admin: o.Admin, peer: o.Peer, tokens: o.Tokens, hosts: o.Hosts}
+	return guard{admin: o.Admin, peer: o.Peer, tokens: o.Tokens, logins: o.Logins, hosts: o.Hosts}
 }
 
 // check says who sends the request, and nil if it may use a route of the given
@@ -67,6 +68,11 @@ func (g guard) caller(r *http.Request) (caller, error) {
 	case g.admin:
 		return caller{who: "unix socket", may: forAdmin}, nil
 	case g.tokens != nil:
+		if g.logins != nil && r.Header.Get("Authorization") == "" {
+			if c, err := g.logins.caller(r); err == nil {
+				return c, fromPage(r)
+			}
+		}
 		return g.tokens.caller(r)
 	case !g.knowsHost(r.Host):
 		// Without a token a web page could reach us under a name of its

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"net"
 	"net/http"
 	"time"
 )
@@ -13,9 +12,6 @@ func NewPinging(b Backend, o Options, every time.Duration) http.Handler {
 	s.pingEvery = every
 	return s.handler()
 }
-
-// LimitConns is an http.Server's ConnState that lets max connections be open.
-func LimitConns(max int64) func(net.Conn, http.ConnState) { return (&connLimit{max: max}).watch }
 
 // ToError is toError for tests.
 func ToError(err error) *Error { return toError(err) }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +17,7 @@ const (
 	answerLimit = 30 * time.Second
 	idleLimit   = 2 * time.Minute
 	maxHeader   = 128 << 10       // of a forwarded request, too: over any gateway.max_header_bytes that makes sense
-	maxConns    = 1024            // open at once, beside streams; more are closed
+	maxConns    = 1024            // open at once, beside execs; see connLimit
 	closeLimit  = 5 * time.Second // for answers under way when the agent ends
 )
 
@@ -37,19 +36,21 @@ func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, l
 	var running sync.WaitGroup
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	limit := newConnLimit(conns)
 	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			running.Add(1)
 			defer running.Done()
+			defer limit.serves(r.Context())()
 			h.ServeHTTP(w, r)
 		}),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       withCred,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return withConn(withCred(ctx, c), c) },
 		ReadHeaderTimeout: headerLimit,
 		WriteTimeout:      answerLimit, // renewed for each request; routes set their own
 		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    maxHeader,
-		ConnState:         (&connLimit{max: int64(conns)}).watch,
+		ConnState:         limit.watch,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
@@ -65,9 +66,9 @@ func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, l
 	// Handlers that only compute an answer finish; streams see their
 	// context end.
 	cancel()
-	limit, stop := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer stop()
-	err := srv.Shutdown(limit)
+	err := srv.Shutdown(closing)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = srv.Close()
 	}
@@ -77,23 +78,4 @@ func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, l
 		return fmt.Errorf("closing the API on %v: %w", l.Addr(), err)
 	}
 	return nil
-}
-
-// connLimit closes new connections while there are max already.
-type connLimit struct {
-	max  int64
-	open atomic.Int64
-}
-
-// watch is an http.Server's ConnState. A hijacked connection is a stream, which
-// are counted elsewhere.
-func (c *connLimit) watch(conn net.Conn, s http.ConnState) {
-	switch s {
-	case http.StateNew:
-		if c.open.Add(1) > c.max {
-			_ = conn.Close() // the server sees it, and StateClosed comes
-		}
-	case http.StateClosed, http.StateHijacked:
-		c.open.Add(-1)
-	}
 }

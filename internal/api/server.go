@@ -29,6 +29,9 @@ type Options struct {
 	// Tokens, where not nil, open the routes of their scope to who sends one
 	// as a bearer token, and close all but the probes to who does not.
 	Tokens *Tokens
+	// Logins, where not nil, stand for the token that their browser showed.
+	// They count with Tokens only.
+	Logins *Logins
 	// Forward returns what carries requests to another node, over HTTP/1.1.
 	// It may be the same one for many requests. The error wraps
 	// holdfast.ErrNotFound where no such node is up. nil: requests are not
@@ -138,7 +141,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	var told sent
 	if err != nil && !errors.As(err, &told) {
-		writeError(w, err)
+		refuse(w, r, err)
 	}
 }
 
@@ -175,23 +178,23 @@ func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().A
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
 	if _, err := s.guard.check(r, forReader); err != nil {
-		writeError(w, err)
+		refuse(w, r, err)
 		return
 	}
 	w.Header().Set("Allow", allow)
-	writeError(w, &Error{Code: CodeBadMethod, Message: r.Method + " is not for " + r.URL.Path, Advice: "use " + allow})
+	refuse(w, r, &Error{Code: CodeBadMethod, Message: r.Method + " is not for " + r.URL.Path, Advice: "use " + allow})
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 	if _, err := s.guard.check(r, forReader); err != nil {
-		writeError(w, err)
+		refuse(w, r, err)
 		return
 	}
 	advice := "/v1/openapi.json lists all routes"
 	if s.doc == nil {
 		advice = "this process has /healthz and /metrics only"
 	}
-	writeError(w, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice})
+	refuse(w, r, &Error{Code: CodeNotFound, Message: "there is nothing at " + r.URL.Path, Advice: advice})
 }
 
 // readBody reads a whole body, once.
@@ -242,6 +245,24 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", mediaJSON)
 	_, _ = w.Write(append(b, '\n')) // a caller that is gone needs no answer
 	return nil
+}
+
+// refuse answers with err, to a request whose body may not have been read.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	Unread(w, r)
+	writeError(w, err)
+}
+
+// Unread bounds what a request's body may still cost that is answered without
+// having read it, for handlers beside New's: net/http waits for the rest before
+// the answer goes out. It must be called before anything is written.
+func Unread(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	// A writer that has no deadline, as in tests, does without.
+	deadline(http.NewResponseController(w).SetReadDeadline, bodyLimit/10)
+	w.Header().Set("Connection", "close") // what comes after the deadline would be taken for the next request
 }
 
 // writeError answers with err. It must be the first thing written.

@@ -113,10 +113,16 @@ func validTokenName(s string) bool {
 // change things.
 func (t *Tokens) caller(r *http.Request) (caller, error) {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	sum := sha256.Sum256([]byte(given))
+	if !strings.EqualFold(scheme, "Bearer") {
+		given = "" // too short for a token
+	}
+	return t.bearer(sha256.Sum256([]byte(given)))
+}
+
+// bearer is who has the token with the given hash.
+func (t *Tokens) bearer(sum [sha256.Size]byte) (caller, error) {
 	admin, read := find(t.admin, sum), find(t.read, sum)
 	switch {
-	case !strings.EqualFold(scheme, "Bearer"):
 	case admin != "":
 		return caller{who: "token " + admin, may: forAdmin}, nil
 	case read != "":

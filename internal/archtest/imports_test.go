@@ -64,6 +64,7 @@ var house = []room{
 	{"internal/api/frame", nil},
 	{"internal/api/client", []string{"", "internal/api", "internal/api/frame", "internal/gc", "internal/spinup", "internal/spinup/underway", "internal/doctor/..."}},
 	{"internal/api/apitest", []string{"", "internal/api", "internal/gc", "internal/spinup", "internal/spinup/underway", "internal/doctor/..."}},
+	{"internal/dashboard", []string{"", "internal/api", "internal/gc", "internal/spinup", "internal/spinup/underway", "internal/doctor/..."}},
 	{"internal/config", []string{"", "internal/strictyaml", "internal/engine", "internal/session", "internal/netpool", "internal/warmpool", "internal/gateway", "internal/preempt", "internal/gc", "internal/spinup", "internal/spinup/warm", "internal/doctor/watch", "internal/doctor/rotation"}},
 	{"internal/lab/...", []string{"", "internal/engine/...", "internal/linux/...", "internal/lab/..."}},
 	{"internal/bench/...", []string{"", "internal/..."}},

@@ -30,6 +30,7 @@ func dropReserved(h http.Header) {
 // spelling. Forwarded (RFC 7239) the reverse proxy has dropped.
 func dropOurs(h http.Header) {
 	dropReserved(h)
+	dropLogin(h)
 	for name := range h {
 		if begins(name, forwardedPrefix) || begins(name, "X-Real-Ip") && len(name) == len("X-Real-Ip") {
 			delete(h, name)

@@ -171,25 +171,39 @@ func takeBearer(h http.Header) (tokens []string) {
 // takeCookies takes our cookies out of all that came, and leaves the others as
 // they are. It returns those of the name that counts.
 func takeCookies(h http.Header, counts string) (tokens []string) {
+	cutCookies(h, func(name, value string) bool {
+		if name == counts {
+			tokens = append(tokens, strings.Trim(value, `"`))
+		}
+		return name == tokenCookie || name == hostCookie
+	})
+	return tokens[:min(len(tokens), maxTokenCookies)]
+}
+
+// dropLogin takes the cookie of a dashboard's login out: browsers send it here,
+// too, where the dashboard is another port of the same host. The names are those
+// of api.LoginCookie.
+func dropLogin(h http.Header) {
+	cutCookies(h, func(name, _ string) bool { return name == "holdfast_login" || name == "__Host-holdfast_login" })
+}
+
+// cutCookies takes out the cookies that cut says, and leaves the others as they
+// are.
+func cutCookies(h http.Header, cut func(name, value string) bool) {
 	var lines []string
 	for _, line := range h["Cookie"] {
 		var kept []string
 		for c := range strings.SplitSeq(line, ";") {
 			name, value, _ := strings.Cut(c, "=")
-			if name = strings.TrimSpace(name); name == tokenCookie || name == hostCookie {
-				if name == counts {
-					tokens = append(tokens, strings.Trim(strings.TrimSpace(value), `"`))
-				}
-				continue
+			if !cut(strings.TrimSpace(name), strings.TrimSpace(value)) {
+				kept = append(kept, c)
 			}
-			kept = append(kept, c)
 		}
 		if line = strings.TrimSpace(strings.Join(kept, ";")); line != "" {
 			lines = append(lines, line)
 		}
 	}
 	put(h, "Cookie", lines)
-	return tokens[:min(len(tokens), maxTokenCookies)]
 }
 
 func put(h http.Header, name string, values []string) {

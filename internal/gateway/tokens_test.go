@@ -383,3 +383,13 @@ func FuzzTakeField(f *testing.F) {
 		}
 	})
 }
+
+// The login of a dashboard on another port of the same host is nothing for a
+// session.
+func TestALoginDoesNotReachASession(t *testing.T) {
+	h := http.Header{"Cookie": {"a=1; holdfast_login=secret; b=2", "__Host-holdfast_login=secret"}}
+	dropOurs(h)
+	if got := h.Values("Cookie"); len(got) != 1 || got[0] != "a=1; b=2" {
+		t.Errorf("the session gets %q", got)
+	}
+}

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/api"
+	"holdfast/internal/dashboard"
+)
+
+// serveAPI answers on the TCP listener: the API, and the pages for people.
+func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
+	d, err := dashboard.New(backend{a}, dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Log: a.log})
+	if err != nil {
+		return err
+	}
+	p.start("dashboard", d.Run)
+	p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, d.Handler(), a.log) })
+	return nil
+}
+
+// sessionURL is where a browser that came with r opens a session: the gateway,
+// under the name by which the browser reached this host, or the session's own. ""
+// where the gateway listens on loopback and the browser came from elsewhere.
+func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
+	g := a.cfg.Gateway
+	host, port, err := net.SplitHostPort(g.Listen)
+	if err != nil {
+		return ""
+	}
+	here := (&url.URL{Host: r.Host}).Hostname()
+	if isLoopback(host) && !isLoopback(here) {
+		return ""
+	}
+	u := url.URL{Scheme: strings.TrimSuffix(scheme(g.CertFile), "://"), Host: net.JoinHostPort(here, port), Path: "/s/" + string(key) + "/"}
+	if g.Domain != "" {
+		u.Host, u.Path = net.JoinHostPort(string(key)+"."+g.Domain, port), "/"
+	}
+	return u.String()
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
+}

@@ -1,0 +1,167 @@
+package api
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// LoginCookie is the cookie that a browser's login hangs on. Browsers send it to
+// every port of the same host: the gateway takes it out of what reaches sessions.
+const LoginCookie = "holdfast_login"
+
+// Bounds of logins.
+const (
+	loginLife  = 12 * time.Hour
+	maxLogins  = 1024 // at once; beyond, the oldest ends
+	maxCookies = 4    // of our name in one request; others may have set some, too
+)
+
+// Logins are the browsers that have shown a token. A browser holds a random
+// name for its login and never the token; the login ends with the token, after
+// 12 hours, at a logout, and with the agent. Any goroutine may use them. They
+// run nothing.
+type Logins struct {
+	tokens *Tokens
+	audit  audit
+	now    func() time.Time
+
+	mu   sync.Mutex
+	byID map[[sha256.Size]byte]login // by the hash of its name
+}
+
+type login struct {
+	token [sha256.Size]byte // its hash
+	until time.Time
+}
+
+// NewLogins returns no logins yet; nil where no tokens are asked for. log gets
+// a line with the attribute audit=true for each login, logout and refusal.
+func NewLogins(t *Tokens, log *slog.Logger) *Logins {
+	if t == nil {
+		return nil
+	}
+	return &Logins{tokens: t, audit: audit{log: log}, now: time.Now, byID: map[[sha256.Size]byte]login{}}
+}
+
+// Login gives the browser that sent r a cookie if the token is one of the
+// agent's; with an error nothing is written.
+func (l *Logins) Login(w http.ResponseWriter, r *http.Request, token string) error {
+	a := &act{r: r, route: "login", begin: time.Now()}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	c, err := l.tokens.bearer(sum)
+	a.caller = c
+	defer func() { l.audit.write(a, false, err) }()
+	if err != nil {
+		return err
+	}
+	id := rand.Text()
+	l.add(sha256.Sum256([]byte(id)), login{sum, l.now().Add(loginLife)})
+	http.SetCookie(w, loginCookie(r, id, int(loginLife.Seconds())))
+	return nil
+}
+
+// loginCookie is one that no script reads and no other site's page makes a
+// browser send. With TLS its name keeps other hosts of the domain from setting
+// it (RFC 6265bis, 4.1.3.2).
+func loginCookie(r *http.Request, id string, age int) *http.Cookie {
+	c := &http.Cookie{Name: LoginCookie, Value: id, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	if r.TLS != nil {
+		c.Name, c.Secure = "__Host-"+LoginCookie, true
+	}
+	return c
+}
+
+// add takes a login in, in the place of ended ones or of the oldest.
+func (l *Logins) add(id [sha256.Size]byte, n login) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var oldest [sha256.Size]byte
+	for k, v := range l.byID {
+		if !l.now().Before(v.until) {
+			delete(l.byID, k)
+		} else if o, ok := l.byID[oldest]; !ok || v.until.Before(o.until) {
+			oldest = k
+		}
+	}
+	if len(l.byID) >= maxLogins {
+		delete(l.byID, oldest)
+	}
+	l.byID[id] = n
+}
+
+// Logout ends the login of the browser that sent r.
+func (l *Logins) Logout(w http.ResponseWriter, r *http.Request) {
+	a := &act{r: r, route: "logout", begin: time.Now()}
+	var err error
+	a.caller, err = l.caller(r)
+	l.audit.write(a, false, err)
+	l.mu.Lock()
+	for _, id := range loginIDs(r) {
+		delete(l.byID, id)
+	}
+	l.mu.Unlock()
+	http.SetCookie(w, loginCookie(r, "", -1))
+}
+
+// loginIDs are the hashes of the names that the request's cookies have.
+func loginIDs(r *http.Request) (ids [][sha256.Size]byte) {
+	for _, c := range r.CookiesNamed(loginCookie(r, "", 0).Name) {
+		if len(ids) == maxCookies {
+			break
+		}
+		ids = append(ids, sha256.Sum256([]byte(c.Value)))
+	}
+	return ids
+}
+
+// errNoLogin is for a request without a login that holds.
+var errNoLogin = errors.New("no login")
+
+// caller is who the request's login belongs to.
+func (l *Logins) caller(r *http.Request) (caller, error) {
+	for _, id := range loginIDs(r) {
+		l.mu.Lock()
+		n, ok := l.byID[id]
+		l.mu.Unlock()
+		if !ok || !l.now().Before(n.until) {
+			continue
+		}
+		if c, err := l.tokens.bearer(n.token); err == nil {
+			return c, nil
+		}
+	}
+	return caller{who: stranger}, errNoLogin
+}
+
+// Caller is who sends a request to a listener.
+type Caller struct {
+	Who   string // as the audit log names it
+	Admin bool   // may change things
+}
+
+// CallerOf says who sends a request to a listener with the given options, for
+// handlers beside New's. The error is an *Error: CodeUnauthorized where a token
+// is missing, CodeBadHost.
+func CallerOf(o Options, r *http.Request) (Caller, error) {
+	c, err := newGuard(o).check(r, forReader)
+	return Caller{Who: c.who, Admin: c.may >= forAdmin}, err
+}
+
+// fromPage refuses a request that changes something by a login's cookie and does
+// not say which page sent it: every browser says so with such a request.
+func fromPage(r *http.Request) error {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return nil
+	}
+	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
+		return &Error{Code: CodeCrossOrigin, Message: "the request does not say which page it comes from"}
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package dashboard
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"net/http"
+	"path"
+	"time"
+)
+
+//go:embed assets templates
+var files embed.FS
+
+// assets are the files that pages load. Their path has a version in it, the hash
+// of them all, so that browsers may keep them for good.
+type assets struct {
+	version string
+	byName  map[string][]byte
+}
+
+func loadAssets() (assets, error) {
+	a := assets{byName: map[string][]byte{}}
+	sum := sha256.New()
+	err := fs.WalkDir(files, "assets", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := files.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		name := p[len("assets/"):]
+		a.byName[name] = b
+		sum.Write([]byte(name + "\x00"))
+		sum.Write(b)
+		return nil
+	})
+	a.version = hex.EncodeToString(sum.Sum(nil)[:8])
+	return a, err
+}
+
+// path is where a file is served.
+func (a assets) path(name string) string { return "/assets/" + a.version + "/" + name }
+
+// mediaOf is a file's type by its name: those of the host must not count.
+func mediaOf(name string) string {
+	switch path.Ext(name) {
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	}
+	return "text/plain; charset=utf-8"
+}
+
+// asset serves a file to anybody: nothing of this host is in it.
+func (d *Dashboard) asset(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	protect(h)
+	name := r.PathValue("file")
+	b, ok := d.assets.byName[name]
+	if !ok || r.PathValue("version") != d.assets.version {
+		http.NotFound(w, r)
+		return
+	}
+	h.Set("Content-Type", mediaOf(name))
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
+}

@@ -1,0 +1,98 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/api"
+)
+
+// Source is what the pages show. Any goroutine may call it.
+type Source interface {
+	Version() api.Version
+	Nodes(ctx context.Context) ([]holdfast.Node, error)
+	Sessions(ctx context.Context) ([]api.Session, error)
+}
+
+// Options are a Dashboard's.
+type Options struct {
+	// Access says who is let in; it is that of the API on the same listener.
+	Access api.Options
+	// API answers everything that is no page, and does what people ask for.
+	API http.Handler
+	// SessionURL is where a browser that came with r opens a session; "" where
+	// that is not known. nil: never known.
+	SessionURL func(r *http.Request, key holdfast.SessionKey) string
+	Log        *slog.Logger
+}
+
+// Bounds of the pages.
+const (
+	maxForm     = 8 << 10          // bytes of a form
+	formLimit   = 10 * time.Second // to send one
+	askLimit    = 10 * time.Second // for a page
+	actLimit    = 6 * time.Minute  // for what a person asks for
+	maxForms    = 32               // logins being sent at once
+	maxQuery    = 128              // bytes of what a person searches
+	rowsPerPage = 100
+	maxStreams  = 256 // pages that are kept up to date at once
+	minEvery    = 2 * time.Second
+)
+
+// Dashboard is a handler for the pages. Run keeps open pages up to date; before
+// and without it they show what was there when they were asked for.
+type Dashboard struct {
+	source    Source
+	o         Options
+	templates *template.Template
+	assets    assets
+	cache     *cache
+	hub       *hub
+	cross     *http.CrossOriginProtection
+	pages     map[string]page
+	forms     chan struct{} // a token for each form that strangers send
+}
+
+// New makes the pages; it starts nothing.
+func New(s Source, o Options) (*Dashboard, error) {
+	a, err := loadAssets()
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	t, err := template.New("").Funcs(template.FuncMap{"asset": a.path}).ParseFS(files, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms)}
+	d.cache = &cache{source: s, fresh: minEvery / 2}
+	d.hub = newHub(d.fragments)
+	for _, p := range pages() {
+		d.pages[p.name] = p
+	}
+	return d, nil
+}
+
+// Run keeps open pages up to date until ctx is done.
+func (d *Dashboard) Run(ctx context.Context) error { return d.hub.run(ctx) }
+
+// Handler answers the pages, and everything else by the API.
+func (d *Dashboard) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, p := range d.pages {
+		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.show(w, r, c, p) }))
+		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.stream(w, r, c, p) }))
+	}
+	mux.HandleFunc("GET /sessions/{key}/open", d.forReader(d.openSession))
+	mux.HandleFunc("POST /sessions/{key}/{act}", d.forReader(d.actOnSession))
+	mux.HandleFunc("GET /login", d.open(d.loginPage))
+	mux.HandleFunc("POST /login", d.open(d.login))
+	mux.HandleFunc("POST /logout", d.open(d.logout))
+	mux.HandleFunc("GET /assets/{version}/{file...}", d.asset)
+	mux.Handle("/", d.o.API)
+	return mux
+}

@@ -1,0 +1,134 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"holdfast"
+)
+
+// fleetData are the figures over the fleet.
+type fleetData struct {
+	Nodes      string
+	Conditions []conditionCount // those there are
+	Sessions   figure
+	Booting    figure
+	Leaving    int
+	CPU        string // busy share, over all nodes
+	Memory     string
+	Trouble    string // why what is shown is old
+	Age        string
+}
+
+type conditionCount struct {
+	Name condition
+	N    int
+	Path string
+}
+
+// nodeRow is one node.
+type nodeRow struct {
+	ID, Address, Version, Why string
+	Condition                 condition
+	Sessions, Boots           string
+	Leaving                   int
+	CPU, Pressure, Memory     figure
+	Since, Up                 string
+	Path                      string // its sessions
+}
+
+type nodesData struct {
+	Rows []nodeRow
+	pager
+}
+
+func fleetParts(_ *Dashboard, st *state, v view) ([]part, error) {
+	leaving := leavingByNode(st)
+	sum := fleetFigures(st, leaving)
+	var rows []holdfast.Node
+	for _, n := range st.nodes {
+		if matches(v.query, conditionOf(n, leaving[n.ID]), n) {
+			rows = append(rows, n)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b holdfast.Node) int {
+		return cmp.Or(cmp.Compare(conditionOf(a, leaving[a.ID]).rank(), conditionOf(b, leaving[b.ID]).rank()), cmp.Compare(a.ID, b.ID))
+	})
+	shown, where := cut(rows, "/", v.query)
+	list := nodesData{pager: where}
+	for _, n := range shown {
+		list.Rows = append(list.Rows, rowOf(st, n, leaving[n.ID]))
+	}
+	return []part{{"notice", "notice", sum}, {"figures", "fleet-figures", sum}, {"list", "nodes", list}}, nil
+}
+
+// matches reports whether a query asks for the node.
+func matches(q query, c condition, n holdfast.Node) bool {
+	if q.state != "" && q.state != string(c) {
+		return false
+	}
+	return q.search == "" || slices.ContainsFunc([]string{string(n.ID), n.Address, n.Version, n.Trouble, n.Degraded},
+		func(s string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(q.search)) })
+}
+
+func leavingByNode(st *state) map[holdfast.NodeID]int {
+	out := map[holdfast.NodeID]int{}
+	for _, s := range st.sessions {
+		if s.State == holdfast.Leaving {
+			out[s.Node]++
+		}
+	}
+	return out
+}
+
+func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
+	d := fleetData{Nodes: thousands(len(st.nodes)), Age: age(st.now(), st.at)}
+	if st.err != nil {
+		d.Trouble = st.err.Error()
+	}
+	by := map[condition]int{}
+	var busy float64
+	var free, memory int64
+	booting := 0
+	for _, n := range st.nodes {
+		by[conditionOf(n, leaving[n.ID])]++
+		busy += n.CPULoad
+		free += n.Memory.Available
+		memory += n.Memory.Total
+		booting += n.Boots
+	}
+	for _, c := range conditions() {
+		if by[c] > 0 {
+			d.Conditions = append(d.Conditions, conditionCount{c, by[c], "/?" + url.Values{"state": {string(c)}}.Encode()})
+		}
+	}
+	for _, n := range leaving {
+		d.Leaving += n
+	}
+	d.Sessions = count("holdfast_node_sessions", len(st.sessions))
+	d.Booting = count("holdfast_node_boots", booting)
+	if len(st.nodes) > 0 {
+		d.CPU = percent(busy / float64(len(st.nodes)))
+	}
+	d.Memory = size(free) + " of " + size(memory)
+	return d
+}
+
+func rowOf(st *state, n holdfast.Node, leaving int) nodeRow {
+	r := nodeRow{
+		ID: string(n.ID), Address: n.Address, Version: n.Version, Why: cmp.Or(n.Trouble, n.Degraded), Condition: conditionOf(n, leaving),
+		Sessions: of(n.Sessions, n.Max), Boots: of(n.Boots, n.Slots), Leaving: leaving,
+		CPU:      number(on(n, "holdfast_node_cpu_busy_ratio"), n.CPULoad, percent(n.CPULoad)),
+		Pressure: number(on(n, "holdfast_node_cpu_pressure_ratio"), n.Pressure, percent(n.Pressure)),
+		Memory:   number(on(n, "holdfast_node_memory_available_bytes"), float64(n.Memory.Available), size(n.Memory.Available)),
+		Since:    stamp(n.Since), Up: age(st.now(), n.Since),
+	}
+	r.Path = "/sessions?" + url.Values{"q": {"node:" + string(n.ID)}}.Encode()
+	return r
+}
+
+// on names a metric of the node's own agent.
+func on(n holdfast.Node, metric string) string { return fmt.Sprintf("%s{node=%q}", metric, n.ID) }

@@ -1,0 +1,129 @@
+package dashboard
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast"
+)
+
+// figure is a number that a metric has, too: its name and labels as Prometheus
+// writes them, and its exact value. A test holds the pages against /metrics by
+// them.
+type figure struct {
+	Metric string
+	Value  string
+	Text   string // as people read it
+}
+
+func count(metric string, n int) figure {
+	return figure{metric, strconv.Itoa(n), thousands(n)}
+}
+
+// thousands puts a narrow no-break space between groups of three digits.
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}
+
+// number is a figure with its text.
+func number(metric string, v float64, text string) figure {
+	return figure{metric, strconv.FormatFloat(v, 'g', -1, 64), text}
+}
+
+func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+
+// size is a number of bytes in the unit that fits.
+func size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 1024 && unit < 4 {
+		v, unit = v/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %s", v, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
+}
+
+// age is how long ago something was, in the unit that fits, so that most rows
+// stay as they are from one round to the next.
+func age(now, then time.Time) string {
+	d := now.Sub(then)
+	switch {
+	case then.IsZero():
+		return "–"
+	case d < 0:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d d", int(d.Hours()/24))
+}
+
+// stamp is a time for machines, "" for none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func of(n, most int) string {
+	if most == 0 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%d of %d", n, most)
+}
+
+// condition is a node's in one word, for colours and for the search.
+type condition string
+
+const (
+	nodeUp       condition = "up"
+	nodeCordoned condition = "cordoned" // takes no new session
+	nodeDraining condition = "draining" // and gives up those it has
+	nodeDegraded condition = "degraded"
+	nodeTrouble  condition = "trouble"
+)
+
+// conditions lists them, first what needs a look first.
+func conditions() []condition {
+	return []condition{nodeTrouble, nodeDegraded, nodeDraining, nodeCordoned, nodeUp}
+}
+
+// states lists a session's, in their order.
+func states() []holdfast.State {
+	return []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving}
+}
+
+func words[T ~string](all []T) (out []string) {
+	for _, x := range all {
+		out = append(out, string(x))
+	}
+	return out
+}
+
+// conditionOf is the worst of what is to say. leaving is how many of its
+// sessions are.
+func conditionOf(n holdfast.Node, leaving int) condition {
+	switch {
+	case n.Trouble != "":
+		return nodeTrouble
+	case n.Draining && leaving > 0:
+		return nodeDraining
+	case n.Draining:
+		return nodeCordoned
+	case n.Degraded != "":
+		return nodeDegraded
+	}
+	return nodeUp
+}
+
+// rank puts what needs a look first.
+func (c condition) rank() int { return slices.Index(conditions(), c) }
