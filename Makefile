@@ -1,10 +1,13 @@
 # make up and make test are the two to know; both install what is missing.
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: build demo-image up down test test-long test-short lint bench-tools clean
+.PHONY: build dist demo-image up down test test-long test-short lint bench-tools clean
 
 build: ## bin/holdfast, one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
+
+dist: ## dist/: static programs and Debian packages for amd64 and arm64
+	@packaging/dev/dist.sh
 
 demo-image: ## holdfast-demo:latest, built here from nothing
 	@packaging/dev/image.sh

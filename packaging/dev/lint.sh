@@ -9,7 +9,9 @@ large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 
 [[ -z $large ]] || die "over 2 MB: $large" "built files do not belong in the sources"
 go vet ./...
 go tool staticcheck ./...
+# A module of its own.
+go -C packaging/deb vet ./...
 need shellcheck=shellcheck
 shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh .ci/run
-shellcheck examples/mariadb/create examples/mariadb/recover
+shellcheck examples/mariadb/create examples/mariadb/recover packaging/deb/scripts/*
 say "lint: clean"

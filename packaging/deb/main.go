@@ -1,0 +1,182 @@
+// Command deb makes the Debian package of a build. It is a module of its own, so
+// that what it needs is nothing that Holdfast needs.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/goreleaser/nfpm/v2"
+	"github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
+)
+
+// build is what a package is made of.
+type build struct {
+	version, arch string
+	source        string // the top of the source tree
+	binary        string
+	generated     string // directory with man and completions
+	out           string // directory for the package
+	time          time.Time
+}
+
+func main() {
+	var (
+		b     build
+		epoch int64
+	)
+	flag.StringVar(&b.version, "version", "", "version as git describes it")
+	flag.StringVar(&b.arch, "arch", "", "amd64 or arm64")
+	flag.StringVar(&b.source, "source", "../..", "top of the source tree")
+	flag.StringVar(&b.binary, "binary", "", "the program")
+	flag.StringVar(&b.generated, "generated", "", "directory with man and completions")
+	flag.StringVar(&b.out, "out", "", "directory for the package")
+	flag.Int64Var(&epoch, "epoch", 0, "time of all files, in seconds since 1970")
+	flag.Parse()
+	b.time = time.Unix(epoch, 0).UTC()
+	name, err := b.write()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+	fmt.Println(name)
+}
+
+// write makes the package and returns its file.
+func (b build) write() (name string, err error) {
+	pages, err := b.compress()
+	defer os.RemoveAll(pages)
+	if err != nil {
+		return "", err
+	}
+	contents, err := b.contents(pages)
+	if err != nil {
+		return "", err
+	}
+	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
+	info := nfpm.WithDefaults(&nfpm.Info{
+		Name: "holdfast", Arch: b.arch, Platform: "linux", Version: debVersion(b.version), VersionSchema: "none",
+		Section: "admin", Priority: "optional", Maintainer: "The Holdfast authors <holdfast@localhost>", MTime: b.time,
+		Description: "keeps container hosts fast, and holds every connection\n" +
+			"Sessions in containers, one for each key, on one host or a fleet; spin-ups\n" +
+			"measured, garbage collected beside them, servers restarted without refusing a\n" +
+			"connection, and what in the kernel slows containers down.",
+		Overridables: nfpm.Overridables{
+			Recommends: []string{"docker.io | docker-ce"},
+			Suggests:   []string{"bash-completion", "prometheus"},
+			Contents:   contents,
+			Scripts:    nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
+			Deb:        nfpm.Deb{Compression: "xz"},
+		},
+	})
+	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
+		return "", fmt.Errorf("what belongs in the package: %w", err)
+	}
+	var text bytes.Buffer
+	if err := deb.Default.Package(info, &text); err != nil {
+		return "", fmt.Errorf("packing: %w", err)
+	}
+	name = filepath.Join(b.out, deb.Default.ConventionalFileName(info))
+	return name, os.WriteFile(name, text.Bytes(), 0o644)
+}
+
+// contents are the package's files.
+func (b build) contents(pages string) (files.Contents, error) {
+	var all files.Contents
+	add := func(kind, from, to string, mode os.FileMode) {
+		all = append(all, &files.Content{Type: kind, Source: from, Destination: to, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: b.time}})
+	}
+	glob := func(pattern, to string) error {
+		found, err := filepath.Glob(pattern)
+		if err == nil && len(found) == 0 {
+			err = errors.New("there is none")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", pattern, err)
+		}
+		for _, f := range found {
+			add("", f, to+filepath.Base(f), 0o644)
+		}
+		return nil
+	}
+	in := func(path string) string { return filepath.Join(b.source, path) }
+	add("", b.binary, "/usr/bin/holdfast", 0o755)
+	// It is root's alone: templates may have secrets in their environment.
+	add(files.TypeConfigNoReplace, in("packaging/holdfast.yaml"), "/etc/holdfast/holdfast.yaml", 0o600)
+	add("", filepath.Join(b.generated, "completions/holdfast"), "/usr/share/bash-completion/completions/holdfast", 0o644)
+	add("", filepath.Join(b.generated, "completions/_holdfast"), "/usr/share/zsh/vendor-completions/_holdfast", 0o644)
+	add("", filepath.Join(b.generated, "completions/holdfast.fish"), "/usr/share/fish/vendor_completions.d/holdfast.fish", 0o644)
+	add("", in("LICENSE"), "/usr/share/doc/holdfast/copyright", 0o644)
+	add("", in("NOTICE.md"), "/usr/share/doc/holdfast/NOTICE.md", 0o644)
+	add("", filepath.Join(pages, "changelog.gz"), "/usr/share/doc/holdfast/changelog.gz", 0o644)
+	return all, errors.Join(
+		glob(in("packaging/systemd/*.service"), "/usr/lib/systemd/system/"),
+		glob(filepath.Join(pages, "*.1.gz"), "/usr/share/man/man1/"),
+		glob(in("docs/*.md"), "/usr/share/doc/holdfast/docs/"),
+		glob(in("deploy/prometheus/*.yml"), "/usr/share/doc/holdfast/examples/prometheus/"),
+		glob(in("deploy/grafana/*.json"), "/usr/share/doc/holdfast/examples/grafana/"),
+	)
+}
+
+// compress puts the manual pages and the changelog, compressed, into a directory.
+func (b build) compress() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "holdfast-deb-"); err != nil {
+		return "", err
+	}
+	pages, err := filepath.Glob(filepath.Join(b.generated, "man/*.1"))
+	if err != nil {
+		return dir, err
+	}
+	for _, p := range pages {
+		err = errors.Join(err, gzipTo(p, filepath.Join(dir, filepath.Base(p)+".gz")))
+	}
+	return dir, errors.Join(err, gzipTo(filepath.Join(b.source, "CHANGELOG.md"), filepath.Join(dir, "changelog.gz")))
+}
+
+// gzipTo compresses without a name and a time, so that the same text gives the
+// same file.
+func gzipTo(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	z, err := gzip.NewWriterLevel(out, gzip.BestCompression)
+	if err != nil {
+		return errors.Join(err, out.Close())
+	}
+	_, err = io.Copy(z, in)
+	return errors.Join(err, z.Close(), out.Close())
+}
+
+var described = regexp.MustCompile(`^v?([0-9][0-9A-Za-z.+~]*)(?:-([0-9]+)-g([0-9a-f]+))?(-dirty)?$`)
+
+// debVersion is a version as dpkg orders them: 1.2.0, then 1.2.0+5.gabc, which came
+// five commits later. Without a tag there is no version: it is before all of them.
+func debVersion(git string) string {
+	m := described.FindStringSubmatch(git)
+	if m == nil {
+		return "0~git." + regexp.MustCompile(`[^0-9A-Za-z.]`).ReplaceAllString(git, ".")
+	}
+	v := m[1]
+	if m[2] != "" {
+		v += "+" + m[2] + ".g" + m[3]
+	}
+	if m[4] != "" {
+		v += "+dirty"
+	}
+	return v
+}

@@ -1,0 +1,225 @@
+package deb
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/internal/lab/labtest"
+)
+
+// dist builds the packages of a version and returns their directory.
+func dist(t *testing.T, version string, arch ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/dist.sh", arch...)
+	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("dist.sh: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// host is a root directory with as much of a Debian in it as packages need: a
+// shell, and dpkg's own records.
+type host struct {
+	t    *testing.T
+	root string
+}
+
+func newHost(t *testing.T) host {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs root, dpkg and busybox, which make test installs")
+	}
+	h := host{t, t.TempDir()}
+	for _, dir := range []string{"bin", "dev", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"} {
+		if err := os.MkdirAll(h.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.write("var/lib/dpkg/status", "")
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(busybox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.path("bin/busybox"), text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sh", "rm"} {
+		if err := os.Symlink("busybox", h.path("bin/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.write("dev/null", "")
+	return h
+}
+
+func (h host) path(name string) string { return filepath.Join(h.root, name) }
+
+func (h host) write(name, text string) {
+	h.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.path(name)), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(h.path(name), []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h host) read(name string) string {
+	h.t.Helper()
+	text, err := os.ReadFile(h.path(name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (h host) has(name string) bool {
+	_, err := os.Lstat(h.path(name))
+	return err == nil
+}
+
+// dpkg runs it on the host, whose scripts run in the root directory.
+func (h host) dpkg(args ...string) {
+	h.t.Helper()
+	cmd := exec.CommandContext(h.t.Context(), "dpkg", append([]string{"--root=" + h.root}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		h.t.Fatalf("dpkg %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// one is the only package in a directory for an architecture.
+func one(t *testing.T, dir, arch string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "holdfast_*_"+arch+".deb"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("packages %v, %v", found, err)
+	}
+	return found[0]
+}
+
+// goArch is what the tests' host is.
+func goArch(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOHOSTARCH").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Installed, upgraded, removed, purged: the configuration that somebody has changed
+// stays until the purge, and so does the data.
+func TestLifeOfThePackage(t *testing.T) {
+	h := newHost(t)
+	arch := goArch(t)
+	first := one(t, dist(t, "v1.0.0", arch), arch)
+	h.dpkg("--install", first)
+	for name, mode := range map[string]os.FileMode{
+		"usr/bin/holdfast": 0o755, "etc/holdfast/holdfast.yaml": 0o600,
+		"usr/lib/systemd/system/holdfast.service": 0o644, "usr/lib/systemd/system/holdfast-gc.service": 0o644,
+		"usr/share/bash-completion/completions/holdfast": 0o644, "usr/share/zsh/vendor-completions/_holdfast": 0o644,
+		"usr/share/fish/vendor_completions.d/holdfast.fish": 0o644, "usr/share/man/man1/holdfast-session-start.1.gz": 0o644,
+		"usr/share/doc/holdfast/copyright": 0o644, "usr/share/doc/holdfast/examples/prometheus/holdfast.rules.yml": 0o644,
+	} {
+		info, err := os.Stat(h.path(name))
+		if err != nil || info.Mode().Perm() != mode || info.Size() == 0 {
+			t.Errorf("%s: %v, want mode %v (%v)", name, info, mode, err)
+		}
+	}
+	h.isManualPage("usr/share/man/man1/holdfast.1.gz", `.TH "HOLDFAST" "1"`)
+	if got := h.holdfast("config", "check", "/etc/holdfast/holdfast.yaml"); got != "/etc/holdfast/holdfast.yaml is good\n" {
+		t.Errorf("the shipped configuration: %q", got)
+	}
+	if got := h.holdfast("version", "--socket", "/nowhere"); !strings.Contains(got, "v1.0.0") {
+		t.Errorf("version %q", got)
+	}
+
+	mine := "log: {level: warn}\n" + h.read("etc/holdfast/holdfast.yaml")
+	h.write("etc/holdfast/holdfast.yaml", strings.Replace(mine, "\nlog:\n  level: info", "\n", 1))
+	changed := h.read("etc/holdfast/holdfast.yaml")
+	h.write("var/lib/holdfast/node", "n1\n")
+	h.write("etc/holdfast/api.tokens", "ops 0123456789abcdef\n")
+	second := one(t, dist(t, "v1.1.0", arch), arch)
+	h.dpkg("--install", "--force-confold", second)
+	if got := h.holdfast("version", "--socket", "/nowhere"); !strings.Contains(got, "v1.1.0") {
+		t.Errorf("after the upgrade: version %q", got)
+	}
+	if h.read("etc/holdfast/holdfast.yaml") != changed {
+		t.Error("the upgrade has changed the configuration")
+	}
+
+	h.dpkg("--remove", "holdfast")
+	if h.has("usr/bin/holdfast") || h.has("usr/lib/systemd/system/holdfast.service") {
+		t.Error("the removal has left the program")
+	}
+	for _, name := range []string{"etc/holdfast/holdfast.yaml", "etc/holdfast/api.tokens", "var/lib/holdfast/node"} {
+		if !h.has(name) {
+			t.Errorf("the removal has taken %s", name)
+		}
+	}
+	h.dpkg("--purge", "holdfast")
+	for _, name := range []string{"etc/holdfast", "var/lib/holdfast", "run/holdfast", "usr/share/doc/holdfast"} {
+		if h.has(name) {
+			t.Errorf("the purge has left %s", name)
+		}
+	}
+}
+
+func (h host) isManualPage(name, begin string) {
+	h.t.Helper()
+	z, err := gzip.NewReader(strings.NewReader(h.read(name)))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil || !bytes.Contains(text, []byte(begin)) || !bytes.Contains(text, []byte("SEE ALSO")) {
+		h.t.Errorf("%s is no manual page: %v\n%.200s", name, err, text)
+	}
+}
+
+// holdfast runs the installed program in the root directory.
+func (h host) holdfast(args ...string) string {
+	h.t.Helper()
+	out, err := exec.CommandContext(h.t.Context(), "chroot", append([]string{h.root, "/usr/bin/holdfast"}, args...)...).Output()
+	if err != nil {
+		h.t.Fatalf("holdfast %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// Two builds of one commit are the same, byte by byte, on both architectures.
+func TestBuildsAreTheSame(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: builds for two architectures, twice")
+	}
+	a, b := dist(t, "v1.0.0"), dist(t, "v1.0.0")
+	sums, err := os.ReadFile(filepath.Join(a, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.ReadFile(filepath.Join(b, "SHA256SUMS"))
+	if err != nil || !bytes.Equal(sums, again) {
+		t.Errorf("%v\n%s\n%s", err, sums, again)
+	}
+	var names []string
+	for line := range strings.Lines(string(sums)) {
+		names = append(names, strings.Fields(line)[1])
+	}
+	if want := []string{"holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
+		t.Errorf("built %v", names)
+	}
+}
