@@ -19,7 +19,7 @@ need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
-  promtool=prometheus mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
+  promtool=prometheus systemd-analyze=systemd mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs fuse-overlayfs=fuse-overlayfs
 [[ -e /usr/include/stdio.h ]] || need libc-headers=libc6-dev # for the race detector
 # A program with the race detector waits for a second at its exit, by default, for
 # goroutines that are left; each package starts several such programs.

@@ -9,21 +9,51 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"holdfast/internal/lab/labtest"
 )
 
-// dist builds the packages of a version and returns their directory.
-func dist(t *testing.T, version string, arch ...string) string {
+// built has the packages of two versions, made by the first test that needs them.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := labtest.Main(m)
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// packages are those of v1.0.0 and of v1.1.0, for this host.
+func packages(t *testing.T) (first, second string) {
 	t.Helper()
-	dir := t.TempDir()
+	arch := goArch(t)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "holdfast-deb-"); built.err == nil {
+			dist(t, filepath.Join(built.dir, "1"), "v1.0.0", arch)
+			dist(t, filepath.Join(built.dir, "2"), "v1.1.0", arch)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return one(t, filepath.Join(built.dir, "1"), arch), one(t, filepath.Join(built.dir, "2"), arch)
+}
+
+// dist builds the packages of a version into a directory.
+func dist(t *testing.T, dir, version string, arch ...string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/dist.sh", arch...)
 	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("dist.sh: %v\n%s", err, out)
 	}
-	return dir
 }
 
 // host is a root directory with as much of a Debian in it as packages need: a
@@ -56,7 +86,7 @@ func newHost(t *testing.T) host {
 	if err := os.WriteFile(h.path("bin/busybox"), text, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"sh", "rm"} {
+	for _, name := range []string{"sh", "rm", "true"} {
 		if err := os.Symlink("busybox", h.path("bin/"+name)); err != nil {
 			t.Fatal(err)
 		}
@@ -125,8 +155,7 @@ func goArch(t *testing.T) string {
 // stays until the purge, and so does the data.
 func TestLifeOfThePackage(t *testing.T) {
 	h := newHost(t)
-	arch := goArch(t)
-	first := one(t, dist(t, "v1.0.0", arch), arch)
+	first, second := packages(t)
 	h.dpkg("--install", first)
 	for name, mode := range map[string]os.FileMode{
 		"usr/bin/holdfast": 0o755, "etc/holdfast/holdfast.yaml": 0o600,
@@ -148,12 +177,12 @@ func TestLifeOfThePackage(t *testing.T) {
 		t.Errorf("version %q", got)
 	}
 
+	h.unitsAreGood()
 	mine := "log: {level: warn}\n" + h.read("etc/holdfast/holdfast.yaml")
 	h.write("etc/holdfast/holdfast.yaml", strings.Replace(mine, "\nlog:\n  level: info", "\n", 1))
 	changed := h.read("etc/holdfast/holdfast.yaml")
 	h.write("var/lib/holdfast/node", "n1\n")
 	h.write("etc/holdfast/api.tokens", "ops 0123456789abcdef\n")
-	second := one(t, dist(t, "v1.1.0", arch), arch)
 	h.dpkg("--install", "--force-confold", second)
 	if got := h.holdfast("version", "--socket", "/nowhere"); !strings.Contains(got, "v1.1.0") {
 		t.Errorf("after the upgrade: version %q", got)
@@ -176,6 +205,22 @@ func TestLifeOfThePackage(t *testing.T) {
 		if h.has(name) {
 			t.Errorf("the purge has left %s", name)
 		}
+	}
+}
+
+// unitsAreGood has systemd read the units where the package has put them.
+func (h host) unitsAreGood() {
+	h.t.Helper()
+	units, err := filepath.Glob(h.path("usr/lib/systemd/system/*.service"))
+	if err != nil || len(units) < 4 {
+		h.t.Fatalf("units %v, %v", units, err)
+	}
+	args := []string{"verify", "--root=" + h.root, "--recursive-errors=no"}
+	for _, u := range units {
+		args = append(args, filepath.Base(u))
+	}
+	if out, err := exec.CommandContext(h.t.Context(), "systemd-analyze", args...).CombinedOutput(); err != nil || len(out) > 0 {
+		h.t.Errorf("systemd-analyze: %v\n%s", err, out)
 	}
 }
 
@@ -206,7 +251,9 @@ func TestBuildsAreTheSame(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("long: builds for two architectures, twice")
 	}
-	a, b := dist(t, "v1.0.0"), dist(t, "v1.0.0")
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	dist(t, a, "v1.0.0")
+	dist(t, b, "v1.0.0")
 	sums, err := os.ReadFile(filepath.Join(a, "SHA256SUMS"))
 	if err != nil {
 		t.Fatal(err)
