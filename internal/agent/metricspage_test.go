@@ -20,16 +20,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"holdfast"
 	"holdfast/internal/config"
 	"holdfast/internal/engine"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
-	"holdfast/internal/netpool"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/history"
 	"holdfast/internal/runtimes"
 	"holdfast/internal/session"
-	"holdfast/internal/warmpool"
 )
 
 const metricsPage = "../../docs/metrics.md"
@@ -86,6 +85,7 @@ func registered(t *testing.T) *recording {
 	t.Helper()
 	c := config.Default()
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
+	c.Templates = []config.Template{{Name: "template", Image: "image", Port: 80, Warm: 1}} // the label's own name is not shown
 	log := slog.New(slog.DiscardHandler)
 	u, err := newUpgrades("v1", nil, log)
 	if err != nil {
@@ -106,11 +106,13 @@ func registered(t *testing.T) *recording {
 	if a.newDoctor(nil) == nil {
 		t.Fatal("the doctor is off by default")
 	}
-	session.NewMetrics(r)
+	a.sessions = session.New(session.Config{}, session.Deps{Metrics: session.NewMetrics(r), Log: log})
+	a.told.Store(&holdfast.Node{})
+	r.MustRegister(newNodeFigures(a))
+	a.newNetworks()
+	a.newWarmed(nil)
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
-	netpool.NewMetrics(r)
-	warmpool.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
 	r.fill(t)
 	return r
@@ -199,7 +201,7 @@ func TestMetricsPage(t *testing.T) {
 var metricName = regexp.MustCompile(`"(holdfast_[a-z0-9_]+)"`)
 
 // otherNames begin like a metric's and are none.
-var otherNames = []string{"holdfast_token", "holdfast_recording"} // a cookie, and a label of profiles
+var otherNames = []string{"holdfast_token", "holdfast_login", "holdfast_recording"} // cookies, and a label of profiles
 
 // Every name of a metric that is written anywhere in the product is on the page:
 // no part was forgotten where the page is made.
