@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -65,16 +66,22 @@ type bootMode struct {
 	name     string // a word: the agent's and its keys'
 	row      string
 	template string // what its template has beside image and port, YAML
+	networks int    // that its agent keeps ready
 	warm     bool   // its containers are there before their sessions: it is not in the score
+	// containerd: on that, and not on the peer's engine, whose own containerd has
+	// the same version.
+	containerd bool
 }
 
-// bootModes are our ways, in the order of the rows. All are on the engine's default
+// bootModes are our ways, in the order of the rows. All are on their engine's default
 // bridge, as the peer is.
 func bootModes() []bootMode {
 	return []bootMode{
 		{name: "bridge", row: "session, network made in the start", template: "network: bridge"},
-		{name: "pooled", row: "session, network ready before", template: "network: pooled"},
+		{name: "pooled", row: "session, network ready before", template: "network: pooled", networks: 4},
 		{name: "warm", row: "session, container warm before", template: "network: bridge, warm: 4", warm: true},
+		{name: "ctr", row: "containerd: session, network made in the start", template: "network: pooled", containerd: true},
+		{name: "ctr-pooled", row: "containerd: session, network ready before", template: "network: pooled", networks: 4, containerd: true},
 	}
 }
 
@@ -107,7 +114,9 @@ type bootBench struct {
 	dir    string
 	lab    *lab.Engine
 	engine engine.Engine
-	agents []*bootAgent // one for each mode
+	other  *lab.Containerd // nil where no mode is on one
+	agents []*bootAgent    // one for each mode
+	image  lab.Image
 	client *http.Client
 	failed atomic.Int64
 }
@@ -121,15 +130,19 @@ func newBootBench(ctx context.Context, o BootOptions, modes []bootMode) (*bootBe
 	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
 		return x, err
 	}
-	image, err := lab.SelfImage(bootImage, o.Server...)
-	if err == nil {
-		err = x.lab.Import(ctx, image)
+	if x.image, err = lab.SelfImage(bootImage, o.Server...); err == nil {
+		err = x.lab.Import(ctx, x.image)
 	}
 	if err != nil {
 		return x, err
 	}
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return x, err
+	}
+	if slices.ContainsFunc(modes, func(m bootMode) bool { return m.containerd }) {
+		if x.other, err = lab.StartContainerd(ctx, lab.ContainerdOptions{}); err != nil {
+			return x, err
+		}
 	}
 	for _, m := range modes {
 		a, err := x.startAgent(ctx, m)
@@ -153,6 +166,9 @@ func (x *bootBench) close() error {
 	}
 	if x.lab != nil {
 		errs = append(errs, x.lab.Stop())
+	}
+	if x.other != nil {
+		errs = append(errs, x.other.Stop())
 	}
 	if x.dir != "" {
 		errs = append(errs, os.RemoveAll(x.dir))
@@ -284,7 +300,7 @@ func (x *bootBench) turn(ctx context.Context, a *bootAgent, i int) (time.Duratio
 		return 0, err
 	}
 	for _, s := range list {
-		if err := x.engine.Remove(ctx, s.ContainerID); err != nil {
+		if err := a.engine.Remove(ctx, s.ContainerID); err != nil {
 			return 0, err
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/api"
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/containerd"
 	"holdfast/internal/netpool"
 	"holdfast/internal/session"
 )
@@ -24,6 +26,7 @@ import (
 // experiment's engine.
 type bootAgent struct {
 	mode    bootMode
+	engine  engine.Engine // its own view of it
 	cmd     *exec.Cmd
 	ended   chan error   // what it ended with
 	output  bytes.Buffer // to be read once it has
@@ -47,17 +50,22 @@ func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, err
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	on, err := x.engineOf(ctx, a, dir)
+	if err != nil {
+		return nil, err
+	}
 	config := filepath.Join(dir, "holdfast.yaml")
 	text := fmt.Sprintf(`
 node: %[8]s
 data_dir: %[1]s/data
 run_dir: %[1]s/run
-engine: {host: "%[2]s"}
+engine: %[2]s
+sessions: {networks: %[9]d}
 gateway: {listen: "%[3]s"}
 api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
-`, dir, x.lab.Host(), a.gateway, a.api, bootImage, bootPort, m.template, a.node)
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.networks)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -70,6 +78,34 @@ templates:
 	a.ended = make(chan error, 1)
 	go func() { a.ended <- a.cmd.Wait() }()
 	return a, a.up(ctx, x.client)
+}
+
+// engineOf opens the engine of an agent's mode, with the image on it, and returns
+// what the agent's configuration has of it. Each mode on containerd has a namespace and
+// a bridge of its own there.
+func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
+	a.engine = x.engine
+	if !a.mode.containerd {
+		return fmt.Sprintf("{host: %q}", x.lab.Host()), nil
+	}
+	c := containerd.Config{
+		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
+		Subnet: fmt.Sprintf("10.%d.0.0/16", 180+len(x.agents)), CgroupParent: x.other.CgroupParent(),
+		Dir: filepath.Join(dir, "data", "containerd"), // where the agent has it
+	}
+	e, err := containerd.Open(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	archive, err := x.image.Archive()
+	if err == nil {
+		err = e.Load(ctx, archive)
+	}
+	if err != nil {
+		return "", errors.Join(err, e.Close())
+	}
+	a.engine = e
+	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
 }
 
 // up waits until it serves.
@@ -97,10 +133,14 @@ func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
 // stop ends it, and returns what was wrong with that.
 func (a *bootAgent) stop() error {
 	_ = a.cmd.Process.Signal(unix.SIGTERM) // it may have ended
-	if err := <-a.ended; err != nil {
-		return fmt.Errorf("the agent of %s: %w\n%s", a.mode.name, err, &a.output)
+	err := <-a.ended
+	if err != nil {
+		err = fmt.Errorf("the agent of %s: %w\n%s", a.mode.name, err, &a.output)
 	}
-	return nil
+	if a.mode.containerd {
+		err = errors.Join(err, a.engine.Close())
+	}
+	return err
 }
 
 // settle waits until the agent has ready all that it keeps, and the engine none of
@@ -115,11 +155,11 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 			return fmt.Errorf("the agent knows of %d nodes", len(all.Nodes))
 		}
 		n := all.Nodes[0]
-		own, err := x.engine.List(ctx, map[string]string{session.LabelNode: a.node})
+		own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
 		if err != nil {
 			return err
 		}
-		holders, err := x.engine.List(ctx, map[string]string{netpool.Label: a.node})
+		holders, err := a.engine.List(ctx, map[string]string{netpool.Label: a.node})
 		if err != nil {
 			return err
 		}
