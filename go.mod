@@ -57,6 +57,7 @@ require (
 	golang.org/x/tools v0.52.0
 	google.golang.org/grpc v1.83.2
 	google.golang.org/protobuf v1.36.12
+	k8s.io/cri-api v0.37.2
 	pgregory.net/rapid v1.3.0
 )
 

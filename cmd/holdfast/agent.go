@@ -28,6 +28,10 @@ import (
 func agentFlags(f *pflag.FlagSet) {
 	f.String("config", "", "configuration file (default "+config.DefaultPath+", which may be missing)")
 	configFlags(f)
+	f.Bool("kubernetes", false, "be the agent of a Kubernetes node: no sessions and no store, and what is found is told the cluster's API server")
+	f.String("kubeconfig", "", "with --kubernetes: kubeconfig file (default the pod's own account)")
+	f.String("namespace", "", "with --kubernetes: namespace of the agents' leases (default the pod's own)")
+	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that is there)")
 }
 
 // configFlags come before keys of the file.
@@ -84,6 +88,14 @@ func (leftError) Hint() string {
 // runAgent is `holdfast agent`: SIGTERM and SIGINT, which end ctx, drain;
 // SIGUSR2 leaves the containers to the next agent.
 func runAgent(ctx context.Context, r cli.AgentRun) error {
+	if on, _ := r.Flags.GetBool("kubernetes"); on {
+		return runKubernetesAgent(ctx, r)
+	}
+	for _, name := range []string{"kubeconfig", "namespace", "cri-socket"} {
+		if r.Flags.Changed(name) {
+			return cli.Usage(fmt.Errorf("--%s goes with --kubernetes", name))
+		}
+	}
 	turn, err := succession.Inherit()
 	if err != nil {
 		return err
@@ -99,6 +111,23 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 		return err
 	}
 	return serveAgent(ctx, turn, c, r)
+}
+
+// runKubernetesAgent is `holdfast agent --kubernetes`. Signals end it, and nothing is
+// drained: the node's pods are the kubelet's.
+func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
+	get := func(name string) string {
+		s, _ := r.Flags.GetString(name) // it is a string: it was added above
+		return s
+	}
+	over := overrides(r.Flags)
+	over.Socket = r.Socket
+	c, err := config.LoadCollector(ctx, get("config"), over)
+	if err != nil {
+		return usageError{err}
+	}
+	k := agent.Kubernetes{Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket")}
+	return agent.ServeKubernetes(ctx, c, k, agent.Options{Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc)})
 }
 
 // socketOf is where the agent answers that runs, or would run, with these flags.

@@ -56,6 +56,7 @@ var house = []room{
 	{"internal/protect/...", []string{"", "internal/linux/...", "internal/protect/..."}},
 	{"internal/replace", []string{""}},
 	{"internal/preempt", []string{""}},
+	{"internal/kube/cri", []string{"", "internal/engine"}},
 	{"internal/kube/...", []string{"", "internal/kube/...", "internal/doctor/ranking"}},
 	{"internal/doctor/...", []string{"", "internal/doctor/...", "internal/engine", "internal/linux/..."}},
 	{"internal/doctor/fact", nil},

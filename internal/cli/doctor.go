@@ -235,6 +235,8 @@ func printFinding(w io.Writer, f doctor.Finding) {
 func whoLine(who doctor.Who) string {
 	var parts []string
 	switch {
+	case who.Pod != nil && who.Pod.Name != "":
+		parts = append(parts, podLine(*who.Pod))
 	case who.Container != "":
 		parts = append(parts, fmt.Sprintf("container %s (image %s, id %s)", clean(who.Container), dash(who.Image), shortID(who.ContainerID)))
 	case who.ContainerID != "":
@@ -249,6 +251,15 @@ func whoLine(who doctor.Who) string {
 		parts = append(parts, "command "+clean(who.Command))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// podLine names a pod, and the container in it.
+func podLine(p doctor.Pod) string {
+	s := "pod " + clean(p.Namespace) + "/" + clean(p.Name)
+	if p.Container != "" {
+		s += ", container " + clean(p.Container)
+	}
+	return s
 }
 
 func outermostFirst(path []string) []string {

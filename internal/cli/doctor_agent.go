@@ -198,6 +198,9 @@ func shortWho(who *doctor.Who) string {
 	if who == nil {
 		return ""
 	}
+	if who.Pod != nil && who.Pod.Name != "" {
+		return podLine(*who.Pod)
+	}
 	id := ""
 	if who.ContainerID != "" {
 		id = shortID(who.ContainerID)

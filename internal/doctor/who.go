@@ -18,6 +18,7 @@ type Who struct {
 	Container   string   `json:"container,omitempty"` // its name
 	ContainerID string   `json:"container_id,omitempty"`
 	Image       string   `json:"image,omitempty"`
+	Pod         *Pod     `json:"pod,omitempty"` // in a Kubernetes cluster
 	Cgroup      string   `json:"cgroup,omitempty"`
 	Pid         int      `json:"pid,omitempty"`
 	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
@@ -73,6 +74,7 @@ func (n Namer) who(s fact.Subject) *Who {
 	if c, ok := n.containers[w.ContainerID]; ok {
 		w.Container, w.Image = short(c.Name), short(c.Image)
 	}
+	w.Pod = n.pod(w.ContainerID, s.Cgroup)
 	if s.Pid > 0 {
 		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
 			w.Command = short(strings.Join(args, " "))
@@ -89,7 +91,7 @@ func (n Namer) Name(f rule.Finding) Finding {
 			named.Against = append(named.Against, *w)
 		}
 	}
-	if w := named.Who; w != nil && safe(w.Container) {
+	if w := named.Who; w != nil && w.Pod == nil && safe(w.Container) { // of pods many have a container of one name
 		cures := make([]rule.Cure, len(f.Cures))
 		for i, c := range f.Cures {
 			c.Command = strings.ReplaceAll(c.Command, "CONTAINER", w.Container)

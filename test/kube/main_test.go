@@ -4,6 +4,7 @@ package kube_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"testing"
@@ -48,3 +49,6 @@ func cluster(t *testing.T) *kubetest.Server {
 	t.Cleanup(func() { shared.server.Clean(t) })
 	return shared.server
 }
+
+// quiet is a log that nobody reads.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

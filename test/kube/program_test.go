@@ -264,3 +264,44 @@ func TestClusterIsNotThere(t *testing.T) {
 		t.Errorf("no such context: %s", err)
 	}
 }
+
+// The agent of a Kubernetes node tells the API server of its host, and ends when it is
+// told to.
+func TestKubernetesAgent(t *testing.T) {
+	s := cluster(t)
+	apply(t, s)
+	s.Node(t, "mine", nil)
+	u := newUser(t, s)
+	dir := t.TempDir()
+	config := filepath.Join(dir, "holdfast.yaml")
+	if err := os.WriteFile(config, []byte("doctor: {every: 1s, burst: 0s}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := u.start("agent", "--kubernetes", "--config", config, "--kubeconfig", u.kubeconfig, "--namespace", "holdfast", "--node", "mine", "--api", "none",
+		"--data-dir", filepath.Join(dir, "data"), "--run-dir", filepath.Join(dir, "run"), "--cri-socket", filepath.Join(dir, "none.sock"))
+	kubetest.Await(t, "the node has conditions, and its lease a record", func() bool {
+		n, err := s.Client().Node(t.Context(), "mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ok := n.Condition("HoldfastMemcgLeak")
+		records, err := survey.Records(t.Context(), s.Client(), "holdfast")
+		return ok && err == nil && records["mine"] != nil && len(records["mine"].Facts) > 5 && records["mine"].Kernel != ""
+	})
+	out, _ := u.run(0, "cluster", "nodes")
+	if !strings.Contains(out, "mine") || strings.Contains(out, "-  -  -  -  -") {
+		t.Errorf("nodes:\n%s", out)
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.end(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, r.err.String())
+	}
+	if _, err := u.run(1, "agent", "--kubernetes", "--kubeconfig", u.kubeconfig, "--data-dir", dir); !strings.Contains(err, "--node names it") {
+		t.Errorf("without a node: %s", err)
+	}
+	if _, err := u.run(2, "agent", "--cri-socket", "/x"); !strings.Contains(err, "goes with --kubernetes") {
+		t.Errorf("without --kubernetes: %s", err)
+	}
+}

@@ -234,6 +234,9 @@ func (w *Watch) tell(e Event) {
 	attrs := []any{"rule", e.Finding.Rule, "severity", e.Finding.Severity, "title", e.Finding.Title, "event", e.Kind}
 	if who := e.Finding.Who; who != nil {
 		attrs = append(attrs, "container", who.Container, "cgroup", who.Cgroup, "pid", who.Pid, "command", who.Command)
+		if who.Pod != nil {
+			attrs = append(attrs, "namespace", who.Pod.Namespace, "pod", who.Pod.Name)
+		}
 	}
 	if e.Kind == Ended {
 		attrs = append(attrs, "lasted", e.At.Sub(e.Since).Round(time.Second))

@@ -1,0 +1,85 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"holdfast"
+)
+
+// SetConditions sets conditions of a node; those of other types stay as they are.
+func (c *Client) SetConditions(ctx context.Context, node string, conditions []Condition) error {
+	body := map[string]any{"status": map[string]any{"conditions": conditions}} // merged by type
+	return c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: nodePath(node) + "/status", kind: strategicPatch, body: body}, nil)
+}
+
+func leasePath(namespace string) string {
+	return "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/leases"
+}
+
+// Renew writes a lease that says who holds it, since now, for so long, with
+// annotations; it is made where it is not there. owner, which may be nil, takes it along
+// when it goes.
+func (c *Client) Renew(ctx context.Context, namespace, name, holder string, length time.Duration, annotations map[string]string, owner *Owner) error {
+	meta := map[string]any{"name": name, "annotations": annotations}
+	if owner != nil {
+		meta["ownerReferences"] = []Owner{*owner}
+	}
+	body := map[string]any{
+		"metadata": meta,
+		"spec":     map[string]any{"holderIdentity": holder, "leaseDurationSeconds": int(length.Seconds()), "renewTime": MicroTime{time.Now()}},
+	}
+	path := leasePath(namespace)
+	err := c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: path + "/" + url.PathEscape(name), kind: mergePatch, body: body}, nil)
+	if !errors.Is(err, holdfast.ErrNotFound) {
+		return err
+	}
+	return c.call(ctx, request{verb: "create", method: http.MethodPost, path: path, kind: plainJSON, body: body}, nil)
+}
+
+// Event is something that happened to an object, as `kubectl describe` shows it.
+type Event struct {
+	About     Reference
+	Warning   bool   // and else normal
+	Reason    string // MemcgLeak
+	Message   string // at most maxMessage bytes are kept
+	Component string // who says so
+	Host      string // and where
+	At        time.Time
+}
+
+// Reference names an object.
+type Reference struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	UID        string `json:"uid,omitempty"`
+}
+
+// maxMessage is the longest message that the API server takes, in bytes.
+const maxMessage = 1024
+
+// Tell writes an event. One of a node is in the namespace default, as the kubelet's.
+func (c *Client) Tell(ctx context.Context, e Event) error {
+	namespace, kind := e.About.Namespace, "Normal"
+	if namespace == "" {
+		namespace = "default"
+	}
+	if e.Warning {
+		kind = "Warning"
+	}
+	at := e.At.UTC().Format(time.RFC3339)
+	body := map[string]any{
+		"metadata":       map[string]any{"name": e.About.Name + "." + strings.ToLower(rand.Text()[:16]), "namespace": namespace},
+		"involvedObject": e.About, "type": kind, "reason": e.Reason, "message": e.Message[:min(len(e.Message), maxMessage)],
+		"source":         map[string]any{"component": e.Component, "host": e.Host},
+		"firstTimestamp": at, "lastTimestamp": at, "count": 1,
+	}
+	return c.call(ctx, request{verb: "create", method: http.MethodPost, path: "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events", kind: plainJSON, body: body}, nil)
+}
