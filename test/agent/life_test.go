@@ -226,7 +226,7 @@ func TestDrainOfTheWholeEngine(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.must("drain", "--engine-all", "--json")), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Dead != 2 || report.Released != 1 {
+	if report.Dead < 2 || report.Released != 1 || len(report.Left) != 0 { // what held networks counts, too
 		t.Errorf("report %+v", report)
 	}
 	notBackBy(t, h, theirs)

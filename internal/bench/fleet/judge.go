@@ -139,9 +139,10 @@ type claimID struct {
 	epoch holdfast.Epoch
 }
 
-// expiries are the deletes that etcd told of and that no answered release
-// explains: the leases' ends. Each happened after the last renewal of the lease
-// had been sent, and before it was seen.
+// expiries are the deletes that etcd told of and that no release explains: the
+// leases' ends. Each happened after the last renewal of the lease had been sent, and
+// before it was seen. A release without an answer explains one, too: when it took
+// effect nobody knows, and the lease may have been renewed since.
 func expiries(calls []trace.Call, changes []change) []check.Op {
 	released := map[check.Version]bool{} // revisions are the whole store's
 	leases := map[claimID]store.LeaseID{}
@@ -150,7 +151,7 @@ func expiries(calls []trace.Call, changes []change) []check.Op {
 		switch {
 		case c.Op == trace.Release:
 			for _, o := range opsOf(c) {
-				if o.Result == check.OK {
+				if o.Result != check.Kept {
 					released[o.Given] = true
 				}
 			}

@@ -120,6 +120,24 @@ func TestHistoryOfTracesAndExpiries(t *testing.T) {
 	}
 }
 
+// TestReleaseWithoutAnAnswer: it may be what deleted a record, also where the node went
+// on to renew its lease before the delete was seen.
+func TestReleaseWithoutAnAnswer(t *testing.T) {
+	record := func(epoch holdfast.Epoch) []trace.Record {
+		return []trace.Record{{Key: "k", Epoch: epoch, Revision: holdfast.Revision(epoch)}}
+	}
+	ops := history([]trace.Call{
+		{Node: "a", Op: trace.Grant, Lease: 7, Start: 1, End: 2, Result: trace.OK},
+		{Node: "a", Op: trace.Claim, Lease: 7, Start: 3, End: 4, Result: trace.OK, About: record(0), Got: record(5)},
+		{Node: "a", Op: trace.Release, Start: 10, End: 30, Result: trace.Unknown, About: record(5)},
+		{Node: "b", Op: trace.Get, Start: 15, End: 16, Result: trace.NotFound, About: record(0)},
+		{Node: "a", Op: trace.KeepAlive, Lease: 7, Start: 20, End: 21, Result: trace.OK},
+	}, []change{{at: 25, key: "k", owner: holdfast.Owner{Key: "k", Epoch: 5, Revision: 5}, gone: true}})
+	if _, err := check.History(ops, time.Minute); err != nil {
+		t.Errorf("%v of %v", err, ops)
+	}
+}
+
 func TestHandoversByTheRecords(t *testing.T) {
 	ready := func(at time.Duration, key holdfast.SessionKey, epoch holdfast.Epoch) change {
 		return change{at: at, key: key, owner: holdfast.Owner{Key: key, Epoch: epoch, State: holdfast.Ready}}
