@@ -103,7 +103,8 @@ func TestShellEndsWithItsSocket(t *testing.T) {
 	for name, line := range map[string]string{
 		"at the prompt":    "echo no''w",
 		"deaf to hangups":  "trap '' HUP; echo no''w; while :; do :; done",
-		"behind a program": "echo no''w; sleep 1000",
+		// It is the program that says now: then it has the terminal, and hears the hangup.
+		"behind a program": `sh -c "echo no''w; exec sleep 1000"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := serving(t)
