@@ -101,8 +101,8 @@ func TestNoMoreThanTheLimit(t *testing.T) {
 
 func TestShellEndsWithItsSocket(t *testing.T) {
 	for name, line := range map[string]string{
-		"at the prompt":    "echo no''w",
-		"deaf to hangups":  "trap '' HUP; echo no''w; while :; do :; done",
+		"at the prompt":   "echo no''w",
+		"deaf to hangups": "trap '' HUP; echo no''w; while :; do :; done",
 		// It is the program that says now: then it has the terminal, and hears the hangup.
 		"behind a program": `sh -c "echo no''w; exec sleep 1000"`,
 	} {
