@@ -1,0 +1,316 @@
+package move
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast"
+)
+
+var label = Label{Key: "alice", Epoch: 7, Template: "web", TakenAt: time.Unix(1, 0).UTC()}
+
+const most = 1 << 20
+
+// image makes a directory as runsc does.
+func image(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"checkpoint.img": "state", "pages.img": strings.Repeat("page", 50_000), "pages_meta.img": "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func packed(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Pack(&b, label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// same compares what was unpacked with what was packed.
+func same(t *testing.T, dir string) {
+	t.Helper()
+	want := image(t)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Fatalf("%d files, %v", len(entries), err)
+	}
+	for _, e := range entries {
+		a, errA := os.ReadFile(filepath.Join(want, e.Name()))
+		b, errB := os.ReadFile(filepath.Join(dir, e.Name()))
+		fi, _ := e.Info()
+		if err := errors.Join(errA, errB); err != nil || !bytes.Equal(a, b) || fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %d bytes of %d, mode %v, %v", e.Name(), len(b), len(a), fi.Mode(), err)
+		}
+	}
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", fi.Mode(), err)
+	}
+}
+
+func absent(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is there: %v", path, err)
+	}
+}
+
+func TestPacksAndUnpacks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	l, err := Unpack(bytes.NewReader(packed(t)), dir, most, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := label
+	want.Bytes = 200_005
+	if l != want {
+		t.Errorf("got %+v, want %+v", l, want)
+	}
+	same(t, dir)
+}
+
+// Whatever is cut off, nothing is left of the rest.
+func TestTornImages(t *testing.T) {
+	whole := packed(t)
+	end := bytes.LastIndex(whole, []byte(endName+"\x00"))
+	for n := 0; n < end+512; n += 509 {
+		dir := filepath.Join(t.TempDir(), "out")
+		if _, err := Unpack(bytes.NewReader(whole[:n]), dir, most, nil); !errors.Is(err, ErrTorn) {
+			t.Fatalf("%d of %d bytes: %v", n, len(whole), err)
+		}
+		absent(t, dir)
+	}
+}
+
+func TestRefusesImages(t *testing.T) {
+	write := func(f func(w *tar.Writer)) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		f(w)
+		w.Close()
+		return b.Bytes()
+	}
+	begin := func(w *tar.Writer, text string) { packText(w, labelName, []byte(text)) }
+	const good = `{"key":"alice","epoch":7,"template":"web","taken_at":"2026-01-01T00:00:00Z","bytes":4}`
+	for name, c := range map[string]struct {
+		stream []byte
+		want   error
+	}{
+		"no label":  {write(func(w *tar.Writer) { packText(w, "pages.img", []byte("data")) }), ErrTorn},
+		"odd label": {write(func(w *tar.Writer) { begin(w, `{"key":"alice","epoch":7,"more":1}`) }), ErrTorn},
+		"no key":    {write(func(w *tar.Writer) { begin(w, `{"key":"../x","epoch":7}`) }), ErrTorn},
+		"no epoch":  {write(func(w *tar.Writer) { begin(w, `{"key":"alice"}`) }), ErrTorn},
+		"too big":   {write(func(w *tar.Writer) { begin(w, strings.Replace(good, `:4}`, `:2000000}`, 1)) }), ErrTooBig},
+		"path":      {write(func(w *tar.Writer) { begin(w, good); packText(w, "../pages.img", []byte("data")) }), ErrTorn},
+		"directory": {write(func(w *tar.Writer) {
+			begin(w, good)
+			w.WriteHeader(&tar.Header{Name: "dir", Typeflag: tar.TypeDir})
+		}), ErrTorn},
+		"link": {write(func(w *tar.Writer) {
+			begin(w, good)
+			w.WriteHeader(&tar.Header{Name: "pages.img", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"})
+		}), ErrTorn},
+		"more than it says": {write(func(w *tar.Writer) { begin(w, good); packText(w, "pages.img", []byte("data and more")) }), ErrTorn},
+		"less than it says": {write(func(w *tar.Writer) {
+			begin(w, good)
+			packText(w, "pages.img", []byte("dat"))
+			packText(w, endName, nil)
+		}), ErrTorn},
+		"behind the end": {write(func(w *tar.Writer) {
+			begin(w, good)
+			packText(w, "pages.img", []byte("data"))
+			packText(w, endName, nil)
+			packText(w, "more", nil)
+		}), ErrTorn},
+		"twice": {write(func(w *tar.Writer) {
+			begin(w, good)
+			packText(w, "pages.img", []byte("da"))
+			packText(w, "pages.img", []byte("ta"))
+		}), fs.ErrExist},
+	} {
+		dir := filepath.Join(t.TempDir(), "out")
+		if _, err := Unpack(bytes.NewReader(c.stream), dir, most, nil); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		absent(t, dir)
+	}
+	dir, no := filepath.Join(t.TempDir(), "out"), errors.New("not ours")
+	if _, err := Unpack(bytes.NewReader(packed(t)), dir, most, func(Label) error { return no }); !errors.Is(err, no) {
+		t.Error(err)
+	}
+	absent(t, dir)
+	if err := Pack(io.Discard, label, t.TempDir()); err == nil {
+		t.Error("an empty directory was packed")
+	}
+}
+
+func FuzzUnpack(f *testing.F) {
+	f.Add([]byte{})
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	packText(w, labelName, []byte(`{"key":"alice","epoch":7,"bytes":4}`))
+	packText(w, "pages.img", []byte("data"))
+	packText(w, endName, nil)
+	w.Close()
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, in []byte) {
+		dir := filepath.Join(t.TempDir(), "out")
+		_, err := Unpack(bytes.NewReader(in), dir, 1<<10, nil)
+		if _, statErr := os.Stat(dir); (err == nil) != (statErr == nil) {
+			t.Errorf("%v, and %v", err, statErr)
+		}
+	})
+}
+
+func newShelf(t *testing.T) (*Shelf, string, string) {
+	t.Helper()
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "shelf")
+	s, err := OpenShelf(dir, key+"\n", most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, dir, key
+}
+
+func TestShelfGivesAnImageOnce(t *testing.T) {
+	s, dir, _ := newShelf(t)
+	if err := s.Put(label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(label, image(t)); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second one: %v", err)
+	}
+	file := filepath.Join(dir, "alice@7")
+	sealed, err := os.ReadFile(file)
+	if err != nil || bytes.Contains(sealed, []byte("pagepage")) || bytes.Contains(sealed, []byte("alice")) {
+		t.Errorf("it is not sealed: %v", err)
+	}
+	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	if _, err := s.Take("alice", 8, filepath.Join(t.TempDir(), "x")); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("another epoch's: %v", err)
+	}
+	var got sync.Map
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			out := filepath.Join(t.TempDir(), "out")
+			if _, err := s.Take("alice", 7, out); err == nil {
+				got.Store(i, out)
+			} else if !errors.Is(err, holdfast.ErrNotFound) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	n := 0
+	got.Range(func(_, out any) bool { n++; same(t, out.(string)); return true })
+	if n != 1 {
+		t.Errorf("%d have it", n)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// A file that was changed, cut, or given another name opens for nobody, and is
+// gone.
+func TestShelfRefusesWhatWasChanged(t *testing.T) {
+	for name, spoil := range map[string]func(path string, b []byte) error{
+		"cut":    func(p string, b []byte) error { return os.Truncate(p, int64(len(b)/2)) },
+		"end":    func(p string, b []byte) error { return os.Truncate(p, int64(len(b)-1)) },
+		"empty":  func(p string, b []byte) error { return os.Truncate(p, 0) },
+		"longer": func(p string, b []byte) error { return os.WriteFile(p, append(b, 'x'), 0o600) },
+		"flipped": func(p string, b []byte) error {
+			b[len(b)/2] ^= 1
+			return os.WriteFile(p, b, 0o600)
+		},
+		"another's": func(p string, b []byte) error { return os.WriteFile(p, []byte("age-encryption.org/v1\n"), 0o600) },
+	} {
+		s, dir, _ := newShelf(t)
+		if err := s.Put(label, image(t)); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "alice@7")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(path, b); err != nil {
+			t.Fatal(err)
+		}
+		out := filepath.Join(t.TempDir(), "out")
+		if _, err := s.Take("alice", 7, out); !errors.Is(err, ErrTorn) {
+			t.Errorf("%s: %v", name, err)
+		}
+		absent(t, out)
+		absent(t, path)
+	}
+	s, dir, _ := newShelf(t)
+	if err := s.Put(label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "alice@7"), filepath.Join(dir, "bob@9")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Take("bob", 9, filepath.Join(t.TempDir(), "out")); !errors.Is(err, ErrTorn) {
+		t.Errorf("under another name: %v", err)
+	}
+}
+
+func TestShelfTidiesUp(t *testing.T) {
+	s, dir, key := newShelf(t)
+	if err := s.Put(label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x" + comingSuffix, "bob@3" + takenSuffix, "note"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := OpenShelf(dir, "AGE-SECRET-KEY-nonsense", most); err == nil || strings.Contains(err.Error(), "nonsense") || holdfast.HintOf(err) == "" {
+		t.Errorf("a bad key: %v", err)
+	}
+	s, err := OpenShelf(dir, key, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.List()
+	if err != nil || len(all) != 1 || all[0].Key != "alice" || all[0].Epoch != 7 || all[0].Bytes == 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if gone, err := s.Expire(all[0].TakenAt); err != nil || len(gone) != 0 {
+		t.Errorf("too early: %+v, %v", gone, err)
+	}
+	if gone, err := s.Expire(all[0].TakenAt.Add(time.Second)); err != nil || len(gone) != 1 {
+		t.Errorf("%+v, %v", gone, err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "note" {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	if err := s.Drop("alice", 7); err != nil {
+		t.Errorf("one that is gone: %v", err)
+	}
+}
