@@ -76,6 +76,11 @@ type Store interface {
 	// Get returns the record of a key. holdfast.ErrNotFound.
 	Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
+	// Follows reports whether the claim of key at epoch next was the first
+	// after the one at epoch before, so that nobody has had the session in
+	// between. It is false where the store has no history that shows it.
+	Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error)
+
 	// List returns all session records, by key, and the revision that the
 	// list is true at: Watch from it misses nothing.
 	List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error)

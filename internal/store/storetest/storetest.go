@@ -54,6 +54,7 @@ func Run(t *testing.T, s Subject) {
 		{"release many", testReleaseMany},
 		{"list by key", testList},
 		{"get", testGet},
+		{"follows", testFollows},
 		{"lease expires", testLeaseExpires},
 		{"lease renewed", testLeaseRenewed},
 		{"lease gone", testLeaseGone},
