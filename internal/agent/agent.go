@@ -102,6 +102,7 @@ type Agent struct {
 	lease     *session.Lease
 	peers     *peers       // nil for a node on its own
 	fleet     *fleet.Fleet // likewise
+	mover     *mover       // nil: no template asks for it
 	gateway   *gateway.Gateway
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
@@ -249,16 +250,23 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	a.health = &health{engine: a.engine}
 	p.start("health", a.health.Run)
 	a.networks, a.warmed = a.newNetworks(), a.newWarmed(dead)
+	if a.mover, err = a.newMover(); err != nil {
+		return err
+	}
 	works := a.newRuntimes()
 	p.start("runtimes", works.Run)
-	a.sessions = session.New(session.Config{
-		Node: a.node, Templates: a.cfg.SessionTemplates(),
-		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
-	}, session.Deps{
+	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
 		Runtime: works.Check,
-	})
+	}
+	if a.mover != nil {
+		deps.Mover = a.mover
+	}
+	a.sessions = session.New(session.Config{
+		Node: a.node, Templates: a.cfg.SessionTemplates(),
+		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
+	}, deps)
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
 		a.sessions.Cordon()

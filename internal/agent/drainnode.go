@@ -66,6 +66,14 @@ const (
 	lingerQuiet = time.Second // long enough for a client to come back after a 1012
 )
 
+// Save implements drain.Saver.
+func (n *drainNode) Save(ctx context.Context) int {
+	if n.batch == nil || n.fleet == nil {
+		return 0
+	}
+	return n.batch.Save(ctx)
+}
+
 // Linger goes on passing clients to the sessions' new nodes until nobody has
 // waited for a second, and returns how many still did at the end. Requests that
 // are being answered are the gateway's to end. Only the last drain of an agent

@@ -84,10 +84,19 @@ func (a *Agent) dismissDeadman() error {
 
 // newFleet joins this node's sessions to those of the others.
 func (a *Agent) newFleet() *fleet.Fleet {
-	return fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, fleet.Deps{
+	var receive fleet.Receive
+	if a.mover != nil {
+		receive = a.mover.receive
+	}
+	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
+		Receive: receive,
 	})
+	if a.mover != nil {
+		a.mover.fleet = f
+	}
+	return f
 }
 
 // fleetConns are connections of other nodes beside those that carry clients'

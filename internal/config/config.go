@@ -47,6 +47,7 @@ type Config struct {
 	GC        gc.Config      `yaml:"gc"`
 	Doctor    Doctor         `yaml:"doctor"`
 	Preempt   preempt.Config `yaml:"preempt"`
+	Moving    Moving         `yaml:"moving"`
 	Templates []Template     `yaml:"templates"`
 
 	NodeGiven bool `yaml:"-"` // Node was configured, and is not just the host's name
@@ -166,6 +167,7 @@ type Template struct {
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
+	Handover   string            `yaml:"handover"`   // what of it another node gets: fresh (default), or memory
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 
@@ -238,6 +240,7 @@ func Default() Config {
 		Spinup:   spinup.DefaultConfig(),
 		Images:   warm.DefaultConfig(),
 		GC:       gc.DefaultConfig(),
+		Moving:   defaultMoving(),
 		Doctor:   Doctor{Watch: watch.DefaultConfig(), Rotation: rotation.DefaultConfig(), Proc: "/proc", Sys: "/sys"},
 	}
 }
@@ -316,6 +319,7 @@ func (c *Config) complete() error {
 		}
 		c.Node = name
 	}
+	c.fillMoving()
 	if c.Fleet.Advertise == "" {
 		c.Fleet.Advertise = c.Fleet.Listen
 	}
@@ -331,6 +335,7 @@ func (c *Config) complete() error {
 		}
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()
+		t.Handover = cmp.Or(t.Handover, "fresh")
 		for j := range t.InitSteps {
 			step := &t.InitSteps[j]
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)

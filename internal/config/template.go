@@ -19,6 +19,9 @@ import (
 var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func (c Config) validateTemplates() error {
+	if err := c.Moving.validate(); err != nil {
+		return err
+	}
 	if len(c.Templates) == 0 {
 		return holdfast.WithHint(errors.New("templates: there is none, so no session could be started"),
 			"add one with a name, an image and a port; docs/configuration.md has an example")
@@ -69,6 +72,9 @@ func (t Template) validate() error {
 		return err
 	}
 	if err := t.validateSteps(); err != nil {
+		return err
+	}
+	if err := t.validateHandover(); err != nil {
 		return err
 	}
 	if err := t.validateSockets(); err != nil {
@@ -200,12 +206,13 @@ func (c Config) SessionTemplates() []session.Template {
 			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
 			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
 			Port: t.Port, Network: t.Network, Pooled: t.pooled(),
-			Ready:     session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
-			NoInit:    t.Init != nil && !*t.Init,
-			AllowSUID: t.Privileges == "gain",
-			Seccomp:   t.Seccomp,
-			Runtime:   t.Runtime,
-			Keep:      t.keepSockets(),
+			Ready:      session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
+			NoInit:     t.Init != nil && !*t.Init,
+			AllowSUID:  t.Privileges == "gain",
+			Seccomp:    t.Seccomp,
+			Runtime:    t.Runtime,
+			SaveMemory: t.Handover == "memory",
+			Keep:       t.keepSockets(),
 		}
 		if t.Network == networkPooled {
 			s.Network = "" // where none is ready, it is the engine's own

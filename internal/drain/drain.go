@@ -91,6 +91,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		d.report.Left = append(d.report.Left, left...)
 		return containers
 	})
+	d.save(ctx, n, o.Budget)
 	var kill holdfast.KillReport
 	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
 	d.killed(kill)

@@ -55,7 +55,9 @@ type Deps struct {
 	Draining func() bool
 	// Own hears of every record of this node that the directory learns of;
 	// it must not block or call back. nil: nobody.
-	Own     func(holdfast.Owner)
+	Own func(holdfast.Owner)
+	// Receive takes images in; nil: this node takes none.
+	Receive Receive
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -76,6 +78,7 @@ type Fleet struct {
 	tasks   sync.WaitGroup  // what Run waits for
 	flights map[wish]*flight
 	fetches map[string]*fetching // by template, under way
+	heirs   map[holdfast.SessionKey]heir
 }
 
 // New returns a Fleet that does nothing yet.
@@ -85,7 +88,7 @@ func New(cfg Config, deps Deps) *Fleet {
 		dir:     NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
 		nodes:   newNodes(deps.Store, cfg.Node, rand.IntN),
 		peers:   newPeers(deps.Dial, deps.Metrics),
-		flights: map[wish]*flight{},
+		flights: map[wish]*flight{}, heirs: map[holdfast.SessionKey]heir{},
 		fetches: map[string]*fetching{},
 	}
 	f.nodes.share = cfg.MaxShare

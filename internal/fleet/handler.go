@@ -30,6 +30,7 @@ func (f *Fleet) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathAcquire, h.acquire)
 	mux.HandleFunc("POST "+pathPrepare, h.prepare)
+	mux.HandleFunc("POST "+pathImage, h.image)
 	return mux
 }
 

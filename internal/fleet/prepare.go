@@ -100,6 +100,7 @@ func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
 		f.log.Warn("no successors are chosen", "sessions", len(moves), "err", err)
 		return 0
 	}
+	f.forgetHeirs()
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
 	moves = slices.Clone(moves)
 	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(rank(a), rank(b)) })
@@ -226,7 +227,9 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (
 		f.log.Warn("a successor could not be told", "node", to.ID, "sessions", len(sessions), "err", err)
 		return 0
 	}
-	return min(max(a.Accepted, 0), len(sessions))
+	n := min(max(a.Accepted, 0), len(sessions))
+	f.inherit(to, sessions[:n])
+	return n
 }
 
 // prepare is the successor's side.

@@ -173,7 +173,7 @@ func (b *attempt) run(ctx context.Context) error {
 		}
 	}
 	if err == nil {
-		err = b.phase("start", func() error { return b.start(ctx) })
+		err = b.startOrRestore(ctx, specs[len(specs)-1])
 	}
 	if err == nil {
 		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))

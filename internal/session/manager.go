@@ -49,7 +49,9 @@ type Deps struct {
 	Networks Networks
 	// Warm are containers that run already, for templates that have some; nil:
 	// none.
-	Warm WarmPool
+	Warm  WarmPool
+	Mover Mover // nil: memory is lost with its container
+
 	// Runtime says why containers of a runtime cannot be had on this node, nil
 	// where they can. nil: all can.
 	Runtime func(name string) error

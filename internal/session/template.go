@@ -45,8 +45,11 @@ type Template struct {
 	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default
 	Steps     []Step // run one after the other before the session's own container
 	Snapshot  Snapshot
-	Runtime   string                // of its containers; "" is the engine's default
-	Keep      *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
+	// SaveMemory has a container that leaves with notice saved, for the
+	// session's next life. The runtime has to be one that can.
+	SaveMemory bool
+	Runtime    string                // of its containers; "" is the engine's default
+	Keep       *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 
 // Snapshot is a command on this host that runs when a session has ended, after

@@ -41,13 +41,19 @@ func newFleet(t *testing.T, n int, timing, extra string) []*host {
 // and does for each node what it takes to start it.
 func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
+	return newFleetOn(t, labtest.Engine(t).Host(), n, timing, extra, start...)
+}
+
+// newFleetOn is newFleetOf on another engine than the package's.
+func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
+	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
 	ca := filepath.Join(t.TempDir(), "fleet")
 	hosts := make([]*host, n)
 	for i := range hosts {
-		h := newNode(t, labtest.Engine(t).Host(), "-"+strconv.Itoa(i))
+		h := newNode(t, dockerHost, "-"+strconv.Itoa(i))
 		if i == 0 {
 			h.must("node", "init-ca", "--out", ca)
 		}

@@ -1,0 +1,132 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"holdfast"
+)
+
+const (
+	pathImage = "/fleet/v1/image"
+	imageTime = 5 * time.Minute // for one to come in; then its sender is gone, or as good as gone
+)
+
+// errNoHeir is a session whose successor nobody was told to be.
+var errNoHeir = errors.New("no node was told to take it over")
+
+// Receive takes the image of a session in that is to be handed over to this node,
+// whole or not at all. expected is asked for the session and the epoch that the
+// image is of before anything is kept.
+type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
+
+// heir is the node that was told to take a session over.
+type heir struct {
+	epoch holdfast.Epoch
+	node  holdfast.Node
+}
+
+// inherit notes who takes sessions over.
+func (f *Fleet) inherit(to holdfast.Node, sessions []leaver) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range sessions {
+		f.heirs[s.Key] = heir{s.Epoch, to}
+	}
+}
+
+// forgetHeirs begins anew, with another Prepare.
+func (f *Fleet) forgetHeirs() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heirs = map[holdfast.SessionKey]heir{}
+}
+
+// SendImage streams the image of a session's life to the node that Prepare has
+// told to take it over. write is called once, from a goroutine of its own that has
+// ended when SendImage returns. The image is there, whole, when there is no error.
+func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error {
+	f.mu.Lock()
+	to, ok := f.heirs[key]
+	f.mu.Unlock()
+	if !ok || to.epoch != epoch {
+		return fmt.Errorf("send the image of session %s: %w", key, errNoHeir)
+	}
+	if err := f.peers.sendImage(ctx, to.node, write); err != nil {
+		return fmt.Errorf("send the image of session %s: %w", key, err)
+	}
+	return nil
+}
+
+func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.Writer) error) error {
+	r, w := io.Pipe()
+	wrote := make(chan error, 1)
+	go func() {
+		err := write(w)
+		w.CloseWithError(err) // nil is the end
+		wrote <- err
+	}()
+	err := p.putImage(ctx, to, r)
+	r.CloseWithError(errors.Join(err, io.ErrClosedPipe)) // ends write where nobody reads
+	if failed := <-wrote; err == nil {
+		err = failed
+	}
+	return err
+}
+
+func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader) error {
+	ctx = context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+pathImage, io.NopCloser(image))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("node %s: %w: %w", to.ID, errUnreachable, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		return fmt.Errorf("node %s answers %s: %.512q", to.ID, resp.Status, text)
+	}
+	return nil
+}
+
+// image is the successor's side.
+func (h *handler) image(w http.ResponseWriter, r *http.Request) {
+	from := h.f.deps.Caller(r)
+	if from == "" {
+		http.Error(w, "this is for nodes of the fleet", http.StatusForbidden)
+		return
+	}
+	if h.f.deps.Receive == nil {
+		http.Error(w, "this node takes no images", http.StatusNotImplemented)
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(imageTime)) // every server of ours can
+	err := h.f.deps.Receive(r.Context(), r.Body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
+		if !h.f.next.expects(from, key, epoch) {
+			return fmt.Errorf("session %s at epoch %d was not announced by node %s", key, epoch, from)
+		}
+		return nil
+	})
+	if err != nil {
+		h.f.log.Warn("an image did not arrive", "from", from, "err", err)
+		http.Error(w, cut(err.Error(), maxText), http.StatusUnprocessableEntity)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// expects reports whether the node has announced that life of the session.
+func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch holdfast.Epoch) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byKey[key]
+	return e != nil && e.from == from && e.Epoch == epoch
+}
