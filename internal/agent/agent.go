@@ -250,9 +250,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	a.health = &health{engine: a.engine}
 	p.start("health", a.health.Run)
 	a.networks, a.warmed = a.newNetworks(), a.newWarmed(dead)
-	if a.mover, err = a.newMover(); err != nil {
-		return err
-	}
+	a.mover = a.newMover()
 	works := a.newRuntimes()
 	p.start("runtimes", works.Run)
 	deps := session.Deps{

@@ -67,9 +67,9 @@ const (
 )
 
 // Save implements drain.Saver.
-func (n *drainNode) Save(ctx context.Context) int {
+func (n *drainNode) Save(ctx context.Context) (int, []string) {
 	if n.batch == nil || n.fleet == nil {
-		return 0
+		return 0, nil
 	}
 	return n.batch.Save(ctx)
 }

@@ -42,14 +42,25 @@ type arrived struct {
 	at  time.Time
 }
 
-// newMover returns what carries memory; nil where no template asks for it.
-func (a *Agent) newMover() (*mover, error) {
-	c := a.cfg.Moving
+// newMover returns what carries memory; nil where no template asks for it, or
+// where it cannot be: sessions boot fresh then.
+func (a *Agent) newMover() *mover {
 	if !a.cfg.SavesMemory() {
-		return nil, nil
+		return nil
 	}
+	m, err := a.openMover()
+	if err != nil {
+		a.log.Warn("sessions cannot take their memory along from or to this node", "err", err, "hint", holdfast.HintOf(err))
+		return nil
+	}
+	return m
+}
+
+func (a *Agent) openMover() (*mover, error) {
+	c := a.cfg.Moving
+	staged := a.cfg.StagedDir()
 	m := &mover{
-		runsc: runsc.Runtime{Program: c.Runsc, Images: c.Staged}, work: c.Staged + "." + string(a.node),
+		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
 		most: int64(c.MaxImage), store: a.store, log: a.log, got: map[holdfast.SessionKey]arrived{},
 	}
 	if err := os.MkdirAll(m.runsc.Images, 0o700); err != nil {

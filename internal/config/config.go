@@ -319,7 +319,6 @@ func (c *Config) complete() error {
 		}
 		c.Node = name
 	}
-	c.fillMoving()
 	if c.Fleet.Advertise == "" {
 		c.Fleet.Advertise = c.Fleet.Listen
 	}

@@ -374,12 +374,14 @@ templates:
 
 func TestMovingIsChecked(t *testing.T) {
 	for bad, want := range map[string]string{
-		"websocket: hold":                                             "neither close nor keep",
-		"runtime: /usr/bin/runsc":                                     "no name of a runtime",
-		"kept_sockets: {tell_as: pong}":                               "neither text nor ping",
-		"kept_sockets: {time: -1s}":                                   "below 0",
-		"kept_sockets: {buffer: 65MiB}":                               "to 64MiB",
-		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}": "room for 1024 bytes",
+		"websocket: hold":               "neither close nor keep",
+		"handover: memory":              "needs a runtime",
+		"handover: warm":                "neither fresh nor memory",
+		"runtime: /usr/bin/runsc":       "no name of a runtime",
+		"kept_sockets: {tell_as: pong}": "neither text nor ping",
+		"kept_sockets: {time: -1s}":     "below 0",
+		"kept_sockets: {buffer: 65MiB}": "to 64MiB",
+		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":               "room for 1024 bytes",
 		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}": "room for 125 bytes",
 	} {
 		_, err := load(t, "templates:\n  - name: a\n    image: b\n    port: 80\n    "+bad+"\n", Overrides{})

@@ -23,9 +23,8 @@ func defaultMoving() Moving {
 	return Moving{Runsc: "/usr/local/bin/runsc", Runtime: "/var/lib/holdfast/runsc-holdfast", MaxImage: 4 << 30}
 }
 
-func (c *Config) fillMoving() {
-	c.Moving.Staged = cmp.Or(c.Moving.Staged, filepath.Join(c.RunDir, "images"))
-}
+// StagedDir is the directory of the images that containers are about to go on from.
+func (c Config) StagedDir() string { return cmp.Or(c.Moving.Staged, filepath.Join(c.RunDir, "images")) }
 
 // SavesMemory reports whether a template's sessions take their memory along.
 func (c Config) SavesMemory() bool {

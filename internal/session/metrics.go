@@ -10,10 +10,12 @@ import (
 
 // Metrics are the figures of a Manager.
 type Metrics struct {
-	boots *prometheus.HistogramVec
-	kills *prometheus.CounterVec
-	dying prometheus.Histogram
-	snaps *prometheus.HistogramVec
+	saves    *prometheus.HistogramVec // by outcome
+	restores *prometheus.CounterVec   // by outcome
+	boots    *prometheus.HistogramVec
+	kills    *prometheus.CounterVec
+	dying    prometheus.Histogram
+	snaps    *prometheus.HistogramVec
 }
 
 // NewMetrics makes the figures and registers them.
@@ -48,8 +50,29 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, outcome := range []string{"ok", "failed"} {
 		m.snaps.WithLabelValues(outcome)
 	}
-	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps)
+	m.saves = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "holdfast_session_save_seconds",
+		Help:    "Time from the order to save a container that leaves until its image was with its successor, by outcome (ok, failed).",
+		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"outcome"})
+	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_session_restores_total",
+		Help: "Containers that were started with an image of the life before, by outcome (ok, failed: a fresh one was started).",
+	}, []string{"outcome"})
+	for _, outcome := range []string{"ok", "failed"} {
+		m.saves.WithLabelValues(outcome)
+		m.restores.WithLabelValues(outcome)
+	}
+	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps, m.saves, m.restores)
 	return m
+}
+
+// outcomeOf is a metric's label.
+func outcomeOf(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "ok"
 }
 
 func (m *Metrics) booted(phases map[string]time.Duration, total time.Duration, err error) {

@@ -2,7 +2,8 @@ package session
 
 import (
 	"context"
-	"sync/atomic"
+	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,15 +31,14 @@ type Mover interface {
 // savesAtOnce bounds how many containers are saved side by side.
 const savesAtOnce = 4
 
-// Save saves the containers of the batch whose templates ask for it, those of
-// the highest priority first, and returns how many. It comes after Condemn and
-// before the targets are killed, all of them: what was saved is seen dead like
-// the rest.
-func (b *Batch) Save(ctx context.Context) int {
+// Save saves the containers of the batch whose templates ask for it. It returns
+// how many, and why the others' memory is lost. It comes after Condemn and before
+// the targets are killed, all of them: what was saved is seen dead like the rest.
+func (b *Batch) Save(ctx context.Context) (saved int, lost []string) {
 	if b.m.deps.Mover == nil {
-		return 0
+		return 0, nil
 	}
-	var saved atomic.Int64
+	var mu sync.Mutex
 	var g errgroup.Group
 	g.SetLimit(savesAtOnce)
 	for _, e := range b.entries {
@@ -50,17 +50,22 @@ func (b *Batch) Save(ctx context.Context) int {
 		b.m.mu.Unlock()
 		g.Go(func() error {
 			begun := time.Now()
-			if err := b.m.deps.Mover.Save(ctx, o, t); err != nil {
+			err := b.m.deps.Mover.Save(ctx, o, t)
+			b.m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				lost = append(lost, fmt.Sprintf("the memory of session %s is lost: %v", o.Key, err))
 				b.m.log.Warn("a session's memory is lost: its container was not saved", "session", o.Key, "epoch", o.Epoch, "err", err)
 				return nil
 			}
-			saved.Add(1)
+			saved++
 			b.m.log.Info("session saved", "session", o.Key, "epoch", o.Epoch, "took", time.Since(begun).Round(time.Millisecond))
 			return nil
 		})
 	}
 	_ = g.Wait() // nobody fails
-	return int(saved.Load())
+	return saved, lost
 }
 
 // startOrRestore starts the container, from an image where there is one. One that
@@ -73,6 +78,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	}
 	err := start()
 	mover.Started(b.container)
+	b.m.deps.Metrics.restores.WithLabelValues(outcomeOf(err)).Inc()
 	if err == nil {
 		b.m.log.Info("session goes on from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil

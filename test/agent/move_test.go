@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,37 +12,73 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/lab"
+	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/runsc"
 )
 
-// TestMove: a session's process goes on on another node when its own is drained,
-// with what it had in memory, and its client's socket stays.
-func TestMove(t *testing.T) {
+// mover is an engine whose runtime "boxed" restores.
+type mover struct {
+	t      *testing.T
+	engine *lab.Engine
+	runsc  runsc.Runtime
+	script string
+}
+
+func newMover(t *testing.T) *mover {
+	t.Helper()
 	dir := t.TempDir()
-	staged, script := filepath.Join(dir, "staged"), filepath.Join(dir, "runtime")
-	if err := os.Mkdir(staged, 0o700); err != nil {
+	m := &mover{t: t, runsc: runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}, script: filepath.Join(dir, "runtime")}
+	if err := os.Mkdir(m.runsc.Images, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	boxed := runsc.Runtime{Program: labtest.Runsc(t), Images: staged}
-	if err := boxed.Install(script); err != nil {
+	if err := m.runsc.Install(m.script); err != nil {
 		t.Fatal(err)
 	}
-	private := labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + script}})
-	config := fmt.Sprintf("moving: {runsc: %s, runtime: %s, staged: %s}\ntemplates:%s", boxed.Program, script, staged,
+	m.engine = labtest.Private(t, lab.Options{Args: []string{"--add-runtime=boxed=" + m.script}})
+	return m
+}
+
+// fleet starts the first of two nodes, has session a on it, and starts the other.
+// moving and template are more of the other's configuration.
+func (m *mover) fleet(t *testing.T, moving, more string) (leaving, near *host, first echoserver.Reply) {
+	t.Helper()
+	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(i int) string {
+		if i == 0 {
+			moving, more := "", ""
+			return m.config(moving, more)
+		}
+		return m.config(moving, more)
+	}, (*host).start)
+	hosts[1].must("node", "cordon")
+	first = hosts[0].ask("a")
+	hosts[1].must("node", "uncordon")
+	return hosts[0], hosts[1], first
+}
+
+func (m *mover) config(moving, more string) string {
+	return fmt.Sprintf("moving: {runsc: %s, runtime: %s, staged: %s%s}\ntemplates:%s", m.runsc.Program, m.script, m.runsc.Images, moving,
 		strings.TrimRight(template, "\n")) + `
     runtime: boxed
     handover: memory
     websocket: keep
     kept_sockets: {time: 2m, tell: moved}
-`
-	hosts := newFleetOn(t, private.Host(), 2, patient, func(int) string { return config }, (*host).start)
-	first := hosts[0].ask("a")
-	leaving, before := owner(t, hosts, "a")
-	near := besides(hosts, leaving)[0]
-	if first.Epoch != strconv.FormatInt(int64(before.Epoch), 10) {
-		t.Fatalf("it says epoch %s, its record %d", first.Epoch, before.Epoch)
+` + more
+}
+
+func (m *mover) expectNothingLeft() {
+	m.t.Helper()
+	if left, err := os.ReadDir(m.runsc.Images); err != nil || len(left) != 0 {
+		m.t.Errorf("%v are left, %v", left, err)
 	}
+}
+
+// TestMove: a session's process goes on on another node when its own is drained,
+// with what it had in memory, and its client's socket stays.
+func TestMove(t *testing.T) {
+	m := newMover(t)
+	leaving, near, first := m.fleet(t, "", "")
+	before, _ := leaving.record("a")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://"+near.gateway+"/s/a/ws", nil)
@@ -52,7 +87,7 @@ func TestMove(t *testing.T) {
 	}
 	defer ws.CloseNow()
 	init := leaving.inits()["a"]
-	t.Log(near.must("node", "drain", leaving.node))
+	near.must("node", "drain", leaving.node)
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
 		t.Fatalf("the socket says %q, %v", got, err)
 	}
@@ -62,15 +97,54 @@ func TestMove(t *testing.T) {
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "still here" {
 		t.Fatalf("the socket says %q, %v", got, err)
 	}
-	now, after := owner(t, hosts, "a")
-	if now != near || after.Epoch <= before.Epoch || alive(init) {
-		t.Errorf("%v became %v; the old one lives: %v", before, after, alive(init))
+	after, on := near.record("a")
+	if on != near.node || after <= before || alive(init) {
+		t.Errorf("epoch %d became %d on %s; the old one lives: %v", before, after, on, alive(init))
 	}
 	// The process still has the environment that it was started with.
 	if again := near.ask("a"); again.Epoch != first.Epoch {
 		t.Errorf("it was started with epoch %s, and is another process than that of %s", again.Epoch, first.Epoch)
 	}
-	if left, err := os.ReadDir(staged); err != nil || len(left) != 0 {
-		t.Errorf("%v are left, %v", left, err)
+	if near.metric(`holdfast_session_restores_total{outcome="ok"}`) != "1" {
+		t.Error("no restore is counted")
 	}
+	m.expectNothingLeft()
+}
+
+// TestMoveFails: what cannot go on boots fresh.
+func TestMoveFails(t *testing.T) {
+	m := newMover(t)
+	for name, c := range map[string]struct{ moving, more, says string }{
+		"too big":      {", max_image: 1KiB", "", "the memory of session a is lost"},
+		"other mounts": {"", "    mounts: [{type: tmpfs, target: /tmp}]\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leaving, near, first := m.fleet(t, c.moving, c.more)
+			init := leaving.inits()["a"]
+			out := near.must("node", "drain", leaving.node)
+			if !strings.Contains(out, c.says) {
+				t.Errorf("the report does not say %q:\n%s", c.says, out)
+			}
+			again := near.ask("a")
+			if again.Epoch == first.Epoch || alive(init) {
+				t.Errorf("epoch %s became %s; the old one lives: %v", first.Epoch, again.Epoch, alive(init))
+			}
+			if epoch, _ := near.record("a"); again.Epoch != fmt.Sprint(epoch) {
+				t.Errorf("it is of epoch %s, its record of %d", again.Epoch, epoch)
+			}
+			m.expectNothingLeft()
+		})
+	}
+}
+
+// record is the epoch of a session, and its node.
+func (h *host) record(key string) (epoch int64, node string) {
+	h.t.Helper()
+	for _, s := range h.sessions() {
+		if string(s.Key) == key {
+			return int64(s.Epoch), string(s.Node)
+		}
+	}
+	h.t.Fatalf("session %s is nowhere", key)
+	return 0, ""
 }
