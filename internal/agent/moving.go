@@ -84,6 +84,9 @@ func (a *Agent) openMover() (*mover, error) {
 
 // Save implements session.Mover.
 func (m *mover) Save(ctx context.Context, o holdfast.Owner, t *kill.Target) error {
+	if err := m.fleet.CanSend(o.Key, o.Epoch); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp(m.work, "save-*")
 	if err != nil {
 		return err

@@ -50,16 +50,31 @@ func (f *Fleet) forgetHeirs() {
 // told to take it over. write is called once, from a goroutine of its own that has
 // ended when SendImage returns. The image is there, whole, when there is no error.
 func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error {
-	f.mu.Lock()
-	to, ok := f.heirs[key]
-	f.mu.Unlock()
-	if !ok || to.epoch != epoch {
-		return fmt.Errorf("send the image of session %s: %w", key, errNoHeir)
+	to, err := f.heirOf(key, epoch)
+	if err == nil {
+		err = f.peers.sendImage(ctx, to, write)
 	}
-	if err := f.peers.sendImage(ctx, to.node, write); err != nil {
+	if err != nil {
 		return fmt.Errorf("send the image of session %s: %w", key, err)
 	}
 	return nil
+}
+
+// CanSend is why there is nobody to send the image of a session's life to, nil
+// where there is.
+func (f *Fleet) CanSend(key holdfast.SessionKey, epoch holdfast.Epoch) error {
+	_, err := f.heirOf(key, epoch)
+	return err
+}
+
+func (f *Fleet) heirOf(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to, ok := f.heirs[key]
+	if !ok || to.epoch != epoch {
+		return holdfast.Node{}, errNoHeir
+	}
+	return to.node, nil
 }
 
 func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.Writer) error) error {

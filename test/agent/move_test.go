@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"holdfast"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
@@ -53,6 +55,9 @@ func (m *mover) fleet(t *testing.T, moving, more string) (leaving, near *host, f
 	hosts[1].must("node", "cordon")
 	first = hosts[0].ask("a")
 	hosts[1].must("node", "uncordon")
+	eventually(t, "the other node takes sessions, as the first one knows", func() bool {
+		return !slices.ContainsFunc(hosts[0].nodes(), func(n holdfast.Node) bool { return n.Draining })
+	})
 	return hosts[0], hosts[1], first
 }
 
