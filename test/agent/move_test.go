@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
-	"holdfast"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
@@ -41,24 +39,16 @@ func newMover(t *testing.T) *mover {
 	return m
 }
 
-// fleet starts the first of two nodes, has session a on it, and starts the other.
-// moving and template are more of the other's configuration.
+// fleet starts two nodes that have session a on one of them. moving and more are
+// more of each one's configuration; "%d" in them is its number.
 func (m *mover) fleet(t *testing.T, moving, more string) (leaving, near *host, first echoserver.Reply) {
 	t.Helper()
 	hosts := newFleetOn(t, m.engine.Host(), 2, patient, func(i int) string {
-		if i == 0 {
-			moving, more := "", ""
-			return m.config(moving, more)
-		}
-		return m.config(moving, more)
+		return m.config(moving, strings.ReplaceAll(more, "%d", fmt.Sprint(i)))
 	}, (*host).start)
-	hosts[1].must("node", "cordon")
 	first = hosts[0].ask("a")
-	hosts[1].must("node", "uncordon")
-	eventually(t, "the other node takes sessions, as the first one knows", func() bool {
-		return !slices.ContainsFunc(hosts[0].nodes(), func(n holdfast.Node) bool { return n.Draining })
-	})
-	return hosts[0], hosts[1], first
+	leaving, _ = owner(t, hosts, "a")
+	return leaving, besides(hosts, leaving)[0], first
 }
 
 func (m *mover) config(moving, more string) string {
@@ -121,7 +111,7 @@ func TestMoveFails(t *testing.T) {
 	m := newMover(t)
 	for name, c := range map[string]struct{ moving, more, says string }{
 		"too big":      {", max_image: 1KiB", "", "the memory of session a is lost"},
-		"other mounts": {"", "    mounts: [{type: tmpfs, target: /tmp}]\n", ""},
+		"other mounts": {"", "    mounts: [{type: tmpfs, target: /tmp/of-%d}]\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leaving, near, first := m.fleet(t, c.moving, c.more)
