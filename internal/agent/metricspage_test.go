@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
+	"holdfast/internal/kube/node"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/history"
 	"holdfast/internal/runtimes"
@@ -114,6 +115,7 @@ func registered(t *testing.T) *recording {
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
+	node.NewMetrics(r)
 	r.fill(t)
 	return r
 }

@@ -10,7 +10,7 @@ import (
 
 // Where more failed it was not luck.
 const (
-	maxRetriedPackages = 4
+	maxRetriedPackages = 8
 	maxRetriedTests    = 8
 )
 

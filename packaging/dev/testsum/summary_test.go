@@ -57,7 +57,7 @@ func TestWhatMayBeRunAgain(t *testing.T) {
 
 func TestTooManyAreNotRunAgain(t *testing.T) {
 	var in strings.Builder
-	for _, pkg := range []string{"a", "b", "c", "d", "e"} {
+	for _, pkg := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
 		in.WriteString(strings.ReplaceAll(lines("fail"), `"p"`, `"`+pkg+`"`) + "\n")
 	}
 	s := newSummary(io.Discard)
