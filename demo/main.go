@@ -24,7 +24,10 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	// SIGHUP too, so that shells hear of their hangup also where this was started by
+	// who ignores it (nohup): what is caught is as usual again in a child, what is
+	// ignored stays so (execve(2)).
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	addr := flag.String("addr", ":8080", "address to listen on")
 	flag.Parse()

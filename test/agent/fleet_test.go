@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -256,6 +257,18 @@ func TestMachineThatVanishes(t *testing.T) {
 	clients.Wait()
 }
 
+// stopped reports whether every thread of the agent is (proc_pid_stat(5)).
+func (h *host) stopped() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", h.cmd.Process.Pid)) // the pattern is well-formed
+	for _, file := range threads {
+		b, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(b), ") T ") {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
+
 // TestAgentThatHangs: nobody but the deadman is there to end what a stopped
 // agent has, before the lease ends and others claim it.
 func TestAgentThatHangs(t *testing.T) {
@@ -266,6 +279,9 @@ func TestAgentThatHangs(t *testing.T) {
 			hung, before := owner(t, hosts, "alice")
 			init := hung.inits()["alice"]
 			hung.signal(sig)
+			if sig == syscall.SIGSTOP {
+				eventually(t, "every thread of the agent stands still", hung.stopped)
+			}
 			r := besides(hosts, hung)[0].ask("alice")
 			if alive(init) {
 				t.Error("the session is served elsewhere while its old container lives")
