@@ -46,6 +46,8 @@ func (s *summary) retries() ([]retry, error) {
 
 // command is the first one's with these tests in place of its packages.
 func (r retry) command(first []string) []string {
-	again := slices.DeleteFunc(slices.Clone(first), func(arg string) bool { return strings.HasPrefix(arg, "./") })
+	again := slices.DeleteFunc(slices.Clone(first), func(arg string) bool {
+		return strings.HasPrefix(arg, "./") || arg == "holdfast" || strings.HasPrefix(arg, "holdfast/")
+	})
 	return append(again, "-count=1", "-run", "^("+strings.Join(r.tests, "|")+")$", r.pkg)
 }

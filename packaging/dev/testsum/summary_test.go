@@ -70,7 +70,7 @@ func TestTooManyAreNotRunAgain(t *testing.T) {
 }
 
 func TestCommandOfARetry(t *testing.T) {
-	got := retry{"holdfast/p", []string{"TestA", "TestB"}}.command([]string{"go", "test", "-race", "-p", "3", "-json", "./test/agent", "./..."})
+	got := retry{"holdfast/p", []string{"TestA", "TestB"}}.command([]string{"go", "test", "-race", "-p", "3", "-json", "./test/agent", "holdfast", "holdfast/q", "./..."})
 	want := []string{"go", "test", "-race", "-p", "3", "-json", "-count=1", "-run", "^(TestA|TestB)$", "holdfast/p"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
