@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,9 @@ type assets struct {
 	version string
 	byName  map[string][]byte
 }
+
+// script is htmx with its extension.
+const script = "vendor/htmx-sse.js"
 
 func loadAssets() (assets, error) {
 	a := assets{byName: map[string][]byte{}}
@@ -38,6 +42,9 @@ func loadAssets() (assets, error) {
 		sum.Write(b)
 		return nil
 	})
+	// As one script: htmx begins as soon as it is there, and does not look again for
+	// what an extension that comes later would have done.
+	a.byName[script] = slices.Concat(a.byName["vendor/htmx.min.js"], []byte(";\n"), a.byName["vendor/hx-sse.min.js"])
 	a.version = hex.EncodeToString(sum.Sum(nil)[:8])
 	return a, err
 }
