@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/kube/replace"
 	"holdfast/internal/kube"
+	"holdfast/internal/kube/replace"
 	"holdfast/internal/kube/survey"
 	"holdfast/test/kube/kubetest"
 )
