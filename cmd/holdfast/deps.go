@@ -384,6 +384,7 @@ func fleetBench(f *pflag.FlagSet) experiment {
 	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
+	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word for each, over and over: bridge, pooled, warm")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
 	return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 		o.Progress = progress

@@ -68,7 +68,8 @@ func showLogs(t *testing.T, dir string) {
 }
 
 // TestEverythingHappens: whatever happens to nodes and etcd, no session lives
-// twice, and the store's history is one that can be; and clients of a node that
+// twice, no container is of two claims, whatever nodes keep ready, and the store's
+// history is one that can be; and clients of a node that
 // was told of its end in time notice nothing but a wait.
 func TestEverythingHappens(t *testing.T) {
 	length := time.Minute // or until everything has happened once
@@ -79,14 +80,18 @@ func TestEverythingHappens(t *testing.T) {
 		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 8 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
+		Pools:    "bridge,pooled,warm",
 	}
 	r := run(t, o)
 	v := r.Details.Verdict
-	if v.Overlaps > 0 || v.History != "" {
+	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
 		t.Errorf("with seed %d: %s", o.Seed, v)
 	}
 	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Asked.Claims <= o.Sessions {
 		t.Errorf("nothing moved: %s, %s", v.Alive, v.Asked)
+	}
+	if v.Warm == 0 || v.Warm == v.Containers {
+		t.Errorf("of %d containers %d were warm", v.Containers, v.Warm)
 	}
 	if n := r.Details.FailedOnNotice(); n > 0 {
 		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)

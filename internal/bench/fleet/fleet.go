@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +67,10 @@ type Options struct {
 	// end, on purpose: the checks have to catch it.
 	BreakFence bool
 	// Gather has all sessions begin on one node.
-	Gather   bool
+	Gather bool
+	// Pools says what nodes keep ready, one word for each, over and over: bridge,
+	// pooled, warm, with commas. "" is Pooled.
+	Pools    string
 	Progress io.Writer // a line for each act; nil is nowhere
 }
 
@@ -91,9 +95,35 @@ func (o Options) Check() error {
 	if err := timing(o.TTL).Validate(); err != nil {
 		return err
 	}
+	for _, word := range o.pools() {
+		if _, ok := poolTemplate(word); !ok {
+			return holdfast.WithHint(fmt.Errorf("pools: there is no %q", word), "a list with commas of: bridge, pooled, warm")
+		}
+	}
 	_, err := newSchedule(o.Chaos, nil)
 	return err
 }
+
+// Pooled is a template's default: networks are ready before sessions need them.
+const Pooled = "pooled"
+
+// warmContainers is how many a node of the pool warm keeps: few, so that sessions boot,
+// too.
+const warmContainers = 3
+
+// poolTemplate is what a template has for a word of Options.Pools; false where there
+// is no such word.
+func poolTemplate(word string) (yaml string, ok bool) {
+	switch word {
+	case "bridge", Pooled:
+		return "network: " + word, true
+	case "warm":
+		return fmt.Sprintf("warm: %d", warmContainers), true
+	}
+	return "", false
+}
+
+func (o Options) pools() []string { return strings.Split(cmp.Or(o.Pools, Pooled), ",") }
 
 // timing is the nodes' timing for a lease that lives for ttl.
 func timing(ttl time.Duration) holdfast.Timing {

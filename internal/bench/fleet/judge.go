@@ -24,9 +24,13 @@ const historyLimit = 30 * time.Second
 type Verdict struct {
 	Overlap  string      `json:"overlap,omitempty"` // the evidence; "" for none
 	Overlaps int         `json:"overlaps"`
-	Alive    check.Alive `json:"alive"`             // what Overlap looked at
-	History  string      `json:"history,omitempty"` // the evidence; "" for a history that can be
-	Asked    check.Asked `json:"asked"`             // what History looked at
+	Alive    check.Alive `json:"alive"`               // what Overlap looked at
+	History  string      `json:"history,omitempty"`   // the evidence; "" for a history that can be
+	Asked    check.Asked `json:"asked"`               // what History looked at
+	HandedOn string      `json:"handed_on,omitempty"` // the evidence of containers that two claims had; "" for none
+	// Containers served a session, Warm of them were there before it.
+	Containers int `json:"containers"`
+	Warm       int `json:"warm"`
 }
 
 // judge checks what containers and nodes wrote. The error is of the checking.
@@ -63,7 +67,28 @@ func (x *experiment) judge(ctx context.Context) (Verdict, []change, error) {
 	if err != nil {
 		v.History = err.Error()
 	}
-	return v, changes, nil
+	return v, changes, v.whose(changes)
+}
+
+// whose looks at which containers the records named. The error is of the looking.
+func (v *Verdict) whose(changes []change) (err error) {
+	var uses []check.Use
+	for _, c := range changes {
+		if c.gone || c.owner.State != holdfast.Ready {
+			continue
+		}
+		u := check.Use{Container: c.owner.ContainerID, Key: c.key, Epoch: c.owner.Epoch}
+		if c.owner.Boot.Create == 0 && !slices.Contains(uses, u) {
+			v.Warm++
+		}
+		uses = append(uses, u)
+	}
+	v.Containers, err = check.HandedOn(uses)
+	if handed := (*check.HandedError)(nil); errors.As(err, &handed) {
+		v.HandedOn = err.Error()
+		return nil
+	}
+	return err
 }
 
 // history puts together what nodes asked and what etcd did by itself.
@@ -229,19 +254,25 @@ func follow(e event, until time.Duration, epoch holdfast.Epoch, changes []change
 
 // failed counts what must not be.
 func (v Verdict) failed() int {
-	if v.History != "" {
-		return v.Overlaps + 1
+	n := v.Overlaps
+	for _, evidence := range []string{v.History, v.HandedOn} {
+		if evidence != "" {
+			n++
+		}
 	}
-	return v.Overlaps
+	return n
 }
 
 func (v Verdict) String() string {
-	overlap, history := "no overlap", "the history is linearizable"
+	overlap, history, handed := "no overlap", "the history is linearizable", "no container was of two claims"
 	if v.Overlap != "" {
 		overlap = v.Overlap
 	}
 	if v.History != "" {
 		history = v.History
 	}
-	return fmt.Sprintf("%s (%s); %s (%s)", overlap, v.Alive, history, v.Asked)
+	if v.HandedOn != "" {
+		handed = v.HandedOn
+	}
+	return fmt.Sprintf("%s (%s); %s (%s); %s (%d containers, %d of them warm)", overlap, v.Alive, history, v.Asked, handed, v.Containers, v.Warm)
 }

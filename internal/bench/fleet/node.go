@@ -65,6 +65,7 @@ templates:
   - name: bench
     image: "{{.Image}}"
     port: {{.Port}}
+    {{.Pool}}
     env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}}
     mounts: [{type: bind, source: {{.Ticks}}, target: /ticks}]
     ready: {http: /healthz, timeout: 60s}
@@ -97,11 +98,12 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has seen it
 	err = nodeConfig.Execute(f, map[string]any{
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
-		"ParkTime": x.o.ParkTime,
+		"ParkTime": x.o.ParkTime, "Pool": pool,
 	})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

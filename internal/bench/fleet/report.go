@@ -102,8 +102,8 @@ func (d Details) notes() []string {
 func (x *experiment) notes(m measured, all []handover) []string {
 	t := x.timing()
 	notes := []string{
-		fmt.Sprintf("%d agents, %d sessions, %g clients/s for %v, an act every %v (%s, seed %d); renew %v, fence %v, ttl %v",
-			x.o.Agents, x.o.Sessions, x.o.Rate, (m.ended - m.began).Round(time.Second), x.o.Every, x.o.Chaos, x.o.Seed, t.Renew, t.Fence, t.TTL),
+		fmt.Sprintf("%d agents, %d sessions, %g clients/s for %v, an act every %v (%s, seed %d), pools %s; renew %v, fence %v, ttl %v",
+			x.o.Agents, x.o.Sessions, x.o.Rate, (m.ended - m.began).Round(time.Second), x.o.Every, x.o.Chaos, x.o.Seed, strings.Join(x.o.pools(), " "), t.Renew, t.Fence, t.TTL),
 		fmt.Sprintf("%d connections were closed on clients who held them, who connected again", m.load.cuts),
 	}
 	if m.load.busy > 0 {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -43,42 +44,65 @@ const (
 )
 
 // Run serves on addr (host:port) until ctx is done, then returns nil; open
-// connections are cut. With TicksEnv it ticks meanwhile.
+// connections are cut. With TicksEnv it ticks meanwhile, as soon as it knows who it is.
 func Run(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ticked := make(chan error, 1)
+	who := &identity{}
+	var ticking sync.WaitGroup
+	defer ticking.Wait()
+	defer cancel()
+	failed := make(chan error, 1)
 	if dir := os.Getenv(TicksEnv); dir != "" {
-		t, err := openTicks(dir)
-		if err != nil {
+		who.known = func() error {
+			t, err := openTicks(dir, who.get("HOLDFAST_SESSION"), who.get("HOLDFAST_EPOCH"))
+			if err != nil {
+				return err
+			}
+			ticking.Go(func() {
+				if err := t.run(ctx); err != nil {
+					failed <- err
+					cancel()
+				}
+			})
+			return nil
+		}
+	}
+	if os.Getenv("HOLDFAST_SESSION") != "" && who.known != nil {
+		if err := who.known(); err != nil {
 			return err
 		}
-		go func() {
-			ticked <- t.run(ctx)
-			cancel()
-		}()
-	} else {
-		ticked <- nil
 	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		err = fmt.Errorf("listen on %s: %w", addr, err)
-	} else {
-		err = Serve(ctx, ln)
+		return fmt.Errorf("listen on %s: %w", addr, err)
 	}
+	err = serve(ctx, ln, who)
 	cancel()
-	return errors.Join(err, <-ticked)
+	ticking.Wait()
+	select {
+	case e := <-failed:
+		err = errors.Join(err, e)
+	default:
+	}
+	return err
 }
 
-// Serve is Run on a listener, which it closes.
-func Serve(ctx context.Context, ln net.Listener) error {
+// Serve is Run on a listener, which it closes, without ticks.
+func Serve(ctx context.Context, ln net.Listener) error { return serve(ctx, ln, &identity{}) }
+
+func serve(ctx context.Context, ln net.Listener, who *identity) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	who := ownIdentity()
-	heard := make(chan struct{})
-	go func() { defer close(heard); who.listen(ctx) }()
-	defer func() { cancel(); <-heard }()
+	heard := make(chan error, 1)
+	go func() {
+		err := who.listen(ctx)
+		if err != nil {
+			cancel()
+		}
+		heard <- err
+	}()
 	srv := &http.Server{
 		Handler:           handlerOf(who),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -89,10 +113,11 @@ func Serve(ctx context.Context, ln net.Listener) error {
 	go func() { done <- srv.Serve(ln) }()
 	select {
 	case err := <-done:
-		return err
+		cancel()
+		return errors.Join(err, <-heard)
 	case <-ctx.Done():
 	}
-	err := srv.Close()
+	err := errors.Join(<-heard, srv.Close())
 	if serveErr := <-done; !errors.Is(serveErr, http.ErrServerClosed) {
 		err = errors.Join(err, serveErr)
 	}
@@ -100,7 +125,7 @@ func Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // Handler is the server's handler.
-func Handler() http.Handler { return handlerOf(ownIdentity()) }
+func Handler() http.Handler { return handlerOf(&identity{}) }
 
 func handlerOf(i *identity) http.Handler {
 	mux := http.NewServeMux()

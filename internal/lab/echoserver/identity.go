@@ -17,11 +17,13 @@ const (
 
 // identity is who the server's container is.
 type identity struct {
+	// known is called once, when a warm container has heard who it is and has not
+	// said so yet; nil: nothing is to be done then. After its error the server ends.
+	known func() error
+
 	mu  sync.Mutex
 	env map[string]string // that it was told, nil for one that knew from the start
 }
-
-func ownIdentity() *identity { return &identity{} }
 
 func (i *identity) get(name string) string {
 	i.mu.Lock()
@@ -40,9 +42,9 @@ func (i *identity) all() map[string]string {
 
 // listen waits until a container that does not know who it is hears it, or ctx is
 // done. It does as docs/pools.md says: the socket, and the file where that is over.
-func (i *identity) listen(ctx context.Context) {
+func (i *identity) listen(ctx context.Context) error {
 	if os.Getenv("HOLDFAST_SESSION") != "" {
-		return
+		return nil
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", identitySocket)
 	if err == nil {
@@ -50,18 +52,29 @@ func (i *identity) listen(ctx context.Context) {
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
 		if i.read(json.NewDecoder(conn)) == nil {
+			if err := i.heard(); err != nil {
+				return err
+			}
 			fmt.Fprintln(conn, "ready") // who listens may be gone
-			return
+			return nil
 		}
 	}
 	f, err := os.Open(identityFile)
 	if err != nil {
-		return // it is no warm container
+		return nil // it is no warm container, or will never be anybody's
 	}
 	defer f.Close()
 	if err := i.read(json.NewDecoder(f)); err != nil {
-		fmt.Fprintln(os.Stderr, "error: who this is cannot be read:", err)
+		return fmt.Errorf("who this is cannot be read: %w", err)
 	}
+	return i.heard()
+}
+
+func (i *identity) heard() error {
+	if i.known == nil {
+		return nil
+	}
+	return i.known()
 }
 
 func (i *identity) read(from *json.Decoder) error {

@@ -15,8 +15,9 @@ import (
 
 // TicksEnv names a directory. Where it is set, the server shows that it is
 // alive: into a file of its own in there it appends "KEY EPOCH NANOSECONDS" every
-// TickEvery, the first before it listens. The time is CLOCK_BOOTTIME's, which
-// all containers of a host share.
+// TickEvery, the first before it listens. One in a warm container, which does not know
+// its key from the start, begins when it hears it, before it says that it has. The
+// time is CLOCK_BOOTTIME's, which all containers of a host share.
 //
 // MachineEnv names the machine that the server is on, where one stands for many.
 // A file of that name with GoneSuffix in the same directory says that the machine
@@ -38,8 +39,8 @@ type ticks struct {
 }
 
 // openTicks makes the file and writes the first tick.
-func openTicks(dir string) (*ticks, error) {
-	t := &ticks{key: os.Getenv("HOLDFAST_SESSION"), epoch: os.Getenv("HOLDFAST_EPOCH")}
+func openTicks(dir, key, epoch string) (*ticks, error) {
+	t := &ticks{key: key, epoch: epoch}
 	if machine := os.Getenv(MachineEnv); machine != "" {
 		t.gone = filepath.Join(dir, machine+GoneSuffix)
 	}

@@ -39,6 +39,7 @@ func TestTicksAreALife(t *testing.T) {
 
 func TestServerThatCannotTickEnds(t *testing.T) {
 	t.Setenv(echoserver.TicksEnv, filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOLDFAST_SESSION", "alice")
 	if err := echoserver.Run(t.Context(), "127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "ticks") {
 		t.Errorf("it ended with %v", err)
 	}
