@@ -30,9 +30,9 @@ func TestAtMostOneContainerWhateverFails(t *testing.T) {
 	case labtest.Long():
 		rounds = 100
 	}
-	for range rounds {
+	for i := range rounds {
 		seed := rand.Uint64()
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { newChaos(t, seed).run(steps) })
+		t.Run(fmt.Sprintf("seed %d warm %v", seed, i%2 == 1), func(t *testing.T) { newChaos(t, seed, i%2 == 1).run(steps) })
 	}
 }
 
@@ -45,6 +45,7 @@ type chaos struct {
 	fake   *fakeEngine
 	cfg    Config
 	during sync.WaitGroup // what was asked of the node and is not answered
+	warm   *chaosPool     // nil: nothing is warm
 }
 
 var keys = []holdfast.SessionKey{"a", "b", "c"}
@@ -77,14 +78,14 @@ func anywhere(t *testing.T) Template {
 	return web
 }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
+func newChaos(t *testing.T, seed uint64, warm bool) *chaos {
 	mem := memory.New(1000)
 	c := &chaos{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), mem: mem, fake: newFakeEngine(t),
 		lost: &lossy{Store: mem, lost: map[string]bool{}},
 		cfg:  Config{Templates: []Template{anywhere(t)}, IdleStop: 300 * time.Millisecond, Boots: 2},
 	}
-	if c.rng.IntN(2) == 0 {
+	if c.rng.IntN(2) == 0 && !warm {
 		c.cfg.Templates[0].Steps = []Step{{Name: "first", Timeout: 5 * time.Second}, {Name: "second", Timeout: 5 * time.Second}}
 	}
 	if c.rng.IntN(2) == 0 {
@@ -94,13 +95,24 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	c.fake.stepTakes = time.Duration(c.rng.IntN(10)) * time.Millisecond
 	t.Cleanup(c.fake.close)
 	c.heal()
+	if warm {
+		c.warm = newChaosPool(t)
+	}
 	c.agent()
 	return c
 }
 
 // agent starts an agent, after another.
 func (c *chaos) agent() {
-	c.node = newNode(c.t, setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, dead: &recorder{fake: c.fake}, cfg: c.cfg})
+	s := setup{id: "n1", store: c.mem, faulty: c.lost, engine: c.fake, dead: &recorder{fake: c.fake}, cfg: c.cfg}
+	if c.warm == nil {
+		c.node = newNode(c.t, s)
+		return
+	}
+	run := c.warm.next(c.t, c.fake, c.cfg.Templates[0])
+	s.warm = c.warm
+	c.node = newNode(c.t, s)
+	run()
 }
 
 func (c *chaos) run(steps int) {
@@ -123,6 +135,9 @@ func (c *chaos) run(steps int) {
 	}
 	for _, key := range keys {
 		c.serve(c.t, key)
+	}
+	if c.warm != nil {
+		c.warm.judge(c.t, c.fake)
 	}
 }
 
@@ -230,6 +245,9 @@ func (c *chaos) loseOrder() {
 func (c *chaos) restart() {
 	if c.rng.IntN(4) > 0 {
 		return // the others need time to happen
+	}
+	if c.warm != nil {
+		c.warm.stop()
 	}
 	c.end()
 	c.during.Wait() // requests end with the agent's process

@@ -43,6 +43,7 @@ type fakeEngine struct {
 	noRemove error    // how a removal ends
 	orders   []string // what was done to containers, "start <id>"
 	guarded  bool     // a deadman has to know of what is started
+	heard    []string // warm containers, by id, that were told who they are
 
 	stepTakes time.Duration // of an init step; below 0 it never ends
 	stepCode  int           // its exit code
@@ -56,6 +57,7 @@ type fakeContainer struct {
 	engine.Container
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when cmd was reaped
+	told  string        // directory where a warm one hears who it is; "" for another
 }
 
 func newFakeEngine(t *testing.T) *fakeEngine {
@@ -129,7 +131,11 @@ func (f *fakeEngine) Create(ctx context.Context, s engine.Spec) (string, error) 
 	}
 	f.next++
 	id := fmt.Sprintf("%032x%032d", f.run, f.next)
-	f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
+	c := &fakeContainer{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
+	if c.Labels[LabelWarm] != "" {
+		c.told = s.Mounts[0].Source
+	}
+	f.containers[id] = c
 	return id, answer
 }
 
@@ -146,12 +152,7 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 	case c.State == "running":
 		return answer
 	}
-	key := c.Labels[LabelSession]
-	for _, other := range f.containers {
-		if other.State == "running" && other.Labels[LabelSession] == key && !other.dead() {
-			f.problems = append(f.problems, fmt.Sprintf("%s is started while %s runs", c.Name, other.Name))
-		}
-	}
+	f.onlyOne(c, "is started")
 	if f.guarded && !slices.Contains(f.orders, "expect "+c.ID) {
 		f.problems = append(f.problems, c.Name+" is started and the deadman does not know")
 	}
@@ -159,6 +160,9 @@ func (f *fakeEngine) Start(ctx context.Context, id string) error {
 	cmd, err := killtest.Start(c.ID)
 	if err != nil {
 		return err
+	}
+	if c.told != "" {
+		f.program(c)
 	}
 	c.cmd, c.ended = cmd, make(chan struct{})
 	c.State, c.Pid = "running", c.cmd.Process.Pid
@@ -248,8 +252,7 @@ func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	running := c.State == "running"
 	f.mu.Unlock()
 	if running {
-		_ = c.cmd.Process.Kill() // it may have ended just now
-		<-c.ended
+		c.end()
 	}
 	f.mu.Lock()
 	delete(f.containers, c.ID)
@@ -330,14 +333,14 @@ func (f *fakeEngine) Logs(context.Context, string, engine.LogOptions, io.Writer)
 	return errors.New("no log")
 }
 
-// running maps keys to the containers that run for them.
+// running maps keys to the containers that run for them; warm ones that nobody has
+// claimed run for none.
 func (f *fakeEngine) running() map[holdfast.SessionKey][]engine.Container {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := map[holdfast.SessionKey][]engine.Container{}
 	for _, c := range f.containers {
-		if c.State == "running" && !c.dead() {
-			key := holdfast.SessionKey(c.Labels[LabelSession])
+		if key := c.key(); key != "" && c.State == "running" && !c.dead() {
 			out[key] = append(out[key], c.Container)
 		}
 	}
@@ -355,7 +358,6 @@ func (f *fakeEngine) close() {
 	}
 	f.mu.Unlock()
 	for _, c := range all {
-		_ = c.cmd.Process.Kill() // it may have ended
-		<-c.ended
+		c.end()
 	}
 }

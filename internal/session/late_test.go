@@ -93,7 +93,7 @@ func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
 // TestStoreThatIsAwayDuringADrain: the sessions that a drain could not give up
 // can be had again once the store is back.
 func TestStoreThatIsAwayDuringADrain(t *testing.T) {
-	c := newChaos(t, 1)
+	c := newChaos(t, 1, false)
 	first := c.serve(t, "a")
 	c.StopClaiming()
 	b := c.Condemn()
@@ -113,7 +113,7 @@ func TestStoreThatIsAwayDuringADrain(t *testing.T) {
 // TestStopWaitsForOneThatIsEndingAlready: the second to ask is not told that all
 // is done while the first still waits for the store.
 func TestStopWaitsForOneThatIsEndingAlready(t *testing.T) {
-	c := newChaos(t, 1)
+	c := newChaos(t, 1, false)
 	r := c.serve(t, "a")
 	c.mem.SetDown(true)
 	first, second := make(chan error, 1), make(chan error, 1)

@@ -21,7 +21,7 @@ type Container struct {
 	id, name, address string
 	label             string // its directory, and the value of Label
 	dir               string // of this host
-	image             string // id
+	image             string // id; "" for one that is to be ended. Guarded by Pool.mu
 	target            *kill.Target
 	talk              *talk
 }

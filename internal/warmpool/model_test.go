@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"holdfast"
@@ -133,6 +134,9 @@ func (f *fake) Remove(_ context.Context, id string) error {
 		return nil
 	}
 	_ = c.cmd.Process.Kill() // it may be dead
+	if err := killtest.Thaw(id); err != nil {
+		return err
+	}
 	return killtest.Remove(id)
 }
 
@@ -301,7 +305,12 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 				if len(idle) == 0 {
 					rt.Skip()
 				}
-				p.deps.Killer.Kill(t.Context(), []*kill.Target{rapid.SampledFrom(idle).Draw(rt, "which").target})
+				victim := rapid.SampledFrom(idle).Draw(rt, "which").target
+				if rapid.Bool().Draw(rt, "as a stranger does") { // what is frozen may not die of it yet
+					_ = victim.Init().Signal(unix.SIGKILL) // it may be dead
+					return
+				}
+				p.deps.Killer.Kill(t.Context(), []*kill.Target{victim})
 			},
 			"tend":  func(*rapid.T) { tend() },
 			"image": func(*rapid.T) { f.set(func() { f.image += "+" }) },

@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/kill"
+	"holdfast/internal/linux/proc"
 	"holdfast/internal/quiet"
 )
 
@@ -176,7 +177,7 @@ func (p *Pool) Take(template string) *Container {
 	k.demand.claim(time.Now())
 	// The dead are left to Run. So is another image: what is here serves as well as
 	// it did a moment ago.
-	i := slices.IndexFunc(k.idle, func(c *Container) bool { return !c.target.Init().Exited() })
+	i := slices.IndexFunc(k.idle, func(c *Container) bool { return !c.dead() })
 	p.deps.Metrics.claimed(template, i >= 0)
 	if i < 0 {
 		return nil
@@ -184,6 +185,20 @@ func (p *Pool) Take(template string) *Container {
 	c := k.idle[i]
 	k.idle = slices.Delete(k.idle, i, i+1)
 	return c
+}
+
+// dead reports whether the container has ended, or will when it is thawed: on cgroup
+// v1 what is frozen does not die of a SIGKILL. Run ends such a one.
+func (c *Container) dead() bool {
+	if c.target.Init().Exited() {
+		return true
+	}
+	killed, err := proc.Host.Killed(c.target.Pid())
+	if killed || err != nil { // it has gone just now
+		c.image = ""
+		return true
+	}
+	return false
 }
 
 // kind is a template's, nil where it has none. p.mu is held.

@@ -43,6 +43,20 @@ func Start(id string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+// Thaw lets a container go on that was frozen: on v1 a frozen process does not die of
+// SIGKILL. One that is not frozen, or gone, is no error.
+func Thaw(id string) error {
+	file, word := filepath.Join(group(id), "freezer.state"), "THAWED"
+	if _, err := os.Stat(file); err != nil {
+		file, word = filepath.Join(group(id), "cgroup.freeze"), "0"
+	}
+	err := os.WriteFile(file, []byte(word), 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
 // Remove removes the container's control group. One that is gone is no error.
 func Remove(id string) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

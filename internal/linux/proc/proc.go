@@ -103,6 +103,41 @@ func (p FS) NSpid(pid int) ([]int, error) {
 	return ParseNSpid(b)
 }
 
+// ParseKilled finds in /proc/pid/status whether SIGKILL waits for a process, or for
+// its main thread.
+func ParseKilled(status []byte) (bool, error) {
+	const sigkill = 1 << (9 - 1)
+	masks := 0
+	for line := range bytes.Lines(status) {
+		name, rest, _ := bytes.Cut(line, []byte(":"))
+		if n := string(name); n != "SigPnd" && n != "ShdPnd" {
+			continue
+		}
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(rest)), 16, 64)
+		if err != nil {
+			return false, fmt.Errorf("status: %s: %w: %q", name, ErrFormat, rest)
+		}
+		if mask&sigkill != 0 {
+			return true, nil
+		}
+		masks++
+	}
+	if masks != 2 {
+		return false, fmt.Errorf("status: %w: no pending signals", ErrFormat)
+	}
+	return false, nil
+}
+
+// Killed reports whether SIGKILL waits for the process: it will die as soon as it
+// runs, which one that is frozen, on cgroup v1, does only when it is thawed.
+func (p FS) Killed(pid int) (bool, error) {
+	b, err := p.read(pid, "status")
+	if err != nil {
+		return false, err
+	}
+	return ParseKilled(b)
+}
+
 // Cgroup reads /proc/pid/cgroup; internal/linux/cgroup parses it.
 func (p FS) Cgroup(pid int) ([]byte, error) { return p.read(pid, "cgroup") }
 

@@ -93,6 +93,27 @@ func TestOurselves(t *testing.T) {
 	}
 }
 
+func TestKilled(t *testing.T) {
+	for text, want := range map[string]bool{
+		"Name:\tx\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000100\n": false,
+		"SigPnd:\t0000000000000000\nShdPnd:\t0000000000004100\n":                                      true,
+		"SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n":                                      true,
+		"SigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\n":                                      false,
+	} {
+		if got, err := proc.ParseKilled([]byte(text)); err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "SigPnd:\t0000000000000000\n", "SigPnd:\tx\nShdPnd:\t0000000000000000\n"} {
+		if _, err := proc.ParseKilled([]byte(text)); !errors.Is(err, proc.ErrFormat) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if killed, err := proc.Host.Killed(os.Getpid()); err != nil || killed {
+		t.Errorf("ourselves: %v, %v", killed, err)
+	}
+}
+
 func TestGoneProcess(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {
