@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/bench"
 	pages "holdfast/internal/bench/dashboard"
 	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/move"
 	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
 	"holdfast/internal/cli"
@@ -89,6 +90,7 @@ func deps() cli.Deps {
 				return fleet.Member(ctx, args, os.Stdin, os.Stdout)
 			},
 			fleet.RoleBroken: runBrokenAgent,
+			move.RoleShell:   move.Shell,
 			roleDoctorLoad: func(ctx context.Context, args []string) error {
 				return bench.DoctorLoad(ctx, args, os.Stdin, os.Stdout)
 			},
@@ -288,6 +290,11 @@ func benches() []cli.Bench {
 			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
 			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
 			Setup:   fleetBench,
+		},
+		{
+			Name: "move", Short: "Sessions that go on on another node, memory and socket and all, beside a cold boot of the same template",
+			Example: "holdfast bench move -n 20 --write docs/moving.md",
+			Setup:   moveBench,
 		},
 		{
 			Name: "doctor", Short: "Record what all CPUs do, with perf and with Holdfast, and what that costs a load", Example: "holdfast bench doctor --rounds 3",

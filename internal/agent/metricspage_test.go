@@ -96,6 +96,7 @@ func registered(t *testing.T) *recording {
 	r := &recording{Registry: newRegistry()}
 	a.metrics = r
 	newDrainMetrics(r)
+	newMoveMetrics(r)
 	locks := t.TempDir()
 	if err := history.Add(locks, history.Hold{At: time.Now(), Backend: protect.Plug, Reason: protect.NewListens}); err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ type mover struct {
 	most  int64  // bytes of one image
 	store store.Store
 	log   *slog.Logger
+	told  *moveMetrics
 	fleet *fleet.Fleet // set before anything is saved
 
 	mu  sync.Mutex
@@ -61,7 +62,7 @@ func (a *Agent) openMover() (*mover, error) {
 	staged := a.cfg.StagedDir()
 	m := &mover{
 		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
-		most: int64(c.MaxImage), store: a.store, log: a.log, got: map[holdfast.SessionKey]arrived{},
+		most: int64(c.MaxImage), store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{},
 	}
 	if err := os.MkdirAll(m.runsc.Images, 0o700); err != nil {
 		return nil, fmt.Errorf("moving.staged: %w", err)
@@ -92,11 +93,18 @@ func (m *mover) Save(ctx context.Context, o holdfast.Owner, t *kill.Target) erro
 		return err
 	}
 	defer os.RemoveAll(dir)
+	begun := time.Now()
 	if err := m.runsc.Checkpoint(ctx, o.ContainerID, t.Pid(), dir); err != nil {
 		return err
 	}
-	l := move.Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: time.Now().UTC()}
-	return m.fleet.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return move.Pack(w, l, dir) })
+	m.told.took(partCheckpoint, begun)
+	begun = time.Now()
+	l := move.Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC()}
+	err = m.fleet.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return move.Pack(m.told.counting(w), l, dir) })
+	if err == nil {
+		m.told.took(partStream, begun)
+	}
+	return err
 }
 
 // receive takes an image in, for the fleet.

@@ -2,11 +2,8 @@ package bench
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -216,27 +213,5 @@ const (
 
 // WritePage puts the table into a page in place of the one that is there.
 func (t *TruthTable) WritePage(path string) error {
-	page, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("write the truth table: %w", err)
-	}
-	before, rest, ok1 := bytes.Cut(page, []byte(truthBegin))
-	_, after, ok2 := bytes.Cut(rest, []byte(truthEnd))
-	if !ok1 || !ok2 {
-		return fmt.Errorf("write the truth table: %s has no lines %q and %q", path, strings.TrimSpace(truthBegin), strings.TrimSpace(truthEnd))
-	}
-	text := slices.Concat(before, []byte(truthBegin), []byte("\n"), t.Markdown(), []byte("\n"), []byte(truthEnd), after)
-	f, err := os.CreateTemp(filepath.Dir(path), ".truth-") // a page is never half written
-	if err != nil {
-		return fmt.Errorf("write the truth table: %w", err)
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write the truth table: %w", err), os.Remove(f.Name()))
-	}
-	return nil
+	return WritePage(path, truthBegin, truthEnd, t.Markdown())
 }

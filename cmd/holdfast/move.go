@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/internal/bench"
+	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/move"
+)
+
+// moveBench is `holdfast bench move`.
+func moveBench(f *pflag.FlagSet) experiment {
+	o := move.Options{Member: self(fleet.RoleMember)}
+	f.IntVarP(&o.N, "number", "n", 20, "moves of a small session, and cold boots beside them")
+	f.IntVar(&o.Large, "large", 5, "moves of a session with 256 MiB in memory")
+	f.IntVar(&o.Many, "many", 30, "sessions of 30 MiB that are drained at once")
+	f.DurationVar(&o.Notice, "notice", 30*time.Second, "that the drains have")
+	f.StringVar(&o.Runsc, "runsc", "", "path of gVisor's runsc (default what packaging/dev/runsc.sh built, else /usr/local/bin/runsc)")
+	page := f.String("write", "", "write the table into this page, where the old one is")
+	return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		o.Progress = progress
+		r, err := move.Run(ctx, o)
+		if err == nil && *page != "" {
+			err = move.WritePage(*page, r)
+		}
+		return r, err
+	})
+}

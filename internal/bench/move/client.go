@@ -1,0 +1,201 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast"
+)
+
+// clientTime bounds what a client waits for one answer.
+const clientTime = 3 * time.Minute
+
+// line is what a client got, and when.
+type line struct {
+	text string
+	at   time.Time
+}
+
+// terminal is a client: one WebSocket to one session's shell.
+type terminal struct {
+	key     holdfast.SessionKey
+	gateway string // host:port
+	ws      *websocket.Conn
+	secret  string // what the shell's variable holds
+	ended   chan struct{}
+
+	mu    sync.Mutex
+	lines []line
+	more  chan struct{} // closed when there are more, or there is an error
+	err   error         // why the socket has ended
+	last  int           // of the counter
+	gaps  int           // numbers that never came
+}
+
+// connect opens the session's shell, which boots the session where there is none.
+// It returns how long the first line took.
+func connect(ctx context.Context, gateway string, key holdfast.SessionKey) (*terminal, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
+	begun := time.Now()
+	ws, _, err := websocket.Dial(ctx, fmt.Sprintf("ws://%s/s/%s/ws", gateway, key), nil)
+	if err != nil {
+		return nil, 0, fmt.Errorf("connect to session %s: %w", key, err)
+	}
+	t := &terminal{key: key, gateway: gateway, ws: ws, secret: strconv.FormatUint(rand.Uint64(), 36), ended: make(chan struct{}), more: make(chan struct{})}
+	go t.read()
+	first, err := t.await(ctx, 0, func(string) bool { return true })
+	if err != nil {
+		t.close()
+		return nil, 0, err
+	}
+	return t, first.at.Sub(begun), nil
+}
+
+func (t *terminal) close() {
+	t.ws.CloseNow()
+	<-t.ended
+}
+
+func (t *terminal) read() {
+	defer close(t.ended)
+	for {
+		_, text, err := t.ws.Read(context.Background()) // until it is closed
+		t.mu.Lock()
+		if err != nil {
+			t.err = err
+		} else {
+			t.lines = append(t.lines, line{string(text), time.Now()})
+			t.count(string(text))
+		}
+		close(t.more)
+		t.more = make(chan struct{})
+		t.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// count follows the counter. Lines that a new connection is sent once more say
+// nothing new.
+func (t *terminal) count(text string) {
+	number, ok := strings.CutPrefix(text, counter)
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil || n <= t.last {
+		return
+	}
+	t.gaps += n - t.last - 1
+	t.last = n
+}
+
+// await returns the first line from number n on that is asked for.
+func (t *terminal) await(ctx context.Context, n int, ok func(string) bool) (line, error) {
+	for {
+		t.mu.Lock()
+		for ; n < len(t.lines); n++ {
+			if l := t.lines[n]; ok(l.text) {
+				t.mu.Unlock()
+				return l, nil
+			}
+		}
+		more, err := t.more, t.err
+		t.mu.Unlock()
+		if err != nil {
+			return line{}, fmt.Errorf("session %s: %w: %w", t.key, errSocket, err)
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return line{}, fmt.Errorf("session %s: %w: nothing was said on it: %w", t.key, errSocket, ctx.Err())
+		}
+	}
+}
+
+// seen is how many lines there are.
+func (t *terminal) seen() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.lines)
+}
+
+func (t *terminal) say(ctx context.Context, text string) error {
+	if err := t.ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+		return fmt.Errorf("session %s: %w: %w", t.key, errSocket, err)
+	}
+	return nil
+}
+
+const counter = "n "
+
+// begin sets the variable and starts a counter that counts every so many seconds.
+func (t *terminal) begin(ctx context.Context, every string) error {
+	n := t.seen()
+	if err := t.say(ctx, fmt.Sprintf("secret=%s; (i=0; while :; do i=$((i+1)); echo \"%s$i\"; sleep %s; done) &", t.secret, counter, every)); err != nil {
+		return err
+	}
+	_, err := t.await(ctx, n, func(s string) bool { return strings.HasPrefix(s, counter) })
+	return err
+}
+
+// What may go wrong with a session that moves.
+var (
+	errLost   = errors.New("its memory is lost")
+	errSocket = errors.New("its socket is broken")
+)
+
+// check has the shell tell its variable, and waits for the counter to go on. It
+// returns when the shell's answer came.
+func (t *terminal) check(ctx context.Context, n int) (time.Time, error) {
+	const asked = "secret is "
+	if err := t.say(ctx, "echo \""+asked+"$secret\""); err != nil {
+		return time.Time{}, err
+	}
+	answer, err := t.await(ctx, n, func(s string) bool { return strings.HasPrefix(s, asked) })
+	if err != nil {
+		return time.Time{}, err
+	}
+	if answer.text != asked+t.secret {
+		return answer.at, fmt.Errorf("session %s: the variable is %q and not %q: %w", t.key, strings.TrimPrefix(answer.text, asked), t.secret, errLost)
+	}
+	t.mu.Lock()
+	last := t.last
+	t.mu.Unlock()
+	if _, err := t.await(ctx, n, func(s string) bool { return s == counter+strconv.Itoa(last+1) }); err != nil {
+		return answer.at, fmt.Errorf("session %s: the counter does not go on at %d: %w", t.key, last+1, errors.Join(err, errLost))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gaps > 0 {
+		return answer.at, fmt.Errorf("session %s: the counter has left out %d numbers: %w", t.key, t.gaps, errLost)
+	}
+	return answer.at, nil
+}
+
+// whole asks whether what the server holds is what it was.
+func (t *terminal) whole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/sum", t.gateway, t.key), nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("session %s: what it holds is not what it was (%s): %w", t.key, res.Status, errLost)
+	}
+	return nil
+}

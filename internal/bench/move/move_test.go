@@ -1,0 +1,97 @@
+package move
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+)
+
+// The parts of a move come to all of it.
+func TestPartsAreTheWhole(t *testing.T) {
+	notice := time.Now()
+	at := func(ms int) time.Time { return notice.Add(time.Duration(ms) * time.Millisecond) }
+	ms := func(n int) holdfast.Millis { return holdfast.Millis(time.Duration(n) * time.Millisecond) }
+	r := holdfast.DrainReport{Steps: []holdfast.Step{{Name: "prepare", Took: ms(10)}, {Name: "condemn", Took: ms(2)}, {Name: "save", Took: ms(80)}, {Name: "kill: signal", Took: ms(5)}}}
+	l := life{gone: at(100), claimed: at(103), ready: at(503), owner: holdfast.Owner{Boot: holdfast.Phases{Create: ms(20), Start: ms(300), Ready: ms(50)}}}
+	s := timed(notice, r, l, at(510))
+	s.parts[partCheckpoint], s.parts[partStream] = 60*time.Millisecond, 20*time.Millisecond
+	want := [len(parts)]time.Duration{}
+	for i, n := range []time.Duration{12, 60, 20, 8, 3, 20, 300, 80, 7} {
+		want[i] = n * time.Millisecond
+	}
+	if s.parts != want {
+		t.Errorf("%v, want %v", s.parts, want)
+	}
+}
+
+// A counter that leaves numbers out is found, and lines that come twice are not.
+func TestCounter(t *testing.T) {
+	c := &terminal{}
+	for _, text := range []string{"ready", "n 1", "n 2", "n x", "n 1", "n 2", "n 3", "moved"} {
+		c.count(text)
+	}
+	if c.last != 3 || c.gaps != 0 {
+		t.Errorf("at %d, %d gaps", c.last, c.gaps)
+	}
+	c.count("n 6")
+	if c.last != 6 || c.gaps != 2 {
+		t.Errorf("at %d, %d gaps", c.last, c.gaps)
+	}
+}
+
+func TestPage(t *testing.T) {
+	f := findings{
+		notice: 30 * time.Second, cold: []time.Duration{time.Second}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
+		many: &Many{Sessions: 3, WithMemory: 2, Said: "no room", next: []float64{1, 2}}, failures: []string{"session a: its memory is lost"},
+	}
+	r := f.result()
+	if r.Score != 2 || r.Failed != 1 {
+		t.Errorf("score %v, failed %d", r.Score, r.Failed)
+	}
+	path := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(path, []byte("before\n"+pageBegin+"the last one\n"+pageEnd+"after\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := WritePage(path, r); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"before\n", "after\n", "| **" + rowSmall + "** | 1 | 500 | 500 | 500 |", "Score 2.00, failed 1", "2 with their memory", "- the drain says: no room", "- session a: its memory is lost"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "the last one") {
+		t.Error("the old table is still there")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := Options{N: 1, Notice: time.Second, Runsc: "/bin/sh"}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Options){
+		"moves":  func(o *Options) { o.N = 0 },
+		"large":  func(o *Options) { o.Large = -1 },
+		"once":   func(o *Options) { o.Many = 201 },
+		"notice": func(o *Options) { o.Notice = 0 },
+		"runsc":  func(o *Options) { o.Runsc = "/nowhere/runsc" },
+	} {
+		o := good
+		change(&o)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Runsc: "/nowhere/runsc"}); holdfast.HintOf(err) == "" {
+		t.Errorf("no hint: %v", err)
+	}
+}

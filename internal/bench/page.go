@@ -1,0 +1,39 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// WritePage puts a table into a page, in place of what is between the lines begin
+// and end, which both end with a newline.
+func WritePage(path, begin, end string, table []byte) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	before, rest, ok1 := bytes.Cut(page, []byte(begin))
+	_, after, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok1 || !ok2 {
+		return fmt.Errorf("write the table: %s has no lines %q and %q", path, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	text := slices.Concat(before, []byte(begin), []byte("\n"), table, []byte("\n"), []byte(end), after)
+	f, err := os.CreateTemp(filepath.Dir(path), ".table-") // a page is never half written
+	if err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write the table: %w", err), os.Remove(f.Name()))
+	}
+	return nil
+}
