@@ -15,7 +15,7 @@ import (
 
 // serveAPI answers on the TCP listener: the API, and the pages for people.
 func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
-	d, err := dashboard.New(backend{a}, dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Log: a.log})
+	d, err := dashboard.New(backend{a}, dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Metrics: a.metrics, Log: a.log})
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,9 @@ type ErrorBody struct {
 	Error Error `json:"error"`
 }
 
+// ErrorOf is what the API answers an error with.
+func ErrorOf(err error) *Error { return toError(err) }
+
 // toError puts any error into its wire form.
 func toError(err error) *Error {
 	var e *Error

@@ -8,8 +8,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/spinup"
 )
 
 // Source is what the pages show. Any goroutine may call it.
@@ -17,6 +21,11 @@ type Source interface {
 	Version() api.Version
 	Nodes(ctx context.Context) ([]holdfast.Node, error)
 	Sessions(ctx context.Context) ([]api.Session, error)
+
+	// These are of this node, as api.Spinups has them.
+	Spinups(ctx context.Context, f spinup.Filter) ([]spinup.Record, error)
+	Spinup(ctx context.Context, id string) (spinup.Record, error)
+	SlowRules() spinup.Rules
 }
 
 // Options are a Dashboard's.
@@ -28,7 +37,9 @@ type Options struct {
 	// SessionURL is where a browser that came with r opens a session; "" where
 	// that is not known. nil: never known.
 	SessionURL func(r *http.Request, key holdfast.SessionKey) string
-	Log        *slog.Logger
+	// Metrics are those that /metrics shows; nil: none.
+	Metrics prometheus.Gatherer
+	Log     *slog.Logger
 }
 
 // Bounds of the pages.
@@ -52,6 +63,9 @@ type Dashboard struct {
 	templates *template.Template
 	assets    assets
 	cache     *cache
+	gathered  *reading[gathered]
+	recent    recent
+	spins     *spins
 	hub       *hub
 	cross     *http.CrossOriginProtection
 	pages     map[string]page
@@ -70,6 +84,8 @@ func New(s Source, o Options) (*Dashboard, error) {
 	}
 	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms)}
 	d.cache = &cache{source: s, fresh: minEvery / 2}
+	d.spins = &spins{source: s}
+	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)
 	for _, p := range pages() {
 		d.pages[p.name] = p
@@ -77,14 +93,23 @@ func New(s Source, o Options) (*Dashboard, error) {
 	return d, nil
 }
 
-// Run keeps open pages up to date until ctx is done.
-func (d *Dashboard) Run(ctx context.Context) error { return d.hub.run(ctx) }
+// Run keeps open pages up to date, and notes what pages show of the last hour,
+// until ctx is done.
+func (d *Dashboard) Run(ctx context.Context) error {
+	var both errgroup.Group
+	both.Go(func() error { return d.hub.run(ctx) })
+	both.Go(func() error { return d.watchSLO(ctx) })
+	return both.Wait()
+}
 
 // Handler answers the pages, and everything else by the API.
 func (d *Dashboard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range d.pages {
 		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.show(w, r, c, p) }))
+		if p.still {
+			continue
+		}
 		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.stream(w, r, c, p) }))
 	}
 	mux.HandleFunc("GET /sessions/{key}/open", d.forReader(d.openSession))

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -45,7 +46,8 @@ type nodesData struct {
 	pager
 }
 
-func fleetParts(_ *Dashboard, st *state, v view) ([]part, error) {
+func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	st := d.cache.get(ctx)
 	leaving := leavingByNode(st)
 	sum := fleetFigures(st, leaving)
 	var rows []holdfast.Node

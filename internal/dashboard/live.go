@@ -19,9 +19,9 @@ const (
 	pingEvery  = 20 * time.Second
 	writeLimit = 10 * time.Second // for a browser to take one message
 	maxWait    = time.Minute
-	// share of one core that all pages together may take, for each that is
-	// open: the next round begins no sooner than share allows.
-	share = 100
+	// part of one core that all pages together may take, for each that is
+	// open: the next round begins no sooner than that allows: 1/coreParts.
+	coreParts = 100
 )
 
 // fragment is a piece of a page as HTML, by the id of the element it is in.
@@ -71,7 +71,7 @@ func (h *hub) run(ctx context.Context) error {
 				continue
 			}
 		}
-		wait := min(max(minEvery, share*(threadTime()-before)/time.Duration(n)), maxWait)
+		wait := min(max(minEvery, coreParts*(threadTime()-before)/time.Duration(n)), maxWait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -189,7 +189,7 @@ func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
 // stream sends what changes of a page. A browser that reads slowly misses what
 // is old when it comes to read, never what is new.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
-	v := view{page: p, query: queryOf(r), admin: c.Admin}
+	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	f, news, err := d.hub.join(v)
 	if err != nil {
 		d.problem(w, r, err)

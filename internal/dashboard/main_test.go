@@ -38,6 +38,12 @@ type site struct {
 // serve starts one, with tokens or without.
 func serve(t *testing.T, withTokens bool) *site {
 	t.Helper()
+	return serveWith(t, withTokens, dashboard.Options{})
+}
+
+// serveWith is serve with more options.
+func serveWith(t *testing.T, withTokens bool, more dashboard.Options) *site {
+	t.Helper()
 	s := &site{back: &apitest.Backend{}}
 	log := slog.New(slog.DiscardHandler)
 	o := api.Options{Log: log}
@@ -55,10 +61,11 @@ func serve(t *testing.T, withTokens bool) *site {
 		}
 		o.Logins = api.NewLogins(o.Tokens, log)
 	}
-	d, err := dashboard.New(s.back, dashboard.Options{Access: o, API: api.New(s.back, o), Log: log,
-		SessionURL: func(_ *http.Request, key holdfast.SessionKey) string {
-			return "http://127.0.0.1:7070/s/" + string(key) + "/"
-		}})
+	more.Access, more.API, more.Log = o, api.New(s.back, o), log
+	more.SessionURL = func(_ *http.Request, key holdfast.SessionKey) string {
+		return "http://127.0.0.1:7070/s/" + string(key) + "/"
+	}
+	d, err := dashboard.New(s.back, more)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,13 @@ import (
 // page is one of the dashboard's.
 type page struct {
 	name, pattern, title string
-	menu                 bool // in the menu of all pages
+	menu                 bool     // in the menu of all pages
+	under                string   // the page of the menu that it belongs to
+	params               []string // of its query, beside those of all pages
+	still                bool     // it is what it was: there is no stream
 	// parts says what is on it, always the same ones in the same order. The
 	// error is an *api.Error, for what is asked for and not there.
-	parts func(d *Dashboard, st *state, v view) ([]part, error)
+	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
 }
 
 // part is a piece of a page: an element's id, the template for its content, and
@@ -36,7 +40,12 @@ func pages() []page {
 	return []page{
 		{name: "fleet", pattern: "/{$}", title: "Fleet", menu: true, parts: fleetParts},
 		{name: "sessions", pattern: "/sessions", title: "Sessions", menu: true, parts: sessionsParts},
-		{name: "session", pattern: "/sessions/{key}", title: "Session", parts: sessionParts},
+		{name: "session", pattern: "/sessions/{key}", title: "Session", under: "sessions", parts: sessionParts},
+		{name: "slo", pattern: "/slo", title: "Boot and connect", menu: true, parts: sloParts},
+		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
+		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", still: true,
+			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
+		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
 	}
 }
 
@@ -53,10 +62,11 @@ type query struct {
 	key    string // of a session
 	search string
 	state  string
-	page   int // from 1
+	page   int               // from 1
+	own    map[string]string // the page's own parameters that are not empty
 }
 
-func queryOf(r *http.Request) query {
+func queryOf(r *http.Request, p page) query {
 	v := r.URL.Query()
 	text := func(name string) string { s := v.Get(name); return s[:min(len(s), maxQuery)] }
 	q := query{key: r.PathValue("key"), search: text("q"), state: text("state"), page: 1}
@@ -65,6 +75,14 @@ func queryOf(r *http.Request) query {
 	}
 	if n, err := strconv.Atoi(v.Get("page")); err == nil {
 		q.page = max(1, n)
+	}
+	for _, name := range p.params {
+		if s := text(name); s != "" {
+			if q.own == nil {
+				q.own = map[string]string{}
+			}
+			q.own[name] = s
+		}
 	}
 	return q
 }
@@ -77,10 +95,28 @@ func (q query) values() url.Values {
 			v.Set(name, s)
 		}
 	}
+	for name, s := range q.own {
+		v.Set(name, s)
+	}
 	if q.page > 1 {
 		v.Set("page", strconv.Itoa(q.page))
 	}
 	return v
+}
+
+// with is a path with the query's own parameters, and pairs of names and values
+// that take their place; "" takes one out.
+func (q query) with(path string, pairs ...string) string {
+	v := url.Values{}
+	for name, s := range q.own {
+		v.Set(name, s)
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		if v.Del(pairs[i]); pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return (&url.URL{Path: path, RawQuery: v.Encode()}).String()
 }
 
 // view is a page as somebody looks at it.
@@ -136,7 +172,7 @@ type shown struct {
 
 // show answers with a whole page.
 func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
-	v := view{page: p, query: queryOf(r), admin: c.Admin}
+	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	pieces, err := d.fragments(r.Context(), v)
 	if err != nil {
 		d.problem(w, r, err)
@@ -146,9 +182,11 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p
 	if v.query.key != "" {
 		title = p.title + " " + v.query.key
 	}
-	data := pageData{frame: d.frame(title, p.name, c), Page: p.name, Search: v.query.search, State: v.query.state,
+	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
 		States: words(states()), Conditions: words(conditions())}
-	data.Live, data.Still = liveOf(r, v)
+	if !p.still {
+		data.Live, data.Still = liveOf(r, v)
+	}
 	for _, f := range pieces {
 		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
 	}
@@ -174,7 +212,7 @@ func liveOf(r *http.Request, v view) (stream, other string) {
 
 // fragments makes a page's pieces.
 func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
-	parts, err := v.page.parts(d, d.cache.get(ctx), v)
+	parts, err := v.page.parts(ctx, d, v)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -39,7 +40,8 @@ type stateCount struct {
 	Path string
 }
 
-func sessionsParts(_ *Dashboard, st *state, v view) ([]part, error) {
+func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	st := d.cache.get(ctx)
 	by := map[holdfast.State]int{}
 	var rows []api.Session
 	for _, s := range st.sessions {
@@ -109,7 +111,8 @@ type phase struct {
 	Took holdfast.Millis
 }
 
-func sessionParts(d *Dashboard, st *state, v view) ([]part, error) {
+func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	st := d.cache.get(ctx)
 	key, err := holdfast.ParseSessionKey(v.query.key)
 	if err != nil {
 		return nil, &api.Error{Code: api.CodeBadKey, Message: err.Error()}

@@ -38,6 +38,40 @@ func number(metric string, v float64, text string) figure {
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
+// share is a share of 0 to 1, with as many digits as tell something.
+func share(v float64) string {
+	switch p := 100 * v; {
+	case p > 0 && p < .1:
+		return "< 0.1 %"
+	case p > 0 && p < 10:
+		return fmt.Sprintf("%.1f %%", p)
+	default:
+		return fmt.Sprintf("%.0f %%", p)
+	}
+}
+
+// whole is a whole number.
+func whole(v float64) string { return thousands(int(v)) }
+
+// duration is a time in seconds, in the unit that fits.
+func duration(v float64) string {
+	switch {
+	case v <= 0:
+		return "0 s"
+	case v < .01:
+		return fmt.Sprintf("%.1f ms", 1000*v)
+	case v < 1:
+		return fmt.Sprintf("%.0f ms", 1000*v)
+	case v < 10:
+		return fmt.Sprintf("%.1f s", v)
+	case v < 600:
+		return fmt.Sprintf("%.0f s", v)
+	case v < 2*3600:
+		return fmt.Sprintf("%.0f min", v/60)
+	}
+	return fmt.Sprintf("%.0f h", v/3600)
+}
+
 // size is a number of bytes in the unit that fits.
 func size(n int64) string {
 	v, unit := float64(n), 0

@@ -25,7 +25,7 @@ func serveMade(t *testing.T, f *made.Fleet) string {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	o := api.Options{Admin: true, Log: log}
-	d, err := dashboard.New(f, dashboard.Options{Access: o, API: api.New(&apitest.Backend{}, o), Log: log,
+	d, err := dashboard.New(f, dashboard.Options{Access: o, API: api.New(&apitest.Backend{}, o), Metrics: f.Metrics(), Log: log,
 		SessionURL: func(*http.Request, holdfast.SessionKey) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
@@ -65,24 +65,30 @@ func TestPagesAreUsable(t *testing.T) {
 	p := b.Blank(t) // one for all: a browser has six connections to a host
 	for _, page := range []struct{ name, path string }{
 		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"nothing", "/?q=nobody"}, {"no-session", "/sessions/nobody"},
+		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"},
 	} {
-		for _, scheme := range []string{"light", "dark"} {
-			for _, phone := range []bool{false, true} {
-				name := page.name + "-" + scheme
-				p.Scheme(t, scheme)
-				if p.Size(t, 1280, 900); phone {
-					p.Phone(t)
-					name += "-phone"
-				}
-				p.Go(t, url+page.path)
-				p.Wait(t, `!!window.htmx && !!document.getElementById("live")._htmx`)
-				p.Usable(t, name)
-				if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide {
-					t.Errorf("%s: the page is wider than the window", name)
-				}
-				picture(t, p, name)
-				p.Clean(t)
+		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
+	}
+}
+
+// usable looks at one page in all its forms.
+func usable(t *testing.T, p *browser.Page, name, url string) {
+	for _, scheme := range []string{"light", "dark"} {
+		for _, phone := range []bool{false, true} {
+			name := name + "-" + scheme
+			p.Scheme(t, scheme)
+			if p.Size(t, 1280, 1400); phone {
+				p.Phone(t)
+				name += "-phone"
 			}
+			p.Go(t, url)
+			p.Wait(t, `document.getElementById("live-state") === null || !!window.htmx && !!document.getElementById("live")._htmx`)
+			p.Usable(t, name)
+			if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide {
+				t.Errorf("%s: the page is wider than the window", name)
+			}
+			picture(t, p, name)
+			p.Clean(t)
 		}
 	}
 }

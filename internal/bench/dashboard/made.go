@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/spinup"
 )
 
 // Fleet is a made-up fleet, for measuring and for looking at pages. Any goroutine
@@ -21,6 +22,7 @@ type Fleet struct {
 	rand     *rand.Rand
 	nodes    []holdfast.Node
 	sessions []api.Session
+	spinups  []spinup.Record // the newest first; nobody changes them
 }
 
 // NewFleet makes one; the same seed makes the same one but for its times.
@@ -48,6 +50,7 @@ func NewFleet(nodes, sessions int, seed uint64) *Fleet {
 	for i := range sessions {
 		f.sessions = append(f.sessions, f.session(i, now))
 	}
+	f.makeSpinups(now)
 	return f
 }
 

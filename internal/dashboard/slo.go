@@ -1,0 +1,273 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast"
+)
+
+// What is looked at for the page, and for how long it is kept.
+const (
+	sloEvery = 15 * time.Second
+	sloKept  = time.Hour
+)
+
+// faults are the reasons of failed connects that are not the client's: those that
+// the alert on them counts.
+const faults = "boot|busy|draining|elsewhere|engine|parked_too_long|refused|stopped|stopping|store|timeout|upstream"
+
+// Metrics of the page.
+const (
+	bootMetric     = "holdfast_session_boot_seconds"
+	parkMetric     = "holdfast_gateway_park_seconds"
+	parkedMetric   = "holdfast_gateway_parked_requests"
+	connectsMetric = "holdfast_gateway_connects_total"
+	errorsMetric   = "holdfast_gateway_connect_errors_total"
+)
+
+// snapshot is what the metrics said at one moment. All but parked only grow.
+type snapshot struct {
+	at                       time.Time
+	boots, parks             histogram
+	failed, connects, errors float64
+	parked                   float64
+}
+
+func snapshotOf(at time.Time, g gathered) snapshot {
+	s := snapshot{at: at, boots: histogramOf(g.series(bootMetric, "phase=total", "outcome=ok")), parks: histogramOf(g.series(parkMetric))}
+	s.failed = histogramOf(g.series(bootMetric, "phase=total", "outcome=failed")).total
+	s.connects, _ = g.sum(connectsMetric)
+	s.errors, _ = g.sum(errorsMetric, "reason=~"+faults)
+	s.parked, _ = g.sum(parkedMetric)
+	return s
+}
+
+// since is what has come since an earlier one; parked is that of the later.
+func (s snapshot) since(was snapshot) snapshot {
+	return snapshot{at: s.at, boots: s.boots.since(was.boots), parks: s.parks.since(was.parks), failed: s.failed - was.failed,
+		connects: s.connects - was.connects, errors: s.errors - was.errors, parked: s.parked}
+}
+
+// errorRate is the share of connects that failed; false where there were none.
+func (s snapshot) errorRate() (float64, bool) {
+	if s.connects <= 0 {
+		return 0, false
+	}
+	return min(1, s.errors/s.connects), true
+}
+
+// recent are the last hour's snapshots, the oldest first. Any goroutine may use
+// it.
+type recent struct {
+	mu  sync.Mutex
+	all []snapshot
+}
+
+func (r *recent) add(s snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, s)
+	for len(r.all) > 1 && s.at.Sub(r.all[1].at) >= sloKept { // the first is from before the hour
+		r.all = r.all[1:]
+	}
+}
+
+func (r *recent) list() []snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// before is the last snapshot at or before t, the first one where there is none,
+// and the zero one where there are none at all.
+func before(all []snapshot, t time.Time) snapshot {
+	i, found := slices.BinarySearchFunc(all, t, func(s snapshot, t time.Time) int { return s.at.Compare(t) })
+	switch {
+	case len(all) == 0:
+		return snapshot{}
+	case found:
+		return all[i]
+	}
+	return all[max(i-1, 0)]
+}
+
+// watchSLO keeps snapshots until ctx is done. A page that is looked at makes its
+// own of the moment.
+func (d *Dashboard) watchSLO(ctx context.Context) error {
+	t := time.NewTicker(sloEvery)
+	defer t.Stop()
+	for {
+		if g, err := d.metrics(ctx); err == nil && g != nil { // else the page says why not
+			d.recent.add(snapshotOf(time.Now(), g))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// sloData is the page.
+type sloData struct {
+	Trouble         string
+	P50, P99        figure
+	Errors, Connect figure
+	Rate            string
+	Parked          figure
+	Windows         []sloRow
+	Charts          []chart
+	Minutes         []sloRow // the newest first
+	Reasons         []reason
+	Fleet           *sloFleet
+}
+
+// sloRow is what came in one stretch of time.
+type sloRow struct {
+	Name, At         string
+	Boots, Failed    string
+	P50, P99         string
+	Connects, Errors string
+	Rate, Park       string
+	Parked           string
+}
+
+// reason is why connects failed.
+type reason struct {
+	Name   string
+	N      figure
+	Client bool // it is the client's doing
+}
+
+// sloFleet is how long the boots took of all sessions that are ready.
+type sloFleet struct {
+	Sessions, P50, P99, Most string
+	Slowest                  []sessionRow
+}
+
+func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
+	g, err := d.metrics(ctx)
+	data := sloData{Fleet: fleetBoots(d.cache.get(ctx))}
+	switch {
+	case err != nil:
+		data.Trouble = err.Error()
+	case g == nil:
+		data.Trouble = "no metrics are kept here"
+	default:
+		data.fill(g, d.recent.list())
+	}
+	return []part{{"figures", "slo-figures", data}, {"windows", "slo-windows", data}, {"charts", "slo-charts", data},
+		{"reasons", "slo-reasons", data}, {"fleet", "slo-fleet", data}}, nil
+}
+
+func (s *sloData) fill(g gathered, past []snapshot) {
+	s.P50 = g.quantile(.5, bootMetric, "phase=total", "outcome=ok")
+	s.P99 = g.quantile(.99, bootMetric, "phase=total", "outcome=ok")
+	s.Connect = g.figure(whole, connectsMetric)
+	s.Errors = g.figure(whole, errorsMetric, "reason=~"+faults)
+	s.Parked = g.figure(whole, parkedMetric)
+	now := snapshotOf(time.Now(), g)
+	s.Rate = rateText(now)
+	for _, w := range []struct {
+		name string
+		long time.Duration
+	}{{"last 5 minutes", 5 * time.Minute}, {"last hour", time.Hour}} {
+		s.Windows = append(s.Windows, rowOfTime(w.name, now.since(before(past, now.at.Add(-w.long)))))
+	}
+	s.Windows = append(s.Windows, rowOfTime("since this agent began", now))
+	s.minutes(append(past, now))
+	for _, m := range g.series(errorsMetric) {
+		name := m.Label[0].GetValue()
+		if v := m.GetCounter().GetValue(); v > 0 {
+			s.Reasons = append(s.Reasons, reason{name, number(selector(errorsMetric, "reason="+name), v, whole(v)), !slices.Contains(strings.Split(faults, "|"), name)})
+		}
+	}
+}
+
+// minutes are the last hour's, as pictures and as a table.
+func (s *sloData) minutes(past []snapshot) {
+	end := past[len(past)-1].at.Truncate(time.Minute)
+	var boots, errs, parked []point
+	for t := end.Add(-59 * time.Minute); !t.After(end); t = t.Add(time.Minute) {
+		m := before(past, t.Add(time.Minute)).since(before(past, t))
+		m.parked = 0
+		for _, p := range past {
+			if !p.at.Before(t) && p.at.Before(t.Add(time.Minute)) {
+				m.parked = max(m.parked, p.parked)
+			}
+		}
+		r := rowOfTime(t.UTC().Format("15:04"), m)
+		r.At, r.Parked = stamp(t), whole(m.parked)
+		p99, _ := m.boots.quantile(.99)
+		rate, _ := m.errorRate()
+		boots = append(boots, point{value: p99, class: "a", title: fmt.Sprintf("%s: p99 %s of %s boots", r.Name, r.P99, r.Boots)})
+		errs = append(errs, point{value: 100 * rate, class: "bad", title: fmt.Sprintf("%s: %s of %s connects failed", r.Name, r.Rate, r.Connects)})
+		parked = append(parked, point{value: m.parked, class: "a", title: fmt.Sprintf("%s: %s parked", r.Name, r.Parked)})
+		s.Minutes = append(s.Minutes, r)
+	}
+	slices.Reverse(s.Minutes)
+	s.Charts = []chart{newChart("Boots, p99", boots, .1, duration), newChart("Connects that failed", errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
+		newChart("Parked", parked, 1, whole)}
+	for i := range s.Charts {
+		s.Charts[i].From, s.Charts[i].To = "an hour ago", "now"
+	}
+}
+
+func rowOfTime(name string, s snapshot) sloRow {
+	return sloRow{Name: name, Boots: whole(s.boots.total), Failed: whole(s.failed), P50: quantileText(s.boots, .5), P99: quantileText(s.boots, .99),
+		Connects: whole(s.connects), Errors: whole(s.errors), Rate: rateText(s), Park: quantileText(s.parks, .99)}
+}
+
+func quantileText(h histogram, q float64) string {
+	v, ok := h.quantile(q)
+	if !ok {
+		return "–"
+	}
+	return duration(v)
+}
+
+func rateText(s snapshot) string {
+	rate, ok := s.errorRate()
+	if !ok {
+		return "–"
+	}
+	return share(rate)
+}
+
+// slowestShown is how many sessions the page lists.
+const slowestShown = 5
+
+// fleetBoots sums up what the records of all ready sessions say of their boots.
+func fleetBoots(st *state) *sloFleet {
+	type boot struct {
+		took    time.Duration
+		session int
+	}
+	var all []boot
+	for i, s := range st.sessions {
+		if s.State == holdfast.Ready && s.Boot != (holdfast.Phases{}) {
+			all = append(all, boot{time.Duration(s.Boot.Total()), i})
+		}
+	}
+	f := &sloFleet{Sessions: thousands(len(all)), P50: "–", P99: "–", Most: "–"}
+	if len(all) == 0 {
+		return f
+	}
+	slices.SortFunc(all, func(a, b boot) int {
+		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.session, b.session))
+	})
+	at := func(q float64) string { // the nearest rank, from the slow end
+		return duration(all[min(len(all)-1, int((1-q)*float64(len(all))))].took.Seconds())
+	}
+	f.P50, f.P99, f.Most = at(.5), at(.99), at(1)
+	for _, b := range all[:min(slowestShown, len(all))] {
+		f.Slowest = append(f.Slowest, sessionRowOf(st, st.sessions[b.session]))
+	}
+	return f
+}
