@@ -13,15 +13,24 @@ const (
 	lastPause  = 30 * time.Second
 )
 
-// Pause is how long to wait for the nth try after the first (from 1), at least what err
-// asks for.
-func Pause(n int, err error) time.Duration {
-	d := lastPause
-	if n < 6 {
-		d = min(firstPause<<max(n-1, 0), lastPause)
+// Pause is how long to wait for the nth try after the first (from 1): up to 30 s, and at
+// least what err asks for.
+func Pause(n int, err error) time.Duration { return PauseUpTo(lastPause, n, err) }
+
+// PauseUpTo is Pause with another longest pause, of a second or more. What err asks for
+// may be longer than that: it is waited for, and up to an eighth more, because others
+// were told the same.
+func PauseUpTo(longest time.Duration, n int, err error) time.Duration {
+	d := min(firstPause<<min(max(n-1, 0), maxDoublings), longest)
+	pause := d/2 + rand.N(d/2)
+	if asked := RetryAfter(err); asked > pause {
+		return asked + rand.N(asked/8)
 	}
-	return max(d/2+rand.N(d/2), RetryAfter(err))
+	return pause
 }
+
+// maxDoublings keeps pauses from overflowing.
+const maxDoublings = 20
 
 // Patiently does something until it succeeds, fails for good, or has failed in ways
 // that pass (Transient) for as long as limit. said hears of each such failure and how long

@@ -121,19 +121,32 @@ func statusOf(r *http.Response, body []byte) error {
 		for _, c := range s.Details.Causes {
 			e.Causes = append(e.Causes, c.Reason)
 		}
-		e.Retry = time.Duration(s.Details.RetryAfterSeconds) * time.Second
+		e.Retry = time.Duration(min(s.Details.RetryAfterSeconds, int(maxRetry/time.Second))) * time.Second
 	} else {
 		e.Reason = http.StatusText(r.StatusCode)
 		e.Message = fmt.Sprintf("%s: %s", r.Status, strings.TrimSpace(string(body[:min(len(body), 200)])))
 	}
-	if seconds, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		e.Retry = time.Duration(seconds) * time.Second
+	if d := retryAfter(r.Header.Get("Retry-After")); d > 0 {
+		e.Retry = d
 	}
 	e.Retry = min(max(e.Retry, 0), maxRetry)
 	if e.Code == http.StatusNotFound {
 		return fmt.Errorf("%w (%w)", e, holdfast.ErrNotFound)
 	}
 	return e
+}
+
+// retryAfter reads a header Retry-After: seconds, or a date, as what stands before an API
+// server may have it (RFC 9110, section 10.2.3). 0: there is none to be read.
+func retryAfter(header string) time.Duration {
+	if seconds, err := strconv.Atoi(header); err == nil {
+		return time.Duration(min(max(seconds, 0), int(maxRetry/time.Second))) * time.Second
+	}
+	at, err := http.ParseTime(header)
+	if err != nil {
+		return 0
+	}
+	return time.Until(at)
 }
 
 // status is metav1.Status.

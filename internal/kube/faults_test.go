@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,4 +131,34 @@ func TestPatiently(t *testing.T) {
 			t.Errorf("%d tries of what fails for good", tries)
 		}
 	})
+}
+
+// A pause is never shorter than what the server asked for, and not bounded by our own
+// longest one; a date will do, too.
+func TestPause(t *testing.T) {
+	err := error(&StatusError{Code: 429, Retry: 40 * time.Second})
+	for n := range 100 {
+		if d := PauseUpTo(10*time.Second, n, nil); d < firstPause/2 || d > 10*time.Second {
+			t.Errorf("try %d: %v", n, d)
+		}
+		if d := Pause(n, err); d < 40*time.Second || d > 45*time.Second {
+			t.Errorf("try %d, asked for 40s: %v", n, d)
+		}
+	}
+	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "99999999999": maxRetry, "soon": 0} {
+		if d := retryAfter(header); d != want {
+			t.Errorf("Retry-After %q: %v, want %v", header, d, want)
+		}
+	}
+	if d := retryAfter(time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)); d < 50*time.Second || d > time.Minute {
+		t.Errorf("a date in a minute: %v", d)
+	}
+}
+
+func TestEventName(t *testing.T) {
+	for _, about := range []string{"web", strings.Repeat("a", 253), strings.Repeat("a", 235) + "-b"} {
+		if n := EventName(about); len(n) > maxName || n == EventName(about) || strings.Contains(n, "-.") {
+			t.Errorf("of %s: %s", about, n)
+		}
+	}
 }

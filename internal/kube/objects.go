@@ -31,6 +31,14 @@ func (c *Client) Node(ctx context.Context, name string) (Node, error) {
 	return n, c.get(ctx, nodePath(name), &n)
 }
 
+// SeenNode reads one node as the API server has it in memory: it may be a moment old, and
+// costs its store nothing.
+func (c *Client) SeenNode(ctx context.Context, name string) (Node, error) {
+	var n Node
+	r := request{verb: "get", method: http.MethodGet, path: nodePath(name), query: url.Values{"resourceVersion": {"0"}}}
+	return n, c.call(ctx, r, &n)
+}
+
 // PodsOn lists the pods of one node.
 func (c *Client) PodsOn(ctx context.Context, node string) ([]Pod, error) {
 	pods, _, err := list[Pod](ctx, c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName=" + node}})

@@ -44,6 +44,9 @@ func (c *Client) Renew(ctx context.Context, namespace, name, holder string, leng
 
 // Event is something that happened to an object, as `kubectl describe` shows it.
 type Event struct {
+	// Name is of the event, from EventName. One that was told before is not told
+	// again: the error's Code is 409.
+	Name      string
 	About     Reference
 	Warning   bool   // and else normal
 	Reason    string // MemcgLeak
@@ -65,6 +68,15 @@ type Reference struct {
 // maxMessage is the longest message that the API server takes, in bytes.
 const maxMessage = 1024
 
+// maxName is the longest name that an event may have, in bytes.
+const maxName = 253
+
+// EventName makes a name for an event about an object of that name.
+func EventName(about string) string {
+	tail := "." + strings.ToLower(rand.Text()[:16])
+	return strings.TrimRight(about[:min(len(about), maxName-len(tail))], "-.") + tail
+}
+
 // Tell writes an event. One of a node is in the namespace default, as the kubelet's.
 func (c *Client) Tell(ctx context.Context, e Event) error {
 	namespace, kind := e.About.Namespace, "Normal"
@@ -76,7 +88,7 @@ func (c *Client) Tell(ctx context.Context, e Event) error {
 	}
 	at := e.At.UTC().Format(time.RFC3339)
 	body := map[string]any{
-		"metadata":       map[string]any{"name": e.About.Name + "." + strings.ToLower(rand.Text()[:16]), "namespace": namespace},
+		"metadata":       map[string]any{"name": e.Name, "namespace": namespace},
 		"involvedObject": e.About, "type": kind, "reason": e.Reason, "message": e.Message[:min(len(e.Message), maxMessage)],
 		"source":         map[string]any{"component": e.Component, "host": e.Host},
 		"firstTimestamp": at, "lastTimestamp": at, "count": 1,

@@ -198,6 +198,7 @@ func TestReporter(t *testing.T) {
 		c, _ := n.Condition(kind)
 		return c
 	}
+	r.Found(nil)
 	kubetest.Await(t, "all is well", func() bool { return condition(node.MemcgLeak).Status == "False" })
 	kubetest.Await(t, "the lease has the record", func() bool {
 		l, err := s.Client().Leases(t.Context(), "holdfast")

@@ -120,3 +120,24 @@ func changed(before, now []kube.Condition, at time.Time) ([]kube.Condition, bool
 	}
 	return out, differs
 }
+
+// left are those of a node's conditions that an agent has set to true.
+func left(all []kube.Condition) []kube.Condition {
+	return slices.DeleteFunc(slices.Clone(all), func(c kube.Condition) bool {
+		return c.Status != "True" || !slices.Contains(Types(), c.Type)
+	})
+}
+
+// keep leaves those as they were before that are not true now, and returns them beside
+// the list. One that has become true by our own doing is ours from then on.
+func keep(before, now []kube.Condition) (kept, list []kube.Condition) {
+	list = slices.Clone(now)
+	for _, b := range before {
+		i := slices.IndexFunc(list, func(c kube.Condition) bool { return c.Type == b.Type })
+		if i >= 0 && list[i].Status != "True" {
+			list[i] = b
+			kept = append(kept, b)
+		}
+	}
+	return kept, list
+}

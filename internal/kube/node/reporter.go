@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ import (
 const (
 	renewEvery  = 2 * time.Minute
 	leaseLength = 10 * time.Minute
+	settle      = time.Minute      // from when somebody says what is open until all is known
+	looks       = 5                // renewals between two looks at the node: somebody may have changed it, or made it anew
 	least       = 10 * time.Second // between two reports of conditions
 	again       = time.Hour        // until an event about the same may be told again
 	maxEvents   = 32               // that wait to be told; more are dropped, and counted
@@ -36,6 +39,9 @@ type Config struct {
 	// Record is what to say of the node; nil where nothing is known yet. It must not
 	// block.
 	Record func() *ranking.Record
+	// Renew is how often the lease is renewed, at most; 0: every two minutes. For
+	// tests, and for benchmarks of a larger load; the node is looked at after five.
+	Renew time.Duration
 }
 
 // Reporter tells the API server of a node. Run may be called once; Found at any time and
@@ -48,6 +54,7 @@ type Reporter struct {
 	now    func() time.Time
 
 	mu      sync.Mutex
+	known   time.Time // when somebody said what is open for the first time; zero: nobody has
 	open    []Finding
 	events  []kube.Event
 	told    map[string]time.Time // when an event was asked for last, by what it is about
@@ -55,13 +62,21 @@ type Reporter struct {
 	wake    chan struct{}
 
 	// Of Run's goroutine alone:
-	uid  string
-	have []kube.Condition // as the API server has them
-	said time.Time        // conditions, last
+	uid    string
+	have   []kube.Condition // as the API server has them
+	before []kube.Condition // of them, those that an earlier agent has left as true
+	looked time.Time        // at the node, last
+	said   time.Time        // conditions, last
+	renew  time.Time        // when the lease is due
+	bare   bool             // the lease is without a record
+	spread bool             // the renewal after the next takes its place among the others' at random
 }
 
 // New returns a Reporter that does nothing yet; m may be nil.
 func New(client *kube.Client, conf Config, m *Metrics, log *slog.Logger) *Reporter {
+	if conf.Renew <= 0 {
+		conf.Renew = renewEvery
+	}
 	return &Reporter{client: client, conf: conf, log: log, m: m, now: time.Now, told: make(map[string]time.Time), wake: make(chan struct{}, 1)}
 }
 
@@ -81,6 +96,9 @@ func (r *Reporter) Found(open []Finding) {
 		}
 	}
 	r.open = slices.Clone(open)
+	if r.known.IsZero() {
+		r.known = at
+	}
 	select {
 	case r.wake <- struct{}{}:
 	default: // it is awake
@@ -105,25 +123,28 @@ func (r *Reporter) event(f Finding, at time.Time) {
 		}
 		r.told[key] = at
 		r.events = append(r.events, kube.Event{
-			About: about, Warning: true, Reason: reason(f.Rule), Message: message(f), Component: component, Host: r.conf.Node, At: at,
+			Name: kube.EventName(about.Name), About: about, Warning: true, Reason: reason(f.Rule), Message: message(f), Component: component, Host: r.conf.Node, At: at,
 		})
 	}
 }
 
-// Run tells until ctx is done. Where the API server does not answer it tries again,
-// more and more seldom, with what is so by then.
+// Run tells until ctx is done. Where the API server does not answer, or does not want
+// it, it tries again, more and more seldom, with what is so by then. Until Found was
+// called it says nothing of conditions, and for a minute after that those that an
+// earlier agent has left as true stay so.
 func (r *Reporter) Run(ctx context.Context) error {
 	failures := 0
-	renew := r.now() // at once
+	r.renew, r.spread = r.now(), true // at once
 	for ctx.Err() == nil {
-		err := r.round(ctx, &renew)
-		wait := time.Until(renew)
+		err := r.round(ctx)
+		wait := r.next()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			failures++
-			wait = kube.Pause(failures, err)
+			wait = r.patience(failures, err)
+			r.spread = true // others have lost the same server
 			r.m.fail()
 			if failures == 1 {
 				r.log.Warn("kubernetes: the API server could not be told of this node; trying again", "err", err)
@@ -160,32 +181,72 @@ func (r *Reporter) pause(ctx context.Context, wait time.Duration, failing bool) 
 	return kube.Sleep(ctx, max(0, least-r.now().Sub(r.said)))
 }
 
-// round says all that there is to say.
-func (r *Reporter) round(ctx context.Context, renew *time.Time) error {
-	if r.uid == "" {
-		n, err := r.client.Node(ctx, r.conf.Node)
-		if err != nil {
-			return err
-		}
-		r.uid, r.have = n.Meta.UID, n.Status.Conditions
+// patience is how long to wait after failures. What the API server refuses for good it
+// will hardly allow soon.
+func (r *Reporter) patience(failures int, err error) time.Duration {
+	if kube.Transient(err) {
+		return kube.Pause(failures, err)
 	}
-	err := errors.Join(r.conditions(ctx), r.tell(ctx))
-	if err == nil && !r.now().Before(*renew) {
-		record := r.conf.Record()
-		if err = r.lease(ctx, record); err == nil {
-			*renew = r.now().Add(renewEvery + rand.N(renewEvery/8)) // 5,000 agents do not come together
-		}
-		if record == nil {
-			*renew = r.now().Add(least) // there is more to say soon
+	return kube.PauseUpTo(renewEvery, failures, err)
+}
+
+// next is how long it is until there is something to do where nothing new is found.
+func (r *Reporter) next() time.Duration {
+	wait := r.renew.Sub(r.now())
+	if r.bare {
+		wait = min(wait, least) // there may be a record by then
+	}
+	return wait
+}
+
+// round says all that there is to say. Where the API server has failed it is asked for
+// nothing more.
+func (r *Reporter) round(ctx context.Context) error {
+	if err := r.look(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, step := range []func(context.Context) error{r.conditions, r.tell, r.lease} {
+		err := step(ctx)
+		errs = append(errs, err)
+		if kube.Transient(err) || ctx.Err() != nil {
+			break
 		}
 	}
-	return err
+	return errors.Join(errs...)
+}
+
+// look reads the node: at the start, where the last write may have been lost, and else
+// now and then.
+func (r *Reporter) look(ctx context.Context) error {
+	read := r.client.Node
+	if r.uid != "" {
+		if r.now().Sub(r.looked) < looks*r.conf.Renew {
+			return nil
+		}
+		read = r.client.SeenNode
+	}
+	n, err := read(ctx, r.conf.Node)
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	if r.looked.IsZero() {
+		r.before = left(n.Status.Conditions)
+	}
+	r.uid, r.have, r.looked = n.Meta.UID, n.Status.Conditions, r.now()
+	return nil
 }
 
 func (r *Reporter) conditions(ctx context.Context) error {
 	r.mu.Lock()
-	now := Conditions(r.open)
+	now, known := Conditions(r.open), r.known
 	r.mu.Unlock()
+	if known.IsZero() {
+		return nil
+	}
+	if r.now().Sub(known) < settle { // a finding has to be seen more than once
+		r.before, now = keep(r.before, now)
+	}
 	list, differs := changed(r.have, now, r.now().UTC().Truncate(time.Second))
 	if !differs {
 		return nil
@@ -213,11 +274,14 @@ func (r *Reporter) tell(ctx context.Context) error {
 		if e.About.Kind == "Node" {
 			e.About.UID = r.conf.Node // as the kubelet has it, which `kubectl describe` looks for
 		}
-		if err := r.client.Tell(ctx, e); kube.Transient(err) || ctx.Err() != nil {
-			return fmt.Errorf("event: %w", err)
-		} else if err != nil {
+		err := r.client.Tell(ctx, e)
+		switch {
+		case err == nil:
+		case unwanted(err):
 			r.m.drop()
 			r.log.Debug("kubernetes: an event was not taken", "about", e.About.Name, "err", err)
+		case kube.Code(err) != http.StatusConflict: // 409: it was told, and the answer was lost
+			return fmt.Errorf("event: %w", err)
 		}
 		r.mu.Lock()
 		r.events = r.events[1:]
@@ -225,7 +289,25 @@ func (r *Reporter) tell(ctx context.Context) error {
 	}
 }
 
-func (r *Reporter) lease(ctx context.Context, record *ranking.Record) error {
+// unwanted reports whether an event would be refused again.
+func unwanted(err error) bool {
+	switch kube.Code(err) {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// lease renews the lease where that is due, and where there is a record at last.
+func (r *Reporter) lease(ctx context.Context) error {
+	early := r.now().Before(r.renew)
+	if early && !r.bare {
+		return nil
+	}
+	record := r.conf.Record()
+	if early && record == nil {
+		return nil
+	}
 	notes := map[string]string{}
 	if record != nil {
 		b, err := json.Marshal(record)
@@ -240,5 +322,11 @@ func (r *Reporter) lease(ctx context.Context, record *ranking.Record) error {
 	if err := r.client.Renew(ctx, r.conf.Namespace, r.conf.Node, r.conf.Node, leaseLength, notes, &owner); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
+	every := r.conf.Renew
+	wait := every + rand.N(every/8) // 5,000 agents do not come together
+	if r.spread {
+		wait = every/4 + rand.N(every*3/4)
+	}
+	r.renew, r.bare, r.spread = r.now().Add(wait), record == nil, false
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"holdfast/internal/kube"
 )
 
 // endLimit is what a command gets to end by itself when it is stopped.
@@ -17,7 +19,8 @@ const endLimit = 10 * time.Second
 
 // command runs the user's command for a node.
 func (x *run) command(ctx context.Context, name string) error {
-	n, err := x.client.Node(ctx, name)
+	var n kube.Node
+	err := x.patiently(ctx, func() (err error) { n, err = x.client.Node(ctx, name); return err })
 	if err != nil {
 		return err
 	}

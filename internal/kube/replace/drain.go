@@ -167,18 +167,24 @@ func (e eviction) run(ctx context.Context) error {
 	for {
 		var refused error
 		err := e.in(ctx, func() error {
+			refused = nil // an earlier try's
 			err := e.Client.Evict(ctx, e.pod.Meta, e.Grace)
 			if e.wait(err) {
 				refused, err = err, nil
 			}
 			return err
 		})
+		if kube.Code(refused) == http.StatusConflict { // what has its name may be another one
+			if gone, err := e.fresh(ctx); gone || err != nil {
+				return err
+			}
+		}
 		switch {
 		case err == nil && refused == nil:
 			e.say(e.pod.Meta, "evicted")
 			return e.gone(ctx)
-		case errors.Is(err, holdfast.ErrNotFound), kube.Code(err) == http.StatusConflict:
-			return nil // it is gone, and what has its name is another one
+		case errors.Is(err, holdfast.ErrNotFound):
+			return nil
 		case err != nil:
 			return err
 		}
@@ -199,11 +205,13 @@ func (e eviction) run(ctx context.Context) error {
 	}
 }
 
-// wait reports whether a refusal is one that passes: a budget's, or a namespace's that
-// is going.
+// wait reports whether a refusal is one that passes: a budget's, a namespace's that is
+// going, or one because somebody changed the pod at the same moment.
 func (e eviction) wait(err error) bool {
 	switch kube.Code(err) {
-	case http.StatusTooManyRequests:
+	case http.StatusTooManyRequests: // and else the API server has too much to do
+		return kube.HasCause(err, kube.CauseBudget)
+	case http.StatusConflict:
 		return true
 	case http.StatusForbidden:
 		return kube.HasCause(err, kube.CauseNamespace)

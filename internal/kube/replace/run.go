@@ -17,6 +17,9 @@ import (
 // ErrTaken means that another process goes on with the run, or has abandoned it.
 var ErrTaken = errors.New("another process has taken the run over, or abandoned it")
 
+// errFreed ends a try to free a node that is free.
+var errFreed = errors.New("the mark is gone")
+
 // ErrHealth means that the cluster lost nodes meanwhile.
 var ErrHealth = errors.New("the cluster's health has fallen")
 
@@ -178,6 +181,7 @@ func (x *run) claim(ctx context.Context, name string) error {
 			return kube.NodePatch{}, err
 		case m == nil || m.over():
 			m = &Mark{Run: x.id, Phase: Waiting, Cordoned: n.Spec.Unschedulable}
+		case m.Holder == x.holder: // by a patch of ours, to which the answer was lost
 		case !x.conf.Resume:
 			return kube.NodePatch{}, unfinished([]candidate{{node: n, mark: m}})
 		}
@@ -266,7 +270,8 @@ func (x *run) node(ctx context.Context, name string) error {
 	rep := NodeReport{Node: name, Pods: []PodReport{}}
 	err := x.stages(ctx, name, &rep)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		if _, e := x.client.Node(ctx, name); errors.Is(e, holdfast.ErrNotFound) {
+		e := x.patiently(ctx, func() error { _, err := x.client.Node(ctx, name); return err })
+		if errors.Is(e, holdfast.ErrNotFound) {
 			x.tell(name, "is gone")
 			x.setPhase(name, Done)
 			err = nil
@@ -345,20 +350,26 @@ func (x *run) release(ctx context.Context) error {
 // free takes a node's mark away and uncordons it, if the mark is the holder's; "" is
 // anybody's. It reports whether the node takes pods again.
 func (x *run) free(ctx context.Context, name, holder string) (bool, error) {
-	free := false
+	free, sent := false, false
 	err := x.change(ctx, name, func(n kube.Node) (kube.NodePatch, error) {
 		m, err := MarkOf(n)
 		switch {
 		case err != nil:
 			return kube.NodePatch{}, err
+		case m == nil && sent: // the answer to it was lost
+			return kube.NodePatch{}, errFreed
 		case m == nil || holder != "" && m.Holder != holder:
 			return kube.NodePatch{}, ErrTaken
 		}
+		sent = true
 		early := m.Phase == Waiting || m.Phase == Draining
 		free = early && !m.Cordoned
 		return m.unpatch(n, early), nil
 	})
-	if errors.Is(err, ErrTaken) || errors.Is(err, holdfast.ErrNotFound) {
+	switch {
+	case errors.Is(err, errFreed):
+		return free, nil
+	case errors.Is(err, ErrTaken), errors.Is(err, holdfast.ErrNotFound):
 		return false, nil
 	}
 	return free, err

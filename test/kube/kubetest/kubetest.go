@@ -223,6 +223,11 @@ func (s *Server) Client() *kube.Client { return s.client }
 // Kubeconfig writes a kubeconfig of somebody who may do everything.
 func (s *Server) Kubeconfig(t testing.TB) string {
 	t.Helper()
+	return s.kubeconfig(t, s.URL, s.file("certs/apiserver.crt"))
+}
+
+func (s *Server) kubeconfig(t testing.TB, url, ca string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -236,7 +241,7 @@ clusters:
 users:
 - name: admin
   user: {token: %q}
-`, s.URL, s.file("certs/apiserver.crt"), s.token)
+`, url, ca, s.token)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

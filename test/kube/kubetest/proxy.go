@@ -1,0 +1,172 @@
+package kubetest
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/kube"
+)
+
+// Proxy stands before the API server, counts requests, and does to them what a test
+// wants. Its methods may be called from any goroutine.
+type Proxy struct {
+	s      *Server
+	server *httptest.Server
+	ended  chan struct{}
+
+	mu    sync.Mutex
+	fault func(*http.Request) Fault
+	seen  []Request
+}
+
+// Request is one that came.
+type Request struct {
+	At     time.Time
+	Method string
+	Path   string
+	Fault  Fault
+}
+
+// Fault is what becomes of a request; the zero value passes it on.
+type Fault struct {
+	Code   int // answered instead of the API server; 0: none
+	Reason string
+	Retry  int  // seconds of Retry-After
+	Gone   bool // there is no answer, and the API server never hears of it
+	Lost   bool // the API server does it, and its answer is lost
+	Silent bool // nothing happens at all
+}
+
+// Fails reports whether the caller sees the fault.
+func (f Fault) Fails() bool { return f != Fault{} }
+
+type faultKey struct{}
+
+var errLost = errors.New("as the test wants it")
+
+// Proxy starts one, which ends with the test.
+func (s *Server) Proxy(t testing.TB) *Proxy {
+	t.Helper()
+	target, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.Config().CA)
+	p := &Proxy{s: s, ended: make(chan struct{})}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+	pass := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, FlushInterval: -1, Transport: transport,
+		ModifyResponse: func(r *http.Response) error {
+			if f, ok := r.Request.Context().Value(faultKey{}).(Fault); ok && f.Lost {
+				_, _ = io.Copy(io.Discard, r.Body) // it is done, whatever it says
+				return errLost
+			}
+			return nil
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:     log.New(io.Discard, "", 0),
+	}
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, pass) }))
+	p.server.EnableHTTP2 = true
+	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	p.server.StartTLS()
+	t.Cleanup(func() {
+		close(p.ended)
+		p.server.Close()
+		transport.CloseIdleConnections()
+	})
+	return p
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+	p.mu.Lock()
+	var f Fault
+	if p.fault != nil {
+		f = p.fault(r)
+	}
+	p.seen = append(p.seen, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, Fault: f})
+	p.mu.Unlock()
+	switch {
+	case f.Silent:
+		select {
+		case <-p.ended:
+		case <-r.Context().Done():
+		}
+		panic(http.ErrAbortHandler)
+	case f.Gone:
+		panic(http.ErrAbortHandler)
+	case f.Code > 0:
+		if f.Retry > 0 {
+			w.Header().Set("Retry-After", fmt.Sprint(f.Retry))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(f.Code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"as the test wants it"}`, f.Code, f.Reason)
+	default:
+		pass.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), faultKey{}, f)))
+	}
+}
+
+// Break has requests treated so from now on; nil passes all on. fault is called for
+// one request at a time.
+func (p *Proxy) Break(fault func(*http.Request) Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = fault
+}
+
+// Seen are the requests that came since a moment.
+func (p *Proxy) Seen(since time.Time) []Request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []Request
+	for _, r := range p.seen {
+		if !r.At.Before(since) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+func (p *Proxy) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})
+}
+
+// Client is one of somebody who may do everything, by way of the proxy.
+func (p *Proxy) Client(t testing.TB, o kube.Options) *kube.Client {
+	t.Helper()
+	conf := p.s.Config()
+	conf.Server, conf.CA = p.server.URL, p.ca()
+	c, err := kube.New(conf, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Kubeconfig writes a kubeconfig of somebody who may do everything, by way of the proxy.
+func (p *Proxy) Kubeconfig(t testing.TB) string {
+	t.Helper()
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, p.ca(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p.s.kubeconfig(t, p.server.URL, ca)
+}
