@@ -80,6 +80,35 @@ type DrainReport struct {
 	// Snapshots is what the templates' snapshot commands did. One that
 	// failed does not keep its session from being given up.
 	Snapshots SnapshotReport `json:"snapshots,omitzero"`
+	// Memory is what became of what sessions had in memory, of templates that
+	// say "handover: memory". What is lost boots fresh.
+	Memory MemoryReport `json:"memory,omitzero"`
+}
+
+// MemoryReport is what became of the memory of sessions that left together.
+type MemoryReport struct {
+	Saved   int          `json:"saved"`      // sessions whose image is where they go on
+	Bytes   int64        `json:"bytes"`      // of their images
+	Took    Millis       `json:"took_ms"`    // until the last was handed over
+	Thought Millis       `json:"thought_ms"` // until the last image was away, as it was planned
+	Lost    []LostMemory `json:"lost"`
+}
+
+// LostMemory is a session whose memory was not saved.
+type LostMemory struct {
+	Key    SessionKey `json:"key"`
+	Epoch  Epoch      `json:"epoch"`
+	Bytes  int64      `json:"bytes"` // that its image would have had, as far as is known
+	Reason string     `json:"reason"`
+}
+
+// SaveReport is what became of the sessions that were to be saved before they were
+// given up.
+type SaveReport struct {
+	Memory    MemoryReport
+	Kill      KillReport // what was saved has to be seen dead, too
+	Snapshots SnapshotReport
+	Released  int // given up already
 }
 
 // SnapshotReport is what became of the snapshot commands of sessions that ended

@@ -31,6 +31,7 @@ type drainNode struct {
 	changed  func() // others are to hear that the node takes no more sessions
 
 	batch   *session.Batch
+	saves   *session.Saves // nil: nothing is saved
 	foreign []*kill.Target
 }
 
@@ -66,12 +67,19 @@ const (
 	lingerQuiet = time.Second // long enough for a client to come back after a 1012
 )
 
-// Save implements drain.Saver.
-func (n *drainNode) Save(ctx context.Context) (int, []string) {
-	if n.batch == nil || n.fleet == nil {
-		return 0, nil
+// Choose implements drain.Saver.
+func (n *drainNode) Choose(until time.Time) {
+	if n.batch != nil && n.fleet != nil {
+		n.saves = n.batch.Keep(until)
 	}
-	return n.batch.Save(ctx)
+}
+
+// Save implements drain.Saver.
+func (n *drainNode) Save(ctx context.Context) holdfast.SaveReport {
+	if n.saves == nil {
+		return holdfast.SaveReport{}
+	}
+	return n.saves.Run(ctx)
 }
 
 // Linger goes on passing clients to the sessions' new nodes until nobody has

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,9 +13,9 @@ import (
 
 	"holdfast"
 	"holdfast/internal/fleet"
-	"holdfast/internal/kill"
 	"holdfast/internal/move"
 	"holdfast/internal/runsc"
+	"holdfast/internal/session"
 	"holdfast/internal/store"
 )
 
@@ -26,14 +27,23 @@ const imageLife = time.Minute
 type mover struct {
 	runsc runsc.Runtime
 	work  string // directory of our own, on the file system of runsc.Images
+	spill string // the same on a disk, for what there is no room for in memory; "" is none
 	most  int64  // bytes of one image
+	pace  *pace
 	store store.Store
 	log   *slog.Logger
 	told  *moveMetrics
 	fleet *fleet.Fleet // set before anything is saved
 
-	mu  sync.Mutex
-	got map[holdfast.SessionKey]arrived
+	mu     sync.Mutex
+	got    map[holdfast.SessionKey]arrived
+	starts map[string]restoring // by container
+}
+
+// restoring is a container that is about to be started from an image.
+type restoring struct {
+	at    time.Time
+	bytes int64
 }
 
 // arrived is an image that came in.
@@ -62,7 +72,11 @@ func (a *Agent) openMover() (*mover, error) {
 	staged := a.cfg.StagedDir()
 	m := &mover{
 		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
-		most: int64(c.MaxImage), store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{},
+		most: int64(c.MaxImage), pace: newPace(filepath.Join(a.cfg.DataDir, "moving-rates.json"), a.metrics, a.log),
+		store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{}, starts: map[string]restoring{},
+	}
+	if c.Spill != "" {
+		m.spill = filepath.Join(c.Spill, "images."+string(a.node))
 	}
 	if err := os.MkdirAll(m.runsc.Images, 0o700); err != nil {
 		return nil, fmt.Errorf("moving.staged: %w", err)
@@ -71,11 +85,13 @@ func (a *Agent) openMover() (*mover, error) {
 		return nil, fmt.Errorf("moving: %w", err)
 	}
 	// What an earlier agent left is of no life that follows.
-	if err := os.RemoveAll(m.work); err != nil {
-		return nil, fmt.Errorf("moving.staged: %w", err)
-	}
-	if err := os.Mkdir(m.work, 0o700); err != nil {
-		return nil, fmt.Errorf("moving.staged: %w", err)
+	for key, dir := range map[string]string{"staged": m.work, "spill": m.spill} {
+		if dir == "" {
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+			return nil, fmt.Errorf("moving.%s: %w", key, err)
+		}
 	}
 	if err := m.runsc.Install(c.Runtime); err != nil {
 		return nil, err
@@ -84,27 +100,51 @@ func (a *Agent) openMover() (*mover, error) {
 }
 
 // Save implements session.Mover.
-func (m *mover) Save(ctx context.Context, o holdfast.Owner, t *kill.Target) error {
+func (m *mover) Save(ctx context.Context, l session.Leaving) (int64, error) {
+	o := l.Owner
 	if err := m.fleet.CanSend(o.Key, o.Epoch); err != nil {
-		return err
+		return 0, err
 	}
-	dir, err := os.MkdirTemp(m.work, "save-*")
+	dir, size, err := m.checkpoint(ctx, l)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer os.RemoveAll(dir)
 	begun := time.Now()
-	if err := m.runsc.Checkpoint(ctx, o.ContainerID, t.Pid(), dir); err != nil {
-		return err
-	}
-	m.told.took(partCheckpoint, begun)
-	begun = time.Now()
-	l := move.Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC()}
-	err = m.fleet.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return move.Pack(m.told.counting(w), l, dir) })
+	label := move.Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC()}
+	err = m.pace.time(&m.pace.rates.Send, size, func() error {
+		return m.fleet.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return move.Pack(m.told.counting(w), label, dir) })
+	})
 	if err == nil {
 		m.told.took(partStream, begun)
 	}
-	return err
+	m.pace.keep()
+	return size, err
+}
+
+// checkpoint saves a container into a new directory, in memory or on disk, and
+// returns it with the bytes of its files.
+func (m *mover) checkpoint(ctx context.Context, l session.Leaving) (dir string, size int64, err error) {
+	at, line := m.work, &m.pace.rates.Save
+	if l.OnDisk {
+		at, line = m.spill, &m.pace.rates.Spill
+	}
+	if dir, err = os.MkdirTemp(at, "save-*"); err != nil {
+		return "", 0, err
+	}
+	begun := time.Now()
+	err = m.pace.timeSized(line, func() (int64, error) {
+		if err := m.runsc.Checkpoint(ctx, l.Owner.ContainerID, l.Target.Pid(), dir); err != nil {
+			return 0, err
+		}
+		size, err = bytesIn(dir)
+		return size, err
+	})
+	if err != nil {
+		return "", 0, errors.Join(err, os.RemoveAll(dir))
+	}
+	m.told.took(partCheckpoint, begun)
+	return dir, size, nil
 }
 
 // receive takes an image in, for the fleet.
@@ -172,12 +212,24 @@ func (m *mover) Stage(ctx context.Context, o holdfast.Owner, container string) b
 		m.log.Warn("a session's memory is lost", "session", o.Key, "epoch", o.Epoch, "err", err)
 		return false
 	}
+	m.mu.Lock()
+	m.starts[container] = restoring{time.Now(), a.Bytes}
+	m.mu.Unlock()
 	return true
 }
 
 // Started implements session.Mover.
-func (m *mover) Started(container string) {
-	if _, err := m.runsc.Unstage(container); err != nil {
-		m.log.Warn("an image of a session's memory stays behind", "container", container, "err", err)
+func (m *mover) Started(container string, err error) {
+	m.mu.Lock()
+	r := m.starts[container]
+	delete(m.starts, container)
+	m.mu.Unlock()
+	used, unstageErr := m.runsc.Unstage(container)
+	if unstageErr != nil {
+		m.log.Warn("an image of a session's memory stays behind", "container", container, "err", unstageErr)
+	}
+	if used && err == nil {
+		m.pace.learn(&m.pace.rates.Restore, r.bytes, time.Since(r.at), 1)
+		m.pace.keep()
 	}
 }

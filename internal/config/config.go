@@ -168,6 +168,7 @@ type Template struct {
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	Handover   string            `yaml:"handover"`   // what of it another node gets: fresh (default), or memory
+	Priority   int               `yaml:"priority"`   // of its memory, where not all of a host's can be saved: what has less is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 

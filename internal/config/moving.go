@@ -17,6 +17,7 @@ type Moving struct {
 	Runtime  string `yaml:"runtime"`   // where the agent puts the program to be registered with the engine
 	Staged   string `yaml:"staged"`    // images that containers are about to go on from; default: in run_dir
 	MaxImage Bytes  `yaml:"max_image"` // of one
+	Spill    string `yaml:"spill"`     // a directory on disk for images that memory has no room for on their way out; default: none
 }
 
 func defaultMoving() Moving {
@@ -41,6 +42,9 @@ func (m Moving) validate() error {
 		if !path.IsAbs(p) {
 			return fmt.Errorf("moving.%s: %q is no absolute path", name, p)
 		}
+	}
+	if m.Spill != "" && !path.IsAbs(m.Spill) {
+		return fmt.Errorf("moving.spill: %q is no absolute path", m.Spill)
 	}
 	if m.MaxImage < 1 {
 		return errors.New("moving.max_image has to be at least 1 byte")

@@ -212,6 +212,7 @@ func (c Config) SessionTemplates() []session.Template {
 			Seccomp:    t.Seccomp,
 			Runtime:    t.Runtime,
 			SaveMemory: t.Handover == "memory",
+			Priority:   t.Priority,
 			Keep:       t.keepSockets(),
 		}
 		if t.Network == networkPooled {

@@ -11,7 +11,7 @@ import (
 )
 
 // Node is what a drain acts on. Its methods are called in the order in which
-// they stand here, by one goroutine.
+// they stand here, by one goroutine; one that is a Saver has more.
 type Node interface {
 	ID() holdfast.NodeID
 
@@ -91,7 +91,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		d.report.Left = append(d.report.Left, left...)
 		return containers
 	})
-	d.save(ctx, n, o.Budget)
+	saving := d.beginSave(ctx, n, o.Budget)
 	var kill holdfast.KillReport
 	d.step("kill", func() int { kill = n.Kill(ctx, o.Quiet); return len(kill.Dead) })
 	d.killed(kill)
@@ -102,6 +102,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		return d.snapshot(n.Snapshot(ctx))
 	})
 	d.step("release", func() int { return d.release(ctx, n) })
+	d.endSave(ctx, n, saving)
 	d.step("settle", func() int {
 		count, left := n.Settle(ctx)
 		d.report.Left = append(d.report.Left, left...)
@@ -138,14 +139,14 @@ func (d *run) killed(k holdfast.KillReport) {
 		s.Name = "kill: " + s.Name
 		d.add(s)
 	}
-	d.report.Dead = len(k.Dead)
+	d.report.Dead += len(k.Dead)
 	d.report.Left = append(d.report.Left, k.Left...)
 	d.notice(k.Notice)
 }
 
 // snapshot takes what the snapshot commands did into the report.
 func (d *run) snapshot(s holdfast.SnapshotReport) int {
-	d.report.Snapshots = s
+	d.report.Snapshots = merge(d.report.Snapshots, s)
 	if n := len(s.Failed); n > 0 {
 		d.notice(fmt.Sprintf("%d of %d snapshots failed, the first: session %s: %s", n, s.Count, s.Failed[0].Key, s.Failed[0].Reason))
 	}

@@ -224,3 +224,55 @@ func TestLingerEndsWithTheLastThatWaitsOrTheBudget(t *testing.T) {
 		}
 	})
 }
+
+// keeper is a node that saves some of its sessions.
+type keeper struct {
+	faulty
+	saveTakes time.Duration
+	until     time.Time
+	report    holdfast.SaveReport
+}
+
+func (k *keeper) Choose(until time.Time) { k.until = until }
+
+func (k *keeper) Save(ctx context.Context) holdfast.SaveReport {
+	select {
+	case <-time.After(k.saveTakes):
+	case <-ctx.Done():
+	}
+	return k.report
+}
+
+// What is saved keeps nothing else waiting, and is in the report with the rest.
+func TestSavingKeepsNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &keeper{faulty: faulty{sessions: 2, failed: []holdfast.SnapshotFailure{{Key: "other", Reason: "broken"}}}, saveTakes: 20 * time.Second, report: holdfast.SaveReport{
+			Memory:    holdfast.MemoryReport{Saved: 2, Lost: []holdfast.LostMemory{{Key: "big", Reason: "it is too big"}}},
+			Kill:      holdfast.KillReport{Dead: []string{"a", "b", "c"}, Left: []holdfast.Leftover{{Name: "d"}}},
+			Snapshots: holdfast.SnapshotReport{Count: 1, Failed: []holdfast.SnapshotFailure{{Key: "saved", Reason: "broken"}}}, Released: 2,
+		}}
+		begun := time.Now()
+		released := time.Duration(-1)
+		r := Run(t.Context(), k, Options{Budget: 30 * time.Second}, func(s holdfast.Step) {
+			if s.Name == "release" && released < 0 {
+				released = time.Since(begun)
+			}
+		})
+		if released != 0 {
+			t.Errorf("the others were given up after %v", released)
+		}
+		if k.until != begun.Add(27*time.Second) {
+			t.Errorf("there is time until %v", k.until.Sub(begun))
+		}
+		if r.Took < holdfast.Millis(k.saveTakes) || r.Dead != 5 || len(r.Left) != 1 || r.Memory.Saved != 2 || r.Snapshots.Count != 3 || len(r.Snapshots.Failed) != 2 {
+			t.Errorf("%+v", r)
+		}
+		// The two of its own, those that Save gave up, and what Release gave up after.
+		if r.Released != 2+2+2 {
+			t.Errorf("%d are released", r.Released)
+		}
+		if !strings.Contains(r.Notice, "the memory of session big is lost: it is too big") {
+			t.Errorf("notice %q", r.Notice)
+		}
+	})
+}

@@ -10,11 +10,15 @@ import (
 	"holdfast"
 )
 
+// ExpectTime is how long an announcement is good for; once its image begins to come,
+// that long again.
+const ExpectTime = 2 * time.Minute
+
 // Bounds of what other nodes may announce.
 const (
-	expectTime  = time.Minute // that an announcement is good for
-	maxExpected = 8192        // sessions
-	maxClaims   = 64          // at once; the node's own bound on boots is below
+	expectTime  = ExpectTime
+	maxExpected = 8192 // sessions
+	maxClaims   = 64   // at once; the node's own bound on boots is below
 )
 
 // expectation is a session that another node has announced: it is claimed here

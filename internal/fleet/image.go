@@ -138,10 +138,15 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// expects reports whether the node has announced that life of the session.
+// expects reports whether the node has announced that life of the session, and goes
+// on to wait for it.
 func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.byKey[key]
-	return e != nil && e.from == from && e.Epoch == epoch
+	if e == nil || e.from != from || e.Epoch != epoch {
+		return false
+	}
+	e.until = time.Now().Add(expectTime)
+	return true
 }

@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"holdfast"
@@ -138,6 +139,50 @@ func (r Runtime) Checkpoint(ctx context.Context, id string, init int, dir string
 	}
 	return nil
 }
+
+// Size is about how many bytes the image of the running container id would have,
+// whose init is the process init: what its sandbox's memory and the files that its
+// changes to file systems are in take up. ErrStranger.
+func (r Runtime) Size(id string, init int) (int64, error) {
+	if _, err := sandboxRoot(id, init); err != nil {
+		return 0, fmt.Errorf("size of container %.12s: %w", id, err)
+	}
+	dir := "/proc/" + strconv.Itoa(init) + "/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, fmt.Errorf("size of container %.12s: %w", id, err)
+	}
+	seen := map[uint64]bool{}
+	total, found := int64(0), false
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		name, err := os.Readlink(path)
+		if err != nil || !strings.Contains(name, memoryFile) && !strings.Contains(name, filesFile) {
+			continue // it is closed by now, or something else
+		}
+		fi, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		if !ok || seen[st.Ino] {
+			continue
+		}
+		seen[st.Ino] = true
+		total, found = total+st.Blocks*512, true // stat(2): in units of 512 bytes
+	}
+	if !found {
+		return 0, fmt.Errorf("size of container %.12s: process %d has no memory of a sandbox", id, init)
+	}
+	return total, nil
+}
+
+// What runsc calls the memory of a sandbox (runsc/boot/loader.go), and files that
+// keep what was changed in a file system (runsc/boot/vfs.go).
+const (
+	memoryFile = "memfd:runsc-memory"
+	filesFile  = ".gvisor.filestore."
+)
 
 // run runs runsc. Its own words are part of the error.
 func (r Runtime) run(ctx context.Context, args ...string) error {

@@ -197,6 +197,46 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// What an image will have is known before: what the container has written to its
+// memory and to its files.
+func TestSize(t *testing.T) {
+	s := newStage(t)
+	size := func(name, command string) (guess, image int64) {
+		id := s.create(name, func(spec *engine.Spec) { spec.Command = []string{"sh", "-c", command + "; echo done; exec sleep 1000"} })
+		s.start(id)
+		s.said(id, 0)
+		guess, err := s.runsc.Size(id, s.init(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := s.save(id)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			fi, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			image += fi.Size()
+		}
+		t.Logf("%s: %d bytes were thought, %d are in the image", name, guess, image)
+		return guess, image
+	}
+	small, smallImage := size("small", ":")
+	big, bigImage := size("big", "head -c 40000000 /dev/urandom > /root-file; head -c 20000000 /dev/urandom > /tmp/file")
+	if grown, real := big-small, bigImage-smallImage; grown < real*9/10 || grown > real*3/2 {
+		t.Errorf("60 MB more are %d bytes more in the image, %d were thought", real, grown)
+	}
+	if smallImage > small+4<<20 {
+		t.Errorf("%d bytes in the image of one that has %d", smallImage, small)
+	}
+	if _, err := s.runsc.Size(strings.Repeat("a", 64), os.Getpid()); !errors.Is(err, runsc.ErrStranger) {
+		t.Errorf("another process: %v", err)
+	}
+}
+
 // What does not fit is refused, and what is refused runs nothing.
 func TestRefuses(t *testing.T) {
 	s := newStage(t)

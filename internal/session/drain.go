@@ -56,14 +56,16 @@ func (m *Manager) Draining() bool {
 }
 
 // Batch is all that a node has at one moment, to leave together. Its methods
-// are called in the order Targets, Killed, GiveUp (which may be left out),
-// Snapshot, Release, Settle, by one goroutine.
+// are called in the order Keep, Targets, Killed, GiveUp (the first and the last may
+// be left out), Snapshot, Release, Settle, by one goroutine.
 type Batch struct {
 	m       *Manager
 	entries []*entry // to be killed by whoever asked for the batch
 	dead    []*entry // those of them that are dead and not given up
 	others  []*entry // boots that give up, and sessions that somebody else ends
 	given   int      // given up already, and not told by Release
+
+	saved saved // what comes from Keep
 }
 
 // Condemn closes every session that runs to newcomers. The caller kills the
@@ -113,11 +115,12 @@ func (b *Batch) GiveUp(ctx context.Context) int {
 }
 
 // Release gives up the sessions whose containers were seen dead, in as few
-// writes as the store allows, and returns how many. After an error it may be
-// called again.
+// writes as the store allows, and returns how many. After an error, or when more
+// were seen dead, it may be called again.
 func (b *Batch) Release(ctx context.Context) (int, error) {
 	n := b.given
 	b.given = 0
+	b.dead = append(b.dead, b.saved.take()...)
 	if len(b.dead) == 0 {
 		return n, nil
 	}
@@ -132,6 +135,7 @@ func (b *Batch) Release(ctx context.Context) (int, error) {
 // ReleaseLater leaves what Release could not do to the Manager, which goes on
 // until the store is back: else nobody could ever have those sessions again.
 func (b *Batch) ReleaseLater() {
+	b.dead = append(b.dead, b.saved.take()...)
 	b.m.releaseLater(b.dead)
 	b.dead = nil
 }

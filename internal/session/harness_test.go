@@ -61,6 +61,7 @@ type setup struct {
 	heard  Spinups               // nil: nobody
 	nets   Networks              // nil: none
 	warm   WarmPool              // nil: none
+	mover  Mover                 // nil: memory is lost
 	cfg    Config
 }
 
@@ -121,7 +122,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 	}
 	n.Manager = New(s.cfg, Deps{
 		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
-		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Warm: s.warm, Log: testLog(t),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Warm: s.warm, Mover: s.mover, Log: testLog(t),
 	})
 	return n, watcher
 }

@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.saves = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "holdfast_session_save_seconds",
-		Help:    "Time from the order to save a container that leaves until its image was with its successor, by outcome (ok, failed).",
+		Help:    "Time from the order to save a container that leaves until its image was with its successor, by outcome (ok, failed, left: there was no time or no room for it).",
 		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"outcome"})
 	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -63,6 +63,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.saves.WithLabelValues(outcome)
 		m.restores.WithLabelValues(outcome)
 	}
+	m.saves.WithLabelValues("left")
 	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps, m.saves, m.restores)
 	return m
 }

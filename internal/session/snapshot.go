@@ -213,7 +213,7 @@ func (b *Batch) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 			defer mu.Unlock()
 			r.Longest = max(r.Longest, s.took)
 			if s.err != nil {
-				r.Failed = append(r.Failed, holdfast.SnapshotFailure{Key: e.key, Epoch: e.owner.Epoch, Took: s.took, Reason: reason(s.err), Output: s.output})
+				r.Failed = append(r.Failed, s.failure(e))
 			}
 		})
 	}

@@ -82,7 +82,9 @@ func TestMove(t *testing.T) {
 	}
 	defer ws.CloseNow()
 	init := leaving.inits()["a"]
-	near.must("node", "drain", leaving.node)
+	if out := near.must("node", "drain", leaving.node); !strings.Contains(out, "memory: saved of 1 session of 1") {
+		t.Errorf("the report:\n%s", out)
+	}
 	if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
 		t.Fatalf("the socket says %q, %v", got, err)
 	}
