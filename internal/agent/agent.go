@@ -408,7 +408,11 @@ func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(
 	return r
 }
 
-// self is what this node publishes of itself.
+// self is what this node publishes of itself, every few seconds for as long as the
+// lease's loop goes round. It takes the sessions' and the pools' locks, so an agent in
+// which one of those is stuck does not get to the service manager's watchdog, either
+// (sd_watchdog_enabled(3)), which is told after them. A store or an engine that is away
+// keeps nobody from it.
 func (a *Agent) self() holdfast.Node {
 	sessions, boots := a.sessions.Counts()
 	n := holdfast.Node{
@@ -432,6 +436,7 @@ func (a *Agent) self() holdfast.Node {
 		a.log.Debug("this host's load", "err", err)
 	}
 	a.told.Store(&n)
+	a.notify(stillAlive)
 	return n
 }
 

@@ -181,6 +181,10 @@ func (a *Agent) traceStore(closeStore func() error) (func() error, error) {
 	return func() error { return errors.Join(closeStore(), t.Close()) }, nil
 }
 
+// stillAlive is said whether a watchdog is configured or not: at the upgrade of a
+// package that brings one, systemd begins to wait for it before it has told any agent.
+const stillAlive = daemon.SdNotifyWatchdog
+
 // notify tells a service manager how far the agent is; without one it is
 // nothing (sd_notify(3)).
 func (a *Agent) notify(state string) {

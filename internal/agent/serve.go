@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"holdfast/internal/config"
 	"holdfast/internal/linux/listenfd"
 	"holdfast/internal/succession"
@@ -172,6 +174,10 @@ func (s *service) handOver(ctx context.Context, next *succession.Next, trial tim
 		until succession.Event
 		limit time.Duration
 	}{{succession.Held, s.holdTime()}, {succession.Up, takeTime}} {
+		// Neither agent publishes meanwhile; each stage is bounded.
+		if _, err := daemon.SdNotify(false, stillAlive); err != nil {
+			s.opt.Log.Debug("telling the service manager", "err", err)
+		}
 		if err := awaitEvent(told, next, stage.until, stage.limit); err != nil {
 			return err
 		}

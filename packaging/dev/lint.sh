@@ -12,6 +12,6 @@ go tool staticcheck ./...
 # A module of its own.
 go -C packaging/deb vet ./...
 need shellcheck=shellcheck
-shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh .ci/run
+shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh test/machine/*.sh .ci/run
 shellcheck examples/mariadb/create examples/mariadb/recover packaging/deb/scripts/*
 say "lint: clean"

@@ -3,6 +3,7 @@ package deb
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -269,4 +270,23 @@ func TestBuildsAreTheSame(t *testing.T) {
 	if want := []string{"holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
 		t.Errorf("built %v", names)
 	}
+}
+
+// exposure is what systemd-analyze says of a unit, in tenths.
+func exposure(t *testing.T, name, text string) int {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".service")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=yes", "--no-pager", path).Output()
+	if err != nil {
+		t.Fatalf("systemd-analyze: %v\n%s", err, out)
+	}
+	_, after, found := strings.Cut(string(out), "Overall exposure level for "+name+".service: ")
+	var whole, tenths int
+	if _, err := fmt.Sscanf(after, "%d.%d", &whole, &tenths); !found || err != nil {
+		t.Fatalf("systemd-analyze says\n%s", out)
+	}
+	return 10*whole + tenths
 }

@@ -1,0 +1,391 @@
+package deb
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/internal/api"
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/netns"
+	"holdfast/test/machine"
+)
+
+// debian is a machine with an engine, on which packages are installed.
+type debian struct {
+	*machine.Machine
+	t *testing.T
+}
+
+// newDebian boots one with the first package in dist/, the second beside it, and an
+// engine that has the images.
+func newDebian(t *testing.T, images ...lab.Image) debian {
+	t.Helper()
+	d := debian{machine.Start(t), t}
+	first, second := packages(t)
+	for name, from := range map[string]string{"dist": first, "next": second} {
+		d.copy(from, filepath.Join("root", name, filepath.Base(from)))
+	}
+	d.Run("systemctl start docker")
+	for _, img := range images {
+		archive, err := img.Archive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.write("root/image.tar", string(text))
+		d.Run("docker load -q -i image.tar; rm image.tar")
+	}
+	return d
+}
+
+func (d debian) copy(from, to string) {
+	d.t.Helper()
+	text, err := os.ReadFile(from)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.write(to, string(text))
+}
+
+func (d debian) write(name, text string) {
+	d.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(d.Path(name)), 0o755); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(d.Path(name), []byte(text), 0o644); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// client connects in the machine, anew each time.
+func (d debian) client() *http.Client {
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = netns.Do(d.Net(), func() error {
+			c, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: patience}
+}
+
+// session asks for one at the gateway, and returns what the agent knows of it.
+func (d debian) session(key string) (s api.Session) {
+	d.t.Helper()
+	res, err := d.client().Get("http://127.0.0.1:7070/s/" + key + "/")
+	if err != nil {
+		d.t.Fatalf("%v\n%s", err, d.Show("holdfast"))
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		d.t.Fatalf("session %s: %s\n%s", key, res.Status, d.Show("holdfast"))
+	}
+	d.json(&s, "holdfast session show --json "+key)
+	return s
+}
+
+// json is what a command prints.
+func (d debian) json(to any, command string) {
+	d.t.Helper()
+	out, err := d.Command(d.t.Context(), command).Output()
+	if err == nil {
+		err = json.Unmarshal(out, to)
+	}
+	if err != nil {
+		d.t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// awaited waits until a script succeeds.
+func (d debian) awaited(what, script string) {
+	d.t.Helper()
+	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		out, err := d.Command(d.t.Context(), script).CombinedOutput()
+		if err == nil {
+			return
+		}
+		if time.Since(begun) > patience {
+			d.t.Fatalf("%s: %v\n%s\n%s", what, err, out, d.Show("holdfast"))
+		}
+	}
+}
+
+// knocking connects again and again until stop is called, which returns how many
+// connects were made and how many failed.
+func (d debian) knocking(url string) (stop func() (asked, failed int64)) {
+	var asked, failed atomic.Int64
+	quit, done := make(chan struct{}), make(chan struct{})
+	client := d.client()
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			asked.Add(1)
+			res, err := client.Get(url)
+			if err == nil {
+				if _, err = io.Copy(io.Discard, res.Body); err == nil && res.StatusCode != http.StatusOK {
+					err = fmt.Errorf("%s", res.Status)
+				}
+				res.Body.Close()
+			}
+			if err != nil {
+				failed.Add(1)
+				d.t.Log(err)
+			}
+		}
+	}()
+	return func() (int64, int64) { close(quit); <-done; return asked.Load(), failed.Load() }
+}
+
+// templates of the service's sessions: one that boots, with a snapshot command, and
+// one whose containers wait and get their mounts and their name when they are claimed.
+const templates = `sed -i '/^templates:/,$d' /etc/holdfast/holdfast.yaml
+cat >>/etc/holdfast/holdfast.yaml <<END
+templates:
+  - name: web
+    image: testserver:latest
+    port: 8080
+    snapshot: {command: [/usr/local/bin/save, "{key}"]}
+  - name: quick
+    image: testserver:latest
+    port: 8080
+    warm: 1
+    mounts: [{type: bind, source: "/srv/{key}", target: /data}]
+END
+printf '#!/bin/sh\ncp /etc/hostname /srv/saved-$1 && chown 1000:1000 /srv/saved-$1\n' >/usr/local/bin/save
+chmod +x /usr/local/bin/save`
+
+// The package on a machine with systemd: installed, started, put to work, hung,
+// upgraded, removed, purged, all under what the units forbid.
+func TestServicesOfThePackage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a machine and an engine take their time, and root")
+	}
+	server := filepath.Join(t.TempDir(), "testserver")
+	if err := labtest.BuildTestServer(t.Context(), server); err != nil {
+		t.Fatal(err)
+	}
+	image, err := lab.Binary(labtest.TestServer, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDebian(t, image)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(d.Show("holdfast"))
+		}
+	})
+	d.Run("apt-get install -y ./dist/holdfast_*.deb")
+	if out, _ := d.Command(t.Context(), "systemctl is-active holdfast holdfast-gc").CombinedOutput(); strings.Contains(string(out), "\nactive") {
+		t.Errorf("the installation has started something: %s", out)
+	}
+	d.Run(templates + "\nholdfast config check\nsystemctl enable --now holdfast holdfast-drain")
+	d.worksUnderItsUnit()
+	d.hungIsStartedAgain()
+	d.seesAsMuch()
+	d.standsBy()
+	d.upgrades()
+	d.isRemoved()
+}
+
+// worksUnderItsUnit has sessions boot, claim what is warm, end with a snapshot, and
+// the node drained.
+func (d debian) worksUnderItsUnit() {
+	t := d.t
+	t.Helper()
+	d.session("alice")
+	d.Run(`mkdir /srv/bob; echo "bob's file" >/srv/bob/file`)
+	d.awaited("a container is warm", `curl -s http://127.0.0.1:7071/metrics | grep -q '^holdfast_warm_ready{template="quick"} 1'`)
+	d.Run("holdfast session start bob --template quick")
+	if out := d.Run("curl -s http://127.0.0.1:7071/metrics"); !strings.Contains(out, `holdfast_warm_claims_total{outcome="warm",template="quick"} 1`) {
+		t.Errorf("the warm container was not claimed:\n%s", d.Show("holdfast"))
+	}
+	d.Run("holdfast session stop alice")
+	if out := d.Run("stat -c %u /srv/saved-alice"); out != "1000\n" {
+		t.Errorf("the snapshot's file is %s's", out)
+	}
+	var report struct {
+		Dead, Released int
+		Left           []any
+	}
+	d.session("carol")
+	d.json(&report, "holdfast drain --json")
+	if report.Dead < 2 || report.Released != 2 || len(report.Left) > 0 {
+		t.Errorf("drained: %+v", report)
+	}
+	d.Run("holdfast node uncordon machine")
+	if out := d.Run("holdfast gc plan"); out == "" {
+		t.Error("garbage collection has nothing to say")
+	}
+}
+
+// hungIsStartedAgain stops the agent's main process, as a deadlock would; systemd ends
+// it and starts another one, and the session stays.
+func (d debian) hungIsStartedAgain() {
+	t := d.t
+	t.Helper()
+	before := d.session("alice")
+	d.Run("mkdir -p /run/systemd/system/holdfast.service.d; printf '[Service]\nWatchdogSec=7s\n' >/run/systemd/system/holdfast.service.d/soon.conf; systemctl daemon-reload; systemctl restart holdfast")
+	pid := d.mainPID()
+	// One that is well is left alone for longer than that.
+	time.Sleep(9 * time.Second)
+	if now := d.mainPID(); now != pid {
+		t.Fatalf("the agent was %s and is %s: the watchdog has ended it\n%s", pid, now, d.Show("holdfast"))
+	}
+	d.Run("kill -STOP " + pid)
+	d.awaited("systemd starts another agent", `test "$(systemctl show -P MainPID holdfast)" != `+pid+` && systemctl is-active -q holdfast && holdfast session ls`)
+	if log := d.Run("journalctl --sync; journalctl -u holdfast -o cat"); !strings.Contains(log, "Watchdog timeout") || !strings.Contains(log, "goroutine 1 ") {
+		t.Errorf("the journal does not say what hung:\n%s", log)
+	}
+	if after := d.session("alice"); after.ContainerID != before.ContainerID || after.Epoch != before.Epoch {
+		t.Errorf("the session was %+v and is %+v", before, after)
+	}
+	d.Run("rm -r /run/systemd/system/holdfast.service.d; systemctl daemon-reload; systemctl restart holdfast")
+}
+
+func (d debian) mainPID() string {
+	return strings.TrimSpace(d.Run("systemctl show -P MainPID holdfast"))
+}
+
+// seesAsMuch has the doctor look under the agent's restrictions, and without them.
+func (d debian) seesAsMuch() {
+	t := d.t
+	t.Helper()
+	d.Run(`cd /run/systemd/system
+{ printf '[Service]\nType=oneshot\nExecStart=/bin/sh -c "/usr/bin/holdfast doctor --for 2s --json >/run/within.json; true"\n'
+  sed -n '/^# What the agent and its guardians may do/,/^\[Install\]/{/^\[/d;p}' /usr/lib/systemd/system/holdfast.service; } >look.service
+grep -c ^CapabilityBoundingSet= look.service
+systemctl daemon-reload; systemctl start look`)
+	var within, without struct {
+		Gaps []struct{ Probe, Why string }
+	}
+	d.json(&within, "cat /run/within.json")
+	d.json(&without, "holdfast doctor --for 2s --json || true")
+	missed := map[string]bool{}
+	for _, g := range without.Gaps {
+		missed[g.Probe] = true
+	}
+	for _, g := range within.Gaps {
+		if !missed[g.Probe] {
+			t.Errorf("under the unit the doctor misses %s: %s", g.Probe, g.Why)
+		}
+	}
+}
+
+// standsBy has the unit bring back what was installed, and a server restarted behind
+// it, below port 1024 and as another user.
+func (d debian) standsBy() {
+	t := d.t
+	t.Helper()
+	d.write("etc/systemd/system/web.service", `[Service]
+ExecStart=/usr/bin/python3 -m http.server 800
+User=nobody
+AmbientCapabilities=CAP_NET_BIND_SERVICE
+`)
+	d.Run(`systemctl daemon-reload; systemctl start web
+holdfast protect install --port 800; kill -KILL $(holdfast protect status --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+systemctl enable --now holdfast-protect; holdfast protect status
+systemctl status holdfast-protect | grep -q /proc/self/exe`)
+	d.awaited("the server listens", "curl -s -o /dev/null http://127.0.0.1:800/")
+	for _, backend := range []string{"park", "nfqueue"} {
+		stop := d.knocking("http://127.0.0.1:800/")
+		out, err := d.Command(t.Context(), "holdfast protect --port 800 --backend "+backend+" --json -- systemctl restart web").CombinedOutput()
+		if err != nil {
+			t.Errorf("protect by %s: %v\n%s", backend, err, out)
+		}
+		if asked, failed := stop(); asked == 0 || failed > 0 {
+			t.Errorf("%s: %d of %d connects failed\n%s\n%s", backend, failed, asked, out, d.Show("holdfast-protect"))
+		}
+	}
+	if out := d.Run("holdfast protect status --json"); !strings.Contains(out, `"pid": `) {
+		t.Errorf("nobody stands by: %s", out)
+	}
+}
+
+// upgrades installs the next package beside clients.
+func (d debian) upgrades() {
+	t := d.t
+	t.Helper()
+	before := d.session("alice")
+	stop := d.knocking("http://127.0.0.1:7070/s/alice/")
+	out := d.Run("apt-get install -y ./next/holdfast_*.deb")
+	if asked, failed := stop(); failed > 0 || asked < 100 {
+		t.Errorf("%d of %d connects failed\n%s", failed, asked, out)
+	}
+	if got := d.Run("holdfast version"); strings.Count(got, "v1.1.0") != 2 {
+		t.Errorf("after the upgrade program and agent are\n%s%s", got, out)
+	}
+	if after := d.session("alice"); after.Epoch != before.Epoch || after.ContainerID != before.ContainerID {
+		t.Errorf("the session was %+v and is %+v", before, after)
+	}
+	// systemd goes by the new process, and would start it again.
+	if program := d.Run("readlink /proc/" + d.mainPID() + "/exe"); program != "/usr/bin/holdfast\n" {
+		t.Errorf("systemd's main process runs %s", program)
+	}
+}
+
+// isRemoved removes the package, which drains and leaves the data, and purges it.
+func (d debian) isRemoved() {
+	t := d.t
+	t.Helper()
+	after := d.session("alice")
+	pid, err := strconv.Atoi(strings.TrimSpace(d.Run("docker inspect -f '{{.State.Pid}}' " + after.ContainerID)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Run("apt-get remove -y holdfast")
+	if out, err := d.Command(t.Context(), fmt.Sprintf("! kill -0 %d && ! test -e /usr/bin/holdfast && ! systemctl is-active holdfast && test -e /srv/saved-alice", pid)).CombinedOutput(); err != nil {
+		t.Errorf("after the removal something runs still: %v\n%s", err, out)
+	}
+	d.Run("test -e /var/lib/holdfast/node -a -e /etc/holdfast/holdfast.yaml")
+	d.Run("apt-get purge -y holdfast; ! test -e /var/lib/holdfast; ! test -e /etc/holdfast; ! test -e /run/holdfast")
+}
+
+// ceilings are what systemd-analyze security may say of each unit, in tenths: 0 is
+// nothing exposed, 100 everything. Without their restrictions they have 96, the agent 98.
+var ceilings = map[string]int{"holdfast": 58, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 44}
+
+// Each unit is as closed as it was when somebody last looked what it needs.
+func TestUnitsAreClosed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: systemd-analyze, which make test installs")
+	}
+	units, err := filepath.Glob("../../packaging/systemd/*.service")
+	if err != nil || len(units) != len(ceilings) {
+		t.Fatalf("units %v, %v", units, err)
+	}
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The same without what closes it.
+		open, _, _ := strings.Cut(string(text), "\nCapabilityBoundingSet=")
+		name := strings.TrimSuffix(filepath.Base(unit), ".service")
+		if got := exposure(t, name, string(text)); got > ceilings[name] {
+			t.Errorf("%s is exposed by %d, want %d at most", name, got, ceilings[name])
+		}
+		if got := exposure(t, name, open); got < 90 {
+			t.Errorf("%s without its restrictions is exposed by %d: this test measures nothing", name, got)
+		}
+	}
+}

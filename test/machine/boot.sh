@@ -1,0 +1,75 @@
+#!/bin/sh
+# The first process of a machine (machine.go), in namespaces and control groups of its
+# own: makes the root that it has, and becomes systemd.
+#   boot.sh EMPTY DATA   a directory that nothing is in, and one on a disk
+set -eu
+
+mount --make-rprivate /
+# What the machine changes is in memory. Overlays need an upper directory that is no
+# overlay itself, and is not below the lower one.
+mount -t tmpfs -o mode=755,size=2g machine "$1"
+mkdir "$1/changes" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" machine "$1/root"
+root=$1/root
+hybrid=$(stat -f -c %T /sys/fs/cgroup)
+# controllers FILE SYSTEM: where it is mounted on the host, and its options
+groups=$(awk '$3 == "cgroup" || $3 == "cgroup2" { print $3, $2, $4 }' /proc/mounts)
+
+cd "$root"
+mount -t proc proc proc
+# The kernel's settings are the host's; those of the network are the machine's own.
+for dir in fs kernel vm; do
+	mount --bind "proc/sys/$dir" "proc/sys/$dir"
+	mount -o remount,bind,ro "proc/sys/$dir"
+done
+mount -t sysfs sysfs sys
+mount -t tracefs tracefs sys/kernel/tracing 2>/dev/null || true
+if [ "$hybrid" = tmpfs ]; then
+	mount -t tmpfs -o mode=755 cgroups sys/fs/cgroup
+fi
+# Mounted anew they begin at the machine's own groups.
+echo "$groups" | while read -r type at options; do
+	mkdir -p ".$at"
+	case $type in
+	cgroup2) mount -t cgroup2 cgroup2 ".$at" ;;
+	*) mount -t cgroup -o "$(echo "$options" | sed 's/\(rw\|ro\|nosuid\|nodev\|noexec\|relatime\|release_agent=[^,]*\|clone_children\),*//g; s/,$//')" cgroup ".$at" ;;
+	esac
+done
+for dir in run tmp var/tmp root dev etc/docker var/lib/containerd; do
+	mkdir -p "$dir"
+	mount -t tmpfs -o mode=755 "$dir" "$dir"
+done
+chmod 1777 tmp var/tmp
+mkdir -p var/lib/docker
+mount --bind "$2" var/lib/docker
+for device in null zero full random urandom tty; do
+	: >"dev/$device"
+	mount --bind "/dev/$device" "dev/$device"
+done
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts dev/pts
+mount -t tmpfs shm dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+ln -s /proc/self/fd/0 dev/stdin
+ln -s /proc/self/fd/1 dev/stdout
+ln -s /proc/self/fd/2 dev/stderr
+
+# Nothing starts that nobody asked for, least of all what is for the whole host: udev,
+# sysctl, modules, mounts, clocks.
+rm -rf usr/lib/systemd/system/*.wants etc/systemd/system/*.wants usr/lib/systemd/system-generators/* usr/lib/systemd/system-environment-generators/*
+mkdir -p etc/systemd/system/multi-user.target.wants
+ln -s /usr/lib/systemd/system/systemd-journald.service etc/systemd/system/multi-user.target.wants/
+: >etc/fstab
+printf '[Journal]\nStorage=volatile\n' >etc/systemd/journald.conf
+# Nothing of Holdfast is there, and nothing keeps packages from starting services.
+rm -rf usr/bin/holdfast usr/local/bin/holdfast etc/holdfast var/lib/holdfast usr/sbin/policy-rc.d
+echo machine >etc/hostname
+hostname machine
+ip link set lo up
+
+mkdir -p run/host
+pivot_root . run/host
+umount -l /run/host
+exec env -i container=holdfast-machine PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+	/lib/systemd/systemd --unit=multi-user.target --show-status=no --log-target=journal
