@@ -114,6 +114,7 @@ func (b *attempt) thaw(ctx context.Context) (done bool, err error) {
 	}
 	b.spec = engine.Spec{Name: w.Name(), Image: b.e.template.Image}
 	b.container, b.target = w.ID(), w.Target()
+	b.target.Key = b.e.key
 	b.beginSpinup(b.spec)
 	b.spinup.Container(b.container, b.spec.Name)
 	b.spinup.Pulled(spinup.Pull{Image: b.spec.Image, Cached: true, Done: true})

@@ -193,6 +193,13 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 			seen[link] = string(key)
 		}
 	}
+	n.mu.Lock()
+	for key, e := range n.sessions {
+		if e.target.Key != key {
+			t.Errorf("who kills the container of %s calls it %q", key, e.target.Key)
+		}
+	}
+	n.mu.Unlock()
 	pool.busy.Store(false)
 	pool.full(t)
 	if report, err := n.Stop(t.Context(), "alice"); err != nil || len(report.Dead) != 1 || report.Dead[0] != routes["alice"].ContainerID {

@@ -68,8 +68,16 @@ func moments(all ...int) []int {
 // TestAgentKilledInTheMiddleOfBoots kills it ever later after three requests
 // for sessions came in; a boot takes some hundred milliseconds.
 func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
-	h := newHost(t, "")
-	for _, after := range moments(5, 50, 150, 300, 450) {
+	eachPool(t, warm, agentKilledInTheMiddleOfBoots)
+}
+
+func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
+	h := newPoolHost(t, pool)
+	when := moments(5, 50, 150, 300, 450)
+	if pool == warm { // a claim takes some milliseconds; one of the three boots
+		when = moments(1, 2, 3, 4, 6, 9, 15, 100, 300)
+	}
+	for _, after := range when {
 		h.start()
 		var wg sync.WaitGroup
 		for i := range 3 {
@@ -91,11 +99,15 @@ func TestAgentKilledInTheMiddleOfBoots(t *testing.T) {
 	}
 	// Also what an engine created after its agent was killed.
 	h.start()
-	eventually(t, "no container is left in whatever state", func() bool { return len(h.containers()) == 0 })
+	eventually(t, "no container is left in whatever state", func() bool { return len(h.claimed()) == 0 })
 }
 
 func TestAgentKilledInTheMiddleOfStops(t *testing.T) {
-	h := newHost(t, "")
+	eachPool(t, pooled, agentKilledInTheMiddleOfStops)
+}
+
+func agentKilledInTheMiddleOfStops(t *testing.T, pool string) {
+	h := newPoolHost(t, pool)
 	for _, after := range moments(0, 1, 3, 10, 30, 100) {
 		h.start()
 		h.open("stays")
@@ -131,7 +143,11 @@ func (h *host) leaving(key string) bool {
 }
 
 func TestAgentKilledInTheMiddleOfADrain(t *testing.T) {
-	h := newHost(t, "")
+	eachPool(t, warm, agentKilledInTheMiddleOfADrain)
+}
+
+func agentKilledInTheMiddleOfADrain(t *testing.T, pool string) {
+	h := newPoolHost(t, pool)
 	for _, after := range moments(0, 2, 5, 10, 20, 50) {
 		h.start()
 		var wg sync.WaitGroup

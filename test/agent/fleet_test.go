@@ -173,7 +173,11 @@ func TestAnyNodeServesAnyKey(t *testing.T) {
 }
 
 func TestDrainMovesSessionsAndRefusesNobody(t *testing.T) {
-	hosts := newFleet(t, 3, patient, "")
+	eachPool(t, warm, drainMovesSessionsAndRefusesNobody)
+}
+
+func drainMovesSessionsAndRefusesNobody(t *testing.T, pool string) {
+	hosts := newPoolFleet(t, 3, patient, pool)
 	keys := []string{"a", "b", "c", "d", "e", "f"}
 	for _, k := range keys {
 		hosts[0].ask(k)
@@ -227,7 +231,9 @@ func TestDrainMovesSessionsAndRefusesNobody(t *testing.T) {
 	if now == leaving || after.Epoch <= before.Epoch {
 		t.Errorf("%v became %v", before, after)
 	}
-	eventually(t, "nothing runs on the drained node", func() bool { return len(leaving.running()) == 0 })
+	eventually(t, "nothing is left on the drained node, waiting or not", func() bool {
+		return len(leaving.containers()) == 0 && len(leaving.networks()) == 0
+	})
 	leaving.must("node", "uncordon")
 }
 
@@ -272,33 +278,46 @@ func (h *host) stopped() bool {
 // TestAgentThatHangs: nobody but the deadman is there to end what a stopped
 // agent has, before the lease ends and others claim it.
 func TestAgentThatHangs(t *testing.T) {
-	for name, sig := range map[string]syscall.Signal{"stopped": syscall.SIGSTOP, "killed": syscall.SIGKILL} {
-		t.Run(name, func(t *testing.T) {
-			hosts := newFleet(t, 2, quick, "")
-			hosts[0].ask("alice")
-			hung, before := owner(t, hosts, "alice")
-			init := hung.inits()["alice"]
-			hung.signal(sig)
-			if sig == syscall.SIGSTOP {
-				eventually(t, "every thread of the agent stands still", hung.stopped)
-			}
-			r := besides(hosts, hung)[0].ask("alice")
-			if alive(init) {
-				t.Error("the session is served elsewhere while its old container lives")
-			}
-			if n, _ := strconv.ParseInt(r.Epoch, 10, 64); n <= int64(before.Epoch) {
-				t.Errorf("epoch %s after %d", r.Epoch, before.Epoch)
-			}
-			if sig != syscall.SIGSTOP {
-				return
-			}
-			hung.signal(syscall.SIGCONT)
-			eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
-			hung.ask("alice")
-			if ids := living(hosts, "alice"); len(ids) != 1 {
-				t.Errorf("%d containers run for one key", len(ids))
-			}
-		})
+	t.Run("stopped", func(t *testing.T) {
+		eachPool(t, warm, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGSTOP) })
+	})
+	t.Run("killed", func(t *testing.T) {
+		eachPool(t, pooled, func(t *testing.T, pool string) { agentThatHangs(t, pool, syscall.SIGKILL) })
+	})
+}
+
+func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
+	hosts := newPoolFleet(t, 2, quick, pool)
+	hosts[0].ask("alice")
+	hung, before := owner(t, hosts, "alice")
+	init, waiting := hung.inits()["alice"], hung.waiting()
+	if pool == warm && len(waiting) == 0 {
+		t.Error("none waits: the deadman has nothing to end but a session")
+	}
+	hung.signal(sig)
+	if sig == syscall.SIGSTOP {
+		eventually(t, "every thread of the agent stands still", hung.stopped)
+	}
+	r := besides(hosts, hung)[0].ask("alice")
+	if alive(init) {
+		t.Error("the session is served elsewhere while its old container lives")
+	}
+	for _, pid := range waiting {
+		if alive(pid) {
+			t.Error("the session is served elsewhere while containers wait for others on the node")
+		}
+	}
+	if n, _ := strconv.ParseInt(r.Epoch, 10, 64); n <= int64(before.Epoch) {
+		t.Errorf("epoch %s after %d", r.Epoch, before.Epoch)
+	}
+	if sig != syscall.SIGSTOP {
+		return
+	}
+	hung.signal(syscall.SIGCONT)
+	eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
+	hung.ask("alice")
+	if ids := living(hosts, "alice"); len(ids) != 1 {
+		t.Errorf("%d containers run for one key", len(ids))
 	}
 }
 

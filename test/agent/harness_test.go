@@ -83,6 +83,7 @@ type host struct {
 	served  bool         // an agent was ready once
 	program string       // what the agent is started from; "" is the program under test itself
 	manager *manager     // nil: the agent runs by itself
+	pool    string       // that start waits for; see eachPool
 	out     bytes.Buffer // what the agent printed; read after it ended
 	errs    bytes.Buffer
 }
@@ -191,6 +192,7 @@ func (h *host) start() {
 	h.errs.Reset()
 	h.launch(&h.out, &h.errs)
 	h.ready()
+	h.poolFull()
 }
 
 // startTo is start with all output going to w.
@@ -323,13 +325,16 @@ func (h *host) containers() []engine.Container {
 	return list
 }
 
-// running maps keys to the containers that run for them.
+// running maps keys to the containers that run for them; warm ones that nobody has
+// claimed run for none.
 func (h *host) running() map[string][]string {
 	h.t.Helper()
 	out := map[string][]string{}
 	for _, c := range h.containers() {
-		if c.Running() {
-			key := c.Labels[session.LabelSession]
+		if !c.Running() {
+			continue
+		}
+		if key := h.keyOf(c); key != "" {
 			out[key] = append(out[key], c.ID)
 		}
 	}

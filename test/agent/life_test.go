@@ -48,8 +48,10 @@ func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {
 	}
 }
 
-func TestKilledAgentLosesNothing(t *testing.T) {
-	h := newHost(t, "")
+func TestKilledAgentLosesNothing(t *testing.T) { eachPool(t, pooled, killedAgentLosesNothing) }
+
+func killedAgentLosesNothing(t *testing.T, pool string) {
+	h := newPoolHost(t, pool)
 	h.start()
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -95,7 +97,11 @@ func startTimes(t *testing.T, h *host, running map[string][]string) map[string]s
 }
 
 func TestAgentRestartKeepsAndHostShutdownDrains(t *testing.T) {
-	h := newHost(t, "")
+	eachPool(t, warm, agentRestartKeepsAndHostShutdownDrains)
+}
+
+func agentRestartKeepsAndHostShutdownDrains(t *testing.T, pool string) {
+	h := newPoolHost(t, pool)
 	for _, keep := range []func(){
 		func() { h.must("agent", "stop", "--keep") },
 		func() { h.signal(syscall.SIGUSR2) },
