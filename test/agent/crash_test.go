@@ -75,7 +75,7 @@ func agentKilledInTheMiddleOfBoots(t *testing.T, pool string) {
 	h := newPoolHost(t, pool)
 	when := moments(5, 50, 150, 300, 450)
 	if pool == warm { // a claim takes some milliseconds; one of the three boots
-		when = moments(1, 2, 3, 4, 6, 9, 15, 100, 300)
+		when = moments(1, 2, 5, 10, 30, 150)
 	}
 	for _, after := range when {
 		h.start()
