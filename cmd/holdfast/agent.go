@@ -31,6 +31,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Bool("kubernetes", false, "be the agent of a Kubernetes node: no sessions and no store, and what is found is told the cluster's API server")
 	f.String("kubeconfig", "", "with --kubernetes: kubeconfig file (default the pod's own account)")
 	f.String("namespace", "", "with --kubernetes: namespace of the agents' leases (default the pod's own)")
+	f.Bool("pod-details", false, "with --kubernetes: ask the API server about each pod that comes up, how long its pulls took and when it was ready (needs rights of its own)")
 	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that is there)")
 }
 
@@ -91,7 +92,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	if on, _ := r.Flags.GetBool("kubernetes"); on {
 		return runKubernetesAgent(ctx, r)
 	}
-	for _, name := range []string{"kubeconfig", "namespace", "cri-socket"} {
+	for _, name := range []string{"kubeconfig", "namespace", "cri-socket", "pod-details"} {
 		if r.Flags.Changed(name) {
 			return cli.Usage(fmt.Errorf("--%s goes with --kubernetes", name))
 		}
@@ -127,6 +128,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 		return usageError{err}
 	}
 	k := agent.Kubernetes{Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket")}
+	k.PodDetails, _ = r.Flags.GetBool("pod-details") // it is a flag: it was added above
 	return agent.ServeKubernetes(ctx, c, k, agent.Options{Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc)})
 }
 

@@ -28,6 +28,9 @@ type Kubernetes struct {
 	Kubeconfig string // "": the pod's own account
 	Namespace  string // of the leases; "": the one that our name is in
 	Socket     string // of the container runtime; "": the first of cri.Sockets that is there
+	// PodDetails: the API server is asked about each pod that comes up, how long its
+	// pulls took and when it was ready.
+	PodDetails bool
 }
 
 // kubeNode is the agent of a Kubernetes node: it has no sessions and no store, and what
@@ -39,6 +42,7 @@ type kubeNode struct {
 	runtime  *cri.Runtime
 	watch    *watch.Watch
 	reporter *node.Reporter
+	spinups  *podSpinups
 	kernel   string
 }
 
@@ -71,9 +75,13 @@ func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt O
 	}
 	defer x.runtime.Close()
 	x.newWatch()
+	x.spinups = newPodSpinups(cfg, x.metrics, opt.Log)
+	pods := x.newPodWatch(k, client)
 	p := newParts()
 	defer func() { err = errors.Join(err, p.stop()) }()
 	p.start("kubernetes", x.reporter.Run)
+	p.start("records of spin-ups", x.spinups.Run)
+	p.start("spin-ups of pods", pods.Run)
 	p.start("doctor", x.watch.Run)
 	if l != nil {
 		if err := x.serve(p, l); err != nil {
@@ -162,7 +170,7 @@ func (x *kubeNode) record() *ranking.Record {
 	if at.IsZero() {
 		return nil
 	}
-	return &ranking.Record{Node: holdfast.NodeID(x.cfg.Node), At: at.UTC(), Kernel: x.kernel, Role: x.cfg.Doctor.Role, Facts: facts}
+	return &ranking.Record{Node: holdfast.NodeID(x.cfg.Node), At: at.UTC(), Kernel: x.kernel, Role: x.cfg.Doctor.Role, Facts: facts, Spinups: x.spinups.figures(at)}
 }
 
 // serve shows the figures.

@@ -67,7 +67,7 @@ func (a *Agent) newSpinups(info engine.Info) *spinups {
 	s := &spinups{
 		path: filepath.Join(a.cfg.DataDir, spinup.FileName), host: string(a.node), cfg: a.cfg.Spinup, engine: a.engine,
 		metrics: spinup.NewMetrics(a.metrics, a.cfg.Spinup.Slow), log: a.log,
-		lost:  prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_records_lost_total", Help: "Records of spin-ups that could not be kept."}),
+		lost:  newRecordsLost(),
 		list:  newUnderWay(a.cfg.RunDir, a.log),
 		stale: make(chan struct{}, 1), queue: make(chan spinup.Record, recordQueue),
 	}
@@ -76,6 +76,10 @@ func (a *Agent) newSpinups(info engine.Info) *spinups {
 	countUnderWay(a.metrics, s.list)
 	s.open()
 	return s
+}
+
+func newRecordsLost() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_spinup_records_lost_total", Help: "Records of spin-ups that could not be kept."})
 }
 
 // newUnderWay is what is under way on this host, with what is announced in the run
@@ -97,7 +101,7 @@ func newUnderWay(runDir string, log *slog.Logger) *underway.List {
 func countUnderWay(reg prometheus.Registerer, list *underway.List) {
 	for _, kind := range append(spinup.Kinds(), underway.Outside) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "holdfast_spinups_under_way", Help: "Spin-ups that have begun and not ended, by kind (session, pull, run, other, outside).",
+			Name: "holdfast_spinups_under_way", Help: "Spin-ups that have begun and not ended, by kind (session, pull, run, other, pod, outside).",
 			ConstLabels: prometheus.Labels{"kind": string(kind)},
 		}, func() float64 { return float64(list.Counts()[string(kind)]) }))
 	}

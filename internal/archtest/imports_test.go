@@ -60,6 +60,7 @@ var house = []room{
 	{"internal/replace", []string{""}},
 	{"internal/preempt", []string{""}},
 	{"internal/kube/cri", []string{"", "internal/engine"}},
+	{"internal/kube/podwatch", []string{"", "internal/kube", "internal/kube/cri", "internal/spinup"}},
 	{"internal/kube/...", []string{"", "internal/kube/...", "internal/doctor/ranking"}},
 	{"internal/doctor/...", []string{"", "internal/doctor/...", "internal/engine", "internal/linux/..."}},
 	{"internal/doctor/fact", nil},

@@ -104,7 +104,16 @@ type PodSpec struct {
 	Volumes []Volume `json:"volumes,omitempty"`
 	Grace   *int64   `json:"terminationGracePeriodSeconds,omitempty"` // seconds
 	// Priority is higher for pods that are ended later.
-	Priority *int32 `json:"priority,omitempty"`
+	Priority       *int32          `json:"priority,omitempty"`
+	InitContainers []ContainerSpec `json:"initContainers,omitempty"`
+	Containers     []ContainerSpec `json:"containers,omitempty"`
+}
+
+// ContainerSpec is what a container shall be.
+type ContainerSpec struct {
+	Name           string    `json:"name"`
+	ReadinessProbe *struct{} `json:"readinessProbe,omitempty"`
+	StartupProbe   *struct{} `json:"startupProbe,omitempty"`
 }
 
 // Volume is one of a pod's.

@@ -286,7 +286,7 @@ func TestUnpigzIsFound(t *testing.T) {
 
 func TestCohortNamesTheEngine(t *testing.T) {
 	c := NewCohort("h", engine.Info{Name: "docker", Version: "20.10.24", StorageDriver: "overlay2", ImageStore: engine.GraphDriver, Kernel: "6.1"}, true)
-	if want := (Cohort{"h", "docker 20.10.24", "overlay2", engine.GraphDriver, "6.1", true}); c != want {
+	if want := (Cohort{"h", "docker 20.10.24", "overlay2", engine.GraphDriver, "6.1", true, ""}); c != want {
 		t.Errorf("%+v", c)
 	}
 	for _, by := range Groupings() {
@@ -297,6 +297,11 @@ func TestCohortNamesTheEngine(t *testing.T) {
 		if name := by.Of(Record{Kind: ForRun, Image: "i", Cohort: c}); name == "" || name == "all" && by != ByAll {
 			t.Errorf("grouped by %s it is in %q", by, name)
 		}
+	}
+	sandboxed := c
+	sandboxed.Runtime = "runsc"
+	if a, b := ByRuntime.Of(Record{Cohort: c}), ByRuntime.Of(Record{Cohort: sandboxed}); a != c.Engine || b != c.Engine+", runsc" || ByNode.Of(Record{Cohort: c}) != "h" {
+		t.Errorf("by runtime %q and %q", a, b)
 	}
 	if _, err := ParseBy("moon"); err == nil || !strings.Contains(err.Error(), "driver") {
 		t.Errorf("%v", err)

@@ -23,6 +23,8 @@ func (p Pull) Line() string {
 	if p.Joined {
 		fmt.Fprintf(&b, "joined another pull of the same layers, waited %s for the download and %s for the extraction",
 			seconds(time.Duration(p.Download.Wall)), seconds(time.Duration(p.Extract.Wall)))
+	} else if p.Whole {
+		fmt.Fprintf(&b, "download and extract %s", p.Download)
 	} else {
 		fmt.Fprintf(&b, "download %s, extract %s", p.Download, p.Extract)
 	}

@@ -29,7 +29,7 @@ func NewMetrics(reg prometheus.Registerer, rules Rules) *Metrics {
 		rules: rules,
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_spinup_phase_seconds",
-			Help:    "Time of a spin-up's phase (download, extract, create, start, ready, total), by kind (session, pull, run, other).",
+			Help:    "Time of a spin-up's phase (download, extract, create, start, ready, total), by kind (session, pull, run, other, pod).",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300},
 		}, []string{"phase", "kind"}),
 		throughput: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -81,6 +81,17 @@ type Pull struct {
 	Done   bool `json:"done"`   // the image is on this host
 	Cached bool `json:"cached"` // and was before: nothing was fetched
 	Joined bool `json:"joined"` // it waited for layers of somebody else's pull
+	// Whole: only the time of the whole pull is known, extraction included; Download
+	// has it.
+	Whole bool `json:"whole,omitempty"`
+}
+
+// WholePull are the figures of a pull that took so long and brought so many
+// compressed bytes, 0 where that is not known, of which no more was told.
+func WholePull(image string, begun time.Time, took time.Duration, bytes int64) Pull {
+	wall := holdfast.Millis(max(took, 0))
+	t := Transfer{Bytes: max(bytes, 0), Wall: wall, Sum: wall, Rate: rate(bytes, took), Exact: bytes > 0}
+	return Pull{Image: image, Begun: begun.UTC().Round(0), Took: wall, Download: t, Extract: Transfer{Exact: true}, Layers: []Layer{}, Done: true, Whole: true}
 }
 
 // Counts are how many layers were fetched by this pull, joined, and present.

@@ -35,10 +35,11 @@ const (
 	ForPull    Kind = "pull"  // holdfast pull
 	ForRun     Kind = "run"   // holdfast run
 	ForOther   Kind = "other" // somebody else on the same engine
+	ForPod     Kind = "pod"   // a container of a Kubernetes pod, by the kubelet
 )
 
 // Kinds are all of them.
-func Kinds() []Kind { return []Kind{ForSession, ForPull, ForRun, ForOther} }
+func Kinds() []Kind { return []Kind{ForSession, ForPull, ForRun, ForOther, ForPod} }
 
 // Outcome is how a spin-up ended.
 type Outcome string
@@ -54,7 +55,7 @@ const (
 type Record struct {
 	ID      string          `json:"id"` // sorts by Begun
 	Kind    Kind            `json:"kind"`
-	Job     string          `json:"job,omitempty"` // what it was a part of: a run's id, a session's key
+	Job     string          `json:"job,omitempty"` // what it was a part of: a run's id, a session's key, a pod as namespace/name
 	Image   string          `json:"image"`
 	Digest  string          `json:"digest,omitempty"`
 	Begun   time.Time       `json:"begun"`
@@ -87,6 +88,9 @@ type Cohort struct {
 	ImageStore string `json:"image_store"`
 	Kernel     string `json:"kernel"`
 	Unpigz     bool   `json:"unpigz"` // the engine can decompress with it, in parallel
+	// Runtime is what the engine runs the container with, where that is not its
+	// default: runsc, say. Only of pods it is known.
+	Runtime string `json:"runtime,omitempty"`
 }
 
 // NewCohort is the cohort of an engine on host. unpigz is HasUnpigz's.
@@ -106,7 +110,7 @@ const (
 // bound cuts what came from outside to a size that a store can promise.
 func (r *Record) bound() {
 	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
-		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel} {
+		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
 		*s = cut(*s)
 	}
 	if r.Pull == nil {

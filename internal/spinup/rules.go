@@ -78,6 +78,9 @@ func (r Rules) Judge(rec Record) []Verdict {
 	for _, phase := range Phases() {
 		value, ok := rec.value(phase)
 		limit := r.limit(phase)
+		if phase == Download && rec.Pull != nil && rec.Pull.Whole {
+			limit = r.whole()
+		}
 		if !ok || limit <= 0 || rec.Failed == phase || phase.IsRate() && time.Duration(rec.Pull.Took) < r.MinPull {
 			continue
 		}
@@ -99,6 +102,16 @@ func (r Rules) Slow(rec Record) []Phase {
 		}
 	}
 	return out
+}
+
+// whole is below how many MiB/s a pull as a whole is slow. Its download and its
+// extraction take bytes/Download + bytes/Extract where both are just fast enough, one
+// after the other; so where it took longer, one of them was slow.
+func (r Rules) whole() float64 {
+	if r.Download <= 0 || r.Extract <= 0 {
+		return 0
+	}
+	return 1 / (1/r.Download + 1/r.Extract)
 }
 
 func (r Rules) limit(p Phase) float64 {

@@ -23,11 +23,15 @@ const (
 	ByStore  By = "store" // the image store
 	ByKernel By = "kernel"
 	ByUnpigz By = "unpigz"
+	// ByNode is ByHost, as Kubernetes calls it; ByRuntime is ByEngine, and apart from
+	// that what it runs containers with where that is not its default.
+	ByNode    By = "node"
+	ByRuntime By = "runtime"
 )
 
 // Groupings are all of them.
 func Groupings() []By {
-	return []By{ByAll, ByKind, ByImage, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz}
+	return []By{ByAll, ByKind, ByImage, ByHost, ByEngine, ByDriver, ByStore, ByKernel, ByUnpigz, ByNode, ByRuntime}
 }
 
 // ParseBy checks the name of a grouping.
@@ -49,7 +53,7 @@ func (b By) Of(r Record) string {
 		return string(r.Kind)
 	case ByImage:
 		return r.Image
-	case ByHost:
+	case ByHost, ByNode:
 		return r.Cohort.Host
 	case ByEngine:
 		return r.Cohort.Engine
@@ -59,6 +63,11 @@ func (b By) Of(r Record) string {
 		return r.Cohort.ImageStore
 	case ByKernel:
 		return r.Cohort.Kernel
+	case ByRuntime:
+		if r.Cohort.Runtime != "" {
+			return r.Cohort.Engine + ", " + r.Cohort.Runtime
+		}
+		return r.Cohort.Engine
 	case ByUnpigz:
 		return strconv.FormatBool(r.Cohort.Unpigz)
 	}

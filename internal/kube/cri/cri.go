@@ -30,6 +30,7 @@ func Sockets() []string {
 type Runtime struct {
 	conn   *grpc.ClientConn
 	client runtime.RuntimeServiceClient
+	images runtime.ImageServiceClient
 	socket string
 }
 
@@ -45,7 +46,7 @@ func Open(socket string) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Runtime{conn: conn, client: runtime.NewRuntimeServiceClient(conn), socket: path}, nil
+	return &Runtime{conn: conn, client: runtime.NewRuntimeServiceClient(conn), images: runtime.NewImageServiceClient(conn), socket: path}, nil
 }
 
 // Close frees the connection. No call may follow.

@@ -1,0 +1,165 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"holdfast"
+)
+
+// Sandbox is what holds a pod's containers together.
+type Sandbox struct {
+	ID        string
+	Namespace string
+	Name      string // the pod's
+	UID       string // the pod's
+	Ready     bool
+	Created   time.Time
+	Handler   string // that runs its containers; "": the runtime's default
+	// Seen is when the kubelet first heard of the pod, by its annotation; zero where it
+	// does not say.
+	Seen time.Time
+}
+
+// Container is one of a pod's. Times are zero where there is none yet.
+type Container struct {
+	ID      string
+	Sandbox string // its id
+	Name    string // in the pod
+	Attempt int    // 0: the first of its name in the pod
+	Image   string // as it was asked for; of a list perhaps its id
+	ImageID string // as Images has it
+	State   string // created, running or exited
+	Created time.Time
+	Started time.Time // of Status only, as are those that follow
+	Ended   time.Time
+	Code    int
+	Reason  string // why it ended: Completed, Error, StartError, …
+	Message string
+	// Grace is how long it may take to end, as the kubelet noted; below 0: it did
+	// not.
+	Grace time.Duration
+}
+
+// Annotations of the kubelet's.
+const (
+	seenAnnotation  = "kubernetes.io/config.seen"
+	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // seconds
+)
+
+// Pods returns all sandboxes and all containers, running or not, in two requests.
+func (r *Runtime) Pods(ctx context.Context) ([]Sandbox, []Container, error) {
+	boxes, err := r.client.ListPodSandbox(ctx, &runtime.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, nil, r.failed("list pods", err)
+	}
+	found, err := r.client.ListContainers(ctx, &runtime.ListContainersRequest{})
+	if err != nil {
+		return nil, nil, r.failed("list containers", err)
+	}
+	var sandboxes []Sandbox
+	for _, b := range boxes.Items {
+		m := b.GetMetadata()
+		s := Sandbox{
+			ID: b.Id, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(),
+			Ready: b.State == runtime.PodSandboxState_SANDBOX_READY, Created: instant(b.CreatedAt), Handler: b.RuntimeHandler,
+		}
+		if t, err := time.Parse(time.RFC3339Nano, b.Annotations[seenAnnotation]); err == nil {
+			s.Seen = t
+		}
+		sandboxes = append(sandboxes, s)
+	}
+	var containers []Container
+	for _, c := range found.Containers {
+		containers = append(containers, Container{
+			ID: c.Id, Sandbox: c.PodSandboxId, Name: c.GetMetadata().GetName(), Attempt: int(c.GetMetadata().GetAttempt()),
+			Image: c.GetImage().GetImage(), ImageID: imageID(c.ImageId, c.ImageRef), State: containerState(c.State),
+			Created: instant(c.CreatedAt), Grace: grace(c.Annotations),
+		})
+	}
+	return sandboxes, containers, nil
+}
+
+// imageID is an image's id on this node; before version 1.30 of the interface lists had
+// it as the reference.
+func imageID(id, ref string) string {
+	if id != "" {
+		return id
+	}
+	return ref
+}
+
+func grace(annotations map[string]string) time.Duration {
+	n, err := strconv.Atoi(annotations[graceAnnotation])
+	if err != nil || n < 0 {
+		return -1
+	}
+	return time.Duration(n) * time.Second
+}
+
+// instant is a time of the interface's: nanoseconds since 1970, 0 for none.
+func instant(ns int64) time.Time {
+	if ns <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}
+
+// Status returns all that is known of one container but its sandbox. Of one that is
+// gone the error wraps holdfast.ErrEngine, as of any other failure.
+func (r *Runtime) Status(ctx context.Context, id string) (Container, error) {
+	a, err := r.client.ContainerStatus(ctx, &runtime.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return Container{}, r.failed("status of container "+id, err)
+	}
+	s := a.GetStatus()
+	image := s.GetImage().GetUserSpecifiedImage()
+	if image == "" {
+		image = s.GetImage().GetImage()
+	}
+	return Container{
+		ID: s.GetId(), Name: s.GetMetadata().GetName(), Attempt: int(s.GetMetadata().GetAttempt()), Image: image, ImageID: imageID(s.GetImageId(), s.GetImageRef()),
+		State: containerState(s.GetState()), Created: instant(s.GetCreatedAt()), Started: instant(s.GetStartedAt()), Ended: instant(s.GetFinishedAt()),
+		Code: int(s.GetExitCode()), Reason: s.GetReason(), Message: s.GetMessage(), Grace: grace(s.GetAnnotations()),
+	}, nil
+}
+
+// Pid is the process that a running container's others descend from, as containerd and
+// CRI-O tell it beside the interface.
+func (r *Runtime) Pid(ctx context.Context, id string) (int, error) {
+	a, err := r.client.ContainerStatus(ctx, &runtime.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return 0, r.failed("status of container "+id, err)
+	}
+	var info struct {
+		Pid int `json:"pid"`
+	}
+	if text := a.GetInfo()["info"]; text != "" {
+		if err := json.Unmarshal([]byte(text), &info); err != nil {
+			return 0, r.failed("status of container "+id, err)
+		}
+	}
+	if info.Pid <= 0 {
+		return 0, fmt.Errorf("%w: the container runtime does not tell the process of container %s", holdfast.ErrEngine, id)
+	}
+	return info.Pid, nil
+}
+
+// Images returns the ids of the images that are on this node, with their sizes in bytes:
+// of containerd what was downloaded, of others what is on the disk.
+func (r *Runtime) Images(ctx context.Context) (map[string]int64, error) {
+	a, err := r.images.ListImages(ctx, &runtime.ListImagesRequest{})
+	if err != nil {
+		return nil, r.failed("list images", err)
+	}
+	sizes := make(map[string]int64, len(a.Images))
+	for _, i := range a.Images {
+		sizes[i.Id] = int64(min(i.Size, 1<<62)) // #nosec G115 -- it fits
+	}
+	return sizes, nil
+}

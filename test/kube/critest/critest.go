@@ -1,0 +1,204 @@
+// Package critest gives tests a real container runtime that speaks the interface of
+// Kubernetes: a private containerd with its own plugin for that, and no kubelet.
+package critest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"holdfast/internal/lab"
+)
+
+// Image is busybox, and the pause image, too. Every runtime here has it.
+const Image = "localhost/busybox:latest"
+
+// Runtime is a private containerd.
+type Runtime struct {
+	Socket string
+	Pods   runtime.RuntimeServiceClient
+	Images runtime.ImageServiceClient
+	logs   string
+}
+
+// Start starts one for a test, and ends it with that. -short skips the test.
+func Start(t *testing.T) *Runtime {
+	t.Helper()
+	socket := containerd(t)
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &Runtime{Socket: socket, Pods: runtime.NewRuntimeServiceClient(conn), Images: runtime.NewImageServiceClient(conn), logs: t.TempDir()}
+}
+
+// containerd starts a private one and returns its socket.
+func containerd(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: containerd needs root")
+	}
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "s")
+	config := filepath.Join(dir, "config.toml")
+	text := "version = 2\nroot = '" + dir + "/root'\nstate = '" + dir + "/state'\n[grpc]\naddress = '" + socket + "'\n" +
+		"[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = '" + Image + "'\ndisable_apparmor = true\nrestrict_oom_score_adj = true\n" +
+		"[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command("containerd", "--config", config)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // fails where it has ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("%s", text[max(0, len(text)-3000):])
+		}
+	})
+	load(t, socket, dir)
+	return socket
+}
+
+// load gives it Image.
+func load(t *testing.T, socket, dir string) {
+	t.Helper()
+	file := filepath.Join(dir, "image.tar")
+	if err := tarball.WriteToFile(file, name.MustParseReference(Image), Busybox(t)); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		out, err := exec.CommandContext(t.Context(), "ctr", "-a", socket, "-n", "k8s.io", "images", "import", file).CombinedOutput()
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("import: %v\n%s", err, out)
+		}
+	}
+}
+
+// Busybox is an image for this machine that sleeps for an hour. Of other content is one
+// with more layers.
+func Busybox(t *testing.T, more ...v1.Layer) v1.Image {
+	t.Helper()
+	busybox, err := lab.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := busybox.Tar()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(root)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, append([]v1.Layer{layer}, more...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf = conf.DeepCopy()
+	conf.OS, conf.Architecture = "linux", goruntime.GOARCH // else it is taken for another machine's
+	conf.Config = v1.Config{Cmd: []string{"/bin/busybox", "sleep", "3600"}}
+	if img, err = mutate.ConfigFile(img, conf); err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// Pod is what a kubelet would have the runtime run.
+type Pod struct {
+	Namespace, Name, UID string
+	Annotations          map[string]string
+	Parent               string // control group; "": the runtime's own
+	sandbox              string
+	conf                 *runtime.PodSandboxConfig
+}
+
+const (
+	own  = runtime.NamespaceMode_CONTAINER
+	host = runtime.NamespaceMode_NODE
+)
+
+// Sandbox makes the pod's, in the host's network, and returns its id. It ends with the
+// test.
+func (r *Runtime) Sandbox(t *testing.T, p *Pod) string {
+	t.Helper()
+	labels := map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": p.UID}
+	p.conf = &runtime.PodSandboxConfig{
+		Metadata: &runtime.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID}, Labels: labels, Annotations: p.Annotations, LogDirectory: r.logs,
+		Linux: &runtime.LinuxPodSandboxConfig{CgroupParent: p.Parent, SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
+	}
+	box, err := r.Pods.RunPodSandbox(t.Context(), &runtime.RunPodSandboxRequest{Config: p.conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.sandbox = box.PodSandboxId
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := r.Pods.RemovePodSandbox(ctx, &runtime.RemovePodSandboxRequest{PodSandboxId: box.PodSandboxId}); err != nil {
+			t.Error(err)
+		}
+	})
+	return p.sandbox
+}
+
+// Create makes a container in the pod, from an image that is there, and returns its id.
+// Without a command it sleeps for an hour.
+func (r *Runtime) Create(t *testing.T, p *Pod, container, image string, command ...string) string {
+	t.Helper()
+	labels := map[string]string{"io.kubernetes.container.name": container}
+	for k, v := range p.conf.Labels {
+		labels[k] = v
+	}
+	made, err := r.Pods.CreateContainer(t.Context(), &runtime.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.conf, Config: &runtime.ContainerConfig{
+		Metadata: &runtime.ContainerMetadata{Name: container}, Image: &runtime.ImageSpec{Image: image}, Command: command, Labels: labels, LogPath: container + ".log",
+		Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": "30"},
+		Linux:       &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.ContainerId
+}
+
+// Run makes and starts a container.
+func (r *Runtime) Run(t *testing.T, p *Pod, container, image string, command ...string) string {
+	t.Helper()
+	id := r.Create(t, p, container, image, command...)
+	if _, err := r.Pods.StartContainer(t.Context(), &runtime.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
