@@ -18,6 +18,7 @@ type Backend interface {
 	WarmBackend
 	Spinups
 	Collector
+	Protector
 	Doctor
 
 	Version() Version

@@ -62,6 +62,7 @@ func examples() map[string]example {
 		"spinupsUnderWay":      {method: "GET", path: "/v1/spinups-under-way"},
 		"beginSpinup":          {method: "POST", path: "/v1/spinups-under-way", body: `{"name":"deploy","for_ms":60000}`},
 		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
+		"protection":           {method: "GET", path: "/v1/protect"},
 		"doctorStatus":         {method: "GET", path: "/v1/doctor"},
 		"doctorStatusByID":     {method: "GET", path: "/v1/nodes/n1/doctor"},
 		"doctorHistory":        {method: "GET", path: "/v1/doctor/history?since=2026-01-01T00:00:00Z&limit=2&samples=true"},
@@ -262,7 +263,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			t.Errorf("%s with the store down: %v", id, err)
 		}
 	}
-	if want := 41; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
+	if want := 42; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
 		t.Errorf("%d operations said that the store is down, want %d", failed, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/gc"
 	"holdfast/internal/spinup"
 )
 
@@ -22,10 +23,13 @@ type Source interface {
 	Nodes(ctx context.Context) ([]holdfast.Node, error)
 	Sessions(ctx context.Context) ([]api.Session, error)
 
-	// These are of this node, as api.Spinups has them.
+	// These are of this node, as api.Backend has them.
 	Spinups(ctx context.Context, f spinup.Filter) ([]spinup.Record, error)
 	Spinup(ctx context.Context, id string) (spinup.Record, error)
 	SlowRules() spinup.Rules
+	GCStatus(ctx context.Context) (gc.Status, error)
+	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
+	Protection(ctx context.Context) (api.Protection, error)
 }
 
 // Options are a Dashboard's.
@@ -66,10 +70,14 @@ type Dashboard struct {
 	gathered  *reading[gathered]
 	recent    recent
 	spins     *spins
-	hub       *hub
-	cross     *http.CrossOriginProtection
-	pages     map[string]page
-	forms     chan struct{} // a token for each form that strangers send
+
+	collected  *reading[collection]
+	protection *reading[api.Protection]
+
+	hub   *hub
+	cross *http.CrossOriginProtection
+	pages map[string]page
+	forms chan struct{} // a token for each form that strangers send
 }
 
 // New makes the pages; it starts nothing.
@@ -85,6 +93,8 @@ func New(s Source, o Options) (*Dashboard, error) {
 	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms)}
 	d.cache = &cache{source: s, fresh: minEvery / 2}
 	d.spins = &spins{source: s}
+	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
+	d.protection = newReading(minEvery/2, s.Protection)
 	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)
 	for _, p := range pages() {

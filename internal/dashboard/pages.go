@@ -46,6 +46,8 @@ func pages() []page {
 		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", still: true,
 			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
 		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
+		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
+		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
 	}
 }
 

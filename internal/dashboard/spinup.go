@@ -211,6 +211,12 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 	slowPath := func(phase spinup.Phase, since, until time.Time) string {
 		return asked.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
 	}
+	top := 5. // percent; one scale for all, so that they compare
+	for i := range tallies {
+		for _, t := range tallies[i] {
+			top = max(top, 100*t.share())
+		}
+	}
 	for p, phase := range phases() {
 		s.Total = append(s.Total, total[p].cell(slowPath(phase, from, time.Time{})))
 		points := make([]point, q.per.most)
@@ -222,7 +228,7 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 				points[i].path = slowPath(phase, begin, begin.Add(q.per.step))
 			}
 		}
-		c := newChart(string(phase), points, 5, func(v float64) string { return fmt.Sprintf("%g %%", min(v, 100)) })
+		c := newChart(string(phase), points, top, func(v float64) string { return fmt.Sprintf("%g %%", min(v, 100)) })
 		c.Note, c.From, c.To = total[p].words(), from.Format(q.per.layout), "now"
 		s.Charts = append(s.Charts, c)
 	}

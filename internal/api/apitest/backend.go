@@ -44,6 +44,7 @@ type Backend struct {
 	draining   bool
 	epoch      holdfast.Epoch
 	collection Collection
+	protection api.Protection
 	sick       bool
 	baselines  []baseline.Baseline
 	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays

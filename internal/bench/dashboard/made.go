@@ -20,6 +20,7 @@ import (
 type Fleet struct {
 	mu       sync.Mutex
 	rand     *rand.Rand
+	made     time.Time
 	nodes    []holdfast.Node
 	sessions []api.Session
 	spinups  []spinup.Record // the newest first; nobody changes them
@@ -29,6 +30,7 @@ type Fleet struct {
 func NewFleet(nodes, sessions int, seed uint64) *Fleet {
 	f := &Fleet{rand: rand.New(rand.NewPCG(seed, 1))}
 	now := time.Now()
+	f.made = now
 	for i := range nodes {
 		n := holdfast.Node{
 			ID: holdfast.NodeID(fmt.Sprintf("web-%04d", i+1)), Version: "v1.4.2", Max: 500, Slots: 8,

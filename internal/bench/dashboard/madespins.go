@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/gc"
 	"holdfast/internal/spinup"
 )
 
@@ -115,5 +116,7 @@ func (f *Fleet) Metrics() prometheus.Gatherer {
 		failed.WithLabelValues(reason).Add(n)
 	}
 	parked.Set(12)
+	gc.NewMetrics(reg)
+	f.protectMetrics(reg)
 	return reg
 }

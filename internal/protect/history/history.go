@@ -47,6 +47,16 @@ type Hold struct {
 	ExitCode   int            `json:"exit_code"`
 }
 
+// Failed reports whether no server listened when it ended: not the new one, nor
+// the old one that has kept its sockets, nor that of a container.
+func (h Hold) Failed() bool {
+	switch h.Reason {
+	case protect.NewListens, protect.OldStayed, protect.AskedFor:
+		return false
+	}
+	return true
+}
+
 // HoldOf is what is kept of a report. At is the time of the call.
 func HoldOf(o protect.Options, r protect.Report) Hold {
 	ports := o.Ports()
@@ -131,9 +141,7 @@ func after(h History, hold Hold) History {
 	t.Holds++
 	t.Connections += hold.Held
 	t.Longest = max(t.Longest, hold.Longest)
-	switch hold.Reason {
-	case protect.NewListens, protect.OldStayed, protect.AskedFor:
-	default:
+	if hold.Failed() {
 		t.Failed++
 	}
 	h.Totals[hold.Backend] = t
