@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -72,8 +73,13 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 	if err != nil {
 		return nil, err
 	}
+	// The targets may be closed before the engine goes on.
+	shims, err := shimsOf(targets)
+	if err != nil {
+		return nil, err
+	}
 	// The daemons first: they are what wakes the shims.
-	all := append(append([]*pidfd.Process(nil), daemons...), shimsOf(targets)...)
+	all := append(append([]*pidfd.Process(nil), daemons...), shims...)
 	e.observe(StepArm)
 	limit := e.Cap
 	if limit <= 0 {
@@ -85,10 +91,11 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 		Undo:     []Undo{{Kind: Continue, Processes: all}},
 	})
 	if err != nil {
+		release(shims)
 		return nil, err
 	}
 	e.busy = true
-	s := &stillness{engine: e, armed: armed, processes: all}
+	s := &stillness{engine: e, armed: armed, processes: all, shims: shims}
 	e.observe(StepStop)
 	for _, p := range all {
 		if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, pidfd.ErrGone) {
@@ -105,18 +112,28 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 	return s, nil
 }
 
-// shimsOf are the living shims of the targets, each once: containers of one pod
-// share a shim.
-func shimsOf(targets []*kill.Target) []*pidfd.Process {
+// shimsOf are handles of our own on the living shims of the targets, each once:
+// containers of one pod share a shim.
+func shimsOf(targets []*kill.Target) ([]*pidfd.Process, error) {
 	seen := make(map[int]bool, len(targets))
 	var shims []*pidfd.Process
 	for _, t := range targets {
-		if s := t.Shim(); s != nil && !seen[s.Pid()] {
-			seen[s.Pid()] = true
-			shims = append(shims, s)
+		s := t.Shim()
+		if s == nil || seen[s.Pid()] {
+			continue
+		}
+		seen[s.Pid()] = true
+		own, err := s.Dup()
+		switch {
+		case errors.Is(err, os.ErrClosed): // its container is dead
+		case err != nil:
+			release(shims)
+			return nil, err
+		default:
+			shims = append(shims, own)
 		}
 	}
-	return shims
+	return shims, nil
 }
 
 // Close lets go of the engine's processes.
@@ -132,6 +149,7 @@ type stillness struct {
 	engine    *Engine
 	armed     *Armed
 	processes []*pidfd.Process
+	shims     []*pidfd.Process // those of them that are ours to close
 }
 
 // Release implements kill.Stillness.
@@ -154,6 +172,7 @@ func (s *stillness) Resume() error {
 
 func (s *stillness) resume() error {
 	e := s.engine
+	defer release(s.shims)
 	e.observe(StepContinue)
 	var err error
 	for _, p := range s.processes {

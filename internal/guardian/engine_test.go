@@ -154,6 +154,9 @@ func TestQuiet(t *testing.T) {
 	if n := strings.Count(out.String(), "quiet.stop\n"); n != 1+5 {
 		t.Errorf("%d steps of stopping\n%s", n, out)
 	}
+	if !strings.Contains(out.String(), "Notice:}") {
+		t.Errorf("the engine was not continued as it was stopped:\n%s", out)
+	}
 	h.mustRun()
 	if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
 		t.Errorf("files left: %v", left)
@@ -175,7 +178,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		h.mustRun()
 		longest = max(longest, time.Since(died))
 		if err == nil { // it came to its end: there are fewer steps
-			if want := lastStop(2) + 10; at-1 != want {
+			if want := lastStop(2) + 11; at-1 != want {
 				t.Errorf("%d steps, want %d:\n%s", at-1, want, out)
 			}
 			t.Logf("the engine ran again after at most %v", longest)

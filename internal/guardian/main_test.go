@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
 	"holdfast/internal/lab/labtest"
@@ -93,7 +94,13 @@ func killer(arg string) int {
 		targets = append(targets, t)
 	}
 	k := kill.Killer{Quieter: quiet, QuietFrom: 1, Observe: observe}
-	r := k.Kill(context.Background(), targets)
+	// As a drain does: what is dead is given up, and closed, before the engine goes on.
+	r := k.KillThen(context.Background(), targets, func(holdfast.KillReport) int {
+		for _, t := range targets {
+			t.Close()
+		}
+		return len(targets)
+	})
 	fmt.Printf("report %+v\n", r)
 	if len(r.Left) > 0 {
 		return 1

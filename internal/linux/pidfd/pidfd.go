@@ -153,5 +153,18 @@ func (p *Process) Control(f func(fd int)) error {
 	return nil
 }
 
+// Dup is a handle of its own on the same process, to be closed apart from p.
+func (p *Process) Dup() (*Process, error) {
+	var fd int
+	var err error
+	if e := p.Control(func(own int) { fd, err = unix.FcntlInt(uintptr(own), unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("another handle on process %d: %w", p.pid, err)
+	}
+	return &Process{file: os.NewFile(uintptr(fd), p.file.Name()), pid: p.pid, start: p.start}, nil
+}
+
 // Close lets go of the process. It may be called more than once.
 func (p *Process) Close() { _ = p.file.Close() }
