@@ -13,6 +13,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/doctor/ranking"
+	"holdfast/internal/doctor/watch"
 	"holdfast/internal/gc"
 	"holdfast/internal/spinup"
 )
@@ -30,6 +32,9 @@ type Source interface {
 	GCStatus(ctx context.Context) (gc.Status, error)
 	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
 	Protection(ctx context.Context) (api.Protection, error)
+	DoctorStatus(ctx context.Context) (api.DoctorStatus, error)
+	DoctorHistory(ctx context.Context, since time.Time, limit int) (watch.History, error)
+	DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error)
 }
 
 // Options are a Dashboard's.
@@ -73,6 +78,8 @@ type Dashboard struct {
 
 	collected  *reading[collection]
 	protection *reading[api.Protection]
+	doctor     *reading[api.DoctorStatus]
+	history    *reading[watch.History]
 
 	hub   *hub
 	cross *http.CrossOriginProtection
@@ -95,6 +102,10 @@ func New(s Source, o Options) (*Dashboard, error) {
 	d.spins = &spins{source: s}
 	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
 	d.protection = newReading(minEvery/2, s.Protection)
+	d.doctor = newReading(minEvery/2, s.DoctorStatus)
+	d.history = newReading(historyFresh, func(ctx context.Context) (watch.History, error) {
+		return s.DoctorHistory(ctx, time.Time{}, historyKept)
+	})
 	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)
 	for _, p := range pages() {

@@ -45,3 +45,28 @@ func TestProtectPage(t *testing.T) {
 	s.back.SetFault(holdfast.WithHint(fmt.Errorf("the history is torn: %w", holdfast.ErrNotFound), "remove it"))
 	says(t, "/protect", s.get(t, "/protect").body, "This part does not answer", "the history is torn", "Hint: remove it")
 }
+
+func TestDoctorPage(t *testing.T) {
+	s := serve(t, false)
+	says(t, "/doctor", s.get(t, "/doctor").body, "Nothing is found now", "1 rules find nothing", "BPF is not allowed")
+	if body := s.get(t, "/doctor/fleet").body; !strings.Contains(body, "there is nothing to compare") {
+		t.Error("a fleet of one is compared")
+	}
+	s = serve(t, false)
+	s.back.SetDoctor()
+	says(t, "/doctor", s.get(t, "/doctor").body, "Containers are slow on this host", "It gets no new session", `<span class="tag trouble">critical</span> 50,000 memory cgroups`,
+		"control group /docker", "a few hundred", "a container is throttled", "vendor/htmx", "copy.js")
+	says(t, "/doctor/fleet", s.get(t, "/doctor/fleet?by=slow").body, "memcg.dying", `<span class="tag trouble">separates</span>`, `aria-current="true">share of slow`)
+	if r := s.get(t, "/doctor/fleet?by=age"); r.status != http.StatusBadRequest {
+		t.Errorf("by=age: status %d", r.status)
+	}
+	s = serve(t, false)
+	s.back.SetFault(holdfast.WithHint(fmt.Errorf("the agent's doctor is switched off: %w", holdfast.ErrNotFound), "set doctor.enabled"))
+	for _, page := range []string{"/doctor", "/doctor/fleet"} {
+		if r := s.get(t, page); r.status != http.StatusOK {
+			t.Errorf("%s: status %d", page, r.status)
+		} else {
+			says(t, page, r.body, "switched off", "Hint: set doctor.enabled")
+		}
+	}
+}

@@ -48,6 +48,8 @@ func pages() []page {
 		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
 		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
+		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
+		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", still: true, params: []string{"by"}, parts: compareParts},
 	}
 }
 

@@ -482,5 +482,10 @@ func stretchOf(s spinup.Span, whole float64) (string, *stretch) {
 
 func round(v float64) float64 { return math.Round(v*10) / 10 }
 
-// number3 has three digits that count.
-func number3(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+// number3 has three digits that count, or all before the point.
+func number3(v float64) string {
+	if math.Abs(v) >= 1000 && math.Abs(v) < 1e15 {
+		return thousands(int(v))
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}

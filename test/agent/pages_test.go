@@ -25,7 +25,7 @@ func TestPagesSayWhatTheMetricsSay(t *testing.T) {
 	h.start()
 	h.open("alice")
 	h.open("bob")
-	for page, least := range map[string]int{"/": 5, "/sessions": 4, "/slo": 5, "/spinup": 10, "/gc": 4, "/protect": 19} {
+	for page, least := range map[string]int{"/": 5, "/sessions": 4, "/slo": 5, "/spinup": 10, "/gc": 4, "/protect": 19, "/doctor": 1} {
 		var wrong []string
 		for limit := time.Now().Add(time.Minute); ; time.Sleep(300 * time.Millisecond) {
 			before := h.families()

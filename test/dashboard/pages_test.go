@@ -66,7 +66,7 @@ func TestPagesAreUsable(t *testing.T) {
 	for _, page := range []struct{ name, path string }{
 		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"nothing", "/?q=nobody"}, {"no-session", "/sessions/nobody"},
 		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"},
-		{"gc", "/gc"}, {"protect", "/protect"},
+		{"gc", "/gc"}, {"protect", "/protect"}, {"doctor", "/doctor"}, {"compare", "/doctor/fleet"},
 	} {
 		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
 	}

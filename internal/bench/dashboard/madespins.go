@@ -118,5 +118,10 @@ func (f *Fleet) Metrics() prometheus.Gatherer {
 	parked.Set(12)
 	gc.NewMetrics(reg)
 	f.protectMetrics(reg)
+	findings := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_doctor_findings"}, []string{"rule", "severity"})
+	reg.MustRegister(findings)
+	findings.WithLabelValues("fadvise-storm", "critical").Set(1)
+	findings.WithLabelValues("fadvise-storm", "warning").Set(0)
+	findings.WithLabelValues("limits-near", "notice").Set(1)
 	return reg
 }
