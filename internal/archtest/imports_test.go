@@ -52,7 +52,7 @@ var house = []room{
 	{"internal/runsc", []string{""}},
 	{"internal/move", []string{""}},
 	{"internal/move/budget", nil},
-	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime", "internal/linux/uts"}},
+	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime", "internal/linux/neigh", "internal/linux/uts"}},
 	{"internal/gateway/...", []string{"", "internal/gateway/...", "internal/keyfile"}},
 	{"internal/fleet", []string{"", "internal/store"}},
 	{"internal/drain", []string{""}},

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/linux/neigh"
 )
 
 // Polling of a container that is not ready: from a millisecond on, then a tenth
@@ -43,17 +46,16 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	start := time.Now()
-	probe := connectProbe(addr)
+	probe := connectProbe
 	if r.HTTPPath != "" {
-		client := &http.Client{
-			Transport:     &http.Transport{DisableKeepAlives: true},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-		probe = httpProbe(client, "http://"+addr+r.HTTPPath)
+		probe = httpProbe("http://" + addr + r.HTTPPath)
 	}
 	var last error
 	for {
-		err := probe(ctx)
+		if !errors.Is(last, syscall.ECONNREFUSED) { // else it has been found
+			findAnew(addr)
+		}
+		err := probing(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
 		if err == nil {
 			return nil
 		}
@@ -73,21 +75,46 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	}
 }
 
-func connectProbe(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		d := net.Dialer{Timeout: probeLimit}
-		conn, err := d.DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+// firstDial is what the first connect may take. What is sent to a container whose
+// network is just coming up may be lost, and the kernel would send it again only
+// after a second.
+const firstDial = 50 * time.Millisecond
+
+// findAnew has the kernel look for the address anew if it does not know where it
+// is: it may be looking, once a second, for a container that had the address before,
+// for those whose connections that has left open. Where it may not be told to, it does
+// it in its own time.
+func findAnew(addr string) {
+	if host, err := netip.ParseAddrPort(addr); err == nil && !host.Addr().IsLoopback() {
+		_ = neigh.AskAgain(host.Addr().AsSlice())
 	}
 }
 
-func httpProbe(client *http.Client, url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, probeLimit)
-		defer cancel()
+// probing connects to addr, in the time dial, and asks what is there.
+func probing(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	d := net.Dialer{Timeout: dial}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return probe(ctx, conn)
+}
+
+// connectProbe is content with the connection.
+func connectProbe(context.Context, net.Conn) error { return nil }
+
+func httpProbe(url string) func(context.Context, net.Conn) error {
+	return func(ctx context.Context, conn net.Conn) error {
+		client := &http.Client{
+			Transport: &http.Transport{
+				DisableKeepAlives: true,
+				DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return err
