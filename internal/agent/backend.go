@@ -35,7 +35,7 @@ func (b backend) Sessions(ctx context.Context) ([]api.Session, error) {
 	for _, i := range b.a.sessions.List() {
 		here[i.Owner.Key] = wire(i)
 	}
-	owners, _, err := b.a.store.List(ctx)
+	owners, err := b.a.owners.get(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing sessions: %w", err)
 	}

@@ -10,11 +10,19 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/config"
 	"holdfast/internal/dashboard"
 )
 
-// serveAPI answers on the TCP listener: the API, and the pages for people.
+// serveAPI answers on the TCP listener: the API, and where they are not switched off
+// the pages for people.
 func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
+	if !a.cfg.API.Dashboard {
+		o.Logins = nil
+		h := routes(o)
+		p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, h, a.log) })
+		return nil
+	}
 	d, err := dashboard.New(backend{a}, dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Metrics: a.metrics, Log: a.log})
 	if err != nil {
 		return err
@@ -24,11 +32,15 @@ func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(ap
 	return nil
 }
 
-// sessionURL is where a browser that came with r opens a session: the gateway,
+// sessionURL is where a browser that came with r opens a session: where the
+// configuration says, or the gateway,
 // under the name by which the browser reached this host, or the session's own. ""
 // where the gateway listens on loopback and the browser came from elsewhere.
 func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
 	g := a.cfg.Gateway
+	if g.URL != "" {
+		return strings.ReplaceAll(g.URL, config.KeyInURL, string(key))
+	}
 	host, port, err := net.SplitHostPort(g.Listen)
 	if err != nil {
 		return ""

@@ -108,9 +108,15 @@ type Fleet struct {
 
 // Gateway is where clients connect.
 type Gateway struct {
-	Listen         string `yaml:"listen"`
+	Listen string `yaml:"listen"`
+	// URL is where browsers open a session, with KeyInURL in the place of its
+	// key; "" is by the address at which they reach the dashboard.
+	URL            string `yaml:"url"`
 	gateway.Config `yaml:",inline"`
 }
+
+// KeyInURL stands for a session's key in Gateway.URL.
+const KeyInURL = "{key}"
 
 // API is where people and programs ask the agent.
 type API struct {
@@ -122,6 +128,7 @@ type API struct {
 	// ReadTokenFile has bearer tokens that only look. Without either file
 	// TCP is read-only and loopback only.
 	ReadTokenFile string `yaml:"read_token_file"`
+	Dashboard     bool   `yaml:"dashboard"` // pages for people, beside the API on TCP
 }
 
 // Sessions bounds what sessions may do to the host.
@@ -235,7 +242,7 @@ func Default() Config {
 		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
 		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},
-		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071"},
+		API:      API{Socket: "/run/holdfast/holdfast.sock", Listen: "127.0.0.1:7071", Dashboard: true},
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000, Networks: 4},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 		Spinup:   spinup.DefaultConfig(),

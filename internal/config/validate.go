@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -127,7 +128,27 @@ func (g Gateway) validate() error {
 		return holdfast.WithHint(fmt.Errorf("gateway.listen: %s is not a loopback address", g.Listen),
 			"beyond loopback the gateway needs TLS and connect tokens: set gateway.cert_file, gateway.key_file and gateway.tokens_file")
 	}
+	if err := checkURL(g.URL); err != nil {
+		return holdfast.WithHint(fmt.Errorf("gateway.url: %w", err), "such as https://"+KeyInURL+".sessions.example.org/ or https://sessions.example.org/s/"+KeyInURL+"/")
+	}
 	return g.Config.Validate()
+}
+
+// checkURL checks where browsers open a session; "" will do.
+func checkURL(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(strings.ReplaceAll(text, KeyInURL, "key"))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no URL", text)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
+		return fmt.Errorf("%q is no http or https URL with a host and without a user", text)
+	case !strings.Contains(text, KeyInURL):
+		return fmt.Errorf("%q has no %s in it", text, KeyInURL)
+	}
+	return nil
 }
 
 func (a API) validate() error {

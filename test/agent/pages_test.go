@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -56,6 +57,30 @@ func TestPagesSayWhatTheMetricsSay(t *testing.T) {
 		t.Errorf("opening a session from its page: %v, %v", r, err)
 	} else {
 		r.Body.Close()
+	}
+}
+
+// Where the pages are switched off the API and the metrics are there, and no page
+// is, nor a login.
+func TestNoPages(t *testing.T) {
+	h := newHost(t, "")
+	text, err := os.ReadFile(h.configFile())
+	if err == nil {
+		err = os.WriteFile(h.configFile(), []byte(strings.Replace(string(text), "api: {", "api: {dashboard: false, ", 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	for path, want := range map[string]int{"/": 404, "/sessions": 404, "/login": 404, "/live/fleet": 404, "/v1/sessions": 200, "/metrics": 200} {
+		r, err := http.Get("http://" + h.apiTCP + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("%s: status %d, want %d", path, r.StatusCode, want)
+		}
 	}
 }
 
