@@ -122,6 +122,9 @@ func (b build) contents(pages string) (files.Contents, error) {
 		glob(in("packaging/systemd/*.service"), "/usr/lib/systemd/system/"),
 		glob(filepath.Join(pages, "*.1.gz"), "/usr/share/man/man1/"),
 		glob(in("docs/*.md"), "/usr/share/doc/holdfast/docs/"),
+		glob(in("docs/guide/*.md"), "/usr/share/doc/holdfast/docs/guide/"),
+		glob(in("docs/architecture/*.md"), "/usr/share/doc/holdfast/docs/architecture/"),
+		glob(in("docs/adr/*.md"), "/usr/share/doc/holdfast/docs/adr/"),
 		glob(in("deploy/prometheus/*.yml"), "/usr/share/doc/holdfast/examples/prometheus/"),
 		glob(in("deploy/grafana/*.json"), "/usr/share/doc/holdfast/examples/grafana/"),
 	)

@@ -14,7 +14,7 @@ if [[ ${1:-} = short ]]; then
   exit
 fi
 root_is_possible
-need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 \
+need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 curl=curl \
   haproxy=haproxy iptables=iptables \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \

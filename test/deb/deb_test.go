@@ -44,7 +44,7 @@ func packages(t *testing.T) (first, second string) {
 	if built.err != nil {
 		t.Fatal(built.err)
 	}
-	return one(t, filepath.Join(built.dir, "1"), arch), one(t, filepath.Join(built.dir, "2"), arch)
+	return one(t, filepath.Join(built.dir, "1"), "package", arch), one(t, filepath.Join(built.dir, "2"), "package", arch)
 }
 
 // dist builds the packages of a version into a directory.
@@ -132,12 +132,12 @@ func (h host) dpkg(args ...string) {
 	}
 }
 
-// one is the only package in a directory for an architecture.
-func one(t *testing.T, dir, arch string) string {
+// one is the only package, or image, in a directory for an architecture.
+func one(t *testing.T, dir, what, arch string) string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(dir, "holdfast_*_"+arch+".deb"))
+	found, err := filepath.Glob(filepath.Join(dir, map[string]string{"package": "holdfast_*_" + arch + ".deb", "image": "holdfast-image-" + arch + ".tar"}[what]))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("packages %v, %v", found, err)
+		t.Fatalf("%ss %v, %v", what, found, err)
 	}
 	return found[0]
 }

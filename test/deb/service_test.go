@@ -198,6 +198,7 @@ func TestServicesOfThePackage(t *testing.T) {
 	if out, _ := d.Command(t.Context(), "systemctl is-active holdfast holdfast-gc").CombinedOutput(); strings.Contains(string(out), "\nactive") {
 		t.Errorf("the installation has started something: %s", out)
 	}
+	d.collectsUnderItsUnit()
 	d.Run(templates + "\nholdfast config check\nsystemctl enable --now holdfast holdfast-drain")
 	d.worksUnderItsUnit()
 	d.hungIsStartedAgain()
@@ -205,6 +206,26 @@ func TestServicesOfThePackage(t *testing.T) {
 	d.standsBy()
 	d.upgrades()
 	d.isRemoved()
+}
+
+// collectsUnderItsUnit has the collector's unit remove an image whose files are others'
+// and nobody's to read, linked away first.
+func (d debian) collectsUnderItsUnit() {
+	t := d.t
+	t.Helper()
+	d.Run(`mkdir -p tree/closed && for n in $(seq 300); do echo $n >tree/closed/$n; done
+chown -R 1000:1000 tree; chmod 0 tree/closed/* tree/closed
+tar -C tree -c . | docker import - ci/app:1; rm -r tree
+cat >/etc/holdfast/holdfast.yaml <<END
+templates: [{name: web, image: testserver, port: 8080}]
+gc: {every: 1s, min_age: 1s, rules: [{name: old, kinds: [image], match: ["ci/*"], keep_for: 1s}]}
+END
+systemctl start holdfast-gc`)
+	d.awaited("the image is collected", `curl -s http://127.0.0.1:7071/metrics | grep -q '^holdfast_gc_deletions_total{kind="image",result="deleted"} 1'`)
+	if out := d.Run("holdfast gc history --json --config /etc/holdfast/holdfast.yaml"); !strings.Contains(out, `"linked": 30`) {
+		t.Errorf("the image's files were not linked away:\n%s\n%s", out, d.Show("holdfast-gc"))
+	}
+	d.Run("systemctl stop holdfast-gc; rm /etc/holdfast/holdfast.yaml; apt-get install -y --reinstall -o Dpkg::Options::=--force-confmiss ./dist/holdfast_*.deb")
 }
 
 // worksUnderItsUnit has sessions boot, claim what is warm, end with a snapshot, and
@@ -368,6 +389,14 @@ var ceilings = map[string]int{"holdfast": 58, "holdfast-gc": 24, "holdfast-drain
 func TestUnitsAreClosed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: systemd-analyze, which make test installs")
+	}
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenths := func(name string) string { return fmt.Sprintf("%d.%d", ceilings[name]/10, ceilings[name]%10) }
+	if said := fmt.Sprintf("%s (agent), %s (collector), %s (drain) and %s (protect)", tenths("holdfast"), tenths("holdfast-gc"), tenths("holdfast-drain"), tenths("holdfast-protect")); !strings.Contains(string(page), said) {
+		t.Errorf("docs/security.md does not say %q", said)
 	}
 	units, err := filepath.Glob("../../packaging/systemd/*.service")
 	if err != nil || len(units) != len(ceilings) {

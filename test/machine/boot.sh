@@ -8,7 +8,7 @@ mount --make-rprivate /
 # What the machine changes is in memory. Overlays need an upper directory that is no
 # overlay itself, and is not below the lower one.
 mount -t tmpfs -o mode=755,size=2g machine "$1"
-mkdir "$1/changes" "$1/work" "$1/root"
+mkdir "$1/changes" "$1/work" "$1/root" "$1/dpkg"
 mount -t overlay -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" machine "$1/root"
 root=$1/root
 hybrid=$(stat -f -c %T /sys/fs/cgroup)
@@ -35,11 +35,17 @@ echo "$groups" | while read -r type at options; do
 	*) mount -t cgroup -o "$(echo "$options" | sed 's/\(rw\|ro\|nosuid\|nodev\|noexec\|relatime\|release_agent=[^,]*\|clone_children\),*//g; s/,$//')" cgroup ".$at" ;;
 	esac
 done
-for dir in run tmp var/tmp root dev etc/docker var/lib/containerd; do
+# An apt that knows of no newer packages needs no network for what is installed.
+for dir in run tmp var/tmp root dev etc/docker var/lib/containerd var/lib/apt/lists; do
 	mkdir -p "$dir"
 	mount -t tmpfs -o mode=755 "$dir" "$dir"
 done
 chmod 1777 tmp var/tmp
+# What is installed, as it is now: the host may well install something meanwhile.
+mount -t tmpfs -o mode=755 dpkg "$1/dpkg"
+cp -a var/lib/dpkg/. "$1/dpkg/"
+rm -f "$1"/dpkg/updates/* "$1"/dpkg/lock*
+mount --move "$1/dpkg" var/lib/dpkg
 mkdir -p var/lib/docker
 mount --bind "$2" var/lib/docker
 for device in null zero full random urandom tty; do
@@ -60,6 +66,8 @@ ln -s /proc/self/fd/2 dev/stderr
 rm -rf usr/lib/systemd/system/*.wants etc/systemd/system/*.wants usr/lib/systemd/system-generators/* usr/lib/systemd/system-environment-generators/*
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/systemd-journald.service etc/systemd/system/multi-user.target.wants/
+mkdir -p etc/systemd/system/sysinit.target.wants
+ln -s /usr/lib/systemd/system/systemd-tmpfiles-setup.service etc/systemd/system/sysinit.target.wants/
 : >etc/fstab
 printf '[Journal]\nStorage=volatile\n' >etc/systemd/journald.conf
 # Nothing of Holdfast is there, and nothing keeps packages from starting services.
