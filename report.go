@@ -94,6 +94,16 @@ type MemoryReport struct {
 	Lost    []LostMemory `json:"lost"`
 }
 
+// MoveReport is what became of one session that was to go on on another node.
+type MoveReport struct {
+	KillReport
+	// To is the node that was told to take it; "" where none was.
+	To NodeID `json:"to,omitempty"`
+	// Memory is what became of what it had in memory, where its template says
+	// "handover: memory".
+	Memory MemoryReport `json:"memory,omitzero"`
+}
+
 // LostMemory is a session whose memory was not saved.
 type LostMemory struct {
 	Key    SessionKey `json:"key"`

@@ -81,8 +81,12 @@ func (b backend) StartSession(ctx context.Context, key holdfast.SessionKey, temp
 	return api.Session{Owner: o}, nil
 }
 
-func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
-	return b.a.move(ctx, key, func() {})
+func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
+	if q.Elsewhere {
+		return b.a.handOver(ctx, key, q.To)
+	}
+	r, err := b.a.move(ctx, key, func() {})
+	return holdfast.MoveReport{KillReport: r}, err
 }
 
 func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {

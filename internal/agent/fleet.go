@@ -91,7 +91,7 @@ func (a *Agent) newFleet() *fleet.Fleet {
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
-		Receive: receive,
+		Receive: receive, Able: a.sessions.Able,
 	})
 	if a.mover != nil {
 		a.mover.fleet = f

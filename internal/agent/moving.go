@@ -84,7 +84,12 @@ func (a *Agent) openMover() (*mover, error) {
 	if err := m.runsc.Check(); err != nil {
 		return nil, fmt.Errorf("moving: %w", err)
 	}
-	// What an earlier agent left is of no life that follows.
+	// What an earlier agent left is of no life that follows: neither what it had
+	// staged for containers, which are ended where they were not ready, nor what
+	// was on its way.
+	if err := m.runsc.Sweep(); err != nil {
+		return nil, fmt.Errorf("moving.staged: %w", err)
+	}
 	for key, dir := range map[string]string{"staged": m.work, "spill": m.spill} {
 		if dir == "" {
 			continue

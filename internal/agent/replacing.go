@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/api"
 	"holdfast/internal/fleet"
 )
 
@@ -64,7 +65,8 @@ func (m moves) endAt(ctx context.Context, o holdfast.Owner) (holdfast.KillReport
 		return holdfast.KillReport{}, err
 	}
 	defer c.Close()
-	return c.MoveSession(ctx, o.Key)
+	r, err := c.MoveSession(ctx, o.Key, api.MoveRequest{})
+	return r.KillReport, err
 }
 
 // longestTelling is how long a successor may take to get ready. It holds up

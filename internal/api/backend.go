@@ -40,8 +40,11 @@ type Backend interface {
 	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
 
 	// MoveSession is StopSession for a session that is to come up again: where
-	// another node takes it, that one is told before, and claims it.
-	MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
+	// another node takes it, that one is told before, and claims it. With
+	// q.Elsewhere nothing is begun where none does: holdfast.ErrNotFound for a
+	// node that is not there or cannot run the session, holdfast.ErrDraining,
+	// holdfast.ErrBusy.
+	MoveSession(ctx context.Context, key holdfast.SessionKey, q MoveRequest) (holdfast.MoveReport, error)
 
 	// Logs copies the container's output to w. holdfast.ErrNotFound.
 	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error

@@ -55,8 +55,27 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	return s.end(w, r, s.b.StopSession)
 }
 
+// move goes on when the caller leaves, as end does.
 func (s *server) move(w http.ResponseWriter, r *http.Request) error {
-	return s.end(w, r, s.b.MoveSession)
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	var q MoveRequest
+	if err := decode(w, r, &q); err != nil {
+		return err
+	}
+	if q.To != "" && !q.Elsewhere {
+		return &Error{Code: CodeBadRequest, Message: "to needs elsewhere"}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limitMove)
+	defer cancel()
+	rep, err := s.b.MoveSession(ctx, key, q)
+	if err != nil {
+		return err
+	}
+	rep.Dead, rep.Left, rep.Steps, rep.Memory.Lost = notNil(rep.Dead), notNil(rep.Left), notNil(rep.Steps), notNil(rep.Memory.Lost)
+	return writeJSON(w, rep)
 }
 
 // end goes on when the caller leaves: what has begun to die is seen dead.

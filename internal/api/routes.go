@@ -42,6 +42,7 @@ const (
 const (
 	limitAsk   = 10 * time.Second
 	limitStop  = time.Minute
+	limitMove  = 5 * time.Minute // images may be large
 	limitStart = 10 * time.Minute
 )
 
@@ -58,8 +59,8 @@ func routes() []route {
 			access: forAdmin, at: atItsOwner, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: (*server).start},
 		{method: "POST", path: "/v1/sessions/{key}/stop", id: "stopSession", summary: "Kill a session's container; answers when it is seen dead.",
 			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
-		{method: "POST", path: "/v1/sessions/{key}/move", id: "moveSession", summary: "Stop a session that is to come up on another node, which is told before; answers when its container is seen dead.",
-			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).move},
+		{method: "POST", path: "/v1/sessions/{key}/move", id: "moveSession", summary: "Stop a session that is to come up on another node, which is told before; answers when its container is seen dead, and its memory is there where it is to go along.",
+			access: forAdmin, at: atItsOwner, limit: limitMove, request: MoveRequest{}, answer: holdfast.MoveReport{}, handle: (*server).move},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
 			access: forAdmin, at: atItsOwner, media: mediaText, query: []param{
 				{"tail", "last lines to begin with; below 0 is all", 0},

@@ -70,6 +70,16 @@ type StartRequest struct {
 	Template string `json:"template,omitempty"`
 }
 
+// MoveRequest asks for a session to leave its node. The zero value asks for a new
+// container, on another node where one takes it.
+type MoveRequest struct {
+	// Elsewhere asks for the session to go on on another node, with what it has
+	// in memory where its template says so; it stays where no node takes it.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	// To names that node; it needs Elsewhere. "" leaves the choice to the agent.
+	To holdfast.NodeID `json:"to,omitempty"`
+}
+
 // DrainRequest asks a node to hand over everything it owns.
 type DrainRequest struct {
 	// Budget is how long the drain may take, up to MaxDrainBudget; 0 is the

@@ -16,10 +16,10 @@ import (
 func (a *app) sessionCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "session",
-		Short:   "See, start, stop and replace sessions",
-		Long:    "See, start, stop and replace sessions: keys, each with the one container that serves it.",
+		Short:   "See, start, stop, move and replace sessions",
+		Long:    "See, start, stop, move and replace sessions: keys, each with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionLogs(), a.sessionExec(),
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionLogs(), a.sessionExec(),
 		a.sessionReplace(), a.sessionReplacements())
 }
 

@@ -47,6 +47,9 @@ type Deps struct {
 	// Fetch makes sure that this node has the template's images, with those
 	// of its init steps.
 	Fetch func(ctx context.Context, template string) error
+	// Able is why sessions of the template cannot be had on this node, nil
+	// where they can; nil: all can.
+	Able func(template string) error
 	// Caller is the node that sent a request, by its certificate; "" for
 	// none of the fleet.
 	Caller func(*http.Request) holdfast.NodeID

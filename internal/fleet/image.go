@@ -46,6 +46,15 @@ func (f *Fleet) forgetHeirs() {
 	f.heirs = map[holdfast.SessionKey]heir{}
 }
 
+// Disinherit forgets who was to take that life of a session over.
+func (f *Fleet) Disinherit(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.heirs[key].epoch == epoch {
+		delete(f.heirs, key)
+	}
+}
+
 // SendImage streams the image of a session's life to the node that Prepare has
 // told to take it over. write is called once, from a goroutine of its own that has
 // ended when SendImage returns. The image is there, whole, when there is no error.

@@ -46,8 +46,10 @@ type prepareRequest struct {
 }
 
 type prepareAnswer struct {
-	Accepted int        `json:"accepted"` // the first so many
-	Images   bool       `json:"images"`   // all are there
+	Accepted int        `json:"accepted"`        // the first so many of those that it can run
+	Lacks    []string   `json:"lacks,omitempty"` // templates whose sessions it cannot run
+	Why      string     `json:"why,omitempty"`   // of the first of them
+	Images   bool       `json:"images"`          // all are there
 	Error    *wireError `json:"error,omitempty"`
 }
 
@@ -136,13 +138,16 @@ func (a *announcement) tell(ctx context.Context, sessions []leaver, again bool) 
 				}
 				limited, cancel := context.WithTimeout(ctx, limit)
 				defer cancel()
-				n := a.f.tell(limited, node, part)
+				refused, err := a.f.tell(limited, node, part)
+				if err != nil {
+					a.f.log.Warn("a successor does not take what it was told of", "node", node.ID, "sessions", len(refused), "err", err)
+				}
 				a.mu.Lock()
-				a.accepted += n
-				a.avoid[node.ID] = a.avoid[node.ID] || n < len(part)
+				a.accepted += len(part) - len(refused)
+				a.avoid[node.ID] = a.avoid[node.ID] || len(refused) > 0
 				a.mu.Unlock()
-				if again && n < len(part) && ctx.Err() == nil {
-					a.tell(ctx, part[n:], false)
+				if again && len(refused) > 0 && ctx.Err() == nil {
+					a.tell(ctx, refused, false)
 				}
 			})
 		}
@@ -213,23 +218,92 @@ func rank(m Move) int {
 	return 1
 }
 
-// tell announces sessions to their successor. It returns how many that takes.
-func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (accepted int) {
+// tell announces sessions to their successor. It returns those that it does not
+// take, in their order, with the reason.
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (refused []leaver, err error) {
 	// The answer needs a moment, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
 	var a prepareAnswer
-	err := f.peers.post(ctx, to, pathPrepare, q, &a)
+	err = f.peers.post(ctx, to, pathPrepare, q, &a)
 	if err == nil && a.Error != nil {
 		err = a.Error.err()
 	}
 	if err != nil {
-		f.log.Warn("a successor could not be told", "node", to.ID, "sessions", len(sessions), "err", err)
-		return 0
+		return sessions, err
 	}
-	n := min(max(a.Accepted, 0), len(sessions))
-	f.inherit(to, sessions[:n])
-	return n
+	able, lacking := a.split(sessions)
+	n := min(max(a.Accepted, 0), len(able))
+	f.inherit(to, able[:n])
+	switch {
+	case len(lacking) > 0:
+		err = fmt.Errorf("node %s cannot run %d of them (%.256s): %w", to.ID, len(lacking), a.Why, holdfast.ErrNotFound)
+	case n < len(able):
+		err = fmt.Errorf("node %s takes %d of %d: %w", to.ID, n, len(able), holdfast.ErrBusy)
+	}
+	return append(slices.Clone(able[n:]), lacking...), err
+}
+
+// split divides sessions into those that the answering node can run and the others.
+func (a prepareAnswer) split(sessions []leaver) (able, lacking []leaver) {
+	for _, s := range sessions {
+		if slices.Contains(a.Lacks, s.Template) {
+			lacking = append(lacking, s)
+		} else {
+			able = append(able, s)
+		}
+	}
+	return able, lacking
+}
+
+// Hand tells one node that it is to take a session over: the named one or, for "",
+// one that takes it, which it returns. Nothing is claimed before the session's
+// record is gone. holdfast.ErrNotFound where there is no such node, or it cannot run
+// the session, ErrDraining, ErrBusy.
+func (f *Fleet) Hand(ctx context.Context, m Move, to holdfast.NodeID) (holdfast.NodeID, error) {
+	s := []leaver{{m.Key, m.Epoch, m.Template, m.Connected}}
+	if to != "" {
+		n, err := f.named(ctx, to)
+		if err == nil {
+			_, err = f.tell(ctx, n, s)
+		}
+		if err != nil {
+			return "", fmt.Errorf("session %s cannot move to node %s: %w", m.Key, to, err)
+		}
+		return to, nil
+	}
+	avoid := map[holdfast.NodeID]bool{f.cfg.Node: true}
+	var last error
+	for range triesPerRound {
+		n, err := f.nodes.place(ctx, avoid)
+		if err != nil {
+			return "", fmt.Errorf("session %s cannot move: %w", m.Key, cmp.Or(last, err))
+		}
+		if _, last = f.tell(ctx, n, s); last == nil {
+			return n.ID, nil
+		}
+		avoid[n.ID] = true
+	}
+	return "", fmt.Errorf("session %s cannot move: %w", m.Key, last)
+}
+
+// named is a node that takes sessions.
+func (f *Fleet) named(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
+	if err := f.nodes.know(ctx, id); err != nil {
+		return holdfast.Node{}, err
+	}
+	n, ok := f.nodes.get(id)
+	switch {
+	case !ok:
+		return n, holdfast.WithHint(fmt.Errorf("there is no such node: %w", holdfast.ErrNotFound), "holdfast node ls lists them")
+	case n.Draining:
+		return n, holdfast.WithHint(fmt.Errorf("it takes no sessions: %w", holdfast.ErrDraining), "holdfast node uncordon "+string(id))
+	case n.Hop == "":
+		return n, errUnreachable
+	case full(&n):
+		return n, fmt.Errorf("it has %d sessions, which is its most: %w", n.Sessions, holdfast.ErrBusy)
+	}
+	return n, nil
 }
 
 // prepare is the successor's side.
@@ -248,12 +322,31 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.f.think(w, r, q.wait()+time.Second, func(ctx context.Context) any {
-		n := h.f.next.add(from, q.Sessions)
-		h.f.log.Info("sessions will be handed over", "from", from, "sessions", n)
+		a := h.f.able(q.templates())
+		q.Sessions, _ = a.split(q.Sessions)
+		a.Accepted = h.f.next.add(from, q.Sessions)
+		h.f.log.Info("sessions will be handed over", "from", from, "sessions", a.Accepted, "lacks", a.Lacks)
 		waiting, cancel := context.WithTimeout(ctx, q.wait())
 		defer cancel()
-		return prepareAnswer{Accepted: n, Images: h.f.fetch(waiting, q.templates())}
+		a.Images = h.f.fetch(waiting, q.templates())
+		return a
 	})
+}
+
+// able is an answer that says which of the templates this node cannot run.
+func (f *Fleet) able(templates []string) (a prepareAnswer) {
+	if f.deps.Able == nil {
+		return a
+	}
+	for _, t := range templates {
+		if err := f.deps.Able(t); err != nil {
+			if a.Why == "" {
+				a.Why = cut(err.Error(), maxText)
+			}
+			a.Lacks = append(a.Lacks, t)
+		}
+	}
+	return a
 }
 
 // fetching is one template's images on their way here.

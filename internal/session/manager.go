@@ -302,6 +302,16 @@ func (m *Manager) template(name string) (Template, error) {
 		"the templates are in the agent's configuration")
 }
 
+// Able is why sessions of the template cannot be had on this node, nil where they
+// can, as far as is known.
+func (m *Manager) Able(name string) error {
+	t, err := m.template(name)
+	if err != nil {
+		return err
+	}
+	return m.deps.Runtime(t.Runtime)
+}
+
 // dropLocked takes the entry out of the map for good.
 func (m *Manager) dropLocked(e *entry) {
 	if m.sessions[e.key] == e {

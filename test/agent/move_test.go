@@ -27,8 +27,14 @@ type mover struct {
 
 func newMover(t *testing.T) *mover {
 	t.Helper()
+	return newMoverWith(t, labtest.Runsc(t))
+}
+
+// newMoverWith is newMover with another program in the place of runsc.
+func newMoverWith(t *testing.T, program string) *mover {
+	t.Helper()
 	dir := t.TempDir()
-	m := &mover{t: t, runsc: runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}, script: filepath.Join(dir, "runtime")}
+	m := &mover{t: t, runsc: runsc.Runtime{Program: program, Images: filepath.Join(dir, "staged")}, script: filepath.Join(dir, "runtime")}
 	if err := os.Mkdir(m.runsc.Images, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -144,4 +150,82 @@ func (h *host) record(key string) (epoch int64, node string) {
 	}
 	h.t.Fatalf("session %s is nowhere", key)
 	return 0, ""
+}
+
+// TestMoveByHand: a session goes to the named node with its memory, its client's
+// socket stays, and what cannot be is refused and leaves it alone.
+func TestMoveByHand(t *testing.T) {
+	m := newMover(t)
+	leaving, near, first := m.fleet(t, "", "")
+	init := leaving.inits()["a"]
+	for to, want := range map[string]struct {
+		code        int
+		error, hint string
+	}{
+		leaving.node: {2, "already", "name another node"},
+		"nowhere":    {5, "no such node", "node ls"},
+	} {
+		wantError(t, near.cli("session", "move", "a", "--to", to), want.code, want.error, want.hint)
+	}
+	near.must("node", "cordon")
+	eventually(t, "the other node knows of the cordon", func() bool { return leaving.cli("session", "move", "a", "--to", near.node).code == 8 })
+	if r := leaving.cli("session", "move", "a"); r.code != 8 {
+		t.Errorf("where nobody takes it: exit code %d\n%s", r.code, r.err)
+	}
+	if now := leaving.inits()["a"]; now != init {
+		t.Fatalf("what was refused has ended process %d, there is %d", init, now)
+	}
+	near.must("node", "uncordon")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+near.gateway+"/s/a/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	var out string
+	eventually(t, "the other node is known to take sessions", func() bool {
+		r := near.cli("session", "move", "a", "--to", near.node)
+		out = r.out
+		return r.code == 0
+	})
+	if !strings.Contains(out, "from "+leaving.node+" to "+near.node) || !strings.Contains(out, "with its memory") {
+		t.Errorf("it says %q", out)
+	}
+	if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
+		t.Errorf("the socket says %q, %v", got, err)
+	}
+	if again := near.ask("a"); again.Epoch != first.Epoch || alive(init) {
+		t.Errorf("it was started with epoch %s, and is another process than that of %s; the old one lives: %v", again.Epoch, first.Epoch, alive(init))
+	}
+	m.expectNothingLeft()
+}
+
+// TestNodeThatCannotRunIt: sessions are handed over to nodes that can run them, and
+// take their memory there.
+func TestNodeThatCannotRunIt(t *testing.T) {
+	m := newMover(t)
+	hosts := newFleetOn(t, m.engine.Host(), 3, patient, func(i int) string {
+		if i == 2 { // the same template, of a runtime that this node does not have
+			return strings.Replace(m.config("", ""), "runtime: boxed", "runtime: not-here", 1)
+		}
+		return m.config("", "")
+	}, (*host).start)
+	lacks := hosts[2]
+	eventually(t, "the node knows what it lacks", func() bool { return lacks.metric(`holdfast_runtime_works{runtime="not-here"}`) == "0" })
+	first := hosts[0].ask("a")
+	for range 3 { // each time it might have been chosen
+		from, _ := owner(t, hosts, "a")
+		r := from.cli("session", "move", "a", "--to", lacks.node)
+		if r.code != 5 || !strings.Contains(r.err, "cannot run") {
+			t.Errorf("exit code %d: %s", r.code, r.err)
+		}
+		if out := from.must("session", "move", "a"); !strings.Contains(out, "with its memory") {
+			t.Errorf("it says %q", out)
+		}
+		if again := hosts[0].ask("a"); again.Epoch != first.Epoch {
+			t.Fatal("its memory is lost")
+		}
+	}
 }

@@ -136,9 +136,41 @@ func leftover(s api.Session) holdfast.Leftover {
 	return holdfast.Leftover{ContainerID: s.ContainerID, Name: "holdfast-" + string(s.Key), Key: s.Key, Pids: []int{41, 42}, Reason: "still in its cgroup"}
 }
 
-// MoveSession implements api.Backend: with one node it is a stop.
-func (b *Backend) MoveSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
-	return b.StopSession(ctx, key)
+// MoveSession implements api.Backend: with one node it is a stop. Elsewhere there are
+// the nodes n2, which loses what the session "heavy" has in memory, n3, which
+// drains, and n4, which cannot run it.
+func (b *Backend) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
+	if q.Elsewhere {
+		return b.moveElsewhere(key, cmp.Or(q.To, "n2"))
+	}
+	r, err := b.StopSession(ctx, key)
+	return holdfast.MoveReport{KillReport: r}, err
+}
+
+func (b *Backend) moveElsewhere(key holdfast.SessionKey, to holdfast.NodeID) (holdfast.MoveReport, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, err := b.find(key)
+	if err != nil {
+		return holdfast.MoveReport{}, err
+	}
+	s := &b.sessions[i]
+	switch {
+	case to == s.Node:
+		return holdfast.MoveReport{}, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("session %s is on node %s already", key, to), Advice: "name another node"}
+	case to == "n3":
+		return holdfast.MoveReport{}, fmt.Errorf("node n3: %w", holdfast.ErrDraining)
+	case to != "n2":
+		return holdfast.MoveReport{}, holdfast.WithHint(fmt.Errorf("node %s: %w", to, holdfast.ErrNotFound), "holdfast node ls")
+	}
+	r := holdfast.MoveReport{To: to, KillReport: holdfast.KillReport{Took: holdfast.Millis(80 * time.Millisecond), Dead: []string{s.ContainerID}}}
+	r.Memory = holdfast.MemoryReport{Saved: 1, Bytes: 32 << 20, Took: holdfast.Millis(70 * time.Millisecond)}
+	if key == "heavy" {
+		r.Memory = holdfast.MemoryReport{Lost: []holdfast.LostMemory{{Key: key, Epoch: s.Epoch, Bytes: 4 << 30, Reason: "it does not fit"}}}
+	}
+	b.epoch++
+	s.Node, s.Epoch = to, b.epoch
+	return r, nil
 }
 
 // StopSession implements api.Backend.

@@ -124,9 +124,10 @@ func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r ho
 	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
 }
 
-// MoveSession is StopSession for a session that is to come up on another node.
-func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
-	return r, c.post(ctx, sessionPath(key, "/move"), api.Empty{}, &r)
+// MoveSession is StopSession for a session that is to come up on another node; see
+// api.MoveRequest.
+func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (r holdfast.MoveReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/move"), q, &r)
 }
 
 // Nodes lists the nodes that are up, by id.

@@ -59,8 +59,8 @@ func (x *experiment) moved(ctx context.Context, t *terminal, k kind) (s sample, 
 	if err != nil {
 		return s, err
 	}
-	if report.Notice != "" {
-		err = fmt.Errorf("session %s: %s: %w", t.key, report.Notice, errLost)
+	if len(report.Memory.Lost) > 0 {
+		err = fmt.Errorf("session %s: %s: %w", t.key, report.Memory.Lost[0].Reason, errLost)
 	}
 	l, awaitErr := x.watch.await(ctx, t.key, owner.Epoch)
 	if awaitErr != nil {
@@ -74,10 +74,10 @@ func (x *experiment) moved(ctx context.Context, t *terminal, k kind) (s sample, 
 	if figErr != nil {
 		return s, figErr
 	}
-	s = timed(notice, report, l, next)
+	checkpoint := grown(before, after, `holdfast_session_image_seconds_sum{part="checkpoint"}`)
+	stream := grown(before, after, `holdfast_session_image_seconds_sum{part="stream"}`)
+	s = timed(notice, report, checkpoint, stream, l, next)
 	s.next, s.answer = next.Sub(notice), answer.Sub(notice)
-	s.parts[partCheckpoint] = grown(before, after, `holdfast_session_image_seconds_sum{part="checkpoint"}`)
-	s.parts[partStream] = grown(before, after, `holdfast_session_image_seconds_sum{part="stream"}`)
 	s.image = after["holdfast_session_image_bytes_total"] - before["holdfast_session_image_bytes_total"]
 	return s, errors.Join(err, x.again(ctx, from))
 }
@@ -101,17 +101,16 @@ func (x *experiment) goesOn(ctx context.Context, t *terminal, n int, k kind) (ne
 }
 
 // timed divides the time from the notice to the next byte.
-func timed(notice time.Time, r holdfast.DrainReport, l life, next time.Time) (s sample) {
-	saved := notice
+func timed(notice time.Time, r holdfast.DrainReport, checkpoint, stream time.Duration, l life, next time.Time) (s sample) {
 	for _, step := range r.Steps {
-		saved = saved.Add(time.Duration(step.Took))
-		if step.Name == "save" {
+		s.parts[partClosed] += time.Duration(step.Took)
+		if step.Name == "condemn" {
 			break
 		}
-		s.parts[partClosed] += time.Duration(step.Took)
 	}
 	boot := l.owner.Boot
-	s.parts[partGone] = l.gone.Sub(saved)
+	s.parts[partCheckpoint], s.parts[partStream] = checkpoint, stream
+	s.parts[partGone] = l.gone.Sub(notice) - s.parts[partClosed] - checkpoint - stream
 	s.parts[partCreate], s.parts[partRestore] = time.Duration(boot.Create), time.Duration(boot.Start)
 	s.parts[partClaim] = l.claimed.Sub(l.gone)
 	s.parts[partReady] = l.ready.Sub(l.claimed) - s.parts[partCreate] - s.parts[partRestore]
