@@ -196,6 +196,10 @@ func benches() []cli.Bench {
 				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
 				f.IntVar(&o.Claims, "claims", 200, "sessions that come to a pool of as many warm containers; 0: none")
 				f.Float64Var(&o.Rate, "rate", 20, "of them a second")
+				f.IntVar(&o.Burst, "burst", 100, "sessions that are asked for at once, with some warm containers and with none; 0: none")
+				f.IntVar(&o.Warm, "warm", 20, "warm containers that a burst comes to")
+				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
+				f.IntVar(&o.Memory, "memory", 24, "ready networks, and warm containers, whose memory is measured; 0: none")
 				return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 					o.Progress = progress
 					return bench.Boot(ctx, o)

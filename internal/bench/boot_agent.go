@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,7 +63,7 @@ data_dir: %[1]s/data
 run_dir: %[1]s/run
 engine: %[2]s
 sessions: {networks: %[9]d}
-gateway: {listen: "%[3]s"}
+gateway: {listen: "%[3]s", park_time: 5m}
 api: {socket: %[1]s/run/s, listen: "%[4]s"}
 templates:
   - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
@@ -71,6 +73,7 @@ templates:
 	}
 	argv := append(append([]string{}, x.o.Agent...), "--config", config)
 	a.cmd = exec.Command(argv[0], argv[1:]...)
+	a.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") }) // meant for another
 	a.cmd.Stdout, a.cmd.Stderr = &a.output, &a.output
 	if err := a.cmd.Start(); err != nil {
 		return nil, err

@@ -8,30 +8,39 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// claimFill is how long one warm container may take to be made, on a busy machine.
-const claimFill = 5 * time.Second
-
 // claims has sessions come at a rate to a pool that has a warm container for each of
 // them, by an agent of its own. The containers stay until its end: removing them is
 // the engine's work, and not a claim's.
-func (x *bootBench) claims(ctx context.Context) (Row, error) {
+func (x *bootBench) claims(ctx context.Context, r *Result, _ *BootDetails) error {
+	if x.o.Claims == 0 {
+		return nil
+	}
 	m := bootMode{
 		name: "claims", row: fmt.Sprintf("session, warm, %d claims at %g/s", x.o.Claims, x.o.Rate),
 		template: fmt.Sprintf("network: bridge, warm: %d", x.o.Claims), warm: true,
 	}
-	a, err := x.startAgent(ctx, m)
-	if a != nil {
-		x.agents = append(x.agents, a)
-	}
-	if err != nil {
-		return Row{}, err
-	}
-	fmt.Fprintf(x.o.Progress, "warming %d containers\n", x.o.Claims)
-	filling, cancel := context.WithTimeout(ctx, bootLimit+time.Duration(x.o.Claims)*claimFill)
-	defer cancel()
-	if err := a.settle(filling, x); err != nil {
-		return Row{}, fmt.Errorf("waiting for %d warm containers: %w", x.o.Claims, err)
-	}
+	return x.with(ctx, []bootMode{m}, func(agents []*bootAgent) error {
+		fmt.Fprintf(x.o.Progress, "warming %d containers\n", x.o.Claims)
+		if err := settleAll(ctx, x, agents, fillLimit(x.o.Claims)); err != nil {
+			return err
+		}
+		took, err := x.rate(ctx, agents[0])
+		if err != nil {
+			return err
+		}
+		row := NewRow(m.row, "ms", took)
+		r.Rows = append(r.Rows, row)
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: p50 %s ms, p99 %s ms", row.Name, figure(row.P50), figure(row.P99)))
+		return nil
+	})
+}
+
+// fillLimit is how long a pool of that many warm containers may take to be full, when
+// it also has to remove as many.
+func fillLimit(n int) time.Duration { return bootLimit + time.Duration(n)*claimFill }
+
+// rate has the claims come at their rate, and returns what each took in ms.
+func (x *bootBench) rate(ctx context.Context, a *bootAgent) ([]float64, error) {
 	took := make([]float64, x.o.Claims)
 	all, gctx := errgroup.WithContext(ctx)
 	every := time.NewTicker(time.Duration(float64(time.Second) / x.o.Rate))
@@ -40,7 +49,7 @@ func (x *bootBench) claims(ctx context.Context) (Row, error) {
 		select {
 		case <-every.C:
 		case <-gctx.Done():
-			return Row{}, all.Wait()
+			return nil, all.Wait()
 		}
 		all.Go(func() error {
 			t, err := x.sessionBoot(gctx, a, i)
@@ -48,8 +57,5 @@ func (x *bootBench) claims(ctx context.Context) (Row, error) {
 			return err
 		})
 	}
-	if err := all.Wait(); err != nil {
-		return Row{}, err
-	}
-	return NewRow(m.row, "ms", took), nil
+	return took, all.Wait()
 }

@@ -348,9 +348,15 @@ type result struct {
 }
 
 // cli runs holdfast against the host's agent.
-func (h *host) cli(args ...string) result {
+func (h *host) cli(args ...string) result { return h.cliFor(time.Minute, args...) }
+
+// benchLimit is how long a small bench may take.
+const benchLimit = 8 * time.Minute
+
+// cliFor is cli with another limit.
+func (h *host) cliFor(limit time.Duration, args ...string) result {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, holdfastBinary(h.t), args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+h.socket, "DOCKER_HOST="+h.docker)

@@ -66,6 +66,29 @@ func (g Group) MemoryUsage() (int64, error) {
 	return g.number(pickFile(g.V2, "memory.current", "memory.usage_in_bytes"))
 }
 
+// KernelMemory is what of MemoryUsage the kernel itself holds for the group and all
+// below it, in bytes: page tables, stacks, directory entries, sockets' buffers. On v2
+// since Linux 5.18; before, and on v1 where the kernel does not count it, the error is
+// errors.ErrUnsupported.
+func (g Group) KernelMemory() (int64, error) {
+	if !g.V2 {
+		n, err := g.number("memory.kmem.usage_in_bytes")
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, fmt.Errorf("kernel memory of %s: %w", g.Dir(), errors.ErrUnsupported)
+		}
+		return n, err
+	}
+	m, err := g.MemoryStat()
+	if err != nil {
+		return 0, err
+	}
+	n, ok := m["kernel"]
+	if !ok {
+		return 0, fmt.Errorf("kernel memory of %s: %w", g.Dir(), errors.ErrUnsupported)
+	}
+	return n, nil
+}
+
 // MemoryLimit is the group's own limit in bytes, NoLimit where it has none. On v1.
 func (g Group) MemoryLimit() (int64, error) {
 	n, err := g.number("memory.limit_in_bytes")

@@ -55,6 +55,13 @@ func TestEmptyMemory(t *testing.T) {
 	if stat, err := g.MemoryStat(); err != nil || len(stat) < 5 {
 		t.Errorf("figures: %v, %v", stat, err)
 	}
+	// Before Linux 5.18 v2 does not tell.
+	if n, err := g.KernelMemory(); n < 0 || err != nil && (!g.V2 || !errors.Is(err, errors.ErrUnsupported)) {
+		t.Errorf("kernel memory: %d, %v", n, err)
+	}
+	if _, err := m.Group("/no-such-group").KernelMemory(); err == nil {
+		t.Error("a group that is not has kernel memory")
+	}
 }
 
 // A write on which the kernel works, here one to a pipe that nobody reads, is broken

@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// BurstDetails compare bursts that came to warm containers with bursts that came to
+// none, of as many sessions.
+type BurstDetails struct {
+	Sessions int         `json:"sessions"`
+	Warm     int         `json:"warm"`
+	Rounds   []BurstPair `json:"rounds"`
+	// Worst is the rank at which a session of the bursts to warm containers waited
+	// the longest, compared with the same rank of the others, by medians of the
+	// rounds. A ratio of 1 or less says that nobody waited longer.
+	Worst BurstRank `json:"worst"`
+}
+
+// BurstPair is a burst without warm containers and one with them.
+type BurstPair struct {
+	None Row `json:"none"`
+	Warm Row `json:"warm"`
+}
+
+// BurstRank is what the rank-th to be answered waited, in ms.
+type BurstRank struct {
+	Rank  int     `json:"rank"` // from 1, the first to be answered
+	None  float64 `json:"none"`
+	Warm  float64 `json:"warm"`
+	Ratio float64 `json:"ratio"` // Warm ÷ None
+}
+
+// bursts has many sessions asked for at once, of an agent that has warm containers for
+// a part of them and of one that has none, in turns. All else is alike.
+func (x *bootBench) bursts(ctx context.Context, r *Result, d *BootDetails) error {
+	if x.o.Burst == 0 {
+		return nil
+	}
+	modes := []bootMode{
+		{name: "burst", row: fmt.Sprintf("burst of %d, none warm", x.o.Burst), template: "network: bridge"},
+		{name: "burst-warm", row: fmt.Sprintf("burst of %d, %d warm", x.o.Burst, x.o.Warm), template: fmt.Sprintf("network: bridge, warm: %d", x.o.Warm), warm: true},
+	}
+	var took [2][][]float64 // by mode and round, sorted
+	err := x.with(ctx, modes, func(agents []*bootAgent) error {
+		for round := range x.o.BurstRounds {
+			for n := range agents {
+				k := (round + n) % len(agents)
+				fmt.Fprintf(x.o.Progress, "%s, %d of %d\n", modes[k].row, round+1, x.o.BurstRounds)
+				if err := settleAll(ctx, x, agents, fillLimit(x.o.Burst)); err != nil {
+					return err
+				}
+				one, err := x.burst(ctx, agents[k], round)
+				if err != nil {
+					return err
+				}
+				took[k] = append(took[k], one)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for k, m := range modes {
+		r.Rows = append(r.Rows, NewRow(m.row, "ms", slices.Concat(took[k]...)))
+	}
+	d.Burst = compareBursts(took[0], took[1], x.o.Warm)
+	r.Notes = append(r.Notes, d.Burst.notes()...)
+	return nil
+}
+
+// burst asks for many sessions at once and returns what each waited, in ms, sorted.
+// Then it ends them.
+func (x *bootBench) burst(ctx context.Context, a *bootAgent, round int) ([]float64, error) {
+	took := make([]float64, x.o.Burst)
+	errs := make([]error, x.o.Burst)
+	begin := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range took {
+		all.Go(func() {
+			<-begin
+			t, err := x.sessionBoot(ctx, a, round*x.o.Burst+i)
+			took[i], errs[i] = millis(t), err
+		})
+	}
+	close(begin)
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("a burst of %d sessions: %w", x.o.Burst, err)
+		}
+	}
+	list, err := a.sessions(ctx, x.client)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(took)
+	return took, x.removeAll(ctx, a, list)
+}
+
+// compareBursts takes rounds of sorted waits, as many in each.
+func compareBursts(none, warm [][]float64, kept int) *BurstDetails {
+	b := &BurstDetails{Sessions: len(none[0]), Warm: kept}
+	for i := range none {
+		b.Rounds = append(b.Rounds, BurstPair{None: NewRow("none warm", "ms", none[i]), Warm: NewRow("some warm", "ms", warm[i])})
+	}
+	at := func(rounds [][]float64, rank int) float64 {
+		var of []float64
+		for _, r := range rounds {
+			of = append(of, r[rank])
+		}
+		return NewRow("", "", of).P50
+	}
+	for rank := range b.Sessions {
+		one := BurstRank{Rank: rank + 1, None: at(none, rank), Warm: at(warm, rank)}
+		if one.Ratio = one.Warm / one.None; one.Ratio > b.Worst.Ratio {
+			b.Worst = one
+		}
+	}
+	return b
+}
+
+// notes are what the details say to people.
+func (b *BurstDetails) notes() []string {
+	line := func(name string, of func(Row) float64) string {
+		none, warm := spread(b.Rounds, func(p BurstPair) float64 { return of(p.None) }), spread(b.Rounds, func(p BurstPair) float64 { return of(p.Warm) })
+		return fmt.Sprintf("%s %s ms with none warm (rounds: %s to %s), %s with %d warm (%s to %s)",
+			name, figure(none.P50), figure(none.Min), figure(none.Max), figure(warm.P50), b.Warm, figure(warm.Min), figure(warm.Max))
+	}
+	note := fmt.Sprintf("burst of %d: ", b.Sessions)
+	return []string{
+		note + line("p50", func(r Row) float64 { return r.P50 }),
+		note + line("p99", func(r Row) float64 { return r.P99 }),
+		note + line("longest", func(r Row) float64 { return r.Max }),
+		note + fmt.Sprintf("by rank, nobody waited more than %.2f times as long as the same rank with none warm (rank %d: %s and %s ms; medians of %d rounds)",
+			b.Worst.Ratio, b.Worst.Rank, figure(b.Worst.Warm), figure(b.Worst.None), len(b.Rounds)),
+	}
+}
+
+func spread(rounds []BurstPair, of func(BurstPair) float64) Row {
+	var all []float64
+	for _, p := range rounds {
+		all = append(all, of(p))
+	}
+	return NewRow("", "", all)
+}
+
+// claimFill is how long one warm container may take to be made, or a session's to be
+// removed, on a busy machine.
+const claimFill = 5 * time.Second
