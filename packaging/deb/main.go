@@ -65,7 +65,7 @@ func (b build) write() (name string, err error) {
 	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
 	info := nfpm.WithDefaults(&nfpm.Info{
 		Name: "holdfast", Arch: b.arch, Platform: "linux", Version: debVersion(b.version), VersionSchema: "none",
-		Section: "admin", Priority: "optional", Maintainer: "The Holdfast authors <holdfast@localhost>", MTime: b.time,
+		Section: "admin", Priority: "optional", Maintainer: "The Holdfast authors <authors@holdfast.dev>", MTime: b.time,
 		Description: "keeps container hosts fast, and holds every connection\n" +
 			"Sessions in containers, one for each key, on one host or a fleet; spin-ups\n" +
 			"measured, garbage collected beside them, servers restarted without refusing a\n" +

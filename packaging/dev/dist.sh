@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what a release has, into dist/: for each architecture the static program
-# and the Debian package, and SHA256SUMS. The same commit gives the same bytes,
+# the Debian package and the container image, and SHA256SUMS. The same commit gives the same bytes,
 # wherever it is built.
 #   dist.sh [ARCH…]   default: amd64 arm64
 # DIST names another directory, which has to be empty, VERSION another version.
@@ -37,10 +37,12 @@ program=$dist/generated/holdfast
 "$program" completion zsh >"$dist/generated/completions/_holdfast"
 "$program" completion fish >"$dist/generated/completions/holdfast.fish"
 go -C packaging/deb build -trimpath -buildvcs=false -o "$dist/generated/deb" .
+go build -trimpath -buildvcs=false -o "$dist/generated/image" ./packaging/image
 for arch in "${arches[@]}"; do
   out=$dist/holdfast-linux-$arch
   if [[ $arch = "$here" ]]; then cp "$program" "$out"; else compile "$arch" "$out"; fi
   "$dist/generated/deb" -version "$version" -arch "$arch" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
+  "$dist/generated/image" -version "$version" -arch "$arch" -binary "$out" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"
 done
 rm -r "$dist/generated"
 (cd "$dist" && sha256sum -- * >.sums && mv .sums SHA256SUMS)

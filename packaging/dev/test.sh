@@ -42,7 +42,7 @@ go -C packaging/deb test -vet=off ./... # a module of its own
 # Those that take longest come first, so that no CPU idles beside the last of them;
 # and one more at once than there are CPUs, because tests wait a lot. Those that need
 # Kubernetes' API server come when all others are through.
-slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet)
+slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet ./test/deb)
 wait $runsc
 mapfile -t others < <(go list ./... | grep -v /test/kube)
 failed=''

@@ -267,7 +267,7 @@ func TestBuildsAreTheSame(t *testing.T) {
 	for line := range strings.Lines(string(sums)) {
 		names = append(names, strings.Fields(line)[1])
 	}
-	if want := []string{"holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
+	if want := []string{"holdfast-image-amd64.tar", "holdfast-image-arm64.tar", "holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
 		t.Errorf("built %v", names)
 	}
 }

@@ -2,10 +2,12 @@ package docs
 
 import (
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -172,6 +174,39 @@ func TestContributingNamesFiles(t *testing.T) {
 		source, err := os.ReadFile(filepath.Join(top, m[2]))
 		if err != nil || !regexp.MustCompile(`(?m)^(func|type) `+m[1]+`\b`).Match(source) {
 			t.Errorf("CONTRIBUTING.md says that %s has %s: %v", m[2], m[1], err)
+		}
+	}
+}
+
+// docs/security.md lists the capabilities that the units have, no more and no fewer.
+func TestSecurityListsCapabilities(t *testing.T) {
+	listed := map[string]map[string]bool{"holdfast": {}, "holdfast-gc": {}, "holdfast-protect": {}, "holdfast-drain": {}}
+	for line := range strings.Lines(pages(t)["docs/security.md"]) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 7 {
+			continue
+		}
+		for i, unit := range []string{"holdfast", "holdfast-gc", "holdfast-protect"} {
+			for name := range strings.SplitSeq(cells[1], ",") {
+				if strings.TrimSpace(cells[2+i]) == "✓" {
+					listed[unit]["CAP_"+strings.TrimSpace(name)] = true
+				}
+			}
+		}
+	}
+	for unit, want := range listed {
+		text, err := os.ReadFile(filepath.Join(top, "packaging/systemd", unit+".service"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := map[string]bool{}
+		for _, m := range regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.*)$`).FindAllStringSubmatch(string(text), -1) {
+			for _, name := range strings.Fields(m[1]) {
+				has[name] = true
+			}
+		}
+		if !maps.Equal(has, want) {
+			t.Errorf("%s.service has %v, and docs/security.md lists %v", unit, slices.Sorted(maps.Keys(has)), slices.Sorted(maps.Keys(want)))
 		}
 	}
 }
