@@ -8,12 +8,13 @@ import (
 // Errors that callers decide by, across packages. They are wrapped with what
 // was being done; test with errors.Is.
 var (
-	ErrNotFound = errors.New("not found")          // no such session, node or container
-	ErrDraining = errors.New("node is draining")   // this node takes no new session
-	ErrStopped  = errors.New("stopped meanwhile")  // somebody stopped the session that was asked for
-	ErrBusy     = errors.New("too many waiting")   // a bound on parked requests or boots is reached
-	ErrEngine   = errors.New("engine unavailable") // the container engine does not answer
-	ErrStore    = errors.New("store unavailable")  // the ownership store does not answer
+	ErrNotFound = errors.New("not found")                 // no such session, node or container
+	ErrDraining = errors.New("node is draining")          // this node takes no new session
+	ErrStopped  = errors.New("stopped meanwhile")         // somebody stopped the session that was asked for
+	ErrBusy     = errors.New("too many waiting")          // a bound on parked requests or boots is reached
+	ErrEngine   = errors.New("engine unavailable")        // the container engine does not answer
+	ErrStore    = errors.New("store unavailable")         // the ownership store does not answer
+	ErrNoMemory = errors.New("its memory cannot be kept") // the session cannot be suspended, and goes on
 )
 
 // ElsewhereError says that another node owns the session: ask there.

@@ -29,6 +29,10 @@ const (
 	Leaving  State = "leaving"  // the container is being stopped or handed over
 )
 
+// IsSuspended is the state that a session has in lists which nobody serves, and which
+// goes on with its memory at the next connect. It has no record.
+const IsSuspended State = "suspended"
+
 // order is the position of a state, 0 for an unknown one.
 func (s State) order() int {
 	switch s {
@@ -64,6 +68,35 @@ type Owner struct {
 	ClaimedAt   time.Time  `json:"claimed_at"`
 	ReadyAt     time.Time  `json:"ready_at,omitzero"`
 	Boot        Phases     `json:"boot,omitzero"` // from Ready on
+	// Memory says, from Ready on, whether the session goes on from what the life
+	// before had in memory, or why it does not; "" where there was nothing.
+	Memory string `json:"memory,omitempty"`
+	// Left is what Suspend left behind for this claim. It is only in what the
+	// claim returns.
+	Left string `json:"-"`
+}
+
+// Restored is Owner.Memory of a session that goes on with its memory.
+const Restored = "restored"
+
+// Suspended is a session that nobody serves, and whose memory is kept for the next
+// who connects.
+type Suspended struct {
+	Key      SessionKey `json:"key"`
+	Epoch    Epoch      `json:"epoch"`            // of the life that the image is of
+	Node     NodeID     `json:"node"`             // that has the image
+	Shared   bool       `json:"shared,omitempty"` // every node can get at the image
+	Template string     `json:"template"`
+	TakenAt  time.Time  `json:"taken_at"`
+	Until    time.Time  `json:"until"` // the image is dropped then
+	Bytes    int64      `json:"bytes"` // of the image, before it was sealed
+}
+
+// SuspendReport is how the suspending of a session went.
+type SuspendReport struct {
+	Suspended
+	Took Millis     `json:"took_ms"` // until the session was given up
+	Left []Leftover `json:"left"`    // its container, where it could not be seen dead
 }
 
 // Phases is what a session's boot took, phase by phase. A phase that there was

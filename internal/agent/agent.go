@@ -269,6 +269,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
+		Told: filepath.Join(a.cfg.RunDir, "told"),
 	}, deps)
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
@@ -286,6 +287,9 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.start("sessions", a.sessions.Run)
+	if a.mover != nil {
+		p.start("suspended sessions", a.mover.Run)
+	}
 	p.start("ready networks", a.networks.Run)
 	p.start("warm containers", a.warmed.Run)
 	if a.peers != nil {

@@ -44,6 +44,15 @@ func (b backend) Sessions(ctx context.Context) ([]api.Session, error) {
 			here[o.Key] = api.Session{Owner: o}
 		}
 	}
+	suspended, err := suspendedAll(ctx, b.a.store)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range suspended {
+		if _, ok := here[s.Key]; !ok { // it may have been claimed meanwhile
+			here[s.Key] = wireSuspended(s.Suspended)
+		}
+	}
 	all := make([]api.Session, 0, len(here))
 	for _, s := range here {
 		all = append(all, s)
@@ -56,11 +65,25 @@ func wire(i session.Info) api.Session {
 	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, LastError: i.Error}
 }
 
+// wireSuspended is a session that nobody serves.
+func wireSuspended(s holdfast.Suspended) api.Session {
+	return api.Session{
+		Owner:     holdfast.Owner{Key: s.Key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: s.TakenAt},
+		Suspended: &s,
+	}
+}
+
 func (b backend) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
 	if i, err := b.a.sessions.Get(key); err == nil {
 		return wire(i), nil
 	}
 	o, err := b.a.store.Get(ctx, key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		var s holdfast.Suspended
+		if s, _, err = suspendedOne(ctx, b.a.store, key); err == nil {
+			return wireSuspended(s), nil
+		}
+	}
 	if errors.Is(err, holdfast.ErrNotFound) {
 		err = holdfast.ErrNotFound // the store's own words add nothing
 	}
@@ -90,7 +113,35 @@ func (b backend) MoveSession(ctx context.Context, key holdfast.SessionKey, q api
 }
 
 func (b backend) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
-	return b.a.sessions.Stop(ctx, key)
+	r, err := b.a.sessions.Stop(ctx, key)
+	if !errors.Is(err, holdfast.ErrNotFound) {
+		return r, err
+	}
+	s, note, lookErr := suspendedOne(ctx, b.a.store, key)
+	if lookErr != nil {
+		return r, err
+	}
+	if b.a.mover != nil {
+		b.a.mover.forget(ctx, suspendedNote{s, note}, stoppedByHand)
+	} else if err := b.a.store.DropNote(ctx, note); err != nil {
+		return r, err
+	}
+	return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}, Notice: "it was suspended, and its memory is dropped"}, nil
+}
+
+func (b backend) SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
+	return b.a.sessions.Suspend(ctx, key)
+}
+
+func (b backend) ResumeSession(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	s, err := b.Session(ctx, key)
+	if err != nil {
+		return api.Session{}, err
+	}
+	if s.State != holdfast.IsSuspended && s.State != holdfast.Leaving {
+		return b.StartSession(ctx, key, "") // it is there, or about to be
+	}
+	return b.StartSession(ctx, key, s.Template)
 }
 
 // container is the container of a session on this node.

@@ -84,15 +84,15 @@ func (a *Agent) dismissDeadman() error {
 
 // newFleet joins this node's sessions to those of the others.
 func (a *Agent) newFleet() *fleet.Fleet {
-	var receive fleet.Receive
-	if a.mover != nil {
-		receive = a.mover.receive
-	}
-	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, fleet.Deps{
+	deps := fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
 		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
-		Receive: receive, Able: a.sessions.Able,
-	})
+		Able: a.sessions.Able,
+	}
+	if a.mover != nil {
+		deps.Receive, deps.Give, deps.Prefer = a.mover.receive, a.mover.give, a.mover.prefer
+	}
+	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)
 	if a.mover != nil {
 		a.mover.fleet = f
 	}

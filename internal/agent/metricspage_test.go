@@ -113,6 +113,7 @@ func registered(t *testing.T) *recording {
 	r.MustRegister(newNodeFigures(a))
 	a.newNetworks()
 	a.newWarmed(nil)
+	(&shelf{}).register(r)
 	newPace(filepath.Join(c.DataDir, "rates.json"), r, log)
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)

@@ -30,10 +30,14 @@ type mover struct {
 	spill string // the same on a disk, for what there is no room for in memory; "" is none
 	most  int64  // bytes of one image
 	pace  *pace
+	node  holdfast.NodeID
 	store store.Store
 	log   *slog.Logger
 	told  *moveMetrics
-	fleet *fleet.Fleet // set before anything is saved
+	fleet *fleet.Fleet // set before anything is saved; nil for a node on its own
+
+	shelf   *shelf // nil: noShelf says why
+	noShelf error
 
 	mu     sync.Mutex
 	got    map[holdfast.SessionKey]arrived
@@ -73,7 +77,7 @@ func (a *Agent) openMover() (*mover, error) {
 	m := &mover{
 		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
 		most: int64(c.MaxImage), pace: newPace(filepath.Join(a.cfg.DataDir, "moving-rates.json"), a.metrics, a.log),
-		store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{}, starts: map[string]restoring{},
+		node: a.node, store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{}, starts: map[string]restoring{},
 	}
 	if c.Spill != "" {
 		m.spill = filepath.Join(c.Spill, "images."+string(a.node))
@@ -100,6 +104,9 @@ func (a *Agent) openMover() (*mover, error) {
 	}
 	if err := m.runsc.Install(c.Runtime); err != nil {
 		return nil, err
+	}
+	if m.shelf, m.noShelf = a.openShelf(); m.noShelf != nil {
+		a.log.Warn("sessions cannot be suspended on this node", "err", m.noShelf, "hint", holdfast.HintOf(m.noShelf))
 	}
 	return m, nil
 }
@@ -200,27 +207,39 @@ func (m *mover) expire() {
 }
 
 // Stage implements session.Mover.
-func (m *mover) Stage(ctx context.Context, o holdfast.Owner, container string) bool {
+func (m *mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (bool, error) {
 	m.mu.Lock()
 	a, ok := m.got[o.Key]
 	delete(m.got, o.Key) // whatever becomes of it: nobody gets it twice
 	m.mu.Unlock()
+	if ok {
+		follows, err := m.store.Follows(ctx, o.Key, a.Epoch, o.Epoch)
+		if err == nil && !follows {
+			err = fmt.Errorf("its image is of epoch %d, and not of the life before epoch %d", a.Epoch, o.Epoch)
+		}
+		if err != nil {
+			m.drop(a)
+			return false, err
+		}
+	}
+	if !ok && left != nil {
+		var err error
+		if a, err = m.takeLeft(ctx, o, *left); err != nil {
+			return false, err
+		}
+		ok = true
+	}
 	if !ok {
-		return false
+		return false, nil
 	}
 	defer m.drop(a)
-	if follows, err := m.store.Follows(ctx, o.Key, a.Epoch, o.Epoch); err != nil || !follows {
-		m.log.Warn("a session's memory is lost: its image is not of the life before this one", "session", o.Key, "of", a.Epoch, "epoch", o.Epoch, "err", err)
-		return false
-	}
 	if err := m.runsc.Stage(container, filepath.Join(a.dir, "image")); err != nil {
-		m.log.Warn("a session's memory is lost", "session", o.Key, "epoch", o.Epoch, "err", err)
-		return false
+		return false, err
 	}
 	m.mu.Lock()
 	m.starts[container] = restoring{time.Now(), a.Bytes}
 	m.mu.Unlock()
-	return true
+	return true, nil
 }
 
 // Started implements session.Mover.

@@ -39,6 +39,17 @@ type Backend interface {
 	// holdfast.ErrNotFound.
 	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
 
+	// SuspendSession saves the session's memory for its next life and stops it;
+	// whoever connects next gets it back as it was. An error that wraps
+	// holdfast.ErrNoMemory says that it was not tried, and the session goes on.
+	// holdfast.ErrNotFound.
+	SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error)
+
+	// ResumeSession is StartSession of a session that is suspended or was not
+	// stopped yet; whether it has its memory is in its Memory.
+	// holdfast.ErrNotFound where there is neither.
+	ResumeSession(ctx context.Context, key holdfast.SessionKey) (Session, error)
+
 	// MoveSession is StopSession for a session that is to come up again: where
 	// another node takes it, that one is told before, and claims it. With
 	// q.Elsewhere nothing is begun where none does: holdfast.ErrNotFound for a

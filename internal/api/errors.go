@@ -34,6 +34,7 @@ const (
 	CodeTimeout      Code = "timeout"
 	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
 	CodeNodeDown     Code = "node_down" // the node that has to answer does not
+	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and goes on
 )
 
 // Codes lists all codes.
@@ -41,7 +42,7 @@ func Codes() []Code {
 	return []Code{CodeBadRequest, CodeBadKey, CodeUnauthorized, CodeReadOnly, CodeCrossOrigin,
 		CodeNotFound, CodeBadMethod, CodeTooLarge, CodeBadMedia, CodeBadHost, CodeInternal,
 		CodeBootFailed, CodeDraining, CodeBusy, CodeEngineDown, CodeStoreDown, CodeNotReady, CodeCanceled, CodeTimeout,
-		CodeElsewhere, CodeNodeDown}
+		CodeElsewhere, CodeNodeDown, CodeNoMemory}
 }
 
 // Status is the HTTP status that goes with the code (RFC 9110, 15).
@@ -69,6 +70,8 @@ func (c Code) Status() int {
 		return http.StatusServiceUnavailable
 	case CodeTimeout:
 		return http.StatusGatewayTimeout
+	case CodeNoMemory:
+		return http.StatusConflict
 	}
 	return http.StatusInternalServerError
 }
@@ -86,6 +89,8 @@ func (c Code) sentinel() error {
 		return holdfast.ErrEngine
 	case CodeStoreDown:
 		return holdfast.ErrStore
+	case CodeNoMemory:
+		return holdfast.ErrNoMemory
 	case CodeCanceled:
 		return context.Canceled
 	case CodeTimeout:
@@ -160,7 +165,7 @@ func codeOf(err error) Code {
 	case errors.As(err, &far):
 		return CodeElsewhere
 	}
-	for _, c := range []Code{CodeNotFound, CodeTimeout, CodeCanceled} {
+	for _, c := range []Code{CodeNoMemory, CodeNotFound, CodeTimeout, CodeCanceled} {
 		if errors.Is(err, c.sentinel()) {
 			return c
 		}

@@ -78,6 +78,40 @@ func (s *server) move(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, rep)
 }
 
+// suspend goes on when the caller leaves, as end does.
+func (s *server) suspend(w http.ResponseWriter, r *http.Request) error {
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	if err := decode(w, r, &Empty{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limitStart)
+	defer cancel()
+	rep, err := s.b.SuspendSession(ctx, key)
+	if err != nil {
+		return err
+	}
+	rep.Left = notNil(rep.Left)
+	return writeJSON(w, rep)
+}
+
+func (s *server) resume(w http.ResponseWriter, r *http.Request) error {
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	if err := decode(w, r, &Empty{}); err != nil {
+		return err
+	}
+	one, err := s.b.ResumeSession(r.Context(), key)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, one)
+}
+
 // end goes on when the caller leaves: what has begun to die is seen dead.
 func (s *server) end(w http.ResponseWriter, r *http.Request, by func(context.Context, holdfast.SessionKey) (holdfast.KillReport, error)) error {
 	key, err := keyOf(r)

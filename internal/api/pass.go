@@ -85,7 +85,7 @@ func (s *server) whereabouts(r *http.Request, rt route) (holdfast.NodeID, error)
 			return "", err
 		}
 		// Whatever is wrong here is the handler's to tell.
-		if one, err := s.b.Session(r.Context(), key); err == nil && one.Node != s.node {
+		if one, err := s.b.Session(r.Context(), key); err == nil && one.Node != s.node && one.State != holdfast.IsSuspended {
 			return one.Node, nil
 		}
 	}

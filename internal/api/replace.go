@@ -97,6 +97,9 @@ func (s *server) replaceKeys(ctx context.Context, q ReplaceRequest) ([]holdfast.
 	there := map[holdfast.SessionKey]bool{}
 	keys := []holdfast.SessionKey{}
 	for _, one := range all {
+		if one.State == holdfast.IsSuspended {
+			continue // there is nothing to replace
+		}
 		there[one.Key] = true
 		if (q.All || q.Node != "" && one.Node == q.Node) && one.State != holdfast.Leaving {
 			keys = append(keys, one.Key)

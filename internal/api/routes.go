@@ -61,6 +61,10 @@ func routes() []route {
 			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: (*server).stop},
 		{method: "POST", path: "/v1/sessions/{key}/move", id: "moveSession", summary: "Stop a session that is to come up on another node, which is told before; answers when its container is seen dead, and its memory is there where it is to go along.",
 			access: forAdmin, at: atItsOwner, limit: limitMove, request: MoveRequest{}, answer: holdfast.MoveReport{}, handle: (*server).move},
+		{method: "POST", path: "/v1/sessions/{key}/suspend", id: "suspendSession", summary: "Save what a session has in memory for whoever connects next, and end its container; answers when it is seen dead.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: holdfast.SuspendReport{}, handle: (*server).suspend},
+		{method: "POST", path: "/v1/sessions/{key}/resume", id: "resumeSession", summary: "Start a suspended session with its memory; answers when it is ready.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: Session{}, handle: (*server).resume},
 		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
 			access: forAdmin, at: atItsOwner, media: mediaText, query: []param{
 				{"tail", "last lines to begin with; below 0 is all", 0},

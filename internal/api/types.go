@@ -44,6 +44,9 @@ type Session struct {
 	Connections int       `json:"connections"`          // open through the gateway
 	IdleSince   time.Time `json:"idle_since,omitzero"`  // set while Connections is 0
 	LastError   string    `json:"last_error,omitempty"` // of the last boot that failed or container that died
+	// Suspended is set of a session in the state suspended: it has no record and no
+	// container, and goes on with its memory when somebody connects.
+	Suspended *holdfast.Suspended `json:"suspended,omitempty"`
 }
 
 // Sessions is the answer to a list of sessions.

@@ -19,7 +19,7 @@ func (a *app) sessionCmd() *cobra.Command {
 		Short:   "See, start, stop, move and replace sessions",
 		Long:    "See, start, stop, move and replace sessions: keys, each with the one container that serves it.",
 		Example: "  holdfast session ls",
-	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionLogs(), a.sessionExec(),
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
 		a.sessionReplace(), a.sessionReplacements())
 }
 
@@ -86,6 +86,12 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	fmt.Fprintf(w, "claimed\t%s (%s ago)\n", stamp(s.ClaimedAt), age(a.deps.Now(), s.ClaimedAt))
 	if !s.ReadyAt.IsZero() {
 		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
+	}
+	if s.Memory != "" {
+		fmt.Fprintf(w, "memory\t%s\n", memoryText(s.Memory))
+	}
+	if k := s.Suspended; k != nil {
+		fmt.Fprintf(w, "suspended\t%s, %.1f MB, kept until %s\n", stamp(k.TakenAt), float64(k.Bytes)/1e6, stamp(k.Until))
 	}
 	if s.Boot.Total() > 0 {
 		fmt.Fprintf(w, "boot\t%s\n", bootText(s.Boot))
@@ -161,6 +167,9 @@ func (a *app) sessionStop() *cobra.Command {
 				if err := a.ui.result(r, func(w io.Writer) {
 					if len(r.Left) == 0 {
 						fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
+					}
+					if r.Notice != "" {
+						fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
 					}
 				}); err != nil {
 					return err

@@ -175,6 +175,7 @@ type Template struct {
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
 	Handover   string            `yaml:"handover"`   // what of it another node gets: fresh (default), or memory
+	Idle       string            `yaml:"idle"`       // what becomes of a session that nobody is connected to for sessions.idle_stop: stop (default), or suspend
 	Priority   int               `yaml:"priority"`   // of its memory, where not all of a host's can be saved: what has less is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
@@ -343,6 +344,7 @@ func (c *Config) complete() error {
 		t.Snapshot.Timeout = cmp.Or(t.Snapshot.Timeout, 10*time.Second)
 		t.defaultSockets()
 		t.Handover = cmp.Or(t.Handover, "fresh")
+		t.Idle = cmp.Or(t.Idle, "stop")
 		for j := range t.InitSteps {
 			step := &t.InitSteps[j]
 			step.Timeout = cmp.Or(step.Timeout, 5*time.Minute)

@@ -381,6 +381,8 @@ func TestMovingIsChecked(t *testing.T) {
 		"websocket: hold":               "neither close nor keep",
 		"handover: memory":              "needs a runtime",
 		"handover: warm":                "neither fresh nor memory",
+		"idle: sleep":                   "neither stop nor suspend",
+		"idle: suspend":                 "needs handover: memory",
 		"runtime: /usr/bin/runsc":       "no name of a runtime",
 		"kept_sockets: {tell_as: pong}": "neither text nor ping",
 		"kept_sockets: {time: -1s}":     "below 0",
@@ -392,6 +394,34 @@ func TestMovingIsChecked(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: %v", bad, err)
 		}
+	}
+}
+
+func TestSuspendedIsChecked(t *testing.T) {
+	const all = `key_file: /k, put: [/p, "{file}", "{name}"], get: [/g, "{name}", "{file}"]`
+	for bad, want := range map[string]string{
+		"dir: here":                    "no absolute path",
+		"keep: 1s":                     "at least 1m",
+		"space: 0":                     "at least 1 byte",
+		"timeout: 0s":                  "at least 1s",
+		"shared: true":                 "for a dir that is named",
+		"put: [/bin/cp]":               "key_file is missing",
+		"shared: true, dir: /d":        "key_file is missing",
+		all:                            "drop is missing",
+		all + `, drop: [rm, "{name}"]`: "no absolute path of a program",
+		all + `, drop: [/bin/rm]`:      "{name} is missing",
+		`key_file: /k, put: [/p, "{name}"], get: [/g, "{name}", "{file}"], drop: [/d, "{name}"]`: "{file} is missing",
+	} {
+		_, err := load(t, minimal+"\nmoving: {suspended: {"+bad+"}}\n", Overrides{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if _, err := load(t, minimal+"\nmoving: {suspended: {"+all+", drop: [/d, \"{name}\"]}}\n", Overrides{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, handover: memory, mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "hears who it is") {
+		t.Errorf("a mount in the way: %v", err)
 	}
 }
 

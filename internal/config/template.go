@@ -213,7 +213,9 @@ func (c Config) SessionTemplates() []session.Template {
 			Runtime:    t.Runtime,
 			SaveMemory: t.Handover == "memory",
 			Priority:   t.Priority,
-			Keep:       t.keepSockets(),
+
+			SuspendIdle: t.Idle == "suspend",
+			Keep:        t.keepSockets(),
 		}
 		if t.Network == networkPooled {
 			s.Network = "" // where none is ready, it is the engine's own

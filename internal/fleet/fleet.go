@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -61,6 +62,12 @@ type Deps struct {
 	Own func(holdfast.Owner)
 	// Receive takes images in; nil: this node takes none.
 	Receive Receive
+	// Give writes the image of a session's life to w, which is gone here then; nil:
+	// this node has none. holdfast.ErrNotFound before anything is written.
+	Give func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
+	// Prefer is the node that has an image of a session that nobody serves, "" for
+	// none; nil: there are none.
+	Prefer  func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
 	Metrics *Metrics
 	Log     *slog.Logger
 }

@@ -131,15 +131,21 @@ func (n *nodes) alone() (alone, stale bool) {
 	return len(n.list) == 1 && n.list[0].ID == n.self, n.stale
 }
 
-// place chooses a node, and counts what it gave it until the list is read
-// again: else all that is placed within a second would go by the same figures.
-func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool) (holdfast.Node, error) {
+// place chooses a node, first of all the preferred one where that is a candidate,
+// and counts what it gave it until the list is read again: else all that is placed
+// within a second would go by the same figures.
+func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefer holdfast.NodeID) (holdfast.Node, error) {
 	if err := n.fresh(ctx); err != nil {
 		return holdfast.Node{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	id, err := Place(n.list, Need{Self: n.self, Avoid: avoid, Resting: holdfast.OutOfRotation(n.list, n.share)}, n.rand)
+	need := Need{Self: n.self, Avoid: avoid, Resting: holdfast.OutOfRotation(n.list, n.share)}
+	if i, ok := n.index[prefer]; ok && need.fits(&n.list[i]) {
+		give(&n.list[i])
+		return n.list[i], nil
+	}
+	id, err := Place(n.list, need, n.rand)
 	if err != nil {
 		return holdfast.Node{}, err
 	}

@@ -51,7 +51,7 @@ func TestNodesAreReadInMeasure(t *testing.T) {
 				for range 4 {
 					all.Go(func() {
 						for ctx.Err() == nil {
-							if _, err := n.place(ctx, nil); err != nil && ctx.Err() == nil {
+							if _, err := n.place(ctx, nil, ""); err != nil && ctx.Err() == nil {
 								t.Error(err)
 							}
 							sleep(ctx, 100*time.Millisecond)
@@ -108,17 +108,17 @@ func TestOldNodesAreBetterThanNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countingStore{err: holdfast.ErrStore}
 		n := newNodes(s, "n0", func(int) int { return 0 })
-		if _, err := n.place(t.Context(), nil); !errors.Is(err, holdfast.ErrStore) {
+		if _, err := n.place(t.Context(), nil, ""); !errors.Is(err, holdfast.ErrStore) {
 			t.Errorf("without a list: %v, want ErrStore", err)
 		}
 		s.nodes, s.err = fleetOf(1), nil
 		time.Sleep(time.Second)
-		if _, err := n.place(t.Context(), nil); err != nil {
+		if _, err := n.place(t.Context(), nil, ""); err != nil {
 			t.Error(err)
 		}
 		s.err = holdfast.ErrStore
 		time.Sleep(time.Minute)
-		if _, err := n.place(t.Context(), nil); err != nil {
+		if _, err := n.place(t.Context(), nil, ""); err != nil {
 			t.Errorf("with an old list: %v", err)
 		}
 	})

@@ -275,7 +275,7 @@ func (f *Fleet) Hand(ctx context.Context, m Move, to holdfast.NodeID) (holdfast.
 	avoid := map[holdfast.NodeID]bool{f.cfg.Node: true}
 	var last error
 	for range triesPerRound {
-		n, err := f.nodes.place(ctx, avoid)
+		n, err := f.nodes.place(ctx, avoid, "")
 		if err != nil {
 			return "", fmt.Errorf("session %s cannot move: %w", m.Key, cmp.Or(last, err))
 		}

@@ -60,6 +60,9 @@ type quest struct {
 	moment time.Duration // for a successor
 	looks  sync.Map      // what is looked at beside, by name
 
+	asked  bool            // prefer is known
+	prefer holdfast.NodeID // has something of the session; "" is none
+
 	lacking  map[holdfast.NodeID]bool // have not the template
 	lack     error                    // as the last of them said it
 	willing  bool                     // a node that may have it has refused for now
@@ -175,7 +178,7 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 	if len(q.tried) == triesPerRound {
 		return q.nowhere(nil)
 	}
-	n, err := q.f.nodes.place(ctx, q.avoid())
+	n, err := q.f.nodes.place(ctx, q.avoid(), q.preferred(ctx))
 	switch {
 	case len(q.lacking) > 0 && !q.willing && (err != nil || len(q.lacking) >= maxLacking):
 		return q.unknown()
@@ -188,6 +191,21 @@ func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) er
 	}
 	q.f.deps.Metrics.placements.WithLabelValues(where).Inc()
 	return q.refusal(n.ID, q.try(ctx, n.ID, true, q.template(s)), q.template(s))
+}
+
+// preferTime bounds the look for a node that has something of the session.
+const preferTime = time.Second
+
+// preferred is the node that has something of the session, "" for none. It is asked
+// for once in a search.
+func (q *quest) preferred(ctx context.Context) holdfast.NodeID {
+	if !q.asked && q.f.deps.Prefer != nil {
+		ctx, cancel := context.WithTimeout(ctx, preferTime)
+		defer cancel()
+		q.prefer = q.f.deps.Prefer(ctx, q.key)
+	}
+	q.asked = true
+	return q.prefer
 }
 
 // template is what the session is to be booted from, "" for the default one.

@@ -3,15 +3,20 @@ package move
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"holdfast"
 )
@@ -185,7 +190,7 @@ func newShelf(t *testing.T) (*Shelf, string, string) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "shelf")
-	s, err := OpenShelf(dir, key+"\n", most)
+	s, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, key+"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,10 +199,10 @@ func newShelf(t *testing.T) (*Shelf, string, string) {
 
 func TestShelfGivesAnImageOnce(t *testing.T) {
 	s, dir, _ := newShelf(t)
-	if err := s.Put(label, image(t)); err != nil {
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Put(label, image(t)); !errors.Is(err, fs.ErrExist) {
+	if err := s.Put(t.Context(), label, image(t)); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second one: %v", err)
 	}
 	file := filepath.Join(dir, "alice@7")
@@ -208,7 +213,7 @@ func TestShelfGivesAnImageOnce(t *testing.T) {
 	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
 	}
-	if _, err := s.Take("alice", 8, filepath.Join(t.TempDir(), "x")); !errors.Is(err, holdfast.ErrNotFound) {
+	if _, err := s.Take(t.Context(), "alice", 8, filepath.Join(t.TempDir(), "x")); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("another epoch's: %v", err)
 	}
 	var got sync.Map
@@ -216,7 +221,7 @@ func TestShelfGivesAnImageOnce(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			out := filepath.Join(t.TempDir(), "out")
-			if _, err := s.Take("alice", 7, out); err == nil {
+			if _, err := s.Take(t.Context(), "alice", 7, out); err == nil {
 				got.Store(i, out)
 			} else if !errors.Is(err, holdfast.ErrNotFound) {
 				t.Error(err)
@@ -249,7 +254,7 @@ func TestShelfRefusesWhatWasChanged(t *testing.T) {
 		"another's": func(p string, b []byte) error { return os.WriteFile(p, []byte("age-encryption.org/v1\n"), 0o600) },
 	} {
 		s, dir, _ := newShelf(t)
-		if err := s.Put(label, image(t)); err != nil {
+		if err := s.Put(t.Context(), label, image(t)); err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, "alice@7")
@@ -261,56 +266,231 @@ func TestShelfRefusesWhatWasChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := filepath.Join(t.TempDir(), "out")
-		if _, err := s.Take("alice", 7, out); !errors.Is(err, ErrTorn) {
+		if _, err := s.Take(t.Context(), "alice", 7, out); !errors.Is(err, ErrTorn) {
 			t.Errorf("%s: %v", name, err)
 		}
 		absent(t, out)
 		absent(t, path)
 	}
 	s, dir, _ := newShelf(t)
-	if err := s.Put(label, image(t)); err != nil {
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(filepath.Join(dir, "alice@7"), filepath.Join(dir, "bob@9")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Take("bob", 9, filepath.Join(t.TempDir(), "out")); !errors.Is(err, ErrTorn) {
+	if _, err := s.Take(t.Context(), "bob", 9, filepath.Join(t.TempDir(), "out")); !errors.Is(err, ErrTorn) {
 		t.Errorf("under another name: %v", err)
 	}
 }
 
 func TestShelfTidiesUp(t *testing.T) {
 	s, dir, key := newShelf(t)
-	if err := s.Put(label, image(t)); err != nil {
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"x" + comingSuffix, "bob@3" + takenSuffix, "note"} {
+	other, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1.b", Most: most}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{s.mine("x" + comingSuffix), s.mine("bob@3" + takenSuffix), other.mine("x" + comingSuffix), "note"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := OpenShelf(dir, "AGE-SECRET-KEY-nonsense", most); err == nil || strings.Contains(err.Error(), "nonsense") || holdfast.HintOf(err) == "" {
+	if _, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, "AGE-SECRET-KEY-nonsense"); err == nil || strings.Contains(err.Error(), "nonsense") || holdfast.HintOf(err) == "" {
 		t.Errorf("a bad key: %v", err)
 	}
-	s, err := OpenShelf(dir, key, most)
-	if err != nil {
+	if s, err = OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, key); err != nil {
 		t.Fatal(err)
 	}
 	all, err := s.List()
 	if err != nil || len(all) != 1 || all[0].Key != "alice" || all[0].Epoch != 7 || all[0].Bytes == 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if gone, err := s.Expire(all[0].TakenAt); err != nil || len(gone) != 0 {
-		t.Errorf("too early: %+v, %v", gone, err)
+	absent(t, filepath.Join(dir, s.mine("x"+comingSuffix)))
+	absent(t, filepath.Join(dir, s.mine("bob@3"+takenSuffix)))
+	if _, err := os.Stat(filepath.Join(dir, other.mine("x"+comingSuffix))); err != nil {
+		t.Errorf("what another one has unfinished: %v", err)
 	}
-	if gone, err := s.Expire(all[0].TakenAt.Add(time.Second)); err != nil || len(gone) != 1 {
-		t.Errorf("%+v, %v", gone, err)
+	for range 2 { // one that is gone is no error
+		if err := s.Drop(t.Context(), "alice", 7); err != nil {
+			t.Error(err)
+		}
 	}
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "note" {
+	if _, err := s.Take(t.Context(), "alice", 7, filepath.Join(t.TempDir(), "x")); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// Another key opens nothing.
+func TestShelfWithAnotherKey(t *testing.T) {
+	s, dir, _ := newShelf(t)
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n2", Most: most}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := other.Take(t.Context(), "alice", 7, out); !errors.Is(err, ErrTorn) {
+		t.Errorf("with another key: %v", err)
+	}
+	absent(t, out)
+}
+
+// What is sent is what Take would have unpacked, and is sent once.
+func TestShelfSends(t *testing.T) {
+	s, _, _ := newShelf(t)
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := s.Send(t.Context(), "alice", 7, &b); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := Unpack(&b, out, most, nil); err != nil {
+		t.Fatal(err)
+	}
+	same(t, out)
+	if err := s.Send(t.Context(), "alice", 7, &b); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("twice: %v", err)
+	}
+}
+
+// A full disk keeps nothing of an image.
+func TestShelfOnAFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("this test mounts a file system, as root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("small", dir, "tmpfs", 0, "size=128k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenShelf(ShelfOptions{Dir: filepath.Join(dir, "shelf"), Owner: "n1", Most: most}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), label, image(t)); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("200 KB in 128: %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "shelf")); err != nil || len(left) != 0 {
 		t.Errorf("%v are left, %v", left, err)
 	}
-	if err := s.Drop("alice", 7); err != nil {
-		t.Errorf("one that is gone: %v", err)
+}
+
+// copies keeps files in another directory.
+type copies string
+
+func (c copies) copy(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
 	}
+	return os.WriteFile(to, b, 0o600)
+}
+
+func (c copies) Put(_ context.Context, name, file string) error {
+	return c.copy(file, filepath.Join(string(c), name))
+}
+
+func (c copies) Get(_ context.Context, name, file string) error {
+	return c.copy(filepath.Join(string(c), name), file)
+}
+
+func (c copies) Drop(_ context.Context, name string) error {
+	return os.Remove(filepath.Join(string(c), name))
+}
+
+func TestShelfElsewhere(t *testing.T) {
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := t.TempDir()
+	open := func(owner holdfast.NodeID) (*Shelf, string) {
+		dir := t.TempDir()
+		s, err := OpenShelf(ShelfOptions{Dir: dir, Owner: owner, Most: most, Remote: copies(far)}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, dir
+	}
+	s, dir := open("n1")
+	if err := s.Put(t.Context(), label, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	other, otherDir := open("n2")
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := other.Take(t.Context(), "alice", 7, out); err != nil {
+		t.Fatal(err)
+	}
+	same(t, out)
+	if _, err := s.Take(t.Context(), "alice", 7, out+"2"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("twice: %v", err)
+	}
+	for _, d := range []string{far, dir, otherDir} {
+		if left, err := os.ReadDir(d); err != nil || len(left) != 0 {
+			t.Errorf("%v are left, %v", left, err)
+		}
+	}
+}
+
+// What is left is not too old, is known, and fits; and of what fits the newest.
+func TestSurplus(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1e6, 0)
+		all := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Kept {
+			return Kept{Key: "k", Epoch: holdfast.Epoch(rapid.Int64Range(1, 1e6).Draw(t, "epoch")), Bytes: rapid.Int64Range(0, 100).Draw(t, "bytes"),
+				TakenAt: now.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "hours")) * time.Hour)}
+		}), 0, 12).Draw(t, "kept")
+		b := Bounds{Age: 10 * time.Hour, Space: rapid.Int64Range(0, 500).Draw(t, "space"), Grace: 2 * time.Hour}
+		more := rapid.Int64Range(0, 200).Draw(t, "more")
+		known := func(k Kept) bool { return k.Epoch%3 != 0 }
+		out := Surplus(slices.Clone(all), b, more, now, known)
+		goes := func(k Kept) string {
+			for _, d := range out {
+				if d.Kept == k {
+					return d.Why
+				}
+			}
+			return ""
+		}
+		total, oldest := int64(0), now
+		for _, k := range all {
+			old, strange := now.Sub(k.TakenAt) >= b.Age, now.Sub(k.TakenAt) >= b.Grace && !known(k)
+			switch why := goes(k); {
+			case old && why != TooOld, !old && why == TooOld, !old && strange != (why == Unknown):
+				t.Fatalf("%+v: %q", k, why)
+			case why == "":
+				total += k.Bytes
+				if k.TakenAt.Before(oldest) {
+					oldest = k.TakenAt
+				}
+			}
+		}
+		if total > 0 && total+more > b.Space {
+			t.Fatalf("%d bytes stay, with %d more, of %d", total, more, b.Space)
+		}
+		for _, d := range out {
+			if d.Why == TooMuch && d.TakenAt.After(oldest) && total > 0 {
+				t.Fatalf("%+v goes, and an older one stays", d)
+			}
+		}
+	})
 }

@@ -159,14 +159,23 @@ func number(t *testing.T, line string) int {
 // again and again.
 func TestGoesOn(t *testing.T) {
 	s := newStage(t)
-	old := s.create("one", nil)
+	told := func(name string) func(*engine.Spec) { // a directory of each life's own, at one place
+		dir := filepath.Join(s.dir, "told-"+name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "name"), []byte(name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		return func(spec *engine.Spec) {
+			spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: "/run/told", ReadOnly: true})
+		}
+	}
+	old := s.create("one", told("one"))
 	s.start(old)
 	s.said(old, 5)
 	for _, name := range []string{"two", "three"} {
 		dir := s.save(old)
 		lines := s.said(old, 1)
 		last := number(t, lines[len(lines)-1])
-		next := s.create(name, nil)
+		next := s.create(name, told(name))
 		if err := s.runsc.Stage(next, dir); err != nil {
 			t.Fatal(err)
 		}
@@ -180,6 +189,10 @@ func TestGoesOn(t *testing.T) {
 		var env bytes.Buffer
 		if code, err := s.engine.Exec(s.ctx, next, engine.Exec{Command: []string{"cat", "/proc/gvisor/spec_environ"}, Stdout: &env}); code != 0 || err != nil || !strings.Contains(env.String(), "EPOCH="+name) {
 			t.Errorf("exit code %d, %v, %q", code, err, env.String())
+		}
+		var now bytes.Buffer
+		if code, err := s.engine.Exec(s.ctx, next, engine.Exec{Command: []string{"cat", "/run/told/name"}, Stdout: &now}); code != 0 || err != nil || now.String() != name {
+			t.Errorf("exit code %d, %v: it is told %q", code, err, now.String())
 		}
 		if err := s.engine.Remove(s.ctx, old); err != nil {
 			t.Error(err)

@@ -101,9 +101,10 @@ func (m *Manager) forgetLaterLocked(e *entry) {
 type attempt struct {
 	m       *Manager
 	e       *entry
-	owner   holdfast.Owner // as the store has it; zero before the claim
-	unsure  bool           // a claim was sent and never answered
-	slotted bool           // one of Manager.boots is ours
+	owner   holdfast.Owner      // as the store has it; zero before the claim
+	unsure  bool                // a claim was sent and never answered
+	slotted bool                // one of Manager.boots is ours
+	left    *holdfast.Suspended // what the life before has left for this one; nil: nothing
 	// The container that the boot is at: a step's or the session's own. Those
 	// before it were seen dead.
 	spec      engine.Spec // without a name before the first
@@ -147,6 +148,7 @@ func (b *attempt) run(ctx context.Context) error {
 		return err
 	}
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
+	b.resume()
 	if warm {
 		if done, err := b.thaw(ctx); done {
 			return b.ended(ctx, err)
@@ -158,6 +160,9 @@ func (b *attempt) run(ctx context.Context) error {
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
 	specs := b.e.template.specs(b.owner)
+	if err := b.tell(&specs[len(specs)-1]); err != nil {
+		return &holdfast.BootError{Key: b.e.key, Phase: "create", Err: err}
+	}
 	advanced := make(chan error, 1)
 	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
 	err := b.createNext(ctx, specs, 0)

@@ -31,6 +31,10 @@ type Config struct {
 	// holdfast.ErrStore, and does not wait for better times.
 	Others    bool
 	Snapshots int // snapshot commands at once; 0 is one for each CPU
+
+	// Told is a directory of this host, of its own, for what containers are told
+	// whose memory can be saved (ToldDir); "": nothing.
+	Told string
 }
 
 // Deps is what a Manager works with.
@@ -77,6 +81,8 @@ type Manager struct {
 	trash chan string   // containers to remove
 	snaps chan struct{} // a slot for each snapshot command
 
+	suspends chan struct{} // a slot for each session that is suspended for being idle
+
 	empties chan struct{} // a slot for each dead container whose memory is emptied
 	pulls   *pulls
 	begun   chan struct{} // closed when Run has begun
@@ -97,7 +103,8 @@ type Manager struct {
 // for those that never change.
 type entry struct {
 	key      holdfast.SessionKey
-	template Template
+	template Template                // changes only before the entry is settled, by its boot
+	wished   bool                    // somebody named the template; else it is the default one
 	cancel   context.CancelCauseFunc // of the boot
 
 	settled chan struct{} // closed when the boot has ended, well or not
@@ -153,6 +160,7 @@ func New(cfg Config, deps Deps) *Manager {
 		boots:    make(chan struct{}, cfg.Boots),
 		trash:    make(chan string, 4096),
 		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
+		suspends: make(chan struct{}, suspendsAtOnce),
 		empties:  make(chan struct{}, 4*runtime.NumCPU()),
 		pulls:    newPulls(deps.Engine, deps.Spinups),
 		begun:    make(chan struct{}),
@@ -165,6 +173,7 @@ func New(cfg Config, deps Deps) *Manager {
 // Run keeps the sessions until ctx is done: it boots, stops the idle and tidies
 // up. When it returns, nothing of it runs any more; the containers do.
 func (m *Manager) Run(ctx context.Context) error {
+	m.sweepTold() // before anything boots
 	m.mu.Lock()
 	if m.life != nil {
 		m.mu.Unlock()
@@ -258,7 +267,7 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	}
 	ctx, cancel := context.WithCancelCause(m.life)
 	e := newEntry(key, t)
-	e.cancel = cancel
+	e.cancel, e.wished = cancel, template != ""
 	m.sessions[key] = e
 	m.spawnLocked(func(life context.Context) {
 		defer cancel(nil)

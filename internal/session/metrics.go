@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	saves    *prometheus.HistogramVec // by outcome
 	restores *prometheus.CounterVec   // by outcome
+	suspends *prometheus.HistogramVec // by outcome
 	boots    *prometheus.HistogramVec
 	kills    *prometheus.CounterVec
 	dying    prometheus.Histogram
@@ -59,12 +60,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "holdfast_session_restores_total",
 		Help: "Containers that were started with an image of the life before, by outcome (ok, failed: a fresh one was started).",
 	}, []string{"outcome"})
+	m.suspends = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "holdfast_session_suspend_seconds",
+		Help:    "Time from the order to suspend a session until its image was kept, by outcome (ok, failed: it has ended without its memory).",
+		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"outcome"})
 	for _, outcome := range []string{"ok", "failed"} {
+		m.suspends.WithLabelValues(outcome)
 		m.saves.WithLabelValues(outcome)
 		m.restores.WithLabelValues(outcome)
 	}
 	m.saves.WithLabelValues("left")
-	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps, m.saves, m.restores)
+	reg.MustRegister(m.boots, m.kills, m.dying, m.snaps, m.saves, m.restores, m.suspends)
 	return m
 }
 

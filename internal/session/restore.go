@@ -2,6 +2,10 @@ package session
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"holdfast"
@@ -18,10 +22,17 @@ type Mover interface {
 	// session next; it returns the image's bytes. Without an error the container
 	// ends by itself.
 	Save(ctx context.Context, l Leaving) (bytes int64, err error)
+	// CanSuspend is why the session's memory cannot be kept here, nil where it
+	// can. It does not wait.
+	CanSuspend(l Leaving) error
+	// Suspend saves the container, and keeps the image for the session's next
+	// life. Without an error the container ends by itself.
+	Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error)
 	// Stage has the start of the created container of a claim be a restore,
-	// and reports whether it will be: where there is an image of the life
-	// right before that claim.
-	Stage(ctx context.Context, o holdfast.Owner, container string) bool
+	// and reports whether it will be: where there is an image of the life right
+	// before that claim, which is left where that life was suspended. An error is
+	// why there is none that can be used.
+	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
 	// Started is called once after a container that was staged was started, with
 	// the error of that.
 	Started(container string, err error)
@@ -32,20 +43,31 @@ type Mover interface {
 func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	start := func() error { return b.phase("start", func() error { return b.start(ctx) }) }
 	mover := b.m.deps.Mover
-	if mover == nil || !b.e.template.SaveMemory || !mover.Stage(ctx, b.owner, b.container) {
+	if mover == nil || !b.e.template.SaveMemory {
+		if b.left != nil {
+			b.lostMemory(holdfast.ErrNoMemory)
+		}
 		return start()
 	}
-	err := start()
+	staged, err := mover.Stage(ctx, b.owner, b.left, b.container)
+	if err != nil {
+		b.lostMemory(err)
+	}
+	if !staged {
+		return start()
+	}
+	err = start()
 	mover.Started(b.container, err)
 	b.m.deps.Metrics.restores.WithLabelValues(outcomeOf(err)).Inc()
 	if err == nil {
+		b.owner.Memory = holdfast.Restored
 		b.m.log.Info("session goes on from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
 		return nil
 	}
 	if ctx.Err() != nil {
 		return err
 	}
-	b.m.log.Warn("a session's memory is lost: its container did not go on from its image", "session", b.e.key, "epoch", b.owner.Epoch, "err", err)
+	b.lostMemory(fmt.Errorf("its container did not go on from its image: %w", err))
 	if err := b.phase("create", func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
 		return err
 	}
@@ -53,4 +75,46 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 		return err
 	}
 	return start()
+}
+
+// maxReason bounds why a memory was lost, in bytes of its record.
+const maxReason = 512
+
+// lostMemory notes why the session boots fresh although there was an image.
+func (b *attempt) lostMemory(err error) {
+	text := strings.ToValidUTF8(err.Error(), "")
+	b.owner.Memory = "lost: " + text[:min(len(text), maxReason)]
+	b.m.log.Warn("a session's memory is lost, and it boots fresh", "session", b.e.key, "epoch", b.owner.Epoch, "err", err)
+}
+
+// resume looks at what the life before has left: the session is of the template
+// that it was of, where nobody has named another one.
+func (b *attempt) resume() {
+	if b.owner.Left == "" {
+		return
+	}
+	var left holdfast.Suspended
+	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
+		b.lostMemory(errors.New("what was left of it cannot be read"))
+		return
+	}
+	if left.Template != b.e.template.Name && !b.e.wished {
+		t, err := b.m.template(left.Template)
+		if err == nil {
+			err = b.m.deps.Runtime(t.Runtime)
+		}
+		if err != nil {
+			b.lostMemory(err)
+			return
+		}
+		b.m.mu.Lock()
+		b.e.template = t
+		b.m.mu.Unlock()
+		b.owner.Template = t.Name // written with the next state
+	}
+	if left.Template != b.e.template.Name {
+		b.lostMemory(fmt.Errorf("it was of template %s", left.Template))
+		return
+	}
+	b.left = &left
 }

@@ -1,13 +1,19 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/engine"
+	"holdfast/internal/lab/labtest"
 )
 
 // slow is a mover whose saving ends when it is told to: the fault under test is what
@@ -20,6 +26,7 @@ type slow struct {
 	mu     sync.Mutex
 	until  time.Time
 	chosen []Leaving
+	left   []holdfast.Suspended // that Stage was given
 }
 
 func (s *slow) Choose(until time.Time, all []Leaving) Choice {
@@ -49,8 +56,32 @@ func (s *slow) Save(ctx context.Context, l Leaving) (int64, error) {
 	return 7, nil
 }
 
-func (s *slow) Stage(context.Context, holdfast.Owner, string) bool { return false }
-func (s *slow) Started(string, error)                              {}
+func (s *slow) CanSuspend(l Leaving) error {
+	if s.lost[l.Owner.Key] {
+		return errors.New("no room")
+	}
+	return nil
+}
+
+func (s *slow) Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error) {
+	if _, err := s.Save(ctx, l); err != nil {
+		return holdfast.Suspended{}, err
+	}
+	return holdfast.Suspended{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Node: l.Owner.Node, Template: l.Owner.Template, Bytes: 7}, nil
+}
+
+// Stage has never an image: real ones are in test/agent.
+func (s *slow) Stage(_ context.Context, _ holdfast.Owner, left *holdfast.Suspended, _ string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if left == nil {
+		return false, nil
+	}
+	s.left = append(s.left, *left)
+	return false, errors.New("it is a test's")
+}
+
+func (s *slow) Started(string, error) {}
 
 // Those that are saved are handed over one by one; the others, and what is not
 // chosen, before the first of them.
@@ -111,6 +142,35 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Errorf("%d, %v", count, left)
 	}
 	n.empty(t)
+}
+
+// A container whose memory can be saved is told who it is, as long as it runs.
+func TestToldWhoItIs(t *testing.T) {
+	told := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
+	kept := web()
+	kept.SaveMemory, kept.Image, kept.Ready.HTTPPath = true, labtest.Busybox, ""
+	kept.Command = []string{"busybox", "httpd", "-f", "-p", "8080"}
+	n := newNode(t, setup{mover: &slow{}, cfg: Config{Templates: []Template{kept}, Told: told}})
+	r := n.serve(t, "a")
+	var text bytes.Buffer
+	_, err := n.engine.Exec(t.Context(), r.ContainerID, engine.Exec{Command: []string{"cat", ToldDir + "/" + ToldFile}, Stdout: &text})
+	var who holdfast.Identity
+	if err == nil {
+		err = json.Unmarshal(text.Bytes(), &who)
+	}
+	if err != nil || who.Session != "a" || who.Epoch != r.Epoch {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+	if fi, err := os.Stat(told); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", fi, err)
+	}
+	if _, err := n.Stop(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	n.empty(t)
+	if left, err := os.ReadDir(told); err != nil || len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
 }
 
 // A store that is away keeps what was saved owned until it is back, and what is not

@@ -202,6 +202,7 @@ func (m *Manager) finish(e *entry) {
 	}
 	m.close(e)
 	m.dropNetwork(e)
+	m.untell(e.owner)
 	if e.route.ContainerID != "" {
 		m.remove(e.route.ContainerID)
 	}
@@ -278,7 +279,8 @@ func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	}
 }
 
-// stopIdle stops sessions that nobody was connected to for Config.IdleStop.
+// stopIdle stops sessions that nobody was connected to for Config.IdleStop, or
+// suspends them, as their templates say.
 func (m *Manager) stopIdle(ctx context.Context) {
 	tick := time.NewTicker(min(max(m.cfg.IdleStop/10, 10*time.Millisecond), 5*time.Second))
 	defer tick.Stop()
@@ -288,7 +290,7 @@ func (m *Manager) stopIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		going := m.markIdle()
+		going := m.suspendIdle(m.markIdle())
 		for _, e := range going {
 			m.log.Info("stopping an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 		}

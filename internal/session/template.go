@@ -48,9 +48,11 @@ type Template struct {
 	// SaveMemory has a container that leaves with notice saved, for the
 	// session's next life. The runtime has to be one that can.
 	SaveMemory bool
-	Priority   int                   // of its memory: where not all can be saved, what is lost is what has less
-	Runtime    string                // of its containers; "" is the engine's default
-	Keep       *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
+	// SuspendIdle has an idle session suspended instead of stopped.
+	SuspendIdle bool
+	Priority    int                   // of its memory: where not all can be saved, what is lost is what has less
+	Runtime     string                // of its containers; "" is the engine's default
+	Keep        *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 
 // Snapshot is a command on this host that runs when a session has ended, after

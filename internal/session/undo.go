@@ -19,6 +19,7 @@ func (b *attempt) undo(life context.Context) {
 		return // it may run: the record stays, for the next agent
 	}
 	b.m.dropNetwork(b.e)
+	b.m.untell(b.owner)
 	b.m.mu.Lock()
 	b.e.buryLocked()
 	b.m.mu.Unlock()

@@ -106,6 +106,9 @@ func (b *attempt) warmWaits() bool {
 // more, or where the one there was could not be had: then it is dead, and the session
 // boots.
 func (b *attempt) thaw(ctx context.Context) (done bool, err error) {
+	if b.left != nil {
+		return false, nil // it has a memory of its own
+	}
 	b.m.thaws.Add(1)
 	defer b.m.thaws.Add(-1)
 	w, ok := b.m.deps.Warm.Take(b.e.template.Name)

@@ -22,6 +22,9 @@ var (
 	ErrNodeTaken = errors.New("node id is another's")      // PutNode: the node's record hangs on another lease
 )
 
+// SuspendedNotes begins the names of what Suspend leaves behind.
+const SuspendedNotes = "suspended/"
+
 // LeaseID names a lease. 0 is none.
 type LeaseID int64
 
@@ -56,7 +59,9 @@ type Store interface {
 
 	// Claim creates the record of o.Key under the lease, if there is none,
 	// and returns it with Epoch and Revision set to the revision of that
-	// write. If the key is owned it returns the present record and ErrTaken.
+	// write, and Left to what Suspend left behind for this key, which is gone
+	// with the same write. If the key is owned it returns the present record and
+	// ErrTaken.
 	Claim(ctx context.Context, o holdfast.Owner, id LeaseID) (holdfast.Owner, error)
 
 	// Advance replaces the record if its revision is still o.Revision and
@@ -72,6 +77,12 @@ type Store interface {
 	// keys whose records it deleted; a record that had changed or gone is
 	// not in it, and is no error.
 	Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error)
+
+	// Suspend is Release of one record, and leaves text behind in the same write,
+	// for the next Claim of the key: as the note SuspendedNotes and the key, which
+	// may be listed and dropped like others, and no claim comes between. ErrStale
+	// when the record has another revision or is gone; then nothing has changed.
+	Suspend(ctx context.Context, o holdfast.Owner, text string) error
 
 	// Get returns the record of a key. holdfast.ErrNotFound.
 	Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)

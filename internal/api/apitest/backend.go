@@ -173,6 +173,45 @@ func (b *Backend) moveElsewhere(key holdfast.SessionKey, to holdfast.NodeID) (ho
 	return r, nil
 }
 
+// SuspendSession implements api.Backend. The key "plain" cannot be suspended.
+func (b *Backend) SuspendSession(_ context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, err := b.find(key)
+	if err != nil {
+		return holdfast.SuspendReport{}, err
+	}
+	s := &b.sessions[i]
+	if key == "plain" {
+		return holdfast.SuspendReport{}, holdfast.WithHint(fmt.Errorf("session plain: %w", holdfast.ErrNoMemory), "give its template handover: memory")
+	}
+	kept := holdfast.Suspended{Key: key, Epoch: s.Epoch, Node: s.Node, Template: s.Template, TakenAt: Began, Until: Began.Add(24 * time.Hour), Bytes: 1_500_000}
+	*s = api.Session{Owner: holdfast.Owner{Key: key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: Began}, Suspended: &kept}
+	return holdfast.SuspendReport{Suspended: kept, Took: holdfast.Millis(310 * time.Millisecond)}, nil
+}
+
+// ResumeSession implements api.Backend. The key "torn" has lost its memory.
+func (b *Backend) ResumeSession(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	b.mu.Lock()
+	i, err := b.find(key)
+	if err != nil || b.sessions[i].State != holdfast.IsSuspended {
+		b.mu.Unlock()
+		if err != nil {
+			return api.Session{}, err
+		}
+		return b.StartSession(ctx, key, "")
+	}
+	template := b.sessions[i].Template
+	b.sessions = slices.Delete(b.sessions, i, i+1)
+	b.mu.Unlock()
+	s, err := b.StartSession(ctx, key, template)
+	s.Memory = holdfast.Restored
+	if key == "torn" {
+		s.Memory = "lost: the image is not whole"
+	}
+	return s, err
+}
+
 // StopSession implements api.Backend.
 func (b *Backend) StopSession(_ context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
 	b.mu.Lock()

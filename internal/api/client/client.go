@@ -124,6 +124,18 @@ func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r ho
 	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
 }
 
+// SuspendSession saves a session's memory for whoever connects next, and stops it.
+// holdfast.ErrNoMemory where that cannot be, and it goes on.
+func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.SuspendReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/suspend"), api.Empty{}, &r)
+}
+
+// ResumeSession returns when the suspended session is ready; its Memory says whether
+// it went on. One that runs is left as it is.
+func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
+	return s, c.post(ctx, sessionPath(key, "/resume"), api.Empty{}, &s)
+}
+
 // MoveSession is StopSession for a session that is to come up on another node; see
 // api.MoveRequest.
 func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (r holdfast.MoveReport, err error) {

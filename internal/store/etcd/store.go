@@ -154,7 +154,7 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return s.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))).
+			Then(clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id))), clientv3.OpDelete(leftKey(o.Key), clientv3.WithPrevKV())).
 			Else(clientv3.OpGet(key)).
 			Commit()
 	})
@@ -162,6 +162,7 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		return holdfast.Owner{}, err
 	}
 	if r.Succeeded {
+		o.Left = leftIn(r)
 		o.Epoch, o.Revision = holdfast.Epoch(r.Header.Revision), holdfast.Revision(r.Header.Revision)
 		return o, nil
 	}

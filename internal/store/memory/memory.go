@@ -122,6 +122,9 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	s.revision++
 	o.Epoch, o.Revision = holdfast.Epoch(s.revision), s.revision
 	s.put(record{o, id})
+	name := store.SuspendedNotes + string(o.Key)
+	o.Left = string(s.notes[name].note.Value)
+	delete(s.notes, name)
 	return o, nil
 }
 
@@ -162,6 +165,26 @@ func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfa
 	}
 	slices.Sort(keys)
 	return keys, nil
+}
+
+// Suspend deletes a record and leaves a note.
+func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
+	unlock, err := s.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("suspend %s: %w", o.Key, err)
+	}
+	defer unlock()
+	name := store.SuspendedNotes + string(o.Key)
+	if err := store.CheckNote(name, []byte(text)); err != nil {
+		return err
+	}
+	if r, ok := s.sessions[o.Key]; !ok || r.owner.Revision != o.Revision {
+		return fmt.Errorf("suspend %s: %w", o.Key, store.ErrStale)
+	}
+	s.revision++
+	s.delete(o.Key)
+	s.notes[name] = noteRecord{store.Note{Name: name, Value: []byte(text), Revision: s.revision}, 0}
+	return nil
 }
 
 // Get returns a record.

@@ -55,6 +55,8 @@ func Run(t *testing.T, s Subject) {
 		{"list by key", testList},
 		{"get", testGet},
 		{"follows", testFollows},
+		{"suspend", testSuspend},
+		{"suspend race", testSuspendRace},
 		{"lease expires", testLeaseExpires},
 		{"lease renewed", testLeaseRenewed},
 		{"lease gone", testLeaseGone},

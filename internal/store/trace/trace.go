@@ -217,6 +217,21 @@ func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfa
 	return keys, err
 }
 
+// Suspend implements store.Store. To those who look at records it is a release.
+func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
+	n := s.begin(Release, 0, recordOf(o))
+	err := s.Store.Suspend(ctx, o, text)
+	switch {
+	case err == nil:
+		s.end(n, nil, 0, Record{Key: o.Key})
+	case errors.Is(err, store.ErrStale):
+		s.end(n, nil, 0)
+	default:
+		s.end(n, err, 0)
+	}
+	return err
+}
+
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
 	n := s.begin(Get, 0, Record{Key: key})

@@ -1,0 +1,132 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"holdfast"
+)
+
+const pathTake = "/fleet/v1/image/take"
+
+// takeRequest asks for the image of a session's life Epoch, for the life Next, which
+// the node that asks has claimed.
+type takeRequest struct {
+	Key   holdfast.SessionKey `json:"key"`
+	Epoch holdfast.Epoch      `json:"epoch"`
+	Next  holdfast.Epoch      `json:"next"`
+}
+
+func (q takeRequest) check() error {
+	if _, err := holdfast.ParseSessionKey(string(q.Key)); err != nil {
+		return err
+	}
+	if q.Epoch <= 0 || q.Next <= q.Epoch {
+		return fmt.Errorf("session %s: epoch %d does not follow %d", q.Key, q.Next, q.Epoch)
+	}
+	return nil
+}
+
+// TakeImage has read read the image of a session's life epoch from the node that
+// keeps it, for the life next, which this node has claimed. The node has it no longer
+// then. holdfast.ErrNotFound of the node or the image.
+func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
+	n, err := f.deps.Store.Node(ctx, from)
+	if err == nil && n.Hop == "" {
+		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
+	}
+	if err == nil {
+		err = f.peers.takeImage(ctx, n, takeRequest{key, epoch, next}, read)
+	}
+	if err != nil {
+		return fmt.Errorf("take the image of session %s from node %s: %w", key, from, err)
+	}
+	return nil
+}
+
+func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest, read func(io.Reader) error) error {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	ctx = context.WithValue(ctx, peerKey{}, peer{from.ID, from.Hop})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(from)+pathTake, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		err := fmt.Errorf("it answers %s: %.512q", resp.Status, text)
+		if resp.StatusCode == http.StatusNotFound {
+			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+		}
+		return err
+	}
+	return read(resp.Body)
+}
+
+// take is the side of the node that has an image. It gives it to nobody but the
+// session's owner.
+func (h *handler) take(w http.ResponseWriter, r *http.Request) {
+	var q takeRequest
+	from, ok := h.read(w, r, maxAcquireBody, &q)
+	if !ok {
+		return
+	}
+	if h.f.deps.Give == nil {
+		http.Error(w, "this node keeps no images", http.StatusNotFound)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), imageTime)
+	defer cancel()
+	o, err := h.f.deps.Store.Get(ctx, q.Key)
+	switch {
+	case err != nil && !errors.Is(err, holdfast.ErrNotFound):
+		http.Error(w, cut(err.Error(), maxText), http.StatusServiceUnavailable)
+		return
+	case err != nil || o.Node != from || o.Epoch != q.Next:
+		http.Error(w, fmt.Sprintf("node %s does not have session %s at epoch %d", from, q.Key, q.Next), http.StatusForbidden)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(imageTime)) // every server of ours can
+	out := &begun{w: w}
+	err = h.f.deps.Give(ctx, q.Key, q.Epoch, out)
+	if err == nil {
+		return
+	}
+	h.f.log.Warn("an image could not be given away", "session", q.Key, "to", from, "err", err)
+	if out.yes {
+		panic(http.ErrAbortHandler) // the other end sees that it is not whole
+	}
+	status := http.StatusInternalServerError
+	if errors.Is(err, holdfast.ErrNotFound) {
+		status = http.StatusNotFound
+	}
+	http.Error(w, cut(err.Error(), maxText), status)
+}
+
+// begun notes whether anything was written.
+type begun struct {
+	w   http.ResponseWriter
+	yes bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	if !b.yes {
+		b.w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	b.yes = true
+	return b.w.Write(p)
+}

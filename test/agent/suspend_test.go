@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"holdfast/internal/lab/echoserver"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/move"
+)
+
+// suspended is the host's image of a suspended session, "" where it has none.
+func (h *host) suspended(key string) string {
+	h.t.Helper()
+	names, err := filepath.Glob(filepath.Join(h.dir, "data", "suspended", key+"@*"))
+	if err != nil || len(names) > 1 {
+		h.t.Fatalf("%v, %v", names, err)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}
+
+func (h *host) show(key string) string {
+	h.t.Helper()
+	return h.must("session", "show", key)
+}
+
+// goesOn checks that the session that answers is the process that answered first, in
+// a later life.
+func (h *host) goesOn(first echoserver.Reply) {
+	h.t.Helper()
+	again := h.ask("a")
+	if out := h.show("a"); again.Epoch != first.Epoch || !strings.Contains(out, "with its memory") {
+		h.t.Errorf("the process of epoch %s became one of %s:\n%s", first.Epoch, again.Epoch, out)
+	}
+}
+
+// TestSuspend: a session is suspended, is on no host, and goes on where it was at the
+// next connect; or boots fresh, and says why.
+func TestSuspend(t *testing.T) {
+	m := newMover(t)
+	h := newHostOn(t, m.engine.Host(), m.config("", `  - name: plain
+    image: `+labtest.TestServer+`
+    port: 8080
+    ready: {http: /healthz, timeout: 2m}
+`))
+	h.start()
+	first := h.ask("a")
+	suspend := func() {
+		t.Helper()
+		init := h.inits()["a"]
+		if out := h.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
+			t.Errorf("it says %q", out)
+		}
+		if alive(init) {
+			t.Error("its init lives")
+		}
+		if out := h.must("session", "ls"); !strings.Contains(out, "suspended") {
+			t.Errorf("the list:\n%s", out)
+		}
+	}
+	suspend()
+	path := h.suspended("a")
+	fi, err := os.Stat(path)
+	if err != nil || fi.Mode().Perm() != 0o600 {
+		t.Fatalf("%q: %v, %v", path, fi, err)
+	}
+	if sealed, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(sealed, []byte("age-encryption.org/v1\n")) || bytes.Contains(sealed, []byte("HOLDFAST_SESSION")) {
+		t.Errorf("it is not sealed: %v", err)
+	}
+	if key, err := os.Stat(filepath.Join(h.dir, "data", "images.key")); err != nil || key.Mode().Perm() != 0o600 {
+		t.Errorf("the key: %v, %v", key, err)
+	}
+	if h.metric("holdfast_suspended_images") != "1" {
+		t.Error("no image is counted")
+	}
+	h.goesOn(first)
+	if left := h.suspended("a"); left != "" {
+		t.Errorf("%s is left", left)
+	}
+
+	// It outlives its agent, and goes on with a command, too.
+	suspend()
+	h.signal(syscall.SIGKILL)
+	h.wait()
+	h.start()
+	if out := h.must("session", "resume", "a"); !strings.Contains(out, "with its memory") {
+		t.Errorf("it says %q", out)
+	}
+	h.goesOn(first)
+
+	// Torn, it boots fresh and says so.
+	suspend()
+	if err := os.Truncate(h.suspended("a"), 5000); err != nil {
+		t.Fatal(err)
+	}
+	if again := h.ask("a"); again.Epoch == first.Epoch || !strings.Contains(h.show("a"), "its memory is lost: ") {
+		t.Errorf("epoch %s became %s:\n%s", first.Epoch, again.Epoch, h.show("a"))
+	}
+
+	// Stopped while it is suspended, it is forgotten.
+	suspend()
+	h.must("session", "stop", "a")
+	if left := h.suspended("a"); left != "" {
+		t.Errorf("%s is left", left)
+	}
+	if r := h.cli("session", "resume", "a"); r.code != 5 {
+		t.Errorf("exit code %d: %s%s", r.code, r.out, r.err)
+	}
+	if h.metric(`holdfast_suspended_dropped_total{reason="stopped"}`) != "1" {
+		t.Error("its image is not counted")
+	}
+
+	// What cannot be suspended goes on.
+	h.must("session", "start", "b", "--template", "plain")
+	wantError(t, h.cli("session", "suspend", "b"), 1, "template plain does not say handover: memory", "docs/moving.md")
+	if h.inits()["b"] == 0 {
+		t.Error("it has ended")
+	}
+	wantError(t, h.cli("session", "suspend", "nobody"), 5, "session nobody", "session ls")
+	m.expectNothingLeft()
+}
+
+// TestIdleIsSuspended: scale to zero, and back with the memory of another template
+// than the default one.
+func TestIdleIsSuspended(t *testing.T) {
+	m := newMover(t)
+	config := strings.Replace(m.config("", ""), "templates:", `sessions: {idle_stop: 4s}
+templates:
+  - name: first
+    image: `+labtest.TestServer+`
+    port: 8080`, 1)
+	h := newHostOn(t, m.engine.Host(), config+"    idle: suspend\n")
+	h.start()
+	h.must("session", "start", "a", "--template", "web")
+	first := h.ask("a")
+	for range 2 {
+		eventually(t, "it is suspended", func() bool {
+			return h.suspended("a") != "" && len(h.sessions()) == 1 && h.sessions()[0].State == "suspended"
+		})
+		h.goesOn(first)
+	}
+	if _, s := owner(t, []*host{h}, "a"); s.Template != "web" {
+		t.Errorf("it is of template %s", s.Template)
+	}
+}
+
+// TestSuspendedGoesOnElsewhere: the image is fetched from the node that has it, or is
+// where all can get at it.
+func TestSuspendedGoesOnElsewhere(t *testing.T) {
+	m := newMover(t)
+	shared := t.TempDir()
+	key := filepath.Join(shared, "key")
+	text, err := move.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(key, []byte("# as age-keygen writes it\n"+text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	far := filepath.Join(shared, "far")
+	if err := os.Mkdir(far, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		suspended string
+		alone     bool // the node that had it goes away
+		fresh     bool
+	}{
+		"fetched": {"", false, false},
+		"gone":    {"", true, true},
+		"shared":  {", suspended: {shared: true, dir: " + filepath.Join(shared, "dir") + ", key_file: " + key + "}", true, false},
+		"commands": {", suspended: {key_file: " + key + `, put: [/bin/cp, "{file}", "` + far + `/{name}"], get: [/bin/cp, "` + far + `/{name}", "{file}"], ` +
+			`drop: [/bin/rm, "` + far + `/{name}"]}`, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			had, other, first := m.fleet(t, c.suspended, "")
+			had.must("session", "suspend", "a")
+			if c.alone {
+				had.must("agent", "stop")
+				had.wait()
+			} else {
+				had.must("node", "cordon")
+			}
+			switch again := other.ask("a"); {
+			case c.fresh:
+				if again.Epoch == first.Epoch || !strings.Contains(other.show("a"), "its memory is lost: ") {
+					t.Errorf("epoch %s became %s:\n%s", first.Epoch, again.Epoch, other.show("a"))
+				}
+			default:
+				other.goesOn(first)
+			}
+			if left, err := os.ReadDir(far); err != nil || len(left) != 0 {
+				t.Errorf("%v are left, %v", left, err)
+			}
+		})
+	}
+}
