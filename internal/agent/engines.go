@@ -30,7 +30,7 @@ func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 	return opened(containerd.Open(ctx, containerd.Config{
 		Host: c.Engine.Host, Namespace: c.Engine.Namespace, Snapshotter: c.Engine.Snapshotter,
 		Dir: filepath.Join(c.DataDir, "containerd"), CgroupParent: c.Engine.CgroupParent,
-		Bridge: c.Engine.Bridge, Subnet: c.Engine.Subnet,
+		Bridge: c.Engine.Bridge, Subnet: c.Engine.Subnet, Masquerade: c.Engine.Masquerade,
 	}))
 }
 

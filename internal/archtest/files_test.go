@@ -20,6 +20,8 @@ const maxLines = 600
 // starters may start other programs. Everybody else uses an interface of the
 // kernel or an API.
 var starters = []string{"internal/guardian", "internal/hook", "internal/kill/killtest", "internal/lab/...", "internal/linux/deathsig", "internal/linux/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/deadman", "internal/job", "internal/succession", "internal/runsc", "internal/protect", "internal/protect/plug", "internal/protect/protecttest", "internal/bench/...",
+	// iptables has no other interface.
+	"internal/linux/vethnet",
 	// A child in a control group of its own.
 	"internal/doctor/probe", "internal/doctor/drill",
 	// A kubeconfig's credential plugin, and the user's command that deletes a machine.

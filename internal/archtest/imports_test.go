@@ -30,7 +30,7 @@ var house = []room{
 	{"internal/check", []string{""}},
 	{"internal/engine", []string{""}},
 	{"internal/engine/...", []string{"", "internal/engine"}},
-	{"internal/engine/containerd", []string{"", "internal/engine", "internal/linux/flock", "internal/linux/vethnet"}},
+	{"internal/engine/containerd", []string{"", "internal/engine", "internal/linux/boottime", "internal/linux/flock", "internal/linux/pidfd", "internal/linux/proc", "internal/linux/vethnet"}},
 	{"internal/kill", []string{"", "internal/linux/..."}},
 	{"internal/kill/killtest", nil},
 	{"internal/guardian", []string{"", "internal/kill", "internal/linux/..."}},

@@ -68,6 +68,7 @@ type Engine struct {
 	Snapshotter  string `yaml:"snapshotter"`   // makes containers' file systems
 	Bridge       string `yaml:"bridge"`        // device that containers are connected to
 	Subnet       string `yaml:"subnet"`        // of their addresses, a.b.c.d/n
+	Masquerade   bool   `yaml:"masquerade"`    // containers reach what is beyond the host, with its address
 	CgroupParent string `yaml:"cgroup_parent"` // of their cgroups; default: / and the namespace
 }
 
@@ -239,7 +240,7 @@ func Default() Config {
 		DataDir:  "/var/lib/holdfast",
 		RunDir:   "/run/holdfast",
 		Log:      Log{Level: "info", Format: "text"},
-		Engine:   Engine{Name: Docker},
+		Engine:   Engine{Name: Docker, Masquerade: true},
 		Store:    Store{Renew: t.Renew, Fence: t.Fence, KillBudget: t.KillBudget, TTL: t.TTL},
 		Fleet:    Fleet{Certificates: "/etc/holdfast/node"},
 		Gateway:  Gateway{Listen: "127.0.0.1:7070", Config: gateway.DefaultConfig()},

@@ -31,7 +31,8 @@ func onDisk(t *testing.T) string {
 	if vmtest.Inside() {
 		return t.TempDir()
 	}
-	dir := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
+	daemon, _ := labtest.Either(t)
+	dir := filepath.Join(daemon.Scratch(), t.Name())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func quietProbes() []probe.Probe {
 // In containers of a real engine the container is named, among innocent ones that
 // are not.
 func TestDrillsInContainers(t *testing.T) {
-	api := labtest.Docker(t)
+	_, api := labtest.Either(t)
 	innocent := make(map[string]bool)
 	for range 4 {
 		id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none"})

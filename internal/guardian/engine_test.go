@@ -19,23 +19,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
-	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/proc"
 )
 
 type host struct {
 	t   *testing.T
-	lab *lab.Engine
-	*docker.Engine
+	lab labtest.Daemon
+	engine.Engine
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	return &host{t, labtest.Engine(t), labtest.Docker(t)}
+	daemon, e := labtest.Either(t)
+	return &host{t, daemon, e}
 }
 
 // run starts n containers.
@@ -150,8 +149,8 @@ func TestQuiet(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	// dockerd, containerd and three shims, each with a step of its own.
-	if n := strings.Count(out.String(), "quiet.stop\n"); n != 1+5 {
+	// The daemons and three shims, each with a step of its own.
+	if n := strings.Count(out.String(), "quiet.stop\n"); n != 1+daemons()+3 {
 		t.Errorf("%d steps of stopping\n%s", n, out)
 	}
 	if !strings.Contains(out.String(), "Notice:}") {
@@ -178,7 +177,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		h.mustRun()
 		longest = max(longest, time.Since(died))
 		if err == nil { // it came to its end: there are fewer steps
-			if want := lastStop(2) + 11; at-1 != want {
+			if want := lastStop(2) + 9 + daemons(); at-1 != want {
 				t.Errorf("%d steps, want %d:\n%s", at-1, want, out)
 			}
 			t.Logf("the engine ran again after at most %v", longest)
@@ -196,7 +195,16 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // lastStop is the step at which all of the engine is stopped, for n containers:
 // quiet, find, arm, stop, stop for each of the processes, stopped.
-func lastStop(n int) int { return 4 + (2 + n) + 1 }
+func lastStop(n int) int { return 4 + (daemons() + n) + 1 }
+
+// daemons is how many processes an engine is beside its shims: dockerd and its
+// containerd, or that alone.
+func daemons() int {
+	if labtest.OnContainerd() {
+		return 1
+	}
+	return 2
+}
 
 // A starter that hangs: the guardian continues the engine at the deadline.
 func TestStarterHangs(t *testing.T) {
@@ -273,9 +281,9 @@ func TestBothKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.eventually("the guardian is dead", func() bool { _, err := proc.Host.Stat(pid); return err != nil })
-	// dockerd, containerd, two shims: this is what all the tests above would
-	// see without a guardian.
-	if s := h.stopped(); len(s) != 4 {
+	// The daemons and two shims: this is what all the tests above would see without
+	// a guardian.
+	if s := h.stopped(); len(s) != daemons()+2 {
 		t.Errorf("stopped: %v", s)
 	}
 	if n, err := guardian.Recover(dir); n != 1 || err != nil {

@@ -17,11 +17,9 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/guardian"
 	"holdfast/internal/kill"
 	"holdfast/internal/kill/killtest"
-	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/pidfd"
 	"holdfast/internal/linux/proc"
@@ -38,13 +36,14 @@ func TestMain(m *testing.M) {
 // host is an engine with the containers of one test.
 type host struct {
 	t   *testing.T
-	lab *lab.Engine
-	*docker.Engine
+	lab labtest.Daemon
+	engine.Engine
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	return &host{t, labtest.Engine(t), labtest.Docker(t)}
+	daemon, e := labtest.Either(t)
+	return &host{t, daemon, e}
 }
 
 // run starts a container and takes hold of it.

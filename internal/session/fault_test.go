@@ -152,9 +152,17 @@ func TestStoreThatIsAwayDelaysAReleaseAndTheNextBoot(t *testing.T) {
 	}
 }
 
-// ownEngine is an engine for one test, to be taken down.
-func ownEngine(t *testing.T, liveRestore bool) (*lab.Engine, engine.Engine) {
+// ownEngine is an engine for one test, to be taken down. containerd always leaves
+// its containers running.
+func ownEngine(t *testing.T, liveRestore bool) (labtest.Daemon, engine.Engine) {
 	t.Helper()
+	if labtest.OnContainerd() {
+		if !liveRestore {
+			t.Skip("-on-containerd: it never takes its containers along")
+		}
+		api, e := labtest.Containerd(t)
+		return e, api
+	}
 	e := labtest.Private(t, lab.Options{LiveRestore: liveRestore})
 	api, err := docker.Open(t.Context(), docker.Config{Host: e.Host()})
 	if err != nil {

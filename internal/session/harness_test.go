@@ -15,7 +15,6 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/hook"
 	"holdfast/internal/kill"
 	"holdfast/internal/lab/labtest"
@@ -129,14 +128,17 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 
 func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
+// daemon is the package's engine itself.
+func daemon(t *testing.T) labtest.Daemon {
+	t.Helper()
+	d, _ := labtest.Either(t)
+	return d
+}
+
 // openEngine connects to the package's engine.
 func openEngine(t *testing.T) engine.Engine {
 	t.Helper()
-	e, err := docker.Open(t.Context(), docker.Config{Host: labtest.Engine(t).Host()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
+	_, e := labtest.Either(t)
 	return e
 }
 

@@ -31,7 +31,7 @@ func leftBehind(t *testing.T) int64 {
 	if !ok {
 		t.Fatal("there is no memory controller")
 	}
-	g := m.Group(labtest.Engine(t).CgroupParent())
+	g := m.Group(daemon(t).CgroupParent())
 	cache := func(g cgroup.Group) int64 {
 		s, err := g.MemoryStat()
 		if err != nil {
@@ -81,7 +81,7 @@ func dyingGroups(t *testing.T) int {
 // cgroups when they are gone; without the emptying it does, each of them.
 func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 	const sessions, size = 6, 1 << 20
-	dir := filepath.Join(labtest.Engine(t).Scratch(), t.Name())
+	dir := filepath.Join(daemon(t).Scratch(), t.Name())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

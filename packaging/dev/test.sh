@@ -15,7 +15,7 @@ if [[ ${1:-} = short ]]; then
 fi
 root_is_possible
 need docker=docker.io dockerd=docker.io busybox=busybox-static nginx=nginx-light python3=python3 curl=curl \
-  haproxy=haproxy iptables=iptables \
+  haproxy=haproxy iptables=iptables apparmor_parser=apparmor \
   chromium=chromium gcc=gcc shellcheck=shellcheck git=git \
   perf=linux-perf dbus-daemon=dbus-daemon qemu-system-x86_64=qemu-system-x86 \
   mariadbd=mariadb-server-core mariadb=mariadb-client-core docker-registry=docker-registry docker-compose=docker-compose \
@@ -30,6 +30,9 @@ if [[ ${1:-} = long ]]; then
   wait $runsc
   mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
+  # Those that can run on containerd instead of Docker, there.
+  mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -on-containerd
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
   exit
 fi

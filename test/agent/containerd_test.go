@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -9,10 +10,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/engine/containerd"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/labtest"
 )
@@ -29,12 +31,17 @@ func newContainerdHost(t *testing.T) (*host, *lab.Containerd) {
 func hostOnContainerd(t *testing.T, daemon *lab.Containerd, extra string) *host {
 	t.Helper()
 	h := newNode(t, "", "")
-	h.keys = fmt.Sprintf("name: containerd, host: %q, cgroup_parent: %q", daemon.Host(), daemon.CgroupParent())
+	h.isOnContainerd(labtest.ContainerdConfig(daemon))
 	h.configure(extra)
-	c := labtest.ContainerdConfig(daemon)
+	return h
+}
+
+// isOnContainerd has a node use a containerd.
+func (h *host) isOnContainerd(c containerd.Config) {
+	h.keys = fmt.Sprintf("name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q",
+		c.Host, cmp.Or(c.Namespace, containerd.DefaultNamespace), cmp.Or(c.Bridge, containerd.DefaultBridge), cmp.Or(c.Subnet, containerd.DefaultSubnet), c.CgroupParent)
 	c.Dir = filepath.Join(h.dir, "data", "containerd")
 	h.direct = &c
-	return h
 }
 
 // needDocker skips what is about Docker itself where the tests run on containerd.
@@ -64,10 +71,10 @@ func TestSessionsOnContainerd(t *testing.T) {
 		for key := range before {
 			h.open(key)
 		}
-		if diff := cmp.Diff(before, h.running()); diff != "" {
+		if diff := gocmp.Diff(before, h.running()); diff != "" {
 			t.Errorf("containers before and after %s:\n%s", when, diff)
 		}
-		if diff := cmp.Diff(inits, h.inits()); diff != "" {
+		if diff := gocmp.Diff(inits, h.inits()); diff != "" {
 			t.Errorf("inits before and after %s:\n%s", when, diff)
 		}
 	}

@@ -42,10 +42,14 @@ func newFleet(t *testing.T, n int, timing, extra string) []*host {
 // and does for each node what it takes to start it.
 func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
+	if labtest.OnContainerd() {
+		return newFleetOn(t, "", n, timing, extra, start...)
+	}
 	return newFleetOn(t, labtest.Engine(t).Host(), n, timing, extra, start...)
 }
 
-// newFleetOn is newFleetOf on another engine than the package's.
+// newFleetOn is newFleetOf on another engine than the package's. "" is the package's
+// containerd, where each node has a namespace of its own.
 func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
 	client := freePort(t)
@@ -55,6 +59,9 @@ func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra fun
 	hosts := make([]*host, n)
 	for i := range hosts {
 		h := newNode(t, dockerHost, "-"+strconv.Itoa(i))
+		if dockerHost == "" {
+			h.isOnContainerd(labtest.ContainerdNode(t, i))
+		}
 		if i == 0 {
 			h.must("node", "init-ca", "--out", ca)
 		}

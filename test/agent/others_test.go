@@ -203,6 +203,7 @@ func TestOthersOverARestart(t *testing.T) {
 // TestPullByOthersIsUnderWay: no event tells of a pull before its end, and yet
 // one is seen that hangs in the middle of a layer.
 func TestPullByOthersIsUnderWay(t *testing.T) {
+	needDocker(t)
 	h := newHost(t, "")
 	reg, err := registry.Start(t.Context(), registry.Options{})
 	if err != nil {

@@ -118,7 +118,7 @@ func TestBootsAreRecorded(t *testing.T) {
 			t.Errorf("%s took %v of %v", phase, good.Times[phase], good.Took)
 		}
 	}
-	if c := good.Cohort; c.Host != h.node || !strings.HasPrefix(c.Engine, "docker ") || c.Driver == "" || c.Kernel == "" || c.ImageStore == "" {
+	if c := good.Cohort; c.Host != h.node || !strings.HasPrefix(c.Engine, engineName()+" ") || c.Driver == "" || c.Kernel == "" || c.ImageStore == "" {
 		t.Errorf("%+v", c)
 	}
 	for name, want := range map[string]struct {
@@ -347,4 +347,12 @@ func TestCommandsAddTheirRecords(t *testing.T) {
 	if got := h.metric(`holdfast_spinups_total{cause="",kind="pull",outcome="ok"}`); got != "100" {
 		t.Errorf("%s are counted", got)
 	}
+}
+
+// engineName is the package's engine's.
+func engineName() string {
+	if labtest.OnContainerd() {
+		return "containerd"
+	}
+	return "docker"
 }

@@ -383,7 +383,7 @@ func (d debian) isRemoved() {
 
 // ceilings are what systemd-analyze security may say of each unit, in tenths: 0 is
 // nothing exposed, 100 everything. Without their restrictions they have 96, the agent 98.
-var ceilings = map[string]int{"holdfast": 58, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
+var ceilings = map[string]int{"holdfast": 59, "holdfast-gc": 24, "holdfast-drain": 9, "holdfast-protect": 42}
 
 // Each unit is as closed as it was when somebody last looked what it needs.
 func TestUnitsAreClosed(t *testing.T) {

@@ -48,26 +48,32 @@ func TestKilledInTheMiddle(t *testing.T) {
 // killed runs a collector in a process of its own, and kills it.
 func (h *host) killed(when func(*host, *bufio.Scanner)) {
 	h.Helper()
-	args, err := json.Marshal(childArgs{Host: h.lab.Host(), Data: h.data, Config: everything()})
+	killed(h.T, childArgs{Host: h.lab.Host(), Data: h.data, Config: everything()}, func(out *bufio.Scanner) { when(h, out) })
+}
+
+// killed is host.killed, on any engine.
+func killed(t *testing.T, a childArgs, when func(*bufio.Scanner)) {
+	t.Helper()
+	args, err := json.Marshal(a)
 	if err != nil {
-		h.Fatal(err)
+		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childEnv+"="+string(args))
-	cmd.Stderr = h.Output()
+	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		h.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		h.Fatal(err)
+		t.Fatal(err)
 	}
-	when(h, bufio.NewScanner(out))
+	when(bufio.NewScanner(out))
 	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
-		h.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
-		h.Error("the collector had ended before it was killed")
+		t.Error("the collector had ended before it was killed")
 	}
 }
 

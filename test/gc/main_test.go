@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"holdfast/internal/engine/containerd"
 	"holdfast/internal/engine/docker"
 	"holdfast/internal/gc"
 	"holdfast/internal/lab"
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 // childArgs are what a child collects.
 type childArgs struct {
 	Host, Data string
+	Containerd *containerd.Config // instead of a Docker at Host
 	Config     gc.Config
 }
 
@@ -54,13 +56,20 @@ func child(text string) error {
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
 		return err
 	}
-	e, err := docker.Open(context.Background(), docker.Config{Host: a.Host})
+	e, err := a.open()
 	if err != nil {
 		return err
 	}
 	c := gc.New(a.Config, gc.Deps{Engine: e, Store: gc.NewStore(a.Data, slog.Default()), LockDir: a.Data, Log: slog.Default()})
 	_, err = c.Collect(context.Background(), gc.ByHand, func(o gc.Outcome, deleted bool) { fmt.Println(o.Name, deleted) })
 	return err
+}
+
+func (a childArgs) open() (gc.Engine, error) {
+	if a.Containerd != nil {
+		return containerd.Open(context.Background(), *a.Containerd)
+	}
+	return docker.Open(context.Background(), docker.Config{Host: a.Host})
 }
 
 // host is an engine with a collector's needs.

@@ -16,7 +16,6 @@ import (
 	"holdfast"
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/linux/cgroup"
 	"holdfast/internal/linux/proc"
@@ -25,7 +24,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
 // recorder is one of this host.
-func recorder(t *testing.T, api *docker.Engine) Recorder {
+func recorder(t *testing.T, api engine.Engine) Recorder {
 	t.Helper()
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -47,7 +46,7 @@ func burner(t *testing.T) string {
 }
 
 // run starts a container until the test ends.
-func run(t *testing.T, api *docker.Engine, name, program string, command ...string) string {
+func run(t *testing.T, api engine.Engine, name, program string, command ...string) string {
 	t.Helper()
 	id, err := api.Create(t.Context(), engine.Spec{Name: name, Image: labtest.Busybox, Network: "none", Command: command,
 		Mounts: []engine.Mount{{Type: "bind", Source: program, Target: "/burner", ReadOnly: true}}})
@@ -80,7 +79,8 @@ func of(p *Profile, id string) *Profile {
 // with the function that it does it in; and the difference to the time before names
 // them.
 func TestContainers(t *testing.T) {
-	api, program := labtest.Docker(t), burner(t)
+	_, api := labtest.Either(t)
+	program := burner(t)
 	r := recorder(t, api)
 	before, err := r.Run(t.Context())
 	if err != nil {
@@ -141,7 +141,7 @@ func TestContainers(t *testing.T) {
 }
 
 // comeAndGo runs a container for a moment and returns its id.
-func comeAndGo(ctx context.Context, api *docker.Engine, program string) string {
+func comeAndGo(ctx context.Context, api engine.Engine, program string) string {
 	id, err := api.Create(ctx, engine.Spec{Image: labtest.Busybox, Network: "none", Command: []string{"/burner", "user"},
 		Mounts: []engine.Mount{{Type: "bind", Source: program, Target: "/burner", ReadOnly: true}}})
 	if err != nil {
@@ -191,7 +191,8 @@ func grewHere(t *testing.T, d Diff, ids map[string]string) {
 }
 
 func TestOneContainer(t *testing.T) {
-	api, program := labtest.Docker(t), burner(t)
+	_, api := labtest.Either(t)
+	program := burner(t)
 	id := run(t, api, "one-user", program, "/burner", "user")
 	run(t, api, "one-other", program, "/burner", "user")
 	r := recorder(t, api)

@@ -42,6 +42,10 @@ const (
 	DefaultSubnet      = "10.171.0.0/16"
 )
 
+// tablePrefix begins the name of the nftables table of a bridge, and what marks
+// rules in iptables.
+const tablePrefix = "holdfast-net-"
+
 // runtimeName is containerd's shim for runc.
 const runtimeName = "io.containerd.runc.v2"
 
@@ -61,6 +65,9 @@ type Config struct {
 	// Bridge is the device that containers are connected to, Subnet what their
 	// addresses are from. "" is DefaultBridge and DefaultSubnet.
 	Bridge, Subnet string
+	// Masquerade lets containers on the bridge reach what is beyond the host, with
+	// the host's address. Without it the firewall is left alone.
+	Masquerade bool
 }
 
 // Engine implements engine.Engine. Its methods may be called from any goroutine.
@@ -91,7 +98,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the subnet of containers: %w", err)
 	}
-	net, err := vethnet.New(vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses")})
+	net, err := vethnet.New(vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses"), Table: tablePrefix + c.Bridge, Out: c.Masquerade})
 	if err != nil {
 		return nil, fmt.Errorf("the network of containers: %w", err)
 	}

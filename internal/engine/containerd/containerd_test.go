@@ -8,9 +8,16 @@ import (
 
 	"holdfast/internal/engine/enginetest"
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/vm/vmtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+func TestMain(m *testing.M) {
+	if vmtest.Inside() {
+		os.Exit(m.Run())
+	}
+	vmtest.Fetch()
+	os.Exit(labtest.Main(m))
+}
 
 func TestConformance(t *testing.T) {
 	e, daemon := labtest.Containerd(t)

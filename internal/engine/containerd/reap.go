@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"holdfast/internal/linux/pidfd"
 )
 
 // youngest is how old a directory or a snapshot has to be to be a stray: a
@@ -23,9 +25,16 @@ type strays struct {
 	owners    map[netip.Addr]string
 	dirs      map[string]string // by the container's id
 	snapshots []string
+	shims     map[string]*pidfd.Process // likewise
 }
 
-// Reap takes back the addresses, files and snapshots of containers that are gone,
+func (s strays) close() {
+	for _, p := range s.shims {
+		p.Close()
+	}
+}
+
+// Reap takes back the addresses, files, snapshots and shims of containers that are gone,
 // as when somebody removed them with another tool, or a crash came in between.
 // Run does it now and then.
 func (e *Engine) Reap(ctx context.Context) error {
@@ -37,6 +46,7 @@ func (e *Engine) Reap(ctx context.Context) error {
 	// Asked last: who is not in the list by now has been removed.
 	list, err := e.api.ContainerService().List(ctx)
 	if err != nil {
+		found.close()
 		return e.fail(ctx, err, "list containers")
 	}
 	if err := found.free(ctx, e, list); err != nil {
@@ -58,6 +68,10 @@ func (e *Engine) strays(ctx context.Context) (s strays, err error) {
 		}
 		return nil
 	}, fmt.Sprintf("labels.%q", ownLabels+"container"))
+	if err != nil {
+		return s, err
+	}
+	s.shims, err = e.oldShims()
 	return s, err
 }
 
@@ -84,7 +98,7 @@ func (s strays) free(ctx context.Context, e *Engine, list []containers.Container
 	for _, c := range list {
 		alive[c.ID], keys[c.SnapshotKey] = true, true
 	}
-	var errs []error
+	errs := []error{endShims(s.shims, alive)}
 	for addr, owner := range s.owners {
 		if !alive[owner] {
 			errs = append(errs, e.net.Release(owner, addr))

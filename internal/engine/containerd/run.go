@@ -2,12 +2,15 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"holdfast/internal/engine"
+	"holdfast/internal/linux/vethnet"
 )
 
 // A container that is started again by its policy waits so long at first, twice
@@ -28,7 +31,8 @@ const (
 
 // Run reads the output of containers that others have started, starts those again
 // whose policy says so, and takes back addresses of containers that are gone,
-// until ctx is done. What cannot be done is tried at the next event.
+// until ctx is done; then it removes the bridge, with the way out of the host, if no
+// container is on it. What cannot be done is tried at the next event.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
@@ -47,7 +51,52 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	cancel()
 	k.all.Wait()
-	return nil
+	return e.leave()
+}
+
+// leaveLimit bounds how long the end of Run waits for the devices of containers that
+// have been removed: the kernel takes a network namespace down behind their end.
+const leaveLimit = 5 * time.Second
+
+// leave removes the bridge and what belongs to it, unless a container is there.
+func (e *Engine) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
+	defer cancel()
+	for {
+		used := false
+		err := e.net.Remove(func() (gone []string, err error) {
+			gone, used, err = e.ended(ctx)
+			return gone, err
+		})
+		switch {
+		case isDown(err), err != nil && ctx.Err() != nil: // the next one does it
+			return nil
+		case !errors.Is(err, vethnet.ErrInUse):
+			return err
+		case used || !sleep(ctx, 20*time.Millisecond):
+			return nil
+		}
+	}
+}
+
+// ended are those who have an address and have ended, or were removed. used is that
+// somebody else has one.
+func (e *Engine) ended(ctx context.Context) (gone []string, used bool, err error) {
+	owners, err := e.net.Owners()
+	if err != nil {
+		return nil, false, err
+	}
+	for _, id := range owners {
+		switch t, err := e.task(e.in(ctx), id); {
+		case err != nil && !isGone(err):
+			return nil, false, e.fail(ctx, err, "look whether container %s has ended", id)
+		case err == nil && t.Status != task.Status_STOPPED, err != nil && e.exists(e.in(ctx), id):
+			used = true
+		default:
+			gone = append(gone, id)
+		}
+	}
+	return gone, used, nil
 }
 
 // keeper is one Run.
@@ -170,12 +219,14 @@ func (k *keeper) tend(ctx context.Context) {
 	defer reap.Stop()
 	defer listen.Stop()
 	_ = k.e.Reap(ctx) // tried again
+	_ = k.e.net.Tend()
 	for {
 		select {
 		case <-reap.C:
 			_ = k.e.Reap(ctx)
 		case <-listen.C:
 			k.listenAll(ctx)
+			_ = k.e.net.Tend() // tried again; who starts a container is told
 		case <-ctx.Done():
 			return
 		}

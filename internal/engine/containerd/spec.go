@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	aaprofile "github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/moby/profiles/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -31,6 +33,11 @@ const initPath = "/sbin/holdfast-init"
 
 // inits are static programs that reap (tini), by where packages put them.
 var inits = [...]string{"/usr/bin/tini-static", "/usr/bin/docker-init", "/usr/local/bin/docker-init", "/usr/local/bin/tini-static"}
+
+// appArmorProfile is what containers run under where the host has AppArmor: with
+// the rules of Docker's docker-default. It is loaded into the kernel when the first
+// is created, and stays.
+const appArmorProfile = "holdfast-default"
 
 // runtimeSpec describes the container to runc (opencontainers/runtime-spec,
 // config-linux.md). Its snapshot is there: who a user is stands in its files.
@@ -56,6 +63,7 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 		options = append(options, oci.WithCapabilities(nil))
 	}
 	options = append(options, d.withSeccomp) // it depends on the capabilities
+	options = append(options, withAppArmor)
 	return oci.GenerateSpec(ctx, e.api, c, options...)
 }
 
@@ -160,6 +168,17 @@ func (d *draft) withSeccomp(_ context.Context, _ oci.Client, _ *containers.Conta
 		return fmt.Errorf("its seccomp profile: %w", err)
 	}
 	s.Linux.Seccomp = profile
+	return nil
+}
+
+// withAppArmor confines the container where the host can.
+func withAppArmor(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+	if !apparmor.HostSupports() {
+		return nil
+	}
+	if err := aaprofile.WithDefaultProfile(appArmorProfile)(ctx, client, c, s); err != nil {
+		return fmt.Errorf("its AppArmor profile: %w", err)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,9 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"holdfast"
+	"holdfast/internal/linux/vethnet"
 )
 
 // Start starts a created container, or one that has ended once more, and returns
@@ -131,7 +135,7 @@ func (s *starting) try(ctx context.Context) error {
 	}
 	if s.state.Address.IsValid() {
 		// The namespace is there, and nothing of the container's runs yet.
-		if err := s.e.net.Attach(pid, s.c.ID, s.state.Address); err != nil {
+		if err := s.e.attach(pid, s.c.ID, s.state.Address); err != nil {
 			return err
 		}
 	}
@@ -144,6 +148,15 @@ func (s *starting) try(ctx context.Context) error {
 	}
 	s.log.run()
 	return nil
+}
+
+// attach connects a container's namespace to the bridge.
+func (e *Engine) attach(pid int, id string, addr netip.Addr) error {
+	err := e.net.Attach(pid, id, addr)
+	if errors.Is(err, vethnet.ErrNoWayOut) {
+		return holdfast.WithHint(err, "engine.masquerade: false starts containers without one, and leaves the firewall alone")
+	}
+	return err
 }
 
 // address is the container's own, from its first start until it is removed.
@@ -260,7 +273,7 @@ func (s *starting) files(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, name := range []string{"hosts", "resolv.conf"} {
+		for _, name := range ownFiles { // its host name, too, as with Docker
 			if text[name], err = os.ReadFile(filepath.Join(recordOf(owner).Dir, name)); err != nil {
 				return err
 			}

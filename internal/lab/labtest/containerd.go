@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -98,6 +99,18 @@ func ContainerdConfig(daemon *lab.Containerd) containerd.Config {
 	return containerd.Config{
 		Host: daemon.Host(), CgroupParent: daemon.CgroupParent(), Dir: filepath.Join(daemon.Scratch(), "holdfast"),
 	}
+}
+
+// ContainerdNode is the adapter's configuration for the i-th node, from 0, on the
+// package's containerd: a namespace with the images, and a network of its own.
+func ContainerdNode(t testing.TB, i int) containerd.Config {
+	t.Helper()
+	c := ContainerdConfig(SharedContainerd(t))
+	c.Namespace, c.Bridge, c.Subnet = fmt.Sprint("node", i), fmt.Sprint("node", i), fmt.Sprintf("10.%d.0.0/16", 172+i)
+	if err := loadImages(t.Context(), OpenContainerd(t, c)); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // OpenContainerd opens the adapter for one test.

@@ -46,6 +46,7 @@ func TestConfig(t *testing.T) {
 		"no bridge":         func(c *vethnet.Config) { c.Bridge = "" },
 		"a bridge too long": func(c *vethnet.Config) { c.Bridge = "sixteen-bytes-xx" },
 		"no directory":      func(c *vethnet.Config) { c.Dir = "" },
+		"no table":          func(c *vethnet.Config) { c.Out = true },
 	} {
 		c := good
 		change(&c)
@@ -181,7 +182,14 @@ func TestAttach(t *testing.T) {
 	}
 
 	// Who has removed the bridge meanwhile gets it again.
-	if err := n.Remove(); err != nil {
+	if err := n.Remove(nil); !errors.Is(err, vethnet.ErrInUse) {
+		t.Errorf("a bridge in use: %v", err)
+	}
+	bridge, err := netlink.LinkByName(c.Bridge)
+	if err == nil {
+		err = netlink.LinkDel(bridge)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	other := sleeper(t)
@@ -195,12 +203,42 @@ func TestAttach(t *testing.T) {
 		if err := n.Detach("other"); err != nil {
 			t.Error(err)
 		}
-		if err := n.Remove(); err != nil {
+		if err := n.Remove(nil); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := net.InterfaceByName(c.Bridge); err == nil {
 		t.Error("the bridge stays")
+	}
+}
+
+// The bridge has one hardware address, whoever comes and goes: namespaces know it.
+func TestHardwareAddressStays(t *testing.T) {
+	inNamespace(t)
+	c := config(t, "10.1.0.0/24")
+	n := open(t, c)
+	seen := map[string]bool{}
+	look := func() {
+		bridge, err := netlink.LinkByName(c.Bridge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[bridge.Attrs().HardwareAddr.String()] = true
+	}
+	for i := range 8 {
+		if err := n.Attach(sleeper(t), fmt.Sprint("owner-", i), netip.AddrFrom4([4]byte{10, 1, 0, byte(10 + i)})); err != nil {
+			t.Fatal(err)
+		}
+		look()
+	}
+	for i := range 7 {
+		if err := n.Detach(fmt.Sprint("owner-", i)); err != nil {
+			t.Fatal(err)
+		}
+		look()
+	}
+	if len(seen) != 1 {
+		t.Errorf("it had %v", seen)
 	}
 }
 

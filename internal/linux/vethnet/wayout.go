@@ -1,0 +1,220 @@
+package vethnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// wayOut lets a bridge's namespaces reach what is beyond the host: a table of
+// nftables that gives their packets the host's address and says which may pass;
+// forwarding on the devices that need it; and two rules where iptables drops what
+// it does not know. The kernel has all of it, and so also the note of what has to
+// be undone: who comes next finds it.
+type wayOut struct {
+	table  string
+	bridge string
+	subnet netip.Prefix
+	tables tables
+
+	mu     sync.Mutex
+	stood  bool     // the table is as this process makes it
+	turned []string // what this process has turned on, for when somebody flushes the table
+}
+
+// The sets of the table, of names of devices.
+const (
+	// turnedOn has the devices that forward because of us, and to the bridge alone.
+	turnedOn = "turned-on"
+	// uplinks has the bridges that lead to the world, and not to other containers.
+	uplinks = "uplinks"
+)
+
+// devices are what the sets have.
+type devices struct{ turnedOn, uplinks []string }
+
+// ensure makes what is missing, and makes the table anew if it is the first call
+// of this process. fully looks at devices and at iptables, too; without it only a
+// table that is gone, or of another process, makes it do that.
+func (w *wayOut) ensure(fully bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stood && !fully {
+		if there, err := w.there(); there || err != nil {
+			return err
+		}
+	}
+	if err := w.make(); err != nil {
+		return fmt.Errorf("let bridge %s out of this host: %w", w.bridge, err)
+	}
+	w.stood = true
+	return nil
+}
+
+// again has the next ensure look at everything.
+func (w *wayOut) again() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stood = false
+}
+
+func (w *wayOut) make() error {
+	before, there, err := w.noted()
+	if err != nil {
+		return err
+	}
+	now, err := w.look(slices.Concat(before.turnedOn, w.turned))
+	if err != nil {
+		return err
+	}
+	w.turned = now.turnedOn
+	if !w.stood || !there || !slices.Equal(before.turnedOn, now.turnedOn) || !slices.Equal(before.uplinks, now.uplinks) {
+		if err := w.replace(now); err != nil {
+			return err
+		}
+	}
+	// Noted first: what is turned on is known to whoever has to turn it off.
+	if err := w.turnOn(now.turnedOn); err != nil {
+		return err
+	}
+	return w.tables.accept(w.bridge)
+}
+
+// remove undoes all of it.
+func (w *wayOut) remove() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stood = false
+	before, _, err := w.noted()
+	if err == nil {
+		err = errors.Join(w.turnOff(slices.Concat(before.turnedOn, w.turned)), w.tables.forget(w.bridge), w.delete())
+	}
+	w.turned = nil
+	if err != nil {
+		return fmt.Errorf("end the way of bridge %s out of this host: %w", w.bridge, err)
+	}
+	return nil
+}
+
+func (w *wayOut) nft() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: w.table}
+}
+
+// there reports whether the table is.
+func (w *wayOut) there() (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, err
+	}
+	_, err = c.GetSetByName(w.nft(), uplinks)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// noted is what the table's sets have, and whether it is there.
+func (w *wayOut) noted() (d devices, there bool, err error) {
+	if there, err = w.there(); !there || err != nil {
+		return d, false, err
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return d, false, err
+	}
+	for name, to := range map[string]*[]string{turnedOn: &d.turnedOn, uplinks: &d.uplinks} {
+		list, err := c.GetSetElements(&nftables.Set{Table: w.nft(), Name: name})
+		if err != nil {
+			return d, false, fmt.Errorf("read the set %s of table %s: %w", name, w.table, err)
+		}
+		for _, e := range list {
+			*to = append(*to, unix.ByteSliceToString(e.Key))
+		}
+		slices.Sort(*to)
+	}
+	return d, true, nil
+}
+
+func (w *wayOut) delete() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(w.nft()) // so that one that is gone is no error
+	c.DelTable(w.nft())
+	return c.Flush()
+}
+
+// The chains of the table.
+const forwardChain, natChain = "forward", "postrouting"
+
+// replace makes the table in the place of what was there, in one step.
+func (w *wayOut) replace(d devices) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.AddTable(w.nft())
+	c.DelTable(w.nft())
+	t := c.AddTable(w.nft())
+	sets := map[string]*nftables.Set{}
+	for name, list := range map[string][]string{turnedOn: d.turnedOn, uplinks: d.uplinks} {
+		sets[name] = &nftables.Set{Table: t, Name: name, KeyType: nftables.TypeIFName}
+		if err := c.AddSet(sets[name], elements(list)); err != nil {
+			return err
+		}
+	}
+	accept := nftables.ChainPolicyAccept
+	nat := c.AddChain(&nftables.Chain{Name: natChain, Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource, Policy: &accept})
+	forward := c.AddChain(&nftables.Chain{Name: forwardChain, Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &accept})
+	c.AddRule(&nftables.Rule{Table: t, Chain: nat, Exprs: slices.Concat(w.fromSubnet(true), device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge), []expr.Any{&expr.Masq{}})})
+	for _, exprs := range w.passing(sets) {
+		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: exprs})
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("make the nftables table %s: %w", w.table, err)
+	}
+	return nil
+}
+
+// passing are the rules of what is forwarded, in their order.
+func (w *wayOut) passing(sets map[string]*nftables.Set) [][]expr.Any {
+	from, to := device(expr.MetaKeyIIFNAME, expr.CmpOpEq, w.bridge), device(expr.MetaKeyOIFNAME, expr.CmpOpEq, w.bridge)
+	elsewhere := device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge)
+	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
+	return [][]expr.Any{
+		// Not by way of the host to one another, which the ports' isolation does not see.
+		slices.Concat(from, to, drop),
+		// Nothing that would not be translated.
+		slices.Concat(from, w.fromSubnet(false), drop),
+		// To other containers only by the ports that those publish.
+		slices.Concat(from, published(), accept),
+		slices.Concat(from, kind("bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
+		slices.Concat(from, accept),
+		// Nobody beyond the host begins.
+		slices.Concat(to, answers(), accept),
+		slices.Concat(to, drop),
+		// The host is a router for nobody else.
+		slices.Concat(member(expr.MetaKeyIIFNAME, sets[turnedOn], false), elsewhere, drop),
+	}
+}
+
+// fromSubnet is true of packets of the bridge's addresses, or of all others.
+func (w *wayOut) fromSubnet(is bool) []expr.Any {
+	op := expr.CmpOpEq
+	if !is {
+		op = expr.CmpOpNeq
+	}
+	mask := maskOf(w.subnet)
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source in an IPv4 header, RFC 791
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: w.subnet.Addr().AsSlice()},
+	}
+}

@@ -1,0 +1,251 @@
+package gc
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/engine/containerd"
+	"holdfast/internal/gc"
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/labtest"
+)
+
+// direct is a containerd with a collector's needs.
+type direct struct {
+	*testing.T
+	*containerd.Engine
+	cfg  containerd.Config
+	api  *client.Client
+	data string
+	base lab.Image
+}
+
+func newDirect(t *testing.T) *direct {
+	t.Helper()
+	e, daemon := labtest.Containerd(t)
+	d := &direct{T: t, Engine: e, cfg: labtest.ContainerdConfig(daemon), data: t.TempDir()}
+	var err error
+	if d.base, err = lab.Busybox(); err != nil {
+		t.Fatal(err)
+	}
+	if d.api, err = client.New(daemon.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.api.Close() })
+	return d
+}
+
+// in is a context for containerd's own calls.
+func in(namespace string) context.Context {
+	return namespaces.WithNamespace(context.Background(), namespace)
+}
+
+// image makes an image of that many files.
+func (d *direct) image(ref string, files int) lab.Image {
+	d.Helper()
+	seed++
+	img := lab.ManyFiles(d.base, ref, files, 1000, seed)
+	archive, err := img.Archive()
+	if err == nil {
+		err = d.Load(d.Context(), archive)
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return img
+}
+
+// container makes one, and starts it.
+func (d *direct) container(image string) string {
+	d.Helper()
+	id, err := d.Create(d.Context(), engine.Spec{Image: image, Command: []string{"sleep", "600"}, Network: "none"})
+	if err == nil {
+		err = d.Start(d.Context(), id)
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return id
+}
+
+// collect is one cycle.
+func (d *direct) collect(c gc.Config) gc.Cycle {
+	d.Helper()
+	log := slog.New(slog.NewTextHandler(d.Output(), nil))
+	cy, err := gc.New(c, gc.Deps{Engine: d.Engine, Store: gc.NewStore(d.data, log), LockDir: d.data, Log: log}).Collect(d.Context(), gc.ByHand, nil)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return cy
+}
+
+// names are the images' in a namespace.
+func (d *direct) names(namespace string) []string {
+	d.Helper()
+	list, err := d.api.ListImages(in(namespace))
+	if err != nil {
+		d.Fatal(err)
+	}
+	var names []string
+	for _, i := range list {
+		names = append(names, i.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// kept is what containerd has on disk for a namespace: snapshots and blobs, and
+// leases, which keep others.
+func (d *direct) kept(namespace string) (files map[string]bool, leases int) {
+	d.Helper()
+	files = map[string]bool{}
+	err := d.api.SnapshotService(containerd.DefaultSnapshotter).Walk(in(namespace), func(_ context.Context, i snapshots.Info) error {
+		files[i.Name] = true
+		return nil
+	})
+	if err == nil {
+		err = d.api.ContentStore().Walk(in(namespace), func(i content.Info) error {
+			files[i.Digest.String()] = true
+			return nil
+		})
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	list, err := d.api.LeasesService().List(in(namespace))
+	if err != nil {
+		d.Fatal(err)
+	}
+	return files, len(list)
+}
+
+// settle has containerd's own collector run to its end.
+func (d *direct) settle() {
+	d.Helper()
+	ctx, store := in(containerd.DefaultNamespace), d.api.ImageService()
+	names := d.names(containerd.DefaultNamespace)
+	some, err := store.Get(ctx, names[0])
+	if err == nil {
+		_, err = store.Create(ctx, images.Image{Name: "settle", Target: some.Target})
+	}
+	if err == nil {
+		err = store.Delete(ctx, "settle", images.SynchronousDelete())
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+}
+
+// wantKept waits until containerd's own collector has freed everything else.
+func (d *direct) wantKept(when string, want map[string]bool) {
+	d.Helper()
+	var files map[string]bool
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var leases int
+		if files, leases = d.kept(containerd.DefaultNamespace); leases == 0 && maps.Equal(files, want) {
+			return
+		}
+	}
+	d.Errorf("%s: containerd keeps %v, wanted %v", when, slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(want)))
+}
+
+// runs fails unless a container's files are there.
+func (d *direct) runs(id string) {
+	d.Helper()
+	if code, err := d.Exec(d.Context(), id, engine.Exec{Command: []string{"sh", "-c", "cat /bin/busybox /files/*/* > /dev/null || cat /bin/busybox > /dev/null"}}); err != nil || code != 0 {
+		d.Errorf("container %.12s: %d, %v", id, code, err)
+	}
+}
+
+// TestOnContainerd: what is not in use goes, with its files and without a lease
+// that keeps any; what a container has stays, and so do others' things on the same
+// containerd; also when the collector is killed in the middle.
+func TestOnContainerd(t *testing.T) {
+	d := newDirect(t)
+	shared := d.image("up:1", 50)
+	theirs, err := shared.Archive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := d.api.Import(in("moby"), theirs)
+	if err == nil {
+		err = client.NewImage(d.api, others[0]).Unpack(in("moby"), containerd.DefaultSnapshotter)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.image("ended:1", 20)
+	up, ended := d.container("up:1"), d.container("ended:1")
+	if err := d.Kill(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	all := everything()
+	d.collect(all) // what the lab has brought
+	d.settle()
+	want, leases := d.kept(containerd.DefaultNamespace)
+	theirFiles, _ := d.kept("moby")
+	if leases != 0 {
+		t.Errorf("%d leases", leases)
+	}
+	d.wantKept("at first", want)
+	base := slices.Clone(d.names(containerd.DefaultNamespace))
+
+	d.image("old:1", 300)
+	old, err := d.api.ImageService().Get(in(containerd.DefaultNamespace), "docker.io/library/old:1")
+	if err == nil {
+		_, err = d.api.ImageService().Create(in(containerd.DefaultNamespace), images.Image{Name: "docker.io/library/old:again", Target: old.Target})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cy := d.collect(all)
+	if len(cy.Skipped) > 0 || len(cy.Deleted) == 0 {
+		t.Errorf("%+v", cy)
+	}
+	if got := d.names(containerd.DefaultNamespace); !slices.Equal(got, base) {
+		t.Errorf("images %v, wanted %v", got, base)
+	}
+	d.wantKept("after a cycle", want)
+
+	for i := range 4 {
+		d.image(fmt.Sprintf("x:%d", i), 100)
+	}
+	killed(t, childArgs{Containerd: &d.cfg, Data: d.data, Config: all}, func(out *bufio.Scanner) { out.Scan() })
+	d.collect(all)
+	if got := d.names(containerd.DefaultNamespace); !slices.Equal(got, base) {
+		t.Errorf("after a collector was killed: images %v, wanted %v", got, base)
+	}
+	d.wantKept("after a collector was killed", want)
+	d.runs(up)
+	if err := d.Start(t.Context(), ended); err != nil {
+		t.Error(err)
+	}
+	d.runs(ended)
+
+	if err := d.Kill(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	all.Rules = append(all.Rules, gc.Rule{Kinds: []gc.Kind{gc.Stopped}})
+	d.collect(all)
+	d.collect(all) // the image that only it had
+	if got := d.names(containerd.DefaultNamespace); len(got) != len(base)-1 {
+		t.Errorf("after the container went: %v, before %v", got, base)
+	}
+	if now, _ := d.kept("moby"); !maps.Equal(now, theirFiles) || len(d.names("moby")) != 1 {
+		t.Errorf("another namespace has %v, had %v", now, theirFiles)
+	}
+	d.runs(up)
+}
