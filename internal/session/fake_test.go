@@ -266,6 +266,7 @@ func (f *fakeEngine) Wait(ctx context.Context, id string) (int, error) {
 		return 0, err
 	}
 	c := f.find(id)
+	f.orders = append(f.orders, "wait "+id)
 	f.mu.Unlock()
 	if c == nil {
 		return 0, holdfast.ErrNotFound

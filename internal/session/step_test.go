@@ -87,7 +87,9 @@ func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	n = newNode(t, setup{id: "n1", engine: fake, cfg: Config{Templates: []Template{tmpl}}})
 	booted = make(chan error, 1)
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); booted <- err }()
-	await(t, "the step runs", func() bool { return len(fake.running()["alice"]) == 1 })
+	// Not before: of a container that it has not got hold of yet, only the engine
+	// can say that it is dead.
+	await(t, "the step is waited for", func() bool { return len(fake.done("wait")) == 1 })
 	return n, fake, booted
 }
 
