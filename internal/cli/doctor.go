@@ -244,6 +244,12 @@ func whoLine(who doctor.Who) string {
 	case who.Cgroup != "":
 		parts = append(parts, "control group "+clean(who.Cgroup))
 	}
+	switch {
+	case who.Session != "":
+		parts = append(parts, fmt.Sprintf("session %s", clean(who.Session)))
+	case who.Template != "":
+		parts = append(parts, fmt.Sprintf("kept warm for sessions of template %s", clean(who.Template)))
+	}
 	if who.Pid > 0 {
 		parts = append(parts, fmt.Sprintf("process %d", who.Pid))
 	}

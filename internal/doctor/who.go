@@ -2,9 +2,14 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 
+	"holdfast"
 	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/probe"
 	"holdfast/internal/doctor/rule"
@@ -18,7 +23,9 @@ type Who struct {
 	Container   string   `json:"container,omitempty"` // its name
 	ContainerID string   `json:"container_id,omitempty"`
 	Image       string   `json:"image,omitempty"`
-	Pod         *Pod     `json:"pod,omitempty"` // in a Kubernetes cluster
+	Session     string   `json:"session,omitempty"`  // that the container serves
+	Template    string   `json:"template,omitempty"` // of a session's container, also of one that is warm and waits for one
+	Pod         *Pod     `json:"pod,omitempty"`      // in a Kubernetes cluster
 	Cgroup      string   `json:"cgroup,omitempty"`
 	Pid         int      `json:"pid,omitempty"`
 	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
@@ -73,6 +80,7 @@ func (n Namer) who(s fact.Subject) *Who {
 	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
 		w.Container, w.Image = short(c.Name), short(c.Image)
+		w.Session, w.Template = sessionOf(c)
 	}
 	w.Pod = n.pod(w.ContainerID, s.Cgroup)
 	if s.Pid > 0 {
@@ -81,6 +89,43 @@ func (n Namer) who(s fact.Subject) *Who {
 		}
 	}
 	return w
+}
+
+// Labels of sessions' containers.
+const (
+	sessionLabel  = "holdfast.session"
+	templateLabel = "holdfast.template"
+	toldLabel     = "holdfast.told" // on one that was warm: the directory with what it was told
+)
+
+// maxTold bounds what a container was told, in bytes.
+const maxTold = 1 << 20
+
+// sessionOf is whose container it is, and of which template. One that was warm is
+// named for nobody, and what it was told, which only root can write, says whose it is by
+// now: "" for one that waits.
+func sessionOf(c engine.Container) (session, template string) {
+	template = short(c.Labels[templateLabel])
+	if key := c.Labels[sessionLabel]; key != "" {
+		return short(key), template
+	}
+	dir := c.Labels[toldLabel]
+	if !filepath.IsAbs(dir) {
+		return "", template
+	}
+	f, err := os.Open(filepath.Join(dir, "session.json"))
+	if err != nil {
+		return "", template
+	}
+	defer f.Close()
+	var told struct{ Session string }
+	if json.NewDecoder(io.LimitReader(f, maxTold)).Decode(&told) != nil {
+		return "", template
+	}
+	if _, err := holdfast.ParseSessionKey(told.Session); err != nil {
+		return "", template
+	}
+	return told.Session, template
 }
 
 // Name gives a finding its names, also in the commands of its cures.

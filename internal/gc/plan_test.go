@@ -354,3 +354,19 @@ func largeHost(images, containers int) State {
 	}
 	return s
 }
+
+// TestNothingOfThePoolsIsTaken: containers that hold networks, or were warm, also dead
+// ones, which the agent removes, and the image of the former, by rules that take all.
+func TestNothingOfThePoolsIsTaken(t *testing.T) {
+	s, all := sized(), policy(Rule{Kinds: []Kind{Images, Stopped, Created}})
+	expect(t, s, all, "a", "b", "c")
+	for i, label := range []string{"holdfast.network", "holdfast.warm", "holdfast.session"} {
+		s.Images[i].Labels = map[string]string{label: "image"}
+		for _, state := range []string{"created", "exited", "dead"} {
+			c := container("", "", "", 50*time.Hour)
+			c.ID, c.State, c.Labels = label+state, state, map[string]string{label: "n1"}
+			s.Containers = append(s.Containers, c)
+		}
+	}
+	expect(t, s, all)
+}

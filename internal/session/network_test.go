@@ -38,7 +38,13 @@ type nets struct {
 // newNets makes a pool; it runs from fill on.
 func newNets(t *testing.T, size int) *nets {
 	t.Helper()
-	n := &nets{engine: openEngine(t), node: t.Name()}
+	return newNetsOn(t, openEngine(t), size)
+}
+
+// newNetsOn is newNets on an engine.
+func newNetsOn(t *testing.T, e engine.Engine, size int) *nets {
+	t.Helper()
+	n := &nets{engine: e, node: strings.ReplaceAll(t.Name(), "/", "-")}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ const (
 	LabelTemplate = "holdfast.template"
 	LabelStep     = "holdfast.step" // its name, on the container of an init step only
 	LabelWarm     = "holdfast.warm" // on one that was there before its session, which it does not name
+	LabelTold     = "holdfast.told" // likewise: the directory of this host with what it was told
 )
 
 // Template is how the container of a session is made. "{key}" in mount sources,

@@ -46,7 +46,7 @@ func keyed(text string) bool { return strings.Contains(text, "{key}") }
 func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) engine.Spec {
 	s := t.spec(holdfast.Owner{Node: node})
 	s.Name, s.Hostname = name, ""
-	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label}
+	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label, LabelTold: dir}
 	s.Env = nil
 	for name, value := range t.Env {
 		if !keyed(value) {

@@ -193,6 +193,16 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 			seen[link] = string(key)
 		}
 	}
+	for _, key := range []holdfast.SessionKey{"alice", "bob"} { // the doctor goes by that
+		c, err := n.engine.Inspect(t.Context(), routes[key].ContainerID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, err := os.ReadFile(filepath.Join(c.Labels[LabelTold], warmpool.FileName))
+		if err != nil || !strings.Contains(string(told), `"session":"`+string(key)+`"`) {
+			t.Errorf("where %s was told: %s, %v", key, told, err)
+		}
+	}
 	n.mu.Lock()
 	for key, e := range n.sessions {
 		if e.target.Key != key {

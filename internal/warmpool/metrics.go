@@ -32,9 +32,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// watch shows how many containers a pool has.
+// watch shows how many containers a pool has, and that nobody has claimed one yet.
 func (m *Metrics) watch(p *Pool) {
 	for i, k := range p.kinds {
+		for _, outcome := range []string{"warm", "none"} {
+			m.claims.WithLabelValues(k.Name, outcome)
+		}
 		for name, c := range map[string]struct {
 			help  string
 			value func(Count) int

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
 	"holdfast/internal/netpool"
+	"holdfast/internal/spinup"
 )
 
 // networks are the containers that hold networks for the node's sessions.
@@ -201,4 +202,42 @@ func TestWarmContainersOverLives(t *testing.T) {
 		}
 	}
 	eventually(t, "no deadman stands behind nothing", func() bool { return h.findDeadman() == 0 })
+}
+
+// TestRecordsAndCollectionsWithEachPool: a boot is recorded once, with what it was made
+// of, and what the node makes ahead of need is nobody's spin-up; a collection takes
+// nothing of that.
+func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
+	eachPool(t, warm, func(t *testing.T, pool string) {
+		h := newPoolHost(t, pool)
+		h.start()
+		h.open("alice")
+		r := h.spinupOf("alice", 1)[0]
+		if r.Kind != spinup.ForSession || r.Outcome != spinup.OK || r.Container == "" || !r.Pull.Cached || r.Times[spinup.Start] <= 0 || r.Times[spinup.Ready] <= 0 {
+			t.Errorf("%+v", r)
+		}
+		if created := r.Times[spinup.Create] > 0; created != (pool != warm) {
+			t.Errorf("a create took %v", r.Times[spinup.Create])
+		}
+		h.poolFull()
+		if all := h.spinups(); len(all) != 1 {
+			t.Errorf("what is kept ready is recorded: %+v", all)
+		}
+		ids := func() (ids []string) {
+			for _, c := range append(h.containers(), h.networks()...) {
+				ids = append(ids, c.ID)
+			}
+			return ids
+		}
+		before := ids()
+		h.must("gc", "run")
+		after := ids() // and perhaps another network
+		for _, id := range before {
+			if !slices.Contains(after, id) {
+				t.Errorf("a collection has left %v of %v", after, before)
+			}
+		}
+		h.open("alice")
+		h.open("bob")
+	})
 }
