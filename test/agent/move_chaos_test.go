@@ -1,0 +1,321 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/engine"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/session"
+)
+
+// slowRunsc stands in front of runsc. It stands still where a file asks for that, so
+// that a test can act at every step, and spoils an image where one asks for that.
+const slowRunsc = `#!/bin/sh
+real='%s' d='%s'
+verb= image=
+for w; do
+  case $w in
+  checkpoint | create | restore) verb=$w ;;
+  --image-path=*) image=${w#--image-path=} ;;
+  esac
+done
+[ -n "$verb" ] || exec "$real" "$@"
+at() {
+  [ -e "$d/hold-$1" ] || return 0
+  : >"$d/at-$1"
+  while [ -e "$d/hold-$1" ]; do sleep 0.02; done
+}
+at "before-$verb"
+"$real" "$@"
+code=$?
+if [ "$verb" = checkpoint ]; then
+  [ ! -e "$d/torn" ] || : >"$image/pages.img"
+  [ ! -e "$d/corrupt" ] || dd if=/dev/urandom of="$image/checkpoint.img" bs=4096 count=1 conv=notrunc 2>/dev/null
+fi
+at "after-$verb"
+exit $code
+`
+
+// moveSteps are the steps of a move that a test can act at, in their order.
+var moveSteps = []string{"before-checkpoint", "after-checkpoint", "receiving", "before-create", "before-restore", "after-restore"}
+
+// moveChaos is a fleet of two whose moves can be disturbed.
+type moveChaos struct {
+	*mover
+	t     *testing.T
+	dir   string // of the files that slowRunsc looks for
+	hosts []*host
+	watch *lifeWatch
+}
+
+func newMoveChaos(t *testing.T) *moveChaos {
+	t.Helper()
+	c := &moveChaos{t: t, dir: t.TempDir()}
+	slow := filepath.Join(c.dir, "runsc")
+	if err := os.WriteFile(slow, fmt.Appendf(nil, slowRunsc, labtest.Runsc(t), c.dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.mover = newMoverWith(t, slow)
+	c.hosts = newFleetOn(t, c.engine.Host(), 2, patient, func(int) string { return c.config("", "") }, (*host).start)
+	c.watch = watchLives(t, c.hosts[0].api())
+	return c
+}
+
+func (c *moveChaos) file(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *moveChaos) ask(name string) {
+	c.t.Helper()
+	if err := os.WriteFile(c.file(name), nil, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *moveChaos) unask(name string) {
+	if err := os.Remove(c.file(name)); err != nil && !os.IsNotExist(err) {
+		c.t.Error(err)
+	}
+}
+
+// disturbed moves a session and has act done when the move is at the step; "" is at
+// no step: before it begins. However it ends, the session is served afterwards, from
+// the memory that it had or fresh, the command has ended, and nothing has lived twice.
+func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to *host)) (kept bool) {
+	t.Helper()
+	first := c.hosts[0].ask(key)
+	from, _ := owner(t, c.hosts, key)
+	to := besides(c.hosts, from)[0]
+	if step == "" {
+		act(from, to)
+	} else if step != "receiving" {
+		c.ask("hold-" + step)
+	}
+	ended := make(chan result, 1)
+	go func() { ended <- from.cli("session", "move", key, "--to", to.node) }()
+	if step != "" {
+		c.reached(t, step, to, ended)
+		act(from, to)
+	}
+	c.unask("hold-" + step)
+	c.unask("at-" + step)
+	select {
+	case r := <-ended:
+		t.Logf("the command ended with %d: %s%s", r.code, r.out, r.err)
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the command hangs")
+	}
+	eventually(t, "the session is served", func() bool {
+		res, _ := from.get("/s/" + key + "/")
+		return res.StatusCode == http.StatusOK
+	})
+	kept = from.ask(key).Epoch == first.Epoch
+	from.must("session", "stop", key)
+	c.watch.expectOneLife(t)
+	return kept
+}
+
+// reached waits until the move is at the step.
+func (c *moveChaos) reached(t *testing.T, step string, to *host, ended <-chan result) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		pattern := c.file("at-" + step)
+		if step == "receiving" {
+			pattern = filepath.Join(c.runsc.Images+"."+to.node, "got-*", "image", "*")
+		}
+		if found, err := filepath.Glob(pattern); err != nil || len(found) > 0 {
+			return
+		}
+		if len(ended) > 0 {
+			r := <-ended
+			t.Fatalf("the move has ended before it came to %s: %d\n%s%s", step, r.code, r.out, r.err)
+		}
+	}
+	t.Fatalf("the move does not come to %s", step)
+}
+
+// TestMoveKilled: an agent that is killed at any step of a move, on either side,
+// costs the session its memory at most.
+func TestMoveKilled(t *testing.T) {
+	c := newMoveChaos(t)
+	short := map[string]bool{"from after-checkpoint": true, "to before-restore": true}
+	for _, step := range moveSteps {
+		for _, victim := range []string{"from", "to"} {
+			if !labtest.Long() && !short[victim+" "+step] {
+				continue
+			}
+			t.Run(victim+" "+step, func(t *testing.T) {
+				kept := c.disturbed(t, "killed-"+victim+"-"+step, step, func(from, to *host) {
+					h := from
+					if victim == "to" {
+						h = to
+					}
+					h.signal(os.Kill)
+					<-h.ended
+					c.unask("hold-" + step)
+					h.start()
+				})
+				t.Logf("its memory was kept: %v", kept)
+			})
+		}
+	}
+	c.expectNothingStaged()
+}
+
+// TestMoveSpoilt: an image that is torn or spoilt, or that there is no room for, costs
+// the session its memory and nothing else.
+func TestMoveSpoilt(t *testing.T) {
+	c := newMoveChaos(t)
+	full := func(h *host) {
+		dir := c.runsc.Images + "." + h.node
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it is gone with the subtest
+	}
+	for name, act := range map[string]func(from, to *host){
+		"torn":                   func(_, _ *host) { c.ask("torn") },
+		"corrupt":                func(_, _ *host) { c.ask("corrupt") },
+		"no room where it is":    func(from, _ *host) { full(from) },
+		"no room where it comes": func(_, to *host) { full(to) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.disturbed(t, "spoilt-"+strings.ReplaceAll(name, " ", "-"), "", act) {
+				t.Error("its memory is said to be there")
+			}
+			c.unask("torn")
+			c.unask("corrupt")
+			for _, h := range c.hosts {
+				_ = unix.Unmount(c.runsc.Images+"."+h.node, unix.MNT_DETACH) // where nothing is mounted there is nothing to do
+			}
+		})
+	}
+	// And what is not disturbed goes on from its memory.
+	if !c.disturbed(t, "whole", "", func(_, _ *host) {}) {
+		t.Error("the memory of a session is lost that nobody disturbed")
+	}
+	c.expectNothingStaged()
+}
+
+// expectNothingStaged: images of agents that were killed go, too.
+func (c *moveChaos) expectNothingStaged() {
+	c.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		left, err := os.ReadDir(c.runsc.Images)
+		if err == nil && len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Errorf("%v are left, %v", left, err)
+			return
+		}
+	}
+}
+
+// lifeWatch looks at the sandboxes that live, from outside: each session may have
+// one at a time.
+type lifeWatch struct {
+	engine engine.Engine
+	keys   map[string]string // of containers
+
+	mu     sync.Mutex
+	seen   map[string]bool // containers
+	twins  []string
+	failed error
+}
+
+func watchLives(t *testing.T, e engine.Engine) *lifeWatch {
+	t.Helper()
+	w := &lifeWatch{engine: e, keys: map[string]string{}, seen: map[string]bool{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			w.look(ctx)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return w
+}
+
+var sandboxID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// look notes two living sandboxes of a session. Of each pair the first is asked
+// again after the second was seen.
+func (w *lifeWatch) look(ctx context.Context) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		w.fail(err)
+		return
+	}
+	type life struct {
+		pid int
+		id  string
+	}
+	living := map[string][]life{}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+		i := slices.IndexFunc(args, sandboxID.MatchString)
+		if err != nil || args[0] != "runsc-sandbox" || i < 0 {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(f, "/proc/%d/cmdline", &pid); err != nil || !alive(pid) {
+			continue
+		}
+		if key := w.keyOf(ctx, args[i]); key != "" {
+			living[key] = append(living[key], life{pid, args[i]})
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, all := range living {
+		for _, l := range all {
+			w.seen[l.id] = true
+		}
+		if len(all) > 1 && all[0].id != all[1].id && alive(all[0].pid) {
+			w.twins = append(w.twins, fmt.Sprintf("%s: %.12s (%d) and %.12s (%d)", key, all[0].id, all[0].pid, all[1].id, all[1].pid))
+		}
+	}
+}
+
+// keyOf is the session of a container; "" for one that serves none, or is gone.
+func (w *lifeWatch) keyOf(ctx context.Context, id string) string {
+	if key, ok := w.keys[id]; ok {
+		return key
+	}
+	c, err := w.engine.Inspect(ctx, id)
+	if err != nil {
+		return "" // it is asked for again
+	}
+	w.keys[id] = c.Labels[session.LabelSession]
+	return w.keys[id]
+}
+
+func (w *lifeWatch) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = err
+}
+
+func (w *lifeWatch) expectOneLife(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.twins) > 0 || w.failed != nil || len(w.seen) == 0 {
+		t.Errorf("of %d lives these were at once: %q; %v", len(w.seen), w.twins, w.failed)
+	}
+}
