@@ -42,6 +42,7 @@ type fakeEngine struct {
 
 	noRemove error    // how a removal ends
 	orders   []string // what was done to containers, "start <id>"
+	waits    int      // begun
 	guarded  bool     // a deadman has to know of what is started
 	heard    []string // warm containers, by id, that were told who they are
 
@@ -266,7 +267,7 @@ func (f *fakeEngine) Wait(ctx context.Context, id string) (int, error) {
 		return 0, err
 	}
 	c := f.find(id)
-	f.orders = append(f.orders, "wait "+id)
+	f.waits++
 	f.mu.Unlock()
 	if c == nil {
 		return 0, holdfast.ErrNotFound

@@ -89,7 +89,11 @@ func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 	go func() { _, _, err := n.Acquire(context.Background(), "alice", ""); booted <- err }()
 	// Not before: of a container that it has not got hold of yet, only the engine
 	// can say that it is dead.
-	await(t, "the step is waited for", func() bool { return len(fake.done("wait")) == 1 })
+	await(t, "the step is waited for", func() bool {
+		waits := 0
+		fake.set(func() { waits = fake.waits })
+		return waits == 1
+	})
 	return n, fake, booted
 }
 
