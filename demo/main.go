@@ -53,6 +53,11 @@ func run(ctx context.Context, addr string, log *slog.Logger) error {
 		return err
 	}
 	s := newServer(id, reaper, log)
+	if v := os.Getenv(lingerEnv); v != "" {
+		if s.lingering.time, err = time.ParseDuration(v); err != nil || s.lingering.time < 0 {
+			return fmt.Errorf("%s: %q is no time such as 30s", lingerEnv, v)
+		}
+	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)

@@ -30,10 +30,11 @@ type server struct {
 	lobby     *lobby
 	log       *slog.Logger
 	terminals sync.WaitGroup // open ones
+	lingering *lingering
 }
 
 func newServer(id identity, r *reaper, log *slog.Logger) *server {
-	return &server{id: id, reaper: r, lobby: newLobby(maxShells), log: log}
+	return &server{id: id, reaper: r, lobby: newLobby(maxShells), log: log, lingering: &lingering{by: map[string]*holder{}}}
 }
 
 // handler has every route. All are relative to wherever the gateway put us:

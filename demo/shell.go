@@ -36,6 +36,7 @@ type shell struct {
 	pid    int
 	gone   <-chan struct{} // closed when it is dead and reaped
 	reaper *reaper
+	unsaid []byte // was read from tty, and no browser has it; output's
 }
 
 func startShell(r *reaper, session string, s size) (*shell, error) {

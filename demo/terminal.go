@@ -34,6 +34,7 @@ type status struct {
 type ending struct {
 	code   websocket.StatusCode
 	reason string
+	lost   bool // nobody has closed it
 }
 
 // terminal serves one browser's shell from accept to close.
@@ -54,23 +55,28 @@ func (s *server) terminal(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	rows, _ := strconv.Atoi(q.Get("rows")) // 0 is clamped like any other
 	cols, _ := strconv.Atoi(q.Get("cols"))
-	s.attend(r.Context(), c, size{rows, cols})
+	s.attend(r.Context(), c, r.Header.Get("Sec-WebSocket-Key"), size{rows, cols})
 }
 
-// attend joins c to a new shell until either ends or ctx does, and leaves
-// neither behind.
-func (s *server) attend(ctx context.Context, c *websocket.Conn, first size) {
+// attend joins c to a new shell, or to that which a lost connection with the same
+// handshake has left, until either ends or ctx does, and leaves neither behind; but
+// a shell whose connection was lost waits for the next one, where it may.
+func (s *server) attend(ctx context.Context, c *websocket.Conn, key string, first size) {
 	news, leave, ok := s.lobby.join()
 	if !ok {
 		_ = c.Close(websocket.StatusTryAgainLater, fmt.Sprintf("%d shells are open, no more are allowed", maxShells))
 		return
 	}
 	defer leave()
-	sh, err := startShell(s.reaper, s.id.Session, first)
-	if err != nil {
-		s.log.Error("no shell", "err", err)
-		_ = c.Close(websocket.StatusInternalError, "the shell could not be started")
-		return
+	h, sh := s.lingering.enter(key, c)
+	defer s.lingering.leave(h)
+	if sh == nil {
+		var err error
+		if sh, err = startShell(s.reaper, s.id.Session, first); err != nil {
+			s.log.Error("no shell", "err", err)
+			_ = c.Close(websocket.StatusInternalError, "the shell could not be started")
+			return
+		}
 	}
 	ends := make(chan ending, 3)
 	stop := make(chan struct{})
@@ -83,9 +89,19 @@ func (s *server) attend(ctx context.Context, c *websocket.Conn, first size) {
 	select {
 	case end = <-ends:
 	case <-ctx.Done():
-		end = ending{websocket.StatusGoingAway, "the server stops"}
+		end = ending{code: websocket.StatusGoingAway, reason: "the server stops"}
 	}
 	close(stop)
+	if end.lost && s.lingering.time > 0 {
+		_ = sh.tty.SetReadDeadline(time.Unix(1, 0)) // ends output
+		_ = c.CloseNow()                            // ends input
+		wg.Wait()
+		_ = sh.tty.SetReadDeadline(time.Time{})
+		if !s.lingering.hand(ctx, h, sh) {
+			sh.end()
+		}
+		return
+	}
 	sh.end()                          // ends output
 	_ = c.Close(end.code, end.reason) // ends input; an error means that the browser is gone
 	wg.Wait()
@@ -96,14 +112,20 @@ func (s *server) attend(ctx context.Context, c *websocket.Conn, first size) {
 func output(sh *shell, c *websocket.Conn) ending {
 	buf := make([]byte, 32<<10)
 	for {
-		n, err := sh.tty.Read(buf)
-		if n > 0 {
-			if err := write(c, websocket.MessageBinary, buf[:n]); err != nil {
-				return ending{websocket.StatusGoingAway, "the browser takes nothing"}
+		var err error
+		if len(sh.unsaid) == 0 {
+			var n int
+			n, err = sh.tty.Read(buf)
+			sh.unsaid = buf[:n]
+		}
+		if len(sh.unsaid) > 0 {
+			if err := write(c, websocket.MessageBinary, sh.unsaid); err != nil {
+				return ending{websocket.StatusGoingAway, "the browser takes nothing", true}
 			}
+			sh.unsaid = nil
 		}
 		if err != nil { // EIO; ErrClosed where somebody else ended first
-			return ending{websocket.StatusNormalClosure, "the shell has ended"}
+			return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
 		}
 	}
 }
@@ -113,15 +135,15 @@ func input(sh *shell, c *websocket.Conn) ending {
 	for {
 		kind, b, err := c.Read(context.Background()) // ended by closing c
 		if err != nil {
-			return ending{websocket.StatusGoingAway, "the browser left"}
+			return ending{websocket.StatusGoingAway, "the browser left", websocket.CloseStatus(err) == -1}
 		}
 		if kind == websocket.MessageText {
 			var want size
 			if err := json.Unmarshal(b, &want); err != nil {
-				return ending{websocket.StatusUnsupportedData, "a text message is a size"}
+				return ending{code: websocket.StatusUnsupportedData, reason: "a text message is a size"}
 			}
 			if err := sh.resize(want); err != nil {
-				return ending{websocket.StatusNormalClosure, "the shell has ended"}
+				return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
 			}
 			continue
 		}
@@ -129,7 +151,7 @@ func input(sh *shell, c *websocket.Conn) ending {
 		// what it does not take in time is lost, as with a full line.
 		_ = sh.tty.SetWriteDeadline(time.Now().Add(typeTimeout))
 		if _, err := sh.tty.Write(b); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return ending{websocket.StatusNormalClosure, "the shell has ended"}
+			return ending{code: websocket.StatusNormalClosure, reason: "the shell has ended"}
 		}
 	}
 }
@@ -154,7 +176,7 @@ func (s *server) inform(c *websocket.Conn, news <-chan int, stop <-chan struct{}
 			cancel()
 		}
 		if err != nil {
-			return ending{websocket.StatusGoingAway, "the browser does not answer"}
+			return ending{websocket.StatusGoingAway, "the browser does not answer", true}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,13 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 		return err
 	}
 	done()
+	if r.Memory.Saved > 0 && s.Memory != holdfast.Restored { // it was sent, and not used
+		why, lost := strings.CutPrefix(s.Memory, "lost: ")
+		if !lost {
+			why = "its image was not used"
+		}
+		r.Memory.Saved, r.Memory.Lost = 0, []holdfast.LostMemory{{Key: key, Epoch: before.Epoch, Bytes: r.Memory.Bytes, Reason: why}}
+	}
 	m := moved{Key: key, From: before.Node, Node: s.Node, Epoch: s.Epoch, Memory: r.Memory, Took: holdfast.Millis(time.Since(begun))}
 	if err := a.ui.result(m, func(w io.Writer) { fmt.Fprintln(w, m.text()) }); err != nil {
 		return err

@@ -387,6 +387,7 @@ func TestMovingIsChecked(t *testing.T) {
 		"kept_sockets: {tell_as: pong}": "neither text nor ping",
 		"kept_sockets: {time: -1s}":     "below 0",
 		"kept_sockets: {buffer: 65MiB}": "to 64MiB",
+		"runtime: runsc\n    handover: memory\nengine: {name: containerd}":          "cannot be with containerd",
 		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":               "room for 1024 bytes",
 		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}": "room for 125 bytes",
 	} {

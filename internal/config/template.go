@@ -31,6 +31,10 @@ func (c Config) validateTemplates() error {
 		if err := t.validate(); err != nil {
 			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
 		}
+		if t.Handover == "memory" && c.Engine.Name == Containerd {
+			return holdfast.WithHint(fmt.Errorf("templates[%d] (%s): handover: memory cannot be with containerd, which starts containers with its default runtime only", i, t.Name),
+				"use Docker Engine, or handover: fresh; docs/moving.md")
+		}
 		if slices.Contains(names, t.Name) {
 			return fmt.Errorf("templates[%d]: the name %q is used twice", i, t.Name)
 		}

@@ -7,11 +7,18 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 version=v0.0.0-20260905035102-160fafc42237
-file=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/holdfast-test/runsc/runsc}
-if go version -m "$file" 2>/dev/null | grep -q "gvisor.dev/gvisor[[:space:]]$version"; then
+cached=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast-test/runsc/runsc
+file=${1:-$cached}
+wanted() { go version -m "$1" 2>/dev/null | grep -q "gvisor.dev/gvisor[[:space:]]$version"; }
+if wanted "$file"; then
   exit
 fi
 mkdir -p "$(dirname "$file")"
+if wanted "$cached"; then
+  cp "$cached" "$file.new"
+  mv "$file.new" "$file"
+  exit
+fi
 work=$(mktemp -d -p "$(dirname "$file")")
 trap 'rm -rf "$work"' EXIT
 idle=()

@@ -55,7 +55,8 @@ start_agent() {
 # gvisor builds runsc and has an engine that is started here know it.
 gvisor() {
   packaging/dev/runsc.sh "$state/runsc"
-  runsc=(--experimental "--add-runtime=runsc=$state/runsc")
+  # The agent writes the second one when it starts.
+  runsc=("--add-runtime=runsc=$state/runsc" "--add-runtime=runsc-holdfast=$state/runsc-holdfast")
 }
 
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
@@ -72,13 +73,13 @@ need docker=docker.io
 runsc=()
 [[ -z ${RUNSC:-} ]] || gvisor
 engine_answers || start_engine
-if [[ -n ${RUNSC:-} ]] && ! engine info -f '{{json .Runtimes}}' | grep -q '"runsc"'; then
-  die "the engine that runs here does not know runsc" "as root: $state/runsc install, and reload the engine; then make up again"
+if [[ -n ${RUNSC:-} ]] && ! engine info -f '{{json .Runtimes}}' | grep -q '"runsc-holdfast"'; then
+  die "the engine that runs here does not know runsc-holdfast" "add it to runtimes in /etc/docker/daemon.json, with the path $state/runsc-holdfast, and reload the engine; then make up again"
 fi
 [[ -e bin/holdfast ]] || say "building; the first time takes some minutes"
 make --no-print-directory build demo-image
 sed "s|@STATE@|$state|" packaging/dev/holdfast.yaml >"$state/holdfast.yaml"
-[[ -z ${RUNSC:-} ]] || cat packaging/dev/gvisor.yaml >>"$state/holdfast.yaml"
+[[ -z ${RUNSC:-} ]] || sed "s|@STATE@|$state|g" packaging/dev/gvisor.yaml >>"$state/holdfast.yaml"
 : >"$state/agent.log"
 start_agent
 say "the agent is up"

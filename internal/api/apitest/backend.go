@@ -169,7 +169,7 @@ func (b *Backend) moveElsewhere(key holdfast.SessionKey, to holdfast.NodeID) (ho
 		r.Memory = holdfast.MemoryReport{Lost: []holdfast.LostMemory{{Key: key, Epoch: s.Epoch, Bytes: 4 << 30, Reason: "it does not fit"}}}
 	}
 	b.epoch++
-	s.Node, s.Epoch = to, b.epoch
+	s.Node, s.Epoch, s.Memory = to, b.epoch, holdfast.Restored
 	return r, nil
 }
 

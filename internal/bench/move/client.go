@@ -94,7 +94,9 @@ func (t *terminal) count(text string) {
 	if !ok || err != nil || n <= t.last {
 		return
 	}
-	t.gaps += n - t.last - 1
+	if t.last > 0 { // else this client has not seen where it began
+		t.gaps += n - t.last - 1
+	}
 	t.last = n
 }
 

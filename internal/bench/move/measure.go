@@ -174,6 +174,30 @@ func (x *experiment) cold(ctx context.Context, n int) (time.Duration, error) {
 	return took, x.stop(ctx, key)
 }
 
+// resumed is a resume of a small session that was suspended, from the client's
+// connect to its first byte.
+func (x *experiment) resumed(ctx context.Context, n int) (time.Duration, error) {
+	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%d", n))
+	before, err := x.begin(ctx, key, small, "0.2")
+	if err != nil {
+		return 0, err
+	}
+	before.close() // its kept socket would wake the session
+	if _, err := x.gateway().api.SuspendSession(ctx, key); err != nil {
+		return 0, err
+	}
+	after, took, err := connect(ctx, x.gateway().gateway, key)
+	if err != nil {
+		return 0, err
+	}
+	defer after.close()
+	after.secret = before.secret
+	if _, err := after.check(ctx, 0); err != nil {
+		return 0, err
+	}
+	return took, x.stop(ctx, key)
+}
+
 func (x *experiment) stop(ctx context.Context, key holdfast.SessionKey) error {
 	_, err := x.gateway().api.StopSession(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -246,10 +270,14 @@ func (x *experiment) run(ctx context.Context) (bench.Result, error) {
 	f.machine = bench.EngineMachine(info)
 	f.small, err = x.moves(ctx, small, x.o.N, func(i int) error {
 		took, err := x.cold(ctx, i)
-		if err == nil && i >= warmups {
-			f.cold = append(f.cold, took)
+		if err != nil {
+			return err
 		}
-		return err
+		awake, err := x.resumed(ctx, i)
+		if i >= warmups && err == nil {
+			f.cold, f.awake = append(f.cold, took), append(f.awake, awake)
+		}
+		return x.failed(err)
 	})
 	if err != nil {
 		return bench.Result{}, err

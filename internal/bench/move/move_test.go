@@ -30,6 +30,11 @@ func TestPartsAreTheWhole(t *testing.T) {
 // A counter that leaves numbers out is found, and lines that come twice are not.
 func TestCounter(t *testing.T) {
 	c := &terminal{}
+	c.count("n 7")
+	if c.last != 7 || c.gaps != 0 {
+		t.Errorf("a client that came later is at %d, %d gaps", c.last, c.gaps)
+	}
+	c = &terminal{}
 	for _, text := range []string{"ready", "n 1", "n 2", "n x", "n 1", "n 2", "n 3", "moved"} {
 		c.count(text)
 	}
@@ -44,7 +49,7 @@ func TestCounter(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	f := findings{
-		notice: 30 * time.Second, cold: []time.Duration{time.Second}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
+		notice: 30 * time.Second, cold: []time.Duration{time.Second}, awake: []time.Duration{3 * time.Second / 2}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
 		many: &Many{Sessions: 3, WithMemory: 2, Said: "no room", next: []float64{1, 2}}, failures: []string{"session a: its memory is lost"},
 	}
 	r := f.result()
@@ -62,7 +67,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"before\n", "after\n", "| **" + rowSmall + "** | 1 | 500 | 500 | 500 |", "Score 2.00, failed 1", "2 with their memory", "- the drain says: no room", "- session a: its memory is lost"} {
+	for _, want := range []string{"before\n", "after\n", "| **" + rowSmall + "** | 1 | 500 | 500 | 500 |", "Score 2.00, failed 1", "2 with their memory", "1.50 times that of a cold boot", "- the drain says: no room", "- session a: its memory is lost"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -30,6 +30,7 @@ type findings struct {
 	machine  bench.Machine
 	notice   time.Duration
 	cold     []time.Duration
+	awake    []time.Duration
 	small    []sample
 	large    []sample
 	many     *Many
@@ -39,6 +40,7 @@ type findings struct {
 // Names of the rows.
 const (
 	rowCold  = "cold boot: connect to the first byte"
+	rowAwake = "resume from suspend: connect to the first byte"
 	rowSmall = "small session moved: notice to the next byte"
 	rowLarge = "256 MiB session moved: notice to the next byte"
 	rowMany  = "many drained at once: notice to the next byte"
@@ -49,7 +51,8 @@ func (f findings) result() bench.Result {
 	r := bench.Result{Name: "move", Machine: f.machine, Failed: len(f.failures), Scale: "cold boot p50 ÷ move p50 of a small session"}
 	cold := bench.NewRow(rowCold, "ms", times(f.cold))
 	moved := bench.NewRow(rowSmall, "ms", column(f.small, func(s sample) time.Duration { return s.next }))
-	r.Rows = append(r.Rows, cold, moved, bench.NewRow(rowTyped, "ms", column(f.small, func(s sample) time.Duration { return s.answer })))
+	awake := bench.NewRow(rowAwake, "ms", times(f.awake))
+	r.Rows = append(r.Rows, cold, awake, moved, bench.NewRow(rowTyped, "ms", column(f.small, func(s sample) time.Duration { return s.answer })))
 	r.Rows = append(r.Rows, partRows(f.small)...)
 	if len(f.large) > 0 {
 		r.Rows = append(r.Rows, bench.NewRow(rowLarge, "ms", column(f.large, func(s sample) time.Duration { return s.next })))
@@ -65,6 +68,9 @@ func (f findings) result() bench.Result {
 	}
 	if moved.P50 > 0 {
 		r.Score = cold.P50 / moved.P50
+	}
+	if cold.P50 > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("a resume's p50 is %.2f times that of a cold boot", awake.P50/cold.P50))
 	}
 	if len(f.small) > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("a small session's image has %.1f MiB%s", meanImage(f.small), ofLarge(f.large)))
