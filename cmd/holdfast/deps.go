@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/bench"
 	pages "holdfast/internal/bench/dashboard"
 	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/kubernetes"
 	"holdfast/internal/bench/move"
 	"holdfast/internal/bench/reload"
 	"holdfast/internal/bench/scale"
@@ -341,6 +342,11 @@ func benches() []cli.Bench {
 			},
 		},
 		{
+			Name: "kubernetes", Short: "What agents cost a Kubernetes cluster: thousands of them, simulated, on a real API server",
+			Example: `holdfast bench kubernetes --apiserver "$(packaging/dev/kube.sh)"`,
+			Setup:   kubernetesBench,
+		},
+		{
 			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
 			Setup: func(f *pflag.FlagSet) experiment {
 				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
@@ -358,6 +364,20 @@ func benches() []cli.Bench {
 			},
 		},
 	}
+}
+
+// kubernetesBench is `holdfast bench kubernetes`.
+func kubernetesBench(f *pflag.FlagSet) experiment {
+	o := kubernetes.Options{Member: self(fleet.RoleMember), Agent: self("agent")}
+	f.IntVar(&o.Nodes, "nodes", 5000, "simulated nodes")
+	f.DurationVar(&o.For, "for", 5*time.Minute, "how long the cluster is measured at rest, up to 30m")
+	f.DurationVar(&o.Idle, "idle", 0, "how long an agent keeps a connection without a request; 0 is as agents do")
+	f.StringVar(&o.APIServer, "apiserver", "", "path of a kube-apiserver")
+	f.StringVar(&o.Manifests, "manifests", "deploy/kubernetes", "directory with who agents are and what they may do")
+	return checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+		o.Progress = progress
+		return kubernetes.Run(ctx, o)
+	})
 }
 
 func reloadBench(f *pflag.FlagSet) experiment {

@@ -22,6 +22,7 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"truth --runs 0", "truth --for 1ms", "truth --for 1h", "truth --only nope", "truth --scale --containers 0", "truth --scale --processes 1", "truth --scale --for 0s",
 		"dashboard --nodes 0", "dashboard -n 0", "dashboard --open 257", "dashboard --for 1ms",
 		"cure-memcg -n 1", "cure-memcg --cache 1", "cure-fadvise --rounds 0", "cure-fadvise --duration 1ms",
+		"kubernetes", "kubernetes --apiserver x --nodes 0", "kubernetes --apiserver x --for 0s", "kubernetes --apiserver x --for 2h", "kubernetes --apiserver x --idle -1s",
 		"scale --nodes 1", "scale --lost 2", "scale --lost NaN", "scale --directories 0", "scale --watchers -1", "scale --steady -1s",
 	} {
 		var errs strings.Builder

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,6 +31,9 @@ type Client struct {
 type Options struct {
 	Agent string        // of the User-Agent header
 	Limit time.Duration // of one request; 0: DefaultLimit
+	Idle  time.Duration // that a connection is kept without a request; 0: 90 s
+	// Dial connects to the server, or its proxy; nil: as net.Dialer does.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Observe hears of each request that has ended, a watch's when it was answered:
 	// its verb (get, list, watch, create, patch, delete) and status, 0 for no answer;
 	// nil: nobody does. It must not block.
@@ -52,7 +56,7 @@ func New(c Config, o Options) (*Client, error) {
 	if base.Scheme == "http" && (c.Token != nil || len(c.Cert) > 0) {
 		return nil, holdfast.WithHint(fmt.Errorf("server: %q has no TLS, and there are credentials to be kept secret", c.Server), "https:// is what API servers serve")
 	}
-	t, err := c.transport()
+	t, err := c.transport(o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -103,7 +104,7 @@ const (
 )
 
 // transport returns what carries requests to the server.
-func (c Config) transport() (*http.Transport, error) {
+func (c Config) transport(o Options) (*http.Transport, error) {
 	conf := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, MinVersion: tls.VersionTLS12}
 	if len(c.CA) > 0 {
 		conf.RootCAs = x509.NewCertPool()
@@ -126,10 +127,13 @@ func (c Config) transport() (*http.Transport, error) {
 		}
 		proxy = http.ProxyURL(u)
 	}
-	dial := net.Dialer{Timeout: dialLimit}
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialLimit}).DialContext
+	}
 	return &http.Transport{
-		Proxy: proxy, DialContext: dial.DialContext, TLSClientConfig: conf, TLSHandshakeTimeout: dialLimit,
-		ForceAttemptHTTP2: true, IdleConnTimeout: idleConnTime, MaxIdleConnsPerHost: 4,
+		Proxy: proxy, DialContext: dial, TLSClientConfig: conf, TLSHandshakeTimeout: dialLimit,
+		ForceAttemptHTTP2: true, IdleConnTimeout: cmp.Or(o.Idle, idleConnTime), MaxIdleConnsPerHost: 4,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingLimit},
 	}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/bench"
 	"holdfast/internal/fleet"
 	"holdfast/internal/store/etcd"
 )
@@ -53,7 +54,7 @@ func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("the directory is not complete: %w", ctx.Err())
 	}
 	r.Loaded, r.Records = holdfast.Millis(time.Since(start)), d.Len()
-	if _, r.Peak, err = processUsage(os.Getpid()); err != nil {
+	if _, r.Peak, err = bench.ProcessUsage(os.Getpid()); err != nil {
 		return err
 	}
 	time.Sleep(time.Second) // the watch begins
@@ -67,7 +68,7 @@ func MeasureDirectory(ctx context.Context, args []string, out io.Writer) error {
 func restingMemory() (int64, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
-	_, rss, err := processUsage(os.Getpid())
+	_, rss, err := bench.ProcessUsage(os.Getpid())
 	return rss, err
 }
 

@@ -30,11 +30,11 @@ func (s *simulation) use(ctx context.Context) (usage, error) {
 	if u.cluster, err = s.etcd.state(ctx); err != nil {
 		return u, err
 	}
-	if u.ownCPU, u.ownRSS, err = processUsage(os.Getpid()); err != nil {
+	if u.ownCPU, u.ownRSS, err = bench.ProcessUsage(os.Getpid()); err != nil {
 		return u, err
 	}
 	for _, pid := range s.etcd.pids() {
-		cpu, rss, err := processUsage(pid)
+		cpu, rss, err := bench.ProcessUsage(pid)
 		if err != nil {
 			return u, err
 		}
@@ -55,20 +55,6 @@ func (s *simulation) use(ctx context.Context) (usage, error) {
 		u.events += c.events.Load()
 	}
 	return u, nil
-}
-
-// processUsage is a process's CPU time so far and its resident memory in bytes
-// (proc_pid_stat(5)).
-func processUsage(pid int) (time.Duration, int64, error) {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, 0, fmt.Errorf("look at process %d: %w", pid, err)
-	}
-	stat, err := p.Stat()
-	if err != nil {
-		return 0, 0, fmt.Errorf("look at process %d: %w", pid, err)
-	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), int64(stat.ResidentMemory()), nil
 }
 
 // between are the figures of a part of the run, from one reading to the next.

@@ -39,8 +39,8 @@ type Config struct {
 	// Record is what to say of the node; nil where nothing is known yet. It must not
 	// block.
 	Record func() *ranking.Record
-	// Renew is how often the lease is renewed, at most; 0: every two minutes. For
-	// tests, and for benchmarks of a larger load; the node is looked at after five.
+	// Renew is how long a renewal of the lease does, at least; 0: two minutes. For
+	// tests.
 	Renew time.Duration
 }
 
@@ -63,9 +63,10 @@ type Reporter struct {
 
 	// Of Run's goroutine alone:
 	uid    string
+	unsure bool             // whether the last write was done, and to the same node
 	have   []kube.Condition // as the API server has them
 	before []kube.Condition // of them, those that an earlier agent has left as true
-	looked time.Time        // at the node, last
+	lookAt time.Time        // when the node is to be looked at again
 	said   time.Time        // conditions, last
 	renew  time.Time        // when the lease is due
 	bare   bool             // the lease is without a record
@@ -220,8 +221,8 @@ func (r *Reporter) round(ctx context.Context) error {
 // now and then.
 func (r *Reporter) look(ctx context.Context) error {
 	read := r.client.Node
-	if r.uid != "" {
-		if r.now().Sub(r.looked) < looks*r.conf.Renew {
+	if r.uid != "" && !r.unsure {
+		if r.now().Before(r.lookAt) {
 			return nil
 		}
 		read = r.client.SeenNode
@@ -230,10 +231,13 @@ func (r *Reporter) look(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	if r.looked.IsZero() {
+	wait := looks * r.conf.Renew
+	if r.lookAt.IsZero() {
 		r.before = left(n.Status.Conditions)
+		wait = rand.N(wait) // agents that began together do not look together
 	}
-	r.uid, r.have, r.looked = n.Meta.UID, n.Status.Conditions, r.now()
+	r.unsure = false
+	r.uid, r.have, r.lookAt = n.Meta.UID, n.Status.Conditions, r.now().Add(wait)
 	return nil
 }
 
@@ -253,7 +257,7 @@ func (r *Reporter) conditions(ctx context.Context) error {
 	}
 	err := r.client.SetConditions(ctx, r.conf.Node, list)
 	if err != nil {
-		r.uid = "" // it may be another node of the name by now
+		r.unsure = true
 		return fmt.Errorf("conditions: %w", err)
 	}
 	r.have, r.said = list, r.now()

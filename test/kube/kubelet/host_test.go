@@ -1,0 +1,189 @@
+// Package kubelet_test has the agent on a node with real pods: a kubelet and a
+// containerd, with a real API server. It runs in a lab, and what a kubelet would change
+// of the host is put before it first: its directories are covered by others, and so are
+// the kernel's settings.
+package kubelet_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/linux/proc"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// tunables are the kernel's settings that a kubelet wants so (pkg/kubelet/cm,
+// setupKernelTunables), and changes for all of the host.
+func tunables() map[string]string {
+	return map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	}
+}
+
+// disguise shows this lab, and nobody else, settings that a kubelet is content with.
+func disguise(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, value := range tunables() {
+		file := filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		mount(t, file, filepath.Join("/proc/sys", name), "", unix.MS_BIND)
+	}
+}
+
+// cover puts a directory of the test's in the place of one of the host's, in this lab.
+func cover(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(path) }) // somebody else may have begun to use it
+	}
+	dir := filepath.Join(t.TempDir(), "cover")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, dir, path, "", unix.MS_BIND)
+}
+
+// mount mounts until the test's end.
+func mount(t *testing.T, source, target, kind string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount(source, target, kind, flags, ""); err != nil {
+		t.Fatalf("mount on %s: %v", target, err)
+	}
+	t.Cleanup(func() { detach(t, target) })
+}
+
+// detach unmounts a directory and all that is mounted below it.
+func detach(t *testing.T, target string) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var points []string
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 4 && (f[4] == target || strings.HasPrefix(f[4], target+"/")) {
+			points = append(points, f[4])
+		}
+	}
+	for _, p := range slices.Backward(points) {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", p, err)
+		}
+	}
+}
+
+// groupOf makes a control group in each hierarchy, for a kubelet to work below, and ends
+// what is in it with the test.
+func groupOf(t *testing.T, name string) {
+	t.Helper()
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if i := slices.Index(f, "-"); i > 0 && strings.HasPrefix(f[i+1], "cgroup") {
+			dirs = append(dirs, filepath.Join(f[4], name))
+		}
+	}
+	t.Cleanup(func() {
+		for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+			var failed error
+			for _, m := range mounts {
+				failed = errors.Join(failed, m.Group("/"+name).Kill())
+			}
+			for _, dir := range dirs {
+				failed = errors.Join(failed, removeTree(dir))
+			}
+			if failed == nil {
+				return
+			}
+			if time.Since(begin) > time.Minute {
+				t.Errorf("control groups are left: %v", failed)
+				return
+			}
+		}
+	})
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // v1: a new one has none
+			above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
+			if err != nil {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), bytes.TrimSpace(above), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func removeTree(top string) error {
+	var dirs []string
+	_ = filepath.WalkDir(top, func(dir string, d fs.DirEntry, err error) error { // what has vanished is fine
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, dir)
+		}
+		return nil
+	})
+	var failed error
+	for _, dir := range slices.Backward(dirs) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// daemon runs a program until the test's end, and shows the end of its log where the
+// test has failed.
+func daemon(t *testing.T, dir, name string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // fails where it has ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("%s:\n%s", filepath.Base(name), text[max(0, len(text)-6000):])
+		}
+	})
+}

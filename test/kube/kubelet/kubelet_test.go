@@ -1,0 +1,122 @@
+package kubelet_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/doctor/drill"
+	"holdfast/internal/kube"
+	"holdfast/internal/kube/node"
+	"holdfast/internal/lab/labtest"
+	"holdfast/test/kube/kubetest"
+)
+
+// finds is how long the agent gets to find something.
+const finds = 4 * time.Minute
+
+// The agent, as the pod of the DaemonSet, names a pod that hurts its node, beside one that
+// does not: in events on it, and in conditions of the node.
+func TestAgentNamesPods(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: a kubelet takes minutes to build, and drills theirs")
+	}
+	w := startWorker(t)
+	w.run(t, "default", "innocent", kubetest.Object{"containers": []kubetest.Object{{"name": "main", "image": pauseImage, "imagePullPolicy": "Never"}}})
+	w.run(t, "holdfast", "agent", w.agentSpec(t))
+	kubetest.Await(t, "the agent tells of its node", func() bool {
+		n, err := w.Client().Node(t.Context(), nodeName)
+		_, ok := n.Condition(node.MemcgLeak)
+		return err == nil && ok
+	})
+
+	w.run(t, "default", "logger", kubetest.Object{
+		"containers": []kubetest.Object{{"name": "main", "image": ourImage, "imagePullPolicy": "Never",
+			"args":         []string{drill.Role, task(t, drill.Task{Drill: "fadvise", Part: "logger", Dir: "/work", Size: 4})},
+			"volumeMounts": []kubetest.Object{{"name": "work", "mountPath": "/work"}}}},
+		"volumes": []kubetest.Object{{"name": "work", "emptyDir": kubetest.Object{}}},
+	})
+	w.await(t, "logger", "FadviseStorm", node.KernelContention)
+
+	// What churns has a control group for each of its short-lived processes, as an
+	// engine inside of a pod has. They are below one in which nobody ever was: in a pid
+	// namespace that is not the host's, as this lab, that is how the doctor tells on v1
+	// that the pages which a group has are those of its dead.
+	churn := task(t, drill.Task{Drill: "zombies", Part: "churner", Dir: "/work", Tree: "TREE", Size: 8000})
+	w.run(t, "default", "churner", kubetest.Object{
+		"containers": []kubetest.Object{{"name": "main", "image": ourImage, "imagePullPolicy": "Never",
+			"command": []string{"/bin/busybox", "sh", "-c", `
+g=$(/bin/busybox sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+/bin/busybox mkdir "/sys/fs/cgroup/memory$g/churn"
+t=$(echo "$1" | /bin/busybox sed "s,TREE,/sys/fs/cgroup/memory$g/churn,")
+exec /holdfast ` + drill.Role + ` "$t"`, "churn", churn},
+			"securityContext": kubetest.Object{"privileged": true},
+			"volumeMounts":    []kubetest.Object{{"name": "work", "mountPath": "/work"}, {"name": "groups", "mountPath": "/sys/fs/cgroup"}}}},
+		"volumes": []kubetest.Object{{"name": "work", "emptyDir": kubetest.Object{}}, {"name": "groups", "hostPath": kubetest.Object{"path": "/sys/fs/cgroup"}}},
+	})
+	// The node has the condition; that the pod is named has not been seen here yet: see
+	// docs/kubernetes.md.
+	w.await(t, "", "DyingCgroups", node.MemcgLeak)
+	if told := w.told(t, "innocent"); len(told) > 0 {
+		t.Errorf("an innocent pod is blamed: %v", told)
+	}
+}
+
+func task(t *testing.T, x drill.Task) string {
+	t.Helper()
+	x.For = drill.MaxFor
+	b, err := json.Marshal(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// told are the agent's events about a pod: their messages, by reason.
+func (w worker) told(t *testing.T, pod string) map[string]string {
+	t.Helper()
+	var list struct {
+		Items []struct {
+			Reason  string         `json:"reason"`
+			Message string         `json:"message"`
+			About   kube.Reference `json:"involvedObject"`
+			Source  struct {
+				Component string `json:"component"`
+			} `json:"source"`
+		} `json:"items"`
+	}
+	w.Must(t, http.MethodGet, "/api/v1/namespaces/default/events", nil, &list)
+	m := make(map[string]string)
+	for _, e := range list.Items {
+		if e.Source.Component == "holdfast" && e.About.Kind == "Pod" && e.About.Name == pod {
+			m[e.Reason] = e.Message
+		}
+	}
+	return m
+}
+
+// await waits until the node has the condition with this reason, and a pod, where one is
+// named, an event of the agent's with it.
+func (w worker) await(t *testing.T, pod, reason, condition string) {
+	t.Helper()
+	last := ""
+	for begin := time.Now(); ; time.Sleep(time.Second) {
+		n, err := w.Client().Node(t.Context(), nodeName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _ := n.Condition(condition)
+		told := w.told(t, pod)
+		if c.Status == "True" && c.Reason == reason && (pod == "" || strings.Contains(told[reason], "default/"+pod)) {
+			t.Logf("after %v: %s", time.Since(begin).Round(time.Second), told[reason])
+			return
+		}
+		last = fmt.Sprintf("condition %+v, events of the pod %v", c, told)
+		if time.Since(begin) > finds {
+			t.Fatalf("pod %s is not named within %v: %s", pod, finds, last)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package kubelet_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"holdfast/internal/bench/kubernetes"
+	"holdfast/internal/kube"
+	"holdfast/internal/lab"
+	"holdfast/internal/lab/apiserver"
+	"holdfast/test/kube/kubetest"
+)
+
+// What is on the node.
+const (
+	nodeName   = "worker"
+	pauseImage = "localhost/pause:latest"
+	ourImage   = "localhost/holdfast:latest"
+	runDir     = "/run/containerd"
+	socket     = runDir + "/containerd.sock" // where the manifests have it
+)
+
+// worker is a node with a kubelet.
+type worker struct {
+	*kubetest.Server
+	dir string
+}
+
+// startWorker starts an API server, containerd and a kubelet, and waits until the node is
+// there.
+func startWorker(t *testing.T) worker {
+	t.Helper()
+	kubelet, err := kubetest.Binary(t.Context(), kubetest.Kubelet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := worker{dir: t.TempDir()}
+	token := rand.Text()
+	w.Server, err = kubetest.Open(t.Context(), w.dir, apiserver.User{Token: token, Name: "system:node:" + nodeName, Groups: []string{"system:nodes"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	disguise(t)
+	for _, path := range []string{"/var/lib/kubelet", "/var/lib/holdfast", "/var/log", runDir} {
+		cover(t, path)
+	}
+	group := "holdfast-kubelet-" + strings.ToLower(rand.Text()[:8])
+	groupOf(t, group)
+	w.startContainerd(t)
+	w.write(t, "kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k","user":"k"}}],`+
+		`"clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority":%q}}],"users":[{"name":"k","user":{"token":%q}}]}`, w.URL, w.CAFile(), token))
+	w.write(t, "kubelet.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: /`+group+`
+containerRuntimeEndpoint: unix://`+socket+`
+address: 127.0.0.1
+readOnlyPort: 0
+healthzPort: 0
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+failSwapOn: false
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 1Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%, imagefs.inodesFree: 0%}
+`)
+	daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
+		"--node-ip=127.0.0.1", "--v=2")
+	kubetest.Await(t, "the kubelet has made its node", func() bool {
+		_, err := w.Client().Node(t.Context(), nodeName)
+		return err == nil
+	})
+	return w
+}
+
+func (w worker) file(name string) string { return filepath.Join(w.dir, name) }
+
+func (w worker) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(w.file(name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startContainerd starts one with an image of our program, and one that waits.
+func (w worker) startContainerd(t *testing.T) {
+	t.Helper()
+	w.write(t, "containerd.toml", "version = 2\nroot = '"+w.dir+"/containerd'\nstate = '"+runDir+"/state'\n[grpc]\naddress = '"+socket+"'\n"+
+		"[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = '"+pauseImage+"'\ndisable_apparmor = true\nrestrict_oom_score_adj = true\n"+
+		"[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n")
+	daemon(t, w.dir, "containerd", "--config", w.file("containerd.toml"))
+	busybox, err := lab.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	busybox.Files["/holdfast"] = build(t, w.dir) // with a shell beside it
+	w.load(t, busybox, pauseImage, v1.Config{Cmd: []string{"/bin/busybox", "sleep", "36000"}})
+	w.load(t, busybox, ourImage, v1.Config{Entrypoint: []string{"/holdfast"}})
+}
+
+// build builds our program in a directory.
+func build(t *testing.T, dir string) string {
+	t.Helper()
+	program := filepath.Join(dir, "holdfast")
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "holdfast/cmd/holdfast")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building holdfast: %v\n%s", err, out)
+	}
+	return program
+}
+
+// load gives containerd an image.
+func (w worker) load(t *testing.T, files lab.Image, ref string, conf v1.Config) {
+	t.Helper()
+	root, err := files.Tar()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(root)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := was.DeepCopy()
+	is.OS, is.Architecture, is.Config = "linux", goruntime.GOARCH, conf
+	if img, err = mutate.ConfigFile(img, is); err != nil {
+		t.Fatal(err)
+	}
+	file := w.file("image.tar")
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tarball.WriteToFile(file, parsed, img); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(file)
+	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		out, err := exec.CommandContext(t.Context(), "ctr", "-a", socket, "-n", "k8s.io", "images", "import", file).CombinedOutput()
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > 2*time.Minute {
+			t.Fatalf("import: %v\n%s", err, out)
+		}
+	}
+}
+
+// run makes a pod on the node, in the host's network, and waits until it runs.
+func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object) {
+	t.Helper()
+	spec["nodeName"], spec["hostNetwork"] = nodeName, true
+	path := "/api/v1/namespaces/" + namespace + "/pods"
+	w.Must(t, http.MethodPost, path, kubetest.Object{"metadata": kubetest.Object{"name": name}, "spec": spec}, nil)
+	t.Cleanup(func() {
+		_ = w.Do(context.Background(), http.MethodDelete, path+"/"+name, kubetest.Object{"gracePeriodSeconds": 1}, nil) // the kubelet may be gone
+	})
+	var pod kube.Pod
+	defer func() {
+		if t.Failed() {
+			var events any
+			_ = w.Do(context.Background(), http.MethodGet, "/api/v1/namespaces/"+namespace+"/events", nil, &events)
+			t.Logf("pod %s: %+v\nevents: %v", name, pod.Status, events)
+		}
+	}()
+	kubetest.Await(t, "pod "+name+" runs", func() bool {
+		var err error
+		pod, err = w.Client().Pod(t.Context(), namespace, name)
+		return err == nil && pod.Status.Phase == "Running" && pod.Ready()
+	})
+}
+
+// agentSpec is the DaemonSet's pod, with what a cluster's controllers would add: the
+// account's token, and where the API server is.
+func (w worker) agentSpec(t *testing.T) kubetest.Object {
+	t.Helper()
+	const deploy = "../../../deploy/kubernetes"
+	if err := kubernetes.Apply(t.Context(), w.Client(), deploy); err != nil {
+		t.Fatal(err)
+	}
+	all, err := kubernetes.Manifests(deploy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec kubetest.Object
+	for _, o := range all {
+		if o["kind"] == "DaemonSet" {
+			spec = at(o, "spec", "template", "spec")
+		}
+	}
+	ca, err := os.ReadFile(w.CAFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "kube-root-ca.crt"}, "data": kubetest.Object{"ca.crt": string(ca)}}, nil)
+	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "hurry"},
+		"data": kubetest.Object{"holdfast.yaml": "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"}}, nil)
+	u, err := url.Parse(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := spec["containers"].([]any)[0].(map[string]any)
+	agent["image"], agent["imagePullPolicy"] = ourImage, "Never"
+	agent["args"] = append(agent["args"].([]any), "--config=/etc/hurry/holdfast.yaml")
+	agent["env"] = append(agent["env"].([]any), kubetest.Object{"name": "KUBERNETES_SERVICE_HOST", "value": u.Hostname()}, kubetest.Object{"name": "KUBERNETES_SERVICE_PORT", "value": u.Port()})
+	agent["volumeMounts"] = append(agent["volumeMounts"].([]any),
+		kubetest.Object{"name": "account", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true},
+		kubetest.Object{"name": "hurry", "mountPath": "/etc/hurry", "readOnly": true})
+	spec["volumes"] = append(spec["volumes"].([]any),
+		kubetest.Object{"name": "hurry", "configMap": kubetest.Object{"name": "hurry"}},
+		kubetest.Object{"name": "account", "projected": kubetest.Object{"sources": []kubetest.Object{
+			{"serviceAccountToken": kubetest.Object{"path": "token", "expirationSeconds": 3607}},
+			{"configMap": kubetest.Object{"name": "kube-root-ca.crt"}},
+			{"downwardAPI": kubetest.Object{"items": []kubetest.Object{{"path": "namespace", "fieldRef": kubetest.Object{"fieldPath": "metadata.namespace"}}}}},
+		}}})
+	return spec
+}
+
+// at is what lies so deep in an object.
+func at(o map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		o = o[p].(map[string]any)
+	}
+	return o
+}

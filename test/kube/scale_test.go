@@ -1,0 +1,50 @@
+package kube_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/bench/fleet"
+	"holdfast/internal/bench/kubernetes"
+	"holdfast/test/kube/kubetest"
+)
+
+// Fifty agents at rest ask for little, and never for a list: as the API server counts it.
+// Leases are renewed sixty times as often, and the figure is for the usual time.
+func TestAgentsAtRest(t *testing.T) {
+	newUser(t, cluster(t)) // builds the program
+	server, err := kubetest.Binary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := kubernetes.Run(t.Context(), kubernetes.Options{
+		Nodes: 50, For: 12 * time.Second, Renew: 2 * time.Second, APIServer: server, Manifests: deploy,
+		Member: []string{program.path, fleet.RoleMember},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.Details.(kubernetes.Details)
+	if r.Failed > 0 || len(d.Lists) > 0 || d.Errors > 0 || r.Score <= 1 {
+		t.Errorf("score %v, failed %d: %+v", r.Score, r.Failed, d)
+	}
+	total := 0
+	for kind, n := range d.Kinds {
+		total += n
+		if kind != "patch leases" && kind != "get nodes" {
+			t.Errorf("%d × %s", n, kind)
+		}
+	}
+	// Each has renewed its lease a few times: that nothing was counted would be no proof.
+	if total < 50*3 || d.Agents != 50 {
+		t.Errorf("only %d requests were counted", total)
+	}
+	var names []string
+	for _, row := range r.Rows {
+		names = append(names, row.Name)
+	}
+	if all := strings.Join(names, ", "); !strings.Contains(all, "API server CPU") || !strings.Contains(all, "simulated agent, memory") {
+		t.Errorf("rows: %s", all)
+	}
+}
