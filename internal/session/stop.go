@@ -290,7 +290,8 @@ func (m *Manager) stopIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		going := m.suspendIdle(m.markIdle())
+		m.suspendIdle()
+		going := m.markIdle()
 		for _, e := range going {
 			m.log.Info("stopping an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 		}
@@ -299,14 +300,20 @@ func (m *Manager) stopIdle(ctx context.Context) {
 	}
 }
 
-// markIdle closes the sessions that nobody is connected to, so that nobody can
-// connect any more between being found idle and being ended.
+// idleLocked reports whether nobody was connected to the session for long enough.
+func (m *Manager) idleLocked(e *entry) bool {
+	return e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop
+}
+
+// markIdle closes the sessions that nobody is connected to, and that are to be
+// stopped, so that nobody can connect any more between being found idle and being
+// ended.
 func (m *Manager) markIdle() []*entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var idle []*entry
 	for _, e := range m.sessions {
-		if e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop {
+		if !e.template.SuspendIdle && m.idleLocked(e) {
 			idle = append(idle, e)
 		}
 	}

@@ -179,35 +179,58 @@ func (m *Manager) leftAlready(ctx context.Context, key holdfast.SessionKey, text
 	return false, err
 }
 
-// suspendIdle suspends entries that are marked as leaving, a few at a time; which
-// cannot be, is stopped.
-func (m *Manager) suspendIdle(going []*entry) (others []*entry) {
-	for _, e := range going {
-		m.mu.Lock()
-		l := e.leavingLocked()
-		m.mu.Unlock()
-		if !e.template.SuspendIdle {
-			others = append(others, e)
-			continue
+// suspendIdle has idle sessions suspended whose templates say so, a few at a time. A
+// session is closed to newcomers only when its turn has come: until then it can be
+// used, and drained, like any other.
+func (m *Manager) suspendIdle() {
+	for range cap(m.suspends) {
+		select {
+		case m.suspends <- struct{}{}:
+		default:
+			return
 		}
-		if err := m.canSuspend(e, l); err != nil {
-			m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
-			others = append(others, e)
-			continue
-		}
-		m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 		started := m.spawn(func(life context.Context) {
-			select {
-			case m.suspends <- struct{}{}:
-				defer func() { <-m.suspends }()
-			case <-life.Done():
-				return // it runs, and the next agent finds it
+			defer func() { <-m.suspends }()
+			for life.Err() == nil {
+				e := m.markOneIdle()
+				if e == nil {
+					return
+				}
+				m.suspendOrStop(life, e)
 			}
-			_, _ = m.suspend(life, e) // it is logged
 		})
 		if !started {
-			others = append(others, e)
+			<-m.suspends
+			return
 		}
 	}
-	return others
+}
+
+// markOneIdle closes one idle session that is to be suspended to newcomers; nil where
+// there is none.
+func (m *Manager) markOneIdle() *entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.sessions {
+		if e.template.SuspendIdle && m.idleLocked(e) {
+			m.markLocked(e)
+			return e
+		}
+	}
+	return nil
+}
+
+// suspendOrStop ends a session that is marked as leaving.
+func (m *Manager) suspendOrStop(life context.Context, e *entry) {
+	m.mu.Lock()
+	l := e.leavingLocked()
+	m.mu.Unlock()
+	if err := m.canSuspend(e, l); err != nil {
+		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
+		m.announce(life, e)
+		m.end(life, []*entry{e})
+		return
+	}
+	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
+	_, _ = m.suspend(life, e) // it is logged
 }

@@ -350,9 +350,6 @@ type result struct {
 // cli runs holdfast against the host's agent.
 func (h *host) cli(args ...string) result { return h.cliFor(time.Minute, args...) }
 
-// benchLimit is how long a small bench may take.
-const benchLimit = 8 * time.Minute
-
 // cliFor is cli with another limit.
 func (h *host) cliFor(limit time.Duration, args ...string) result {
 	h.t.Helper()
