@@ -6,9 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
 )
 
 // The container image is loaded by an engine that asks no registry, says its version,
@@ -17,15 +14,7 @@ func TestImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine and an engine take their time, and root")
 	}
-	server := filepath.Join(t.TempDir(), "testserver")
-	if err := labtest.BuildTestServer(t.Context(), server); err != nil {
-		t.Fatal(err)
-	}
-	image, err := lab.Binary(labtest.TestServer, server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := newDebian(t, image)
+	d := newDebian(t, serverImage(t))
 	first, _ := packages(t)
 	d.copy(one(t, filepath.Dir(first), "image", goArch(t)), "root/image.tar")
 	d.Run("docker load -q -i image.tar")

@@ -39,18 +39,38 @@ func newDebian(t *testing.T, images ...lab.Image) debian {
 	}
 	d.Run("systemctl start docker")
 	for _, img := range images {
-		archive, err := img.Archive()
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.write("root/image.tar", string(text))
+		d.write("root/image.tar", archiveOf(t, img))
 		d.Run("docker load -q -i image.tar; rm image.tar")
 	}
 	return d
+}
+
+// serverImage is the test server's.
+func serverImage(t *testing.T) lab.Image {
+	t.Helper()
+	server := filepath.Join(t.TempDir(), "testserver")
+	if err := labtest.BuildTestServer(t.Context(), server); err != nil {
+		t.Fatal(err)
+	}
+	image, err := lab.Binary(labtest.TestServer, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// archiveOf is an image as engines load it.
+func archiveOf(t *testing.T, img lab.Image) string {
+	t.Helper()
+	archive, err := img.Archive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func (d debian) copy(from, to string) {
@@ -180,15 +200,7 @@ func TestServicesOfThePackage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a machine and an engine take their time, and root")
 	}
-	server := filepath.Join(t.TempDir(), "testserver")
-	if err := labtest.BuildTestServer(t.Context(), server); err != nil {
-		t.Fatal(err)
-	}
-	image, err := lab.Binary(labtest.TestServer, server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := newDebian(t, image)
+	d := newDebian(t, serverImage(t))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(d.Show("holdfast"))
@@ -379,6 +391,30 @@ func (d debian) isRemoved() {
 	}
 	d.Run("test -e /var/lib/holdfast/node -a -e /etc/holdfast/holdfast.yaml")
 	d.Run("apt-get purge -y holdfast; ! test -e /var/lib/holdfast; ! test -e /etc/holdfast; ! test -e /run/holdfast")
+}
+
+// The agent's unit is open enough for containerd, where the agent itself does what
+// Docker's daemon does elsewhere: networks, logs, control groups.
+func TestServiceOnContainerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a machine and an engine take their time, and root")
+	}
+	d := newDebian(t)
+	d.write("root/image.tar", archiveOf(t, serverImage(t)))
+	d.Run(`systemctl stop docker.socket docker; systemctl start containerd
+ctr -n holdfast images import image.tar >/dev/null
+apt-get install -y ./dist/holdfast_*.deb
+cat >/etc/holdfast/holdfast.yaml <<END
+engine: {name: containerd}
+templates: [{name: web, image: "docker.io/library/testserver:latest", port: 8080}]
+END
+systemctl start holdfast`)
+	d.session("alice")
+	d.Run("holdfast session logs alice | grep listening; (holdfast session exec alice -- /program -fail so 2>&1 || true) | grep 'told to fail: so'; holdfast session stop alice")
+	d.session("bob")
+	if out := d.Run("holdfast drain"); !strings.Contains(out, "1 session released") {
+		t.Errorf("drained:\n%s", out)
+	}
 }
 
 // ceilings are what systemd-analyze security may say of each unit, in tenths: 0 is
