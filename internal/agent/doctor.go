@@ -16,6 +16,8 @@ import (
 	"holdfast/internal/doctor/baseline"
 	"holdfast/internal/doctor/fact"
 	"holdfast/internal/doctor/probe"
+	"holdfast/internal/doctor/profile"
+	"holdfast/internal/doctor/recordings"
 	"holdfast/internal/doctor/rotation"
 	"holdfast/internal/doctor/watch"
 	"holdfast/internal/drain"
@@ -27,12 +29,13 @@ import (
 
 // doctorPart is the doctor in the agent.
 type doctorPart struct {
-	watch    *watch.Watch
-	rotation *rotation.Rotation
-	kernel   string
-	local    baseline.Dir
-	known    atomic.Pointer[[]fact.Fact] // of the baseline that goes for this host
-	saving   sync.Mutex                  // one change of baselines at a time
+	watch      *watch.Watch
+	rotation   *rotation.Rotation
+	kernel     string
+	local      baseline.Dir
+	recordings *recordings.Book
+	known      atomic.Pointer[[]fact.Fact] // of the baseline that goes for this host
+	saving     sync.Mutex                  // one change of baselines at a time
 }
 
 // newDoctor makes the doctor's part, nil where it is switched off.
@@ -46,7 +49,11 @@ func (a *Agent) newDoctor(e doctor.Engine) *doctorPart {
 	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
 		a.log.Warn("the doctor sees no control groups", "err", err)
 	}
-	d := &doctorPart{kernel: kernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
+	groups := host.Groups
+	record := func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error) {
+		return profile.Recorder{Proc: host.Proc, Groups: groups, Engine: e, For: length, Container: container}.Run(ctx)
+	}
+	d := &doctorPart{recordings: recordings.New(filepath.Join(a.cfg.DataDir, recordings.DirName), record), kernel: kernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
 	drains := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_doctor_drains_total", Help: "Drains of this node by the doctor, by outcome (clean, failed).",
 	}, []string{"outcome"})

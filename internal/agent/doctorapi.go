@@ -8,7 +8,9 @@ import (
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/doctor/baseline"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/doctor/ranking"
+	"holdfast/internal/doctor/recordings"
 	"holdfast/internal/doctor/watch"
 )
 
@@ -88,4 +90,31 @@ func (b backend) RemoveBaseline(ctx context.Context, name string) error {
 		return err
 	}
 	return b.a.removeBaseline(ctx, name)
+}
+
+// Recordings implements api.Recorder.
+func (b backend) Recordings(context.Context) ([]recordings.Recording, error) {
+	d, err := b.doctor()
+	if err != nil {
+		return nil, err
+	}
+	return d.recordings.List()
+}
+
+// Recording implements api.Recorder.
+func (b backend) Recording(_ context.Context, id string) (*profile.Profile, error) {
+	d, err := b.doctor()
+	if err != nil {
+		return nil, err
+	}
+	return d.recordings.Open(id)
+}
+
+// Record implements api.Recorder.
+func (b backend) Record(ctx context.Context, length time.Duration, container string) (recordings.Recording, error) {
+	d, err := b.doctor()
+	if err != nil {
+		return recordings.Recording{}, err
+	}
+	return d.recordings.Record(ctx, length, container)
 }

@@ -19,6 +19,7 @@ type Backend interface {
 	Spinups
 	Collector
 	Protector
+	Recorder
 	Doctor
 
 	Version() Version

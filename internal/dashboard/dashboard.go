@@ -13,7 +13,9 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/doctor/ranking"
+	"holdfast/internal/doctor/recordings"
 	"holdfast/internal/doctor/watch"
 	"holdfast/internal/gc"
 	"holdfast/internal/spinup"
@@ -34,6 +36,8 @@ type Source interface {
 	Protection(ctx context.Context) (api.Protection, error)
 	DoctorStatus(ctx context.Context) (api.DoctorStatus, error)
 	DoctorHistory(ctx context.Context, since time.Time, limit int) (watch.History, error)
+	Recordings(ctx context.Context) ([]recordings.Recording, error)
+	Recording(ctx context.Context, id string) (*profile.Profile, error)
 	DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error)
 }
 
@@ -58,6 +62,7 @@ const (
 	askLimit    = 10 * time.Second // for a page
 	actLimit    = 6 * time.Minute  // for what a person asks for
 	maxForms    = 32               // logins being sent at once
+	maxHeavy    = 2                // recordings being read at once
 	maxQuery    = 128              // bytes of what a person searches
 	rowsPerPage = 100
 	maxStreams  = 256 // pages that are kept up to date at once
@@ -85,6 +90,7 @@ type Dashboard struct {
 	cross *http.CrossOriginProtection
 	pages map[string]page
 	forms chan struct{} // a token for each form that strangers send
+	heavy chan struct{} // a token for each recording that is being read
 }
 
 // New makes the pages; it starts nothing.
@@ -97,7 +103,7 @@ func New(s Source, o Options) (*Dashboard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms)}
+	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
 	d.cache = &cache{source: s, fresh: minEvery / 2}
 	d.spins = &spins{source: s}
 	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
@@ -135,6 +141,8 @@ func (d *Dashboard) Handler() http.Handler {
 	}
 	mux.HandleFunc("GET /sessions/{key}/open", d.forReader(d.openSession))
 	mux.HandleFunc("POST /sessions/{key}/{act}", d.forReader(d.actOnSession))
+	mux.HandleFunc("POST /doctor/recordings", d.forReader(d.record))
+	mux.HandleFunc("GET /doctor/difference", d.forReader(d.difference))
 	mux.HandleFunc("GET /login", d.open(d.loginPage))
 	mux.HandleFunc("POST /login", d.open(d.login))
 	mux.HandleFunc("POST /logout", d.open(d.logout))

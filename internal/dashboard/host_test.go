@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -67,6 +68,47 @@ func TestDoctorPage(t *testing.T) {
 			t.Errorf("%s: status %d", page, r.status)
 		} else {
 			says(t, page, r.body, "switched off", "Hint: set doctor.enabled")
+		}
+	}
+}
+
+func TestRecordings(t *testing.T) {
+	s := serve(t, true)
+	s.login(t, readToken)
+	says(t, "/doctor/recordings", s.get(t, "/doctor/recordings").body, "2 Jan 02:04:05", "To record you need a token")
+	if r := s.do(t, "POST", "/doctor/recordings", url.Values{"seconds": {"5"}}); r.status != http.StatusForbidden {
+		t.Errorf("a recording by who may only look: status %d", r.status)
+	}
+	s = serve(t, true)
+	s.login(t, adminToken)
+	s.back.SetDoctor()
+	says(t, "/doctor/recordings", s.get(t, "/doctor/recordings").body, "<button>Record</button>")
+	r := s.do(t, "POST", "/doctor/recordings", url.Values{"seconds": {"5"}, "container": {"log-3"}})
+	if r.status != http.StatusSeeOther || r.header.Get("Location") != "/doctor/recordings/20260102-030405-000" {
+		t.Fatalf("a recording: status %d, to %s", r.status, r.header.Get("Location"))
+	}
+	says(t, "one recording", s.get(t, r.header.Get("Location")).body, `<svg class="flame"`, "__lru_add_drain_all: 42.9 % of the host", `<rect class="k"`, "ksys_fadvise64_64 › generic_fadvise", "log-3")
+	d := s.get(t, "/doctor/difference?good=20260102-020405-000&bad=20260102-030405-000")
+	says(t, "the difference", d.body, "What grew from good to bad", "__lru_add_drain_all")
+	if policy := d.header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; style-src 'sha256-") || strings.Contains(policy, "unsafe") || strings.Contains(policy, "script") {
+		t.Errorf("its policy is %q", policy)
+	}
+	for _, tt := range []struct {
+		method, path string
+		form         url.Values
+		headers      []string
+		want         int
+	}{
+		{"GET", "/doctor/recordings/20260102-999999-000", nil, nil, 404},
+		{"GET", "/doctor/recordings/..%2f..%2fetc", nil, nil, 404},
+		{"GET", "/doctor/difference?good=x", nil, nil, 404},
+		{"POST", "/doctor/recordings", url.Values{"seconds": {"-1"}}, nil, 400},
+		{"POST", "/doctor/recordings", url.Values{"seconds": {"1e3"}}, nil, 400},
+		{"POST", "/doctor/recordings", url.Values{"seconds": {"5"}}, []string{"Sec-Fetch-Site: cross-site"}, 403},
+		{"POST", "/doctor/recordings", url.Values{"seconds": {"5"}, "container": {strings.Repeat("x", 9000)}}, nil, 413},
+	} {
+		if r := s.do(t, tt.method, tt.path, tt.form, tt.headers...); r.status != tt.want {
+			t.Errorf("%s %s %v: status %d, want %d", tt.method, tt.path, tt.form, r.status, tt.want)
 		}
 	}
 }

@@ -50,6 +50,8 @@ func pages() []page {
 		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
 		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
 		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", still: true, params: []string{"by"}, parts: compareParts},
+		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", still: true, parts: recordingsParts},
+		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", still: true, parts: recordingParts},
 	}
 }
 

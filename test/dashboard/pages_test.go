@@ -67,6 +67,7 @@ func TestPagesAreUsable(t *testing.T) {
 		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"nothing", "/?q=nobody"}, {"no-session", "/sessions/nobody"},
 		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"},
 		{"gc", "/gc"}, {"protect", "/protect"}, {"doctor", "/doctor"}, {"compare", "/doctor/fleet"},
+		{"recordings", "/doctor/recordings"}, {"recording", "/doctor/recordings/20260101-090000-000"}, {"difference", "/doctor/difference?good=20260101-080000-000&bad=20260101-090000-000"},
 	} {
 		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
 	}

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 // node is a running agent.
 type node struct {
 	url    string         // of the gateway
+	api    string         // of the API and the dashboard
 	keep   chan os.Signal // ends the agent, its containers stay
 	drain  func()
 	ended  chan error
@@ -63,7 +64,7 @@ func start(t *testing.T, cfg config.Config) *node {
 	}()
 	select {
 	case a := <-up:
-		n.url = a.Gateway
+		n.url, n.api = a.Gateway, a.API
 	case err := <-n.ended:
 		t.Fatalf("the agent did not start: %v", err)
 	case <-time.After(patience):
@@ -124,7 +125,7 @@ func settings(t *testing.T, e *lab.Engine) config.Config {
 	run := t.TempDir()
 	cfg, err := config.Load(t.Context(), file, config.Overrides{
 		DataDir: t.TempDir(), RunDir: run, Socket: filepath.Join(run, "h.sock"),
-		EngineHost: e.Host(), GatewayListen: "127.0.0.1:7070", APIListen: "none",
+		EngineHost: e.Host(), GatewayListen: "127.0.0.1:7070", APIListen: "127.0.0.1:7071",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,8 +140,11 @@ func TestABrowserOpensASession(t *testing.T) {
 	cfg := settings(t, labtest.Engine(t))
 	n := start(t, cfg)
 
-	alice := b.Open(t, n.url+"/s/alice/")
+	alice := b.Open(t, n.api+"/sessions/alice/open") // the dashboard leads to the gateway
 	ready(t, alice)
+	if at := browser.Eval[string](t, alice, "location.href"); at != n.url+"/s/alice/" {
+		t.Errorf("the dashboard led to %s", at)
+	}
 	if got := alice.Text(t, "#session"); got != "alice" {
 		t.Errorf("the page of alice says session %q", got)
 	}

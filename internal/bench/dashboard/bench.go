@@ -81,8 +81,17 @@ func (f *Fleet) changeEvery(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// measured are the pages that are loaded, and kept the streams that are held open.
+func measured() []string {
+	return []string{"/", "/sessions", "/slo", "/spinup", "/gc", "/protect", "/doctor"}
+}
+
+func kept() []string {
+	return []string{"/live/fleet", "/live/sessions", "/live/slo", "/live/spinup", "/live/gc", "/live/protect", "/live/doctor"}
+}
+
 func measure(ctx context.Context, o Options, url string, r *bench.Result) error {
-	for _, path := range []string{"/", "/sessions"} {
+	for _, path := range measured() {
 		fmt.Fprintf(o.Progress, "loading %s %d times\n", path, o.Loads)
 		n, err := weight(ctx, url, path)
 		if err != nil {
@@ -149,7 +158,7 @@ func live(ctx context.Context, o Options, url string) (float64, error) {
 	before, began := cpuTime(), time.Now()
 	var pages errgroup.Group
 	for i := range o.Open {
-		path := []string{"/live/fleet", "/live/sessions"}[i%2]
+		path := kept()[i%len(kept())]
 		pages.Go(func() error {
 			_, err := get(ctx, url+path)
 			if errors.Is(err, context.DeadlineExceeded) {

@@ -3,13 +3,17 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/doctor"
 	"holdfast/internal/doctor/fact"
+	"holdfast/internal/doctor/profile"
 	"holdfast/internal/doctor/ranking"
+	"holdfast/internal/doctor/recordings"
 	"holdfast/internal/doctor/rule"
 	"holdfast/internal/doctor/watch"
 )
@@ -69,4 +73,49 @@ func (f *Fleet) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking, 
 		all = append(all, r)
 	}
 	return ranking.Rank(append(all, ranking.Record{Node: holdfast.NodeID("new-1"), At: f.made, Spinups: ranking.Spinups{Count: 1}}), by), nil
+}
+
+// Recordings are two of one host, before and after it got sick.
+func (f *Fleet) Recordings(context.Context) ([]recordings.Recording, error) {
+	var all []recordings.Recording
+	for i := range 2 {
+		p := f.recording(i == 0)
+		at := f.made.Add(-time.Duration(i) * time.Hour)
+		all = append(all, recordings.Recording{ID: "20260101-0" + fmt.Sprint(9-i) + "0000-000", At: at, Seconds: p.Meta.Seconds, Host: p.Meta.Host, Kernel: p.Meta.Kernel, CPUs: p.Meta.CPUs,
+			Samples: p.Total(), Busy: p.Busy(), Bytes: 18_321})
+	}
+	return all, nil
+}
+
+// Recording is the sick one's at nine, and the healthy one's otherwise.
+func (f *Fleet) Recording(_ context.Context, id string) (*profile.Profile, error) {
+	return f.recording(id == "20260101-090000-000"), nil
+}
+
+func (f *Fleet) recording(sick bool) *profile.Profile {
+	p := &profile.Profile{Meta: profile.Meta{Format: 1, Host: string(f.nodes[0].ID), Kernel: "6.12.0", CPUs: 8, Hz: 99, Began: f.made, Seconds: 10}}
+	add := func(container, image string, count int64, stack ...string) { // the outermost first; kernel functions begin with "k:"
+		s := profile.Sample{Who: profile.Who{Container: container, ContainerID: container, Image: image, Comm: container}, Count: count}
+		for _, name := range stack {
+			fn := profile.Frame{Name: name, File: "/bin/" + container}
+			if k, ok := strings.CutPrefix(name, "k:"); ok {
+				fn = profile.Frame{Name: k, Kernel: true}
+			}
+			i := slices.Index(p.Frames, fn)
+			if i < 0 {
+				i = len(p.Frames)
+				p.Frames = append(p.Frames, fn)
+			}
+			s.Stack = append([]int{i}, s.Stack...)
+		}
+		p.Samples = append(p.Samples, s)
+	}
+	add("web-1", "shop:7", 1900, "main.main", "net/http.(*conn).serve", "shop/cart.(*Cart).Total", "shop/price.Of")
+	add("web-1", "shop:7", 600, "main.main", "net/http.(*conn).serve", "encoding/json.Marshal")
+	add("web-1", "shop:7", 300, "main.main", "net/http.(*conn).serve", "syscall.write", "k:ksys_write", "k:tcp_sendmsg")
+	add("log-3", "logger:2", 120, "main.main", "main.flush")
+	if sick {
+		add("log-3", "logger:2", 3100, "main.main", "main.flush", "k:ksys_fadvise64_64", "k:generic_fadvise", "k:__lru_add_drain_all")
+	}
+	return p
 }

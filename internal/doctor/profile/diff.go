@@ -101,7 +101,7 @@ func (d Diff) Top(top int) Diff {
 }
 
 func side(p *Profile) Side {
-	return Side{Meta: p.Meta, Samples: p.Total(), Busy: p.Meta.share(p.Total())}
+	return Side{Meta: p.Meta, Samples: p.Total(), Busy: p.Busy()}
 }
 
 func (d Diff) share(side int, samples int64) float64 { return d.sides[side].share(samples) }

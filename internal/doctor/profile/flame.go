@@ -14,9 +14,9 @@ const (
 	flameLeast = 2.5 // width under which a function is left out
 )
 
-// flame is a flame graph: each function lies on the one that called it, as wide as
+// Flame is a flame graph: each function lies on the one that called it, as wide as
 // its share of the whole.
-type flame struct {
+type Flame struct {
 	Label         string
 	Whole         float64 // share of the host that the whole width is
 	Width, Height int
@@ -35,7 +35,7 @@ type box struct {
 // drawing is a flame graph in the making. measure is how wide a node is, color its
 // class.
 type drawing struct {
-	flame
+	Flame
 	scale   float64
 	measure func(*node) float64
 	class   func(*node) string
@@ -43,7 +43,7 @@ type drawing struct {
 }
 
 // draw draws what is above a root.
-func (d *drawing) draw(root *node, width int) flame {
+func (d *drawing) draw(root *node, width int) Flame {
 	d.Width = width
 	if total := d.measure(root); total > 0 {
 		d.scale = float64(width) / total
@@ -54,7 +54,7 @@ func (d *drawing) draw(root *node, width int) flame {
 	for _, c := range root.sorted() {
 		x = d.box(c, x, 0)
 	}
-	return d.flame
+	return d.Flame
 }
 
 // depth is how many rows there are above a node.
@@ -109,6 +109,15 @@ func fit(name string, width float64) string {
 	return name
 }
 
+// FlameOf draws a recording, its containers side by side. Shares are of all that
+// the host's CPUs can do.
+func FlameOf(p *Profile) Flame {
+	d := Diff{sides: [2]Meta{p.Meta, p.Meta}}
+	f := d.sideFlame(rootOf(fold(Who.Label, true, p)), good, wholeWidth)
+	f.Label = "recording"
+	return f
+}
+
 // rootOf puts the trees of groups side by side, each on a box with its name.
 func rootOf(groups []*group) *node {
 	root := newNode(Frame{})
@@ -127,10 +136,10 @@ func rootOf(groups []*group) *node {
 const groupFile = "\x00group"
 
 // sideFlame is the picture of one side: colored by where a function is.
-func (d Diff) sideFlame(root *node, side, width int) flame {
+func (d Diff) sideFlame(root *node, side, width int) Flame {
 	whole := root.total[side]
 	g := &drawing{
-		flame:   flame{Label: [2]string{"good", "bad"}[side], Whole: d.share(side, whole)},
+		Flame:   Flame{Label: [2]string{"good", "bad"}[side], Whole: d.share(side, whole)},
 		measure: func(n *node) float64 { return float64(n.total[side]) },
 		class: func(n *node) string {
 			switch {
@@ -151,10 +160,10 @@ func (d Diff) sideFlame(root *node, side, width int) flame {
 
 // diffFlame is the bad side's picture, colored by what changed: red grew, blue
 // shrank, the stronger the more.
-func (d Diff) diffFlame(root *node, width int) flame {
+func (d Diff) diffFlame(root *node, width int) Flame {
 	most := d.most(root)
 	g := &drawing{
-		flame:   flame{Label: "difference"},
+		Flame:   Flame{Label: "difference"},
 		measure: func(n *node) float64 { return float64(n.total[bad]) },
 		class: func(n *node) string {
 			step := 0

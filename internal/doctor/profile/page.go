@@ -34,8 +34,8 @@ const (
 type section struct {
 	ID, Name   string
 	Good, Bad  float64
-	Pictures   []flame // good, bad
-	Difference flame
+	Pictures   []Flame // good, bad
+	Difference Flame
 	Rows       []pageRow
 }
 
@@ -53,6 +53,13 @@ type page struct {
 	Diff
 	CSP, Style string
 	Sections   []section
+}
+
+// PagePolicy is the content security policy of the page: its own style, and
+// nothing else.
+func PagePolicy() string {
+	hash := sha256.Sum256([]byte(pageStyle))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
 }
 
 // WritePage writes the comparison as one HTML file that needs no other, nor a
@@ -79,9 +86,7 @@ func (d Diff) WritePage(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	hash := sha256.Sum256([]byte(pageStyle))
-	p := page{Diff: d, Style: pageStyle,
-		CSP: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"}
+	p := page{Diff: d, Style: pageStyle, CSP: PagePolicy()}
 	p.Sections = append(p.Sections, d.section("host", "The whole host", rootOf(d.groups)))
 	for i, g := range d.groups[:min(pageGroups, len(d.groups))] {
 		if d.grew(g.total) > 0 {
@@ -93,7 +98,7 @@ func (d Diff) WritePage(w io.Writer) error {
 
 func (d Diff) section(id, name string, root *node) section {
 	s := section{ID: id, Name: name, Good: d.share(good, root.total[good]), Bad: d.share(bad, root.total[bad]),
-		Pictures: []flame{d.sideFlame(root, good, halfWidth), d.sideFlame(root, bad, halfWidth)}, Difference: d.diffFlame(root, wholeWidth)}
+		Pictures: []Flame{d.sideFlame(root, good, halfWidth), d.sideFlame(root, bad, halfWidth)}, Difference: d.diffFlame(root, wholeWidth)}
 	rows := make(map[Frame]*pageRow)
 	d.collect(root, nil, rows)
 	for _, r := range rows {

@@ -91,6 +91,9 @@ func (m Meta) validate() error {
 	return nil
 }
 
+// Busy is the share of all that the host's CPUs could do that they did, 0 to 1.
+func (p *Profile) Busy() float64 { return p.Meta.share(p.Total()) }
+
 // Total is how many samples there are.
 func (p *Profile) Total() int64 {
 	var n int64
