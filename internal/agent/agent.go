@@ -90,7 +90,7 @@ type Agent struct {
 	// Set by run, in this order, before anything serves.
 	metrics   registry
 	drains    *drainMetrics
-	owners    *shared[[]holdfast.Owner] // of all sessions, as the store has them
+	kept      *shared[keptSessions] // all sessions, as the store has them
 	store     store.Store
 	engine    engine.Engine
 	socket    string // of the engine
@@ -144,10 +144,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = newRegistry()
 	a.drains = newDrainMetrics(a.metrics)
-	a.owners = newShared(func(ctx context.Context) ([]holdfast.Owner, error) {
-		all, _, err := a.store.List(ctx)
-		return all, err
-	})
+	a.kept = newShared(a.readSessions)
 	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
 	a.upgrades.register(a.metrics)
 

@@ -30,25 +30,34 @@ func (b backend) Version() api.Version {
 	return v
 }
 
+// keptSessions are those that the store knows: with an owner, and suspended.
+type keptSessions struct {
+	owners    []holdfast.Owner
+	suspended []suspendedNote
+}
+
+func (a *Agent) readSessions(ctx context.Context) (k keptSessions, err error) {
+	if k.owners, _, err = a.store.List(ctx); err == nil {
+		k.suspended, err = suspendedAll(ctx, a.store)
+	}
+	return k, err
+}
+
 func (b backend) Sessions(ctx context.Context) ([]api.Session, error) {
 	here := map[holdfast.SessionKey]api.Session{}
 	for _, i := range b.a.sessions.List() {
 		here[i.Owner.Key] = wire(i)
 	}
-	owners, err := b.a.owners.get(ctx)
+	kept, err := b.a.kept.get(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing sessions: %w", err)
 	}
-	for _, o := range owners {
+	for _, o := range kept.owners {
 		if _, ok := here[o.Key]; !ok {
 			here[o.Key] = api.Session{Owner: o}
 		}
 	}
-	suspended, err := suspendedAll(ctx, b.a.store)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range suspended {
+	for _, s := range kept.suspended {
 		if _, ok := here[s.Key]; !ok { // it may have been claimed meanwhile
 			here[s.Key] = wireSuspended(s.Suspended)
 		}

@@ -110,7 +110,13 @@ func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
 	for _, n := range leaving {
 		d.Leaving += n
 	}
-	d.Sessions = count("holdfast_node_sessions", len(st.sessions))
+	served := 0 // nobody serves a suspended one, and no node counts it
+	for _, s := range st.sessions {
+		if s.State != holdfast.IsSuspended {
+			served++
+		}
+	}
+	d.Sessions = count("holdfast_node_sessions", served)
 	d.Booting = count("holdfast_node_boots", booting)
 	if len(st.nodes) > 0 {
 		d.CPU = percent(busy / float64(len(st.nodes)))

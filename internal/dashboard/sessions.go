@@ -55,7 +55,11 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		sum.Trouble = st.err.Error()
 	}
 	for _, s := range states() {
-		sum.States = append(sum.States, stateCount{s, count(fmt.Sprintf("holdfast_node_sessions{state=%q}", s), by[s]),
+		n := count(fmt.Sprintf("holdfast_node_sessions{state=%q}", s), by[s])
+		if s == holdfast.IsSuspended { // nobody serves it, and no node counts it
+			n.Metric = ""
+		}
+		sum.States = append(sum.States, stateCount{s, n,
 			"/sessions?" + url.Values{"state": {string(s)}}.Encode()})
 	}
 	shown, where := cut(rows, "/sessions", v.query)

@@ -133,7 +133,7 @@ func conditions() []condition {
 
 // states lists a session's, in their order.
 func states() []holdfast.State {
-	return []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving}
+	return []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving, holdfast.IsSuspended}
 }
 
 func words[T ~string](all []T) (out []string) {
