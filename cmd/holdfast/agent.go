@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/cli"
 	"holdfast/internal/config"
 	"holdfast/internal/doctor/probe"
+	"holdfast/internal/kube/node"
 	"holdfast/internal/succession"
 )
 
@@ -32,6 +33,8 @@ func agentFlags(f *pflag.FlagSet) {
 	f.String("kubeconfig", "", "with --kubernetes: kubeconfig file (default the pod's own account)")
 	f.String("namespace", "", "with --kubernetes: namespace of the agents' leases (default the pod's own)")
 	f.Bool("pod-details", false, "with --kubernetes: ask the API server about each pod that comes up, how long its pulls took and when it was ready (needs rights of its own)")
+	f.String("taint", "", "with --kubernetes: taint the node while a condition is true, with this effect: PreferNoSchedule or NoSchedule (default none; needs rights of its own)")
+	f.StringSlice("notices", nil, "with --kubernetes: get the pods off the node when one of these says that it goes: gce, aws, azure, logind (needs rights of its own)")
 	f.String("cri-socket", "", "with --kubernetes: unix socket of the container runtime (default the first usual one that is there)")
 }
 
@@ -92,7 +95,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 	if on, _ := r.Flags.GetBool("kubernetes"); on {
 		return runKubernetesAgent(ctx, r)
 	}
-	for _, name := range []string{"kubeconfig", "namespace", "cri-socket", "pod-details"} {
+	for _, name := range []string{"kubeconfig", "namespace", "cri-socket", "pod-details", "taint", "notices"} {
 		if r.Flags.Changed(name) {
 			return cli.Usage(fmt.Errorf("--%s goes with --kubernetes", name))
 		}
@@ -128,6 +131,17 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 		return usageError{err}
 	}
 	k := agent.Kubernetes{Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket")}
+	k.Taint = get("taint")
+	if err := node.CheckEffect(k.Taint); err != nil {
+		return cli.Usage(fmt.Errorf("--taint: %w", err))
+	}
+	notices, _ := r.Flags.GetStringSlice("notices") // as above
+	if err := c.Preempt.Enable(notices...); err != nil {
+		return cli.Usage(fmt.Errorf("--notices: %w", err))
+	}
+	if err := c.Preempt.Validate(); err != nil {
+		return usageError{fmt.Errorf("preempt.%w", err)}
+	}
 	k.PodDetails, _ = r.Flags.GetBool("pod-details") // it is a flag: it was added above
 	return agent.ServeKubernetes(ctx, c, k, agent.Options{Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc)})
 }

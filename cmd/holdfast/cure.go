@@ -42,6 +42,15 @@ func runCure(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, err
 	return r, errors.Join(err, guard.Close())
 }
 
+// kubepods finds the groups for `holdfast doctor cure memcg --kubepods`.
+func kubepods(context.Context) ([]string, error) {
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		return nil, err
+	}
+	return cure.Kubepods(probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups})
+}
+
 // giveSeccomp puts a seccomp profile into a template of the configuration file.
 func giveSeccomp(template, file string) (cure.Gift, error) {
 	name := os.Getenv(configEnv)

@@ -65,7 +65,7 @@ func deps() cli.Deps {
 		GC:          cli.GCDeps{Open: openCollector, Serve: serveCollector},
 		Examine:     examine,
 		Drill:       makeDrill,
-		Cures:       cli.CureDeps{Run: runCure, Give: giveSeccomp},
+		Cures:       cli.CureDeps{Run: runCure, Kubepods: kubepods, Give: giveSeccomp},
 		Record:      record,
 		Hidden: map[string]func(context.Context, []string) error{
 			roleGuardian:    runGuardian,

@@ -31,6 +31,9 @@ type Kubernetes struct {
 	// PodDetails: the API server is asked about each pod that comes up, how long its
 	// pulls took and when it was ready.
 	PodDetails bool
+	// Taint is the effect of the taint of a node for each condition that is true; "": it
+	// gets none.
+	Taint string
 }
 
 // kubeNode is the agent of a Kubernetes node: it has no sessions and no store, and what
@@ -76,13 +79,14 @@ func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt O
 	defer x.runtime.Close()
 	x.newWatch()
 	x.spinups = newPodSpinups(cfg, x.metrics, opt.Log)
-	pods := x.newPodWatch(k, client)
+	pods, evacuator := x.newPodWatch(k, client), x.newEvacuator(client)
 	p := newParts()
 	defer func() { err = errors.Join(err, p.stop()) }()
 	p.start("kubernetes", x.reporter.Run)
 	p.start("records of spin-ups", x.spinups.Run)
 	p.start("spin-ups of pods", pods.Run)
 	p.start("doctor", x.watch.Run)
+	x.evacuate(p, evacuator)
 	if l != nil {
 		if err := x.serve(p, l); err != nil {
 			return err
@@ -114,7 +118,7 @@ func (x *kubeNode) connect(k Kubernetes) (*kube.Client, error) {
 	if namespace == "" {
 		namespace = conf.Namespace
 	}
-	x.reporter = node.New(client, node.Config{Node: x.cfg.Node, Namespace: namespace, Record: x.record}, m, x.opt.Log)
+	x.reporter = node.New(client, node.Config{Node: x.cfg.Node, Namespace: namespace, Record: x.record, Taint: k.Taint}, m, x.opt.Log)
 	return client, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"holdfast/internal/engine"
 	"holdfast/internal/fleet"
 	"holdfast/internal/gateway"
+	"holdfast/internal/kube/evacuate"
 	"holdfast/internal/kube/node"
 	"holdfast/internal/protect"
 	"holdfast/internal/protect/history"
@@ -119,6 +120,7 @@ func registered(t *testing.T) *recording {
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)
 	node.NewMetrics(r)
+	evacuate.NewMetrics(r)
 	r.fill(t)
 	return r
 }

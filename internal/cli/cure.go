@@ -21,6 +21,9 @@ import (
 type CureDeps struct {
 	// Run carries a cure out, or only looks.
 	Run func(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error)
+	// Kubepods are the control groups of a kubelet's on this host that are worth a
+	// squeeze.
+	Kubepods func(ctx context.Context) ([]string, error)
 	// Give gives a template of the configuration a seccomp profile.
 	Give func(template, file string) (cure.Gift, error)
 }
@@ -95,7 +98,7 @@ func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 func (a *app) cureMemcg() *cobra.Command {
 	var f cureFlags
 	var cgroup string
-	var self bool
+	var self, kubepods bool
 	cmd := &cobra.Command{
 		Use:   "memcg",
 		Short: "Free dying memory cgroups by a gentle squeeze at their parent",
@@ -103,13 +106,17 @@ func (a *app) cureMemcg() *cobra.Command {
 			"takes the pages of the dead first. On cgroup v1 the parent's limit is lowered below its usage and restored at once,\n" +
 			"with a guardian behind it; on v2 memory.reclaim does the same.\n\n" +
 			"With --self it empties the group that it runs in itself: the last thing for a container to do before it is removed\n" +
-			"(as a preStop hook), so that it does not stay as a dying group. It needs only that group's own files.",
-		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
+			"(as a preStop hook), so that it does not stay as a dying group. It needs only that group's own files.\n\n" +
+			"With --kubepods it does so at each of a kubelet's control groups in turn that has something to gain: its slices,\n" +
+			"where pods are dead, and pods, where containers are. --bytes and --for are for each of them.",
+		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --kubepods --apply\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case self && cgroup != "":
-				return usage(cmd, errors.New("--self and --cgroup exclude each other"))
+			case self && (cgroup != "" || kubepods) || kubepods && cgroup != "":
+				return usage(cmd, errors.New("--self, --cgroup and --kubepods exclude each other"))
+			case kubepods:
+				return a.cureKubepods(cmd, &f)
 			case self:
 				return a.cureRun(cmd, cure.Self(), &f)
 			}
@@ -119,7 +126,54 @@ func (a *app) cureMemcg() *cobra.Command {
 	f.add(cmd, true)
 	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the one below which the dead have left most)")
 	cmd.Flags().BoolVar(&self, "self", false, "empty the group that this process is in")
+	cmd.Flags().BoolVar(&kubepods, "kubepods", false, "squeeze each of a kubelet's groups where it is worth it")
 	return cmd
+}
+
+// cureKubepods squeezes the groups of a kubelet one after the other. It goes on where one
+// fails.
+func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
+	o, err := f.options(cmd)
+	if err != nil {
+		return err
+	}
+	if a.deps.Cures.Run == nil || a.deps.Cures.Kubepods == nil {
+		return errors.New("this build has no cures")
+	}
+	ctx, cancel := a.limited(cmd, noLimit)
+	defer cancel()
+	paths, err := a.deps.Cures.Kubepods(ctx)
+	if err != nil {
+		return err
+	}
+	reports := []cure.Report{}
+	var wrong []error
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			break
+		}
+		done := func() {}
+		if o.Apply {
+			done = a.ui.progress("cure memcg, " + clean(path))
+		}
+		r, err := a.deps.Cures.Run(ctx, cure.Memcg(path), o)
+		done()
+		if err == nil || r.Applied {
+			reports = append(reports, r)
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", path, err))
+		}
+	}
+	err = a.ui.result(reports, func(w io.Writer) {
+		for i, r := range reports {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			printCure(w, r)
+		}
+	})
+	return errors.Join(append(wrong, err, ctx.Err())...)
 }
 
 func (a *app) curePinned() *cobra.Command {

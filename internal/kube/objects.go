@@ -63,6 +63,12 @@ func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
 	return budgets, err
 }
 
+// BudgetsIn lists the disruption budgets of one namespace.
+func (c *Client) BudgetsIn(ctx context.Context, namespace string) ([]Budget, error) {
+	budgets, _, err := list[Budget](ctx, c, "/apis/policy/v1/namespaces/"+url.PathEscape(namespace)+"/poddisruptionbudgets", nil)
+	return budgets, err
+}
+
 // DaemonSet says whether there is such a DaemonSet, by an error where there is none.
 func (c *Client) DaemonSet(ctx context.Context, namespace, name string) error {
 	return c.get(ctx, "/apis/apps/v1/namespaces/"+url.PathEscape(namespace)+"/daemonsets/"+url.PathEscape(name), nil)
@@ -110,6 +116,9 @@ type NodePatch struct {
 	Version       string
 	Unschedulable *bool
 	Annotations   map[string]*string // a nil value takes the annotation away
+	// Taints take the place of all that the node has. Without a Version those that
+	// somebody else adds meanwhile are lost.
+	Taints *[]Taint
 }
 
 // PatchNode changes a node and returns it as it is then.
@@ -125,12 +134,18 @@ func (c *Client) PatchNode(ctx context.Context, name string, p NodePatch) (Node,
 	if len(meta) > 0 {
 		body["metadata"] = meta
 	}
+	spec := map[string]any{}
 	if p.Unschedulable != nil {
-		v := any(true)
+		spec["unschedulable"] = any(true)
 		if !*p.Unschedulable {
-			v = nil
+			spec["unschedulable"] = nil
 		}
-		body["spec"] = map[string]any{"unschedulable": v}
+	}
+	if p.Taints != nil {
+		spec["taints"] = append([]Taint{}, *p.Taints...) // none is a list, too
+	}
+	if len(spec) > 0 {
+		body["spec"] = spec
 	}
 	var n Node
 	return n, c.call(ctx, request{verb: "patch", method: http.MethodPatch, path: nodePath(name), kind: strategicPatch, body: body}, &n)

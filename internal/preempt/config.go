@@ -31,6 +31,25 @@ type Azure struct {
 	Acknowledge bool `yaml:"acknowledge"`
 }
 
+// Enable turns sources on by their names: gce, aws, azure, logind.
+func (c *Config) Enable(names ...string) error {
+	for _, name := range names {
+		switch name {
+		case "gce":
+			c.GCE.Enabled = true
+		case "aws":
+			c.AWS.Enabled = true
+		case "azure":
+			c.Azure.Enabled = true
+		case "logind":
+			c.Logind.Enabled = true
+		default:
+			return fmt.Errorf("there is no source %q; there are gce, aws, azure and logind", name)
+		}
+	}
+	return nil
+}
+
 // Validate checks the endpoints; an error begins with the key, as in
 // "gce.endpoint: ".
 func (c Config) Validate() error {

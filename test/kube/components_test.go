@@ -6,11 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
 
+	"holdfast/internal/doctor/ranking"
 	"holdfast/internal/kube"
+	"holdfast/internal/kube/node"
 	"holdfast/test/kube/kubetest"
 )
 
@@ -113,4 +116,127 @@ func TestPodDetailsComponent(t *testing.T) {
 		"delete a pod":    {http.MethodDelete, "/api/v1/namespaces/default/pods/web", "application/json", nil},
 		"read its status": {http.MethodGet, "/api/v1/namespaces/default/pods/web/status", "", nil},
 	})
+}
+
+// The rights of the component that taints: the agent's own node, and there what is
+// Holdfast's.
+func TestTaintComponent(t *testing.T) {
+	s := cluster(t)
+	apply(t, s)
+	s.Node(t, "mine", nil)
+	s.Node(t, "other", nil)
+	agent := agentOn(t, s, "mine", nil)
+	const merge = "application/strategic-merge-patch+json"
+	spec := func(fields kubetest.Object) kubetest.Object { return kubetest.Object{"spec": fields} }
+	taint := func(key string) kubetest.Object {
+		return spec(kubetest.Object{"taints": []kubetest.Object{{"key": key, "value": "x", "effect": "NoSchedule"}}})
+	}
+	const mine, other = "/api/v1/nodes/mine", "/api/v1/nodes/other"
+	rights := map[string]call{
+		"taint its node":       {http.MethodPatch, mine, merge, taint("holdfast.dev/MemcgLeak")},
+		"cordon its node":      {http.MethodPatch, mine, merge, spec(kubetest.Object{"unschedulable": true})},
+		"take its taint away":  {http.MethodPatch, mine, merge, spec(kubetest.Object{"taints": nil})},
+		"uncordon, and so on":  {http.MethodPatch, mine, merge, spec(kubetest.Object{"unschedulable": nil})},
+		"change nothing at it": {http.MethodPatch, mine, merge, kubetest.Object{}},
+	}
+	may(t, agent, false, rights)
+	t.Cleanup(func() { lost(t, agent, rights["change nothing at it"]) })
+	d := applyComponent(t, s, "taint")
+	if args := inAgent(d, "args"); !slices.Contains(args, any("--taint=PreferNoSchedule")) {
+		t.Errorf("the agent's words: %v", args)
+	}
+	kubetest.Await(t, "the rights hold, and the policy too", func() bool {
+		c, far := rights["change nothing at it"], call{http.MethodPatch, other, merge, taint("holdfast.dev/MemcgLeak")}
+		return kube.Code(agent.Raw(t.Context(), far.method, far.path, far.kind, far.body, nil)) == http.StatusUnprocessableEntity && agent.Raw(t.Context(), c.method, c.path, c.kind, c.body, nil) == nil
+	})
+	may(t, agent, true, rights)
+	s.Must(t, http.MethodPatch, mine, taint("somebody.else/taint"), nil)
+	may(t, agent, false, map[string]call{
+		"taint another node":            {http.MethodPatch, other, merge, taint("holdfast.dev/MemcgLeak")},
+		"cordon another node":           {http.MethodPatch, other, merge, spec(kubetest.Object{"unschedulable": true})},
+		"set somebody else's taint":     {http.MethodPatch, mine, merge, taint("node.kubernetes.io/out-of-service")},
+		"take somebody else's taint":    {http.MethodPatch, mine, merge, spec(kubetest.Object{"taints": nil})},
+		"label its node":                {http.MethodPatch, mine, merge, kubetest.Object{"metadata": kubetest.Object{"labels": kubetest.Object{"a": "b"}}}},
+		"say which machine its node is": {http.MethodPatch, mine, merge, spec(kubetest.Object{"providerID": "aws:///x"})},
+		"give its node addresses":       {http.MethodPatch, mine, merge, spec(kubetest.Object{"podCIDR": "10.1.0.0/24", "podCIDRs": []string{"10.1.0.0/24"}})},
+		"delete its node":               {http.MethodDelete, mine, "application/json", nil},
+		"delete a pod":                  {http.MethodDelete, "/api/v1/namespaces/holdfast/pods/agent-mine", "application/json", nil},
+	})
+}
+
+// The rights of the component that gets pods off a node that goes.
+func TestPreemptionComponent(t *testing.T) {
+	s := cluster(t)
+	apply(t, s)
+	s.Node(t, "mine", nil)
+	s.Node(t, "other", nil)
+	onNode(t, s, "mine", "here", kubetest.Object{})
+	onNode(t, s, "other", "there", kubetest.Object{})
+	agent := agentOn(t, s, "mine", nil)
+	const plain, pods = "application/json", "/api/v1/namespaces/default/pods"
+	end := call{http.MethodDelete, pods + "/here", plain, kubetest.Object{"gracePeriodSeconds": 1}}
+	budgets := call{http.MethodGet, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", "", nil}
+	list := call{http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName%3Dmine", "", nil}
+	may(t, agent, false, map[string]call{"end a pod": end, "read budgets": budgets, "list its pods": list})
+	t.Cleanup(func() { lost(t, agent, list) })
+	d := applyComponent(t, s, "preemption")
+	if caps := inAgent(d, "securityContext", "capabilities", "add"); !slices.Contains(caps, any("KILL")) {
+		t.Errorf("capabilities: %v", caps)
+	}
+	kubetest.Await(t, "the rights hold, and the policy too", func() bool {
+		there := agent.Raw(t.Context(), http.MethodDelete, pods+"/there?dryRun=All", plain, nil, nil)
+		return kube.Code(there) == http.StatusUnprocessableEntity && agent.Raw(t.Context(), list.method, list.path, "", nil, nil) == nil
+	})
+	may(t, agent, true, map[string]call{"end a pod": end, "read budgets": budgets, "list its pods": list})
+	may(t, agent, false, map[string]call{
+		"end a pod elsewhere": {http.MethodDelete, pods + "/there", plain, nil},
+		"end all pods":        {http.MethodDelete, pods, plain, nil},
+		"evict a pod":         {http.MethodPost, pods + "/there/eviction", plain, kubetest.Object{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": kubetest.Object{"name": "there", "namespace": "default"}}},
+		"change a budget":     {http.MethodDelete, budgets.path + "/x", plain, nil},
+		"make a pod":          {http.MethodPost, pods, plain, kubetest.Object{"metadata": kubetest.Object{"name": "new"}, "spec": kubetest.PodSpec()}},
+		"run in a pod":        {http.MethodPost, pods + "/here/exec?command=id", "", nil},
+	})
+}
+
+// A condition that is true taints the node where that was asked for, and no longer than
+// it is true or the agent runs.
+func TestTaints(t *testing.T) {
+	s := cluster(t)
+	apply(t, s)
+	s.Node(t, "mine", nil)
+	s.Must(t, http.MethodPatch, "/api/v1/nodes/mine", kubetest.Object{"spec": kubetest.Object{"taints": []kubetest.Object{{"key": "a/b", "effect": "NoSchedule"}}}}, nil)
+	agent := agentOn(t, s, "mine", nil)
+	nothing := call{http.MethodPatch, "/api/v1/nodes/mine", "application/merge-patch+json", kubetest.Object{}}
+	t.Cleanup(func() { lost(t, agent, nothing) })
+	applyComponent(t, s, "taint")
+	kubetest.Await(t, "the rights hold", func() bool {
+		return agent.Raw(t.Context(), nothing.method, nothing.path, nothing.kind, nothing.body, nil) == nil
+	})
+	r := node.New(agent, node.Config{Node: "mine", Namespace: "holdfast", Record: func() *ranking.Record { return nil }, Taint: "PreferNoSchedule"}, nil, quiet())
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	taints := func() string {
+		n, err := s.Client().Node(t.Context(), "mine")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var words []string
+		for _, x := range n.Spec.Taints {
+			words = append(words, x.Key+"="+x.Value+":"+x.Effect)
+		}
+		return strings.Join(words, " ")
+	}
+	const other, ours = "a/b=:NoSchedule", "holdfast.dev/MemcgLeak=DyingCgroups:PreferNoSchedule"
+	leak := []node.Finding{{Rule: "dying-cgroups", Severity: "critical", Title: "70,000 dying memory cgroups"}}
+	r.Found(leak)
+	kubetest.Await(t, "the node is tainted", func() bool { return taints() == other+" "+ours })
+	r.Found([]node.Finding{})
+	kubetest.Await(t, "the taint goes with its condition", func() bool { return taints() == other })
+	r.Found(leak)
+	kubetest.Await(t, "it comes back", func() bool { return taints() == other+" "+ours })
+	stop()
+	if err := <-ended; err != nil || taints() != other {
+		t.Errorf("the agent has ended, %v, and the taints are %s", err, taints())
+	}
 }

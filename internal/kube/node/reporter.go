@@ -42,6 +42,9 @@ type Config struct {
 	// Renew is how long a renewal of the lease does, at least; 0: two minutes. For
 	// tests.
 	Renew time.Duration
+	// Taint is the effect of a taint that the node gets for each condition that is
+	// true, one of Effects; "": it gets none.
+	Taint string
 }
 
 // Reporter tells the API server of a node. Run may be called once; Found at any time and
@@ -62,15 +65,16 @@ type Reporter struct {
 	wake    chan struct{}
 
 	// Of Run's goroutine alone:
-	uid    string
-	unsure bool             // whether the last write was done, and to the same node
-	have   []kube.Condition // as the API server has them
-	before []kube.Condition // of them, those that an earlier agent has left as true
-	lookAt time.Time        // when the node is to be looked at again
-	said   time.Time        // conditions, last
-	renew  time.Time        // when the lease is due
-	bare   bool             // the lease is without a record
-	spread bool             // the renewal after the next takes its place among the others' at random
+	uid     string
+	unsure  bool             // whether the last write was done, and to the same node
+	have    []kube.Condition // as the API server has them
+	before  []kube.Condition // of them, those that an earlier agent has left as true
+	lookAt  time.Time        // when the node is to be looked at again
+	said    time.Time        // conditions, last
+	renew   time.Time        // when the lease is due
+	bare    bool             // the lease is without a record
+	tainted []kube.Taint     // the node's taints of ours, as the API server has them
+	spread  bool             // the renewal after the next takes its place among the others' at random
 }
 
 // New returns a Reporter that does nothing yet; m may be nil.
@@ -134,6 +138,7 @@ func (r *Reporter) event(f Finding, at time.Time) {
 // called it says nothing of conditions, and for a minute after that those that an
 // earlier agent has left as true stay so.
 func (r *Reporter) Run(ctx context.Context) error {
+	defer r.untaint(ctx)
 	failures := 0
 	r.renew, r.spread = r.now(), true // at once
 	for ctx.Err() == nil {
@@ -207,7 +212,7 @@ func (r *Reporter) round(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	for _, step := range []func(context.Context) error{r.conditions, r.tell, r.lease} {
+	for _, step := range []func(context.Context) error{r.conditions, r.taints, r.tell, r.lease} {
 		err := step(ctx)
 		errs = append(errs, err)
 		if kube.Transient(err) || ctx.Err() != nil {
@@ -238,6 +243,7 @@ func (r *Reporter) look(ctx context.Context) error {
 	}
 	r.unsure = false
 	r.uid, r.have, r.lookAt = n.Meta.UID, n.Status.Conditions, r.now().Add(wait)
+	_, r.tainted = apart(n.Spec.Taints)
 	return nil
 }
 

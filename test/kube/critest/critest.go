@@ -140,7 +140,8 @@ func Busybox(t *testing.T, more ...v1.Layer) v1.Image {
 type Pod struct {
 	Namespace, Name, UID string
 	Annotations          map[string]string
-	Parent               string // control group; "": the runtime's own
+	Privileged           bool
+	Mounts               map[string]string // of the host's files, read-only, by where they are in containers
 	sandbox              string
 	conf                 *runtime.PodSandboxConfig
 }
@@ -157,7 +158,7 @@ func (r *Runtime) Sandbox(t *testing.T, p *Pod) string {
 	labels := map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": p.UID}
 	p.conf = &runtime.PodSandboxConfig{
 		Metadata: &runtime.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID}, Labels: labels, Annotations: p.Annotations, LogDirectory: r.logs,
-		Linux: &runtime.LinuxPodSandboxConfig{CgroupParent: p.Parent, SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
+		Linux: &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{Privileged: p.Privileged, NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
 	}
 	box, err := r.Pods.RunPodSandbox(t.Context(), &runtime.RunPodSandboxRequest{Config: p.conf})
 	if err != nil {
@@ -182,10 +183,14 @@ func (r *Runtime) Create(t *testing.T, p *Pod, container, image string, command 
 	for k, v := range p.conf.Labels {
 		labels[k] = v
 	}
+	var mounts []*runtime.Mount
+	for in, on := range p.Mounts {
+		mounts = append(mounts, &runtime.Mount{ContainerPath: in, HostPath: on, Readonly: true})
+	}
 	made, err := r.Pods.CreateContainer(t.Context(), &runtime.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.conf, Config: &runtime.ContainerConfig{
-		Metadata: &runtime.ContainerMetadata{Name: container}, Image: &runtime.ImageSpec{Image: image}, Command: command, Labels: labels, LogPath: container + ".log",
+		Metadata: &runtime.ContainerMetadata{Name: container}, Image: &runtime.ImageSpec{Image: image}, Command: command, Labels: labels, LogPath: container + ".log", Mounts: mounts,
 		Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": "30"},
-		Linux:       &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
+		Linux:       &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{Privileged: p.Privileged, NamespaceOptions: &runtime.NamespaceOption{Network: host, Pid: own}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
