@@ -103,22 +103,37 @@ func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.W
 }
 
 func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader) error {
-	ctx = context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+pathImage, io.NopCloser(image))
+	resp, err := p.send(ctx, to, pathImage, "application/octet-stream", io.NopCloser(image))
 	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/octet-stream")
-	resp, err := p.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("node %s: %w: %w", to.ID, errUnreachable, err)
+		return fmt.Errorf("node %s: %w", to.ID, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return fmt.Errorf("node %s answers %s: %.512q", to.ID, resp.Status, text)
+		return fmt.Errorf("node %s %w", to.ID, refused(resp))
 	}
 	return nil
+}
+
+// send sends a body to a node, however long that takes, and returns the answer,
+// whatever it is. errUnreachable.
+func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
+	ctx = context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", media)
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	return resp, nil
+}
+
+// refused is an answer that is not the one that was hoped for.
+func refused(resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+	return fmt.Errorf("answers %s: %.512q", resp.Status, text)
 }
 
 // image is the successor's side.

@@ -55,20 +55,13 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	if err != nil {
 		return err
 	}
-	ctx = context.WithValue(ctx, peerKey{}, peer{from.ID, from.Hop})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(from)+pathTake, bytes.NewReader(body))
+	resp, err := p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := p.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnreachable, err)
-	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		err := fmt.Errorf("it answers %s: %.512q", resp.Status, text)
+		err := fmt.Errorf("it %w", refused(resp))
 		if resp.StatusCode == http.StatusNotFound {
 			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
 		}
