@@ -20,6 +20,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/gateway"
+	"holdfast/internal/lab"
 	"holdfast/internal/linux/deathsig"
 )
 
@@ -147,7 +148,7 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 		return "", nil, err
 	}
 	clean := func() { os.RemoveAll(dir) }
-	if address, err = freePort(); err != nil {
+	if address, err = lab.FreePort(); err != nil {
 		clean()
 		return "", nil, err
 	}
@@ -181,15 +182,6 @@ func startNginx(ctx context.Context, upstream string) (address string, stop func
 		return "", nil, fmt.Errorf("nginx: %w: %s", err, said.String())
 	}
 	return address, stop, nil
-}
-
-func freePort() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer ln.Close()
-	return ln.Addr().String(), nil
 }
 
 // awaitListening returns when address takes connections.

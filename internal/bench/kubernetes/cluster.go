@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/kube"
+	"holdfast/internal/lab"
 	"holdfast/internal/lab/apiserver"
 )
 
@@ -88,11 +89,11 @@ func (c *cluster) config(token string) kube.Config {
 
 // startEtcd starts an etcd of one member (fleet.Member plays it) and returns its URL.
 func (c *cluster) startEtcd(ctx context.Context) (string, error) {
-	client, err := freePort()
+	client, err := lab.FreePort()
 	if err != nil {
 		return "", err
 	}
-	peer, err := freePort()
+	peer, err := lab.FreePort()
 	if err != nil {
 		return "", err
 	}
@@ -134,16 +135,6 @@ func (c *cluster) startEtcd(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("start etcd: %w", err)
 	}
 	return "http://" + client, nil
-}
-
-// freePort is an address of the loopback that nobody listens on.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // stop ends all parts.

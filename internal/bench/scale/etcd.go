@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"holdfast/internal/lab"
 )
 
 // memberTimeout is what a cluster may take to elect its first leader.
@@ -85,11 +86,11 @@ func memberConfigs(dir string) ([]memberConfig, error) {
 	var all []string
 	for i := range 3 {
 		name := fmt.Sprintf("m%d", i+1)
-		client, err := freePort()
+		client, err := lab.FreePort()
 		if err != nil {
 			return nil, err
 		}
-		peer, err := freePort()
+		peer, err := lab.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -100,16 +101,6 @@ func memberConfigs(dir string) ([]memberConfig, error) {
 		configs[i].Cluster = strings.Join(all, ",")
 	}
 	return configs, nil
-}
-
-// freePort is an address of the loopback that nobody listens on.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // start starts one member, which tells of itself on ready.

@@ -1,0 +1,14 @@
+package lab
+
+import "net"
+
+// FreePort is an address of the loopback, host:port, that nobody listens on at this
+// moment. Any goroutine may call it.
+func FreePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
