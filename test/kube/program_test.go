@@ -5,13 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,14 +21,6 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// program is the holdfast of these tests, built by the first that asks; TestMain removes
-// its directory.
-var program struct {
-	once sync.Once
-	path string
-	err  error
-}
-
 // user is somebody at a shell with a kubeconfig.
 type user struct {
 	t          *testing.T
@@ -39,17 +29,7 @@ type user struct {
 
 func newUser(t *testing.T, s *kubetest.Server) user {
 	t.Helper()
-	program.once.Do(func() {
-		program.path = filepath.Join(shared.dir, "holdfast")
-		build := exec.Command("go", "build", "-o", program.path, "holdfast/cmd/holdfast")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			program.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
-		}
-	})
-	if program.err != nil {
-		t.Fatal(program.err)
-	}
+	shared.Program(t) // built before anything is timed
 	return user{t, s.Kubeconfig(t)}
 }
 
@@ -62,7 +42,7 @@ type running struct {
 func (u user) start(args ...string) *running {
 	u.t.Helper()
 	r := &running{}
-	r.cmd = exec.Command(program.path, args...)
+	r.cmd = exec.Command(shared.Program(u.t), args...)
 	r.cmd.Env = append(os.Environ(), "KUBECONFIG="+u.kubeconfig)
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
 	r.cmd.WaitDelay = 10 * time.Second // what holds its output longer is a failure

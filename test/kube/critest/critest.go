@@ -23,6 +23,7 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"holdfast/internal/lab"
+	"holdfast/test/kube/kubetest"
 )
 
 // Image is busybox, and the pause image, too. Every runtime here has it.
@@ -63,24 +64,7 @@ func containerd(t *testing.T) string {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command("containerd", "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails where it has ended
-		_ = cmd.Wait()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("%s", text[max(0, len(text)-3000):])
-		}
-	})
+	kubetest.Daemon(t, dir, "containerd", "--config", config)
 	load(t, socket, dir)
 	return socket
 }

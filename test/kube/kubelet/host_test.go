@@ -9,11 +9,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -161,29 +159,4 @@ func removeTree(top string) error {
 		}
 	}
 	return failed
-}
-
-// daemon runs a program until the test's end, and shows the end of its log where the
-// test has failed.
-func daemon(t *testing.T, dir, name string, args ...string) {
-	t.Helper()
-	log, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails where it has ended
-		_ = cmd.Wait()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("%s:\n%s", filepath.Base(name), text[max(0, len(text)-6000):])
-		}
-	})
 }

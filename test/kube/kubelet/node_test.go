@@ -89,7 +89,7 @@ localStorageCapacityIsolation: false
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%, imagefs.inodesFree: 0%}
 `)
-	daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
+	kubetest.Daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
 		"--node-ip=127.0.0.1", "--v=2")
 	kubetest.Await(t, "the kubelet has made its node", func() bool {
 		_, err := w.Client().Node(t.Context(), nodeName)
@@ -113,7 +113,7 @@ func (w worker) startContainerd(t *testing.T) {
 	w.write(t, "containerd.toml", "version = 2\nroot = '"+w.dir+"/containerd'\nstate = '"+runDir+"/state'\n[grpc]\naddress = '"+socket+"'\n"+
 		"[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = '"+pauseImage+"'\ndisable_apparmor = true\nrestrict_oom_score_adj = true\n"+
 		"[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n")
-	daemon(t, w.dir, "containerd", "--config", w.file("containerd.toml"))
+	kubetest.Daemon(t, w.dir, "containerd", "--config", w.file("containerd.toml"))
 	busybox, err := lab.Busybox()
 	if err != nil {
 		t.Fatal(err)

@@ -28,30 +28,6 @@ import (
 	"holdfast/test/kube/kubetest"
 )
 
-// program is the holdfast of these tests, built by the first that asks; TestMain removes
-// its directory.
-var program struct {
-	once sync.Once
-	path string
-	err  error
-}
-
-func holdfastProgram(t *testing.T) string {
-	t.Helper()
-	program.once.Do(func() {
-		program.path = filepath.Join(shared.dir, "holdfast")
-		build := exec.Command("go", "build", "-o", program.path, "holdfast/cmd/holdfast")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			program.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
-		}
-	})
-	if program.err != nil {
-		t.Fatal(program.err)
-	}
-	return program.path
-}
-
 // imds is as much of Amazon's metadata service as says that a machine goes; its own tests
 // have all of it (internal/preempt).
 type imds struct {
@@ -84,7 +60,7 @@ func (m *imds) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // machine stays after all, its node takes pods again.
 func TestNodeGoes(t *testing.T) {
 	s, c := cluster(t), critest.Start(t)
-	path := holdfastProgram(t)
+	path := shared.Program(t)
 	s.Node(t, "mine", nil)
 	spec := kubetest.PodSpec()
 	p := pod(t, s, "stubborn", spec)
@@ -160,7 +136,7 @@ func TestNodeGoes(t *testing.T) {
 // The example's hook is what the API server takes, and what works in a container.
 func TestPreStopExample(t *testing.T) {
 	s, c := cluster(t), critest.Start(t)
-	path := holdfastProgram(t)
+	path := shared.Program(t)
 	text, err := os.ReadFile("../../../deploy/kubernetes/examples/prestop.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,69 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Shared is the API server of a package's tests, and the holdfast that they run: each
+// made by the first that asks. The zero value has none yet.
+type Shared struct {
+	once   sync.Once
+	server *Server
+	dir    string
+	err    error
+
+	building sync.Once
+	program  string
+	buildErr error
+}
+
+// Cluster returns the API server, without nodes and pods, to one test at a time.
+func (s *Shared) Cluster(t *testing.T) *Server {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: a real API server takes minutes to build")
+	}
+	s.once.Do(func() {
+		if s.dir, s.err = os.MkdirTemp("", "kube-"); s.err == nil {
+			s.server, s.err = Open(context.Background(), s.dir)
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	t.Cleanup(func() { s.server.Clean(t) })
+	return s.server
+}
+
+// Program is the path of holdfast, built from this tree. It comes after Cluster.
+func (s *Shared) Program(t *testing.T) string {
+	t.Helper()
+	s.building.Do(func() {
+		s.program = filepath.Join(s.dir, "holdfast")
+		build := exec.Command("go", "build", "-o", s.program, "holdfast/cmd/holdfast")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			s.buildErr = fmt.Errorf("building holdfast: %w\n%s", err, out)
+		}
+	})
+	if s.buildErr != nil {
+		t.Fatal(s.buildErr)
+	}
+	return s.program
+}
+
+// Close ends the server and removes all files, when all tests are through.
+func (s *Shared) Close() error {
+	var err error
+	if s.server != nil {
+		err = s.server.Close()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
