@@ -31,6 +31,7 @@ func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 		Host: c.Engine.Host, Namespace: c.Engine.Namespace, Snapshotter: c.Engine.Snapshotter,
 		Dir: filepath.Join(c.DataDir, "containerd"), CgroupParent: c.Engine.CgroupParent,
 		Bridge: c.Engine.Bridge, Subnet: c.Engine.Subnet, Masquerade: c.Engine.Masquerade,
+		Runtimes: c.Engine.Runtimes,
 	}))
 }
 

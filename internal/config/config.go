@@ -70,6 +70,9 @@ type Engine struct {
 	Subnet       string `yaml:"subnet"`        // of their addresses, a.b.c.d/n
 	Masquerade   bool   `yaml:"masquerade"`    // containers reach what is beyond the host, with its address
 	CgroupParent string `yaml:"cgroup_parent"` // of their cgroups; default: / and the namespace
+	// Runtimes are programs that take runc's arguments, by the names that templates
+	// have for them.
+	Runtimes map[string]string `yaml:"runtimes"`
 }
 
 // The values of Engine.Name.

@@ -387,14 +387,34 @@ func TestMovingIsChecked(t *testing.T) {
 		"kept_sockets: {tell_as: pong}": "neither text nor ping",
 		"kept_sockets: {time: -1s}":     "below 0",
 		"kept_sockets: {buffer: 65MiB}": "to 64MiB",
-		"runtime: runsc\n    handover: memory\nengine: {name: containerd}":          "cannot be with containerd",
-		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":               "room for 1024 bytes",
-		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}": "room for 125 bytes",
+		"runtime: runsc\n    handover: memory\nengine: {name: containerd}":                        "has to be moving.runtime",
+		"runtime: a\n    handover: memory\nengine: {name: containerd, runtimes: {a: /bin/runsc}}": "has to be moving.runtime",
+		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":                             "room for 1024 bytes",
+		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}":               "room for 125 bytes",
 	} {
 		_, err := load(t, "templates:\n  - name: a\n    image: b\n    port: 80\n    "+bad+"\n", Overrides{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: %v", bad, err)
 		}
+	}
+}
+
+func TestRuntimesAreChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"{runsc: runsc}":           "no absolute path",
+		"{/bin/runsc: /bin/x}":     "no name of a runtime",
+		"{runsc: }":                "no absolute path",
+		"{runsc: /bin/runsc}":      "",
+		"{a: /bin/a, b.c: /usr/b}": "",
+	} {
+		_, err := load(t, "engine: {name: containerd, runtimes: "+text+"}\ntemplates: [{name: a, image: b, port: 80}]\n", Overrides{})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	c, err := load(t, "engine: {name: containerd, runtimes: {a: /m}}\nmoving: {runtime: /m}\ntemplates: [{name: a, image: b, port: 80, runtime: a, handover: memory}]\n", Overrides{})
+	if err != nil || c.Engine.Runtimes["a"] != "/m" {
+		t.Errorf("%+v, %v", c.Engine, err)
 	}
 }
 

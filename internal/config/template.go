@@ -31,9 +31,8 @@ func (c Config) validateTemplates() error {
 		if err := t.validate(); err != nil {
 			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
 		}
-		if t.Handover == "memory" && c.Engine.Name == Containerd {
-			return holdfast.WithHint(fmt.Errorf("templates[%d] (%s): handover: memory cannot be with containerd, which starts containers with its default runtime only", i, t.Name),
-				"use Docker Engine, or handover: fresh; docs/moving.md")
+		if err := c.validateRuntime(t); err != nil {
+			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
 		}
 		if slices.Contains(names, t.Name) {
 			return fmt.Errorf("templates[%d]: the name %q is used twice", i, t.Name)
@@ -41,6 +40,16 @@ func (c Config) validateTemplates() error {
 		names = append(names, t.Name)
 	}
 	return nil
+}
+
+// validateRuntime refuses memory that nobody would restore: with containerd it is
+// known here which program runs a template's containers.
+func (c Config) validateRuntime(t Template) error {
+	if t.Handover != "memory" || c.Engine.Name != Containerd || c.Engine.Runtimes[t.Runtime] == c.Moving.Runtime {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("handover: memory: with containerd its runtime %s has to be moving.runtime", t.Runtime),
+		fmt.Sprintf("engine: {runtimes: {%s: %s}}; docs/moving.md", t.Runtime, c.Moving.Runtime))
 }
 
 func (t Template) validate() error {

@@ -64,6 +64,11 @@ func (e Engine) validate() error {
 		if e.CgroupParent != "" && !path.IsAbs(e.CgroupParent) {
 			return fmt.Errorf("engine.cgroup_parent: %q is no absolute path", e.CgroupParent)
 		}
+		for name, program := range e.Runtimes {
+			if !runtimeName.MatchString(name) || !path.IsAbs(program) {
+				return fmt.Errorf("engine.runtimes: %s: %q is no absolute path of a program, or that no name of a runtime such as runsc", name, program)
+			}
+		}
 	default:
 		return fmt.Errorf("engine.name: %q is neither docker nor containerd", e.Name)
 	}

@@ -40,6 +40,9 @@ func hostOnContainerd(t *testing.T, daemon *lab.Containerd, extra string) *host 
 func (h *host) isOnContainerd(c containerd.Config) {
 	h.keys = fmt.Sprintf("name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q",
 		c.Host, cmp.Or(c.Namespace, containerd.DefaultNamespace), cmp.Or(c.Bridge, containerd.DefaultBridge), cmp.Or(c.Subnet, containerd.DefaultSubnet), c.CgroupParent)
+	if runtimes, err := json.Marshal(c.Runtimes); err == nil && len(c.Runtimes) > 0 {
+		h.keys += ", runtimes: " + string(runtimes)
+	}
 	c.Dir = filepath.Join(h.dir, "data", "containerd")
 	h.direct = &c
 }

@@ -52,6 +52,12 @@ func newFleetOf(t *testing.T, n int, timing string, extra func(i int) string, st
 // containerd, where each node has a namespace of its own.
 func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
 	t.Helper()
+	return newFleetWith(t, dockerHost, nil, n, timing, extra, start...)
+}
+
+// newFleetWith is newFleetOn with runtimes, by name, where that is on containerd.
+func newFleetWith(t *testing.T, dockerHost string, runtimes map[string]string, n int, timing string, extra func(i int) string, start ...func(*host)) []*host {
+	t.Helper()
 	client := freePort(t)
 	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
 	t.Cleanup(etcd.Close)
@@ -60,7 +66,9 @@ func newFleetOn(t *testing.T, dockerHost string, n int, timing string, extra fun
 	for i := range hosts {
 		h := newNode(t, dockerHost, "-"+strconv.Itoa(i))
 		if dockerHost == "" {
-			h.isOnContainerd(labtest.ContainerdNode(t, i))
+			c := labtest.ContainerdNode(t, i)
+			c.Runtimes = runtimes
+			h.isOnContainerd(c)
 		}
 		if i == 0 {
 			h.must("node", "init-ca", "--out", ca)

@@ -162,40 +162,63 @@ func (x *experiment) begin(ctx context.Context, key holdfast.SessionKey, k kind,
 	return t, nil
 }
 
-// cold is a cold boot of a small session, from the client's connect to its first
-// byte.
-func (x *experiment) cold(ctx context.Context, n int) (time.Duration, error) {
+// boot is from a client's connect to its first byte, as the client saw it and as the
+// boot's parts took.
+type boot struct {
+	took  time.Duration
+	parts [len(bootParts)]time.Duration
+}
+
+// bootParts are a boot's parts in their order; together they are all of it.
+var bootParts = [...]string{"asked, claimed; an image is read", "container created", "started, or restored", "server answers"}
+
+// booted divides the time that a session took to come up.
+func (x *experiment) booted(ctx context.Context, key holdfast.SessionKey, took time.Duration) (b boot, err error) {
+	_, owner, err := x.where(ctx, key)
+	p := owner.Boot
+	create, start, ready := time.Duration(p.Create), time.Duration(p.Start), time.Duration(p.Ready)
+	b.took, b.parts = took, [...]time.Duration{took - create - start - ready, create, start, ready}
+	return b, err
+}
+
+// cold is a cold boot of a small session.
+func (x *experiment) cold(ctx context.Context, n int) (b boot, err error) {
 	key := holdfast.SessionKey(fmt.Sprintf("cold-%d", n))
 	t, took, err := connect(ctx, x.gateway().gateway, key)
 	if err != nil {
-		return 0, err
+		return b, err
 	}
 	t.close()
-	return took, x.stop(ctx, key)
+	if b, err = x.booted(ctx, key, took); err != nil {
+		return b, err
+	}
+	return b, x.stop(ctx, key)
 }
 
-// resumed is a resume of a small session that was suspended, from the client's
-// connect to its first byte.
-func (x *experiment) resumed(ctx context.Context, n int) (time.Duration, error) {
+// resumed is a resume of a small session that was suspended.
+func (x *experiment) resumed(ctx context.Context, n int) (b boot, err error) {
 	key := holdfast.SessionKey(fmt.Sprintf("sleeper-%d", n))
 	before, err := x.begin(ctx, key, small, "0.2")
 	if err != nil {
-		return 0, err
+		return b, err
 	}
 	before.close() // its kept socket would wake the session
 	if _, err := x.gateway().api.SuspendSession(ctx, key); err != nil {
-		return 0, err
+		return b, err
 	}
 	after, took, err := connect(ctx, x.gateway().gateway, key)
 	if err != nil {
-		return 0, err
+		return b, err
 	}
 	defer after.close()
 	after.secret = before.secret
 	if _, err := after.check(ctx, 0); err != nil {
-		return 0, err
+		return b, err
 	}
-	return took, x.stop(ctx, key)
+	if b, err = x.booted(ctx, key, took); err != nil {
+		return b, err
+	}
+	return b, x.stop(ctx, key)
 }
 
 func (x *experiment) stop(ctx context.Context, key holdfast.SessionKey) error {

@@ -49,7 +49,7 @@ func TestCounter(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	f := findings{
-		notice: 30 * time.Second, cold: []time.Duration{time.Second}, awake: []time.Duration{3 * time.Second / 2}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
+		notice: 30 * time.Second, cold: []boot{{took: time.Second}}, awake: []boot{{took: 3 * time.Second / 2}}, small: []sample{{next: time.Second / 2, image: 1 << 20}}, large: []sample{{next: time.Second}},
 		many: &Many{Sessions: 3, WithMemory: 2, Said: "no room", next: []float64{1, 2}}, failures: []string{"session a: its memory is lost"},
 	}
 	r := f.result()

@@ -29,8 +29,8 @@ type Details struct {
 type findings struct {
 	machine  bench.Machine
 	notice   time.Duration
-	cold     []time.Duration
-	awake    []time.Duration
+	cold     []boot
+	awake    []boot
 	small    []sample
 	large    []sample
 	many     *Many
@@ -49,10 +49,14 @@ const (
 
 func (f findings) result() bench.Result {
 	r := bench.Result{Name: "move", Machine: f.machine, Failed: len(f.failures), Scale: "cold boot p50 ÷ move p50 of a small session"}
-	cold := bench.NewRow(rowCold, "ms", times(f.cold))
+	cold := bench.NewRow(rowCold, "ms", column(f.cold, whole))
 	moved := bench.NewRow(rowSmall, "ms", column(f.small, func(s sample) time.Duration { return s.next }))
-	awake := bench.NewRow(rowAwake, "ms", times(f.awake))
-	r.Rows = append(r.Rows, cold, awake, moved, bench.NewRow(rowTyped, "ms", column(f.small, func(s sample) time.Duration { return s.answer })))
+	awake := bench.NewRow(rowAwake, "ms", column(f.awake, whole))
+	r.Rows = append(r.Rows, cold)
+	r.Rows = append(r.Rows, bootRows(f.cold)...)
+	r.Rows = append(r.Rows, awake)
+	r.Rows = append(r.Rows, bootRows(f.awake)...)
+	r.Rows = append(r.Rows, moved, bench.NewRow(rowTyped, "ms", column(f.small, func(s sample) time.Duration { return s.answer })))
 	r.Rows = append(r.Rows, partRows(f.small)...)
 	if len(f.large) > 0 {
 		r.Rows = append(r.Rows, bench.NewRow(rowLarge, "ms", column(f.large, func(s sample) time.Duration { return s.next })))
@@ -102,14 +106,16 @@ func partRows(all []sample) (rows []bench.Row) {
 	return rows
 }
 
-func times(all []time.Duration) (ms []float64) {
-	for _, d := range all {
-		ms = append(ms, millis(d))
+func bootRows(all []boot) (rows []bench.Row) {
+	for i, name := range bootParts {
+		rows = append(rows, bench.NewRow("  "+name, "ms", column(all, func(b boot) time.Duration { return b.parts[i] })))
 	}
-	return ms
+	return rows
 }
 
-func column(all []sample, f func(sample) time.Duration) (ms []float64) {
+func whole(b boot) time.Duration { return b.took }
+
+func column[S any](all []S, f func(S) time.Duration) (ms []float64) {
 	for _, s := range all {
 		ms = append(ms, millis(f(s)))
 	}

@@ -278,6 +278,9 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 		return nil // there is none, or it is dead
 	}
 	if err != nil {
+		if e.ends(ctx, id) {
+			return nil
+		}
 		return err
 	}
 	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
@@ -285,6 +288,26 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 		return err
 	}
 	return nil
+}
+
+// endLimit is how long a shim may take to see that an init has ended.
+const endLimit = 2 * time.Second
+
+// ends reports whether a container's init has ended, or is about to be seen to have:
+// what could not be killed may be dead, of which runtimes other than runc tell in
+// words of their own.
+func (e *Engine) ends(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	for {
+		t, err := e.task(ctx, id)
+		if isGone(err) || err == nil && t.Status == task.Status_STOPPED {
+			return true
+		}
+		if err != nil || !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
 }
 
 // deleteTask ends the shim of a dead container. One that is gone is no error.

@@ -46,9 +46,6 @@ const (
 // rules in iptables.
 const tablePrefix = "holdfast-net-"
 
-// runtimeName is containerd's shim for runc.
-const runtimeName = "io.containerd.runc.v2"
-
 // Config says where the engine is, and where its own things are.
 type Config struct {
 	// Host is unix:///path. "" is DefaultHost.
@@ -65,6 +62,10 @@ type Config struct {
 	// Bridge is the device that containers are connected to, Subnet what their
 	// addresses are from. "" is DefaultBridge and DefaultSubnet.
 	Bridge, Subnet string
+	// Runtimes are what may run containers beside the default runc: absolute paths
+	// of programs that take runc's arguments, by the names that a Spec has for
+	// them. They need not be there yet.
+	Runtimes map[string]string
 	// Masquerade lets containers on the bridge reach what is beyond the host, with
 	// the host's address. Without it the firewall is left alone.
 	Masquerade bool
@@ -106,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use containerd at %s: %w", c.Host, err)
 	}
-	api, err := client.NewWithConn(conn, client.WithDefaultNamespace(c.Namespace), client.WithDefaultRuntime(runtimeName),
+	api, err := client.NewWithConn(conn, client.WithDefaultNamespace(c.Namespace), client.WithDefaultRuntime(shimName),
 		client.WithServices(client.WithDiffService(watchedDiff{client.NewDiffServiceFromClient(diffClient(conn))})))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("use containerd at %s: %w", c.Host, err), conn.Close())
@@ -131,6 +132,8 @@ func (c *Config) complete() (socket string, err error) {
 		return "", holdfast.WithHint(fmt.Errorf("containerd's address %q is not supported", c.Host), "use unix:///path/to/containerd.sock")
 	case !filepath.IsAbs(c.Dir):
 		return "", fmt.Errorf("the directory %q for containers' logs is no absolute path", c.Dir)
+	case badRuntime(c.Runtimes) != nil:
+		return "", badRuntime(c.Runtimes)
 	case namespaceError(c.Namespace) != nil:
 		return "", fmt.Errorf("containerd's namespace %q: %w", c.Namespace, namespaceError(c.Namespace))
 	}

@@ -80,7 +80,7 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 	}
 	c := containers.Container{
 		ID: d.id, Image: img.Name, SnapshotKey: d.key(), Snapshotter: e.cfg.Snapshotter,
-		Runtime: containers.RuntimeInfo{Name: runtimeName},
+		Runtime: d.runtime,
 		Labels:  map[string]string{},
 	}
 	// As with Docker, the image's stand behind the container's.
@@ -142,6 +142,7 @@ type draft struct {
 	spec    engine.Spec
 	id      string
 	dir     string // for its files
+	runtime containers.RuntimeInfo
 	seccomp []byte // nil: the default
 	image   config
 }
@@ -166,11 +167,14 @@ func (e *Engine) draft(s engine.Spec) (*draft, error) {
 	if err := checkNetwork(s); err != nil {
 		return nil, err
 	}
+	var err error
+	if d.runtime, err = e.runtime(s.Runtime); err != nil {
+		return nil, err
+	}
 	if err := checkMounts(s.Mounts); err != nil {
 		return nil, err
 	}
 	if s.Seccomp != "" {
-		var err error
 		if d.seccomp, err = engine.ReadSeccomp(s.Seccomp); err != nil {
 			return nil, err
 		}

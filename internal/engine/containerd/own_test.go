@@ -82,6 +82,7 @@ func TestOwn(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *containerd.Engine, *lab.Containerd){
 		"Neighbours": neighbours, "LogRotates": logRotates, "LogIsTakenUp": logIsTakenUp, "Reap": reap, "Inventory": inventory,
 		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept, "Figures": figures,
+		"Runtimes": runtimes,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, e, daemon) })
 	}
@@ -409,7 +410,7 @@ func TestOpenErrors(t *testing.T) {
 			t.Errorf("%s: %v, hint %q", host, err, holdfast.HintOf(err))
 		}
 	}
-	for _, c := range []containerd.Config{{}, {Dir: "relative"}, {Dir: "/x", Namespace: "not one"}, {Dir: "/x", Subnet: "::/64"}, {Dir: "/x", Subnet: "x"}, {Dir: "/x", Bridge: "a-name-that-is-too-long"}} {
+	for _, c := range []containerd.Config{{}, {Dir: "relative"}, {Dir: "/x", Namespace: "not one"}, {Dir: "/x", Subnet: "::/64"}, {Dir: "/x", Subnet: "x"}, {Dir: "/x", Bridge: "a-name-that-is-too-long"}, {Dir: "/x", Runtimes: map[string]string{"runsc": "runsc"}}} {
 		if _, err := containerd.Open(t.Context(), c); err == nil || errors.Is(err, holdfast.ErrEngine) {
 			t.Errorf("%+v: %v", c, err)
 		}

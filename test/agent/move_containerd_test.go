@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/runsc"
+)
+
+// TestMoveOnContainerd: a session's process goes on where it is moved, where its node
+// is drained, and after it slept, with what it had in memory; its client's socket
+// stays. Each node has a namespace and a network of its own on one containerd.
+func TestMoveOnContainerd(t *testing.T) {
+	if !labtest.Long() && !labtest.OnContainerd() {
+		t.Skip("the engine's conformance has the parts; -long or -on-containerd has all of it")
+	}
+	dir := t.TempDir()
+	m := &mover{t: t, runsc: runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}, script: filepath.Join(dir, "runtime")}
+	if err := os.Mkdir(m.runsc.Images, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	hosts := newFleetWith(t, "", map[string]string{"boxed": m.script}, 2, patient, func(int) string { return m.config("", "") }, (*host).start)
+	first := hosts[0].ask("a")
+	from, _ := owner(t, hosts, "a")
+	to := besides(hosts, from)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+to.gateway+"/s/a/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	goesOn := func(on *host, init int) {
+		t.Helper()
+		if _, got, err := ws.Read(ctx); err != nil || string(got) != "moved" {
+			t.Fatalf("the socket says %q, %v", got, err)
+		}
+		if again := on.ask("a"); again.Epoch != first.Epoch || alive(init) {
+			t.Errorf("it was started with epoch %s, and is another process than that of %s; the old one lives: %v", again.Epoch, first.Epoch, alive(init))
+		}
+		if _, node := on.record("a"); node != on.node {
+			t.Errorf("it is on %s, not on %s", node, on.node)
+		}
+	}
+
+	init := from.inits()["a"]
+	var out string
+	eventually(t, "the other node is known to take sessions", func() bool {
+		r := to.cli("session", "move", "a", "--to", to.node)
+		out = r.out
+		return r.code == 0
+	})
+	if !strings.Contains(out, "with its memory") {
+		t.Errorf("it says %q", out)
+	}
+	goesOn(to, init)
+
+	init = to.inits()["a"]
+	if out := to.must("node", "drain", to.node); !strings.Contains(out, "memory: saved of 1 session of 1") {
+		t.Errorf("the report:\n%s", out)
+	}
+	goesOn(from, init)
+	ws.CloseNow() // it would wake the session
+
+	if out := from.must("session", "suspend", "a"); !strings.Contains(out, "a is suspended: ") {
+		t.Errorf("it says %q", out)
+	}
+	from.goesOn(first)
+	m.expectNothingLeft()
+	from.must("session", "stop", "a")
+	eventually(t, "no container is left", func() bool { return len(from.containers()) == 0 && len(to.containers()) == 0 })
+}
