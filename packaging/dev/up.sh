@@ -11,6 +11,7 @@ finish() {
   cat <<END
 
   open    $url
+  watch   http://127.0.0.1:7071/
   look    $( [[ $(id -u) = 0 ]] || echo 'sudo ')bin/holdfast session ls
   log     var/dev/agent.log
   stop    make down
