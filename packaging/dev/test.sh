@@ -39,21 +39,19 @@ fi
 # What the tests of Kubernetes need is built meanwhile, at idle priority, where it is not
 # there yet. It goes on where something fails here, and is kept for the next time.
 packaging/dev/kube.sh >/dev/null &
-server=$!
 packaging/dev/lint.sh
 go -C packaging/deb test -vet=off ./... # a module of its own
-# Those that take longest come first, so that no CPU idles beside the last of them;
-# and one more at once than there are CPUs, because tests wait a lot. Those that need
-# Kubernetes' API server come when all others are through.
-slow=(./test/agent ./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet ./test/deb)
 wait $runsc
-mapfile -t others < <(go list ./... | grep -v /test/kube)
-failed=''
 # The linter has vetted the tests, too.
-tested() { go run ./packaging/dev/testsum -again -- go test -vet=off -timeout 25m -json "$@" || failed=yes; }
-tested -race -p "$(($(nproc) + 1))" "${slow[@]}" "${others[@]}"
-wait "$server"
-tested -race ./test/kube/...
-# Without the race detector: kubectl's packages have been compiled for the server.
-CGO_ENABLED=0 go run ./packaging/dev/testsum -again -- go test -C test/kubedrain -vet=off -timeout 25m -json ./... || failed=yes
-[[ -z $failed ]]
+tests=(go test -vet=off -timeout 25m -json)
+# Two lines side by side that take about as long: test/agent, which waits a lot, and then
+# those that need Kubernetes' API server; and all others, those that take longest first,
+# so that no CPU idles beside the last of them. What both lines build is built before.
+slow=(./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet ./test/deb)
+mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent)
+go test -race -vet=off -c -o /dev/null ./test/agent
+# kubectl's packages have been compiled for the server, without the race detector.
+go run ./packaging/dev/testsum -again -at-once 2 -- "${tests[@]}" -race -p "$(nproc)" "${slow[@]}" "${others[@]}" \
+  -- "${tests[@]}" -race ./test/agent \
+  -- "${tests[@]}" -race -p 1 ./test/kube/... \
+  -- env CGO_ENABLED=0 go test -C test/kubedrain -vet=off -timeout 25m -json ./...

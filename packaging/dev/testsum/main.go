@@ -2,7 +2,9 @@
 // of tests that failed, a line for each package) and closes with the tests that took
 // longest and the number of tests. It exits 1 if anything failed or nothing ran.
 //
-//	testsum [-again] -- go test -json FLAGS PACKAGES
+//	testsum [-again] [-at-once N] -- go test -json FLAGS PACKAGES [-- go test -json …]…
+//
+// Commands start in their order, as many at once as is said (1).
 //
 // With -again a few tests that failed are run once more, alone: machines are shared,
 // and a test that loses a race against a neighbour tells nothing of the code. What
@@ -11,50 +13,104 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"sync"
 )
 
 func main() {
 	again := flag.Bool("again", false, "run a few tests that failed once more")
+	atOnce := flag.Int("at-once", 1, "how many commands run at a time")
 	flag.Parse()
-	if err := run(flag.Args(), *again); err != nil {
+	if err := run(split(flag.Args()), *atOnce, *again); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(command []string, again bool) error {
-	s := newSummary(os.Stdout)
-	if err := s.run(command); err != nil {
+// split cuts the arguments into commands.
+func split(args []string) (commands [][]string) {
+	for {
+		i := slices.Index(args, "--")
+		if i < 0 {
+			return append(commands, args)
+		}
+		commands, args = append(commands, args[:i]), args[i+1:]
+	}
+}
+
+func run(commands [][]string, atOnce int, again bool) error {
+	out := &lockedWriter{to: os.Stdout}
+	firsts, err := runAll(commands, max(1, atOnce), out)
+	if err != nil {
 		return err
 	}
-	s.tellSlow()
-	fmt.Println(s)
-	if again && !s.ok() {
-		return rerun(s, command)
+	for i, first := range firsts {
+		if first.ok() {
+			continue
+		}
+		if !again {
+			err = errors.Join(err, first.err())
+			continue
+		}
+		err = errors.Join(err, rerun(first, commands[i], out))
 	}
-	return s.err()
+	return err
+}
+
+// runAll runs each command once. An error means that what one said could not be read.
+func runAll(commands [][]string, atOnce int, out io.Writer) ([]*summary, error) {
+	all, errs := make([]*summary, len(commands)), make([]error, len(commands))
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i, command := range commands {
+		slots <- struct{}{}
+		s := newSummary(out)
+		all[i] = s
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if errs[i] = s.run(command); errs[i] == nil {
+				fmt.Fprint(out, s.slowest(), s, "\n")
+			}
+		})
+	}
+	wg.Wait()
+	return all, errors.Join(errs...)
+}
+
+// lockedWriter keeps apart what several commands say at once.
+type lockedWriter struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(p)
 }
 
 // rerun runs the tests that failed once more, package by package.
-func rerun(first *summary, command []string) error {
+func rerun(first *summary, command []string, out io.Writer) error {
 	retries, err := first.retries()
 	if err != nil {
 		return fmt.Errorf("%w (not run again: %w)", first.err(), err)
 	}
 	for _, r := range retries {
-		fmt.Printf("\nonce more, alone: %s %s\n", r.pkg, r.tests)
-		s := newSummary(os.Stdout)
+		fmt.Fprintf(out, "\nonce more, alone: %s %s\n", r.pkg, r.tests)
+		s := newSummary(out)
 		if err := s.run(r.command(command)); err != nil {
 			return err
 		}
 		if !s.ok() {
 			return fmt.Errorf("%s failed twice: %w", r.pkg, s.err())
 		}
-		fmt.Printf("FLAKY: %s %s failed, and passed when run alone\n", r.pkg, r.tests)
+		fmt.Fprintf(out, "FLAKY: %s %s failed, and passed when run alone\n", r.pkg, r.tests)
 	}
 	return nil
 }
@@ -62,6 +118,9 @@ func rerun(first *summary, command []string) error {
 // run runs go test and reads what it says. An error means that it could not be read:
 // that tests failed is in the summary.
 func (s *summary) run(command []string) error {
+	if len(command) == 0 {
+		return errors.New("no command")
+	}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

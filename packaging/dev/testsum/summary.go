@@ -72,17 +72,21 @@ func (s *summary) read(in io.Reader) error {
 	}
 }
 
-// beyond are signs in the output that a failure is not a matter of luck.
-var beyond = []string{"WARNING: DATA RACE", "panic: ", "fatal error: ", "test timed out", "found unexpected goroutines"}
+// beyond are signs in the output that a failure is not a matter of luck, and whether they
+// stand at the beginning of a line: a page that a test shows may speak of a panic.
+var beyond = []struct {
+	sign   string
+	begins bool
+}{{"WARNING: DATA RACE", false}, {"panic: ", true}, {"fatal error: ", true}, {"found unexpected goroutines", false}}
 
 func (s *summary) take(e event) {
 	switch e.Action {
 	case "build-output":
 		fmt.Fprint(s.out, e.Output)
 	case "output":
-		for _, sign := range beyond {
-			if strings.Contains(e.Output, sign) {
-				s.of(e.Package).beyond = strings.TrimSpace(sign)
+		for _, b := range beyond {
+			if strings.HasPrefix(e.Output, b.sign) || !b.begins && strings.Contains(e.Output, b.sign) {
+				s.of(e.Package).beyond = strings.TrimSpace(b.sign)
 			}
 		}
 		if e.Test != "" {
@@ -151,12 +155,14 @@ func (s *summary) endPackage(e event) {
 	}
 }
 
-// tellSlow says where the time went.
-func (s *summary) tellSlow() {
+// slowest says where the time went, a line a test.
+func (s *summary) slowest() string {
 	slices.SortFunc(s.slow, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
+	var lines strings.Builder
 	for _, t := range s.slow[:min(shown, len(s.slow))] {
-		fmt.Fprintf(s.out, "%6.0fs %s %s\n", t.took, t.pkg, t.name)
+		fmt.Fprintf(&lines, "%6.0fs %s %s\n", t.took, t.pkg, t.name)
 	}
+	return lines.String()
 }
 
 func (s *summary) String() string {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +32,7 @@ func TestWhatMayBeRunAgain(t *testing.T) {
 		"fails":                        {in: lines("fail", output("too late")), tests: []string{"A"}},
 		"a data race":                  {in: lines("fail", output("WARNING: DATA RACE")), why: "DATA RACE"},
 		"a panic":                      {in: lines("fail", output("panic: index out of range")), why: "panic"},
+		"shows the word":               {in: lines("fail", output("    no line says panic: here")), tests: []string{"A"}},
 		"cut short":                    {in: `{"Action":"output","Package":"p","Test":"A","Output":"x"}` + "\n" + `{"Action":"fail","Package":"p"}`, why: "no test of it failed"},
 		"cut short behind one":         {in: lines("fail", `{"Action":"output","Package":"p","Test":"B","Output":"x"}`), why: "cut short"},
 		"not built":                    {in: `{"Action":"fail","Package":"p"}`, why: "no test of it failed"},
@@ -74,5 +78,30 @@ func TestCommandOfARetry(t *testing.T) {
 	want := []string{"go", "test", "-race", "-p", "3", "-json", "-count=1", "-run", "^(TestA|TestB)$", "holdfast/p"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestCommandsSideBySide(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good, bad := write("good", lines("pass")), write("bad", lines("fail"))
+	for _, atOnce := range []int{1, 2, 5} {
+		var out bytes.Buffer
+		all, err := runAll(split([]string{"cat", good, "--", "cat", bad, "--", "cat", good}), atOnce, &lockedWriter{to: &out})
+		if err != nil || len(all) != 3 || !all[0].ok() || all[1].ok() || !all[2].ok() {
+			t.Errorf("%d at once: %v, %v", atOnce, all, err)
+		}
+		if n := strings.Count(out.String(), "2 passed, 0 failed"); n != 2 {
+			t.Errorf("%d at once:\n%s", atOnce, out.String())
+		}
+	}
+	if err := run(split([]string{"cat", good, "--"}), 1, false); err == nil {
+		t.Error("a command without words was run")
 	}
 }
