@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,6 +222,45 @@ func TestDrillsInContainers(t *testing.T) {
 // machine can do is not tried: it is an emulated one.
 func TestInMachine(t *testing.T) {
 	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", vm.Config{})
+	if labtest.Long() {
+		vmtest.Run(t, "^TestDrillsFromPod$", vm.Config{})
+	}
+}
+
+// On v2 a container has a control group namespace of its own. Who looks from there, with
+// the host's groups mounted as the DaemonSet's agent has them, finds the same: those that
+// are known by their directory, and those that are known by a process.
+func TestDrillsFromPod(t *testing.T) {
+	if !vmtest.Inside() {
+		return
+	}
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := groups.Memory()
+	if !ok || !m.V2 {
+		t.Fatalf("no v2 with the memory controller: %+v", groups)
+	}
+	pod := filepath.Join(m.Point, "kubepods", "pod", "agent")
+	if err := os.MkdirAll(pod, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The process that is cloned has the namespace's root where its parent is.
+	if err := os.WriteFile(filepath.Join(pod, "cgroup.procs"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(filepath.Join(m.Point, "cgroup.procs"), []byte("0"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	look := exec.Command("/proc/self/exe", "-test.v", "-test.run=^TestDrills$/^(zombies|neighbour)$")
+	look.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWCGROUP}
+	out, err := look.CombinedOutput()
+	if err != nil || strings.Count(string(out), "--- PASS: TestDrills/") != 2 {
+		t.Errorf("in a namespace of its own: %v\n%s", err, out)
+	}
 }
 
 func TestHealthyHost(t *testing.T) {

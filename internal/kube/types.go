@@ -112,6 +112,7 @@ type PodSpec struct {
 // ContainerSpec is what a container shall be.
 type ContainerSpec struct {
 	Name           string    `json:"name"`
+	Image          string    `json:"image,omitempty"`
 	ReadinessProbe *struct{} `json:"readinessProbe,omitempty"`
 	StartupProbe   *struct{} `json:"startupProbe,omitempty"`
 }
@@ -144,7 +145,8 @@ type ContainerStatus struct {
 // ContainerState has one of these.
 type ContainerState struct {
 	Waiting *struct {
-		Reason string `json:"reason"`
+		Reason  string `json:"reason"`
+		Message string `json:"message,omitempty"`
 	} `json:"waiting,omitempty"`
 	Running *struct {
 		Started time.Time `json:"startedAt"`

@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -21,15 +22,20 @@ import (
 // hand kills for an Evacuator: it notes whom, and how they were on the API server then.
 type hand struct {
 	s       *kubetest.Server
+	node    string // "": mine
 	mu      sync.Mutex
-	killed  []string // names
+	at      time.Time // of the first call
+	killed  []string  // names
 	unasked []string
 }
 
 func (h *hand) Kill(ctx context.Context, uids []string) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	pods, err := h.s.Client().PodsOn(ctx, "mine")
+	if h.at.IsZero() {
+		h.at = time.Now()
+	}
+	pods, err := h.s.Client().PodsOn(ctx, cmp.Or(h.node, "mine"))
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +81,15 @@ func going(t *testing.T, s *kubetest.Server, name string) (taint string, cordone
 	return taint, n.Spec.Unschedulable
 }
 
-// endings makes pods end that are asked to, but for those that a test names.
-func endings(t *testing.T, s *kubetest.Server, stubborn ...string) {
+// endings makes pods of a node end that are asked to, but for those that a test names.
+func endings(t *testing.T, s *kubetest.Server, node string, stubborn ...string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for kube.Sleep(ctx, 100*time.Millisecond) == nil {
-			pods, _ := s.Client().PodsOn(ctx, "mine") // in a moment again
+			pods, _ := s.Client().PodsOn(ctx, node) // in a moment again
 			for _, p := range pods {
 				if p.Meta.Deleted != nil && !slices.Contains(stubborn, p.Meta.Name) {
 					_ = s.Client().DeletePod(ctx, p.Meta, 0)
@@ -121,7 +127,7 @@ func TestEvacuate(t *testing.T) {
 	onNode(t, s, "other", "elsewhere", kubetest.Object{})
 	s.Budget(t, "default", "db", "db", 1) // it allows none: nobody here counts
 	s.Must(t, http.MethodPatch, "/api/v1/namespaces/default/pods/db-0/status", kubetest.Object{"status": kubetest.Object{"conditions": []kubetest.Object{{"type": "Ready", "status": "True"}}}}, nil)
-	endings(t, s, "stubborn")
+	endings(t, s, "mine", "stubborn")
 
 	registry := prometheus.NewRegistry()
 	h := &hand{s: s}
@@ -229,5 +235,105 @@ func TestEvacuationIsWithdrawn(t *testing.T) {
 	kubetest.Await(t, "the mark is gone", func() bool { taint, _ := going(t, s, "mine"); return taint == "" })
 	if _, cordoned := going(t, s, "mine"); !cordoned {
 		t.Error("a node that somebody had cordoned was uncordoned")
+	}
+}
+
+// Whatever the API server does, when a notice comes, between two pods and when the last is
+// dead: the node is marked, the pods are ended in the order of their grace, who does not end
+// is killed, and none is left on the API server when the machine goes.
+func TestEvacuateThroughTroubles(t *testing.T) {
+	s := cluster(t)
+	var wg sync.WaitGroup // and not t.Parallel, which runs no more at a time than there are CPUs
+	for _, x := range troubles() {
+		if x.name == "conflict" {
+			x.fault = func(r *http.Request) kubetest.Fault {
+				if r.Method == http.MethodGet {
+					return kubetest.Fault{}
+				}
+				return kubetest.Fault{Code: http.StatusConflict, Reason: "Conflict"}
+			}
+		}
+		wg.Go(func() { t.Run(x.name, func(t *testing.T) { evacuateThroughTrouble(t, s, x) }) })
+	}
+	wg.Wait()
+}
+
+// many is how many pods there are: more than are asked at a time.
+const many = 12
+
+func evacuateThroughTrouble(t *testing.T, s *kubetest.Server, x trouble) {
+	s.Node(t, x.name, nil)
+	var names []string // those with the longest grace first
+	for i := range many {
+		spec := kubetest.PodSpec()
+		spec["nodeName"], spec["terminationGracePeriodSeconds"] = x.name, 100-i
+		var pod kube.Pod
+		s.Must(t, http.MethodPost, "/api/v1/namespaces/default/pods", kubetest.Object{"metadata": kubetest.Object{"name": fmt.Sprintf("%s-%d", x.name, i)}, "spec": spec}, &pod)
+		names = append(names, pod.Meta.Name)
+	}
+	stubborn := names[many-1]
+	endings(t, s, x.name, stubborn)
+
+	const notice, trouble = 14 * time.Second, 1500 * time.Millisecond
+	p, h := s.Proxy(t), &hand{s: s, node: x.name}
+	var mu sync.Mutex
+	var begin, first time.Time // and of the first pod that was asked to end
+	var asked []string
+	failed := map[string]bool{} // when there was trouble
+	p.Break(func(r *http.Request) kubetest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		if r.Method == http.MethodDelete && !slices.Contains(asked, name) {
+			if asked = append(asked, name); len(asked) == many/2 {
+				first = time.Now()
+			}
+		}
+		h.mu.Lock()
+		killed := h.at
+		h.mu.Unlock()
+		for when, at := range map[string]time.Time{"at first": begin, "in the middle": first, "at last": killed} {
+			if f := x.fault(r); f.Fails() && !at.IsZero() && time.Since(at) < trouble {
+				failed[when] = true
+				return f
+			}
+		}
+		return kubetest.Fault{}
+	})
+	registry := prometheus.NewRegistry()
+	e := evacuator(t, p.Client(t, kube.Options{}), h, evacuate.Config{Node: x.name}, evacuate.NewMetrics(registry))
+	done := make(chan struct{})
+	mu.Lock()
+	begin = time.Now()
+	mu.Unlock()
+	e.Tell(t.Context(), evacuate.Notice{Kind: evacuate.Going, Source: "test", Deadline: time.Now().Add(notice), Done: func(context.Context) error { close(done); return nil }})
+	kubetest.Await(t, "all is done", func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
+	if taint, cordoned := going(t, s, x.name); taint != "cordoned" || !cordoned {
+		t.Errorf("the node is marked %q, cordoned %v", taint, cordoned)
+	}
+	if left, err := s.Client().PodsOn(t.Context(), x.name); err != nil || len(left) > 0 {
+		t.Errorf("%d pods are left: %v", len(left), err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.killed) != 1 || h.killed[0] != stubborn || len(h.unasked) > 0 {
+		t.Errorf("killed are %v, of whom %v had not been asked; %s does not end", h.killed, h.unasked, stubborn)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i, name := range asked {
+		if at := slices.Index(names, name); at > i+7 || at < i-7 { // eight are asked at a time
+			t.Errorf("%s was asked as number %d: %v", name, i, asked)
+		}
+	}
+	if len(asked) != many || len(failed) < 3 {
+		t.Errorf("asked were %v; there was trouble %v", asked, failed)
 	}
 }

@@ -214,7 +214,7 @@ func theirs(t *testing.T, r *recorder, node string, o settings) result {
 // TestSameAsKubectl drains 200 random nodes twice: by kubectl's package, and, with the
 // same pods made again, by ours.
 func TestSameAsKubectl(t *testing.T) {
-	s := kubetest.Start(t)
+	s := cluster(t)
 	owners(t, s)
 	r := newRecorder(t, s)
 	refused, evicted, left := 0, 0, 0

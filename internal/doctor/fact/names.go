@@ -32,6 +32,7 @@ const (
 	MemcgVersion = "memcg.version"     // 1 or 2: of the hierarchy that has the controller
 	MemcgUnder   = "memcg.dying_under" // dying groups right below a living one; v2 only
 	MemcgPins    = "memcg.pins"        // B of pages that dead groups left under a living one without processes
+	MemcgLeft    = "memcg.left"        // groups that were removed while an agent looked and have not gone, by the living one, or container, that they were under; v1 only
 	ReclaimP50   = "reclaim.p50"       // ms: half of the memory cgroup reclaims took longer
 	ReclaimP99   = "reclaim.p99"       // ms
 	ReclaimCalls = "reclaim.calls"     // in the look

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"holdfast/internal/doctor/fact"
@@ -100,56 +99,3 @@ func (r *reclaimSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, err
 }
 
 func (r *reclaimSeries) Close() error { return r.latency.Close() }
-
-// standingRemovals counts how many control groups are removed, and how many of the
-// removed go for good: what stays behind dies slowly, held by its pages.
-func standingRemovals() Standing {
-	return Standing{
-		Name: "removals", Sees: "how fast control groups are removed, and how many of them stay behind",
-		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased},
-		Open: func(_ context.Context, _ Host, now time.Time) (Series, error) {
-			removed, err := tracepoint.CountEvent("cgroup_rmdir", false)
-			if err != nil {
-				return nil, traceError(err)
-			}
-			released, err := tracepoint.CountEvent("cgroup_release", false)
-			if err != nil {
-				return nil, errors.Join(traceError(err), removed.Close())
-			}
-			return &removalSeries{removed: removed, released: released, at: now}, nil
-		},
-	}
-}
-
-type removalSeries struct {
-	removed, released *tracepoint.Tally
-	at                time.Time
-}
-
-func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
-	over := now.Sub(r.at)
-	r.at = now
-	if over <= 0 {
-		return nil, nil
-	}
-	var fs []fact.Fact
-	var errs []error
-	for _, c := range []struct {
-		name  string
-		tally *tracepoint.Tally
-	}{{fact.GroupsRemoved, r.removed}, {fact.GroupsReleased, r.released}} {
-		places, err := c.tally.Take()
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		n := 0.0
-		for _, p := range places {
-			n += float64(p.Count)
-		}
-		fs = append(fs, host(c.name, n/over.Seconds(), fact.PerSecond))
-	}
-	return fs, errors.Join(errs...)
-}
-
-func (r *removalSeries) Close() error { return errors.Join(r.removed.Close(), r.released.Close()) }

@@ -136,11 +136,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 
 // groupOf is the group that is blamed for what a process does.
 func groupOf(h Host, pid int) (string, bool) {
-	b, err := h.Proc.Cgroup(pid)
-	if err != nil {
-		return "", false
-	}
-	members, err := cgroup.ParseMembers(b)
+	members, err := h.Groups.Members(h.Proc, pid)
 	if err != nil {
 		return "", false
 	}

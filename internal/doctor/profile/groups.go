@@ -95,11 +95,7 @@ func (g *groups) isRoot(id uint64) bool { return id == 0 || id == rootID || g.pa
 // longest of its paths, because one is at the root where a controller is not used.
 // 0 where that is not known.
 func (g *groups) of(p proc.FS, pid int) uint64 {
-	b, err := p.Cgroup(pid)
-	if err != nil {
-		return 0
-	}
-	members, err := cgroup.ParseMembers(b)
+	members, err := g.mounts.Members(p, pid)
 	if err != nil {
 		return 0
 	}

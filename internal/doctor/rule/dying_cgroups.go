@@ -20,7 +20,7 @@ const (
 func dyingCgroups() Rule {
 	return Rule{
 		Name:      "dying-cgroups",
-		Signal:    "/proc/cgroups less the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); time of vmscan's memcg reclaims",
+		Signal:    "/proc/cgroups less the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); time of vmscan's memcg reclaims; under whom: v2 counts, on v1 an agent does (tracepoints cgroup_rmdir, cgroup_release), else pages (kpagecgroup)",
 		Threshold: "over 2,000 and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical where half of the reclaims take over 1 ms",
 		Why:       "each holds 47 KiB of the kernel, and a reclaim at an ancestor walks all of them: 16 to 32 µs became 8 to 32 ms with 20,000. Without reclaim they hardly cost time, so the count alone is a warning",
 		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
@@ -68,6 +68,8 @@ func dyingCgroups() Rule {
 const (
 	// mostDead is which share of the dead the one who is blamed has.
 	mostDead = 0.5
+	// fewLeft is how many are too few to blame somebody for.
+	fewLeft = manyDying / 4
 	// pageSize is what a dead group holds at least.
 	pageSize = 4 << 10
 	// shownParents bounds how many are listed.
@@ -75,9 +77,10 @@ const (
 )
 
 // whoseDead are the living groups under which the dead may be, and the evidence of
-// it. v2 counts the dead under each. v1 does not tell: there the pages of the dead
-// are known, of which each has one at least, so that who has fewer pages than
-// groups are to be explained is out of question.
+// it. v2 counts the dead under each. On v1 an agent has counted those that died while it
+// looked: who has most of them goes on with it. Else the pages of the dead are known, of
+// which each has one at least, so that who has fewer pages than groups are to be explained
+// is out of question; but not who has a few dead with many pages.
 func whoseDead(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) {
 	if counted := s.Of(fact.MemcgUnder); len(counted) > 0 {
 		for _, c := range counted[:min(len(counted), shownParents)] {
@@ -88,11 +91,34 @@ func whoseDead(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) 
 		}
 		return under, e
 	}
+	if under, e := leaver(s); len(under) > 0 {
+		return under, e
+	}
 	for _, p := range s.Of(fact.MemcgPins) {
 		if p.Value > mostDead/2*dying*pageSize && len(under) < shownParents { // a sample is off by a little
 			under = append(under, p.Subject)
 			e = append(e, Evidence{"pages of dead groups under " + p.Subject.Cgroup + ", about", bytes(p.Value), "0 B"})
 		}
+	}
+	return under, e
+}
+
+// leaver is under whom most of those are that have died while an agent looked.
+func leaver(s *fact.Set) (under []fact.Subject, e []Evidence) {
+	all, _ := s.Host(fact.MemcgLeft)
+	sum := 0.0
+	var some []fact.Fact
+	for _, l := range s.Of(fact.MemcgLeft) {
+		if !l.Subject.IsHost() {
+			sum += l.Value
+			some = append(some, l)
+		}
+	}
+	for _, l := range some[:min(len(some), shownParents)] {
+		if l.Value > mostDead*max(all, sum) && l.Value > fewLeft {
+			under = append(under, l.Subject)
+		}
+		e = append(e, Evidence{"removed under " + l.Subject.Cgroup + " since the agent looks, and not gone", fmt.Sprintf("%s of %s", number(l.Value), number(max(all, sum))), "a few hundred"})
 	}
 	return under, e
 }

@@ -62,6 +62,8 @@ var cases = []struct {
 	{"dying-cgroups", "reclaim is slow", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 8)}, Critical, fact.Subject{}, "8.0 ms"},
 	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/few", 1<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "80 MiB"},
 	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dead groups under /docker"},
+	{"dying-cgroups", "an agent has counted them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 3000), group(fact.MemcgLeft, "/pod", 1900), group(fact.MemcgLeft, "/docker", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/pod"}, "1,900 of 3,000"},
+	{"dying-cgroups", "an agent has counted too few", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 300), group(fact.MemcgLeft, "/pod", 290), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/large"}, "10 GiB"},
 	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
 
 	{"pinned-cgroups", "nobody locks", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},

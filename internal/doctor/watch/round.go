@@ -150,6 +150,19 @@ func judged(checked []doctor.Check) map[string]bool {
 	return m
 }
 
+// left is what rounds know of dead control groups, and a deeper look is too short for.
+func (w *Watch) left() []fact.Fact {
+	var some []fact.Fact
+	for _, s := range w.series {
+		for _, f := range s.facts {
+			if f.Name == fact.MemcgLeft {
+				some = append(some, f)
+			}
+		}
+	}
+	return some
+}
+
 // burst looks more deeply.
 func (w *Watch) burst(ctx context.Context, why string) {
 	e := doctor.Examination{Host: w.deps.Host, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
@@ -161,6 +174,7 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	if w.deps.Known != nil {
 		e.Known = w.deps.Known()
 	}
+	e.Known = append(slices.Clone(e.Known), w.left()...)
 	begin := time.Now()
 	var r doctor.Report
 	var err error

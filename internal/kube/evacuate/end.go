@@ -3,6 +3,7 @@ package evacuate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"holdfast"
 	"holdfast/internal/kube"
 )
 
@@ -52,7 +54,7 @@ func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 	seen := map[string]bool{}
 	for {
 		var pods []kube.Pod
-		err := patiently(ctx, func() (err error) {
+		err := once(ctx, func(ctx context.Context) (err error) {
 			pods, err = r.e.client.PodsOn(ctx, r.e.conf.Node)
 			return err
 		})
@@ -63,13 +65,15 @@ func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 			}
 		}
 		if ctx.Err() == nil && err != nil {
-			r.e.log.Error("kubernetes: the pods of this node, which goes, cannot be listed", "err", err)
+			r.e.log.Error("kubernetes: the pods of this node, which goes, cannot be listed; trying again", "err", err)
 		}
 		if err == nil && len(left) == 0 || ctx.Err() != nil {
 			break
 		}
-		r.round(ctx, left)
-		if kube.Sleep(ctx, roundsOf) != nil {
+		if !kube.Transient(err) { // else it would not take more
+			r.round(ctx, left)
+		}
+		if pause(ctx, err) != nil {
 			break
 		}
 	}
@@ -139,9 +143,9 @@ func (r *run) round(ctx context.Context, pods []kube.Pod) {
 
 // delete asks one pod to end. What fails is tried again in the next round.
 func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
-	err := r.e.client.DeletePod(ctx, p.Meta, seconds)
-	if c := kube.Code(err); c == http.StatusNotFound || c == http.StatusConflict {
-		return // it has gone, and another one has its name
+	err := once(ctx, func(ctx context.Context) error { return r.e.client.DeletePod(ctx, p.Meta, seconds) })
+	if replaced(err) {
+		return
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -168,6 +172,13 @@ func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
 	r.e.event(ctx, kube.Reference{APIVersion: "v1", Kind: "Pod", Namespace: p.Meta.Namespace, Name: p.Meta.Name, UID: p.Meta.UID}, reason, text)
 }
 
+// replaced reports whether a pod could not be deleted because it has gone, or another one
+// has its name.
+func replaced(err error) bool {
+	c := kube.Code(err)
+	return c == http.StatusNotFound || c == http.StatusConflict
+}
+
 // budgets is what may be ended now.
 type budgets struct{ list []kube.Budget }
 
@@ -182,7 +193,11 @@ func (r *run) budgets(ctx context.Context, pods []kube.Pod) *budgets {
 	}
 	b := &budgets{}
 	for _, ns := range slices.Sorted(maps.Keys(names)) {
-		list, err := r.e.client.BudgetsIn(ctx, ns)
+		var list []kube.Budget
+		err := once(ctx, func(ctx context.Context) (err error) {
+			list, err = r.e.client.BudgetsIn(ctx, ns)
+			return err
+		})
 		if err != nil {
 			if ctx.Err() == nil {
 				r.e.log.Warn("kubernetes: disruption budgets cannot be read: pods wait for them as long as there is time", "namespace", ns, "err", err)
@@ -246,8 +261,8 @@ func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 	for _, uid := range dead {
 		p := pods[uid]
 		deleting.Go(func() error {
-			err := r.e.client.DeletePod(ctx, p.Meta, 0)
-			if c := kube.Code(err); err != nil && c != http.StatusNotFound && c != http.StatusConflict {
+			err := patiently(ctx, func(ctx context.Context) error { return r.takeOff(ctx, p.Meta) })
+			if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
 				r.e.log.Warn("kubernetes: a pod that is dead stays on the API server", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
 			}
 			return nil
@@ -256,6 +271,19 @@ func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
 	_ = deleting.Wait() // none of them returns one
 	r.count[Killed] += len(dead)
 	r.count[Left] += len(uids) - len(dead)
+}
+
+// takeOff takes a dead pod off the API server. It is no error that it has gone.
+func (r *run) takeOff(ctx context.Context, pod kube.Meta) error {
+	err := r.e.client.DeletePod(ctx, pod, 0)
+	if kube.Code(err) != http.StatusConflict {
+		return err
+	}
+	pods, listing := r.e.client.PodsOn(ctx, r.e.conf.Node) // it may not read a single one
+	if listing == nil && !slices.ContainsFunc(pods, func(p kube.Pod) bool { return p.Meta.UID == pod.UID }) {
+		return nil // another one has its name
+	}
+	return err
 }
 
 // report says in the log and the metrics what became of the pods.

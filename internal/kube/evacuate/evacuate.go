@@ -36,6 +36,9 @@ const (
 	leftover = 2 * time.Minute
 	roundsOf = time.Second // between two looks at the pods
 	undoWith = 30 * time.Second
+	// markFirst is how long the pods wait for the node to be marked, at most, or a
+	// quarter of the time: what is ended before might come back to it.
+	markFirst = 5 * time.Second
 )
 
 // Kind is what a notice says.
@@ -185,11 +188,22 @@ func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) 
 		end = least
 	}
 	last := end.Add(margin)
-	marking, cancel := context.WithDeadline(ctx, end)
-	if err := e.mark(marking); err != nil && ctx.Err() == nil {
-		e.log.Error("kubernetes: this node goes and still takes pods", "err", err)
+	var marking sync.WaitGroup
+	defer marking.Wait()
+	marked := make(chan struct{})
+	marking.Go(func() {
+		defer close(marked)
+		ctx, cancel := context.WithDeadline(ctx, end)
+		defer cancel()
+		if err := e.mark(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			e.log.Error("kubernetes: this node goes and still takes pods", "err", err)
+		}
+	})
+	select {
+	case <-marked:
+	case <-time.After(min(markFirst, end.Sub(begun)/4)):
+	case <-ctx.Done():
 	}
-	cancel()
 	r := run{e: e, end: end, asked: map[string]bool{}, told: map[string]bool{}}
 	left := r.askAll(ctx)
 	if ctx.Err() != nil {

@@ -66,22 +66,53 @@ func isOurs(t kube.Taint) bool { return t.Key == Taint }
 
 // edit changes the node, and tries again until ctx ends.
 func (e *Evacuator) edit(ctx context.Context, change func(kube.Node) (kube.NodePatch, bool)) error {
-	return patiently(ctx, func() error {
+	return patiently(ctx, func(ctx context.Context) error {
 		_, err := e.client.EditNode(ctx, e.conf.Node, change)
 		return err
 	})
 }
 
+// share is what one try may have of the time until ctx ends, and what may be waited for
+// the next: a quarter of it, so that a server that is silent for once, or asks for too
+// much, does not have all of it; but a second. 0 where there is no end.
+func share(ctx context.Context) time.Duration {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(end)/4, time.Second)
+}
+
+// once does something within its share of the time.
+func once(ctx context.Context, do func(context.Context) error) error {
+	if d := share(ctx); d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	return do(ctx)
+}
+
 // patiently tries again once a second, unless the server asks for more, until ctx ends:
-// there is no time to be polite.
-func patiently(ctx context.Context, do func() error) error {
+// also what is refused, because a node that goes has nothing better to do with its time.
+// What is not there is not tried again.
+func patiently(ctx context.Context, do func(context.Context) error) error {
 	for {
-		err := do()
-		if !kube.Transient(err) {
+		err := once(ctx, do)
+		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
 			return err
 		}
-		if kube.Sleep(ctx, max(time.Second, kube.RetryAfter(err))) != nil {
+		if pause(ctx, err) != nil {
 			return fmt.Errorf("in the time there was: %w", err)
 		}
 	}
+}
+
+// pause waits after a try that has failed.
+func pause(ctx context.Context, err error) error {
+	wait := max(roundsOf, kube.RetryAfter(err))
+	if d := share(ctx); d > 0 {
+		wait = min(wait, d)
+	}
+	return kube.Sleep(ctx, wait)
 }

@@ -19,6 +19,9 @@
 // image was there; and the pod's status says when it was ready, which counts where a
 // container has a readiness or startup probe. Both are bounded in number.
 //
+// A pod that has a sandbox and for minutes no container, because a pull hangs or is refused,
+// is a spin-up that has failed; it is another one when the container comes after all.
+//
 // A container that is started again is no spin-up. A pod that has come and gone between
 // two looks is not seen.
 package podwatch
@@ -46,6 +49,9 @@ const (
 	readyWithin = 10 * time.Minute
 	// createdWithin is how long a container may wait for its start.
 	createdWithin = 10 * time.Minute
+	// stuckAfter is how long a pod may have a sandbox and no container: it waits for an
+	// image then. A judgement: 5 GB take that long at 17 MB/s.
+	stuckAfter = 5 * time.Minute
 	// past is how old a container may be that was there before us.
 	past = time.Hour
 	// Questions to the API server: a node whose pods come and go fast must not ask more
@@ -85,6 +91,7 @@ type Config struct {
 	Log    *slog.Logger
 	Every  time.Duration // between two looks; 0: ten seconds
 	Settle time.Duration // from a start until the cluster is asked; 0: twenty seconds
+	Stuck  time.Duration // that a pod may be without a container; 0: five minutes
 }
 
 // Watcher records. Run may be called once.
@@ -99,6 +106,7 @@ type Watcher struct {
 	done    map[string]bool    // containers that nothing is to be done about any more
 	status  map[string]cri.Container
 	pending map[string][]*came // by the pod's uid
+	late    map[string]bool    // pods without a container that are recorded, by uid
 	failing bool
 	denied  bool // the API server does not answer us
 }
@@ -116,6 +124,9 @@ func New(r Runtime, c Config) *Watcher {
 	}
 	if c.Settle <= 0 {
 		c.Settle = settled
+	}
+	if c.Stuck <= 0 {
+		c.Stuck = stuckAfter
 	}
 	w := &Watcher{
 		runtime: r, conf: c, asks: rate.NewLimiter(rate.Every(askEvery), askBurst),
@@ -188,6 +199,7 @@ func (w *Watcher) look(ctx context.Context) error {
 			w.container(ctx, box, c, containers, begin)
 		}
 	}
+	w.stuck(ctx, boxes, containers, begin)
 	w.looked = begin
 	return ctx.Err()
 }

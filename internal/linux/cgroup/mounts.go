@@ -20,8 +20,11 @@ var ErrFormat = errors.New("unexpected format")
 
 // Mount is one mounted cgroup hierarchy.
 type Mount struct {
-	Point       string   // where it is mounted
-	Root        string   // which cgroup of the hierarchy is mounted there; "/" as a rule
+	Point string // where it is mounted
+	Root  string // which cgroup of the hierarchy is mounted there; "/" as a rule
+	// Base is, where the mount shows what is above the root of our cgroup namespace,
+	// that root's path below the mount; else "".
+	Base        string
 	V2          bool     // the unified hierarchy
 	Controllers []string // of v1: freezer, pids, memory, …, or name=systemd; sorted
 }
@@ -35,7 +38,11 @@ func Find(p proc.FS) (Mounts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseMountinfo(b)
+	ms, err := ParseMountinfo(b)
+	if err != nil {
+		return nil, err
+	}
+	return ms, ms.rebase(p)
 }
 
 // ParseMountinfo picks the cgroup mounts out of /proc/pid/mountinfo,
@@ -122,11 +129,7 @@ func ParseMembers(b []byte) ([]Member, error) {
 // Of returns the groups that a process is in: one per mounted hierarchy that it
 // can be seen in, the unified one first.
 func (ms Mounts) Of(p proc.FS, pid int) ([]Group, error) {
-	b, err := p.Cgroup(pid)
-	if err != nil {
-		return nil, err
-	}
-	members, err := ParseMembers(b)
+	members, err := ms.Members(p, pid)
 	if err != nil {
 		return nil, err
 	}

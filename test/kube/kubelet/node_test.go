@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -41,7 +42,8 @@ const (
 // worker is a node with a kubelet.
 type worker struct {
 	*kubetest.Server
-	dir string
+	dir     string
+	kubelet *os.Process
 }
 
 // startWorker starts an API server, containerd and a kubelet, and waits until the node is
@@ -89,7 +91,7 @@ localStorageCapacityIsolation: false
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%, imagefs.inodesFree: 0%}
 `)
-	kubetest.Daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
+	w.kubelet = kubetest.Daemon(t, w.dir, kubelet, "--config="+w.file("kubelet.yaml"), "--kubeconfig="+w.file("kubeconfig"), "--hostname-override="+nodeName,
 		"--node-ip=127.0.0.1", "--v=2")
 	kubetest.Await(t, "the kubelet has made its node", func() bool {
 		_, err := w.Client().Node(t.Context(), nodeName)
@@ -186,6 +188,13 @@ func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object) 
 	path := "/api/v1/namespaces/" + namespace + "/pods"
 	w.Must(t, http.MethodPost, path, kubetest.Object{"metadata": kubetest.Object{"name": name}, "spec": spec}, nil)
 	t.Cleanup(func() {
+		if t.Failed() {
+			logs, _ := filepath.Glob("/var/log/pods/" + namespace + "_" + name + "_*/*/*.log")
+			for _, file := range logs {
+				text, _ := os.ReadFile(file)
+				t.Logf("%s:\n%s", file, text[max(0, len(text)-4000):])
+			}
+		}
 		_ = w.Do(context.Background(), http.MethodDelete, path+"/"+name, kubetest.Object{"gracePeriodSeconds": 1}, nil) // the kubelet may be gone
 	})
 	var pod kube.Pod
@@ -203,31 +212,24 @@ func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object) 
 	})
 }
 
+// deploy is where the manifests are.
+const deploy = "../../../deploy/kubernetes"
+
 // agentSpec is the DaemonSet's pod, with what a cluster's controllers would add: the
-// account's token, and where the API server is.
-func (w worker) agentSpec(t *testing.T) kubetest.Object {
+// account's token, and where the API server is; and with a configuration.
+func (w worker) agentSpec(t *testing.T, config string) kubetest.Object {
 	t.Helper()
-	const deploy = "../../../deploy/kubernetes"
-	if err := kubernetes.Apply(t.Context(), w.Client(), deploy); err != nil {
-		t.Fatal(err)
-	}
-	all, err := kubernetes.Manifests(deploy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var spec kubetest.Object
-	for _, o := range all {
-		if o["kind"] == "DaemonSet" {
-			spec = at(o, "spec", "template", "spec")
-		}
-	}
+	w.apply(t, deploy)
+	var set kubetest.Object
+	w.Must(t, http.MethodGet, daemonSet, nil, &set)
+	spec := kubetest.Object(at(set, "spec", "template", "spec"))
 	ca, err := os.ReadFile(w.CAFile())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "kube-root-ca.crt"}, "data": kubetest.Object{"ca.crt": string(ca)}}, nil)
 	w.Must(t, http.MethodPost, "/api/v1/namespaces/holdfast/configmaps", kubetest.Object{"metadata": kubetest.Object{"name": "hurry"},
-		"data": kubetest.Object{"holdfast.yaml": "doctor: {every: 2s, burst: 4s, burst_every: 15s, cpu_share: 0.5}\n"}}, nil)
+		"data": kubetest.Object{"holdfast.yaml": config}}, nil)
 	u, err := url.Parse(w.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -247,6 +249,38 @@ func (w worker) agentSpec(t *testing.T) kubetest.Object {
 			{"downwardAPI": kubetest.Object{"items": []kubetest.Object{{"path": "namespace", "fieldRef": kubetest.Object{"fieldPath": "metadata.namespace"}}}}},
 		}}})
 	return spec
+}
+
+const daemonSet = "/apis/apps/v1/namespaces/holdfast/daemonsets/holdfast-agent"
+
+// apply makes what a directory of manifests names, as far as it is not there.
+func (w worker) apply(t *testing.T, dir string) {
+	t.Helper()
+	if err := kubernetes.Apply(t.Context(), w.Client(), dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// component adds one to the manifests, with words of its patch replaced.
+func (w worker) component(t *testing.T, name, old, now string) {
+	t.Helper()
+	dir := filepath.Join(deploy, "components", name)
+	w.apply(t, deploy)
+	w.apply(t, dir)
+	text, err := os.ReadFile(filepath.Join(dir, "agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), old) {
+		t.Fatalf("there is no %q in component %s", old, name)
+	}
+	var patch []kubetest.Object
+	if err := yaml.Unmarshal([]byte(strings.Replace(string(text), old, now, 1)), &patch); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client().Raw(t.Context(), http.MethodPatch, daemonSet, "application/json-patch+json", patch, nil); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // at is what lies so deep in an object.

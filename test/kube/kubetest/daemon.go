@@ -9,8 +9,9 @@ import (
 )
 
 // Daemon runs a program until the test's end, and shows the end of its log where the
-// test has failed. Its log is in dir.
-func Daemon(t *testing.T, dir, name string, args ...string) {
+// test has failed. Its log is in dir. One that the test has stopped (SIGSTOP) is ended,
+// too.
+func Daemon(t *testing.T, dir, name string, args ...string) *os.Process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(dir, filepath.Base(name)+".log"))
 	if err != nil {
@@ -31,4 +32,5 @@ func Daemon(t *testing.T, dir, name string, args ...string) {
 			t.Logf("%s:\n%s", filepath.Base(name), text[max(0, len(text)-6000):])
 		}
 	})
+	return cmd.Process
 }

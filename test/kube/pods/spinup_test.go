@@ -211,6 +211,35 @@ func TestSpinUps(t *testing.T) {
 	if gets != 1 || lists != 1 {
 		t.Errorf("the API server was asked for %v pods and %v lists of events, for one pod", gets, lists)
 	}
+	stuck(t, c, s, client)
+}
+
+// stuck has a pod whose image does not come: that is recorded once, by what the API server
+// says of it where that may be asked.
+func stuck(t *testing.T, c *critest.Runtime, s *kubetest.Server, client *kube.Client) {
+	t.Helper()
+	spec := kubetest.PodSpec()
+	spec["initContainers"] = []kubetest.Object{{"name": "init", "image": "example.org/none:1"}}
+	p := pod(t, s, "late", spec)
+	s.Must(t, http.MethodPatch, "/api/v1/namespaces/default/pods/late/status", kubetest.Object{"status": kubetest.Object{
+		"initContainerStatuses": []kubetest.Object{{"name": "init", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+			"state": kubetest.Object{"waiting": kubetest.Object{"reason": "ImagePullBackOff", "message": "pull access denied, repository does not exist or may require authorization"}}}},
+		"containerStatuses": []kubetest.Object{{"name": "main", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+			"state": kubetest.Object{"waiting": kubetest.Object{"reason": "PodInitializing"}}}},
+	}}, nil)
+	c.Sandbox(t, &critest.Pod{Namespace: "default", Name: "late", UID: p.Meta.UID})
+	bare := watch(t, c, podwatch.Config{Stuck: 300 * time.Millisecond})
+	full := watch(t, c, podwatch.Config{Cluster: client, Stuck: 300 * time.Millisecond})
+	for name, k := range map[string]*kept{"": bare, "init": full} {
+		kubetest.Await(t, "it is recorded that a pod waits", func() bool { _, ok := k.get(name); return ok })
+		r, _ := k.get(name)
+		if err := r.Validate(); err != nil || r.Outcome != spinup.Failed || r.Failed != spinup.Download || r.Job != "default/late" || r.Times[spinup.Download] <= 0 {
+			t.Errorf("a pull that does not end: %+v, %v", r, err)
+		}
+	}
+	if r, _ := full.get("init"); r.Image != "example.org/none:1" || r.Cause != spinup.Denied && r.Cause != spinup.NoImage || !strings.Contains(r.Error, "ImagePullBackOff") {
+		t.Errorf("by the API server's words: %+v", r)
+	}
 }
 
 // An agent that may not ask says so once, and goes on without.

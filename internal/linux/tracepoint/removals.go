@@ -1,0 +1,222 @@
+package tracepoint
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Removals counts the control groups of all hierarchies that are removed, and those of
+// the removed that go for good; and how many of those that were removed while it counts
+// have not gone since, below each group. A removed group goes when nothing holds it any
+// more; of those that stay something is charged to. Its methods are for one goroutine.
+//
+// Who is above a group is known by the path that the kernel tells with both events
+// (include/trace/events/cgroup.h). Paths are counted by their hashes, so that the kernel
+// needs no room for them.
+type Removals struct {
+	running
+	totals, left, text *ebpf.Map
+}
+
+// Of what the maps have room for.
+const (
+	maxAbove = 8192 // groups above removed ones; what is beyond them is not counted there
+	maxPath  = 512  // bytes of a path; what is beyond them is left out
+	totalOf  = 2
+)
+
+// The totals, by their place.
+const (
+	removed = iota
+	released
+)
+
+// CountRemovals begins to count.
+func CountRemovals() (*Removals, error) {
+	r := &Removals{}
+	if err := r.start(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *Removals) start() error {
+	var err error
+	if r.totals, err = r.newMap(&ebpf.MapSpec{Name: "totals", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: totalOf}); err != nil {
+		return err
+	}
+	if r.left, err = r.newMap(&ebpf.MapSpec{Name: "left", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: maxAbove}); err != nil {
+		return err
+	}
+	if r.text, err = r.newMap(&ebpf.MapSpec{Name: "text", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: maxPath, MaxEntries: 1}); err != nil {
+		return err
+	}
+	// The end first: of one whose end is missed one too many would be left for ever.
+	if err := r.attach("cgroup_release", r.count(released)); err != nil {
+		return err
+	}
+	return r.attach("cgroup_rmdir", r.count(removed))
+}
+
+// FNV-1a with 64 bits, as hash/fnv has it.
+const (
+	hashBegin = 0xcbf29ce484222325
+	hashPrime = 0x100000001b3
+)
+
+// Their places on the program's stack.
+const (
+	atAbove = -8
+	atOne   = -16
+	atIndex = -24
+)
+
+// count counts one event and, for each group above the one that it is about, one more or
+// one less: after each piece of the path the hash of the pieces so far is one of them. R7
+// is the place in the path, R8 the hash and R9 the path. Loops take Linux 5.3.
+func (r *Removals) count(total int32) asm.Instructions {
+	more := asm.Instructions{
+		asm.JEq.Imm(asm.R0, 0, "first"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Ja.Label("hash"),
+		asm.LoadMapPtr(asm.R1, r.left.FD()).WithSymbol("first"),
+	}
+	more = join(more, frame(asm.R2, atAbove), frame(asm.R3, atOne), asm.Instructions{
+		asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // another CPU's first is not overwritten
+		asm.FnMapUpdateElem.Call(),
+	})
+	if total == released {
+		more = asm.Instructions{
+			asm.JEq.Imm(asm.R0, 0, "hash"),
+			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+			asm.JSLT.Imm(asm.R1, 1, "hash"), // it was removed before we counted
+			asm.Mov.Imm(asm.R1, -1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		}
+	}
+	return join(
+		prologue(),
+		asm.Instructions{
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreMem(asm.RFP, atOne, asm.R1, asm.DWord),
+			asm.StoreImm(asm.RFP, atIndex, int64(total), asm.Word),
+			asm.LoadMapPtr(asm.R1, r.totals.FD()),
+		},
+		frame(asm.R2, atIndex),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, exit),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.StoreImm(asm.RFP, atIndex, 0, asm.Word),
+			asm.LoadMapPtr(asm.R1, r.text.FD()),
+		},
+		frame(asm.R2, atIndex),
+		asm.Instructions{
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, exit),
+			asm.Mov.Reg(asm.R9, asm.R0),
+			// cgroup_rmdir(cgrp, path), and cgroup_release alike
+			asm.Mov.Reg(asm.R1, asm.R9),
+			asm.Mov.Imm(asm.R2, maxPath),
+			argument(asm.R3, 1),
+			asm.FnProbeReadKernelStr.Call(),
+			asm.JSLT.Imm(asm.R0, 2, exit), // with its end
+			asm.Mov.Imm(asm.R7, 0),
+			asm.LoadImm(asm.R8, hashBegin-1<<64, asm.DWord),
+
+			asm.JGE.Imm(asm.R7, maxPath, exit).WithSymbol("byte"),
+			asm.Mov.Reg(asm.R1, asm.R9),
+			asm.Add.Reg(asm.R1, asm.R7),
+			asm.LoadMem(asm.R2, asm.R1, 0, asm.Byte),
+			asm.JEq.Imm(asm.R2, 0, exit),
+			asm.JNE.Imm(asm.R2, '/', "hash"),
+			asm.StoreMem(asm.RFP, atAbove, asm.R8, asm.DWord),
+			asm.LoadMapPtr(asm.R1, r.left.FD()),
+		},
+		frame(asm.R2, atAbove),
+		asm.Instructions{asm.FnMapLookupElem.Call()},
+		more,
+		asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.R9).WithSymbol("hash"),
+			asm.Add.Reg(asm.R1, asm.R7),
+			asm.LoadMem(asm.R2, asm.R1, 0, asm.Byte),
+			asm.Xor.Reg(asm.R8, asm.R2),
+			asm.LoadImm(asm.R1, hashPrime, asm.DWord),
+			asm.Mul.Reg(asm.R8, asm.R1),
+			asm.Add.Imm(asm.R7, 1),
+			asm.Ja.Label("byte"),
+		},
+		epilogue())
+}
+
+// Totals returns how many groups were removed so far, and how many of the removed, also
+// of those from before it counted, have gone.
+func (r *Removals) Totals() (gone, freed uint64, err error) {
+	err = r.totals.Lookup(uint32(removed), &gone)
+	if err == nil {
+		err = r.totals.Lookup(uint32(released), &freed)
+	}
+	if err != nil {
+		err = fmt.Errorf("BPF: read how many groups were removed: %w", err)
+	}
+	return gone, freed, err
+}
+
+// Left are numbers of groups that were removed and have not gone, by Above of what is
+// above them.
+type Left map[uint64]uint64
+
+// Left returns how many there are, and forgets those of whom there are none.
+func (r *Removals) Left() (Left, error) {
+	left := make(Left)
+	var none []uint64
+	var key, n uint64
+	it := r.left.Iterate()
+	for it.Next(&key, &n) {
+		if n == 0 {
+			none = append(none, key)
+		} else {
+			left[key] = n
+		}
+	}
+	if err := it.Err(); err != nil {
+		return left, fmt.Errorf("BPF: read where removed groups are left: %w", err)
+	}
+	return left, r.forget(none)
+}
+
+// Forget makes room: of those that are not among the living nobody will ask, and what is
+// below them is counted for who is above.
+func (r *Removals) Forget(left Left, living map[uint64]bool) error {
+	var dead []uint64
+	for key := range left {
+		if !living[key] {
+			dead = append(dead, key)
+		}
+	}
+	return r.forget(dead)
+}
+
+func (r *Removals) forget(keys []uint64) error {
+	for _, key := range keys {
+		if err := r.left.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("BPF: forget where groups were removed: %w", err)
+		}
+	}
+	return nil
+}
+
+// Above is the key in Left of a group by its path from the root of its hierarchy, "/"
+// being the root.
+func Above(path string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(strings.TrimSuffix(path, "/"))) // which never fails
+	return h.Sum64()
+}
