@@ -410,12 +410,13 @@ func fleetBench(f *pflag.FlagSet) experiment {
 	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
 	f.DurationVar(&o.For, "for", 3*time.Minute, "how long; longer where not every act has happened by then")
 	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
-	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost")
+	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost, move, suspend")
 	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
 	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
 	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
 	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
 	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word for each, over and over: bridge, pooled, warm")
+	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
 	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
 	return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
 		o.Progress = progress

@@ -77,7 +77,7 @@ func TestEverythingHappens(t *testing.T) {
 		length = 10 * time.Minute
 	}
 	o := fleet.Options{
-		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 8 * time.Second,
+		Agents: 3, Sessions: 18, Rate: 8, For: length, Every: 7 * time.Second,
 		Chaos: fleet.Mixed, Seed: uint64(time.Now().UnixNano()),
 		ParkTime: 2 * time.Minute, // a slow machine is not what is looked for
 		Pools:    "bridge,pooled,warm",
@@ -98,7 +98,7 @@ func TestEverythingHappens(t *testing.T) {
 	}
 	for _, act := range []fleet.Act{
 		fleet.Notice, fleet.Restart, fleet.AgentKilled, fleet.Gone, fleet.Stopped,
-		fleet.CutShort, fleet.CutLong, fleet.LeaderLost,
+		fleet.CutShort, fleet.CutLong, fleet.LeaderLost, fleet.Move,
 	} {
 		if r.Details.Acts[act] == 0 {
 			t.Errorf("%s never happened in %v", act, r.Details.Acts)
@@ -106,6 +106,34 @@ func TestEverythingHappens(t *testing.T) {
 	}
 	if seed := fmt.Sprint(o.Seed); !strings.Contains(strings.Join(r.Result.Notes, " "), seed) {
 		t.Errorf("the report does not name the seed %s", seed)
+	}
+}
+
+// TestMemoryMoves: sessions take their memory along while things happen, by hand and in
+// drains, and sleep; and none lives twice, in the containers' own words: one that goes on
+// in another container begins a life there.
+func TestMemoryMoves(t *testing.T) {
+	o := fleet.Options{
+		Agents: 2, Sessions: 4, Rate: 2, For: 15 * time.Second, Every: 4 * time.Second,
+		Chaos: "move,suspend,agent-killed,notice", Seed: uint64(time.Now().UnixNano()),
+		TTL: 6 * time.Second, ParkTime: 2 * time.Minute, Runsc: labtest.Runsc(t),
+	}
+	if labtest.Long() {
+		o.Agents, o.Sessions, o.For, o.Chaos = 3, 8, 5*time.Minute, fleet.Mixed
+	}
+	r := run(t, o)
+	v := r.Details.Verdict
+	if v.Overlaps > 0 || v.History != "" || v.HandedOn != "" {
+		t.Errorf("with seed %d: %s", o.Seed, v)
+	}
+	if v.Alive.Keys != o.Sessions || v.Alive.Lives <= o.Sessions || v.Restored == 0 {
+		t.Errorf("nothing moved: %s", v)
+	}
+	if n := r.Details.FailedOnNotice(); n > 0 {
+		t.Errorf("%d clients could not connect after a notice: %v", n, r.Details.Errors)
+	}
+	if r.Details.Acts[fleet.Move] == 0 || r.Details.Acts[fleet.Suspend] == 0 {
+		t.Errorf("it did not happen: %v", r.Details.Acts)
 	}
 }
 

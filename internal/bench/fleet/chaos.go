@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,9 +12,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/api"
 )
 
 // Act is a kind of thing that happens to a fleet.
@@ -29,25 +32,38 @@ const (
 	CutShort    Act = "cut-short"    // no way to etcd for less than the fence
 	CutLong     Act = "cut-long"     // no way to etcd for longer than the lease
 	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
+	Move        Act = "move"         // by hand, a few sessions to other nodes, side by side
+	Suspend     Act = "suspend"      // a few sessions, side by side; who connects next wakes them. With Options.Runsc only
 )
 
 // Mixed is the name of all acts in random order.
 const Mixed = "mixed"
 
-func acts() []Act {
-	return []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost}
+// acts are all that there are, where sessions keep their memory or do not.
+func acts(memory bool) []Act {
+	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
+	if memory {
+		all = append(all, Suspend)
+	}
+	return all
 }
 
-func actNames() string {
+func actNames(memory bool) string {
 	var names []string
-	for _, a := range acts() {
+	for _, a := range acts(memory) {
 		names = append(names, string(a))
 	}
 	return strings.Join(names, ", ")
 }
 
-// noticed are the acts that a node is told of.
-func (a Act) noticed() bool { return a == Notice || a == Restart }
+// drains are the acts that have a node give up all that it has, as planned.
+func (a Act) drains() bool { return a == Notice || a == Restart }
+
+// noticed are the acts that a node is told of: nobody is refused for them.
+func (a Act) noticed() bool { return a.drains() || a.few() }
+
+// few are the acts that hit some of a node's sessions.
+func (a Act) few() bool { return a == Move || a == Suspend }
 
 // onEtcd are the acts that hit no node.
 func (a Act) onEtcd() bool { return a == LeaderLost }
@@ -60,19 +76,20 @@ type schedule struct {
 	at     int
 }
 
-// newSchedule takes none, mixed, or a list of acts with commas.
-func newSchedule(text string, random *rand.Rand) (*schedule, error) {
+// newSchedule takes none, mixed, or a list of acts with commas. memory: sessions keep
+// theirs.
+func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error) {
 	s := &schedule{random: random}
 	switch text {
 	case "none":
 		return s, nil
 	case Mixed:
-		s.list, s.mixed = acts(), true
+		s.list, s.mixed = acts(memory), true
 		return s, nil
 	}
 	for _, word := range strings.Split(text, ",") {
-		if !slices.Contains(acts(), Act(word)) {
-			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), "none, "+Mixed+", or a list with commas of: "+actNames())
+		if !slices.Contains(acts(memory), Act(word)) {
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
 		}
 		s.list = append(s.list, Act(word))
 	}
@@ -126,6 +143,9 @@ func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.D
 		e := event{act: act, begin: begin}
 		if !act.onEtcd() {
 			e.node, e.owned = m.id, x.observer.owned(m.id)
+		}
+		if act.few() {
+			e.owned = someOf(e.owned, s.random)
 		}
 		x.say("%s %s (%d sessions)", act, e.node, len(e.owned))
 		if err := x.perform(life, act, m, &e); err != nil {
@@ -207,8 +227,51 @@ func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (e
 		return m.cutFor(ctx, t.TTL+longer)
 	case LeaderLost:
 		return x.etcd.loseLeader(ctx)
+	case Move, Suspend:
+		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
 	}
 	return fmt.Errorf("nobody knows how to do %q", act)
+}
+
+// fewAtOnce is how many sessions an act hits that does not hit them all.
+const fewAtOnce = 3
+
+func someOf(owned map[holdfast.SessionKey]holdfast.Epoch, random *rand.Rand) map[holdfast.SessionKey]holdfast.Epoch {
+	keys := slices.Sorted(maps.Keys(owned))
+	random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	some := map[holdfast.SessionKey]holdfast.Epoch{}
+	for _, k := range keys[:min(fewAtOnce, len(keys))] {
+		some[k] = owned[k]
+	}
+	return some
+}
+
+// each does something with sessions side by side.
+func (x *experiment) each(keys map[holdfast.SessionKey]holdfast.Epoch, do func(holdfast.SessionKey) error) error {
+	var g errgroup.Group
+	for key := range keys {
+		g.Go(func() error { return do(key) })
+	}
+	return g.Wait()
+}
+
+// send has a session leave the node. One that is leaving already, or whose memory is
+// lost on the way, is no error: what becomes of it the records tell.
+func (m *node) send(ctx context.Context, act Act, key holdfast.SessionKey) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var err error
+	if act == Move {
+		_, err = m.api.MoveSession(ctx, key, api.MoveRequest{Elsewhere: true})
+	} else {
+		_, err = m.api.SuspendSession(ctx, key)
+	}
+	for _, may := range []error{holdfast.ErrBusy, holdfast.ErrNotFound, holdfast.ErrNoMemory} {
+		if errors.Is(err, may) {
+			return nil
+		}
+	}
+	return err
 }
 
 func (m *node) cutFor(ctx context.Context, d time.Duration) error {

@@ -70,7 +70,10 @@ type Options struct {
 	Gather bool
 	// Pools says what nodes keep ready, one word for each, over and over: bridge,
 	// pooled, warm, with commas. "" is Pooled.
-	Pools    string
+	Pools string
+	// Runsc is the absolute path of gVisor's runsc: sessions run under it, and take
+	// their memory along where they leave as planned. "": they do not.
+	Runsc    string
 	Progress io.Writer // a line for each act; nil is nowhere
 }
 
@@ -100,7 +103,10 @@ func (o Options) Check() error {
 			return holdfast.WithHint(fmt.Errorf("pools: there is no %q", word), "a list with commas of: bridge, pooled, warm")
 		}
 	}
-	_, err := newSchedule(o.Chaos, nil)
+	if fi, err := os.Stat(o.Runsc); o.Runsc != "" && (!filepath.IsAbs(o.Runsc) || err != nil || fi.Mode()&0o111 == 0) {
+		return holdfast.WithHint(fmt.Errorf("there is no runsc at %s", o.Runsc), "packaging/dev/runsc.sh builds one")
+	}
+	_, err := newSchedule(o.Chaos, o.Runsc != "", nil)
 	return err
 }
 
@@ -195,7 +201,11 @@ func makeEmpty(dir string) error {
 // prepare starts engine, etcd and nodes.
 func (x *experiment) prepare(ctx context.Context) (err error) {
 	x.began = now()
-	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+	args, err := x.runtimes()
+	if err != nil {
+		return err
+	}
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: args}); err != nil {
 		return err
 	}
 	x.scratch = x.lab.Scratch()
@@ -339,7 +349,7 @@ func (x *experiment) gathered(ctx context.Context, f func() error) error {
 // for. Every act is brought to its end, and who is connecting then may go on.
 func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) ([]event, error) {
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(x.o.Seed, stream)) }
-	s, err := newSchedule(x.o.Chaos, random(1))
+	s, err := newSchedule(x.o.Chaos, x.o.Runsc != "", random(1))
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ type Verdict struct {
 	// Containers served a session, Warm of them were there before it.
 	Containers int `json:"containers"`
 	Warm       int `json:"warm"`
+	// Restored claims went on from the memory of the one before.
+	Restored int `json:"restored"`
 }
 
 // judge checks what containers and nodes wrote. The error is of the checking.
@@ -76,6 +78,9 @@ func (v *Verdict) whose(changes []change) (err error) {
 	for _, c := range changes {
 		if c.gone || c.owner.State != holdfast.Ready {
 			continue
+		}
+		if c.owner.Memory == holdfast.Restored {
+			v.Restored++
 		}
 		u := check.Use{Container: c.owner.ContainerID, Key: c.key, Epoch: c.owner.Epoch}
 		if c.owner.Boot.Create == 0 && !slices.Contains(uses, u) {
@@ -274,5 +279,5 @@ func (v Verdict) String() string {
 	if v.HandedOn != "" {
 		handed = v.HandedOn
 	}
-	return fmt.Sprintf("%s (%s); %s (%s); %s (%d containers, %d of them warm)", overlap, v.Alive, history, v.Asked, handed, v.Containers, v.Warm)
+	return fmt.Sprintf("%s (%s); %s (%s); %s (%d containers, %d of them warm, %d that went on from their memory)", overlap, v.Alive, history, v.Asked, handed, v.Containers, v.Warm, v.Restored)
 }

@@ -194,7 +194,7 @@ func TestFailuresBelongToTheLastAct(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	random := func() *rand.Rand { return rand.New(rand.NewPCG(1, 1)) }
 	draw := func(text string, n int) (out []Act) {
-		s, err := newSchedule(text, random())
+		s, err := newSchedule(text, true, random())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,18 +210,18 @@ func TestSchedules(t *testing.T) {
 	if got := draw("none", 1); got[0] != "" {
 		t.Errorf("got %v", got)
 	}
-	two := draw(Mixed, 2*len(acts()))
-	if !slices.Equal(two, draw(Mixed, 2*len(acts()))) {
+	two := draw(Mixed, 2*len(acts(true)))
+	if !slices.Equal(two, draw(Mixed, 2*len(acts(true)))) {
 		t.Error("the same seed gives another order")
 	}
-	for _, round := range [][]Act{two[:len(acts())], two[len(acts()):]} {
-		for _, a := range acts() {
+	for _, round := range [][]Act{two[:len(acts(true))], two[len(acts(true)):]} {
+		for _, a := range acts(true) {
 			if !slices.Contains(round, a) {
 				t.Errorf("%s is not in %v", a, round)
 			}
 		}
 	}
-	if _, err := newSchedule("notice,earthquake", random()); err == nil || !strings.Contains(holdfast.HintOf(err), "notice, restart, ") {
+	if _, err := newSchedule("notice,earthquake", false, random()); err == nil || !strings.Contains(holdfast.HintOf(err), "notice, restart, ") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -61,14 +61,22 @@ fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
 gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}}
 api: {socket: {{.Dir}}/run/s, listen: ""}
 sessions: {idle_stop: 0s}
+{{- with .Runsc}}
+moving: {runsc: {{.Program}}, runtime: {{.Images}}.runtime, staged: {{.Images}}}
+{{- end}}
 templates:
   - name: bench
     image: "{{.Image}}"
     port: {{.Port}}
     {{.Pool}}
-    env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}}
+    env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}{{if .Runsc}}, {{.BootedEnv}}: "{{.Booted}}"{{end}}}
     mounts: [{type: bind, source: {{.Ticks}}, target: /ticks}]
     ready: {http: /healthz, timeout: 60s}
+{{- if .Runsc}}
+    runtime: {{.Runtime}}
+    handover: memory
+    websocket: keep
+{{- end}}
 `))
 
 // newNode makes the n-th machine, from 1, with its certificates. Nothing runs
@@ -99,7 +107,9 @@ func (x *experiment) newNode(n int) (_ *node, err error) {
 		return nil, err
 	}
 	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has seen it
+	booted := time.Now().UnixNano() - int64(now())
 	err = nodeConfig.Execute(f, map[string]any{
+		"Runsc": x.runsc(n), "Runtime": runtimeOf(n), "BootedEnv": echoserver.BootedEnv, "Booted": booted,
 		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
 		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
 		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),

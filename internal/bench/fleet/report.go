@@ -66,11 +66,11 @@ func (x *experiment) report(machine bench.Machine, m measured, v Verdict) Report
 		d.Acts[e.act]++
 	}
 	r := bench.Result{Name: "fleet", Machine: machine, Failed: d.FailedOnNotice() + v.failed(), Details: d}
-	engine, noticed := bench.NewRow("engine: create + start", "ms", m.engine), bench.NewRow("handover on notice", "ms", tookOf(all, Act.noticed))
+	engine, noticed := bench.NewRow("engine: create + start", "ms", m.engine), bench.NewRow("handover on notice", "ms", tookOf(all, Act.drains))
 	alone := bench.NewRow(fmt.Sprintf("engine alone: of %d at once", len(m.bursts)), "ms", m.bursts)
 	r.Rows = append(r.Rows, alone, engine, bench.NewRow("boot: claim to ready", "ms", boots(m)), noticed)
-	for _, act := range acts() {
-		if took := tookOf(all, func(a Act) bool { return a == act }); len(took) > 0 && !act.noticed() {
+	for _, act := range acts(true) {
+		if took := tookOf(all, func(a Act) bool { return a == act }); len(took) > 0 && !act.drains() {
 			r.Rows = append(r.Rows, bench.NewRow("handover, "+string(act), "ms", took))
 		}
 	}
@@ -280,7 +280,7 @@ func released(events []event) []float64 {
 func drains(events []event) []float64 {
 	var out []float64
 	for _, e := range events {
-		if e.act.noticed() {
+		if e.act.drains() {
 			out = append(out, millis(time.Duration(e.drain.Took)))
 		}
 	}
