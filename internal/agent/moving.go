@@ -39,9 +39,14 @@ type mover struct {
 	shelf   *shelf // nil: noShelf says why
 	noShelf error
 
+	putting sync.Mutex // one image is put on the shelf at a time: what makes room for it counts those before it
+
 	mu     sync.Mutex
 	got    map[holdfast.SessionKey]arrived
-	starts map[string]restoring // by container
+	starts map[string]restoring                   // by container
+	taken  map[uint64]int64                       // bytes that are reserved, by device
+	asleep map[holdfast.SessionKey]holdfast.Epoch // on the shelf
+	woken  chan claimedKey                        // somebody has claimed it
 }
 
 // restoring is a container that is about to be started from an image.
@@ -78,6 +83,7 @@ func (a *Agent) openMover() (*mover, error) {
 		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
 		most: int64(c.MaxImage), pace: newPace(filepath.Join(a.cfg.DataDir, "moving-rates.json"), a.metrics, a.log),
 		node: a.node, store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{}, starts: map[string]restoring{},
+		taken: map[uint64]int64{}, asleep: map[holdfast.SessionKey]holdfast.Epoch{}, woken: make(chan claimedKey, wokenAtOnce),
 	}
 	if c.Spill != "" {
 		m.spill = filepath.Join(c.Spill, "images."+string(a.node))
@@ -167,9 +173,11 @@ func (m *mover) receive(_ context.Context, image io.Reader, expected func(holdfa
 	}
 	inner := filepath.Join(dir, "image")
 	l, err := move.Unpack(image, inner, m.most, func(l move.Label) error { return expected(l.Key, l.Epoch) })
+	if err == nil { // it may have come too late
+		err = expected(l.Key, l.Epoch)
+	}
 	if err != nil {
-		os.RemoveAll(dir)
-		return err
+		return errors.Join(err, os.RemoveAll(dir))
 	}
 	m.mu.Lock()
 	old := m.got[l.Key]
@@ -212,6 +220,10 @@ func (m *mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Susp
 	a, ok := m.got[o.Key]
 	delete(m.got, o.Key) // whatever becomes of it: nobody gets it twice
 	m.mu.Unlock()
+	if ok && left != nil { // it came too late: what was left is of the life before this one
+		m.drop(a)
+		ok = false
+	}
 	if ok {
 		follows, err := m.store.Follows(ctx, o.Key, a.Epoch, o.Epoch)
 		if err == nil && !follows {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/config"
@@ -20,7 +20,6 @@ import (
 	"holdfast/internal/keyfile"
 	"holdfast/internal/move"
 	"holdfast/internal/session"
-	"holdfast/internal/store"
 )
 
 const (
@@ -83,9 +82,9 @@ func (s *shelf) register(reg prometheus.Registerer) {
 	}
 	s.drops = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_suspended_dropped_total",
-		Help: "Images of suspended sessions that were dropped before anybody came for them, by reason (expired, space, unknown: nobody knew of it, stopped: by hand).",
+		Help: "Images of suspended sessions that were dropped before anybody came for them, by reason (expired, space, unknown: nobody knew of it, stopped: by hand, superseded: an agent of an older version has claimed the session).",
 	}, []string{"reason"})
-	for _, why := range []string{move.TooOld, move.TooMuch, move.Unknown, stoppedByHand} {
+	for _, why := range []string{move.TooOld, move.TooMuch, move.Unknown, stoppedByHand, superseded} {
 		s.drops.WithLabelValues(why)
 	}
 	reg.MustRegister(s.drops,
@@ -97,8 +96,11 @@ func (s *shelf) register(reg prometheus.Registerer) {
 		}, kept(func(k move.Kept) float64 { return float64(k.Bytes) })))
 }
 
-// stoppedByHand is why an image is dropped whose session somebody has stopped.
-const stoppedByHand = "stopped"
+// Why an image is dropped beside those reasons that package move has.
+const (
+	stoppedByHand = "stopped"    // somebody has stopped its session
+	superseded    = "superseded" // its session has lived since
+)
 
 // imageKey is the key that images are sealed with. Where the configuration names no
 // file it is made.
@@ -169,33 +171,72 @@ func (r remoteImages) run(ctx context.Context, what string, args []string, name,
 	return nil
 }
 
-// CanSuspend implements session.Mover.
-func (m *mover) CanSuspend(l session.Leaving) error {
+// Reserve implements session.Mover. What is reserved and being written counts twice for
+// that long: rather one too few is suspended than two half.
+func (m *mover) Reserve(l session.Leaving) (session.Leaving, func(), error) {
 	if m.shelf == nil {
-		return m.noShelf
+		return l, nil, m.noShelf
 	}
-	_, err := m.sized(l)
-	return err
-}
-
-// sized says how big a session's image may be and where there is room for it, or
-// why there is none.
-func (m *mover) sized(l session.Leaving) (session.Leaving, error) {
 	n, err := m.runsc.Size(l.Owner.ContainerID, l.Target.Pid())
 	if err != nil {
-		return l, err
+		return l, nil, err
+	}
+	if n > m.most {
+		return l, nil, fmt.Errorf("it has %.1f MB, and an image may have %.1f MB", float64(n)/1e6, float64(m.most)/1e6)
 	}
 	l.Bytes = n + imageMargin
-	l.OnDisk = l.Bytes > roomIn(m.work)
-	switch {
-	case n > m.most:
-		return l, fmt.Errorf("it has %.1f MB, and an image may have %.1f MB", float64(n)/1e6, float64(m.most)/1e6)
-	case l.OnDisk && l.Bytes > roomIn(m.spill):
-		return l, fmt.Errorf("there is no room for an image of %.1f MB in moving.staged or moving.spill", float64(l.Bytes)/1e6)
-	case l.Bytes > min(m.shelf.bounds.Space, roomIn(m.shelf.dir)):
-		return l, fmt.Errorf("there is no room for an image of %.1f MB in moving.suspended", float64(l.Bytes)/1e6)
+	release, onDisk, err := m.reserve(l.Bytes)
+	l.OnDisk = onDisk
+	return l, release, err
+}
+
+// reserve takes room for an image, in memory or on disk, and for it on the shelf, until
+// release is called.
+func (m *mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.work
+	if onDisk = bytes > m.freeLocked(at); onDisk {
+		at = m.spill
 	}
-	return l, nil
+	if bytes > m.freeLocked(at) {
+		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.staged or moving.spill", float64(bytes)/1e6)
+	}
+	staged, kept := deviceOf(at), deviceOf(m.shelf.dir) // one and the same, maybe
+	m.taken[staged] += bytes
+	if bytes > min(m.shelf.bounds.Space, m.freeLocked(m.shelf.dir)) {
+		m.taken[staged] -= bytes
+		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.suspended", float64(bytes)/1e6)
+	}
+	m.taken[kept] += bytes
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.taken[staged] -= bytes
+		m.taken[kept] -= bytes
+	}, onDisk, nil
+}
+
+// free is how many bytes of images there is room for in a directory, beside those that
+// are reserved.
+func (m *mover) free(dir string) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.freeLocked(dir)
+}
+
+func (m *mover) freeLocked(dir string) int64 {
+	return max(0, roomIn(dir)-m.taken[deviceOf(dir)])
+}
+
+// deviceOf is the file system that a directory is on; 0 where it cannot be known, and
+// where there is no room either.
+func deviceOf(dir string) uint64 {
+	var st unix.Stat_t
+	if dir == "" || unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	return st.Dev
 }
 
 // Suspend implements session.Mover.
@@ -203,24 +244,31 @@ func (m *mover) Suspend(ctx context.Context, l session.Leaving) (s holdfast.Susp
 	if m.shelf == nil {
 		return s, m.noShelf
 	}
-	if l, err = m.sized(l); err != nil {
-		return s, err
-	}
 	dir, size, err := m.checkpoint(ctx, l)
 	if err != nil {
 		return s, err
 	}
 	defer os.RemoveAll(dir)
 	defer m.pace.keep()
-	m.makeRoom(ctx, size)
 	label := move.Label{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Template: l.Owner.Template, TakenAt: time.Now().UTC()}
-	if err := m.shelf.Put(ctx, label, dir); err != nil {
+	if err := m.put(ctx, label, size, dir); err != nil {
 		return s, err
 	}
+	m.mu.Lock()
+	m.asleep[label.Key] = label.Epoch
+	m.mu.Unlock()
 	return holdfast.Suspended{
 		Key: label.Key, Epoch: label.Epoch, Node: m.node, Shared: m.shelf.shared, Template: label.Template,
 		TakenAt: label.TakenAt, Until: label.TakenAt.Add(m.shelf.bounds.Age), Bytes: size,
 	}, nil
+}
+
+// put seals an image, after it has made room for it.
+func (m *mover) put(ctx context.Context, label move.Label, size int64, dir string) error {
+	m.putting.Lock()
+	defer m.putting.Unlock()
+	m.makeRoom(ctx, size)
+	return m.shelf.Put(ctx, label, dir)
 }
 
 // takeLeft gets the image that a session's life before has left, wherever it is,
@@ -273,119 +321,4 @@ func (m *mover) prefer(ctx context.Context, key holdfast.SessionKey) holdfast.No
 		return ""
 	}
 	return s.Node
-}
-
-// suspendedOne is a suspended session, and its note. holdfast.ErrNotFound.
-func suspendedOne(ctx context.Context, s store.Store, key holdfast.SessionKey) (holdfast.Suspended, store.Note, error) {
-	all, err := s.ListNotes(ctx, store.SuspendedNotes+string(key))
-	if err != nil {
-		return holdfast.Suspended{}, store.Note{}, err
-	}
-	for _, n := range all {
-		if n.Name != store.SuspendedNotes+string(key) {
-			continue
-		}
-		var one holdfast.Suspended
-		if err := json.Unmarshal(n.Value, &one); err != nil {
-			return one, n, fmt.Errorf("suspended session %s: %w", key, err)
-		}
-		return one, n, nil
-	}
-	return holdfast.Suspended{}, store.Note{}, holdfast.ErrNotFound
-}
-
-// suspendedNote is a suspended session as the store has it.
-type suspendedNote struct {
-	holdfast.Suspended
-	note store.Note
-}
-
-// suspendedAll are all suspended sessions, by key. What cannot be read is left out.
-func suspendedAll(ctx context.Context, s store.Store) ([]suspendedNote, error) {
-	notes, err := s.ListNotes(ctx, store.SuspendedNotes)
-	if err != nil {
-		return nil, fmt.Errorf("listing suspended sessions: %w", err)
-	}
-	var out []suspendedNote
-	for _, n := range notes {
-		one := suspendedNote{note: n}
-		if json.Unmarshal(n.Value, &one.Suspended) == nil {
-			out = append(out, one)
-		}
-	}
-	return out, nil
-}
-
-// Run drops images that are too old, too many, or of nobody, until ctx is done.
-func (m *mover) Run(ctx context.Context) error {
-	tick := time.NewTicker(tendShelf)
-	defer tick.Stop()
-	for m.shelf != nil {
-		m.tend(ctx, time.Now())
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	return nil
-}
-
-// tend drops what there is no use for at a moment.
-func (m *mover) tend(ctx context.Context, now time.Time) {
-	m.collect(ctx, 0, now)
-	all, err := suspendedAll(ctx, m.store)
-	if err != nil {
-		return // the next time
-	}
-	for _, s := range all {
-		own := s.Node == m.node
-		if own && now.After(s.Until) || now.After(s.Until.Add(lateNote)) {
-			m.forget(ctx, s, move.TooOld)
-		}
-	}
-}
-
-// makeRoom drops the oldest images where an image of so many bytes would be too
-// much.
-func (m *mover) makeRoom(ctx context.Context, bytes int64) { m.collect(ctx, bytes, time.Now()) }
-
-func (m *mover) collect(ctx context.Context, more int64, now time.Time) {
-	all, err := m.shelf.List()
-	if err != nil {
-		m.log.Warn("images of suspended sessions cannot be looked through", "err", err)
-		return
-	}
-	notes, err := suspendedAll(ctx, m.store)
-	noted := map[holdfast.SessionKey]suspendedNote{}
-	for _, n := range notes {
-		noted[n.Key] = n
-	}
-	known := func(k move.Kept) bool { return err != nil || noted[k.Key].Epoch == k.Epoch }
-	for _, d := range move.Surplus(all, m.shelf.bounds, more, now, known) {
-		s, ok := noted[d.Key]
-		if !ok || s.Epoch != d.Epoch {
-			s = suspendedNote{Suspended: holdfast.Suspended{Key: d.Key, Epoch: d.Epoch, Node: m.node}}
-		}
-		m.forget(ctx, s, d.Why)
-	}
-}
-
-// forget drops a suspended session: from the store first, so that nobody comes for an
-// image that is gone, and then its image, where this node can get at it.
-func (m *mover) forget(ctx context.Context, s suspendedNote, why string) {
-	err := error(nil)
-	if s.note.Name != "" {
-		err = m.store.DropNote(ctx, s.note)
-	}
-	if err == nil && m.shelf != nil && (s.Shared || s.Node == m.node) {
-		if err = m.shelf.Drop(ctx, s.Key, s.Epoch); err == nil {
-			m.shelf.drops.WithLabelValues(why).Inc()
-		}
-	}
-	if err != nil {
-		m.log.Warn("the memory of a suspended session stays behind", "session", s.Key, "epoch", s.Epoch, "err", err)
-		return
-	}
-	m.log.Info("the memory of a suspended session is dropped", "session", s.Key, "epoch", s.Epoch, "reason", why)
 }

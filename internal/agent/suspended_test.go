@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/config"
@@ -31,7 +32,10 @@ func kept(t *testing.T, keys ...holdfast.SessionKey) (*mover, map[holdfast.Sessi
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mover{node: "n1", store: memory.New(1), log: a.log, shelf: shelf}
+	m := &mover{
+		node: "n1", store: memory.New(1), log: a.log, shelf: shelf,
+		taken: map[uint64]int64{}, asleep: map[holdfast.SessionKey]holdfast.Epoch{}, woken: make(chan claimedKey, 2),
+	}
 	lease, _, err := m.store.Grant(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -147,6 +151,94 @@ func TestSuspendedUnknown(t *testing.T) {
 	m.have(t, "b", "b")
 	if m.dropped(move.Unknown) != 1 {
 		t.Errorf("%v are counted", m.dropped(move.Unknown))
+	}
+}
+
+// claimedByOld has an agent claim a session that knows of no suspended ones: it leaves
+// the note.
+func (m *mover) claimedByOld(t *testing.T, key holdfast.SessionKey) holdfast.Owner {
+	t.Helper()
+	lease, _, err := m.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "old", State: holdfast.Claimed}, lease)
+	if err == nil {
+		err = m.store.PutNote(t.Context(), store.SuspendedNotes+string(key), []byte(o.Left), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// What was left of a session that has lived since is dropped, as soon as its claim is
+// heard of, or while it lives.
+func TestSuspendedAndClaimed(t *testing.T) {
+	m, all := kept(t, "a", "b", "c")
+	m.watchOver(t.Context())
+	m.claimed("other", 1000)
+	m.claimed("a", all["a"].Epoch) // the life that was suspended
+	if len(m.woken) != 0 {
+		t.Error("a claim of nobody who sleeps is looked at")
+	}
+	o := m.claimedByOld(t, "a")
+	if _, err := m.store.Release(t.Context(), o); err != nil { // long before anybody looks
+		t.Fatal(err)
+	}
+	m.claimed("a", o.Epoch)
+	m.expireClaimed(t.Context(), <-m.woken)
+	m.have(t, "b c", "b c")
+	m.claimedByOld(t, "b")
+	m.tend(t.Context(), time.Now())
+	m.have(t, "c", "c")
+	if m.dropped(superseded) != 2 {
+		t.Errorf("%v are counted", m.dropped(superseded))
+	}
+	// A claim that was before the life of which the image is.
+	m.expireClaimed(t.Context(), claimedKey{"c", all["c"].Epoch})
+	m.have(t, "c", "c")
+}
+
+// What is suspended side by side shares the room.
+func TestSuspendsReserveRoom(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("this test mounts a file system, as root")
+	}
+	m, _ := kept(t)
+	m.work = t.TempDir()
+	if err := unix.Mount("small", m.work, "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(m.work, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	m.shelf.bounds.Space = 1 << 40
+	const each = 40 << 20
+	release, onDisk, err := m.reserve(each)
+	if err != nil || onDisk {
+		t.Fatalf("on disk %v, %v", onDisk, err)
+	}
+	if _, _, err := m.reserve(each); err == nil || !strings.Contains(err.Error(), "moving.spill") {
+		t.Errorf("a second one: %v", err)
+	}
+	m.spill = t.TempDir()
+	second, onDisk, err := m.reserve(each)
+	if err != nil || !onDisk {
+		t.Errorf("on disk %v, %v", onDisk, err)
+	}
+	release()
+	second()
+	m.shelf.bounds.Space = each - 1
+	if _, _, err := m.reserve(each); err == nil || !strings.Contains(err.Error(), "moving.suspended") {
+		t.Errorf("on a shelf without room: %v", err)
+	}
+	for device, bytes := range m.taken {
+		if bytes != 0 {
+			t.Errorf("%d bytes of device %d stay reserved", bytes, device)
+		}
 	}
 }
 

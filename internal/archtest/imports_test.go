@@ -49,7 +49,7 @@ var house = []room{
 	{"internal/netpool", []string{"", "internal/engine", "internal/kill", "internal/quiet", "internal/linux/..."}},
 	{"internal/warmpool", []string{"", "internal/engine", "internal/kill", "internal/quiet", "internal/linux/..."}},
 	{"internal/runtimes", []string{"", "internal/engine"}},
-	{"internal/runsc", []string{""}},
+	{"internal/runsc", []string{"", "internal/linux/deathsig"}},
 	{"internal/move", []string{""}},
 	{"internal/move/budget", nil},
 	{"internal/session", []string{"", "internal/store", "internal/engine", "internal/spinup", "internal/kill", "internal/hook", "internal/linux/boottime", "internal/linux/neigh", "internal/linux/uts"}},

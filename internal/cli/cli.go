@@ -226,3 +226,10 @@ func (a *app) withKey(cmd *cobra.Command, arg string, limit time.Duration, do fu
 	}
 	return a.with(cmd, limit, func(ctx context.Context, c *client.Client) error { return do(ctx, c, key) })
 }
+
+// aboutKey makes cmd a command whose only argument is a session key.
+func (a *app) aboutKey(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client, holdfast.SessionKey) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = oneKey(), a.completeKey
+	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.withKey(cmd, words[0], limit, do) }
+	return cmd
+}

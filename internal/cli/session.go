@@ -56,23 +56,18 @@ func (a *app) sessionTable(w io.Writer, all []api.Session) {
 }
 
 func (a *app) sessionShow() *cobra.Command {
-	return &cobra.Command{
-		Use:               "show KEY",
-		Short:             "Show one session in detail",
-		Long:              "Show everything that is known of one session.",
-		Example:           "  holdfast session show alice",
-		Args:              oneKey(),
-		ValidArgsFunction: a.completeKey,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withKey(cmd, words[0], askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				s, err := c.Session(ctx, key)
-				if err != nil {
-					return err
-				}
-				return a.ui.result(s, func(w io.Writer) { a.sessionDetails(w, s) })
-			})
-		},
-	}
+	return a.aboutKey(&cobra.Command{
+		Use:     "show KEY",
+		Short:   "Show one session in detail",
+		Long:    "Show everything that is known of one session.",
+		Example: "  holdfast session show alice",
+	}, askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		s, err := c.Session(ctx, key)
+		if err != nil {
+			return err
+		}
+		return a.ui.result(s, func(w io.Writer) { a.sessionDetails(w, s) })
+	})
 }
 
 func (a *app) sessionDetails(w io.Writer, s api.Session) {
@@ -123,78 +118,64 @@ func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.
 
 func (a *app) sessionStart() *cobra.Command {
 	var template string
-	cmd := &cobra.Command{
+	cmd := a.aboutKey(&cobra.Command{
 		Use:     "start KEY",
 		Short:   "Start a session and wait until it is ready",
 		Long:    "Start the container of a session and wait until it is ready; one that is ready already is left as it is.",
 		Example: "  holdfast session start alice\n  holdfast session start alice --template web",
-		Args:    oneKey(),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withKey(cmd, words[0], startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				done := a.ui.progress("starting " + string(key))
-				s, err := c.StartSession(ctx, key, template)
-				done()
-				if err != nil {
-					return err
-				}
-				return a.ui.result(s, func(w io.Writer) {
-					fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
-						s.Key, s.State, dash(s.Address), dash(s.Template), shortID(s.ContainerID), bootTime(s))
-				})
-			})
-		},
-	}
+	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("starting " + string(key))
+		s, err := c.StartSession(ctx, key, template)
+		done()
+		if err != nil {
+			return err
+		}
+		return a.ui.result(s, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
+				s.Key, s.State, dash(s.Address), dash(s.Template), shortID(s.ContainerID), bootTime(s))
+		})
+	})
 	cmd.Flags().StringVar(&template, "template", "", "template to start it from (default the agent's own)")
 	return cmd
 }
 
 func (a *app) sessionStop() *cobra.Command {
-	return &cobra.Command{
-		Use:               "stop KEY",
-		Short:             "Kill a session's container and give the key up",
-		Long:              "Kill a session's container, wait until it is seen dead, and give up the ownership of the key.",
-		Example:           "  holdfast session stop alice",
-		Args:              oneKey(),
-		ValidArgsFunction: a.completeKey,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withKey(cmd, words[0], stopLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				done := a.ui.progress("stopping " + string(key))
-				r, err := c.StopSession(ctx, key)
-				done()
-				if err != nil {
-					return err
-				}
-				if err := a.ui.result(r, func(w io.Writer) {
-					if len(r.Left) == 0 {
-						fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
-					}
-					if r.Notice != "" {
-						fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
-					}
-				}); err != nil {
-					return err
-				}
-				return leftError(r.Left)
-			})
-		},
-	}
+	return a.aboutKey(&cobra.Command{
+		Use:     "stop KEY",
+		Short:   "Kill a session's container and give the key up",
+		Long:    "Kill a session's container, wait until it is seen dead, and give up the ownership of the key.",
+		Example: "  holdfast session stop alice",
+	}, stopLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("stopping " + string(key))
+		r, err := c.StopSession(ctx, key)
+		done()
+		if err != nil {
+			return err
+		}
+		if err := a.ui.result(r, func(w io.Writer) {
+			if len(r.Left) == 0 {
+				fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
+			}
+			if r.Notice != "" {
+				fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
+			}
+		}); err != nil {
+			return err
+		}
+		return leftError(r.Left)
+	})
 }
 
 func (a *app) sessionLogs() *cobra.Command {
 	var o api.LogOptions
-	cmd := &cobra.Command{
-		Use:               "logs KEY",
-		Short:             "Print what a session's container wrote",
-		Long:              "Print what a session's container wrote to its output, both streams in one.",
-		Example:           "  holdfast session logs alice --tail 20\n  holdfast session logs alice -f",
-		Args:              oneKey(),
-		ValidArgsFunction: a.completeKey,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withKey(cmd, words[0], noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				return c.Logs(ctx, key, o, a.ui.out)
-			})
-		},
-	}
+	cmd := a.aboutKey(&cobra.Command{
+		Use:     "logs KEY",
+		Short:   "Print what a session's container wrote",
+		Long:    "Print what a session's container wrote to its output, both streams in one.",
+		Example: "  holdfast session logs alice --tail 20\n  holdfast session logs alice -f",
+	}, noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		return c.Logs(ctx, key, o, a.ui.out)
+	})
 	f := cmd.Flags()
 	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what the container writes from now on")
 	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")

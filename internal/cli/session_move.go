@@ -27,20 +27,15 @@ type moved struct {
 
 func (a *app) sessionMove() *cobra.Command {
 	var to string
-	cmd := &cobra.Command{
+	cmd := a.aboutKey(&cobra.Command{
 		Use:   "move KEY",
 		Short: "Have a session go on on another node",
 		Long: "Have a session go on on another node: with what it has in memory, where its template says `handover: memory`, else in a new container.\n" +
 			"Where no other node takes it, or the named one does not, it stays as it is.",
-		Example:           "  holdfast session move alice\n  holdfast session move alice --to web-2",
-		Args:              oneKey(),
-		ValidArgsFunction: a.completeKey,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withKey(cmd, words[0], startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
-				return a.moveSession(ctx, c, key, holdfast.NodeID(to))
-			})
-		},
-	}
+		Example: "  holdfast session move alice\n  holdfast session move alice --to web-2",
+	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		return a.moveSession(ctx, c, key, holdfast.NodeID(to))
+	})
 	cmd.Flags().StringVar(&to, "to", "", "node that is to take it (default one that has room)")
 	return cmd
 }
@@ -65,13 +60,7 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 		return err
 	}
 	done()
-	if r.Memory.Saved > 0 && s.Memory != holdfast.Restored { // it was sent, and not used
-		why, lost := strings.CutPrefix(s.Memory, "lost: ")
-		if !lost {
-			why = "its image was not used"
-		}
-		r.Memory.Saved, r.Memory.Lost = 0, []holdfast.LostMemory{{Key: key, Epoch: before.Epoch, Bytes: r.Memory.Bytes, Reason: why}}
-	}
+	r.Memory = becameOf(r.Memory, before, s.Memory)
 	m := moved{Key: key, From: before.Node, Node: s.Node, Epoch: s.Epoch, Memory: r.Memory, Took: holdfast.Millis(time.Since(begun))}
 	if err := a.ui.result(m, func(w io.Writer) { fmt.Fprintln(w, m.text()) }); err != nil {
 		return err
@@ -80,6 +69,21 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 		return &partial{fmt.Sprintf("session %s came up on node %s, and %s was to take it", key, s.Node, r.To), "the log of " + string(r.To) + " says why it did not"}
 	}
 	return nil
+}
+
+// becameOf is what became of a session's memory in the end: who sends it does not know
+// whether it was used, nor, where the answer was lost, whether it arrived.
+func becameOf(r holdfast.MemoryReport, before api.Session, now string) holdfast.MemoryReport {
+	switch why, lost := strings.CutPrefix(now, "lost: "); {
+	case r.Saved > 0 && now != holdfast.Restored:
+		if !lost {
+			why = "its image was not used"
+		}
+		r.Saved, r.Lost = 0, []holdfast.LostMemory{{Key: before.Key, Epoch: before.Epoch, Bytes: r.Bytes, Reason: why}}
+	case r.Saved == 0 && now == holdfast.Restored && len(r.Lost) > 0:
+		r.Saved, r.Bytes, r.Lost = 1, r.Lost[0].Bytes, []holdfast.LostMemory{}
+	}
+	return r
 }
 
 func (m moved) text() string {

@@ -36,6 +36,7 @@ type Directory struct {
 	metrics *Metrics
 	log     *slog.Logger
 	gone    func(holdfast.SessionKey, holdfast.Epoch) // called under mu; must not block or call back
+	claimed func(holdfast.SessionKey, holdfast.Epoch) // called under mu with each new record; likewise
 	own     func(holdfast.Owner)                      // called under mu with each new record of this node; likewise
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
@@ -78,6 +79,7 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 		store: s, self: self, metrics: m, log: log,
 		gone:    func(holdfast.SessionKey, holdfast.Epoch) {},
 		own:     func(holdfast.Owner) {},
+		claimed: func(holdfast.SessionKey, holdfast.Epoch) {},
 		ready:   make(chan struct{}),
 		recheck: make(chan holdfast.SessionKey, 256),
 		records: map[holdfast.SessionKey]record{},
@@ -225,6 +227,7 @@ func (d *Directory) putLocked(o holdfast.Owner) {
 		epoch: o.Epoch, revision: max(o.Revision, holdfast.Revision(o.Epoch)),
 		node: unique.Make(o.Node), template: unique.Make(o.Template), state: unique.Make(o.State),
 	}
+	d.claimed(o.Key, o.Epoch)
 	if o.Node == d.self {
 		d.own(o)
 	}

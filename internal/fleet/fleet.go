@@ -60,6 +60,9 @@ type Deps struct {
 	// Own hears of every record of this node that the directory learns of;
 	// it must not block or call back. nil: nobody.
 	Own func(holdfast.Owner)
+	// Claimed hears of every claim that the directory learns of, this node's too;
+	// it must not block or call back. nil: nobody.
+	Claimed func(holdfast.SessionKey, holdfast.Epoch)
 	// Receive takes images in; nil: this node takes none.
 	Receive Receive
 	// Give writes the image of a session's life to w, which is gone here then; nil:
@@ -109,6 +112,9 @@ func New(cfg Config, deps Deps) *Fleet {
 	}
 	if deps.Own != nil {
 		f.dir.own = deps.Own
+	}
+	if deps.Claimed != nil {
+		f.dir.claimed = deps.Claimed
 	}
 	return f
 }

@@ -14,14 +14,25 @@ import (
 const (
 	pathImage = "/fleet/v1/image"
 	imageTime = 5 * time.Minute // for one to come in; then its sender is gone, or as good as gone
+
+	// imageSilence is how long nothing may move of an image that is on its way, or
+	// of the answer to it: whoever waits for it waits no longer then. It is about
+	// what a node's connections take to find a peer gone; this also finds one that
+	// stands still, and something in between that takes bytes and keeps them.
+	imageSilence = 10 * time.Second
 )
 
-// errNoHeir is a session whose successor nobody was told to be.
-var errNoHeir = errors.New("no node was told to take it over")
+var (
+	// errNoHeir is a session whose successor nobody was told to be.
+	errNoHeir = errors.New("no node was told to take it over")
+	// errSilent ends the way of an image.
+	errSilent = fmt.Errorf("nothing has moved for %v", imageSilence)
+)
 
 // Receive takes the image of a session in that is to be handed over to this node,
 // whole or not at all. expected is asked for the session and the epoch that the
-// image is of before anything is kept.
+// image is of before anything is kept, and again once all is there: the session may
+// have been given up without it.
 type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
 
 // heir is the node that was told to take a session over.
@@ -56,17 +67,32 @@ func (f *Fleet) Disinherit(key holdfast.SessionKey, epoch holdfast.Epoch) {
 }
 
 // SendImage streams the image of a session's life to the node that Prepare has
-// told to take it over. write is called once, from a goroutine of its own that has
-// ended when SendImage returns. The image is there, whole, when there is no error.
+// told to take it over. write is called once, and once more where the connection
+// breaks, from a goroutine of its own that has ended when SendImage returns. The image
+// is there, whole, when there is no error; with one it may be.
 func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error {
 	to, err := f.heirOf(key, epoch)
 	if err == nil {
-		err = f.peers.sendImage(ctx, to, write)
+		err = again(ctx, func() error { return f.peers.sendImage(ctx, to, write) })
 	}
 	if err != nil {
 		return fmt.Errorf("send the image of session %s: %w", key, err)
 	}
 	return nil
+}
+
+// again does once more what a broken connection has ended: one that was kept since
+// the last question may have ended long ago. What fell silent would most likely do so
+// again, and somebody waits.
+func again(ctx context.Context, do func() error) error {
+	err := do()
+	if errors.Is(err, errUnreachable) && !errors.Is(err, errSilent) && ctx.Err() == nil {
+		if second := do(); second != nil {
+			return fmt.Errorf("%w; and then: %w", err, second)
+		}
+		return nil
+	}
+	return err
 }
 
 // CanSend is why there is nobody to send the image of a session's life to, nil
@@ -95,9 +121,9 @@ func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.W
 		wrote <- err
 	}()
 	err := p.putImage(ctx, to, r)
-	r.CloseWithError(errors.Join(err, io.ErrClosedPipe)) // ends write where nobody reads
-	if failed := <-wrote; err == nil {
-		err = failed
+	r.CloseWithError(io.ErrClosedPipe) // ends write where nobody reads
+	if failed := <-wrote; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
+		return failed
 	}
 	return err
 }
@@ -114,20 +140,54 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 	return nil
 }
 
-// send sends a body to a node, however long that takes, and returns the answer,
-// whatever it is. errUnreachable.
+// send sends a body to a node and returns the answer, whatever it is. Neither has a
+// bound in time but ctx's, as long as something moves. errUnreachable, errSilent.
 func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
-	ctx = context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop})
+	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop}))
+	quiet := time.AfterFunc(imageSilence, func() { cancel(errSilent) })
+	heard := func() { quiet.Reset(imageSilence) }
+	done := func() { quiet.Stop(); cancel(nil) }
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
 	if err != nil {
+		done()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", media)
+	req.Body = &watched{listener{from: req.Body, heard: heard}, ctx, req.Body.Close}
 	resp, err := p.http.Do(req)
 	if err != nil {
+		err = because(ctx, err)
+		done()
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
+	closeBody := resp.Body.Close
+	resp.Body = &watched{listener{from: resp.Body, heard: heard}, ctx, func() error { defer done(); return closeBody() }}
 	return resp, nil
+}
+
+// watched is a body of which every byte is a sign of life. It is closed once.
+type watched struct {
+	listener
+	ctx   context.Context // whose cause says why it ends early
+	close func() error
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.listener.Read(b)
+	if err != nil && err != io.EOF {
+		err = because(w.ctx, err)
+	}
+	return n, err
+}
+
+func (w *watched) Close() error { return w.close() }
+
+// because adds why ctx has ended, where it has.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // refused is an answer that is not the one that was hoped for.
@@ -147,8 +207,8 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this node takes no images", http.StatusNotImplemented)
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(imageTime)) // every server of ours can
-	err := h.f.deps.Receive(r.Context(), r.Body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
+	body := &hurried{from: r.Body, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetReadDeadline}
+	err := h.f.deps.Receive(r.Context(), body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
 		if !h.f.next.expects(from, key, epoch) {
 			return fmt.Errorf("session %s at epoch %d was not announced by node %s", key, epoch, from)
 		}
@@ -160,6 +220,27 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// hurried is the body of a request that is not waited for longer than imageSilence at a
+// time, and than end.
+type hurried struct {
+	from  io.Reader
+	end   time.Time
+	until func(time.Time) error
+}
+
+func (h *hurried) Read(b []byte) (int, error) {
+	_ = h.until(nextBy(h.end)) // every server of ours can
+	return h.from.Read(b)
+}
+
+// nextBy is until when the next bytes of what has to be over by end may take.
+func nextBy(end time.Time) time.Time {
+	if by := time.Now().Add(imageSilence); by.Before(end) {
+		return by
+	}
+	return end
 }
 
 // expects reports whether the node has announced that life of the session, and goes

@@ -55,7 +55,12 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	if err != nil {
 		return err
 	}
-	resp, err := p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
+	var resp *http.Response
+	// What is asked for again is given once: that is the other node's part.
+	err = again(ctx, func() (err error) {
+		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -93,8 +98,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("node %s does not have session %s at epoch %d", from, q.Key, q.Next), http.StatusForbidden)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(imageTime)) // every server of ours can
-	out := &begun{w: w}
+	out := &begun{w: w, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetWriteDeadline}
 	err = h.f.deps.Give(ctx, q.Key, q.Epoch, out)
 	if err == nil {
 		return
@@ -110,10 +114,13 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, cut(err.Error(), maxText), status)
 }
 
-// begun notes whether anything was written.
+// begun notes whether anything was written, and waits for who reads no longer than
+// imageSilence at a time, and than end.
 type begun struct {
-	w   http.ResponseWriter
-	yes bool
+	w     http.ResponseWriter
+	yes   bool
+	end   time.Time
+	until func(time.Time) error
 }
 
 func (b *begun) Write(p []byte) (int, error) {
@@ -121,5 +128,6 @@ func (b *begun) Write(p []byte) (int, error) {
 		b.w.Header().Set("Content-Type", "application/octet-stream")
 	}
 	b.yes = true
+	_ = b.until(nextBy(b.end)) // every server of ours can
 	return b.w.Write(p)
 }

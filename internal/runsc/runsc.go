@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/linux/deathsig"
 )
 
 // Errors that callers decide by; they come wrapped.
@@ -191,7 +192,9 @@ func (r Runtime) run(ctx context.Context, args ...string) error {
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
+	// Nobody saves a container for an agent that has died: the next one may have taken it
+	// over. (What its sandbox has begun it brings to its end.)
+	err := deathsig.Run(cmd, syscall.SIGKILL)
 	if ctx.Err() != nil {
 		return fmt.Errorf("runsc: %w", context.Cause(ctx))
 	}

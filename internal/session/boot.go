@@ -148,7 +148,7 @@ func (b *attempt) run(ctx context.Context) error {
 		return err
 	}
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
-	b.resume()
+	b.resume(ctx)
 	if warm {
 		if done, err := b.thaw(ctx); done {
 			return b.ended(ctx, err)

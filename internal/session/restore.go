@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/engine"
+	"holdfast/internal/store"
 )
 
 // Mover carries what containers have in memory from one life of their session to
@@ -22,11 +23,11 @@ type Mover interface {
 	// session next; it returns the image's bytes. Without an error the container
 	// ends by itself.
 	Save(ctx context.Context, l Leaving) (bytes int64, err error)
-	// CanSuspend is why the session's memory cannot be kept here, nil where it
-	// can. It does not wait.
-	CanSuspend(l Leaving) error
-	// Suspend saves the container, and keeps the image for the session's next
-	// life. Without an error the container ends by itself.
+	// Reserve keeps room for the session's memory until release is called, once, or
+	// says why it cannot be kept here. It does not wait.
+	Reserve(l Leaving) (_ Leaving, release func(), err error)
+	// Suspend saves the container, which Reserve has returned, and keeps the image
+	// for the session's next life. Without an error the container ends by itself.
 	Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error)
 	// Stage has the start of the created container of a claim be a restore,
 	// and reports whether it will be: where there is an image of the life right
@@ -89,13 +90,17 @@ func (b *attempt) lostMemory(err error) {
 
 // resume looks at what the life before has left: the session is of the template
 // that it was of, where nobody has named another one.
-func (b *attempt) resume() {
+func (b *attempt) resume(ctx context.Context) {
 	if b.owner.Left == "" {
 		return
 	}
 	var left holdfast.Suspended
 	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
 		b.lostMemory(errors.New("what was left of it cannot be read"))
+		return
+	}
+	if err := b.follows(ctx, left.Epoch); err != nil {
+		b.lostMemory(err)
 		return
 	}
 	if left.Template != b.e.template.Name && !b.e.wished {
@@ -117,4 +122,21 @@ func (b *attempt) resume() {
 		return
 	}
 	b.left = &left
+}
+
+// follows is an error where somebody has had the session since it was suspended: an
+// agent of a version that does not know of suspended sessions leaves alone what its
+// claim should have taken. A store that has forgotten the time in between says
+// nothing against it: whoever keeps the image has looked on (docs/moving.md).
+func (b *attempt) follows(ctx context.Context, before holdfast.Epoch) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	ok, err := b.m.deps.Store.Follows(ctx, b.e.key, before, b.owner.Epoch)
+	switch {
+	case errors.Is(err, store.ErrForgotten):
+		return nil
+	case err == nil && !ok:
+		return fmt.Errorf("it has lived since it was suspended at epoch %d", before)
+	}
+	return err
 }

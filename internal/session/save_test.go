@@ -23,10 +23,13 @@ type slow struct {
 	fails map[holdfast.SessionKey]bool
 	lost  map[holdfast.SessionKey]bool // Choose leaves them out
 
-	mu     sync.Mutex
-	until  time.Time
-	chosen []Leaving
-	left   []holdfast.Suspended // that Stage was given
+	room int // for so many that are suspended at a time; 0 is any
+
+	mu       sync.Mutex
+	reserved int
+	until    time.Time
+	chosen   []Leaving
+	left     []holdfast.Suspended // that Stage was given
 }
 
 func (s *slow) Choose(until time.Time, all []Leaving) Choice {
@@ -56,14 +59,25 @@ func (s *slow) Save(ctx context.Context, l Leaving) (int64, error) {
 	return 7, nil
 }
 
-func (s *slow) CanSuspend(l Leaving) error {
-	if s.lost[l.Owner.Key] {
-		return errors.New("no room")
+func (s *slow) Reserve(l Leaving) (Leaving, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost[l.Owner.Key] || s.room > 0 && s.reserved == s.room {
+		return l, nil, errors.New("no room")
 	}
-	return nil
+	s.reserved++
+	l.Bytes = 7
+	return l, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reserved--
+	}, nil
 }
 
 func (s *slow) Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error) {
+	if l.Bytes != 7 {
+		return holdfast.Suspended{}, errors.New("nothing is reserved for it")
+	}
 	if _, err := s.Save(ctx, l); err != nil {
 		return holdfast.Suspended{}, err
 	}

@@ -41,13 +41,15 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	}
 	l := e.leavingLocked()
 	m.mu.Unlock()
-	if err := m.canSuspend(e, l); err != nil {
+	l, letGo, err := m.reserve(e, l)
+	if err != nil {
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
 	}
 	m.mu.Lock()
 	going := m.markLocked(e)
 	m.mu.Unlock()
 	if len(going) == 0 {
+		letGo()
 		return holdfast.SuspendReport{}, notHere(key) // somebody else ends it
 	}
 	type result struct {
@@ -56,10 +58,12 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	}
 	done := make(chan result, 1)
 	started := m.spawn(func(life context.Context) {
-		r, err := m.suspend(life, e)
+		defer letGo()
+		r, err := m.suspend(life, e, l)
 		done <- result{r, err}
 	})
 	if !started {
+		letGo()
 		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, errNotRunning)
 	}
 	select {
@@ -76,25 +80,26 @@ func (e *entry) leavingLocked() Leaving {
 	return Leaving{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
 }
 
-// canSuspend is why a session's memory cannot be kept.
-func (m *Manager) canSuspend(e *entry, l Leaving) error {
+// reserve has the Mover keep room for a session's memory, or is why it cannot be kept.
+func (m *Manager) reserve(e *entry, l Leaving) (_ Leaving, release func(), err error) {
 	switch {
 	case !e.template.SaveMemory:
-		return holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "docs/moving.md says what that needs")
+		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "docs/moving.md says what that needs")
 	case m.deps.Mover == nil:
-		return holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log says at its start what is missing for it")
+		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log says at its start what is missing for it")
 	}
-	if err := m.deps.Mover.CanSuspend(l); err != nil {
-		return fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
+	if l, release, err = m.deps.Mover.Reserve(l); err != nil {
+		return l, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
 	}
-	return nil
+	return l, release, nil
 }
 
-// suspend saves and ends an entry that is marked as leaving. life is the Manager's.
-func (m *Manager) suspend(life context.Context, e *entry) (r holdfast.SuspendReport, err error) {
+// suspend saves and ends an entry that is marked as leaving, and that there is room
+// for. life is the Manager's.
+func (m *Manager) suspend(life context.Context, e *entry, l Leaving) (r holdfast.SuspendReport, err error) {
 	m.announce(life, e)
 	m.mu.Lock()
-	l := e.leavingLocked()
+	l.Owner = e.owner
 	m.mu.Unlock()
 	saving, cancel := context.WithTimeout(context.WithoutCancel(life), suspendTime)
 	defer context.AfterFunc(life, func() { time.AfterFunc(lastSuspend, cancel) })()
@@ -225,12 +230,14 @@ func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	m.mu.Lock()
 	l := e.leavingLocked()
 	m.mu.Unlock()
-	if err := m.canSuspend(e, l); err != nil {
+	l, release, err := m.reserve(e, l)
+	if err != nil {
 		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
 		m.announce(life, e)
 		m.end(life, []*entry{e})
 		return
 	}
 	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
-	_, _ = m.suspend(life, e) // it is logged
+	defer release()
+	_, _ = m.suspend(life, e, l) // it is logged
 }

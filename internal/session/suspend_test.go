@@ -114,6 +114,72 @@ func TestSuspendThatCannotBe(t *testing.T) {
 	}
 }
 
+// Room is reserved while a session is suspended, and is there again for the next one.
+func TestSuspendReservesRoom(t *testing.T) {
+	mv := &slow{end: make(chan struct{}), room: 1}
+	n := sleepers(t, mv, 0)
+	for _, key := range []holdfast.SessionKey{"a", "b"} {
+		if _, err := n.Start(t.Context(), key, "kept"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
+	await(t, "a leaves", func() bool {
+		o, err := n.store.Get(context.Background(), "a")
+		return err == nil && o.State == holdfast.Leaving
+	})
+	if _, err := n.Suspend(t.Context(), "b"); !errors.Is(err, holdfast.ErrNoMemory) {
+		t.Errorf("where there is room for one: %v", err)
+	}
+	if i, err := n.Get("b"); err != nil || i.Owner.State != holdfast.Ready {
+		t.Errorf("it does not go on: %+v, %v", i, err)
+	}
+	close(mv.end)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	await(t, "the room is given back", func() bool {
+		mv.mu.Lock()
+		defer mv.mu.Unlock()
+		return mv.reserved == 0
+	})
+	if _, err := n.Suspend(t.Context(), "b"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an agent claims that knows of no suspended sessions keeps its note, and lives
+// on without its memory: nobody goes back to that.
+func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
+	mv := quickly()
+	n := sleepers(t, mv, 0)
+	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Suspend(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	lease, _, err := n.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := n.store.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "old", State: holdfast.Claimed}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.Left), 0); err != nil { // as if it had not been taken
+		t.Fatal(err)
+	}
+	if _, err := n.store.Release(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	n.serve(t, "a")
+	if i, err := n.Get("a"); err != nil || !strings.Contains(i.Owner.Memory, "it has lived since") || len(mv.left) != 0 || len(n.notes(t)) != 0 {
+		t.Errorf("%+v, %v; it was given %+v", i, err, mv.left)
+	}
+}
+
 // While the store is away a session that was saved stays owned; what is written when
 // it is back is what the next claim finds.
 func TestSuspendWithoutAStore(t *testing.T) {

@@ -20,6 +20,7 @@ var (
 	ErrLeaseGone = errors.New("lease is gone")             // the lease expired or was revoked
 	ErrOrder     = errors.New("state goes backwards")      // Advance: State.CanBecome says no
 	ErrNodeTaken = errors.New("node id is another's")      // PutNode: the node's record hangs on another lease
+	ErrForgotten = errors.New("it is out of history")      // Follows
 )
 
 // SuspendedNotes begins the names of what Suspend leaves behind.
@@ -89,7 +90,7 @@ type Store interface {
 
 	// Follows reports whether the claim of key at epoch next was the first
 	// after the one at epoch before, so that nobody has had the session in
-	// between. It is false where the store has no history that shows it.
+	// between. ErrForgotten where the store no longer has that part of its history.
 	Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error)
 
 	// List returns all session records, by key, and the revision that the

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/engine"
@@ -57,7 +58,11 @@ type moveChaos struct {
 	t     *testing.T
 	dir   string // of the files that slowRunsc looks for
 	hosts []*host
+	wires map[*host]*wire // to each one, of the other
 	watch *lifeWatch
+	// survivor is where a client comes in who has a kept socket; nil: where the
+	// session goes to.
+	survivor func(from, to *host) *host
 }
 
 func newMoveChaos(t *testing.T) *moveChaos {
@@ -68,7 +73,9 @@ func newMoveChaos(t *testing.T) *moveChaos {
 		t.Fatal(err)
 	}
 	c.mover = newMoverWith(t, slow)
-	c.hosts = newFleetOn(t, c.engine.Host(), 2, patient, func(int) string { return c.config("", "") }, (*host).start)
+	c.wires = map[*host]*wire{}
+	c.hosts = newFleetOn(t, c.engine.Host(), 2, patient, func(int) string { return c.config("", "") },
+		func(h *host) { c.wires[h] = h.onWire() }, (*host).start)
 	c.watch = watchLives(t, c.hosts[0].api())
 	return c
 }
@@ -96,6 +103,17 @@ func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to 
 	first := c.hosts[0].ask(key)
 	from, _ := owner(t, c.hosts, key)
 	to := besides(c.hosts, from)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	near := to
+	if c.survivor != nil {
+		near = c.survivor(from, to)
+	}
+	ws, _, err := websocket.Dial(ctx, "ws://"+near.gateway+"/s/"+key+"/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
 	if step == "" {
 		act(from, to)
 	} else if step != "receiving" {
@@ -119,10 +137,32 @@ func (c *moveChaos) disturbed(t *testing.T, key, step string, act func(from, to 
 		res, _ := from.get("/s/" + key + "/")
 		return res.StatusCode == http.StatusOK
 	})
+	if err := goesOn(ctx, ws); err != nil {
+		t.Errorf("the kept socket: %v", err)
+	}
 	kept = from.ask(key).Epoch == first.Epoch
 	from.must("session", "stop", key)
 	c.watch.expectOneLife(t)
 	return kept
+}
+
+// goesOn: a kept socket is told that its session has moved, and answers then; or is
+// closed with 1012.
+func goesOn(ctx context.Context, ws *websocket.Conn) error {
+	_, got, err := ws.Read(ctx)
+	if err == nil && string(got) == "moved" {
+		err = ws.Write(ctx, websocket.MessageText, []byte("still here"))
+		for err == nil && string(got) != "still here" { // it may have moved more than once
+			_, got, err = ws.Read(ctx)
+		}
+	}
+	if err == nil && string(got) != "still here" {
+		return fmt.Errorf("it says %q", got)
+	}
+	if websocket.CloseStatus(err) == websocket.StatusServiceRestart {
+		return nil
+	}
+	return err
 }
 
 // reached waits until the move is at the step.
@@ -155,6 +195,12 @@ func TestMoveKilled(t *testing.T) {
 				continue
 			}
 			t.Run(victim+" "+step, func(t *testing.T) {
+				c.survivor = func(from, to *host) *host {
+					if victim == "to" {
+						return from
+					}
+					return to
+				}
 				kept := c.disturbed(t, "killed-"+victim+"-"+step, step, func(from, to *host) {
 					h := from
 					if victim == "to" {
@@ -169,11 +215,50 @@ func TestMoveKilled(t *testing.T) {
 			})
 		}
 	}
+	t.Run("before its runsc has begun", c.killedBeforeSaving)
 	c.expectNothingStaged()
 }
 
-// TestMoveSpoilt: an image that is torn or spoilt, or that there is no room for, costs
-// the session its memory and nothing else.
+// killedBeforeSaving: an agent that is killed takes a runsc along that has not begun;
+// the next one finds the session as it was, in the middle of a drain.
+func (c *moveChaos) killedBeforeSaving(t *testing.T) {
+	const key, step = "drained", "before-checkpoint"
+	first := c.hosts[0].ask(key)
+	from, before := owner(t, c.hosts, key)
+	c.ask("hold-" + step)
+	ended := make(chan result, 1)
+	go func() { ended <- from.cli("node", "drain", from.node) }()
+	c.reached(t, step, nil, ended)
+	from.signal(os.Kill)
+	<-from.ended
+	<-ended
+	c.unask("hold-" + step)
+	c.unask("at-" + step)
+	from.start()
+	eventually(t, "its runsc is gone", func() bool { return !running(t, c.runsc.Images+"."+from.node+"/save-") })
+	again := from.ask(key)
+	if epoch, node := from.record(key); again.Epoch != first.Epoch || epoch != int64(before.Epoch) || node != from.node {
+		t.Errorf("epoch %s became %s, its record is of %d on %s", first.Epoch, again.Epoch, epoch, node)
+	}
+	from.must("session", "stop", key)
+	c.watch.expectOneLife(t)
+}
+
+// running reports whether a process has that in its arguments.
+func running(t *testing.T, text string) bool {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(f string) bool {
+		args, err := os.ReadFile(f)
+		return err == nil && strings.Contains(string(args), text)
+	})
+}
+
+// TestMoveSpoilt: an image that is torn or spoilt, or that there is no room for, or whose
+// way is cut, costs the session its memory and nothing else.
 func TestMoveSpoilt(t *testing.T) {
 	c := newMoveChaos(t)
 	full := func(h *host) {
@@ -183,19 +268,35 @@ func TestMoveSpoilt(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it is gone with the subtest
 	}
-	for name, act := range map[string]func(from, to *host){
-		"torn":                   func(_, _ *host) { c.ask("torn") },
-		"corrupt":                func(_, _ *host) { c.ask("corrupt") },
-		"no room where it is":    func(from, _ *host) { full(from) },
-		"no room where it comes": func(_, to *host) { full(to) },
+	cut := func(f wireFault) func(from, to *host) { return func(_, to *host) { c.wires[to].strike(f) } }
+	const part = 1 << 20 // of an image
+	for name, d := range map[string]struct {
+		act  func(from, to *host)
+		kept bool // its memory
+		long bool
+	}{
+		"torn":                   {func(_, _ *host) { c.ask("torn") }, false, false},
+		"corrupt":                {func(_, _ *host) { c.ask("corrupt") }, false, false},
+		"no room where it is":    {func(from, _ *host) { full(from) }, false, false},
+		"no room where it comes": {func(_, to *host) { full(to) }, false, false},
+		"the way breaks":         {cut(wireFault{how: wireBreaks, after: part}), false, false},
+		"the way breaks once":    {cut(wireFault{how: wireBreaks, after: part, times: 1}), true, true},
+		"the way falls silent":   {cut(wireFault{how: wireSilent, after: part}), false, false},
+		"the node is cut off":    {cut(wireFault{how: wireSilent, after: part, all: true, heals: 15 * time.Second}), false, true},
+		"the answer is lost":     {cut(wireFault{how: wireDeaf, after: part}), true, true},
+		"the way is slow":        {cut(wireFault{how: wireSlow, after: part}), true, true},
 	} {
+		if d.long && !labtest.Long() {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
-			if c.disturbed(t, "spoilt-"+strings.ReplaceAll(name, " ", "-"), "", act) {
-				t.Error("its memory is said to be there")
+			if kept := c.disturbed(t, "spoilt-"+strings.ReplaceAll(name, " ", "-"), "", d.act); kept != d.kept {
+				t.Errorf("its memory is there: %v, want %v", kept, d.kept)
 			}
 			c.unask("torn")
 			c.unask("corrupt")
 			for _, h := range c.hosts {
+				c.wires[h].heal()
 				_ = unix.Unmount(c.runsc.Images+"."+h.node, unix.MNT_DETACH) // where nothing is mounted there is nothing to do
 			}
 		})
@@ -207,11 +308,12 @@ func TestMoveSpoilt(t *testing.T) {
 	c.expectNothingStaged()
 }
 
-// expectNothingStaged: images of agents that were killed go, too.
+// expectNothingStaged: images go, whatever became of their moves, and of agents that
+// were killed, too.
 func (c *moveChaos) expectNothingStaged() {
 	c.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		left, err := os.ReadDir(c.runsc.Images)
+		left, err := filepath.Glob(c.runsc.Images + "*/*") // staged, and on their way
 		if err == nil && len(left) == 0 {
 			return
 		}

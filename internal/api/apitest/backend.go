@@ -165,11 +165,13 @@ func (b *Backend) moveElsewhere(key holdfast.SessionKey, to holdfast.NodeID) (ho
 	}
 	r := holdfast.MoveReport{To: to, KillReport: holdfast.KillReport{Took: holdfast.Millis(80 * time.Millisecond), Dead: []string{s.ContainerID}}}
 	r.Memory = holdfast.MemoryReport{Saved: 1, Bytes: 32 << 20, Took: holdfast.Millis(70 * time.Millisecond)}
+	memory := holdfast.Restored
 	if key == "heavy" {
+		memory = ""
 		r.Memory = holdfast.MemoryReport{Lost: []holdfast.LostMemory{{Key: key, Epoch: s.Epoch, Bytes: 4 << 30, Reason: "it does not fit"}}}
 	}
 	b.epoch++
-	s.Node, s.Epoch, s.Memory = to, b.epoch, holdfast.Restored
+	s.Node, s.Epoch, s.Memory = to, b.epoch, memory
 	return r, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast"
+	"holdfast/internal/store"
 )
 
 // Follows reads the key's history between both claims.
@@ -24,7 +25,7 @@ func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, ne
 	seen := false
 	for r := range changes {
 		if err := r.Err(); errors.Is(err, rpctypes.ErrCompacted) {
-			return false, nil // nobody knows
+			return false, fmt.Errorf("%s: %w: %w", doing, store.ErrForgotten, err)
 		} else if err != nil {
 			return false, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"holdfast"
+	"holdfast/internal/store"
 )
 
 // Follows reads the key's history between both claims.
@@ -14,8 +15,11 @@ func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, ne
 		return false, fmt.Errorf("read the history of %s: %w", key, err)
 	}
 	defer unlock()
+	if before <= 0 || next <= before {
+		return false, nil
+	}
 	if holdfast.Epoch(s.gone) >= before {
-		return false, nil // nobody knows
+		return false, fmt.Errorf("read the history of %s: %w", key, store.ErrForgotten)
 	}
 	seen := false
 	for _, e := range s.events {

@@ -63,6 +63,29 @@ func TestDown(t *testing.T) {
 	})
 }
 
+// What has left the history nobody can tell of.
+func TestFollowsForgets(t *testing.T) {
+	s := memory.New(1)
+	id, _, err := s.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var epochs []holdfast.Epoch
+	for range 2 {
+		o, err := s.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "n", State: holdfast.Claimed}, id)
+		if err == nil {
+			_, err = s.Release(t.Context(), o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		epochs = append(epochs, o.Epoch)
+	}
+	if follows, err := s.Follows(t.Context(), "a", epochs[0], epochs[1]); follows || !errors.Is(err, store.ErrForgotten) {
+		t.Errorf("%v, %v", follows, err)
+	}
+}
+
 func TestHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New(10)
