@@ -126,6 +126,7 @@ type node struct {
 	server *http.Server
 	stop   context.CancelFunc
 	fetch  func(context.Context, string) error
+	prefer holdfast.NodeID // has an image of every session
 	ended  sync.WaitGroup
 }
 
@@ -179,6 +180,7 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 			return c, err
 		},
 		Fetch:  func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
+		Prefer: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
 		Caller: callerOf,
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })

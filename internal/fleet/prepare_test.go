@@ -126,6 +126,27 @@ func TestSuccessorComesFirst(t *testing.T) {
 	}
 }
 
+// TestSleeperHasNoSuccessor: a session that was suspended just now is not left to
+// somebody who was told to take it, but goes on where its image is.
+func TestSleeperHasNoSuccessor(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, w *world) {
+		old, asks := w.nodes[0], w.nodes[1]
+		old.own(t, key)
+		must(t, old.host.leave(t.Context(), key))
+		synctest.Wait()
+		asks.prefer = old.id
+		must(t, old.host.finish(t.Context(), key))
+		synctest.Wait()
+		start := time.Now()
+		if o := w.owner(asks, asks.mustAcquire(t)); o != old {
+			t.Errorf("it is on %s", o.id)
+		}
+		if waited := time.Since(start); waited > glance {
+			t.Errorf("it was placed after %v", waited)
+		}
+	})
+}
+
 // TestFormerOwnerDies without releasing: its lease does it.
 func TestFormerOwnerDies(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {

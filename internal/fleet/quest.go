@@ -21,6 +21,11 @@ const (
 	// session at once if nobody claims it.
 	succession = 100 * time.Millisecond
 
+	// glance is how long a session that left as planned is left alone before it is
+	// looked whether it sleeps, and so has no successor: most of those that are
+	// drained have one by then, and the store is not asked about them.
+	glance = 20 * time.Millisecond
+
 	// How long a search waits before it looks past the cache: from the first,
 	// doubled up to the last, each spread over half to half as much again. A
 	// change that the watch tells of ends the wait at once.
@@ -170,10 +175,7 @@ func (q *quest) beside(what string, look func()) {
 // nobody is for a session that nobody owns.
 func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) error {
 	if d := q.forSuccessor(ctx, s); d > 0 {
-		if !wait(ctx, changed, d) {
-			return ctx.Err()
-		}
-		return errMoved
+		return q.leaveToSuccessor(ctx, changed, d)
 	}
 	if len(q.tried) == triesPerRound {
 		return q.nowhere(nil)
@@ -314,6 +316,27 @@ func (q *quest) forSuccessor(ctx context.Context, s Sight) time.Duration {
 		}
 	}
 	return time.Until(s.LastAt.Add(q.moment))
+}
+
+// leaveToSuccessor waits for a successor, for the time d, but for none of a session
+// that sleeps: nobody was told to take it.
+func (q *quest) leaveToSuccessor(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
+	look := !q.asked
+	if look {
+		d = min(d, glance)
+	}
+	if !wait(ctx, changed, d) {
+		return ctx.Err()
+	}
+	select {
+	case <-changed:
+		return errMoved
+	default:
+	}
+	if look && q.preferred(ctx) != "" {
+		q.moment = 0
+	}
+	return errMoved
 }
 
 // try asks a node, this one or another, and watches the record meanwhile. It
