@@ -147,7 +147,7 @@ type Spec struct {
 	Labels   map[string]string
 	Hostname string
 	Mounts   []Mount
-	Network  string // a network's name (or ErrUnsupported), "none", "host", or "container:ID"; "" is the engine's default
+	Network  string // a network's name (or ErrUnsupported), "none", "host", or "container:ID"; "" and "bridge" are the engine's default
 	PIDMode  string // "", "host" or "container:ID"
 	Restart  RestartPolicy
 	Memory   int64   // bytes, 0 is no limit

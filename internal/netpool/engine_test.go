@@ -22,7 +22,7 @@ import (
 // started is a pool that runs on the package's engine until the test ends.
 func started(t *testing.T, size int) (*Pool, engine.Engine) {
 	t.Helper()
-	e := labtest.Docker(t)
+	_, e := labtest.Either(t)
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)

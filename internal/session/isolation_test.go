@@ -183,16 +183,25 @@ func ourSpaces(t *testing.T) map[string]string {
 // containers, sees nothing of a session that is there beside it, and nothing of one that
 // was there before it. Each way of looking finds the traces where they are.
 func TestNobodySeesAnotherSession(t *testing.T) {
-	for name, c := range map[string]struct {
-		engine func(*testing.T) engine.Engine
-		warm   bool
+	for _, c := range []struct {
+		name       string
+		warm       bool
+		containerd bool
 	}{
-		"ready networks":               {openEngine, false},
-		"warm containers":              {openEngine, true},
-		"ready networks on containerd": {onContainerd, false},
+		{name: "ready networks"},
+		{name: "warm containers", warm: true},
+		{name: "ready networks on containerd", containerd: true},
+		{name: "warm containers on containerd", warm: true, containerd: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			x := newIsolation(t, c.engine(t), c.warm)
+		if c.containerd && labtest.OnContainerd() {
+			continue // the first two are
+		}
+		t.Run(c.name, func(t *testing.T) {
+			e := openEngine
+			if c.containerd {
+				e = onContainerd
+			}
+			x := newIsolation(t, e(t), c.warm)
 			alice := x.serve(t, secret)
 			x.dirty(t, alice)
 			hers := strings.Split(alice.Address, ":")[0]
@@ -254,7 +263,7 @@ func newIsolation(t *testing.T, e engine.Engine, warm bool) *isolation {
 	cfg := Config{Templates: []Template{tmpl}}
 	if warm {
 		cfg.Templates[0].Pooled = false
-		pool := newWarms(t, t.Name(), cfg.Templates[0], 2)
+		pool := newWarmsOn(t, e, t.Name(), cfg.Templates[0], 2)
 		n := newNode(t, setup{engine: e, warm: pool, cfg: cfg})
 		pool.fill(t)
 		return &isolation{n, pool.full, true}
@@ -264,8 +273,8 @@ func newIsolation(t *testing.T, e engine.Engine, warm bool) *isolation {
 	return &isolation{newNode(t, setup{engine: e, nets: pool, cfg: cfg}), pool.full, false}
 }
 
-// onContainerd is a containerd of the test's own.
+// onContainerd connects to the package's containerd.
 func onContainerd(t *testing.T) engine.Engine {
-	e, _ := labtest.Containerd(t)
-	return e
+	t.Helper()
+	return labtest.OpenContainerd(t, labtest.ContainerdConfig(labtest.SharedContainerd(t)))
 }

@@ -59,7 +59,13 @@ func warmTemplate(t *testing.T, keys ...string) Template {
 // newWarms is a pool of that many; it runs from fill on.
 func newWarms(t *testing.T, node string, tmpl Template, most int) *warms {
 	t.Helper()
-	w := &warms{engine: openEngine(t), dir: t.TempDir()}
+	return newWarmsOn(t, openEngine(t), node, tmpl, most)
+}
+
+// newWarmsOn is newWarms on an engine.
+func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most int) *warms {
+	t.Helper()
+	w := &warms{engine: e, dir: t.TempDir()}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)

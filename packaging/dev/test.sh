@@ -3,7 +3,7 @@
 # need; they start their engines, stores and proxies themselves.
 #   test.sh          all, with the race detector
 #   test.sh short    what needs no engine, in under three minutes
-#   test.sh long     all cases of the tests of which the first has a part: an hour or two
+#   test.sh long     all cases of the tests of which the first has a part: two or three hours
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -30,9 +30,13 @@ if [[ ${1:-} = long ]]; then
   wait $runsc
   mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
-  # Those that can run on containerd instead of Docker, there.
+  # Those that can run on containerd instead of Docker, there; and on the newest, with
+  # those that are about containerd in any case.
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -on-containerd
+  newest=$(packaging/dev/containerd.sh)
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" ./internal/engine/containerd -on-containerd -containerd "$newest"
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Containerd ./test/gc -containerd "$newest"
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
   exit
 fi

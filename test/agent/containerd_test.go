@@ -57,8 +57,12 @@ func needDocker(t *testing.T) {
 
 // TestSessionsOnContainerd: sessions outlive the agent and the daemon, and end
 // with a drain.
-func TestSessionsOnContainerd(t *testing.T) {
+func TestSessionsOnContainerd(t *testing.T) { eachPool(t, warm, sessionsOnContainerd) }
+
+func sessionsOnContainerd(t *testing.T, pool string) {
 	h, daemon := newContainerdHost(t)
+	h.pool = pool
+	h.configure(poolTemplate(pool))
 	h.start()
 	var all sync.WaitGroup
 	for _, key := range []string{"alice", "bob", "carol"} {
@@ -123,7 +127,7 @@ func TestSessionsOnContainerd(t *testing.T) {
 	if alive(inits["bob"]) {
 		t.Error("bob's init lives after his session was stopped")
 	}
-	eventually(t, "bob's container is removed", func() bool { return len(h.containers()) == 2 })
+	eventually(t, "bob's container is removed", func() bool { return len(h.claimed()) == 2 })
 
 	h.must("agent", "stop")
 	if code := h.wait(); code != 0 {
@@ -135,9 +139,14 @@ func TestSessionsOnContainerd(t *testing.T) {
 		}
 	}
 	h.start() // which tidies up
-	eventually(t, "all containers are removed", func() bool { return len(h.containers()) == 0 })
+	eventually(t, "all containers are removed", func() bool { return len(h.claimed()) == 0 })
 	h.must("agent", "stop")
 	h.wait()
+	for _, c := range append(h.containers(), h.networks()...) {
+		if c.Running() {
+			t.Errorf("%s runs after the agent's end", c.Name)
+		}
+	}
 }
 
 // TestDrainOfTheWholeContainerd kills what is not Holdfast's in its namespace too,

@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/api"
+	"holdfast/internal/engine"
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
 )
@@ -309,6 +310,10 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	if pool == warm && len(waiting) == 0 {
 		t.Error("none waits: the deadman has nothing to end but a session")
 	}
+	network := hung.network("alice")
+	if joined := network != ""; joined != (pool == pooled) {
+		t.Errorf("alice has joined the network %q", network)
+	}
 	hung.signal(sig)
 	if sig == syscall.SIGSTOP {
 		eventually(t, "every thread of the agent stands still", hung.stopped)
@@ -325,15 +330,21 @@ func agentThatHangs(t *testing.T, pool string, sig syscall.Signal) {
 	if n, _ := strconv.ParseInt(r.Epoch, 10, 64); n <= int64(before.Epoch) {
 		t.Errorf("epoch %s after %d", r.Epoch, before.Epoch)
 	}
-	if sig != syscall.SIGSTOP {
-		return
+	if sig == syscall.SIGSTOP {
+		hung.signal(syscall.SIGCONT)
+		eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
+	} else {
+		hung.wait()
+		hung.start()
 	}
-	hung.signal(syscall.SIGCONT)
-	eventually(t, "the agent goes on", func() bool { return len(besides(hosts, hung)[0].nodes()) == 2 })
 	hung.ask("alice")
 	if ids := living(hosts, "alice"); len(ids) != 1 {
 		t.Errorf("%d containers run for one key", len(ids))
 	}
+	// The deadman leaves what held a network: that runs nobody's code.
+	eventually(t, "what held the network of the dead is gone", func() bool {
+		return !slices.ContainsFunc(hung.networks(), func(c engine.Container) bool { return c.ID == network })
+	})
 }
 
 // TestUpgradeUnderADeadman: an agent that ends and comes back before the fence

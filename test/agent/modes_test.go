@@ -25,19 +25,22 @@ const (
 // warmKept is how many containers a node of the pool warm keeps.
 const warmKept = 2
 
-// eachPool runs a test on nodes with each kind of pool, with -long, and else with one
-// kind only.
+// eachPool runs a test on nodes with each kind of pool, with -long and with
+// -on-containerd, and else with one kind only.
 func eachPool(t *testing.T, some string, f func(t *testing.T, pool string)) {
 	t.Helper()
 	for _, pool := range []string{bridge, pooled, warm} {
-		if labtest.Long() || pool == some {
+		if labtest.Long() || labtest.OnContainerd() || pool == some {
 			t.Run(pool, func(t *testing.T) { f(t, pool) })
 		}
 	}
 }
 
 // poolTemplate is the test server with a pool.
-func poolTemplate(pool string) string {
+func poolTemplate(pool string) string { return poolOf(pool, template) }
+
+// poolOf is a template with a pool.
+func poolOf(pool, template string) string {
 	line := "network: " + pool
 	if pool == warm {
 		line = fmt.Sprintf("warm: %d", warmKept)

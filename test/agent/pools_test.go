@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"holdfast"
 	"holdfast/internal/engine"
 	"holdfast/internal/lab/echoserver"
 	"holdfast/internal/lab/labtest"
@@ -205,11 +207,12 @@ func TestWarmContainersOverLives(t *testing.T) {
 }
 
 // TestRecordsAndCollectionsWithEachPool: a boot is recorded once, with what it was made
-// of, and what the node makes ahead of need is nobody's spin-up; a collection takes
-// nothing of that.
+// of, and what the node makes ahead of need is nobody's spin-up; a collection of all
+// that is not in use takes nothing of that.
 func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 	eachPool(t, warm, func(t *testing.T, pool string) {
-		h := newPoolHost(t, pool)
+		h := newHost(t, `gc: {min_age: 0s, keep: ["*busybox*"], rules: [{kinds: [stopped, created, image]}]}`+"\n"+poolTemplate(pool))
+		h.pool = pool
 		h.start()
 		h.open("alice")
 		r := h.spinupOf("alice", 1)[0]
@@ -223,6 +226,7 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 		if all := h.spinups(); len(all) != 1 {
 			t.Errorf("what is kept ready is recorded: %+v", all)
 		}
+		theirs := h.past()
 		ids := func() (ids []string) {
 			for _, c := range append(h.containers(), h.networks()...) {
 				ids = append(ids, c.ID)
@@ -237,7 +241,26 @@ func TestRecordsAndCollectionsWithEachPool(t *testing.T) {
 				t.Errorf("a collection has left %v of %v", after, before)
 			}
 		}
+		if _, err := h.api().Inspect(t.Context(), theirs); !errors.Is(err, holdfast.ErrNotFound) {
+			t.Errorf("a collection takes nothing, also of what nobody uses: %v", err)
+		}
 		h.open("alice")
 		h.open("bob")
 	})
+}
+
+// past is a container of somebody else's that has run.
+func (h *host) past() string {
+	h.t.Helper()
+	id, err := h.api().Create(h.t.Context(), engine.Spec{Image: labtest.TestServer, Network: "none"})
+	if err == nil {
+		err = h.api().Start(h.t.Context(), id)
+	}
+	if err == nil {
+		err = h.api().Kill(h.t.Context(), id)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/doctor/fact"
+	"holdfast/internal/linux/threads"
 )
 
 // conntrackProbe reads how full the table of connections is in each network
@@ -143,35 +143,25 @@ func parseConntrack(text string) (table, error) {
 	return t, nil
 }
 
-// limitIn reads nf_conntrack_max as it is in a network namespace, on a thread that
-// ends with it.
-func limitIn(ns string) (float64, error) {
-	type answer struct {
-		v   float64
-		err error
-	}
-	c := make(chan answer, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread must not be used again
-		c <- func() answer {
-			f, err := os.Open(ns)
-			if err != nil {
-				return answer{err: err}
-			}
-			defer f.Close()
-			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-				return answer{err: err}
-			}
-			text, err := read("/proc/sys/net/netfilter/nf_conntrack_max")
-			if err != nil {
-				return answer{err: err}
-			}
-			v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			return answer{v, err}
-		}()
-	}()
-	a := <-c
-	return a.v, a.err
+// limitIn reads nf_conntrack_max as it is in a network namespace.
+func limitIn(ns string) (limit float64, err error) {
+	err = threads.Spend(func() error {
+		f, err := os.Open(ns)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		text, err := read("/proc/sys/net/netfilter/nf_conntrack_max")
+		if err != nil {
+			return err
+		}
+		limit, err = strconv.ParseFloat(strings.TrimSpace(text), 64)
+		return err
+	})
+	return limit, err
 }
 
 func conntrackFacts(before, after map[string]table) []fact.Fact {

@@ -164,7 +164,10 @@ func (e *Engine) draft(s engine.Spec) (*draft, error) {
 	if _, err := engine.ParsePlatform(s.Platform); err != nil {
 		return nil, err
 	}
-	if err := checkNetwork(s); err != nil {
+	if d.spec.Network == "bridge" { // as Docker calls it
+		d.spec.Network = ""
+	}
+	if err := checkNetwork(d.spec); err != nil {
 		return nil, err
 	}
 	var err error

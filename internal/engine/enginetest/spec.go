@@ -150,6 +150,12 @@ func (s *suite) networks(t *testing.T) {
 		t.Errorf("after the end of the container that it joined: %+v", c)
 	}
 
+	byName := s.spec()
+	byName.Network = "bridge"
+	if c := s.inspect(t, s.start(t, byName)); len(c.Addresses) == 0 {
+		t.Errorf("no address in the default network, called by its name: %+v", c)
+	}
+
 	for _, mode := range []string{"none", "host"} {
 		spec := s.spec()
 		spec.Network = mode

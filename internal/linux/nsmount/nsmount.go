@@ -9,10 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/threads"
 )
 
 // Mount is one thing to attach.
@@ -49,14 +50,8 @@ func Attach(pid int, mounts []Mount) error {
 		}
 		trees = append(trees, t)
 	}
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with this goroutine. It cannot come
-		// back to a file system that it shares with others (setns(2)).
-		runtime.LockOSThread()
-		done <- attach(ns, trees)
-	}()
-	return <-done
+	// It cannot come back to a file system that it shares with others (setns(2)).
+	return threads.Spend(func() error { return attach(ns, trees) })
 }
 
 // tree is a copy of mounts that is attached nowhere yet.

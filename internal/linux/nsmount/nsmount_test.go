@@ -7,10 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/deathsig"
 )
 
 // other is a shell in a mount namespace and below a root of its own.
@@ -30,7 +33,7 @@ func start(t *testing.T) *other {
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t tmpfs new "$0" && cd "$0" &&
 		mkdir bin lib lib64 usr proc old && for d in bin lib lib64 usr; do mount --rbind /$d $d; done && mount -t proc proc proc &&
 		pivot_root . old && umount -l /old && echo up && while read x; do eval "$x"; echo; echo done; done`, t.TempDir())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -40,13 +43,14 @@ func start(t *testing.T) *other {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	ended, err := deathsig.Start(cmd, syscall.SIGKILL)
+	if err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 	t.Cleanup(func() {
 		w.Close()
-		_ = cmd.Wait() // with its last command's code
+		<-ended // with its last command's code
 	})
 	o := &other{t: t, cmd: cmd, in: w, out: bufio.NewReader(out)}
 	if line, err := o.out.ReadString('\n'); err != nil || line != "up\n" {
@@ -118,6 +122,31 @@ func TestAttach(t *testing.T) {
 	}
 	if _, err := os.Stat("/etc/holdfast-test"); err == nil {
 		t.Error("a directory was made outside of the root")
+	}
+}
+
+// TestAttachLeavesThisProcessWhereItIs: also its first thread, which never ends and is
+// what /proc/self tells of.
+func TestAttachLeavesThisProcessWhereItIs(t *testing.T) {
+	o := start(t)
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for round := range 20 {
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				if err := Attach(o.cmd.Process.Pid, []Mount{{Source: dir, Target: fmt.Sprintf("/many/%d-%d", round, i)}}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if now, err := os.Readlink("/proc/self/ns/mnt"); err != nil || now != ours {
+			t.Fatalf("in round %d we are in %s, %v; we were in %s", round, now, err, ours)
+		}
 	}
 }
 

@@ -2,23 +2,17 @@ package plug
 
 import (
 	"fmt"
-	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/linux/threads"
 )
 
 // Probe reports whether this kernel can do it and the caller may: it makes a plug
 // on the loopback device of a network namespace that nobody else sees. The error
 // is ErrUnsupported, with the module that is missing, or the kernel's refusal.
 func Probe() error {
-	failed := make(chan error, 1)
-	go func() {
-		// The thread is not unlocked: it ends with the goroutine, and the
-		// namespace with the thread.
-		runtime.LockOSThread()
-		failed <- probe()
-	}()
-	return <-failed
+	return threads.Spend(probe) // the namespace ends with the thread
 }
 
 func probe() error {

@@ -1,0 +1,49 @@
+package threads
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSpend: threads of their own, never the first one, that end.
+func TestSpend(t *testing.T) {
+	wrong := errors.New("wrong")
+	var mu sync.Mutex
+	threads := map[int]bool{}
+	for range 100 {
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				err := Spend(func() error {
+					mu.Lock()
+					defer mu.Unlock()
+					threads[unix.Gettid()] = true
+					return wrong
+				})
+				if err != wrong {
+					t.Errorf("it returns %v", err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if threads[os.Getpid()] {
+		t.Error("the first thread was spent")
+	}
+	for tid := range threads {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid)); errors.Is(err, os.ErrNotExist) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("thread %d is there a minute later", tid)
+			}
+		}
+	}
+}
