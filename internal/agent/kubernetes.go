@@ -154,7 +154,9 @@ func findings(open []watch.Open) []node.Finding {
 	for _, o := range open {
 		f := node.Finding{Rule: o.Rule, Severity: string(o.Severity), Title: o.Title}
 		if o.Who != nil {
-			f.Pod = reference(o.Who.Pod)
+			if f.Pod = reference(o.Who.Pod); f.Pod != nil {
+				f.Workload = o.Who.Pod.Workload
+			}
 		}
 		list = append(list, f)
 	}

@@ -265,6 +265,9 @@ func podLine(p doctor.Pod) string {
 	if p.Container != "" {
 		s += ", container " + clean(p.Container)
 	}
+	if p.Workload != "" {
+		s += ", of " + clean(p.Workload)
+	}
 	return s
 }
 

@@ -137,6 +137,7 @@ func whoWords(w doctor.Who) (out []string) {
 	}
 	if w.Pod != nil {
 		add("pod ", w.Pod.Namespace+"/"+w.Pod.Name)
+		add("of ", w.Pod.Workload)
 	}
 	add("container ", w.Container)
 	if w.Container == "" {

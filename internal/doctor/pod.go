@@ -12,6 +12,9 @@ type Pod struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Container string `json:"container,omitempty"` // its name in the pod; "" for the pod as a whole
+	// Workload is what makes the pod anew, Deployment/web, by the labels that Kubernetes'
+	// controllers give; "" for none, or one that is not known by these.
+	Workload string `json:"workload,omitempty"`
 }
 
 // Labels that the kubelet gives containers, whatever the runtime.
@@ -66,6 +69,7 @@ func isUID(text string) bool {
 func (n Namer) pod(containerID, group string) *Pod {
 	if c, ok := n.containers[containerID]; ok {
 		if p := podOf(c); p != nil {
+			p.Workload = n.workload(p)
 			return p
 		}
 	}
@@ -75,9 +79,47 @@ func (n Namer) pod(containerID, group string) *Pod {
 	}
 	for _, c := range n.containers {
 		if p := podOf(c); p != nil && p.UID == uid {
-			p.Container = ""
+			p.Container, p.Workload = "", n.workload(p)
 			return p
 		}
 	}
 	return &Pod{UID: uid} // what the runtime has forgotten by now
+}
+
+// workload is that of a pod: the runtime has the pod's labels at its sandbox.
+func (n Namer) workload(p *Pod) string {
+	for _, c := range n.containers {
+		if c.Labels[podUIDLabel] != p.UID {
+			continue
+		}
+		if w := workloadOf(p.Name, c.Labels); w != "" {
+			return short(w)
+		}
+	}
+	return ""
+}
+
+// workloadOf tells a pod's workload from its labels and its name, which the controller has
+// made of its own name: for a Deployment with the hash of the template and five letters
+// behind, for a DaemonSet with five letters, for a StatefulSet with a number.
+func workloadOf(pod string, labels map[string]string) string {
+	owner := pod[:max(strings.LastIndex(pod, "-"), 0)]
+	job := labels["batch.kubernetes.io/job-name"]
+	if job == "" {
+		job = labels["job-name"]
+	}
+	hash, ofSet := labels["pod-template-hash"], labels["controller-revision-hash"] != ""
+	switch {
+	case owner == "":
+		return ""
+	case hash != "" && strings.HasSuffix(owner, "-"+hash):
+		return "Deployment/" + strings.TrimSuffix(owner, "-"+hash)
+	case job != "":
+		return "Job/" + job
+	case labels["statefulset.kubernetes.io/pod-name"] == pod:
+		return "StatefulSet/" + owner
+	case ofSet && labels["pod-template-generation"] != "":
+		return "DaemonSet/" + owner
+	}
+	return ""
 }

@@ -235,7 +235,7 @@ func (w *Watch) tell(e Event) {
 	if who := e.Finding.Who; who != nil {
 		attrs = append(attrs, "container", who.Container, "cgroup", who.Cgroup, "pid", who.Pid, "command", who.Command)
 		if who.Pod != nil {
-			attrs = append(attrs, "namespace", who.Pod.Namespace, "pod", who.Pod.Name)
+			attrs = append(attrs, "namespace", who.Pod.Namespace, "pod", who.Pod.Name, "workload", who.Pod.Workload)
 		}
 	}
 	if e.Kind == Ended {

@@ -19,6 +19,8 @@ type Finding struct {
 	Title    string
 	// Pod is who does it; nil: the host, or nobody that has a name.
 	Pod *kube.Reference
+	// Workload is what makes that pod anew, Deployment/web; "": nobody knows.
+	Workload string
 }
 
 // Types of the conditions, and what begins all of them.
@@ -94,7 +96,11 @@ func message(f Finding) string {
 	if f.Pod == nil {
 		return f.Title
 	}
-	return f.Title + " (pod " + f.Pod.Namespace + "/" + f.Pod.Name + ")"
+	of := ""
+	if f.Workload != "" {
+		of = " of " + f.Workload
+	}
+	return f.Title + " (pod " + f.Pod.Namespace + "/" + f.Pod.Name + of + ")"
 }
 
 // changed gives conditions their times: a status that was there before keeps its own. It

@@ -36,13 +36,17 @@ func TestAgentNamesPods(t *testing.T) {
 		return err == nil && ok
 	})
 
-	w.run(t, "default", "logger", kubetest.Object{
+	const logger = "logger-6d4b75cb6d-x2x9z" // as a Deployment names its pods
+	w.run(t, "default", logger, kubetest.Object{
 		"containers": []kubetest.Object{{"name": "main", "image": ourImage, "imagePullPolicy": "Never",
 			"args":         []string{drill.Role, task(t, drill.Task{Drill: "fadvise", Part: "logger", Dir: "/work", Size: 4})},
 			"volumeMounts": []kubetest.Object{{"name": "work", "mountPath": "/work"}}}},
 		"volumes": []kubetest.Object{{"name": "work", "emptyDir": kubetest.Object{}}},
-	})
-	w.await(t, "logger", "FadviseStorm", node.KernelContention)
+	}, "pod-template-hash", "6d4b75cb6d")
+	w.await(t, logger, "FadviseStorm", node.KernelContention)
+	if text := w.told(t, logger)["FadviseStorm"]; !strings.Contains(text, "of Deployment/logger") {
+		t.Errorf("the workload is not named: %s", text)
+	}
 
 	// What churns has a control group for each of its short-lived processes, as an
 	// engine inside of a pod has.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -181,12 +182,18 @@ func (w worker) load(t *testing.T, files lab.Image, ref string, conf v1.Config) 
 	}
 }
 
-// run makes a pod on the node, in the host's network, and waits until it runs.
-func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object) {
+// run makes a pod on the node, in the host's network, with labels (each a key and then its
+// value), and waits until it runs.
+func (w worker) run(t *testing.T, namespace, name string, spec kubetest.Object, labels ...string) {
 	t.Helper()
 	spec["nodeName"], spec["hostNetwork"] = nodeName, true
 	path := "/api/v1/namespaces/" + namespace + "/pods"
-	w.Must(t, http.MethodPost, path, kubetest.Object{"metadata": kubetest.Object{"name": name}, "spec": spec}, nil)
+	with := kubetest.Object{}
+	for kv := range slices.Chunk(labels, 2) {
+		with[kv[0]] = kv[1]
+	}
+	meta := kubetest.Object{"name": name, "labels": with}
+	w.Must(t, http.MethodPost, path, kubetest.Object{"metadata": meta, "spec": spec}, nil)
 	t.Cleanup(func() {
 		if t.Failed() {
 			logs, _ := filepath.Glob("/var/log/pods/" + namespace + "_" + name + "_*/*/*.log")
