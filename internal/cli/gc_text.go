@@ -106,7 +106,7 @@ func (a *app) gcStatusText(w io.Writer, s gc.Status) {
 	case !s.Enabled:
 		fmt.Fprintln(w, "the agent does not collect: gc.enabled is false")
 	}
-	if !s.Links {
+	if s.NoLinks != "" {
 		fmt.Fprintf(w, "notice: files are not linked away before a removal: %s\n", clean(s.NoLinks))
 	}
 	if s.Last != nil {

@@ -37,7 +37,7 @@ func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome,
 	r := &run{c: c, site: s, told: told, cy: Cycle{
 		Begun: time.Now().UTC(), Trigger: why, Before: disk, After: disk, Deleted: []Outcome{}, Skipped: []Outcome{},
 	}}
-	if !c.links(s) {
+	if !c.links(s) && s.why != "" {
 		r.cy.Notices = append(r.cy.Notices, s.why)
 	}
 	err = r.all(ctx)

@@ -18,9 +18,12 @@ type overlay struct {
 }
 
 // openOverlay finds the layers of an engine on this host; why says why there are
-// none to be seen.
+// none to be seen. It is "" for containerd itself, of which nobody would want to know:
+// a removal there takes a name away, and files are freed beside what spins up.
 func openOverlay(info engine.Info) (o *overlay, why string) {
 	switch {
+	case info.ImageStore == engine.ClientStore:
+		return nil, ""
 	case info.Socket == "":
 		return nil, "the engine may be on another host"
 	case info.ImageStore != engine.GraphDriver || info.StorageDriver != "overlay2":

@@ -15,7 +15,7 @@ type site struct {
 	info   engine.Info
 	layers *overlay // nil: not to be seen
 	trash  *trash   // nil: files cannot be linked away
-	why    string   // there is no trash
+	why    string   // there is no trash; "" where one would be of no use
 	noRoom bool     // because the disk is full
 	local  string   // data root, "" where it is not on this host
 }
@@ -41,6 +41,8 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 // it.
 func (c *Collector) openTrash(s *site) {
 	switch {
+	case s.layers == nil && s.why == "":
+		return
 	case s.layers == nil:
 		s.why = "files are not linked away before a removal: " + s.why
 		return

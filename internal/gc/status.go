@@ -15,7 +15,7 @@ type Status struct {
 	Low      Amount `json:"low"`
 	Critical Amount `json:"critical"`
 	// Links is whether files are linked away before a removal; NoLinks says
-	// why not.
+	// why not, "" where that would be of no use.
 	Links    bool   `json:"links"`
 	NoLinks  string `json:"no_links,omitempty"`
 	Running  bool   `json:"running"`   // a cycle, of this process or another's
@@ -38,7 +38,7 @@ func (c *Collector) Status(ctx context.Context) (Status, error) {
 		Enabled: c.cfg.Enabled, Disk: disk, Level: c.cfg.LevelOf(disk), High: c.cfg.High, Low: c.cfg.Low, Critical: c.cfg.Critical,
 		Links: s.layers != nil && c.cfg.Link, NoLinks: s.why,
 	}
-	if !c.cfg.Link && s.why == "" {
+	if s.layers != nil && !c.cfg.Link {
 		out.NoLinks = "link is off"
 	}
 	if c.d.Spinups != nil {

@@ -212,7 +212,7 @@ func TestOnContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	cy := d.collect(all)
-	if len(cy.Skipped) > 0 || len(cy.Deleted) == 0 {
+	if len(cy.Skipped) > 0 || len(cy.Deleted) == 0 || len(cy.Notices) > 0 {
 		t.Errorf("%+v", cy)
 	}
 	if got := d.names(containerd.DefaultNamespace); !slices.Equal(got, base) {
