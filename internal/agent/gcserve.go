@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -59,11 +61,37 @@ func ServeGC(ctx context.Context, cfg config.Config, log *slog.Logger, up func(u
 		show := api.NewMetrics(api.Options{Tokens: tokens, Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), Log: log})
 		all.Go(func() error { return api.Serve(running, l, show, log) })
 	}
+	all.Go(func() error { return g.pulse(running, log) })
 	if up != nil {
 		up(url)
 	}
+	notify(log, daemon.SdNotifyReady)
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("collect garbage: %w", err)
 	}
 	return nil
+}
+
+// pulse tells a service manager's watchdog, where there is one, that the collector
+// lives, three times in the watchdog's time (sd_watchdog_enabled(3)). It is not told
+// where a lock is stuck. An engine that is away, or takes minutes for a removal, and
+// spin-ups that are waited for, are no reason to be ended.
+func (g *GC) pulse(ctx context.Context, log *slog.Logger) error {
+	limit, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || limit == 0 {
+		return err
+	}
+	tick := time.NewTicker(limit / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			g.Answers()
+			g.list.UnderWay()
+			notify(log, stillAlive)
+		case <-ctx.Done():
+			notify(log, daemon.SdNotifyStopping)
+			return nil
+		}
+	}
 }

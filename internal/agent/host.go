@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,10 +186,12 @@ func (a *Agent) traceStore(closeStore func() error) (func() error, error) {
 // package that brings one, systemd begins to wait for it before it has told any agent.
 const stillAlive = daemon.SdNotifyWatchdog
 
-// notify tells a service manager how far the agent is; without one it is
+func (a *Agent) notify(state string) { notify(a.log, state) }
+
+// notify tells a service manager how far this process is; without one it is
 // nothing (sd_notify(3)).
-func (a *Agent) notify(state string) {
+func notify(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		a.log.Debug("telling the service manager", "err", err)
+		log.Debug("telling the service manager", "err", err)
 	}
 }

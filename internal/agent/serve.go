@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
-
 	"holdfast/internal/config"
 	"holdfast/internal/linux/listenfd"
 	"holdfast/internal/succession"
@@ -175,9 +173,7 @@ func (s *service) handOver(ctx context.Context, next *succession.Next, trial tim
 		limit time.Duration
 	}{{succession.Held, s.holdTime()}, {succession.Up, takeTime}} {
 		// Neither agent publishes meanwhile; each stage is bounded.
-		if _, err := daemon.SdNotify(false, stillAlive); err != nil {
-			s.opt.Log.Debug("telling the service manager", "err", err)
-		}
+		notify(s.opt.Log, stillAlive)
 		if err := awaitEvent(told, next, stage.until, stage.limit); err != nil {
 			return err
 		}

@@ -89,6 +89,16 @@ func (c *Collector) Run(ctx context.Context) error {
 // beside Run.
 func (c *Collector) Follow(ctx context.Context) error { return c.tracker.Run(ctx) }
 
+// Answers returns once each lock was to be had that deletions and spin-ups need: what a
+// watchdog asks. It waits for no engine and no disk.
+func (c *Collector) Answers() {
+	c.watch.now()
+	c.arrivals.learnt()
+	c.rates.guess(tally{}, 0)
+	c.tracker.mu.Lock()
+	defer c.tracker.mu.Unlock()
+}
+
 // recall reads what was learnt before.
 func (c *Collector) recall() error {
 	h, err := c.d.Store.Harm()

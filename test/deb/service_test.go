@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -215,6 +217,9 @@ func TestServicesOfThePackage(t *testing.T) {
 	d.worksUnderItsUnit()
 	d.hungIsStartedAgain()
 	d.seesAsMuch()
+	if labtest.Long() {
+		d.recordsUnderItsUnit()
+	}
 	d.standsBy()
 	d.upgrades()
 	d.isRemoved()
@@ -237,6 +242,7 @@ systemctl start holdfast-gc`)
 	if out := d.Run("holdfast gc history --json --config /etc/holdfast/holdfast.yaml"); !strings.Contains(out, `"linked": 30`) {
 		t.Errorf("the image's files were not linked away:\n%s\n%s", out, d.Show("holdfast-gc"))
 	}
+	d.hangs("holdfast-gc", 3*time.Second, "curl -sf http://127.0.0.1:7071/healthz")
 	d.Run("systemctl stop holdfast-gc; rm /etc/holdfast/holdfast.yaml; apt-get install -y --reinstall -o Dpkg::Options::=--force-confmiss ./dist/holdfast_*.deb")
 }
 
@@ -272,31 +278,40 @@ func (d debian) worksUnderItsUnit() {
 }
 
 // hungIsStartedAgain stops the agent's main process, as a deadlock would; systemd ends
-// it and starts another one, and the session stays.
+// it and starts another one. The session stays.
 func (d debian) hungIsStartedAgain() {
 	t := d.t
 	t.Helper()
 	before := d.session("alice")
-	d.Run("mkdir -p /run/systemd/system/holdfast.service.d; printf '[Service]\nWatchdogSec=7s\n' >/run/systemd/system/holdfast.service.d/soon.conf; systemctl daemon-reload; systemctl restart holdfast")
-	pid := d.mainPID()
-	// One that is well is left alone for longer than that.
-	time.Sleep(9 * time.Second)
-	if now := d.mainPID(); now != pid {
-		t.Fatalf("the agent was %s and is %s: the watchdog has ended it\n%s", pid, now, d.Show("holdfast"))
-	}
-	d.Run("kill -STOP " + pid)
-	d.awaited("systemd starts another agent", `test "$(systemctl show -P MainPID holdfast)" != `+pid+` && systemctl is-active -q holdfast && holdfast session ls`)
-	if log := d.Run("journalctl --sync; journalctl -u holdfast -o cat"); !strings.Contains(log, "Watchdog timeout") || !strings.Contains(log, "goroutine 1 ") {
-		t.Errorf("the journal does not say what hung:\n%s", log)
-	}
+	d.hangs("holdfast", 7*time.Second, "holdfast session ls")
 	if after := d.session("alice"); after.ContainerID != before.ContainerID || after.Epoch != before.Epoch {
 		t.Errorf("the session was %+v and is %+v", before, after)
 	}
-	d.Run("rm -r /run/systemd/system/holdfast.service.d; systemctl daemon-reload; systemctl restart holdfast")
 }
 
-func (d debian) mainPID() string {
-	return strings.TrimSpace(d.Run("systemctl show -P MainPID holdfast"))
+// hangs stops a unit's main process for longer than its watchdog waits, which is limit
+// here, and returns when systemd has started another one, and then has it be as before.
+func (d debian) hangs(unit string, limit time.Duration, well string) {
+	t := d.t
+	t.Helper()
+	dir := "/run/systemd/system/" + unit + ".service.d"
+	d.Run(fmt.Sprintf("mkdir -p %s; printf '[Service]\nWatchdogSec=%v\n' >%s/soon.conf; systemctl daemon-reload; systemctl restart %s", dir, limit, dir, unit))
+	pid := d.mainPID(unit)
+	// One that is well is left alone for longer than that.
+	time.Sleep(limit + 2*time.Second)
+	if now := d.mainPID(unit); now != pid {
+		t.Fatalf("%s was %s and is %s: the watchdog has ended it\n%s", unit, pid, now, d.Show(unit))
+	}
+	d.Run("kill -STOP " + pid)
+	d.awaited("systemd starts another one", fmt.Sprintf(`test "$(systemctl show -P MainPID %s)" != %s && systemctl is-active -q %s && %s`, unit, pid, unit, well))
+	if log := d.Run("journalctl --sync; journalctl -o cat -u " + unit); !strings.Contains(log, "Watchdog timeout") || !strings.Contains(log, "goroutine 1 ") {
+		t.Errorf("the journal does not say what hung:\n%s", log)
+	}
+	d.Run(fmt.Sprintf("rm -r %s; systemctl daemon-reload; systemctl restart %s", dir, unit))
+}
+
+func (d debian) mainPID(unit string) string {
+	return strings.TrimSpace(d.Run("systemctl show -P MainPID " + unit))
 }
 
 // seesAsMuch has the doctor look under the agent's restrictions, and without them.
@@ -321,6 +336,46 @@ systemctl daemon-reload; systemctl start look`)
 		if !missed[g.Probe] {
 			t.Errorf("under the unit the doctor misses %s: %s", g.Probe, g.Why)
 		}
+	}
+}
+
+// recordsUnderItsUnit has the agent make recordings, as the dashboard's button does: a
+// quiet one, and one of a session that is busy. It sees programs and the kernel, and
+// misses nothing that a recording without the unit's restrictions has.
+func (d debian) recordsUnderItsUnit() {
+	t := d.t
+	t.Helper()
+	record := func() (id string) {
+		t.Helper()
+		var r struct {
+			ID      string
+			Samples int
+		}
+		d.json(&r, `curl -sf --unix-socket /run/holdfast/holdfast.sock -H 'Content-Type: application/json' -d '{"for_ms": 3000}' http://localhost/v1/doctor/recordings`)
+		if r.Samples == 0 {
+			t.Errorf("recording %s has no samples\n%s", r.ID, d.Show("holdfast"))
+		}
+		return r.ID
+	}
+	d.session("alice")
+	quiet := record()
+	d.Run("systemd-run --quiet --unit=busy sh -c 'while :; do curl -s -o /dev/null http://127.0.0.1:7070/s/alice/; done'")
+	busy := record()
+	without := d.Run("holdfast doctor record --for 3s -o without.pb.gz --json")
+	d.Run("systemctl stop busy")
+	page := d.Run("curl -sf http://127.0.0.1:7071/doctor/recordings/" + busy)
+	for _, want := range []string{`<svg class="flame"`, `<rect class="u"`, `<rect class="k"`, "testserver"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the recording has no %s:\n%s", want, page)
+		}
+	}
+	for _, gap := range regexp.MustCompile(`<dt>Not seen</dt><dd>(.*?)</dd>`).FindAllStringSubmatch(page, -1) {
+		if !strings.Contains(without, html.UnescapeString(gap[1])) {
+			t.Errorf("under the unit a recording misses this: %s\n%s", gap[1], without)
+		}
+	}
+	if page := d.Run("curl -sf 'http://127.0.0.1:7071/doctor/difference?good=" + quiet + "&bad=" + busy + "'"); !strings.Contains(page, "What grew from good to bad") || !strings.Contains(page, "/system.slice/busy.service") {
+		t.Errorf("the difference:\n%s", page)
 	}
 }
 
@@ -371,7 +426,7 @@ func (d debian) upgrades() {
 		t.Errorf("the session was %+v and is %+v", before, after)
 	}
 	// systemd goes by the new process, and would start it again.
-	if program := d.Run("readlink /proc/" + d.mainPID() + "/exe"); program != "/usr/bin/holdfast\n" {
+	if program := d.Run("readlink /proc/" + d.mainPID("holdfast") + "/exe"); program != "/usr/bin/holdfast\n" {
 		t.Errorf("systemd's main process runs %s", program)
 	}
 }
