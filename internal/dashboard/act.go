@@ -37,6 +37,8 @@ func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.C
 	switch act := r.PathValue("act"); act {
 	case "start":
 		done.Message, err = d.startSession(r, key)
+	case "resume":
+		done.Message, err = d.resumeSession(r, key)
 	case "stop":
 		done.Message, done.Lines, err = d.stopSession(r, key)
 		done.Back = "/sessions"
@@ -60,6 +62,20 @@ func (d *Dashboard) startSession(r *http.Request, key holdfast.SessionKey) (stri
 		return "", err
 	}
 	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), nil
+}
+
+func (d *Dashboard) resumeSession(r *http.Request, key holdfast.SessionKey) (string, error) {
+	var s api.Session
+	if err := d.ask(r, "/v1/sessions/"+string(key)+"/resume", api.Empty{}, &s); err != nil {
+		return "", err
+	}
+	switch s.Memory {
+	case holdfast.Restored:
+		return fmt.Sprintf("Session %s goes on with its memory on node %s.", key, s.Node), nil
+	case "": // it had been started meanwhile
+		return fmt.Sprintf("Session %s is ready on node %s.", key, s.Node), nil
+	}
+	return fmt.Sprintf("Session %s is ready on node %s, and its memory is %s.", key, s.Node, s.Memory), nil
 }
 
 func (d *Dashboard) stopSession(r *http.Request, key holdfast.SessionKey) (string, []string, error) {

@@ -99,7 +99,7 @@ func New(s Source, o Options) (*Dashboard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	t, err := template.New("").Funcs(template.FuncMap{"asset": a.path}).ParseFS(files, "templates/*.html")
+	t, err := template.New("").Funcs(template.FuncMap{"asset": a.path, "thousands": thousands}).ParseFS(files, "templates/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}

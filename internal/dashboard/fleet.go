@@ -18,8 +18,9 @@ type fleetData struct {
 	Sessions   figure
 	Booting    figure
 	Leaving    int
+	Suspended  string // sessions that nobody serves; "" is none
 	CPU        string // busy share, over all nodes
-	Memory     string
+	Memory, Of string // free, and all of it
 	Trouble    string // why what is shown is old
 	Age        string
 }
@@ -116,12 +117,15 @@ func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
 			served++
 		}
 	}
+	if n := len(st.sessions) - served; n > 0 {
+		d.Suspended = thousands(n)
+	}
 	d.Sessions = count("holdfast_node_sessions", served)
 	d.Booting = count("holdfast_node_boots", booting)
 	if len(st.nodes) > 0 {
 		d.CPU = percent(busy / float64(len(st.nodes)))
 	}
-	d.Memory = size(free) + " of " + size(memory)
+	d.Memory, d.Of = size(free), size(memory)
 	return d
 }
 

@@ -46,13 +46,13 @@ type gcData struct {
 	Off             *off
 	Enabled         bool
 	Level           gc.Level
+	Where           string // between which marks
 	Running         bool
 	UnderWay        int
 	Disks           []disk
 	Suspended       string
-	Links           bool
 	NoLinks         string
-	Beside, Without gc.Figures
+	Beside, Without besideRow
 	Harm            string
 	Counted         []counted
 	Charts          []chart
@@ -102,7 +102,8 @@ func gcParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 func (g *gcData) fill(c collection, q query) {
 	s := c.status
 	g.Enabled, g.Level, g.Running, g.UnderWay, g.Suspended = s.Enabled, s.Level, s.Running, s.UnderWay, duration(time.Duration(s.Suspended).Seconds())
-	g.Links, g.NoLinks, g.Beside, g.Without, g.Harm = s.Links, s.NoLinks, s.Beside, s.Without, harmOf(s.Beside, s.Without)
+	g.NoLinks, g.Beside, g.Without, g.Harm = s.NoLinks, besideOf(s.Beside), besideOf(s.Without), harmOf(s.Beside, s.Without)
+	g.Where = map[gc.Level]string{gc.Roomy: "under low", gc.Between: "between low and high", gc.Pressed: "over high", gc.Critical: "over critical"}[s.Level]
 	if s.Disk.Total > 0 {
 		g.Disks = append(g.Disks, diskOf("bytes", s, s.Disk.Used(), s.Disk.Total, size))
 	}
@@ -129,6 +130,17 @@ func diskOf(what string, s gc.Status, used, total int64, text func(int64) string
 		d.Marks = append(d.Marks, mark{m.name, m.at.String(), math.Min(1000, round(1000*float64(m.at.Of(total))/float64(total)))})
 	}
 	return d
+}
+
+// besideRow are the spin-ups with a deletion beside them, or those without.
+type besideRow struct{ Count, Slow, Share, P50, P99 string }
+
+func besideOf(f gc.Figures) besideRow {
+	r := besideRow{Count: thousands(f.Count), Slow: thousands(f.Slow), Share: "–", P50: "–", P99: "–"}
+	if f.Count > 0 {
+		r.Share, r.P50, r.P99 = share(f.SlowPercent/100), took(f.P50), took(f.P99)
+	}
+	return r
 }
 
 // harmOf says what deletions did to spin-ups, where there are enough to say it.

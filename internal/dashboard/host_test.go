@@ -25,8 +25,8 @@ func says(t *testing.T, page, body string, texts ...string) {
 func TestGCPage(t *testing.T) {
 	s := serve(t, false)
 	s.back.SetCollection(apitest.SomeCollection())
-	says(t, "/gc", s.get(t, "/gc").body, "The agent deletes nothing", `<span class="tag degraded">high</span>`, "88 % used", "88.0 GiB of 100.0 GiB", "40 % used",
-		"low 75%", "the storage is btrfs", "Too few spin-ups", "25.0 %", "2 Jan 03:04:05", "1, 1 forced", "2.0 GiB", "not ended")
+	says(t, "/gc", s.get(t, "/gc").body, "The agent deletes nothing", `<span class="tag degraded">over high</span>`, "88 % used", "88.0 GiB of 100.0 GiB", "40 % used",
+		"low 75%", "the storage is btrfs", "Too few spin-ups", "25 %", "2 Jan 03:04:05", "1, 1 forced", "2.0 GiB", "not ended")
 	s.back.SetFault(errors.New("the disk does not answer"))
 	if r := s.get(t, "/gc?page=2"); r.status != http.StatusOK {
 		t.Errorf("status %d", r.status)
@@ -41,7 +41,7 @@ func TestProtectPage(t *testing.T) {
 	says(t, "/protect", s.get(t, "/protect").body, "There was none since", "protect install")
 	s = serve(t, false)
 	s.back.SetProtection(apitest.SomeProtection())
-	says(t, "/protect", s.get(t, "/protect").body, "80, 443", "systemctl", "131ms", `<span class="tag trouble">no server</span> the time was up`, "3 wait", "30 s")
+	says(t, "/protect", s.get(t, "/protect").body, "80, 443", "systemctl", "131 ms", `<span class="tag trouble">no server</span> the time was up`, "3 wait", "30 s")
 	s = serve(t, false)
 	s.back.SetFault(holdfast.WithHint(fmt.Errorf("the history is torn: %w", holdfast.ErrNotFound), "remove it"))
 	says(t, "/protect", s.get(t, "/protect").body, "This part does not answer", "the history is torn", "Hint: remove it")

@@ -168,6 +168,7 @@ type pageData struct {
 	Conditions []string // likewise
 	Live       string   // path of its stream; "" where it is not kept up to date
 	Still      string   // path of the same page, the other way
+	At         string   // when it was made: without scripts it stays like that
 	Parts      []shown
 }
 
@@ -189,7 +190,7 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p
 		title = p.title + " " + v.query.key
 	}
 	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
-		States: words(states()), Conditions: words(conditions())}
+		States: words(states()), Conditions: words(conditions()), At: time.Now().UTC().Format(time.TimeOnly)}
 	if !p.still {
 		data.Live, data.Still = liveOf(r, v)
 	}

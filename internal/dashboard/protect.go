@@ -29,8 +29,8 @@ type backendRow struct {
 
 type portRow struct {
 	api.ProtectedPort
-	Longest string
-	At, For string // since when it is held
+	Count, Waited, Longest string
+	At, For                string // since when it is held
 }
 
 type holdRow struct {
@@ -64,7 +64,7 @@ func (d *protectData) fill(p api.Protection, q query) {
 	}
 	d.Longest = duration(longest.Seconds())
 	for _, x := range p.Ports {
-		r := portRow{ProtectedPort: x, Longest: x.Longest.String()}
+		r := portRow{ProtectedPort: x, Count: thousands(x.Holds), Waited: thousands(x.Connections), Longest: took(x.Longest)}
 		if !x.Since.IsZero() {
 			r.At, r.For = stamp(x.Since), age(now, x.Since)
 		}
@@ -73,7 +73,7 @@ func (d *protectData) fill(p api.Protection, q query) {
 	var waits []point
 	for i := min(holdsDrawn, len(p.Holds)) - 1; i >= 0; i-- {
 		h := p.Holds[i]
-		x := point{value: time.Duration(h.Longest).Seconds(), class: "a", title: h.At.UTC().Format("2 Jan 15:04") + ": " + h.Longest.String() + ", " + strconv.Itoa(h.Connections) + " connections"}
+		x := point{value: time.Duration(h.Longest).Seconds(), class: "a", title: h.At.UTC().Format("2 Jan 15:04") + ": " + took(h.Longest) + ", " + thousands(h.Connections) + " connections"}
 		if h.Failed {
 			x.class = "bad"
 		}
@@ -97,7 +97,7 @@ func holdOf(h api.Hold) holdRow {
 		ports = append(ports, strconv.Itoa(int(p)))
 	}
 	return holdRow{At: stamp(h.At), When: h.At.UTC().Format("2 Jan 15:04:05"), Ports: strings.Join(ports, ", "), Program: h.Program, Backend: h.Backend,
-		Took: h.Took.String(), Connections: thousands(h.Connections), Longest: h.Longest.String(), Unanswered: h.Unanswered, Reason: h.Reason,
+		Took: took(h.Took), Connections: thousands(h.Connections), Longest: took(h.Longest), Unanswered: h.Unanswered, Reason: h.Reason,
 		Failed: h.Failed, ExitCode: h.ExitCode}
 }
 

@@ -22,7 +22,8 @@ type sessionRow struct {
 }
 
 type sessionsData struct {
-	Rows []sessionRow
+	Rows  []sessionRow
+	Asked bool // for some of them
 	pager
 }
 
@@ -63,7 +64,7 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			"/sessions?" + url.Values{"state": {string(s)}}.Encode()})
 	}
 	shown, where := cut(rows, "/sessions", v.query)
-	list := sessionsData{pager: where}
+	list := sessionsData{pager: where, Asked: v.query.search != "" || v.query.state != ""}
 	for _, s := range shown {
 		list.Rows = append(list.Rows, sessionRowOf(st, s))
 	}
@@ -91,7 +92,7 @@ func sessionRowOf(st *state, s api.Session) sessionRow {
 		Path: (&url.URL{Path: "/sessions/" + string(s.Key)}).String(),
 	}
 	if s.Boot != (holdfast.Phases{}) {
-		r.Boot = s.Boot.Total().String()
+		r.Boot = took(s.Boot.Total())
 	}
 	if s.State == holdfast.Ready {
 		r.Open = r.Path + "/open"
@@ -105,15 +106,13 @@ type sessionData struct {
 	Epoch, Address, Container string
 	ReadyAt, IdleSince        string
 	Phases                    []phase
+	Memory, Until, UntilStamp string // of one that is suspended: what is kept of it, and how long
 	Admin                     bool
 	Here                      bool
 	Trouble                   string
 }
 
-type phase struct {
-	Name string
-	Took holdfast.Millis
-}
+type phase struct{ Name, Took string }
 
 func sessionParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	st := d.cache.get(ctx)
@@ -137,11 +136,19 @@ func sessionOf(st *state, s api.Session, admin bool) sessionData {
 	if st.err != nil {
 		d.Trouble = st.err.Error()
 	}
+	if k := s.Suspended; k != nil {
+		d.Memory, d.Until, d.UntilStamp = size(k.Bytes), k.Until.UTC().Format("2 Jan 15:04"), stamp(k.Until)
+	}
 	if s.Boot == (holdfast.Phases{}) {
 		return d
 	}
 	b := s.Boot
-	d.Phases = []phase{{"queue", b.Queue}, {"claim", b.Claim}, {"pull", b.Pull}, {"init", b.Init}, {"create", b.Create}, {"start", b.Start}, {"ready", b.Ready}}
+	for _, p := range []struct {
+		name string
+		took holdfast.Millis
+	}{{"queue", b.Queue}, {"claim", b.Claim}, {"pull", b.Pull}, {"init", b.Init}, {"create", b.Create}, {"start", b.Start}, {"ready", b.Ready}} {
+		d.Phases = append(d.Phases, phase{p.name, took(p.took)})
+	}
 	return d
 }
 

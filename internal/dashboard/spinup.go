@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/spinup"
 )
@@ -313,9 +312,9 @@ func rulesOf(r spinup.Rules) (out []ruleWords) {
 	}{
 		{spinup.Download, r.Download > 0, fmt.Sprintf("under %g MiB/s", r.Download)},
 		{spinup.Extract, r.Extract > 0, fmt.Sprintf("under %g MiB/s", r.Extract)},
-		{spinup.Create, r.Create > 0, "over " + r.Create.String()},
-		{spinup.Start, r.Start > 0, "over " + r.Start.String()},
-		{spinup.Ready, r.Ready > 0, "over " + r.Ready.String()},
+		{spinup.Create, r.Create > 0, fmt.Sprintf("over %g s", r.Create.Seconds())},
+		{spinup.Start, r.Start > 0, fmt.Sprintf("over %g s", r.Start.Seconds())},
+		{spinup.Ready, r.Ready > 0, fmt.Sprintf("over %g s", r.Ready.Seconds())},
 	} {
 		if x.on {
 			out = append(out, ruleWords{x.phase, x.words})
@@ -428,20 +427,18 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 		Cause: r.Cause, Cohort: r.Cohort, Collected: r.Collected}
 	verdicts := rules.Judge(r)
 	for _, p := range phases() {
-		took, ok := r.Times[p]
+		span, ok := r.Times[p]
 		if !ok {
 			continue
 		}
-		row := phaseRow{Name: p, Took: took.String(), Judgment: "not judged"}
+		row := phaseRow{Name: p, Took: took(span), Judgment: "not judged"}
 		for _, j := range verdicts {
 			if j.Phase != p {
 				continue
 			}
-			unit := " s"
-			if p.IsRate() {
-				unit = " MiB/s"
+			if row.Value, row.Limit = duration(j.Value), number3(j.Limit)+" s"; p.IsRate() {
+				row.Value, row.Limit = number3(j.Value)+" MiB/s", number3(j.Limit)+" MiB/s"
 			}
-			row.Value, row.Limit = number3(j.Value)+unit, number3(j.Limit)+unit
 			if row.Judgment, row.Slow = "fine", j.Slow; j.Slow {
 				row.Judgment = "slow"
 			}
@@ -477,7 +474,7 @@ func stretchOf(s spinup.Span, whole float64) (string, *stretch) {
 	if s.To <= s.From {
 		return "–", nil
 	}
-	return holdfast.Millis(s.To - s.From).String(), &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole))}
+	return took(s.To - s.From), &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole))}
 }
 
 func round(v float64) float64 { return math.Round(v*10) / 10 }

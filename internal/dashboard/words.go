@@ -58,6 +58,8 @@ func duration(v float64) string {
 	switch {
 	case v <= 0:
 		return "0 s"
+	case v < .00005:
+		return "< 0.1 ms"
 	case v < .01:
 		return fmt.Sprintf("%.1f ms", 1000*v)
 	case v < 1:
@@ -72,8 +74,14 @@ func duration(v float64) string {
 	return fmt.Sprintf("%.0f h", v/3600)
 }
 
+// took is what something took.
+func took(d holdfast.Millis) string { return duration(time.Duration(d).Seconds()) }
+
 // size is a number of bytes in the unit that fits.
 func size(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
 	v, unit := float64(n), 0
 	for v >= 1024 && unit < 4 {
 		v, unit = v/1024, unit+1

@@ -5,12 +5,18 @@ package browser
 
 import (
 	"context"
+	"flag"
 	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 )
+
+var pictures = flag.String("pictures", "", "a `directory` to write pictures of pages to, for people to look at")
+
+// Pictures reports whether somebody wants some.
+func Pictures() bool { return *pictures != "" }
 
 // patience bounds every single step against hanging. It is no measurement.
 const patience = 30 * time.Second

@@ -2,16 +2,18 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -78,10 +80,17 @@ func (p *Page) WaitText(t testing.TB, selector, want string) {
 	p.Wait(t, fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").replaceAll("\u00a0", " ").includes(%q)`, selector, want))
 }
 
-// Wait waits until a JavaScript expression is true.
+// Wait waits until a JavaScript expression is true, on whatever page the browser has
+// come to by then: one that it leaves meanwhile cannot answer.
 func (p *Page) Wait(t testing.TB, expression string) {
 	t.Helper()
-	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(patience)))
+	var err error
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		_, err = chromedp.Run(p.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Until(end))))
+		if err == nil || errors.Is(err, chromedp.ErrPollingTimeout) || time.Now().After(end) {
+			break
+		}
+	}
 	if err != nil {
 		t.Fatalf("wait for %s: %v\nthe page says:\n%s\nthe console says: %q", expression, err, p.Text(t, "body"), p.Console())
 	}
@@ -124,12 +133,7 @@ func (p *Page) Clean(t testing.TB) {
 // Scheme sets what the page is told of the user's taste: light or dark.
 func (p *Page) Scheme(t testing.TB, scheme string) {
 	t.Helper()
-	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-	})
-	if err != nil {
-		t.Fatalf("prefer %s: %v", scheme, err)
-	}
+	p.Prefer(t, Taste{"prefers-color-scheme", scheme})
 }
 
 // Size makes the window width × height CSS pixels.
@@ -145,17 +149,41 @@ func (p *Page) Phone(t testing.TB) {
 		chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulatePortrait, chromedp.EmulateScale(2)))
 }
 
-// Picture writes what the window shows to a PNG file.
-func (p *Page) Picture(t testing.TB, file string) {
+// Keep writes what the window shows to NAME.png in the directory of -pictures, where
+// somebody wants that.
+func (p *Page) Keep(t testing.TB, name string) {
 	t.Helper()
+	if *pictures == "" {
+		return
+	}
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	b, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		t.Fatalf("take a picture: %v", err)
 	}
-	if err := os.WriteFile(file, b, 0o644); err != nil {
+	if err := os.MkdirAll(*pictures, 0o755); err != nil {
 		t.Fatalf("keep a picture: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), b, 0o644); err != nil {
+		t.Fatalf("keep a picture: %v", err)
+	}
+}
+
+// KeepAll is Keep in light and dark, on a large window and on a telephone, and leaves the
+// page light on a large one.
+func (p *Page) KeepAll(t testing.TB, name string) {
+	t.Helper()
+	if *pictures == "" {
+		return
+	}
+	for _, scheme := range []string{"dark", "light"} {
+		p.Scheme(t, scheme)
+		p.Phone(t)
+		p.Keep(t, name+"-"+scheme+"-phone")
+		p.do(t, "be no telephone any more", chromedp.EmulateReset())
+		p.Size(t, 1280, 1000)
+		p.Keep(t, name+"-"+scheme)
 	}
 }
 

@@ -2,30 +2,39 @@ package dashboard
 
 import (
 	"context"
-	"flag"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
 	"holdfast/internal/api"
 	"holdfast/internal/api/apitest"
 	made "holdfast/internal/bench/dashboard"
 	"holdfast/internal/dashboard"
+	"holdfast/internal/lab/labtest"
+	"holdfast/internal/spinup"
 	"holdfast/test/browser"
 )
 
-var pictures = flag.String("pictures", "", "a `directory` to write pictures of the pages to, for people to look at")
-
 // serveMade serves the pages over a made-up fleet.
-func serveMade(t *testing.T, f *made.Fleet) string {
+func serveMade(t *testing.T, f dashboard.Source) string {
+	t.Helper()
+	return serveWith(t, f, &apitest.Backend{})
+}
+
+// serveWith is serveMade with what answers when somebody presses a button.
+func serveWith(t *testing.T, f dashboard.Source, acts *apitest.Backend) string {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	o := api.Options{Admin: true, Log: log}
-	d, err := dashboard.New(f, dashboard.Options{Access: o, API: api.New(&apitest.Backend{}, o), Metrics: f.Metrics(), Log: log,
+	var metrics prometheus.Gatherer
+	if m, ok := f.(interface{ Metrics() prometheus.Gatherer }); ok {
+		metrics = m.Metrics()
+	}
+	d, err := dashboard.New(f, dashboard.Options{Access: o, API: api.New(acts, o), Metrics: metrics, Log: log,
 		SessionURL: func(*http.Request, holdfast.SessionKey) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
@@ -45,38 +54,41 @@ func serveMade(t *testing.T, f *made.Fleet) string {
 	return s.URL
 }
 
-// picture keeps one where somebody wants them.
-func picture(t *testing.T, p *browser.Page, name string) {
+// pages are all of them, of a made-up fleet. Whatever is added to the dashboard
+// belongs here.
+func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	t.Helper()
-	if *pictures == "" {
-		return
+	spins, err := f.Spinups(t.Context(), spinup.Filter{Limit: 1})
+	if err != nil || len(spins) != 1 || spins[0].Pull == nil {
+		t.Fatalf("a spin-up with a pull: %+v, %v", spins, err)
 	}
-	if err := os.MkdirAll(*pictures, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	p.Picture(t, filepath.Join(*pictures, name+".png"))
-}
-
-// Every page is free of barriers that axe-core finds, in light and dark, on a
-// large window and on a phone, and nothing is in the console.
-func TestPagesAreUsable(t *testing.T) {
-	b := browser.Start(t)
-	url := serveMade(t, made.NewFleet(1000, 10_000, 1))
-	p := b.Blank(t) // one for all: a browser has six connections to a host
-	for _, page := range []struct{ name, path string }{
-		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"nothing", "/?q=nobody"}, {"no-session", "/sessions/nobody"},
-		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"},
+	return []struct{ name, path string }{
+		{"fleet", "/"}, {"sessions", "/sessions"}, {"session", "/sessions/user-00005"}, {"suspended", "/sessions/user-00051"}, {"nothing", "/?q=nobody"}, {"no-session", "/sessions/nobody"},
+		{"slo", "/slo"}, {"spinup", "/spinup"}, {"spinup-hour", "/spinup?per=hour&by=image&kind=session"}, {"slow", "/spinup/slow?phase=create"}, {"spin", "/spinup/" + spins[0].ID},
 		{"gc", "/gc"}, {"protect", "/protect"}, {"doctor", "/doctor"}, {"compare", "/doctor/fleet"},
 		{"recordings", "/doctor/recordings"}, {"recording", "/doctor/recordings/20260101-090000-000"}, {"difference", "/doctor/difference?good=20260101-080000-000&bad=20260101-090000-000"},
-	} {
+	}
+}
+
+// Every page is free of barriers that axe-core finds, and nothing is in the console:
+// light on a large window, and dark on a phone; with -long the other two as well.
+func TestPagesAreUsable(t *testing.T) {
+	b := browser.Start(t)
+	f := made.NewFleet(1000, 10_000, 1)
+	url := serveMade(t, f)
+	p := b.Blank(t) // one for all: a browser has six connections to a host
+	for _, page := range pages(t, f) {
 		t.Run(page.name, func(t *testing.T) { usable(t, p, page.name, url+page.path) })
 	}
 }
 
-// usable looks at one page in all its forms.
+// usable looks at one page in its forms.
 func usable(t *testing.T, p *browser.Page, name, url string) {
 	for _, scheme := range []string{"light", "dark"} {
 		for _, phone := range []bool{false, true} {
+			if phone != (scheme == "dark") && !labtest.Long() && !browser.Pictures() {
+				continue
+			}
 			name := name + "-" + scheme
 			p.Scheme(t, scheme)
 			if p.Size(t, 1280, 1400); phone {
@@ -86,12 +98,19 @@ func usable(t *testing.T, p *browser.Page, name, url string) {
 			p.Go(t, url)
 			p.Wait(t, `document.getElementById("live-state") === null || !!window.htmx && !!document.getElementById("live")._htmx`)
 			p.Usable(t, name)
-			if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide {
-				t.Errorf("%s: the page is wider than the window", name)
-			}
-			picture(t, p, name)
+			notWide(t, p, name)
+			p.Keep(t, name)
 			p.Clean(t)
 		}
+	}
+}
+
+// notWide fails the test where a page has to be scrolled sideways; tables and pictures
+// in it may have to.
+func notWide(t *testing.T, p *browser.Page, name string) {
+	t.Helper()
+	if wide := browser.Eval[bool](t, p, `document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide {
+		t.Errorf("%s: the page is wider than the window", name)
 	}
 }
 

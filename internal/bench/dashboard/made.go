@@ -71,6 +71,10 @@ func (f *Fleet) session(i int, now time.Time) api.Session {
 	}, Connections: f.rand.IntN(5)}
 	s.ReadyAt = s.ClaimedAt.Add(time.Duration(s.Boot.Total()))
 	switch {
+	case i%97 == 50:
+		n.Sessions--
+		s.State, s.Boot, s.ReadyAt, s.Connections, s.ContainerID, s.Address = holdfast.IsSuspended, holdfast.Phases{}, time.Time{}, 0, "", ""
+		s.Suspended = &holdfast.Suspended{Key: s.Key, Epoch: s.Epoch, Node: n.ID, Template: s.Template, TakenAt: s.ClaimedAt, Until: now.Add(24 * time.Hour), Bytes: int64(f.rand.IntN(900)) << 20}
 	case n.Draining && i%2 == 0:
 		s.State = holdfast.Leaving
 	case i%211 == 0:
@@ -90,6 +94,9 @@ func (f *Fleet) Change() {
 	}
 	for range len(f.sessions) / 100 {
 		s := &f.sessions[f.rand.IntN(len(f.sessions))]
+		if s.Suspended != nil {
+			continue
+		}
 		s.State = []holdfast.State{holdfast.Starting, holdfast.Ready, holdfast.Leaving}[f.rand.IntN(3)]
 	}
 }

@@ -5,15 +5,26 @@
   if (!navigator.clipboard) return;
   document.documentElement.classList.add("can-copy");
   const state = document.getElementById("live-state");
+  // Says it where the eye is, and, for a screen reader, where it listens.
+  const say = (at, text) => {
+    if (!at) return;
+    const was = at.dataset.was ?? at.textContent;
+    at.dataset.was = was;
+    at.textContent = text;
+    setTimeout(() => {
+      if (at.textContent === text) at.textContent = was;
+      delete at.dataset.was;
+    }, 3000);
+  };
   document.addEventListener("click", async (e) => {
     const button = e.target.closest?.("[data-copy]");
     if (!button) return;
-    let said = "Copied.";
     try {
       await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+      say(button, "Copied");
+      say(state, "Copied.");
     } catch {
-      said = "The browser did not let it be copied.";
+      say(state, "The browser did not let it be copied.");
     }
-    if (state) state.textContent = said;
   });
 })();

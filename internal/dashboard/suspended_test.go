@@ -1,0 +1,56 @@
+package dashboard_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast"
+)
+
+// A suspended session is found by its phase, says what is kept of it, and goes on or is
+// dropped by its buttons.
+func TestASuspendedSession(t *testing.T) {
+	s := serve(t, true)
+	s.login(t, adminToken)
+	s.start(t, "alice", "bob", "torn")
+	suspend := func(keys ...holdfast.SessionKey) {
+		t.Helper()
+		for _, key := range keys {
+			if _, err := s.back.SuspendSession(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	suspend("alice", "torn")
+	list := s.get(t, "/sessions?state=suspended").body
+	says(t, "/sessions", list, "<option selected>suspended</option>", `id="session-alice"`, `<span class="tag suspended">`)
+	if strings.Contains(list, `id="session-bob"`) {
+		t.Error("a session that is served is shown among those that are suspended")
+	}
+	says(t, "/", s.get(t, "/").body, `href="/sessions?state=suspended">2 suspended</a>`)
+	body := s.get(t, "/sessions/alice").body
+	says(t, "its page", body, "1.4 MiB, kept until", "<button>Go on</button>")
+	if strings.Contains(body, "<button>Replace") {
+		t.Error("there is nothing to replace")
+	}
+	for act, want := range map[string]string{"alice/resume": "alice goes on with its memory", "torn/resume": "torn is ready on node n1, and its memory is lost: the image is not whole", "bob/resume": "bob is ready on node n1."} {
+		if r := s.do(t, "POST", "/sessions/"+act, nil); r.status != http.StatusOK || !strings.Contains(r.body, want) {
+			t.Errorf("%s: status %d, want %q: %s", act, r.status, want, r.body)
+		}
+	}
+	suspend("alice")
+	if r := s.do(t, "POST", "/sessions/alice/stop", nil); r.status != http.StatusOK {
+		t.Errorf("dropping it: status %d: %s", r.status, r.body)
+	}
+	if body := s.get(t, "/sessions").body; strings.Contains(body, `id="session-alice"`) {
+		t.Error("it is still there")
+	}
+}
+
+// Where there is no session at all the page says how to get one.
+func TestNoSessionYet(t *testing.T) {
+	s := serve(t, false)
+	says(t, "/sessions", s.get(t, "/sessions").body, "There is no session.", "holdfast session start")
+	says(t, "/sessions?q=x", s.get(t, "/sessions?q=x").body, "No session is as you asked")
+}
