@@ -62,7 +62,12 @@ const leftFrom = 100
 // what is counted below each, less what is below its children.
 func (r *removalSeries) left() ([]fact.Fact, error) {
 	left, err := r.removals.Left()
-	all := left[tracepoint.Above("/")]
+	// The root's as a rule; but those that died before we looked are taken off it when they
+	// go.
+	all := uint64(0)
+	for _, n := range left {
+		all = max(all, n)
+	}
 	m, ok := memoryMount(r.host)
 	if err != nil || all < leftFrom || !ok || m.V2 || !wholeTree(m) {
 		return nil, err
