@@ -73,7 +73,7 @@ func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
 		if !kube.Transient(err) { // else it would not take more
 			r.round(ctx, left)
 		}
-		if pause(ctx, err) != nil {
+		if pause(ctx, 1, err) != nil {
 			break
 		}
 	}

@@ -193,9 +193,9 @@ func (e *Evacuator) evacuate(ctx context.Context, n Notice, deadline time.Time) 
 	marked := make(chan struct{})
 	marking.Go(func() {
 		defer close(marked)
-		ctx, cancel := context.WithDeadline(ctx, end)
+		limited, cancel := context.WithDeadline(ctx, end)
 		defer cancel()
-		if err := e.mark(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		if err := e.mark(limited); err != nil && ctx.Err() == nil {
 			e.log.Error("kubernetes: this node goes and still takes pods", "err", err)
 		}
 	})

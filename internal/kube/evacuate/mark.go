@@ -95,24 +95,26 @@ func once(ctx context.Context, do func(context.Context) error) error {
 
 // patiently tries again once a second, unless the server asks for more, until ctx ends:
 // also what is refused, because a node that goes has nothing better to do with its time.
-// What is not there is not tried again.
+// Where ctx has no end, more and more seldom, and not what is refused. What is not there is
+// not tried again.
 func patiently(ctx context.Context, do func(context.Context) error) error {
-	for {
+	_, ends := ctx.Deadline()
+	for n := 1; ; n++ {
 		err := once(ctx, do)
-		if err == nil || errors.Is(err, holdfast.ErrNotFound) {
+		if err == nil || errors.Is(err, holdfast.ErrNotFound) || !ends && !kube.Transient(err) {
 			return err
 		}
-		if pause(ctx, err) != nil {
+		if pause(ctx, n, err) != nil {
 			return fmt.Errorf("in the time there was: %w", err)
 		}
 	}
 }
 
-// pause waits after a try that has failed.
-func pause(ctx context.Context, err error) error {
-	wait := max(roundsOf, kube.RetryAfter(err))
+// pause waits after the nth try, which has failed, or is to be followed by another.
+func pause(ctx context.Context, n int, err error) error {
+	wait := kube.Pause(n, err)
 	if d := share(ctx); d > 0 {
-		wait = min(wait, d)
+		wait = min(max(roundsOf, kube.RetryAfter(err)), d)
 	}
 	return kube.Sleep(ctx, wait)
 }
