@@ -40,4 +40,39 @@ func testFollows(t *testing.T, s store.Store) {
 	check(two.Epoch, two.Epoch, false)
 	check(other.Epoch, three.Epoch, false)
 	check(0, one.Epoch, false)
+
+	// However much else is written meanwhile, in a life and between two; unless the
+	// store has forgotten it for that.
+	long := func(before, next holdfast.Epoch, want bool) {
+		t.Helper()
+		got, err := s.Follows(t.Context(), "a", before, next)
+		if !errors.Is(err, store.ErrForgotten) && (err != nil || got != want) {
+			t.Errorf("%d follows %d: %v, %v, want %v", next, before, got, err, want)
+		}
+	}
+	_, err := s.Release(t.Context(), three)
+	must(t, err)
+	for _, writes := range []int{1, 30, 150} {
+		first := claim(t, s, "a", id)
+		for range writes {
+			life("c")
+		}
+		_, err := s.Release(t.Context(), first)
+		must(t, err)
+		for range writes / 2 {
+			life("c")
+		}
+		second := claim(t, s, "a", id)
+		long(first.Epoch, second.Epoch, true)
+		_, err = s.Release(t.Context(), second)
+		must(t, err)
+		for range writes / 2 {
+			life("c")
+		}
+		third := claim(t, s, "a", id)
+		long(first.Epoch, third.Epoch, false)
+		long(second.Epoch, third.Epoch, true)
+		_, err = s.Release(t.Context(), third)
+		must(t, err)
+	}
 }
