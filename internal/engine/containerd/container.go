@@ -274,15 +274,14 @@ func (e *Engine) stopped(c containers.Container) error {
 func (e *Engine) killTask(ctx context.Context, id string) error {
 	_, err := e.api.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
 	err = errgrpc.ToNative(err)
-	if isGone(err) || errdefs.IsFailedPrecondition(err) {
-		return nil // there is none, or it is dead
-	}
-	if err != nil {
+	if err != nil && !isGone(err) && !errdefs.IsFailedPrecondition(err) {
 		if e.ends(ctx, id) {
 			return nil
 		}
 		return err
 	}
+	// Where there is none, or it is dead, its shim may not have seen that yet: until
+	// then it refuses to delete it.
 	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
 		return err
@@ -345,6 +344,7 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 	if err := e.stopped(c); err != nil {
 		return err
 	}
+	begun := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		err := e.killTask(ctx, c.ID)
 		if err == nil {
@@ -353,8 +353,10 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 		if err == nil {
 			return e.forget(ctx, c)
 		}
-		// Another removes it, and the shim went in the middle of the answer.
-		if !strings.Contains(err.Error(), "ttrpc: closed") || !sleep(ctx, wait) {
+		// Another removes it, and the shim went in the middle of the answer; or that
+		// has not seen the end of it yet.
+		early := errdefs.IsFailedPrecondition(err) && time.Since(begun) < endLimit
+		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !sleep(ctx, wait) {
 			return err
 		}
 	}

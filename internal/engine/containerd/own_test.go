@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
+	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/engine"
@@ -81,7 +83,7 @@ func TestOwn(t *testing.T) {
 	e, daemon := labtest.Containerd(t)
 	for name, test := range map[string]func(*testing.T, *containerd.Engine, *lab.Containerd){
 		"Neighbours": neighbours, "LogRotates": logRotates, "LogIsTakenUp": logIsTakenUp, "Reap": reap, "Inventory": inventory,
-		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept, "Figures": figures,
+		"Isolation": isolation, "Unsupported": unsupported, "AddressIsKept": addressIsKept, "Figures": figures, "RemovedBehindAKill": removedBehindAKill,
 		"Runtimes": runtimes,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, e, daemon) })
@@ -384,6 +386,26 @@ func unsupported(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 		if _, err := e.Create(t.Context(), s); !errors.Is(err, engine.ErrUnsupported) {
 			t.Errorf("%+v: %v", s, err)
 		}
+	}
+}
+
+// removedBehindAKill: who has killed a container himself, as a drain does, has it removed
+// before its shim, or the engine, has seen its end.
+func removedBehindAKill(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
+	for range 10 {
+		var all sync.WaitGroup
+		for range 4 {
+			c := started(t, e, engine.Spec{Image: labtest.Busybox})
+			all.Go(func() {
+				if err := unix.Kill(c.Pid, unix.SIGKILL); err != nil {
+					t.Error(err)
+				}
+				if err := e.Remove(t.Context(), c.ID); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }
 
