@@ -90,7 +90,7 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		Able: a.sessions.Able,
 	}
 	if a.mover != nil {
-		deps.Receive, deps.Give, deps.Prefer, deps.Claimed = a.mover.receive, a.mover.give, a.mover.prefer, a.mover.claimed
+		deps.Receive, deps.Give, deps.Prefer, deps.Claimed = a.mover.receive, a.mover.give, a.mover.prefer, a.mover.asleep.claimed
 	}
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)
 	if a.mover != nil {

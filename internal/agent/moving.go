@@ -41,12 +41,12 @@ type mover struct {
 
 	putting sync.Mutex // one image is put on the shelf at a time: what makes room for it counts those before it
 
+	rooms  *rooms
+	asleep *sleepers
+
 	mu     sync.Mutex
 	got    map[holdfast.SessionKey]arrived
-	starts map[string]restoring                   // by container
-	taken  map[uint64]int64                       // bytes that are reserved, by device
-	asleep map[holdfast.SessionKey]holdfast.Epoch // on the shelf
-	woken  chan claimedKey                        // somebody has claimed it
+	starts map[string]restoring // by container
 }
 
 // restoring is a container that is about to be started from an image.
@@ -83,7 +83,7 @@ func (a *Agent) openMover() (*mover, error) {
 		runsc: runsc.Runtime{Program: c.Runsc, Images: staged}, work: staged + "." + string(a.node),
 		most: int64(c.MaxImage), pace: newPace(filepath.Join(a.cfg.DataDir, "moving-rates.json"), a.metrics, a.log),
 		node: a.node, store: a.store, log: a.log, told: newMoveMetrics(a.metrics), got: map[holdfast.SessionKey]arrived{}, starts: map[string]restoring{},
-		taken: map[uint64]int64{}, asleep: map[holdfast.SessionKey]holdfast.Epoch{}, woken: make(chan claimedKey, wokenAtOnce),
+		rooms: newRooms(), asleep: newSleepers(),
 	}
 	if c.Spill != "" {
 		m.spill = filepath.Join(c.Spill, "images."+string(a.node))

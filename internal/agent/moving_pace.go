@@ -145,7 +145,7 @@ func (m *mover) Choose(until time.Time, all []session.Leaving) session.Choice {
 	left := min(time.Until(until), fleet.ExpectTime)
 	d := budget.Plan(sizes, budget.Limits{
 		Time: time.Duration(float64(left) * saveMargin), Lanes: saveLanes,
-		Memory: m.free(m.work), Disk: m.free(m.spill), MaxImage: m.most,
+		Memory: m.rooms.free(m.work), Disk: m.rooms.free(m.spill), MaxImage: m.most,
 	}, m.pace.known())
 	c.Lanes, c.Takes = d.Lanes, d.Takes
 	for _, s := range d.Save {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,7 @@ type shelf struct {
 	bounds move.Bounds
 	dir    string
 	shared bool // every node has what is on it
+	remote bool // it is kept by the operator's commands
 	drops  *prometheus.CounterVec
 }
 
@@ -57,7 +59,7 @@ func (a *Agent) openShelf() (*shelf, error) {
 	}
 	s := &shelf{
 		bounds: move.Bounds{Age: c.Keep, Space: int64(c.Space), Grace: unknownImage},
-		dir:    o.Dir, shared: c.Shared || c.Remote(),
+		dir:    o.Dir, shared: c.Shared || c.Remote(), remote: c.Remote(),
 	}
 	if s.Shelf, err = move.OpenShelf(o, key); err != nil {
 		return nil, err
@@ -190,43 +192,52 @@ func (m *mover) Reserve(l session.Leaving) (session.Leaving, func(), error) {
 	return l, release, err
 }
 
-// reserve takes room for an image, in memory or on disk, and for it on the shelf, until
-// release is called.
-func (m *mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	at := m.work
-	if onDisk = bytes > m.freeLocked(at); onDisk {
-		at = m.spill
-	}
-	if bytes > m.freeLocked(at) {
-		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.staged or moving.spill", float64(bytes)/1e6)
-	}
-	staged, kept := deviceOf(at), deviceOf(m.shelf.dir) // one and the same, maybe
-	m.taken[staged] += bytes
-	if bytes > min(m.shelf.bounds.Space, m.freeLocked(m.shelf.dir)) {
-		m.taken[staged] -= bytes
-		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.suspended", float64(bytes)/1e6)
-	}
-	m.taken[kept] += bytes
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.taken[staged] -= bytes
-		m.taken[kept] -= bytes
-	}, onDisk, nil
+// rooms are what is reserved of the room for images.
+type rooms struct {
+	mu    sync.Mutex
+	taken map[uint64]int64 // bytes, by device
 }
+
+func newRooms() *rooms { return &rooms{taken: map[uint64]int64{}} }
 
 // free is how many bytes of images there is room for in a directory, beside those that
 // are reserved.
-func (m *mover) free(dir string) int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.freeLocked(dir)
+func (r *rooms) free(dir string) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.freeLocked(dir)
 }
 
-func (m *mover) freeLocked(dir string) int64 {
-	return max(0, roomIn(dir)-m.taken[deviceOf(dir)])
+func (r *rooms) freeLocked(dir string) int64 {
+	return max(0, roomIn(dir)-r.taken[deviceOf(dir)])
+}
+
+// reserve takes room for an image, in memory or on disk, and for it on the shelf, until
+// release is called.
+func (m *mover) reserve(bytes int64) (release func(), onDisk bool, err error) {
+	r := m.rooms
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := m.work
+	if onDisk = bytes > r.freeLocked(at); onDisk {
+		at = m.spill
+	}
+	if bytes > r.freeLocked(at) {
+		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.staged or moving.spill", float64(bytes)/1e6)
+	}
+	staged, kept := deviceOf(at), deviceOf(m.shelf.dir) // one and the same, maybe
+	r.taken[staged] += bytes
+	if bytes > min(m.shelf.bounds.Space, r.freeLocked(m.shelf.dir)) {
+		r.taken[staged] -= bytes
+		return nil, onDisk, fmt.Errorf("there is no room for an image of %.1f MB in moving.suspended", float64(bytes)/1e6)
+	}
+	r.taken[kept] += bytes
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.taken[staged] -= bytes
+		r.taken[kept] -= bytes
+	}, onDisk, nil
 }
 
 // deviceOf is the file system that a directory is on; 0 where it cannot be known, and
@@ -254,9 +265,7 @@ func (m *mover) Suspend(ctx context.Context, l session.Leaving) (s holdfast.Susp
 	if err := m.put(ctx, label, size, dir); err != nil {
 		return s, err
 	}
-	m.mu.Lock()
-	m.asleep[label.Key] = label.Epoch
-	m.mu.Unlock()
+	m.asleep.add(label.Key, label.Epoch)
 	return holdfast.Suspended{
 		Key: label.Key, Epoch: label.Epoch, Node: m.node, Shared: m.shelf.shared, Template: label.Template,
 		TakenAt: label.TakenAt, Until: label.TakenAt.Add(m.shelf.bounds.Age), Bytes: size,
@@ -265,9 +274,11 @@ func (m *mover) Suspend(ctx context.Context, l session.Leaving) (s holdfast.Susp
 
 // put seals an image, after it has made room for it.
 func (m *mover) put(ctx context.Context, label move.Label, size int64, dir string) error {
-	m.putting.Lock()
-	defer m.putting.Unlock()
-	m.makeRoom(ctx, size)
+	if !m.shelf.remote { // whose space nobody watches
+		m.putting.Lock()
+		defer m.putting.Unlock()
+		m.makeRoom(ctx, size)
+	}
 	return m.shelf.Put(ctx, label, dir)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"holdfast"
@@ -67,7 +68,7 @@ func (m *mover) Run(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			m.tend(ctx, time.Now())
-		case c := <-m.woken:
+		case c := <-m.asleep.woken:
 			m.expireClaimed(ctx, c)
 		case <-ctx.Done():
 			return nil
@@ -82,13 +83,19 @@ func (m *mover) watchOver(ctx context.Context) {
 	if err != nil {
 		return // tend looks at them all the same
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, s := range all {
 		if s.Node == m.node {
-			m.asleep[s.Key] = s.Epoch
+			m.asleep.add(s.Key, s.Epoch)
 		}
 	}
+}
+
+// sleepers are the sessions whose images this node keeps.
+type sleepers struct {
+	woken chan claimedKey // those that somebody has claimed
+
+	mu sync.Mutex // held for a moment only: claimed is called by who may not wait
+	of map[holdfast.SessionKey]holdfast.Epoch
 }
 
 // claimedKey is a claim of a session that was suspended.
@@ -97,16 +104,26 @@ type claimedKey struct {
 	epoch holdfast.Epoch
 }
 
+func newSleepers() *sleepers {
+	return &sleepers{woken: make(chan claimedKey, wokenAtOnce), of: map[holdfast.SessionKey]holdfast.Epoch{}}
+}
+
+func (s *sleepers) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[key] = max(epoch, s.of[key])
+}
+
 // claimed hears of every claim in the fleet; it never blocks.
-func (m *mover) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if of, ok := m.asleep[key]; !ok || epoch <= of {
+func (s *sleepers) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of, ok := s.of[key]; !ok || epoch <= of {
 		return
 	}
-	delete(m.asleep, key)
+	delete(s.of, key)
 	select {
-	case m.woken <- claimedKey{key, epoch}:
+	case s.woken <- claimedKey{key, epoch}:
 	default: // tend finds it, as long as it lives
 	}
 }

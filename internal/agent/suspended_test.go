@@ -34,7 +34,7 @@ func kept(t *testing.T, keys ...holdfast.SessionKey) (*mover, map[holdfast.Sessi
 	}
 	m := &mover{
 		node: "n1", store: memory.New(1), log: a.log, shelf: shelf,
-		taken: map[uint64]int64{}, asleep: map[holdfast.SessionKey]holdfast.Epoch{}, woken: make(chan claimedKey, 2),
+		rooms: newRooms(), asleep: newSleepers(),
 	}
 	lease, _, err := m.store.Grant(t.Context(), time.Hour)
 	if err != nil {
@@ -177,17 +177,17 @@ func (m *mover) claimedByOld(t *testing.T, key holdfast.SessionKey) holdfast.Own
 func TestSuspendedAndClaimed(t *testing.T) {
 	m, all := kept(t, "a", "b", "c")
 	m.watchOver(t.Context())
-	m.claimed("other", 1000)
-	m.claimed("a", all["a"].Epoch) // the life that was suspended
-	if len(m.woken) != 0 {
+	m.asleep.claimed("other", 1000)
+	m.asleep.claimed("a", all["a"].Epoch) // the life that was suspended
+	if len(m.asleep.woken) != 0 {
 		t.Error("a claim of nobody who sleeps is looked at")
 	}
 	o := m.claimedByOld(t, "a")
 	if _, err := m.store.Release(t.Context(), o); err != nil { // long before anybody looks
 		t.Fatal(err)
 	}
-	m.claimed("a", o.Epoch)
-	m.expireClaimed(t.Context(), <-m.woken)
+	m.asleep.claimed("a", o.Epoch)
+	m.expireClaimed(t.Context(), <-m.asleep.woken)
 	m.have(t, "b c", "b c")
 	m.claimedByOld(t, "b")
 	m.tend(t.Context(), time.Now())
@@ -235,7 +235,7 @@ func TestSuspendsReserveRoom(t *testing.T) {
 	if _, _, err := m.reserve(each); err == nil || !strings.Contains(err.Error(), "moving.suspended") {
 		t.Errorf("on a shelf without room: %v", err)
 	}
-	for device, bytes := range m.taken {
+	for device, bytes := range m.rooms.taken {
 		if bytes != 0 {
 			t.Errorf("%d bytes of device %d stay reserved", bytes, device)
 		}

@@ -105,6 +105,7 @@ type attempt struct {
 	unsure  bool                // a claim was sent and never answered
 	slotted bool                // one of Manager.boots is ours
 	left    *holdfast.Suspended // what the life before has left for this one; nil: nothing
+	alone   chan error          // nil where nobody has had the session since then; of one that has left something
 	// The container that the boot is at: a step's or the session's own. Those
 	// before it were seen dead.
 	spec      engine.Spec // without a name before the first
@@ -148,7 +149,7 @@ func (b *attempt) run(ctx context.Context) error {
 		return err
 	}
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
-	b.resume(ctx)
+	defer b.resume(ctx)()
 	if warm {
 		if done, err := b.thaw(ctx); done {
 			return b.ended(ctx, err)

@@ -50,6 +50,12 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 		}
 		return start()
 	}
+	if b.left != nil {
+		if err := <-b.alone; err != nil {
+			b.lostMemory(err)
+			b.left = nil
+		}
+	}
 	staged, err := mover.Stage(ctx, b.owner, b.left, b.container)
 	if err != nil {
 		b.lostMemory(err)
@@ -89,19 +95,24 @@ func (b *attempt) lostMemory(err error) {
 }
 
 // resume looks at what the life before has left: the session is of the template
-// that it was of, where nobody has named another one.
-func (b *attempt) resume(ctx context.Context) {
+// that it was of, where nobody has named another one. done ends what it has begun.
+func (b *attempt) resume(ctx context.Context) (done func()) {
 	if b.owner.Left == "" {
-		return
+		return func() {}
 	}
-	var left holdfast.Suspended
-	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
-		b.lostMemory(errors.New("what was left of it cannot be read"))
-		return
-	}
-	if err := b.follows(ctx, left.Epoch); err != nil {
+	left, err := b.readLeft()
+	if err != nil {
 		b.lostMemory(err)
-		return
+		return func() {}
+	}
+	b.left = &left
+	return b.lookBack(ctx, left.Epoch, b.owner.Epoch)
+}
+
+// readLeft is what the life before has left, of the template that the session has now.
+func (b *attempt) readLeft() (left holdfast.Suspended, err error) {
+	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
+		return left, errors.New("what was left of it cannot be read")
 	}
 	if left.Template != b.e.template.Name && !b.e.wished {
 		t, err := b.m.template(left.Template)
@@ -109,8 +120,7 @@ func (b *attempt) resume(ctx context.Context) {
 			err = b.m.deps.Runtime(t.Runtime)
 		}
 		if err != nil {
-			b.lostMemory(err)
-			return
+			return left, err
 		}
 		b.m.mu.Lock()
 		b.e.template = t
@@ -118,20 +128,31 @@ func (b *attempt) resume(ctx context.Context) {
 		b.owner.Template = t.Name // written with the next state
 	}
 	if left.Template != b.e.template.Name {
-		b.lostMemory(fmt.Errorf("it was of template %s", left.Template))
-		return
+		return left, fmt.Errorf("it was of template %s", left.Template)
 	}
-	b.left = &left
+	return left, nil
 }
 
-// follows is an error where somebody has had the session since it was suspended: an
-// agent of a version that does not know of suspended sessions leaves alone what its
-// claim should have taken. A store that has forgotten the time in between says
-// nothing against it: whoever keeps the image has looked on (docs/moving.md).
-func (b *attempt) follows(ctx context.Context, before holdfast.Epoch) error {
+// lookBack begins to ask whether anybody has had the session since it was suspended,
+// until done is called: a store may take a tenth of a second to tell, which is less than
+// the container takes to be made. b.alone has the answer.
+func (b *attempt) lookBack(ctx context.Context, before, next holdfast.Epoch) (done func()) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	defer cancel()
-	ok, err := b.m.deps.Store.Follows(ctx, b.e.key, before, b.owner.Epoch)
+	b.alone = make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.alone <- retry(ctx, holdfast.ErrStore, func() error { return b.m.follows(ctx, b.e.key, before, next) })
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// follows is an error where somebody has had the session between two lives: an agent of
+// a version that does not know of suspended sessions leaves alone what its claim should
+// have taken. A store that has forgotten the time in between says nothing against it:
+// whoever keeps the image has looked on (docs/moving.md).
+func (m *Manager) follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) error {
+	ok, err := m.deps.Store.Follows(ctx, key, before, next)
 	switch {
 	case errors.Is(err, store.ErrForgotten):
 		return nil
