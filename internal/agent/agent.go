@@ -249,9 +249,10 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		return fmt.Errorf("watching containers: %w", err)
 	}
 	p.start("watching containers", watcher.Run)
-	a.health = &health{engine: a.engine}
+	a.health = &health{engine: a.engine, log: a.log}
+	a.metrics.MustRegister(upkeepMetric(a.engine))
 	p.start("health", a.health.Run)
-	a.networks, a.warmed = a.newNetworks(), a.newWarmed(dead)
+	a.networks, a.warmed = a.newNetworks(dead), a.newWarmed(dead)
 	a.mover = a.newMover()
 	works := a.newRuntimes()
 	p.start("runtimes", works.Run)
@@ -484,6 +485,7 @@ func (a *Agent) startGuardian(p *parts) error {
 		return err
 	}
 	p.start("guardian", func(ctx context.Context) error { <-ctx.Done(); return g.Close() })
+	a.guardNet(p, g)
 	if a.opener, err = kill.NewOpener(); err != nil {
 		return err
 	}

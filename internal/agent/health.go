@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -17,6 +18,8 @@ const (
 // health knows whether this node should get new sessions.
 type health struct {
 	engine engine.Engine
+	log    *slog.Logger
+	astray bool // the containers' network could not be looked after at the last look
 
 	mu      sync.Mutex
 	trouble string
@@ -46,10 +49,30 @@ func (h *health) look(ctx context.Context) {
 	trouble := ""
 	if err != nil {
 		trouble = fmt.Sprintf("its engine does not answer: %v", err)
+	} else if err := h.lookAtNet(); err != nil {
+		trouble = fmt.Sprintf("its containers' way out of the host cannot be kept up: %v", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.trouble = trouble
+}
+
+// lookAtNet is why the containers' network could not be looked after last, where the
+// engine has one of its own. It logs when that changes.
+func (h *health) lookAtNet() error {
+	n, ok := h.engine.(ownNet)
+	if !ok {
+		return nil
+	}
+	_, err := n.Upkeep()
+	switch {
+	case err != nil && !h.astray:
+		h.log.Error("the way of containers out of this host cannot be kept up (tried again every ten seconds)", "err", err)
+	case err == nil && h.astray:
+		h.log.Info("the way of containers out of this host is kept up again")
+	}
+	h.astray = err != nil
+	return err
 }
 
 // Trouble is why the node should get no new session, "" for none.

@@ -18,17 +18,21 @@ import (
 // newNetworks makes the pool of ready networks. It keeps none where no template
 // joins one, makes none while the node takes no session, and none beside a session's
 // boot.
-func (a *Agent) newNetworks() *netpool.Pool {
+func (a *Agent) newNetworks(dead session.Deadman) *netpool.Pool {
 	size := 0
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
 		size = a.cfg.Sessions.Networks
 	}
-	return netpool.New(netpool.Config{Node: a.node, Size: size}, netpool.Deps{
+	d := netpool.Deps{
 		Engine: a.engine, Opener: a.opener,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
 		Metrics: netpool.NewMetrics(a.metrics), Log: a.log,
-	})
+	}
+	if dead != nil {
+		d.Deadman = dead
+	}
+	return netpool.New(netpool.Config{Node: a.node, Size: size}, d)
 }
 
 // newWarmed makes the pool of warm containers, by the same rules. It is not beside

@@ -29,6 +29,13 @@ func (pt part) perform() error {
 			err = errors.Join(err, l.restore())
 		}
 		return err
+	case Leave:
+		var err error
+		for _, c := range pt.nets {
+			_, e := leave(c)
+			err = errors.Join(err, e)
+		}
+		return err
 	case Kill:
 		ctx, cancel := context.WithTimeout(context.Background(), killBudget)
 		defer cancel()

@@ -168,7 +168,8 @@ func (g *Guardian) Pid() int {
 	return g.side.process.Pid
 }
 
-// Close ends the guardian and waits for its end. What is still armed is undone.
+// Close ends the guardian and waits for its end. What is still armed is undone. One with
+// a plan that lasts (Leave) lives on, and Close does not wait for that.
 func (g *Guardian) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,12 +16,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/vethnet"
 )
 
 // Errors that callers decide by; they come wrapped.
@@ -46,6 +48,12 @@ const (
 	Kill Kind = "kill"
 	// Restore writes back limits of memory cgroups that were lowered.
 	Restore Kind = "restore"
+	// Leave takes away bridges of containers with their way out of the host, once no
+	// container is on them, and unless somebody else looks after them by then. It may
+	// take as long as a container lives: it is done behind everything else, when the
+	// starter is gone, and the guardian lives until then. Its plan has nothing else,
+	// and no deadline.
+	Leave Kind = "leave"
 )
 
 // harmless reports whether an undo does no harm when it is done although nobody
@@ -61,6 +69,7 @@ type Undo struct {
 	Processes  []*pidfd.Process // of Continue; they stay the caller's
 	Containers []Container      // of Kill
 	Limits     []Limit          // of Restore
+	Nets       []vethnet.Config // of Leave
 }
 
 // Limit is a limit of a memory cgroup that a risky act lowers.
@@ -88,9 +97,9 @@ func ContainerOf(t *kill.Target) Container {
 
 // Plan is what has to be done, and by when, if nobody says otherwise.
 type Plan struct {
-	Name     string // for logs: "quiet the engine"
-	Deadline boottime.Instant
-	Undo     []Undo // in this order
+	Name     string           // for logs: "quiet the engine"
+	Deadline boottime.Instant // 0 for Leave
+	Undo     []Undo           // in this order
 }
 
 // process is a Process as it is written down.
@@ -111,6 +120,7 @@ type message struct {
 	Processes  []process        `json:"processes,omitempty"`
 	Containers []Container      `json:"containers,omitempty"`
 	Limits     []Limit          `json:"limits,omitempty"`
+	Nets       []vethnet.Config `json:"nets,omitempty"`
 }
 
 type op string
@@ -139,6 +149,7 @@ const (
 	// does maxLimits.
 	maxContainers = 100
 	maxLimits     = 8
+	maxNets       = 8
 	// maxMessage bounds a message; longer ones are refused.
 	maxMessage = 128 << 10
 	// maxPlans and maxParts bound what a guardian takes on.
@@ -175,23 +186,29 @@ func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
 			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Limits: rest[:n]}), append(fds, nil)
 			rest = rest[n:]
 		}
+		for rest := u.Nets; len(rest) > 0; {
+			n := min(maxNets, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Nets: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
 	}
 	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
 }
 
 // validate refuses what a guardian could not carry out.
 func (p Plan) validate() error {
-	if p.Deadline <= 0 {
-		return fmt.Errorf("plan %q has no deadline", p.Name)
+	if p.lasts() != (p.Deadline == 0) || p.Deadline < 0 {
+		return fmt.Errorf("plan %q: the deadline %d does not fit what is to be undone", p.Name, p.Deadline)
 	}
 	for _, u := range p.Undo {
 		switch {
-		case u.Kind == Continue && len(u.Containers)+len(u.Limits) == 0:
-		case u.Kind == Kill && len(u.Processes)+len(u.Limits) == 0:
-		case u.Kind == Restore && len(u.Processes)+len(u.Containers) == 0:
+		case u.Kind == Continue && len(u.Containers)+len(u.Limits)+len(u.Nets) == 0:
+		case u.Kind == Kill && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0:
+		case u.Kind == Restore && len(u.Processes)+len(u.Containers)+len(u.Nets) == 0:
+		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Containers)+len(u.Limits) == 0:
 		default:
-			return fmt.Errorf("plan %q: %d processes, %d containers and %d limits do not fit undo %q",
-				p.Name, len(u.Processes), len(u.Containers), len(u.Limits), u.Kind)
+			return fmt.Errorf("plan %q: %d processes, %d containers, %d limits and %d nets do not fit undo %q",
+				p.Name, len(u.Processes), len(u.Containers), len(u.Limits), len(u.Nets), u.Kind)
 		}
 		for _, l := range u.Limits {
 			if err := l.validate(); err != nil {
@@ -200,6 +217,11 @@ func (p Plan) validate() error {
 		}
 	}
 	return nil
+}
+
+// lasts reports whether the plan is one that outlasts its starter.
+func (p Plan) lasts() bool {
+	return slices.ContainsFunc(p.Undo, func(u Undo) bool { return u.Kind == Leave })
 }
 
 // validate refuses what is no limit of a memory cgroup: a guardian is root, and

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/linux/boottime"
 	"holdfast/internal/linux/pidfd"
+	"holdfast/internal/linux/vethnet"
 )
 
 // server is the guardian's side. One goroutine does it all.
@@ -41,6 +42,7 @@ type part struct {
 	processes []*pidfd.Process
 	targets   []*kill.Target
 	limits    []Limit
+	nets      []vethnet.Config
 }
 
 func newServer(dir string, log *slog.Logger) (*server, error) {
@@ -81,10 +83,12 @@ func (s *server) run() error {
 		m, received, err := receive(buf, oob)
 		if err != nil {
 			s.undoAll("the process that armed it is gone")
+			s.linger()
 			return ignoreEOF(err)
 		}
 		if err := s.handle(m, received); err != nil {
 			s.undoAll("the process that armed it does not take answers")
+			s.linger()
 			return ignoreEOF(err)
 		}
 	}
@@ -191,7 +195,7 @@ func (s *server) answer(r reply) error {
 // add appends a part to a plan. What goes wrong is told at the arming.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
-	pt := part{kind: m.Kind, targets: s.open(m.Containers), limits: m.Limits}
+	pt := part{kind: m.Kind, targets: s.open(m.Containers), limits: m.Limits, nets: m.Nets}
 	for i, fd := range fds {
 		if i >= len(m.Processes) {
 			unix.Close(fd)
@@ -247,7 +251,7 @@ func (s *server) arm(m message) error {
 		return fmt.Errorf("the plan did not arrive whole: %w", p.broken)
 	}
 	p.name, p.deadline = m.Name, m.Deadline
-	if s.dir != "" {
+	if s.dir != "" && !p.lasts() {
 		p.file = filepath.Join(s.dir, fmt.Sprintf("undo-%d-%d.json", s.self.Pid, m.ID))
 		if err := p.state(s.boot, s.self).write(p.file); err != nil {
 			return fmt.Errorf("write the plan down: %w", err)
@@ -274,7 +278,7 @@ func (p *held) state(boot string, self process) state {
 func (s *server) setTimer() error {
 	var first boottime.Instant
 	for _, p := range s.plans {
-		if p.armed && (first == 0 || p.deadline < first) {
+		if p.armed && !p.lasts() && (first == 0 || p.deadline < first) {
 			first = p.deadline
 		}
 	}
@@ -287,7 +291,7 @@ func (s *server) setTimer() error {
 func (s *server) expire() {
 	now := boottime.Now()
 	for id, p := range s.plans {
-		if !p.armed || p.deadline > now {
+		if !p.armed || p.lasts() || p.deadline > now {
 			continue
 		}
 		err := s.undo(id, "its deadline has passed")
@@ -319,7 +323,7 @@ func (p *held) keepHarmless() bool {
 
 func (s *server) undoAll(why string) {
 	for id, p := range s.plans {
-		if p.armed {
+		if p.armed && !p.lasts() {
 			_ = s.undo(id, why) // it is logged, and this is the end
 			s.forget(id)
 		}

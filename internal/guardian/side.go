@@ -34,9 +34,10 @@ type side struct {
 	asked   uint64        // questions so far
 	done    chan struct{} // closed when it is reaped and undone
 
-	mu    sync.Mutex
-	gone  bool
-	armed map[*Armed]bool
+	mu      sync.Mutex
+	gone    bool
+	closing bool
+	armed   map[*Armed]bool
 }
 
 // spawn starts a process and proves that it answers.
@@ -53,9 +54,9 @@ func (g *Guardian) spawn() (*side, error) {
 		return nil, fmt.Errorf("start a guardian: %w", err)
 	}
 	cmd := exec.Command(g.argv[0], g.argv[1:]...)
-	// One thread's worth of work; the rest of the environment is not its
-	// business.
-	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=madvdontneed=1"}
+	// One thread's worth of work, and where iptables are; the rest of the environment
+	// is not its business.
+	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=madvdontneed=1", "PATH=" + os.Getenv("PATH")}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -100,16 +101,26 @@ func (s *side) listen(log *slog.Logger) {
 	}
 	s.mu.Lock()
 	s.gone = true
-	orphans := s.armed
+	orphans, lingers := s.armed, false
 	s.armed = nil
+	closing := s.closing
 	s.mu.Unlock()
 	for a := range orphans {
+		if closing && a.plan.lasts() {
+			lingers = true
+			close(a.done)
+			continue
+		}
 		log.Error("guardian: it died with a plan in its hands; undoing what may be undone at any time",
 			"plan", a.plan.Name, "err", a.undoHere())
 		close(a.done)
 	}
 	close(s.answers)
 	s.conn.Close()
+	if lingers { // it goes on by itself
+		go func() { _, _ = s.process.Wait() }()
+		return
+	}
 	_ = s.process.Kill() // it has closed its socket: dead or of no use
 	_, _ = s.process.Wait()
 }
@@ -176,8 +187,11 @@ func withFDs(ps []*pidfd.Process, fds []int, f func([]int) error) error {
 }
 
 // close ends the guardian by the end of the socket, on which it undoes all that
-// is armed, and then exits.
+// is armed, and then exits. What outlasts its starter it does after that.
 func (s *side) close() {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
 	_ = s.conn.CloseWrite()
 	select {
 	case <-s.done:

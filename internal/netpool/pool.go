@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,14 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 }
 
+// Deadman is told of what holds a network before that runs, so that it can end it when
+// no agent does any more, and when it is dead.
+type Deadman interface {
+	Expect(containerID string) error
+	Hold(t *kill.Target) error
+	Forget(containerIDs ...string)
+}
+
 // Config is what a Pool needs to know.
 type Config struct {
 	Node holdfast.NodeID
@@ -62,8 +71,9 @@ type Config struct {
 
 // Deps is what a Pool works with.
 type Deps struct {
-	Engine Engine
-	Opener *kill.Opener
+	Engine  Engine
+	Opener  *kill.Opener
+	Deadman Deadman // nil: none
 	// Wanted reports whether sessions may come; while they may not nothing is
 	// made, and what is ready ends. Busy reports whether a container is being
 	// started: then nothing is made. Both are called often, from one
@@ -185,6 +195,7 @@ func (p *Pool) Adopt(ctx context.Context, id string) (*kill.Target, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.hold(holder)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.used[c.ID]; old != nil { // an adoption that was begun again
@@ -228,19 +239,35 @@ func (p *Pool) wake() {
 // session is left.
 func (p *Pool) End(ctx context.Context) error {
 	p.mu.Lock()
-	for _, n := range p.idle {
-		p.doomLocked(n)
-	}
-	for _, n := range p.used {
-		p.doomLocked(n)
-	}
+	all := slices.AppendSeq(p.idle, maps.Values(p.used))
 	p.idle, p.used = nil, map[string]*network{}
 	p.mu.Unlock()
+	p.endAll(ctx, all)
 	for {
 		left, err := p.removeOne(ctx)
 		if err != nil || left == 0 {
 			return err
 		}
+	}
+}
+
+// endAll kills the networks' holders and sees them dead, until ctx is done.
+func (p *Pool) endAll(ctx context.Context, all []*network) {
+	for _, n := range all {
+		_ = n.holder.Init().Signal(unix.SIGKILL) // as of doomLocked
+	}
+	for _, n := range all {
+		for !n.holder.Init().Exited() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		if n.holder.Init().Exited() {
+			p.forget(n.holder.ID)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range all {
+		p.doomLocked(n)
 	}
 }
 

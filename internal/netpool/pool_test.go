@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"holdfast"
@@ -23,6 +24,7 @@ import (
 	"holdfast/internal/kill"
 	"holdfast/internal/kill/killtest"
 	"holdfast/internal/lab/labtest"
+	"holdfast/internal/linux/proc"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -39,7 +41,9 @@ type fake struct {
 	fail       map[string]error // by call
 	lose       bool             // the next create is done, and answered with an error
 	busy       atomic.Bool
-	starts     int // while busy
+	starts     int             // while busy
+	known      map[string]bool // to the deadman
+	wrong      []string        // what the deadman was told too late, or too early
 }
 
 type sleeper struct {
@@ -48,7 +52,7 @@ type sleeper struct {
 }
 
 func newFake() *fake {
-	return &fake{run: rand.Uint64(), containers: map[string]*sleeper{}, fail: map[string]error{}}
+	return &fake{run: rand.Uint64(), containers: map[string]*sleeper{}, known: map[string]bool{}, fail: map[string]error{}}
 }
 
 func (f *fake) set(change func()) {
@@ -90,6 +94,9 @@ func (f *fake) Start(_ context.Context, id string) error {
 	defer f.mu.Unlock()
 	if err := f.fail["start"]; err != nil {
 		return err
+	}
+	if !f.known[id] {
+		f.wrong = append(f.wrong, id+" is started and the deadman does not know")
 	}
 	c := f.containers[id]
 	cmd, err := killtest.Start(id)
@@ -136,6 +143,31 @@ func (f *fake) Remove(_ context.Context, id string) error {
 	return killtest.Remove(id)
 }
 
+// Expect, Hold and Forget make it a deadman.
+func (f *fake) Expect(id string) error {
+	f.set(func() { f.known[id] = true })
+	return nil
+}
+
+func (f *fake) Hold(t *kill.Target) error { return f.Expect(t.ID) }
+
+func (f *fake) Forget(ids ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range ids {
+		delete(f.known, id)
+		if c := f.containers[id]; c != nil && c.cmd != nil && c.cmd.ProcessState == nil && unix.Kill(c.cmd.Process.Pid, 0) == nil && !zombie(c.cmd.Process.Pid) {
+			f.wrong = append(f.wrong, id+" is forgotten and runs")
+		}
+	}
+}
+
+// zombie reports whether a process has ended and nobody has waited for it.
+func zombie(pid int) bool {
+	s, err := proc.Host.Stat(pid)
+	return err != nil || s.State == 'Z'
+}
+
 // die kills one that runs, as a stranger would.
 func (f *fake) die(id string) {
 	f.mu.Lock()
@@ -167,7 +199,7 @@ func fakePool(t testing.TB, f *fake, size int, wanted func() bool) *Pool {
 		t.Fatal(err)
 	}
 	p := New(Config{Node: "n", Size: size}, Deps{
-		Engine: f, Opener: opener, Wanted: wanted, Busy: f.busy.Load,
+		Engine: f, Opener: opener, Deadman: f, Wanted: wanted, Busy: f.busy.Load,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 	p.call = func(*network, string) error { return nil }
@@ -239,6 +271,14 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 			"lose":  func(*rapid.T) { f.set(func() { f.lose = true }) },
 			"sweep": func(*rapid.T) { p.swept = time.Time{}; tend() },
 			"": func(rt *rapid.T) {
+				if len(f.wrong) > 0 {
+					rt.Fatal(f.wrong)
+				}
+				for id := range f.containers {
+					if f.containers[id].cmd != nil && !f.known[id] {
+						rt.Fatalf("%s was started, and the deadman does not know it", id)
+					}
+				}
 				for _, id := range held {
 					if !slices.Contains(f.ids(), id) {
 						rt.Fatalf("%s is a session's, and was removed", id)
@@ -259,8 +299,8 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 		if n, _, _ := p.Counts(); len(f.ids()) != n+len(held) {
 			rt.Fatalf("%d containers for %d ready and %d used networks", len(f.ids()), n, len(held))
 		}
-		if err := p.End(ctx); err != nil || len(f.ids()) != 0 {
-			rt.Fatalf("%d are left, %v", len(f.ids()), err)
+		if err := p.End(ctx); err != nil || len(f.ids()) != 0 || len(f.known) != 0 || len(f.wrong) != 0 {
+			rt.Fatalf("%d are left, %v; known to the deadman %v; %v", len(f.ids()), err, f.known, f.wrong)
 		}
 	})
 }

@@ -132,6 +132,9 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 			p.doom(id)
 		}
 	}()
+	if err := p.expect(id); err != nil {
+		return nil, err
+	}
 	if err := p.deps.Engine.Start(ctx, id); err != nil {
 		return nil, err
 	}
@@ -146,6 +149,7 @@ func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
 	if err != nil {
 		return nil, err
 	}
+	p.hold(holder)
 	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))], address: c.Addresses[0]}, nil
 }
 
@@ -217,7 +221,9 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	err = p.deps.Engine.Remove(limited, id)
+	if err = p.deps.Engine.Remove(limited, id); err == nil {
+		p.forget(id)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.doomed = slices.DeleteFunc(p.doomed, func(x string) bool { return x == id })

@@ -62,14 +62,15 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 			keys[o.ContainerID] = o.Key
 		}
 	}
+	taken, err := m.takeOverAll(ctx, containers, owners)
+	if err != nil {
+		return a, err
+	}
+	// Behind that: what holds the network of a session is taken over with it.
 	for _, id := range m.heirs() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
 		}
-	}
-	taken, err := m.takeOverAll(ctx, containers, owners)
-	if err != nil {
-		return a, err
 	}
 	for _, c := range containers {
 		key := holdfast.SessionKey(c.Labels[LabelSession])

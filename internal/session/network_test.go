@@ -3,8 +3,11 @@ package session
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,13 +47,19 @@ func newNets(t *testing.T, size int) *nets {
 // newNetsOn is newNets on an engine.
 func newNetsOn(t *testing.T, e engine.Engine, size int) *nets {
 	t.Helper()
+	return newNetsWith(t, e, nil, size)
+}
+
+// newNetsWith is newNetsOn with a deadman; nil is none.
+func newNetsWith(t *testing.T, e engine.Engine, dead netpool.Deadman, size int) *nets {
+	t.Helper()
 	n := &nets{engine: e, node: strings.ReplaceAll(t.Name(), "/", "-")}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.Pool = netpool.New(netpool.Config{Node: holdfast.NodeID(n.node), Size: size}, netpool.Deps{
-		Engine: n.engine, Opener: opener, Busy: n.busy.Load, Metrics: netpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Engine: n.engine, Opener: opener, Deadman: dead, Busy: n.busy.Load, Metrics: netpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	n.stop = func() {}
 	t.Cleanup(func() {
@@ -199,8 +208,10 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	if err := n.engine.Remove(t.Context(), n.holder(t, bob)); err != nil {
 		t.Fatal(err)
 	}
-	next := newNets(t, 1)
-	m := newNode(t, setup{store: n.store, nets: next, cfg: Config{Templates: []Template{pooled()}}})
+	// Its deadman knows of all that ran, and what this agent takes over is no heir.
+	dead := &heirs{left: maps.Clone(before)}
+	next := newNetsWith(t, openEngine(t), dead, 1)
+	m := newNode(t, setup{store: n.store, nets: next, dead: dead, cfg: Config{Templates: []Template{pooled()}}})
 	if r := m.serve(t, "alice"); r.Epoch != alice.Epoch || r.ContainerID != alice.ContainerID || reaches(r) != nil {
 		t.Errorf("alice is at %+v (%v), was at %+v", r, reaches(r), alice)
 	}
@@ -222,6 +233,30 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
+}
+
+// heirs is a deadman with what an earlier agent told it of.
+type heirs struct {
+	mu   sync.Mutex
+	left map[string]bool // by id
+}
+
+func (h *heirs) Forget(ids ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		delete(h.left, id)
+	}
+}
+
+func (h *heirs) Expect(id string) error { h.Forget(id); return nil }
+
+func (h *heirs) Hold(t *kill.Target) error { return h.Expect(t.ID) }
+
+func (h *heirs) Heirs() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.left))
 }
 
 // TestBootThatFailsEndsItsNetwork: it may have seen something.

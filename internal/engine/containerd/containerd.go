@@ -79,6 +79,8 @@ type Engine struct {
 	socket string
 	root   string // of the daemon's data, "" where it does not tell
 	net    *vethnet.Net
+	netCfg vethnet.Config
+	upkeep upkeep
 	images imageCache
 	pumps  *pumps
 	marks  marks
@@ -87,6 +89,10 @@ type Engine struct {
 }
 
 var _ engine.Engine = (*Engine)(nil)
+
+// Net is the network of its own that containers are on, for who takes it away when
+// nobody looks after it any more (vethnet.Net.RemoveAbandoned). Run looks after it.
+func (e *Engine) Net() vethnet.Config { return e.netCfg }
 
 // Open connects to the engine. One that does not answer is an error that wraps
 // holdfast.ErrEngine.
@@ -99,7 +105,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the subnet of containers: %w", err)
 	}
-	net, err := vethnet.New(vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses"), Table: tablePrefix + c.Bridge, Out: c.Masquerade})
+	netCfg := vethnet.Config{Bridge: c.Bridge, Subnet: subnet, Dir: filepath.Join(c.Dir, "addresses"), Table: tablePrefix + c.Bridge, Out: c.Masquerade}
+	net, err := vethnet.New(netCfg)
 	if err != nil {
 		return nil, fmt.Errorf("the network of containers: %w", err)
 	}
@@ -112,7 +119,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("use containerd at %s: %w", c.Host, err), conn.Close())
 	}
-	e := &Engine{conn: conn, api: api, cfg: c, socket: socket, net: net, pumps: newPumps(), silent: silence()}
+	e := &Engine{conn: conn, api: api, cfg: c, socket: socket, net: net, netCfg: netCfg, pumps: newPumps(), silent: silence()}
 	if e.root, err = e.dataRoot(ctx); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -34,6 +34,11 @@ const (
 // until ctx is done; then it removes the bridge, with the way out of the host, if no
 // container is on it. What cannot be done is tried at the next event.
 func (e *Engine) Run(ctx context.Context) error {
+	letGo, err := e.net.Keep()
+	if err != nil {
+		return err
+	}
+	defer letGo()
 	ctx, cancel := context.WithCancel(ctx)
 	k := keeper{e: e}
 	k.all.Go(func() { k.tend(ctx) })
@@ -219,14 +224,14 @@ func (k *keeper) tend(ctx context.Context) {
 	defer reap.Stop()
 	defer listen.Stop()
 	_ = k.e.Reap(ctx) // tried again
-	_ = k.e.net.Tend()
+	k.e.tendNet()
 	for {
 		select {
 		case <-reap.C:
 			_ = k.e.Reap(ctx)
 		case <-listen.C:
 			k.listenAll(ctx)
-			_ = k.e.net.Tend() // tried again; who starts a container is told
+			k.e.tendNet()
 		case <-ctx.Done():
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -135,8 +136,10 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 // lock locks the book's directory, between processes too. With LOCK_NB it does
 // not wait (unix.EWOULDBLOCK).
 func (n *Net) lock(how int) (unlock func(), err error) {
-	if err := os.MkdirAll(n.pool.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lock the net: %w", err)
+	if how&unix.LOCK_EX == 0 { // who takes the net away makes nothing
+		if err := os.MkdirAll(n.pool.dir, 0o700); err != nil {
+			return nil, fmt.Errorf("lock the net: %w", err)
+		}
 	}
 	f, err := os.Open(n.pool.dir)
 	if err != nil {
@@ -303,13 +306,18 @@ func (n *Net) Remove(gone func() ([]string, error)) error {
 
 func (n *Net) remove(gone func() ([]string, error)) error {
 	unlock, err := n.lock(unix.LOCK_EX | unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	switch {
+	case err == nil:
+		defer unlock()
+	case errors.Is(err, unix.EWOULDBLOCK):
 		return ErrInUse
-	}
-	if err != nil {
+	case !errors.Is(err, fs.ErrNotExist): // else there are no addresses, and nobody is being connected
 		return err
 	}
-	defer unlock()
+	return n.removeLocked(gone)
+}
+
+func (n *Net) removeLocked(gone func() ([]string, error)) error {
 	if gone != nil {
 		owners, err := gone()
 		if err != nil {

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"holdfast/internal/engine/containerd"
+	"holdfast/internal/lab/labtest"
+)
+
+// TestAgentThatIsGoneForGood: what held networks dies with the sessions, by the deadman,
+// those that waited and those that sessions had. Where the bridge and the way out of
+// the host are Holdfast's own, they go then, and the guardian with them.
+func TestAgentThatIsGoneForGood(t *testing.T) {
+	h := newHost(t, "")
+	client := freePort(t)
+	etcd := startEtcd(t, t.TempDir(), client, freePort(t))
+	t.Cleanup(etcd.Close)
+	h.configure("store: {endpoints: [\"" + client + "\"], renew: 200ms, fence: 5s, kill_budget: 2s, ttl: 16s}\nsessions: {networks: 2}\n")
+	h.start()
+	h.networksReady("2", "0")
+	h.open("alice")
+	h.networksReady("2", "1")
+	before := h.inits()
+	for _, c := range h.networks() {
+		c, err := h.api().Inspect(t.Context(), c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[c.Name] = c.Pid
+	}
+	if len(before) != 4 {
+		t.Fatalf("%v run", before)
+	}
+	guardian := h.guardian()
+	if guardian == 0 {
+		t.Fatal("there is no guardian")
+	}
+
+	h.kill()
+	for name, pid := range before {
+		eventually(t, name+" is dead", func() bool { return !alive(pid) })
+	}
+	if !labtest.OnContainerd() {
+		return // the rest is the engine's
+	}
+	eventually(t, "the bridge is gone", func() bool { _, err := netlink.LinkByName(containerd.DefaultBridge); return err != nil })
+	eventually(t, "the way out is gone", func() bool { return !strings.Contains(strings.Join(firewall(t), "\n"), "holdfast-net-") })
+	eventually(t, "the guardian is gone", func() bool { return !alive(guardian) })
+}
+
+// guardian is the pid of the host's, 0 where there is none.
+func (h *host) guardian() int {
+	h.t.Helper()
+	all := processes(h.t)
+	i := slices.IndexFunc(all, func(p process) bool {
+		return len(p.args) >= 3 && p.args[1] == "guardian" && p.args[2] == filepath.Join(h.dir, "run")
+	})
+	if i < 0 {
+		return 0
+	}
+	return all[i].pid
+}
