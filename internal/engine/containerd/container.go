@@ -120,7 +120,7 @@ func endOf(t *task.Process, s state) (code int, at time.Time) {
 // addresses are the container's, or those of the one whose network it has.
 func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, error) {
 	for range maxJoins {
-		other, joined := strings.CutPrefix(r.Network, "container:")
+		other, joined := strings.CutPrefix(r.Network, joins)
 		if !joined {
 			break
 		}

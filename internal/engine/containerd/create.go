@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"holdfast/internal/engine"
 )
@@ -78,6 +79,9 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 	if err := d.prepareDir(); err != nil {
 		return err
 	}
+	if err := e.foresee(ctx, d); err != nil {
+		return err
+	}
 	c := containers.Container{
 		ID: d.id, Image: img.Name, SnapshotKey: d.key(), Snapshotter: e.cfg.Snapshotter,
 		Runtime: d.runtime,
@@ -90,7 +94,7 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 		c.Labels[labelName] = d.spec.Name
 	}
 	c.Labels[labelRestart] = string(d.spec.Restart)
-	note, err := record{Image: d.spec.Image, ImageID: img.Target.Digest.String(), Volumes: d.volumes(), Network: d.spec.Network, PIDMode: d.spec.PIDMode, Dir: d.dir}.any()
+	note, err := record{Image: d.spec.Image, ImageID: img.Target.Digest.String(), Volumes: d.volumes(), Network: d.spec.Network, PIDMode: d.spec.PIDMode, Dir: d.dir, Shim: d.shim}.any()
 	if err != nil {
 		return err
 	}
@@ -145,6 +149,8 @@ type draft struct {
 	runtime containers.RuntimeInfo
 	seccomp []byte // nil: the default
 	image   config
+	paths   map[specs.LinuxNamespaceType]string // of namespaces that others have
+	shim    string                              // as of a record
 }
 
 // key is its snapshot's.

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,11 +95,12 @@ func (e *Engine) oldDirs() (map[string]string, error) {
 
 // free removes what none of the containers has.
 func (s strays) free(ctx context.Context, e *Engine, list []containers.Container) error {
-	alive, keys := map[string]bool{}, map[string]bool{}
+	alive, keys, shims := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, c := range list {
 		alive[c.ID], keys[c.SnapshotKey] = true, true
+		shims[cmp.Or(recordOf(c).Shim, c.ID)] = true
 	}
-	errs := []error{endShims(s.shims, alive)}
+	errs := []error{endShims(s.shims, shims)}
 	for addr, owner := range s.owners {
 		if !alive[owner] {
 			errs = append(errs, e.net.Release(owner, addr))

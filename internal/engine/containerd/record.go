@@ -38,6 +38,8 @@ type record struct {
 	Network string `json:"network"` // of the Spec
 	PIDMode string `json:"pid_mode"`
 	Dir     string `json:"dir"` // of this container's files
+	// Shim is the id of the container whose shim this one has, "" for its own.
+	Shim string `json:"shim,omitempty"`
 	// Volumes are the named ones.
 	Volumes []string `json:"volumes,omitempty"`
 }

@@ -70,10 +70,10 @@ func (e *Engine) shimOf(pid int) string {
 }
 
 // endShims ends those that no container has, and lets go of all.
-func endShims(shims map[string]*pidfd.Process, alive map[string]bool) error {
+func endShims(shims map[string]*pidfd.Process, had map[string]bool) error {
 	var failed error
 	for id, p := range shims {
-		if !alive[id] {
+		if !had[id] {
 			if err := p.Signal(unix.SIGKILL); err != nil && !p.Exited() {
 				failed = err
 			}

@@ -49,6 +49,7 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 		d.process,
 		e.user(d),
 		d.namespaces,
+		d.withOthers,
 		d.limits,
 	}
 	mounts, err := d.mounts(e.cfg.Dir)
@@ -197,7 +198,7 @@ func withInit(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.S
 
 // checkNetwork refuses networks that only Docker has.
 func checkNetwork(s engine.Spec) error {
-	owner, joins := strings.CutPrefix(s.Network, "container:")
+	owner, joins := strings.CutPrefix(s.Network, joins)
 	switch {
 	case len(s.Aliases) > 0:
 		return fmt.Errorf("names on a network: %w", engine.ErrUnsupported)

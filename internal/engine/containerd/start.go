@@ -75,6 +75,7 @@ type starting struct {
 	c      containers.Container
 	record record
 	state  state
+	spec   *specs.Spec
 	log    *pump
 	made   bool // there is a task
 }
@@ -116,16 +117,20 @@ func (s *starting) try(ctx context.Context) error {
 	if s.record.Dir == "" {
 		return errors.New("it was not made by Holdfast")
 	}
-	if err := s.joinOthers(ctx); err != nil {
+	var err error
+	if s.spec, err = specOf(s.c); err != nil {
+		return err
+	}
+	owner, err := s.joinOthers(ctx)
+	if err != nil {
 		return err
 	}
 	if err := s.address(); err != nil {
 		return err
 	}
-	if err := s.files(ctx); err != nil {
+	if err := s.files(owner); err != nil {
 		return err
 	}
-	var err error
 	if s.log, err = s.e.pumps.open(ctx, s.c.ID, s.record.Dir); err != nil {
 		return err
 	}
@@ -195,60 +200,6 @@ func mountsToProto(list []mount.Mount) []*types.Mount {
 	return out
 }
 
-// joinOthers puts the paths of the namespaces that it shares with other
-// containers, as they run now, into the container's description.
-func (s *starting) joinOthers(ctx context.Context) error {
-	paths := map[specs.LinuxNamespaceType]string{}
-	for kind, word := range map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: s.record.Network, specs.PIDNamespace: s.record.PIDMode} {
-		other, ok := strings.CutPrefix(word, "container:")
-		if !ok {
-			continue
-		}
-		pid, err := s.e.pidOf(ctx, other)
-		if err != nil {
-			return err
-		}
-		name := "pid"
-		if kind == specs.NetworkNamespace {
-			name = "net"
-		}
-		paths[kind] = fmt.Sprintf("/proc/%d/ns/%s", pid, name)
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	spec, err := specOf(s.c)
-	if err != nil {
-		return err
-	}
-	for i, n := range spec.Linux.Namespaces {
-		if p := paths[n.Type]; p != "" {
-			spec.Linux.Namespaces[i].Path = p
-		}
-	}
-	if s.c.Spec, err = typeurl.MarshalAny(spec); err != nil {
-		return err
-	}
-	_, err = s.e.api.ContainerService().Update(ctx, s.c, "spec")
-	return err
-}
-
-// pidOf is the init of a running container.
-func (e *Engine) pidOf(ctx context.Context, id string) (int, error) {
-	c, err := e.find(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	t, err := e.task(ctx, c.ID)
-	if isGone(err) || err == nil && t.Status == task.Status_STOPPED {
-		return 0, fmt.Errorf("container %s, whose namespace it is to share, does not run", id)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return int(t.Pid), nil
-}
-
 // specOf is the description of a container.
 func specOf(c containers.Container) (*specs.Spec, error) {
 	if c.Spec == nil {
@@ -261,25 +212,20 @@ func specOf(c containers.Container) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-// files writes what the container finds in /etc.
-func (s *starting) files(ctx context.Context) error {
-	spec, err := specOf(s.c)
-	if err != nil {
-		return err
-	}
-	text := map[string][]byte{"hostname": []byte(spec.Hostname + "\n")}
-	if other, ok := strings.CutPrefix(s.record.Network, "container:"); ok {
-		owner, err := s.e.find(ctx, other)
-		if err != nil {
-			return err
-		}
+// files writes what the container finds in /etc. owner is whose network it has, the
+// zero value where that is its own.
+func (s *starting) files(owner containers.Container) error {
+	host := s.spec.Hostname
+	text := map[string][]byte{"hostname": []byte(host + "\n")}
+	if owner.ID != "" {
 		for _, name := range ownFiles { // its host name, too, as with Docker
+			var err error
 			if text[name], err = os.ReadFile(filepath.Join(recordOf(owner).Dir, name)); err != nil {
 				return err
 			}
 		}
 	} else {
-		text["hosts"], text["resolv.conf"] = hostsFile(s.record.Network, spec.Hostname, s.state), resolvFile(s.record.Network)
+		text["hosts"], text["resolv.conf"] = hostsFile(s.record.Network, host, s.state), resolvFile(s.record.Network)
 	}
 	for name, t := range text {
 		// Not replaced: it is the file that is mounted.
