@@ -29,6 +29,9 @@ type build struct {
 	time          time.Time
 }
 
+// maintainer has an address that is nobody's (RFC 2606): dpkg wants one.
+const maintainer = "The Holdfast authors <holdfast@example.org>"
+
 func main() {
 	var (
 		b     build
@@ -65,7 +68,7 @@ func (b build) write() (name string, err error) {
 	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
 	info := nfpm.WithDefaults(&nfpm.Info{
 		Name: "holdfast", Arch: b.arch, Platform: "linux", Version: debVersion(b.version), VersionSchema: "none",
-		Section: "admin", Priority: "optional", Maintainer: "The Holdfast authors <authors@holdfast.dev>", MTime: b.time,
+		Section: "admin", Priority: "optional", Maintainer: maintainer, MTime: b.time,
 		Description: "keeps container hosts fast, and holds every connection\n" +
 			"Sessions in containers, one for each key, on one host or a fleet; spin-ups\n" +
 			"measured, garbage collected beside them, servers restarted without refusing a\n" +
@@ -115,9 +118,11 @@ func (b build) contents(pages string) (files.Contents, error) {
 	add("", filepath.Join(b.generated, "completions/holdfast"), "/usr/share/bash-completion/completions/holdfast", 0o644)
 	add("", filepath.Join(b.generated, "completions/_holdfast"), "/usr/share/zsh/vendor-completions/_holdfast", 0o644)
 	add("", filepath.Join(b.generated, "completions/holdfast.fish"), "/usr/share/fish/vendor_completions.d/holdfast.fish", 0o644)
-	add("", in("LICENSE"), "/usr/share/doc/holdfast/copyright", 0o644)
+	add("", in("packaging/deb/copyright"), "/usr/share/doc/holdfast/copyright", 0o644)
+	add("", in("packaging/deb/lintian-overrides"), "/usr/share/lintian/overrides/holdfast", 0o644)
 	add("", in("NOTICE.md"), "/usr/share/doc/holdfast/NOTICE.md", 0o644)
 	add("", filepath.Join(pages, "changelog.gz"), "/usr/share/doc/holdfast/changelog.gz", 0o644)
+	add("", filepath.Join(pages, "CHANGELOG.md.gz"), "/usr/share/doc/holdfast/CHANGELOG.md.gz", 0o644)
 	return all, errors.Join(
 		glob(in("packaging/systemd/*.service"), "/usr/lib/systemd/system/"),
 		glob(filepath.Join(pages, "*.1.gz"), "/usr/share/man/man1/"),
@@ -142,7 +147,16 @@ func (b build) compress() (dir string, err error) {
 	for _, p := range pages {
 		err = errors.Join(err, gzipTo(p, filepath.Join(dir, filepath.Base(p)+".gz")))
 	}
-	return dir, errors.Join(err, gzipTo(filepath.Join(b.source, "CHANGELOG.md"), filepath.Join(dir, "changelog.gz")))
+	short := filepath.Join(dir, "changelog")
+	return dir, errors.Join(err, gzipTo(filepath.Join(b.source, "CHANGELOG.md"), filepath.Join(dir, "CHANGELOG.md.gz")),
+		os.WriteFile(short, []byte(b.changelog()), 0o600), gzipTo(short, short+".gz"), os.Remove(short))
+}
+
+// changelog is what Debian's tools read (deb-changelog(5)): this version, and where
+// people read what is new.
+func (b build) changelog() string {
+	return fmt.Sprintf("holdfast (%s) unstable; urgency=medium\n\n  * What changed is in /usr/share/doc/holdfast/CHANGELOG.md.gz.\n\n -- %s  %s\n",
+		debVersion(b.version), maintainer, b.time.Format(time.RFC1123Z))
 }
 
 // gzipTo compresses without a name and a time, so that the same text gives the

@@ -28,6 +28,7 @@ packaging/dev/runsc.sh & # beside what comes before the tests
 runsc=$!
 if [[ ${1:-} = long ]]; then
   wait $runsc
+  need lintian=lintian
   mapfile -t packages < <(grep -rl --include='*_test.go' 'labtest\.Long()' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -long
   # Those that can run on containerd instead of Docker, there; and on the newest, with

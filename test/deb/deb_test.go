@@ -272,6 +272,19 @@ func TestBuildsAreTheSame(t *testing.T) {
 	}
 }
 
+// Debian's own checks of a package find neither an error nor a warning; what is so on
+// purpose is in packaging/deb/lintian-overrides, with the reason.
+func TestLintian(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("long: needs lintian, which make test-long installs")
+	}
+	first, _ := packages(t)
+	out, err := exec.CommandContext(t.Context(), "lintian", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0", first).CombinedOutput()
+	if err != nil {
+		t.Errorf("lintian: %v\n%s", err, out)
+	}
+}
+
 // exposure is what systemd-analyze says of a unit, in tenths.
 func exposure(t *testing.T, name, text string) int {
 	t.Helper()
