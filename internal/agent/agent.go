@@ -259,7 +259,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
-		Runtime: works.Check,
+		Runtime: works.Check, Ease: a.ease,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover

@@ -145,6 +145,8 @@ func (b *attempt) run(ctx context.Context) error {
 		}
 	}
 	defer b.leaveSlot()
+	eased := b.m.ease(warm)
+	defer eased()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err
 	}
@@ -181,6 +183,7 @@ func (b *attempt) run(ctx context.Context) error {
 	if err == nil {
 		err = b.startOrRestore(ctx, specs[len(specs)-1])
 	}
+	eased()
 	if err == nil {
 		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
 	}

@@ -49,6 +49,9 @@ type Deps struct {
 	Hooks   hook.Runner          // of snapshot commands; without it they fail
 	Metrics *Metrics
 	Spinups Spinups // nil: nobody is told
+	// Ease is called beside each boot, and makes it shorter until done is closed; see
+	// cgroup.ReadyAttach. It returns soon after that, or before. nil: nothing does.
+	Ease func(done <-chan struct{})
 	// Networks are ready networks for templates that are Pooled; nil: none.
 	Networks Networks
 	// Warm are containers that run already, for templates that have some; nil:
@@ -88,6 +91,8 @@ type Manager struct {
 	begun   chan struct{} // closed when Run has begun
 
 	askTime time.Duration // see takeOverAll
+
+	easing atomic.Bool // a boot keeps the kernel ready for all
 
 	mu       sync.Mutex
 	life     context.Context // of Run; nil outside it

@@ -1,0 +1,26 @@
+package session
+
+import (
+	"context"
+	"sync"
+)
+
+// ease has the kernel ready, beside the claim and the create, for when the engine puts
+// the container's first process into its control groups: the wait that there would be, and
+// nothing else would fill, is most of a tenth of a boot. One boot at a time does it, for
+// all. The func that it returns ends that; it may be called again. A warm container's
+// process is where it belongs already.
+func (m *Manager) ease(warm bool) (stop func()) {
+	if warm || m.deps.Ease == nil || !m.easing.CompareAndSwap(false, true) {
+		return func() {}
+	}
+	done := make(chan struct{})
+	begun := m.spawn(func(context.Context) {
+		defer m.easing.Store(false)
+		m.deps.Ease(done)
+	})
+	if !begun {
+		m.easing.Store(false)
+	}
+	return sync.OnceFunc(func() { close(done) })
+}
