@@ -74,7 +74,9 @@ func write(out, version, arch string, files []file, at time.Time) error {
 		if err != nil {
 			return err
 		}
-		tags[t] = img
+		// Each tag has a value of its own: of one with two the archive would name
+		// them in the order of a map, which is another one each time.
+		tags[t] = &struct{ v1.Image }{img}
 	}
 	if err := tarball.MultiWriteToFile(out, tags); err != nil {
 		return fmt.Errorf("write the image: %w", err)
