@@ -76,9 +76,9 @@ type Node interface {
 
 // Times of the rotation.
 const (
-	// look is between two looks at what is to be done, and again between two
-	// tries to drain.
-	look  = time.Second
+	// look is between two looks at what is to be done.
+	look = time.Second
+	// again is between two tries to drain, where DrainAfter is not less.
 	again = time.Minute
 	// giveBack is how long it may take to give the turn back; the lease's end does
 	// it, too.

@@ -43,7 +43,7 @@ func (s *state) step(c Config, now time.Time, sick string, refuses bool) action 
 		return nothing
 	}
 	due := c.Drain == DrainAuto && sick != "" && now.Sub(s.since) >= c.DrainAfter
-	if !due || refuses || s.overruled || now.Sub(s.tried) < again {
+	if !due || refuses || s.overruled || now.Sub(s.tried) < min(again, c.DrainAfter) {
 		return nothing
 	}
 	s.tried = now
