@@ -52,7 +52,8 @@ tests=(go test -vet=off -timeout 25m -json)
 # Two lines side by side that take about as long: test/agent, which waits a lot, and then
 # those that need Kubernetes' API server; and all others, those that take longest first,
 # so that no CPU idles beside the last of them. What both lines build is built before.
-slow=(./test/gc ./internal/doctor/cure ./test/doctor ./internal/bench ./internal/doctor ./test/fleet ./test/deb)
+slow=(./test/gc ./test/deb ./internal/doctor/cure ./test/doctor ./internal/doctor ./test/fleet ./internal/session ./internal/bench
+  ./test/reload ./internal/gateway ./internal/engine/docker ./test/pull ./test/spinup ./internal/engine/containerd ./internal/dashboard)
 mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent)
 go test -race -vet=off -c -o /dev/null ./test/agent
 # kubectl's packages have been compiled for the server, without the race detector.
