@@ -1,12 +1,11 @@
 package bench_test
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"holdfast/internal/bench"
+	"holdfast/internal/lab/labtest"
 )
 
 // The whole experiment, small: all containers have to come up by both.
@@ -15,10 +14,8 @@ func TestRun(t *testing.T) {
 		t.Skip("-short: a private engine takes its time, and root")
 	}
 	program := filepath.Join(t.TempDir(), "holdfast")
-	build := exec.Command("go", "build", "-o", program, "holdfast/cmd/holdfast")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", program); err != nil {
+		t.Fatal(err)
 	}
 	res, err := bench.Run(t.Context(), bench.RunOptions{N: 1, Size: 1, Rate: 20, Holdfast: []string{program, "run"}, Progress: t.Output()})
 	if err != nil {

@@ -50,6 +50,9 @@ func packages(t *testing.T) (first, second string) {
 // dist builds the packages of a version into a directory.
 func dist(t *testing.T, dir, version string, arch ...string) {
 	t.Helper()
+	if err := labtest.Uses(t.Context(), "holdfast/cmd/holdfast"); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/dist.sh", arch...)
 	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version)
 	if out, err := cmd.CombinedOutput(); err != nil {

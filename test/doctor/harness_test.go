@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,11 +63,7 @@ func holdfastBinary(t *testing.T) string {
 			return
 		}
 		binary.path = filepath.Join(binary.dir, "holdfast")
-		build := exec.Command("go", "build", "-o", binary.path, "holdfast/cmd/holdfast")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			binary.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
-		}
+		binary.err = labtest.Build(context.Background(), "holdfast/cmd/holdfast", binary.path)
 	})
 	if binary.err != nil {
 		t.Fatal(binary.err)

@@ -3,7 +3,6 @@ package fleet
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,10 +21,8 @@ func program(t *testing.T) string {
 		t.Skip("-short: agents, an etcd of three and an engine take their time, and root")
 	}
 	path := filepath.Join(t.TempDir(), "holdfast")
-	build := exec.Command("go", "build", "-o", path, "holdfast/cmd/holdfast")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building holdfast: %v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", path); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -2,6 +2,7 @@ package gc
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 
 	"holdfast/internal/api"
 	"holdfast/internal/gc"
+	"holdfast/internal/lab/labtest"
 	"holdfast/internal/spinup/warm"
 )
 
@@ -37,11 +39,7 @@ func program(t *testing.T) string {
 		if binary.dir, binary.err = os.MkdirTemp("", "holdfast-bin-"); binary.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", filepath.Join(binary.dir, "holdfast"), "holdfast/cmd/holdfast")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			binary.err = fmt.Errorf("building holdfast: %w\n%s", err, out)
-		}
+		binary.err = labtest.Build(context.Background(), "holdfast/cmd/holdfast", filepath.Join(binary.dir, "holdfast"))
 	})
 	if binary.err != nil {
 		t.Fatal(binary.err)

@@ -45,7 +45,9 @@ func startNode(t *testing.T) *node {
 		t: t, binary: filepath.Join(dir, "holdfast"), socket: filepath.Join(dir, "run", "s"),
 		docker: labtest.Engine(t).Host(), srv: filepath.Join(dir, "srv"),
 	}
-	n.must("go", "build", "-o", n.binary, "holdfast/cmd/holdfast")
+	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", n.binary); err != nil {
+		t.Fatal(err)
+	}
 	n.must(filepath.Join(example, "image.sh"))
 	if err := os.MkdirAll(n.srv, 0o755); err != nil {
 		t.Fatal(err)

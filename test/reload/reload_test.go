@@ -37,10 +37,8 @@ func program(t *testing.T) string {
 	if _, err := os.Stat(holdfast); err == nil {
 		return holdfast
 	}
-	build := exec.Command("go", "build", "-o", holdfast, "holdfast/cmd/holdfast")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building holdfast: %v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", holdfast); err != nil {
+		t.Fatal(err)
 	}
 	return holdfast
 }

@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -207,12 +206,7 @@ func builtServer(ctx context.Context) (string, error) {
 
 // BuildTestServer builds the static test server to the file path.
 func BuildTestServer(ctx context.Context, path string) error {
-	build := exec.CommandContext(ctx, "go", "build", "-o", path, "holdfast/internal/lab/testserver")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the test server: %w\n%s", err, out)
-	}
-	return nil
+	return Build(ctx, "holdfast/internal/lab/testserver", path)
 }
 
 func stopShared() error {

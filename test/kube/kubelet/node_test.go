@@ -28,6 +28,7 @@ import (
 	"holdfast/internal/kube"
 	"holdfast/internal/lab"
 	"holdfast/internal/lab/apiserver"
+	"holdfast/internal/lab/labtest"
 	"holdfast/test/kube/kubetest"
 )
 
@@ -130,10 +131,8 @@ func (w worker) startContainerd(t *testing.T) {
 func build(t *testing.T, dir string) string {
 	t.Helper()
 	program := filepath.Join(dir, "holdfast")
-	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", program, "holdfast/cmd/holdfast")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building holdfast: %v\n%s", err, out)
+	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", program, "-ldflags", "-s -w"); err != nil {
+		t.Fatal(err)
 	}
 	return program
 }

@@ -1,0 +1,66 @@
+package labtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Build builds a program of this module, such as holdfast/cmd/holdfast, to the file
+// path, static as it is shipped, with more flags for go build if need be. Any goroutine
+// may call it.
+func Build(ctx context.Context, program, path string, flags ...string) error {
+	if err := Uses(ctx, program); err != nil {
+		return err
+	}
+	args := slices.Concat([]string{"build"}, flags, []string{"-o", path, program})
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", program, err, out)
+	}
+	return nil
+}
+
+// Uses has go test run a package's tests again when a program of this module has changed
+// that they run: its cache knows of the files that a test program looks at itself (go help
+// test), and not of those that a compiler does for it. So this looks at all sources of
+// the program.
+func Uses(ctx context.Context, program string) error {
+	list := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Dir,EmbedFiles,Module", program)
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("list what %s is made of: %w", program, err)
+	}
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			Dir        string
+			EmbedFiles []string
+			Module     *struct{ Main bool }
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("list what %s is made of: %w", program, err)
+		}
+		if p.Module == nil || !p.Module.Main {
+			continue
+		}
+		if _, err := os.ReadDir(p.Dir); err != nil { // with the times and sizes of its files
+			return err
+		}
+		for _, name := range p.EmbedFiles {
+			if _, err := os.Stat(filepath.Join(p.Dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+}
