@@ -149,17 +149,19 @@ func (d *direct) settle() {
 	}
 }
 
-// wantKept waits until containerd's own collector has freed everything else.
+// wantKept waits until containerd's own collector has freed everything else. That one
+// pauses for fifty times as long as it took (pause_threshold 0.02), which on a busy
+// machine is a minute and more.
 func (d *direct) wantKept(when string, want map[string]bool) {
 	d.Helper()
 	var files map[string]bool
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		var leases int
+	var leases int
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if files, leases = d.kept(containerd.DefaultNamespace); leases == 0 && maps.Equal(files, want) {
 			return
 		}
 	}
-	d.Errorf("%s: containerd keeps %v, wanted %v", when, slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(want)))
+	d.Errorf("%s: containerd keeps with %d leases %v, wanted %v", when, leases, slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(want)))
 }
 
 // runs fails unless a container's files are there.
