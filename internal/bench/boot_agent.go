@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"holdfast/internal/api"
 	"holdfast/internal/engine"
 	"holdfast/internal/engine/containerd"
+	"holdfast/internal/lab"
 	"holdfast/internal/netpool"
 	"holdfast/internal/session"
 )
@@ -42,10 +42,10 @@ type bootAgent struct {
 func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, error) {
 	a := &bootAgent{mode: m, node: "bench-" + m.name}
 	var err error
-	if a.gateway, err = freeAddress(); err != nil {
+	if a.gateway, err = lab.FreePort(); err != nil {
 		return nil, err
 	}
-	if a.api, err = freeAddress(); err != nil {
+	if a.api, err = lab.FreePort(); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(x.dir, m.name)
@@ -200,13 +200,4 @@ func (a *bootAgent) ask(ctx context.Context, client *http.Client, path string, a
 		return fmt.Errorf("GET %s: %s", path, res.Status)
 	}
 	return json.NewDecoder(res.Body).Decode(answer)
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

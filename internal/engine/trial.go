@@ -13,10 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"holdfast"
 )
@@ -80,40 +77,10 @@ func trialArchive(ref string) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	var root bytes.Buffer
-	w := tar.NewWriter(&root)
-	err = w.WriteHeader(&tar.Header{Name: strings.TrimPrefix(trialProgram, "/"), Mode: 0o755, Size: int64(len(program))})
-	if err == nil {
-		_, err = w.Write(program)
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		return nil, err
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(root.Bytes())), nil })
-	if err != nil {
-		return nil, err
-	}
-	image, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		return nil, err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", goruntime.GOARCH
-	config.Author = ref // so that it is not another trial's image, too
-	if image, err = mutate.ConfigFile(image, config); err != nil {
-		return nil, err
-	}
-	tag, err := name.NewTag(ref)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	err = tarball.Write(tag, image, &out)
-	return &out, err
+	return ProgramImage(ref, &tar.Header{Name: strings.TrimPrefix(trialProgram, "/"), Mode: 0o755}, program, v1.ConfigFile{
+		OS: "linux", Architecture: goruntime.GOARCH,
+		Author: ref, // so that it is not another trial's image, too
+	})
 }
 
 // exitProgram is a static Linux program of one segment that exits with code.

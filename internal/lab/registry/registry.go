@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/lab"
 )
 
 // Options is what may differ between registries. The zero value lets anybody in.
@@ -60,7 +60,7 @@ func Start(ctx context.Context, o Options) (*Registry, error) {
 }
 
 func (r *Registry) start(ctx context.Context, program string, o Options) error {
-	host, err := freeAddress()
+	host, err := lab.FreePort() // should somebody take it before the registry does, it ends at its start
 	if err != nil {
 		close(r.ended)
 		return err
@@ -111,16 +111,6 @@ http: {addr: %q, relativeurls: true}
 		config += fmt.Sprintf("auth: {htpasswd: {realm: test, path: %q}}\n", passwords)
 	}
 	return os.WriteFile(filepath.Join(r.dir, "config.yml"), []byte(config), 0o600)
-}
-
-// freeAddress is an address of loopback that nobody listens on. Somebody might
-// take it before the registry does; then the registry ends at its start.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 func (r *Registry) waitReady(ctx context.Context) error {
