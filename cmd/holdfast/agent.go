@@ -17,12 +17,12 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent"
-	"holdfast/internal/api"
-	"holdfast/internal/cli"
-	"holdfast/internal/config"
-	"holdfast/internal/doctor/probe"
-	"holdfast/internal/kube/node"
-	"holdfast/internal/succession"
+	"holdfast/internal/agent/handoff"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/kube/node"
 )
 
 // agentFlags are those of `holdfast agent`.
@@ -100,7 +100,7 @@ func runAgent(ctx context.Context, r cli.AgentRun) error {
 			return cli.Usage(fmt.Errorf("--%s goes with --kubernetes", name))
 		}
 	}
-	turn, err := succession.Inherit()
+	turn, err := handoff.Inherit()
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func runBrokenAgent(ctx context.Context, args []string) error {
 	return serveAgent(ctx, nil, c, cli.AgentRun{Stdout: os.Stdout, Stderr: os.Stderr})
 }
 
-func serveAgent(ctx context.Context, turn *succession.Turn, c config.Config, r cli.AgentRun) error {
+func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.AgentRun) error {
 	// A reader of the output or the log that goes away must not take the agent
 	// along: Go ends a program that writes to a broken stdout (os/signal).
 	signal.Ignore(syscall.SIGPIPE)

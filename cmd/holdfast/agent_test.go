@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"holdfast/internal/cli"
+	"holdfast/internal/control/cli"
 )
 
 // Every flag that comes before the file is one of the agent, and `config show`

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 
 	"holdfast/internal/agent"
-	"holdfast/internal/config"
-	"holdfast/internal/doctor/cure"
-	"holdfast/internal/doctor/probe"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // runCure is `holdfast doctor cure`. What an earlier one that was killed left is

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/cli"
+	"holdfast/internal/control/cli"
 )
 
 // Flags that cannot be are refused by the process that was started by hand, before

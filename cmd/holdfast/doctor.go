@@ -9,16 +9,16 @@ import (
 	"time"
 
 	"holdfast/internal/agent"
-	"holdfast/internal/cli"
-	"holdfast/internal/config"
-	"holdfast/internal/doctor"
-	"holdfast/internal/doctor/baseline"
-	"holdfast/internal/doctor/drill"
-	"holdfast/internal/doctor/fact"
-	"holdfast/internal/doctor/probe"
-	"holdfast/internal/doctor/profile"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/profile"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
 )
 
 // examine is `holdfast doctor`.

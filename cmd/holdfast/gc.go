@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/agent"
-	"holdfast/internal/cli"
-	"holdfast/internal/config"
-	"holdfast/internal/gc"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
 )
 
 // collector is garbage collection without an agent, as the command line knows it.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"os"
 
-	"holdfast/internal/cli"
-	"holdfast/internal/job"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/hosts/job"
 )
 
 // runJobWatcher is the whole life of the process that stands by while a job runs.

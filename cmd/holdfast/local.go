@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"holdfast/internal/agent"
-	"holdfast/internal/cli"
-	"holdfast/internal/config"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/control/config"
 )
 
 // configEnv names the configuration file for commands that act on this host

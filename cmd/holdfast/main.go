@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"holdfast/internal/cli"
+	"holdfast/internal/control/cli"
 )
 
 // version is set by the build.

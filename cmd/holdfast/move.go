@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"holdfast/internal/bench"
-	"holdfast/internal/bench/fleet"
-	"holdfast/internal/bench/move"
+	"holdfast/bench"
+	"holdfast/bench/fleet"
+	"holdfast/bench/move"
 )
 
 // moveBench is `holdfast bench move`.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"holdfast/internal/bench"
-	"holdfast/internal/bench/fleet"
-	"holdfast/internal/doctor/drill"
+	"holdfast/bench"
+	"holdfast/bench/fleet"
+	"holdfast/internal/hosts/doctor/drill"
 )
 
 // truthBench is `holdfast bench truth`.

@@ -15,25 +15,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/deadman"
-	"holdfast/internal/drain"
-	"holdfast/internal/engine"
-	"holdfast/internal/fleet"
-	"holdfast/internal/gateway"
-	"holdfast/internal/gc"
-	"holdfast/internal/guardian"
-	"holdfast/internal/kill"
-	"holdfast/internal/netpool"
-	"holdfast/internal/protect"
-	"holdfast/internal/protect/history"
-	"holdfast/internal/replace"
-	"holdfast/internal/session"
-	"holdfast/internal/spinup/warm"
-	"holdfast/internal/store"
-	"holdfast/internal/succession"
-	"holdfast/internal/warmpool"
+	"holdfast/internal/agent/handoff"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/deadman"
+	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/replace"
+	"holdfast/internal/sessions/session"
+	"holdfast/internal/sessions/warmpool"
 )
 
 // Options are what the agent is given beside its configuration.
@@ -84,7 +84,7 @@ type Agent struct {
 	stop     chan ending
 
 	doors    *doors
-	turn     *succession.Turn // nil: no agent is before this one
+	turn     *handoff.Turn // nil: no agent is before this one
 	upgrades *upgrades
 
 	// Set by run, in this order, before anything serves.
@@ -189,7 +189,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	taken, _ := a.sessions.Counts()
 	a.upgrades.serving(taken)
 	a.notify("READY=1")
-	a.turn.Say(succession.Up)
+	a.turn.Say(handoff.Up)
 	if a.opt.Up != nil {
 		a.opt.Up(l.addresses(a.cfg, a.node))
 	}
@@ -197,7 +197,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.turn.Say(succession.Ending)
+	a.turn.Say(handoff.Ending)
 	if how.keep {
 		a.leave(how, front, l)
 		return nil
@@ -243,7 +243,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if err := a.lease.Hold(ctx); err != nil {
 		return err
 	}
-	a.turn.Say(succession.Held)
+	a.turn.Say(handoff.Held)
 	watcher, err := kill.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watching containers: %w", err)

@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/engine"
-	"holdfast/internal/replace"
-	"holdfast/internal/session"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/replace"
+	"holdfast/internal/sessions/session"
 )
 
 // backend answers the API with what the parts know.

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/gateway/token"
-	"holdfast/internal/keyfile"
-	"holdfast/internal/pki"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/keyfile"
+	"holdfast/internal/platform/pki"
+	"holdfast/internal/sessions/gateway/token"
 )
 
 // CheckFiles reads the files that a configuration names, and says what is wrong

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/config"
-	"holdfast/internal/pki"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/pki"
 )
 
 func TestFilesOfAConfiguration(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"holdfast/internal/doctor/cure"
+	"holdfast/internal/hosts/doctor/cure"
 )
 
 // cureLook is between two looks for cures that were carried out on this host.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/doctor/cure"
+	"holdfast/internal/hosts/doctor/cure"
 )
 
 // Each cure is told once, when it has ended.

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"sync"
 
-	"holdfast/internal/doctor/cure"
-	"holdfast/internal/guardian"
-	"holdfast/internal/linux/boottime"
+	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/sessions/guardian"
 )
 
 // CureGuard has a guardian stand behind the limits that cures lower. Its process

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/doctor/baseline"
-	"holdfast/internal/doctor/profile"
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/doctor/recordings"
-	"holdfast/internal/doctor/watch"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/profile"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/doctor/recordings"
+	"holdfast/internal/hosts/doctor/watch"
 )
 
 // doctor is the agent's, an error where it is switched off.

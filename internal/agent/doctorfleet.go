@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/doctor/baseline"
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/spinup"
-	"holdfast/internal/store"
+	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/store"
 )
 
 // Where the doctor's notes are in the store.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/spinup"
 )
 
 // Only spin-ups that ended well and made and started a container count, and images' sizes do not.

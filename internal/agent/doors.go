@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"holdfast/internal/linux/listenfd"
+	"holdfast/internal/platform/linux/listenfd"
 )
 
 // doors are the sockets that clients, people and other nodes connect to, by name.

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/fleet"
-	"holdfast/internal/kill"
-	"holdfast/internal/session"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/session"
 )
 
 // drainNode is a node as a drain acts on it: its sessions and, where asked for,

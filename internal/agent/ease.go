@@ -3,7 +3,7 @@ package agent
 import (
 	"time"
 
-	"holdfast/internal/linux/cgroup"
+	"holdfast/internal/platform/linux/cgroup"
 )
 
 // easeLimit bounds how long a boot keeps the kernel ready; one that takes longer is not

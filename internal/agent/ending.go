@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast/internal/drain"
-	"holdfast/internal/linux/listenfd"
+	"holdfast/internal/platform/linux/listenfd"
+	"holdfast/internal/sessions/drain"
 )
 
 // ending is how an agent is to end.

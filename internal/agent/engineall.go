@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/drain"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
+	"holdfast/internal/sessions/drain"
 )
 
 // DrainEngine kills every container of the engine, on a host where no agent

@@ -4,12 +4,12 @@ import (
 	"context"
 	"path/filepath"
 
-	"holdfast/internal/config"
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/gc"
-	"holdfast/internal/job"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/job"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/platform/engine/docker"
 )
 
 // Engine is an engine with what garbage collection and jobs need of one. What one

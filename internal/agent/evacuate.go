@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"slices"
 
-	"holdfast/internal/kill"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/cri"
-	"holdfast/internal/kube/evacuate"
-	"holdfast/internal/preempt"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/kube/evacuate"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/preempt"
 )
 
 // newEvacuator makes what gets a Kubernetes node's pods off it, in time; nil where no

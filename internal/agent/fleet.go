@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api/client"
-	"holdfast/internal/deadman"
-	"holdfast/internal/fleet"
-	"holdfast/internal/gateway"
-	"holdfast/internal/session"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/sessions/deadman"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/session"
 )
 
 // openIdentity reads the node's certificate, where the node is one of a fleet.

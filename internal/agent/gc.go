@@ -9,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"holdfast/internal/config"
-	"holdfast/internal/gc"
-	"holdfast/internal/spinup"
-	"holdfast/internal/spinup/others"
-	"holdfast/internal/spinup/underway"
-	"holdfast/internal/spinup/warm"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/others"
+	"holdfast/internal/hosts/spinup/underway"
+	"holdfast/internal/hosts/spinup/warm"
 )
 
 // newCollector makes the collector. Also where it is not enabled it follows what

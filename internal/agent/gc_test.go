@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"holdfast/internal/spinup/warm"
+	"holdfast/internal/hosts/spinup/warm"
 )
 
 // TestWhatAnAgentKeepsStaysWithoutIt: by the names under which the engine has it;

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 )
 
 // registry is where an agent's figures are registered, and read at a scrape.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/fleet"
+	"holdfast/internal/control/api"
+	"holdfast/internal/sessions/fleet"
 )
 
 // What a single move leaves of its time for killing and giving up.

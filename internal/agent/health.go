@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/engine"
+	"holdfast/internal/platform/engine"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/store/etcd"
-	"holdfast/internal/store/trace"
+	"holdfast/internal/platform/store/etcd"
+	"holdfast/internal/platform/store/trace"
 )
 
 // prepareHost makes the agent's directories, locks them and settles the node's

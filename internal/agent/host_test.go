@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/config"
+	"holdfast/internal/control/config"
 )
 
 func hostAgent(t *testing.T, node, data, run string) *Agent {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"holdfast/internal/job"
+	"holdfast/internal/hosts/job"
 )
 
 const (

@@ -10,17 +10,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/doctor"
-	"holdfast/internal/doctor/probe"
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/doctor/watch"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/cri"
-	"holdfast/internal/kube/node"
-	"holdfast/internal/linux/cgroup"
-	procfs "holdfast/internal/linux/proc"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/doctor/watch"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/kube/node"
+	"holdfast/internal/platform/linux/cgroup"
+	procfs "holdfast/internal/platform/linux/proc"
 )
 
 // Kubernetes is what the agent of a Kubernetes node is told beside its configuration.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/config"
+	"holdfast/internal/control/config"
 )
 
 // Names of the doors, by which agents and service managers know them. They are

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/fleet"
-	"holdfast/internal/move"
-	"holdfast/internal/runsc"
-	"holdfast/internal/session"
-	"holdfast/internal/store"
+	"holdfast/internal/platform/runsc"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/move"
+	"holdfast/internal/sessions/session"
 )
 
 // imageLife is how long an image waits for its session's claim here.

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/fleet"
-	"holdfast/internal/move/budget"
-	"holdfast/internal/session"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/move/budget"
+	"holdfast/internal/sessions/session"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/guardian"
-	"holdfast/internal/linux/vethnet"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/sessions/guardian"
 )
 
 // ownNet is an engine whose containers are on a network that this program makes.

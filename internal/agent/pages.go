@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/dashboard"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
+	"holdfast/internal/control/dashboard"
 )
 
 // serveAPI answers on the TCP listener: the API, and where they are not switched off

@@ -4,8 +4,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"holdfast/internal/config"
-	"holdfast/internal/gateway"
+	"holdfast/internal/control/config"
+	"holdfast/internal/sessions/gateway"
 )
 
 func TestSessionURL(t *testing.T) {

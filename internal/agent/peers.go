@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/pki"
+	"holdfast/internal/platform/pki"
 )
 
 // peers connects to the other nodes of the fleet. A machine that has vanished

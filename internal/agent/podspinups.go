@@ -13,10 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/config"
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/kube/podwatch"
-	"holdfast/internal/spinup"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/kube/podwatch"
+	"holdfast/internal/hosts/spinup"
 )
 
 // podFlush is how often records of pods' spin-ups are written: the file is closed in

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/netpool"
-	"holdfast/internal/session"
-	"holdfast/internal/warmpool"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/session"
+	"holdfast/internal/sessions/warmpool"
 )
 
 // newNetworks makes the pool of ready networks. It keeps none where no template

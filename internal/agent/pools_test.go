@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/warmpool"
+	"holdfast/internal/sessions/warmpool"
 )
 
 func TestPressureOfMemory(t *testing.T) {

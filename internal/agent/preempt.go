@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"holdfast/internal/drain"
-	"holdfast/internal/preempt"
+	"holdfast/internal/sessions/drain"
+	"holdfast/internal/sessions/preempt"
 )
 
 // Of the time that a notice leaves, noticeMargin is kept for what comes after

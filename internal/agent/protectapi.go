@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/protect"
-	"holdfast/internal/protect/history"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/history"
 )
 
 // Protection implements api.Protector.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/fleet"
+	"holdfast/internal/control/api"
+	"holdfast/internal/sessions/fleet"
 )
 
 // moves has sessions come up again, on another node where there is one that

@@ -1,6 +1,6 @@
 package agent
 
-import "holdfast/internal/runtimes"
+import "holdfast/internal/sessions/runtimes"
 
 // newRuntimes is what tries the runtimes that templates name.
 func (a *Agent) newRuntimes() *runtimes.Checker {

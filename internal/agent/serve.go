@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast/internal/config"
-	"holdfast/internal/linux/listenfd"
-	"holdfast/internal/succession"
+	"holdfast/internal/agent/handoff"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/linux/listenfd"
 )
 
 // Bounds of an upgrade's parts in which nobody serves, or the next agent does.
@@ -30,7 +30,7 @@ const (
 // another agent is to follow, Serve ends once that one has served for a while,
 // and runs an agent again if it has not. Errors are as those of an agent's end:
 // ErrLeft, or why it could not start or go on.
-func Serve(ctx context.Context, keep <-chan os.Signal, turn *succession.Turn, cfg config.Config, opt Options) error {
+func Serve(ctx context.Context, keep <-chan os.Signal, turn *handoff.Turn, cfg config.Config, opt Options) error {
 	sockets, note, err := takeSockets(ctx, turn, cfg, opt)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func Serve(ctx context.Context, keep <-chan os.Signal, turn *succession.Turn, cf
 
 // takeSockets gets the sockets that somebody has kept for this agent: the one
 // before it, or a service manager.
-func takeSockets(ctx context.Context, turn *succession.Turn, cfg config.Config, opt Options) ([]*listenfd.Socket, []byte, error) {
+func takeSockets(ctx context.Context, turn *handoff.Turn, cfg config.Config, opt Options) ([]*listenfd.Socket, []byte, error) {
 	if turn != nil {
 		return turn.Take(ctx, opt.Version, homeOf(cfg))
 	}
@@ -74,7 +74,7 @@ type service struct {
 
 // runUntilHandedOver runs agents until one has ended for good. behind waits for
 // what is still under way of it.
-func (s *service) runUntilHandedOver(ctx context.Context, turn *succession.Turn) (behind func() error, err error) {
+func (s *service) runUntilHandedOver(ctx context.Context, turn *handoff.Turn) (behind func() error, err error) {
 	behind = func() error { return nil }
 	for {
 		a := newAgent(s.cfg, s.opt, s.doors, s.upgrades)
@@ -157,7 +157,7 @@ func (h *handedOver) ExitCode() int { return h.code }
 // handOver gives the next agent its turn, and returns nil when it has stood its
 // trial: then this process has nothing to do any more. A *handedOver says that it
 // was told to end, and has; any other error that it cannot serve.
-func (s *service) handOver(ctx context.Context, next *succession.Next, trial time.Duration) error {
+func (s *service) handOver(ctx context.Context, next *handoff.Next, trial time.Duration) error {
 	s.upgrades.step("finish")
 	note, err := s.upgrades.note()
 	if err != nil {
@@ -169,9 +169,9 @@ func (s *service) handOver(ctx context.Context, next *succession.Next, trial tim
 	told, release := s.passOn(ctx, next)
 	defer release()
 	for _, stage := range []struct {
-		until succession.Event
+		until handoff.Event
 		limit time.Duration
-	}{{succession.Held, s.holdTime()}, {succession.Up, takeTime}} {
+	}{{handoff.Held, s.holdTime()}, {handoff.Up, takeTime}} {
 		// Neither agent publishes meanwhile; each stage is bounded.
 		notify(s.opt.Log, stillAlive)
 		if err := awaitEvent(told, next, stage.until, stage.limit); err != nil {
@@ -202,7 +202,7 @@ var errTold = errors.New("told to end")
 
 // passOn passes on to the next agent what this process is told: it is that one's
 // by now. told is done then.
-func (s *service) passOn(ctx context.Context, next *succession.Next) (told context.Context, release func()) {
+func (s *service) passOn(ctx context.Context, next *handoff.Next) (told context.Context, release func()) {
 	told, cancel := context.WithCancelCause(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -221,7 +221,7 @@ func (s *service) passOn(ctx context.Context, next *succession.Next) (told conte
 }
 
 // awaitEvent waits until the next agent is that far.
-func awaitEvent(told context.Context, next *succession.Next, until succession.Event, limit time.Duration) error {
+func awaitEvent(told context.Context, next *handoff.Next, until handoff.Event, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(told, limit, fmt.Errorf("the next agent did not say %q within %v", until, limit))
 	defer cancel()
 	for {
@@ -231,7 +231,7 @@ func awaitEvent(told context.Context, next *succession.Next, until succession.Ev
 			return giveUp(ctx, next)
 		case err != nil:
 			return err
-		case e == succession.Ending:
+		case e == handoff.Ending:
 			return await(next)
 		case e == until:
 			return nil
@@ -240,7 +240,7 @@ func awaitEvent(told context.Context, next *succession.Next, until succession.Ev
 }
 
 // standBy returns nil when the next agent has served for the time of its trial.
-func standBy(told context.Context, next *succession.Next, trial time.Duration) error {
+func standBy(told context.Context, next *handoff.Next, trial time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(told, trial, nil)
 	defer cancel()
 	for {
@@ -252,14 +252,14 @@ func standBy(told context.Context, next *succession.Next, trial time.Duration) e
 			return nil
 		case err != nil:
 			return fmt.Errorf("in its trial of %v: %w", trial, err)
-		case e == succession.Ending:
+		case e == handoff.Ending:
 			return await(next)
 		}
 	}
 }
 
 // giveUp is for a wait that has ended before what it waited for.
-func giveUp(ctx context.Context, next *succession.Next) error {
+func giveUp(ctx context.Context, next *handoff.Next) error {
 	if err := context.Cause(ctx); !errors.Is(err, errTold) {
 		return err
 	}
@@ -267,7 +267,7 @@ func giveUp(ctx context.Context, next *succession.Next) error {
 }
 
 // await waits for the end of a next agent that was told to end.
-func await(next *succession.Next) error {
+func await(next *handoff.Next) error {
 	<-next.Ended()
 	return &handedOver{next.ExitCode()}
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"holdfast/internal/spinup"
-	"holdfast/internal/spinup/underway"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/underway"
 )
 
 func (b backend) Spinups(_ context.Context, f spinup.Filter) (list []spinup.Record, err error) {

@@ -15,13 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/linux/boottime"
-	"holdfast/internal/netpool"
-	"holdfast/internal/session"
-	"holdfast/internal/spinup"
-	"holdfast/internal/spinup/others"
-	"holdfast/internal/spinup/underway"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/others"
+	"holdfast/internal/hosts/spinup/underway"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/session"
 )
 
 // Bounds of the keeping of records.

@@ -12,9 +12,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast"
-	"holdfast/internal/config"
-	"holdfast/internal/engine"
-	"holdfast/internal/spinup"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
 )
 
 // keeping makes the records of an agent without an engine.

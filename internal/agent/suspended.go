@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/config"
-	"holdfast/internal/hook"
-	"holdfast/internal/keyfile"
-	"holdfast/internal/move"
-	"holdfast/internal/session"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/keyfile"
+	"holdfast/internal/sessions/hook"
+	"holdfast/internal/sessions/move"
+	"holdfast/internal/sessions/session"
 )
 
 const (

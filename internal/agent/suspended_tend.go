@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/move"
-	"holdfast/internal/store"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/move"
 )
 
 // wokenAtOnce is how many claims of suspended sessions may wait to be looked at.

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/config"
-	"holdfast/internal/move"
-	"holdfast/internal/store"
-	"holdfast/internal/store/memory"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/memory"
+	"holdfast/internal/sessions/move"
 )
 
 // kept is a mover with images on its shelf, each of 1000 bytes before it is sealed.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/config"
-	"holdfast/internal/succession"
+	"holdfast/internal/agent/handoff"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/config"
 )
 
 // Bounds of an upgrade's parts in which this agent serves.
@@ -62,7 +62,7 @@ func (a *Agent) mayUpgrade() error {
 // hail has the next agent ready for its turn, and this one end for it.
 func (a *Agent) hail(ctx context.Context, trial time.Duration) error {
 	a.log.Info("upgrade: starting the program on disk", "program", a.opt.Next[0])
-	next, err := succession.Start(ctx, succession.Options{
+	next, err := handoff.Start(ctx, handoff.Options{
 		Argv: a.opt.Next, Home: homeOf(a.cfg), Stdout: a.opt.Stdout, Stderr: a.opt.Stderr, Limit: helloTime,
 	})
 	if err != nil {
@@ -108,8 +108,8 @@ func (a *Agent) awaitQuiet(ctx context.Context) error {
 }
 
 // homeOf is what two agents must have in common of which one follows the other.
-func homeOf(c config.Config) succession.Home {
-	h := succession.Home{DataDir: c.DataDir, RunDir: c.RunDir, Socket: c.API.Socket}
+func homeOf(c config.Config) handoff.Home {
+	h := handoff.Home{DataDir: c.DataDir, RunDir: c.RunDir, Socket: c.API.Socket}
 	if c.NodeGiven { // else the data directory says
 		h.Node = c.Node
 	}

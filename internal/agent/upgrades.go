@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/linux/boottime"
-	"holdfast/internal/succession"
+	"holdfast/internal/agent/handoff"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/linux/boottime"
 )
 
 // upgrades is what this process knows of the agent's upgrades: the one that it
@@ -27,7 +27,7 @@ type upgrades struct {
 	mu       sync.Mutex
 	last     api.Upgrade
 	underway bool             // one has begun and is not over
-	next     *succession.Next // that is to take over when this agent has ended
+	next     *handoff.Next    // that is to take over when this agent has ended
 	trial    time.Duration    // of it
 	shutAt   boottime.Instant // when the doors were shut for it
 	stepAt   boottime.Instant // when the last step ended
@@ -78,7 +78,7 @@ func (u *upgrades) begin() error {
 }
 
 // prepared takes note of the next agent, which waits for its turn.
-func (u *upgrades) prepared(next *succession.Next) {
+func (u *upgrades) prepared(next *handoff.Next) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.last.To = api.Build{Version: next.Hello().Version, PID: next.PID()}
@@ -99,14 +99,14 @@ func (u *upgrades) stepLocked(name string) {
 }
 
 // commit says that next takes over when this agent has ended.
-func (u *upgrades) commit(next *succession.Next, trial time.Duration) {
+func (u *upgrades) commit(next *handoff.Next, trial time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.next, u.trial = next, trial
 }
 
 // take returns what commit has set, once; nil for nothing.
-func (u *upgrades) take() (*succession.Next, time.Duration) {
+func (u *upgrades) take() (*handoff.Next, time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	next := u.next

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
-	"holdfast/internal/api"
+	"holdfast/internal/control/api"
 )
 
 func testUpgrades(t *testing.T, version string, note []byte) *upgrades {

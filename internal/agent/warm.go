@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/engine"
-	"holdfast/internal/spinup"
-	"holdfast/internal/spinup/puller"
-	"holdfast/internal/spinup/warm"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/puller"
+	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/platform/engine"
 )
 
 // keepWarm keeps images present on this host.

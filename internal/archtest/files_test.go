@@ -19,13 +19,13 @@ const maxLines = 600
 
 // starters may start other programs. Everybody else uses an interface of the
 // kernel or an API.
-var starters = []string{"internal/guardian", "internal/hook", "internal/kill/killtest", "internal/lab/...", "internal/linux/deathsig", "internal/linux/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/deadman", "internal/job", "internal/succession", "internal/runsc", "internal/protect", "internal/protect/plug", "internal/protect/protecttest", "internal/bench/...",
+var starters = []string{"internal/sessions/guardian", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/sessions/deadman", "internal/hosts/job", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/plug", "internal/hosts/protect/protecttest", "bench/...",
 	// iptables has no other interface.
-	"internal/linux/vethnet",
+	"internal/platform/linux/vethnet",
 	// A child in a control group of its own.
-	"internal/doctor/probe", "internal/doctor/drill",
+	"internal/hosts/doctor/probe", "internal/hosts/doctor/drill",
 	// A kubeconfig's credential plugin, and the user's command that deletes a machine.
-	"internal/kube", "internal/kube/replace"}
+	"internal/hosts/kube", "internal/hosts/kube/replace"}
 
 // source is one Go file of ours.
 type source struct {

@@ -36,7 +36,7 @@ if [[ ${1:-} = long ]]; then
   mapfile -t packages < <(grep -rlE --include='*_test.go' 'labtest\.(Either|OnContainerd)\(' . | xargs -n 1 dirname | sort -u)
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" -on-containerd
   newest=$(packaging/dev/containerd.sh)
-  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" ./internal/engine/containerd -on-containerd -containerd "$newest"
+  go run ./packaging/dev/testsum -- go test -race -timeout 3h -json "${packages[@]}" ./internal/platform/engine/containerd -on-containerd -containerd "$newest"
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Containerd ./test/gc -containerd "$newest"
   go run ./packaging/dev/testsum -- go test -race -timeout 3h -json -run Interleavings ./test/gc -acts 3600
   exit
@@ -52,8 +52,8 @@ tests=(go test -vet=off -timeout 25m -json)
 # Two lines side by side that take about as long: test/agent, which waits a lot, and then
 # those that need Kubernetes' API server; and all others, those that take longest first,
 # so that no CPU idles beside the last of them. What both lines build is built before.
-slow=(./test/gc ./test/deb ./internal/doctor/cure ./test/doctor ./internal/doctor ./test/fleet ./internal/session ./internal/bench
-  ./test/reload ./internal/gateway ./internal/engine/docker ./test/pull ./test/spinup ./internal/engine/containerd ./internal/dashboard)
+slow=(./test/gc ./test/deb ./internal/hosts/doctor/cure ./test/doctor ./internal/hosts/doctor ./test/fleet ./internal/sessions/session ./bench
+  ./test/reload ./internal/sessions/gateway ./internal/platform/engine/docker ./test/pull ./test/spinup ./internal/platform/engine/containerd ./internal/control/dashboard)
 mapfile -t others < <(go list ./... | grep -v -e /test/kube -e /test/agent)
 go test -race -vet=off -c -o /dev/null ./test/agent
 # kubectl's packages have been compiled for the server, without the race detector.

@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/doctor"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/linux/netns"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/test/lab/labtest"
 )
 
 // burnTemplate is a small web server with a shell beside it and a tenth of a CPU.

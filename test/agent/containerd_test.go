@@ -13,10 +13,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // newContainerdHost is a node on a containerd of its own, with an agent that is

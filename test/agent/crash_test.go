@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // settled waits until what the agent owns is what runs, exactly once each, and

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/lab/registry"
 	"holdfast/test/browser"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/lab/registry"
 )
 
 const dashToken = "0123456789abcdef-of-a-person"

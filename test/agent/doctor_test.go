@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/doctor/watch"
+	"holdfast/internal/hosts/doctor/watch"
 )
 
 // patientRoot is a procfs that an agent's doctor looks at: a host whose table of

@@ -17,10 +17,10 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/echoserver"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
 )
 
 // quick is a timing with a takeover of six seconds. Less is possible, but not on

@@ -8,8 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/test/lab/labtest"
 )
 
 // TestAgentThatIsGoneForGood: what held networks dies with the sessions, by the deadman,

@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/api"
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/session"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/sessions/session"
+	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) {

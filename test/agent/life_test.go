@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 func TestFiftyKeysAtOnceAndOneKeyTwentyTimes(t *testing.T) {

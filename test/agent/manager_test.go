@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/linux/listenfd"
+	"holdfast/internal/platform/linux/listenfd"
 )
 
 // manager plays systemd's part towards an agent, as far as sockets go: it keeps

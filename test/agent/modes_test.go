@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/session"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/session"
+	"holdfast/test/lab/labtest"
 )
 
 // What a node keeps ready for its sessions.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
 	"holdfast/test/browser"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // demoOn builds the demo's image into the engine, as make demo-image does.

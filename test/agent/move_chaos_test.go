@@ -16,9 +16,9 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/session"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/session"
+	"holdfast/test/lab/labtest"
 )
 
 // slowRunsc stands in front of runsc. It stands still where a file asks for that, so

@@ -10,8 +10,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/runsc"
+	"holdfast/internal/platform/runsc"
+	"holdfast/test/lab/labtest"
 )
 
 // TestMoveOnContainerd: a session's process goes on where it is moved, where its node

@@ -11,10 +11,10 @@ import (
 
 	"github.com/coder/websocket"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/echoserver"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/runsc"
+	"holdfast/internal/platform/runsc"
+	"holdfast/test/lab"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
 )
 
 // mover is an engine whose runtime "boxed" restores.

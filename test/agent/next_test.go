@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast/internal/succession"
+	"holdfast/internal/agent/handoff"
 )
 
 // nextEnv makes this test binary a next agent that is of no use. It says what
@@ -27,13 +27,13 @@ func (h *host) installNext(act string) {
 
 // playNext is its whole life. It takes its turn as a good one does.
 func playNext(act string) int {
-	turn, err := succession.Inherit()
+	turn, err := handoff.Inherit()
 	if err != nil || turn == nil {
 		fmt.Fprintln(os.Stderr, "inherit:", err)
 		return 1
 	}
 	dir := os.Getenv("HF_DIR")
-	_, _, err = turn.Take(context.Background(), "v0", succession.Home{
+	_, _, err = turn.Take(context.Background(), "v0", handoff.Home{
 		Node: os.Getenv("HF_NODE"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Socket: os.Getenv("HF_SOCKET"),
 	})
 	if err != nil {
@@ -46,8 +46,8 @@ func playNext(act string) int {
 	case "die":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "crash-up":
-		turn.Say(succession.Held)
-		turn.Say(succession.Up)
+		turn.Say(handoff.Held)
+		turn.Say(handoff.Up)
 		time.Sleep(100 * time.Millisecond)
 	}
 	return 4

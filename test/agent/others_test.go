@@ -9,10 +9,10 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/lab/registry"
 )
 
 // tool is somebody else's client of an engine.

@@ -14,11 +14,11 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/echoserver"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/netpool"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
 )
 
 // networks are the containers that hold networks for the node's sessions.

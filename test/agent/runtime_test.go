@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // TestRuntimes: a session in a sandbox of gVisor's lives and dies as others do,

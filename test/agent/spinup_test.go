@@ -22,11 +22,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"holdfast/internal/api"
-	"holdfast/internal/api/client"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/lab/registry"
 )
 
 // spinups is what the host's records have, the newest first.

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"holdfast/internal/lab/echoserver"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/move"
+	"holdfast/internal/sessions/move"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
 )
 
 // suspended is the host's image of a suspended session, "" where it has none.

@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"holdfast/internal/api"
+	"holdfast/internal/control/api"
 )
 
 // install puts a program where the host's agent is started from, as a package

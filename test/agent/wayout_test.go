@@ -24,10 +24,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/linux/netns"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // shellTemplate is a server in whose container commands can be run.

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
-	"holdfast/internal/kill"
-	"holdfast/internal/kill/killtest"
-	"holdfast/internal/linux/vm/guest"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/test/vm/guest"
 )
 
 // slice is where the engine keeps containers on such a host when systemd is its

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/guardian"
-	"holdfast/internal/kill"
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/kill"
 )
 
 // engine is what quieting an engine meets, without what an engine does: a

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/kill"
+	"holdfast/internal/sessions/kill"
 )
 
 func TestContainersWithTheirOwnPidNamespace(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"os"
 	"testing"
 
-	"holdfast/internal/guardian"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
-	"holdfast/internal/linux/vm"
-	"holdfast/internal/linux/vm/guest"
-	"holdfast/internal/linux/vm/vmtest"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/test/vm"
+	"holdfast/test/vm/guest"
+	"holdfast/test/vm/vmtest"
 )
 
 // TestMain is also, by its arguments, a guardian, a program that kills

@@ -10,13 +10,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/api/apitest"
-	made "holdfast/internal/bench/dashboard"
-	"holdfast/internal/dashboard"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/spinup"
+	made "holdfast/bench/dashboard"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/control/dashboard"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/test/browser"
+	"holdfast/test/lab/labtest"
 )
 
 // serveMade serves the pages over a made-up fleet.

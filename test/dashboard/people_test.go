@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/api"
-	"holdfast/internal/api/apitest"
-	made "holdfast/internal/bench/dashboard"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/spinup"
+	made "holdfast/bench/dashboard"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/test/browser"
+	"holdfast/test/lab/labtest"
 )
 
 // What somebody does who has no mouse: skip the menu, go through it, search, open what

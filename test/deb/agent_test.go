@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/api"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/control/api"
+	"holdfast/test/lab/labtest"
 )
 
 // patience bounds what has to happen anyhow.

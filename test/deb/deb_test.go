@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"holdfast/internal/lab/labtest"
+	"holdfast/test/lab/labtest"
 )
 
 // built has the packages of two versions, made by the first test that needs them.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/lab"
+	"holdfast/test/lab"
 )
 
 // block is commands of a page of the guide, and what is shown below them.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/lab/echoserver"
-	"holdfast/internal/lab/labtest"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
 )
 
 // What the agent's unit forbids is in nobody's way who saves a container and has

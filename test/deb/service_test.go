@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/api"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/linux/netns"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 	"holdfast/test/machine"
 )
 

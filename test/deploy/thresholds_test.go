@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/doctor/rotation"
-	"holdfast/internal/gateway"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/doctor/rotation"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/sessions/gateway"
 )
 
 // What the alerts and the dashboard say of Holdfast's defaults is so.

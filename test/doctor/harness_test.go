@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/doctor"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/lab/labtest"
 )
 
 // patience bounds what must happen anyhow.

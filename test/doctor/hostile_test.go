@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/labtest"
 )
 
 // Containers come and go all the time while it looks.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/lab/labtest"
+	"holdfast/test/lab/labtest"
 )
 
 func TestTimesThatCannotBe(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"holdfast/internal/doctor"
+	"holdfast/internal/hosts/doctor"
 )
 
 // byBPF are the checks that nothing but BPF can make.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/doctor/drill"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/test/lab/labtest"
 )
 
 // benched is as much of a bench's result as is looked at here.
@@ -41,7 +41,7 @@ func bench(t *testing.T, args ...string) benched {
 }
 
 // rows are all of the truth table with -long. Else one is left out: names that are not
-// there take a minute in a container, and internal/doctor has them in a group.
+// there take a minute in a container, and internal/hosts/doctor has them in a group.
 func rows() []string {
 	all := []string{"idle", "busy", "booting"}
 	for _, d := range drill.All() {

@@ -13,11 +13,11 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent"
-	"holdfast/internal/config"
-	"holdfast/internal/guardian"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/control/config"
+	"holdfast/internal/sessions/guardian"
 	"holdfast/test/browser"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // patience bounds every wait against hanging. It is no measurement.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/bench/fleet"
-	"holdfast/internal/lab/labtest"
+	"holdfast/bench/fleet"
+	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }

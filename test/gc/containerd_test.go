@@ -16,11 +16,11 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/gc"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // direct is a containerd with a collector's needs.

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/gc"
-	"holdfast/internal/lab"
+	"holdfast/internal/hosts/gc"
+	"holdfast/test/lab"
 )
 
 // disk is a file system of the test's own.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/gc"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/platform/engine"
 )
 
 // TestWhatIsInUseStays has all that leaks, and beside it all that looks as if.

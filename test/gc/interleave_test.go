@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/gc"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/platform/engine"
 )
 
 // What people do in an hour on a busy host, an act a second, goes by as fast as the

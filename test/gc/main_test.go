@@ -18,11 +18,11 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
-	"holdfast/internal/engine/containerd"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/gc"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // childEnv makes the test binary a collector that is to be killed.

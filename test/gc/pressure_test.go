@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/bench"
-	"holdfast/internal/lab"
+	"holdfast/bench"
+	"holdfast/test/lab"
 )
 
 // TestPressure is a slice of `holdfast bench gc --pressure`: spin-ups fill a disk

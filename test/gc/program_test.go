@@ -20,10 +20,10 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/api"
-	"holdfast/internal/gc"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/spinup/warm"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/test/lab/labtest"
 )
 
 // binary is the program, built by the first test that needs it.

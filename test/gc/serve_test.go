@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/agent"
-	"holdfast/internal/config"
-	"holdfast/internal/gc"
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
 )
 
 // TestServeWaitsForOthers runs what `holdfast gc serve` runs, on a disk that

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/kube"
+	"holdfast/internal/hosts/kube"
 	"holdfast/test/kube/kubetest"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/evacuate"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/evacuate"
 	"holdfast/test/kube/kubetest"
 )
 

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/node"
-	"holdfast/internal/kube/replace"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/node"
+	"holdfast/internal/hosts/kube/replace"
 	"holdfast/test/kube/kubetest"
 )
 

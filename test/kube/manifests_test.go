@@ -14,9 +14,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/node"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/node"
 	"holdfast/test/kube/kubetest"
 )
 

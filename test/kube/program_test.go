@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/doctor/ranking"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/replace"
-	"holdfast/internal/kube/survey"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/replace"
+	"holdfast/internal/hosts/kube/survey"
 	"holdfast/test/kube/kubetest"
 )
 

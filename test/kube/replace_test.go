@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/replace"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/replace"
 	"holdfast/test/kube/kubetest"
 )
 

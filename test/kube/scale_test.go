@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/bench/fleet"
-	"holdfast/internal/bench/kubernetes"
+	"holdfast/bench/fleet"
+	"holdfast/bench/kubernetes"
 	"holdfast/test/kube/kubetest"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/kube"
+	"holdfast/internal/hosts/kube"
 	"holdfast/test/kube/kubetest"
 )
 

@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/kubectl/pkg/drain"
 
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/replace"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/replace"
 	"holdfast/test/kube/kubetest"
 )
 

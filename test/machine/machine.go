@@ -24,9 +24,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/linux/deathsig"
-	"holdfast/internal/linux/flock"
-	"holdfast/internal/linux/netns"
+	"holdfast/internal/platform/linux/deathsig"
+	"holdfast/internal/platform/linux/flock"
+	"holdfast/internal/platform/linux/netns"
 )
 
 // boot is the machine's first process.

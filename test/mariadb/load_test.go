@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"holdfast"
-	"holdfast/internal/api/client"
+	"holdfast/internal/control/api/client"
 )
 
 // load is what writes to one database, over and over, wherever it is.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/api"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/control/api"
+	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }

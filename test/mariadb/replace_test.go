@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/api/client"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/control/api/client"
+	"holdfast/test/lab/labtest"
 )
 
 const (

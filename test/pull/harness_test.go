@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/creack/pty"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

@@ -14,11 +14,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
-	"holdfast/internal/spinup/puller"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/puller"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/bench"
-	"holdfast/internal/engine"
-	"holdfast/internal/lab"
+	"holdfast/bench"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab"
 	"holdfast/test/spinup/scene"
 )
 

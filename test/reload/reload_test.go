@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	bench "holdfast/internal/bench/reload"
-	"holdfast/internal/lab/labtest"
+	bench "holdfast/bench/reload"
+	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) {

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab/labtest"
 )
 
 // patience bounds what must happen anyhow.

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/platform/linux/proc"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

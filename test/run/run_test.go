@@ -16,8 +16,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab/labtest"
 )
 
 const image = labtest.Busybox

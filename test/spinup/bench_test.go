@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

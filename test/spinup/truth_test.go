@@ -1,4 +1,4 @@
-// Package spinup holds what internal/spinup says of pulls to what a real
+// Package spinup holds what internal/hosts/spinup says of pulls to what a real
 // registry and a proxy before it know, on a real engine.
 package spinup
 
@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/engine"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

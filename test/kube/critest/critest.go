@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"holdfast/internal/lab"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab"
 )
 
 // Image is busybox, and the pause image, too. Every runtime here has it.

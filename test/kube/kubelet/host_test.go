@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/lab/labtest"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }

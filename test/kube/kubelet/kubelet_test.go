@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/doctor/drill"
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/node"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/node"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab/labtest"
 )
 
 // hurry is a doctor who looks more often.

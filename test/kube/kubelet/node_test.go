@@ -24,12 +24,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"holdfast/internal/bench/kubernetes"
-	"holdfast/internal/kube"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/apiserver"
-	"holdfast/internal/lab/labtest"
+	"holdfast/bench/kubernetes"
+	"holdfast/internal/hosts/kube"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab"
+	"holdfast/test/lab/apiserver"
+	"holdfast/test/lab/labtest"
 )
 
 // What is on the node.

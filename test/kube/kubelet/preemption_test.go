@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/kube/evacuate"
-	"holdfast/internal/lab/labtest"
+	"holdfast/internal/hosts/kube/evacuate"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab/labtest"
 )
 
 // notices is Amazon's metadata service, which says after a while that the machine goes.

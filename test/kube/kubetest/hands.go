@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/kube"
+	"holdfast/internal/hosts/kube"
 )
 
 // Object is any object.

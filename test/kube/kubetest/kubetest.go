@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/kube"
-	"holdfast/internal/lab/apiserver"
+	"holdfast/internal/hosts/kube"
+	"holdfast/test/lab/apiserver"
 )
 
 // Limits of building, and of cleaning up.

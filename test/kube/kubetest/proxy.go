@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/kube"
+	"holdfast/internal/hosts/kube"
 )
 
 // Proxy stands before the API server, counts requests, and does to them what a test

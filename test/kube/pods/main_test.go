@@ -8,9 +8,9 @@ import (
 	"os"
 	"testing"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/labtest"
 	"holdfast/test/kube/kubetest"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
 )
 
 // shared is the package's API server.

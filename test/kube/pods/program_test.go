@@ -19,17 +19,17 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"holdfast"
-	"holdfast/internal/kube/cri"
-	"holdfast/internal/kube/evacuate"
-	"holdfast/internal/linux/cgroup"
-	"holdfast/internal/linux/proc"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/kube/evacuate"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
 	"holdfast/test/kube/critest"
 	"holdfast/test/kube/kubetest"
 )
 
 // imds is as much of Amazon's metadata service as says that a machine goes; its own tests
-// have all of it (internal/preempt).
+// have all of it (internal/sessions/preempt).
 type imds struct {
 	mu     sync.Mutex
 	action string // "": none

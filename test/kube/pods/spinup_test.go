@@ -19,10 +19,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"holdfast/internal/kube"
-	"holdfast/internal/kube/cri"
-	"holdfast/internal/kube/podwatch"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/kube/podwatch"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/test/kube/critest"
 	"holdfast/test/kube/kubetest"
 )

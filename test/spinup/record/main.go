@@ -1,11 +1,11 @@
 // Command record plays every scene of test/spinup/scene on an engine of its own
 // and writes the streams of its pulls to a directory, as fixtures for
-// internal/spinup. It needs root. The totals beside the fixtures are made by
+// internal/hosts/spinup. It needs root. The totals beside the fixtures are made by
 // hand, from what it prints: what the registry and the proxy say of each pull.
 //
-//	go run ./test/spinup/record -out internal/spinup/testdata/docker-20.10
-//	go run ./test/spinup/record -out internal/spinup/testdata/docker-29 -path DIR
-//	go run ./test/spinup/record -out internal/spinup/testdata/docker-20.10 -only timed -truth
+//	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-20.10
+//	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-29 -path DIR
+//	go run ./test/spinup/record -out internal/hosts/spinup/testdata/docker-20.10 -only timed -truth
 //
 // DIR has the dockerd, containerd, containerd-shim-runc-v2 and runc to use. With -truth
 // it also writes beside each stream when its layers came and were extracted, as
@@ -22,8 +22,8 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
 	"holdfast/test/spinup/scene"
 )
 

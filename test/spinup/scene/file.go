@@ -9,7 +9,7 @@ import (
 	"math"
 	"time"
 
-	"holdfast/internal/engine"
+	"holdfast/internal/platform/engine"
 )
 
 // File is a recorded stream: a head, a line for each event, an end.

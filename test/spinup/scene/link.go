@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"holdfast/internal/lab/registry"
-	"holdfast/internal/spinup"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/test/lab/registry"
 )
 
 // Link is a throttled way to the registry, and an image that takes some six seconds

@@ -12,8 +12,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"holdfast/internal/engine"
-	"holdfast/internal/lab/registry"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/registry"
 )
 
 // Env is where scenes play.

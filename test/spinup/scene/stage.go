@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast/internal/engine/docker"
-	"holdfast/internal/lab"
-	"holdfast/internal/lab/registry"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
 )
 
 // Stage is an Env with all that is in it. It works inside a lab only.

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/lab/registry"
+	"holdfast/test/lab/registry"
 )
 
 // Span is a stretch of time.

@@ -1,0 +1,203 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/session"
+	"holdfast/test/lab"
+)
+
+// bootAgent is an agent in a process of its own, with a store of its own, on the
+// experiment's engine.
+type bootAgent struct {
+	mode    bootMode
+	engine  engine.Engine // its own view of it
+	cmd     *exec.Cmd
+	ended   chan error   // what it ended with
+	output  bytes.Buffer // to be read once it has
+	gateway string       // host:port
+	api     string
+	node    string
+}
+
+// startAgent starts an agent and waits until it serves. It is returned with an
+// error, too, where it has to be stopped.
+func (x *bootBench) startAgent(ctx context.Context, m bootMode) (*bootAgent, error) {
+	a := &bootAgent{mode: m, node: "bench-" + m.name}
+	var err error
+	if a.gateway, err = lab.FreePort(); err != nil {
+		return nil, err
+	}
+	if a.api, err = lab.FreePort(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(x.dir, m.name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	on, err := x.engineOf(ctx, a, dir)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "holdfast.yaml")
+	text := fmt.Sprintf(`
+node: %[8]s
+data_dir: %[1]s/data
+run_dir: %[1]s/run
+engine: %[2]s
+sessions: {networks: %[9]d}
+gateway: {listen: "%[3]s", park_time: 5m}
+api: {socket: %[1]s/run/s, listen: "%[4]s"}
+templates:
+  - {name: bench, image: "%[5]s", port: %[6]d, ready: {timeout: 30s}, %[7]s}
+`, dir, on, a.gateway, a.api, bootImage, bootPort, m.template, a.node, m.networks)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	argv := append(append([]string{}, x.o.Agent...), "--config", config)
+	a.cmd = exec.Command(argv[0], argv[1:]...)
+	a.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") }) // meant for another
+	a.cmd.Stdout, a.cmd.Stderr = &a.output, &a.output
+	if err := a.cmd.Start(); err != nil {
+		return nil, err
+	}
+	a.ended = make(chan error, 1)
+	go func() { a.ended <- a.cmd.Wait() }()
+	return a, a.up(ctx, x.client)
+}
+
+// engineOf opens the engine of an agent's mode, with the image on it, and returns
+// what the agent's configuration has of it. Each mode on containerd has a namespace and
+// a bridge of its own there.
+func (x *bootBench) engineOf(ctx context.Context, a *bootAgent, dir string) (string, error) {
+	a.engine = x.engine
+	if !a.mode.containerd {
+		return fmt.Sprintf("{host: %q}", x.lab.Host()), nil
+	}
+	c := containerd.Config{
+		Host: x.other.Host(), Namespace: "bench-" + a.mode.name, Bridge: "hf" + a.mode.name,
+		Subnet: fmt.Sprintf("10.%d.0.0/16", 180+len(x.agents)), CgroupParent: x.other.CgroupParent(),
+		Dir: filepath.Join(dir, "data", "containerd"), // where the agent has it
+	}
+	e, err := containerd.Open(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	archive, err := x.image.Archive()
+	if err == nil {
+		err = e.Load(ctx, archive)
+	}
+	if err != nil {
+		return "", errors.Join(err, e.Close())
+	}
+	a.engine = e
+	return fmt.Sprintf("{name: containerd, host: %q, namespace: %q, bridge: %q, subnet: %q, cgroup_parent: %q}", c.Host, c.Namespace, c.Bridge, c.Subnet, c.CgroupParent), nil
+}
+
+// up waits until it serves.
+func (a *bootAgent) up(ctx context.Context, client *http.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
+	defer cancel()
+	for {
+		if res, err := client.Get("http://" + a.api + "/readyz"); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case err := <-a.ended:
+			a.ended <- err // for stop
+			return errors.New("the agent ended at once")
+		case <-ctx.Done():
+			return fmt.Errorf("the agent did not come up: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends it, and returns what was wrong with that.
+func (a *bootAgent) stop() error {
+	_ = a.cmd.Process.Signal(unix.SIGTERM) // it may have ended
+	err := <-a.ended
+	if err != nil {
+		err = fmt.Errorf("the agent of %s: %w\n%s", a.mode.name, err, &a.output)
+	}
+	if a.mode.containerd {
+		err = errors.Join(err, a.engine.Close())
+	}
+	return err
+}
+
+// settle waits until the agent has ready all that it keeps, and the engine none of
+// its containers beside that.
+func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
+	for {
+		var all api.Nodes
+		if err := a.ask(ctx, x.client, "/v1/nodes", &all); err != nil {
+			return err
+		}
+		if len(all.Nodes) != 1 {
+			return fmt.Errorf("the agent knows of %d nodes", len(all.Nodes))
+		}
+		n := all.Nodes[0]
+		own, err := a.engine.List(ctx, map[string]string{session.LabelNode: a.node})
+		if err != nil {
+			return err
+		}
+		holders, err := a.engine.List(ctx, map[string]string{netpool.Label: a.node})
+		if err != nil {
+			return err
+		}
+		if n.Networks == n.NetworksKept && n.Warm == n.WarmWanted && len(own) == n.Warm && len(holders) == n.Networks {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d networks are ready, the engine has %d; %d of %d containers are warm, the engine has %d: %w",
+				n.Networks, n.NetworksKept, len(holders), n.Warm, n.WarmWanted, len(own), ctx.Err())
+		}
+	}
+}
+
+// sessions are those that the agent has.
+func (a *bootAgent) sessions(ctx context.Context, client *http.Client) ([]api.Session, error) {
+	var all api.Sessions
+	err := a.ask(ctx, client, "/v1/sessions", &all)
+	return all.Sessions, err
+}
+
+// ask reads an answer of the agent's API.
+func (a *bootAgent) ask(ctx context.Context, client *http.Client, path string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.api+path, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", path, res.Status)
+	}
+	return json.NewDecoder(res.Body).Decode(answer)
+}

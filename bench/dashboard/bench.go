@@ -1,0 +1,183 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"holdfast/bench"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/dashboard"
+)
+
+// Options say how `holdfast bench dashboard` measures.
+type Options struct {
+	Nodes, Sessions int           // of the made-up fleet
+	Loads           int           // of each page
+	Open            int           // pages that are kept up to date at once
+	For             time.Duration // that they are
+	Progress        io.Writer     // a line for each thing that takes long; nil is nowhere
+}
+
+// Check reports what cannot be.
+func (o Options) Check() error {
+	if o.Nodes < 1 || o.Sessions < 0 || o.Loads < 1 || o.Open < 1 || o.Open > 256 || o.For < time.Second {
+		return fmt.Errorf("%d nodes (1 at least), %d sessions, %d loads (1 at least), %d open pages (1 to 256) for %v (1s at least)", o.Nodes, o.Sessions, o.Loads, o.Open, o.For)
+	}
+	return nil
+}
+
+// Run measures the pages over a made-up fleet in which every node's load is
+// another every second: how large they are with all that they load, how long the
+// server takes for one, and what keeping pages up to date costs. The last is the
+// CPU time of this whole process, in which the browsers' side is, too.
+//
+// Score is 1 % of a core ÷ what an open page takes of one.
+func Run(ctx context.Context, o Options) (bench.Result, error) {
+	if err := o.Check(); err != nil {
+		return bench.Result{}, err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	f := NewFleet(o.Nodes, o.Sessions, 1)
+	log := slog.New(slog.DiscardHandler)
+	access := api.Options{Admin: true, Log: log}
+	d, err := dashboard.New(f, dashboard.Options{Access: access, API: http.NotFoundHandler(), Metrics: f.Metrics(), Log: log})
+	if err != nil {
+		return bench.Result{}, err
+	}
+	s := httptest.NewServer(d.Handler())
+	defer s.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var running errgroup.Group
+	running.Go(func() error { return d.Run(ctx) })
+	running.Go(func() error { return f.changeEvery(ctx, time.Second) })
+	r := bench.Result{Name: "dashboard", Machine: bench.ThisMachine(""), Scale: "1 % of a core ÷ what an open page takes; over 1 is within the bound"}
+	err = measure(ctx, o, s.URL, &r)
+	cancel()
+	return r, errors.Join(err, running.Wait())
+}
+
+func (f *Fleet) changeEvery(ctx context.Context, every time.Duration) error {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			f.Change()
+		}
+	}
+}
+
+// measured are the pages that are loaded, and kept the streams that are held open.
+func measured() []string {
+	return []string{"/", "/sessions", "/slo", "/spinup", "/gc", "/protect", "/doctor"}
+}
+
+func kept() []string {
+	return []string{"/live/fleet", "/live/sessions", "/live/slo", "/live/spinup", "/live/gc", "/live/protect", "/live/doctor"}
+}
+
+func measure(ctx context.Context, o Options, url string, r *bench.Result) error {
+	for _, path := range measured() {
+		fmt.Fprintf(o.Progress, "loading %s %d times\n", path, o.Loads)
+		n, err := weight(ctx, url, path)
+		if err != nil {
+			return err
+		}
+		times := make([]float64, 0, o.Loads)
+		for range o.Loads {
+			began := time.Now()
+			if _, err := get(ctx, url+path); err != nil {
+				return err
+			}
+			times = append(times, float64(time.Since(began))/1e6)
+		}
+		r.Rows = append(r.Rows, bench.NewRow("size of "+path+" with its files", "KB", []float64{float64(n) / 1000}), bench.NewRow("time for "+path, "ms", times))
+	}
+	fmt.Fprintf(o.Progress, "%d pages are kept up to date for %v\n", o.Open, o.For)
+	share, err := live(ctx, o, url)
+	if err != nil {
+		return err
+	}
+	r.Rows = append(r.Rows, bench.NewRow("an open page", "% of a core", []float64{100 * share}))
+	r.Score = .01 / share
+	return nil
+}
+
+// get returns a page.
+func get(ctx context.Context, url string) ([]byte, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return io.ReadAll(res.Body)
+}
+
+// weight is the bytes of a page and of all that a browser loads for it.
+func weight(ctx context.Context, url, path string) (int, error) {
+	page, err := get(ctx, url+path)
+	if err != nil {
+		return 0, err
+	}
+	n := len(page)
+	for _, m := range regexp.MustCompile(`<(?:script src|link rel="[a-z]+" href)="([^"]+)"`).FindAllSubmatch(page, -1) {
+		file, err := get(ctx, url+string(m[1]))
+		if err != nil {
+			return 0, err
+		}
+		n += len(file)
+	}
+	return n, nil
+}
+
+// live is the share of a core that an open page takes.
+func live(ctx context.Context, o Options, url string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.For)
+	defer cancel()
+	before, began := cpuTime(), time.Now()
+	var pages errgroup.Group
+	for i := range o.Open {
+		path := kept()[i%len(kept())]
+		pages.Go(func() error {
+			_, err := get(ctx, url+path)
+			if errors.Is(err, context.DeadlineExceeded) {
+				return nil // it was read to its end
+			}
+			return err
+		})
+	}
+	if err := pages.Wait(); err != nil {
+		return 0, err
+	}
+	return float64(cpuTime()-before) / float64(time.Since(began)) / float64(o.Open), nil
+}
+
+// cpuTime is what this process has had of the CPUs.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil { // RUSAGE_SELF always is
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

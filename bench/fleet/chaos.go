@@ -1,0 +1,330 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+)
+
+// Act is a kind of thing that happens to a fleet.
+type Act string
+
+// The acts. Each ends with the fleet whole again.
+const (
+	Notice      Act = "notice"       // a node drains and then takes sessions again
+	Restart     Act = "restart"      // a node drains, its agent ends, another one starts
+	AgentKilled Act = "agent-killed" // SIGKILL; another one starts a moment later
+	Gone        Act = "gone"         // agent, deadman and containers at once; the machine comes back empty
+	Stopped     Act = "stopped"      // SIGSTOP for longer than the lease, then SIGCONT
+	CutShort    Act = "cut-short"    // no way to etcd for less than the fence
+	CutLong     Act = "cut-long"     // no way to etcd for longer than the lease
+	LeaderLost  Act = "leader-lost"  // SIGKILL of etcd's leader, which comes back
+	Move        Act = "move"         // by hand, a few sessions to other nodes, side by side
+	Suspend     Act = "suspend"      // a few sessions, side by side; who connects next wakes them. With Options.Runsc only
+)
+
+// Mixed is the name of all acts in random order.
+const Mixed = "mixed"
+
+// acts are all that there are, where sessions keep their memory or do not.
+func acts(memory bool) []Act {
+	all := []Act{Notice, Restart, AgentKilled, Gone, Stopped, CutShort, CutLong, LeaderLost, Move}
+	if memory {
+		all = append(all, Suspend)
+	}
+	return all
+}
+
+func actNames(memory bool) string {
+	var names []string
+	for _, a := range acts(memory) {
+		names = append(names, string(a))
+	}
+	return strings.Join(names, ", ")
+}
+
+// drains are the acts that have a node give up all that it has, as planned.
+func (a Act) drains() bool { return a == Notice || a == Restart }
+
+// noticed are the acts that a node is told of: nobody is refused for them.
+func (a Act) noticed() bool { return a.drains() || a.few() }
+
+// few are the acts that hit some of a node's sessions.
+func (a Act) few() bool { return a == Move || a == Suspend }
+
+// onEtcd are the acts that hit no node.
+func (a Act) onEtcd() bool { return a == LeaderLost }
+
+// schedule says what happens next.
+type schedule struct {
+	list   []Act // in this order, over and over
+	random *rand.Rand
+	mixed  bool // each round in another order
+	at     int
+}
+
+// newSchedule takes none, mixed, or a list of acts with commas. memory: sessions keep
+// theirs.
+func newSchedule(text string, memory bool, random *rand.Rand) (*schedule, error) {
+	s := &schedule{random: random}
+	switch text {
+	case "none":
+		return s, nil
+	case Mixed:
+		s.list, s.mixed = acts(memory), true
+		return s, nil
+	}
+	for _, word := range strings.Split(text, ",") {
+		if !slices.Contains(acts(memory), Act(word)) {
+			return nil, holdfast.WithHint(fmt.Errorf("chaos: there is no %q", word), "none, "+Mixed+", or a list with commas of: "+actNames(memory))
+		}
+		s.list = append(s.list, Act(word))
+	}
+	return s, nil
+}
+
+// next is the next act; false where there is none.
+func (s *schedule) next() (Act, bool) {
+	if len(s.list) == 0 {
+		return "", false
+	}
+	if s.mixed && s.at%len(s.list) == 0 {
+		s.random.Shuffle(len(s.list), func(i, j int) { s.list[i], s.list[j] = s.list[j], s.list[i] })
+	}
+	a := s.list[s.at%len(s.list)]
+	s.at++
+	return a, true
+}
+
+// event is an act that happened.
+type event struct {
+	act        Act
+	node       holdfast.NodeID
+	begin, end time.Duration                          // CLOCK_BOOTTIME
+	owned      map[holdfast.SessionKey]holdfast.Epoch // what the node served when it began
+	drain      holdfast.DrainReport                   // of one with a notice
+}
+
+// chaos has acts happen, one after the other, until a moment (CLOCK_BOOTTIME),
+// and each at least once. An act that has begun is brought to its end. Between
+// the beginnings of two is every, or what the first one took.
+func (x *experiment) chaos(ctx context.Context, s *schedule, every, until time.Duration) ([]event, error) {
+	var past []event
+	life := context.WithoutCancel(ctx)
+	begin := now()
+	for {
+		next := begin + every
+		if s.at >= len(s.list) && next >= until {
+			sleep(ctx, until-now())
+			return past, ctx.Err()
+		}
+		if !sleep(ctx, next-now()) {
+			return past, ctx.Err()
+		}
+		begin = now()
+		act, ok := s.next()
+		if !ok {
+			continue
+		}
+		m := x.victim(s.random)
+		e := event{act: act, begin: begin}
+		if !act.onEtcd() {
+			e.node, e.owned = m.id, x.observer.owned(m.id)
+		}
+		if act.few() {
+			e.owned = someOf(e.owned, s.random)
+		}
+		x.say("%s %s (%d sessions)", act, e.node, len(e.owned))
+		if err := x.perform(life, act, m, &e); err != nil {
+			return past, fmt.Errorf("%s %s: %w", act, e.node, err)
+		}
+		if err := x.whole(life); err != nil {
+			return past, fmt.Errorf("after %s %s: %w", act, e.node, err)
+		}
+		e.end = now()
+		past = append(past, e)
+		if err := x.faults(); err != nil {
+			return past, err
+		}
+	}
+}
+
+// victim is a node that serves something, or any where none does.
+func (x *experiment) victim(random *rand.Rand) *node {
+	var serving []*node
+	for _, m := range x.nodes {
+		if len(x.observer.owned(m.id)) > 0 {
+			serving = append(serving, m)
+		}
+	}
+	if len(serving) == 0 {
+		serving = x.nodes
+	}
+	return serving[random.IntN(len(serving))]
+}
+
+const (
+	// awayFor is how long a killed agent is away: shorter than any fence.
+	awayFor = 300 * time.Millisecond
+	// longer is by how much something lasts longer than the lease lives.
+	longer = 2 * time.Second
+	// leaderAway is how long an etcd member stays dead.
+	leaderAway = 3 * time.Second
+)
+
+func (x *experiment) perform(ctx context.Context, act Act, m *node, e *event) (err error) {
+	t := timing(x.o.TTL)
+	switch act {
+	case Notice:
+		if e.drain, err = m.drain(ctx); err != nil {
+			return err
+		}
+		return m.api.Uncordon(ctx, "")
+	case Restart:
+		if e.drain, err = m.drain(ctx); err != nil {
+			return err
+		}
+		m.leave(ctx)
+		if err := m.agent.terminate(patience); err != nil {
+			return err
+		}
+		return m.boot(ctx)
+	case AgentKilled:
+		m.killAgent()
+		sleep(ctx, awayFor)
+		return m.boot(ctx)
+	case Gone:
+		if err := x.vanish(ctx, m); err != nil {
+			return err
+		}
+		sleep(ctx, t.TTL+longer)
+		return m.boot(ctx)
+	case Stopped:
+		m.live.Store(false)
+		m.agent.signal(unix.SIGSTOP)
+		sleep(ctx, t.TTL+longer)
+		m.agent.signal(unix.SIGCONT)
+		return m.awaitReady(ctx)
+	case CutShort:
+		return m.cutFor(ctx, t.Fence/2)
+	case CutLong:
+		if x.o.BreakFence {
+			return x.cutUntilTwice(ctx, m, e)
+		}
+		return m.cutFor(ctx, t.TTL+longer)
+	case LeaderLost:
+		return x.etcd.loseLeader(ctx)
+	case Move, Suspend:
+		return x.each(e.owned, func(key holdfast.SessionKey) error { return m.send(ctx, act, key) })
+	}
+	return fmt.Errorf("nobody knows how to do %q", act)
+}
+
+// fewAtOnce is how many sessions an act hits that does not hit them all.
+const fewAtOnce = 3
+
+func someOf(owned map[holdfast.SessionKey]holdfast.Epoch, random *rand.Rand) map[holdfast.SessionKey]holdfast.Epoch {
+	keys := slices.Sorted(maps.Keys(owned))
+	random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	some := map[holdfast.SessionKey]holdfast.Epoch{}
+	for _, k := range keys[:min(fewAtOnce, len(keys))] {
+		some[k] = owned[k]
+	}
+	return some
+}
+
+// each does something with sessions side by side.
+func (x *experiment) each(keys map[holdfast.SessionKey]holdfast.Epoch, do func(holdfast.SessionKey) error) error {
+	var g errgroup.Group
+	for key := range keys {
+		g.Go(func() error { return do(key) })
+	}
+	return g.Wait()
+}
+
+// send has a session leave the node. One that is leaving already, or whose memory is
+// lost on the way, is no error: what becomes of it the records tell.
+func (m *node) send(ctx context.Context, act Act, key holdfast.SessionKey) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var err error
+	if act == Move {
+		_, err = m.api.MoveSession(ctx, key, api.MoveRequest{Elsewhere: true})
+	} else {
+		_, err = m.api.SuspendSession(ctx, key)
+	}
+	for _, may := range []error{holdfast.ErrBusy, holdfast.ErrNotFound, holdfast.ErrNoMemory} {
+		if errors.Is(err, may) {
+			return nil
+		}
+	}
+	return err
+}
+
+func (m *node) cutFor(ctx context.Context, d time.Duration) error {
+	m.link.cut()
+	sleep(ctx, d)
+	m.link.heal()
+	return m.awaitReady(ctx)
+}
+
+// cutUntilTwice cuts a node off until all that it served is served by others, and
+// for a second more, in which its own containers live on.
+func (x *experiment) cutUntilTwice(ctx context.Context, m *node, e *event) error {
+	m.link.cut()
+	for end := now() + patience; now() < end && !x.observer.moved(e.owned); {
+		sleep(ctx, 50*time.Millisecond)
+	}
+	sleep(ctx, time.Second)
+	m.link.heal()
+	return m.awaitReady(ctx)
+}
+
+// loseLeader kills the member that leads and brings it back.
+func (c *cluster) loseLeader(ctx context.Context) error {
+	m, err := c.leader(ctx)
+	if err != nil {
+		return err
+	}
+	m.kill()
+	sleep(ctx, leaderAway)
+	if err := m.launch(); err != nil {
+		return err
+	}
+	return m.process.awaitReady(ctx)
+}
+
+// leader finds the member that leads.
+func (c *cluster) leader(ctx context.Context) (*member, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cl, err := clientv3.New(clientv3.Config{Endpoints: c.endpoints(), Logger: zap.NewNop()})
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	for {
+		for _, m := range c.members {
+			s, err := cl.Status(ctx, m.Client)
+			if err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId {
+				return m, nil
+			}
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return nil, errors.New("the etcd cluster has no leader")
+		}
+	}
+}

@@ -1,0 +1,427 @@
+// Package fleet is the experiment behind `holdfast bench fleet`: agents on one
+// machine, each a process with directories, addresses and a way to etcd of its
+// own, and an etcd cluster of three processes; clients that hold connections and
+// clients that arrive at a steady rate; and things that happen to nodes and to
+// etcd meanwhile. It measures what clients and sessions notice of that, and
+// checks from outside that no session ever lived twice.
+//
+// The machines share the lab's kernel and container engine, so that a machine
+// that is gone ends its connections instead of falling silent, and all boots
+// compete for the same CPUs.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/bench"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/pki"
+	"holdfast/internal/sessions/gateway"
+	"holdfast/test/lab"
+)
+
+// Roles that other processes of the program play.
+const (
+	RoleMember  = "bench-etcd"    // Member
+	RoleSession = "bench-session" // a session's server on :8080
+	RoleBroken  = "bench-broken"  // an agent with the configuration in its first argument, and its second as fence
+)
+
+const (
+	image       = RoleSession + ":latest"
+	sessionPort = 8080
+)
+
+// Options say what happens.
+type Options struct {
+	// Program is a static build of holdfast; "" is the running program.
+	Program  string
+	Agents   int           // 0 is 3, at most 100
+	Sessions int           // 0 is 60
+	Rate     float64       // clients that arrive per second; 0 is 50
+	For      time.Duration // how long things happen, each at least once; 0 is 3m
+	Every    time.Duration // from the beginning of one act to the next; 0 is 10s
+	Chaos    string        // none, Mixed, or acts with commas; "" is Notice
+	Seed     uint64        // of what is random in the acts and the arrivals
+	TTL      time.Duration // of the nodes' leases, whole seconds; 0 is 3s
+	ParkTime time.Duration // the longest that a gateway lets a client wait; 0 is 30s
+	// Dir is an empty directory, or none yet, where ticks, traces and logs
+	// are left; "" leaves nothing.
+	Dir string
+	// BreakFence has nodes that lost etcd go on long after their leases'
+	// end, on purpose: the checks have to catch it.
+	BreakFence bool
+	// Gather has all sessions begin on one node.
+	Gather bool
+	// Pools says what nodes keep ready, one word for each, over and over: bridge,
+	// pooled, warm, with commas. "" is Pooled.
+	Pools string
+	// Runsc is the absolute path of gVisor's runsc: sessions run under it, and take
+	// their memory along where they leave as planned. "": they do not.
+	Runsc    string
+	Progress io.Writer // a line for each act; nil is nowhere
+}
+
+func (o *Options) complete() error {
+	o.Program = cmp.Or(o.Program, "/proc/self/exe")
+	o.Agents, o.Sessions, o.Rate = cmp.Or(o.Agents, 3), cmp.Or(o.Sessions, 60), cmp.Or(o.Rate, 50)
+	o.For, o.Every = cmp.Or(o.For, 3*time.Minute), cmp.Or(o.Every, 10*time.Second)
+	o.Chaos, o.TTL = cmp.Or(o.Chaos, string(Notice)), cmp.Or(o.TTL, 3*time.Second)
+	o.ParkTime = cmp.Or(o.ParkTime, gateway.DefaultConfig().ParkTime)
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return o.Check()
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o Options) Check() error {
+	rate := o.Rate > 0 && !math.IsInf(o.Rate, 1) // no number is neither
+	if o.Agents < 1 || o.Agents > 100 || o.Sessions < 1 || !rate || o.For <= 0 || o.Every <= 0 {
+		return errors.New("agents have to be 1 to 100, and sessions, rate, duration and interval over 0")
+	}
+	if err := timing(o.TTL).Validate(); err != nil {
+		return err
+	}
+	for _, word := range o.pools() {
+		if _, ok := poolTemplate(word); !ok {
+			return holdfast.WithHint(fmt.Errorf("pools: there is no %q", word), "a list with commas of: bridge, pooled, warm")
+		}
+	}
+	if fi, err := os.Stat(o.Runsc); o.Runsc != "" && (!filepath.IsAbs(o.Runsc) || err != nil || fi.Mode()&0o111 == 0) {
+		return holdfast.WithHint(fmt.Errorf("there is no runsc at %s", o.Runsc), "packaging/dev/runsc.sh builds one")
+	}
+	_, err := newSchedule(o.Chaos, o.Runsc != "", nil)
+	return err
+}
+
+// Pooled is a template's default: networks are ready before sessions need them.
+const Pooled = "pooled"
+
+// warmContainers is how many a node of the pool warm keeps: few, so that sessions boot,
+// too.
+const warmContainers = 3
+
+// poolTemplate is what a template has for a word of Options.Pools; false where there
+// is no such word.
+func poolTemplate(word string) (yaml string, ok bool) {
+	switch word {
+	case "bridge", Pooled:
+		return "network: " + word, true
+	case "warm":
+		return fmt.Sprintf("warm: %d", warmContainers), true
+	}
+	return "", false
+}
+
+func (o Options) pools() []string { return strings.Split(cmp.Or(o.Pools, Pooled), ",") }
+
+// timing is the nodes' timing for a lease that lives for ttl.
+func timing(ttl time.Duration) holdfast.Timing {
+	return holdfast.Timing{Renew: ttl / 10, Fence: ttl / 2, KillBudget: ttl / 3, TTL: ttl}
+}
+
+// Run runs the experiment. It works inside a lab only (lab.Reenter).
+func Run(ctx context.Context, o Options) (_ Report, err error) {
+	if err := o.complete(); err != nil {
+		return Report{}, err
+	}
+	x := &experiment{o: o}
+	defer func() { err = errors.Join(err, x.close()) }()
+	if err := x.prepare(ctx); err != nil {
+		return Report{}, err
+	}
+	return x.run(ctx)
+}
+
+// experiment is one run.
+type experiment struct {
+	o        Options
+	scratch  string // what is gone afterwards: data of nodes and etcd, certificates
+	dir      string // what may be left: ticks, traces, logs
+	began    time.Duration
+	lab      *lab.Engine
+	engine   engine.Engine
+	etcd     *cluster
+	nodes    []*node
+	observer *observer
+}
+
+func (x *experiment) ticks() string     { return filepath.Join(x.dir, "ticks") }
+func (x *experiment) authority() string { return filepath.Join(x.scratch, "certificates", "authority") }
+
+// timing is what the nodes go by.
+func (x *experiment) timing() holdfast.Timing {
+	t := timing(x.o.TTL)
+	if x.o.BreakFence {
+		t.Fence = 100 * t.TTL
+	}
+	return t
+}
+
+func (x *experiment) agentCommand(config string) []string {
+	if x.o.BreakFence {
+		return []string{x.o.Program, RoleBroken, config, x.timing().Fence.String()}
+	}
+	return []string{x.o.Program, "agent", "--config", config}
+}
+
+// say tells how it goes.
+func (x *experiment) say(format string, args ...any) {
+	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", (now() - x.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// makeEmpty makes a directory, or makes sure that one is empty.
+func makeEmpty(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s is not empty", dir)
+	}
+	return err
+}
+
+// prepare starts engine, etcd and nodes.
+func (x *experiment) prepare(ctx context.Context) (err error) {
+	x.began = now()
+	args, err := x.runtimes()
+	if err != nil {
+		return err
+	}
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: args}); err != nil {
+		return err
+	}
+	x.scratch = x.lab.Scratch()
+	if x.dir = x.o.Dir; x.dir == "" {
+		x.dir = filepath.Join(x.scratch, "left")
+	}
+	if x.dir, err = filepath.Abs(x.dir); err != nil { // children have it in their configurations
+		return err
+	}
+	if err := makeEmpty(x.dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(x.ticks(), 0o700); err != nil {
+		return err
+	}
+	session, err := lab.Binary(image, x.o.Program, RoleSession)
+	if err == nil {
+		err = x.lab.Import(ctx, session)
+	}
+	if err != nil {
+		return err
+	}
+	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
+		return err
+	}
+	x.etcd = newCluster(x.scratch, x.dir, []string{x.o.Program, RoleMember})
+	if err := x.etcd.start(ctx); err != nil {
+		return err
+	}
+	if x.observer, err = newObserver(ctx, x.etcd.endpoints()); err != nil {
+		return err
+	}
+	x.observer.start()
+	x.say("etcd serves")
+	return x.startNodes(ctx)
+}
+
+func (x *experiment) startNodes(ctx context.Context) error {
+	if _, err := pki.InitCA(x.authority(), time.Now()); err != nil {
+		return err
+	}
+	for n := range x.o.Agents {
+		m, err := x.newNode(n + 1)
+		if err == nil {
+			err = m.boot(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	x.say("%d agents serve", x.o.Agents)
+	return x.whole(ctx)
+}
+
+// whole waits until every node has told of itself.
+func (x *experiment) whole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		list, err := x.observer.store.Nodes(ctx)
+		if err == nil && len(list) == len(x.nodes) {
+			return nil
+		}
+		if !sleep(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("%d of %d nodes are in etcd: %w", len(list), len(x.nodes), cmp.Or(err, ctx.Err()))
+		}
+	}
+}
+
+// run has things happen, ends everything in order, and looks at what was left.
+func (x *experiment) run(ctx context.Context) (Report, error) {
+	var keys []holdfast.SessionKey
+	for i := range x.o.Sessions {
+		keys = append(keys, holdfast.SessionKey(fmt.Sprintf("s-%d", i+1)))
+	}
+	l := newLoad(x.nodes, keys, x.o.ParkTime+beyondPark)
+	life, end := context.WithCancel(ctx)
+	defer l.wait()
+	defer end()
+	if err := x.gathered(ctx, func() error { return l.hold(life) }); err != nil {
+		return Report{}, errors.Join(err, x.faults())
+	}
+	x.say("every session has a client")
+	probe := newProber(x.engine, x.ticks())
+	if err := x.engineAlone(ctx, probe); err != nil {
+		return Report{}, err
+	}
+	began := now()
+	events, err := x.happen(ctx, life, l, probe)
+	if err != nil {
+		return Report{}, err
+	}
+	ended := now()
+	end()
+	l.wait()
+	x.say("ending")
+	if err := x.stopNodes(); err != nil {
+		return Report{}, err
+	}
+	verdict, changes, err := x.judge(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	info, err := x.engine.Info(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	machine := bench.EngineMachine(info)
+	m := measured{began: began, ended: ended, load: l, events: events, changes: changes, engine: probe.took, bursts: probe.bursts}
+	return x.report(machine, m, verdict), nil
+}
+
+// engineAlone measures how fast the engine starts as many containers as a node
+// has sessions, while all sessions run and nothing else happens.
+func (x *experiment) engineAlone(ctx context.Context, p *prober) (err error) {
+	share := (x.o.Sessions + x.o.Agents - 1) / x.o.Agents
+	slots := config.Default().Sessions.Boots * max(x.o.Agents-1, 1)
+	p.bursts, err = p.burst(ctx, share, slots)
+	x.say("the engine alone has started %d containers", share)
+	return err
+}
+
+// gathered runs f while all nodes but one are cordoned, where that was asked for.
+func (x *experiment) gathered(ctx context.Context, f func() error) error {
+	if !x.o.Gather {
+		return f()
+	}
+	for _, m := range x.nodes[1:] {
+		if err := m.api.Cordon(ctx, ""); err != nil {
+			return err
+		}
+	}
+	err := f()
+	for _, m := range x.nodes[1:] {
+		err = errors.Join(err, m.api.Uncordon(ctx, ""))
+	}
+	return err
+}
+
+// happen runs clients, prober and acts side by side for as long as was asked
+// for. Every act is brought to its end, and who is connecting then may go on.
+func (x *experiment) happen(ctx, life context.Context, l *load, probe *prober) ([]event, error) {
+	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(x.o.Seed, stream)) }
+	s, err := newSchedule(x.o.Chaos, x.o.Runsc != "", random(1))
+	if err != nil {
+		return nil, err
+	}
+	until := now() + x.o.For
+	beside, rest := context.WithCancel(ctx)
+	defer rest()
+	var work sync.WaitGroup
+	work.Go(func() { l.arrive(beside, life, x.o.Rate, random(2)) })
+	work.Go(func() { probe.run(beside) })
+	events, err := x.chaos(ctx, s, x.o.Every, until)
+	rest()
+	work.Wait()
+	if err = cmp.Or(err, probe.err, ctx.Err()); err == nil {
+		l.settle(ctx)
+	}
+	return events, err
+}
+
+// faults are the processes that ended and were not asked to.
+func (x *experiment) faults() error {
+	var errs []error
+	for _, m := range x.nodes {
+		if m.agent != nil {
+			errs = append(errs, m.agent.fault())
+		}
+	}
+	for _, m := range x.etcd.members {
+		if m.process != nil {
+			errs = append(errs, m.process.fault())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stopNodes ends the agents as service managers do, all at once. Each drains.
+func (x *experiment) stopNodes() error {
+	errs := make([]error, len(x.nodes))
+	var work sync.WaitGroup
+	for i, m := range x.nodes {
+		m.live.Store(false)
+		work.Go(func() { errs[i] = m.agent.terminate(patience) })
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}
+
+// close ends what runs and removes what is not to be kept.
+func (x *experiment) close() error {
+	var errs []error
+	for _, m := range slices.Backward(x.nodes) {
+		if m.agent != nil {
+			m.agent.kill()
+		}
+		if helpers, err := mentioning(m.dir + "/"); err == nil {
+			kill(helpers)
+		}
+		if m.api != nil {
+			m.api.Close()
+		}
+		errs = append(errs, m.link.close())
+	}
+	if x.observer != nil {
+		errs = append(errs, x.observer.close())
+	}
+	if x.etcd != nil {
+		x.etcd.stop()
+	}
+	if x.engine != nil {
+		errs = append(errs, x.engine.Close())
+	}
+	if x.lab != nil {
+		errs = append(errs, x.lab.Stop())
+	}
+	return errors.Join(errs...)
+}

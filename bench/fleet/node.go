@@ -1,0 +1,294 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/pki"
+	"holdfast/internal/sessions/session"
+	"holdfast/test/lab/echoserver"
+)
+
+// node is one machine of the fleet: an agent with directories, addresses and a
+// way to etcd of its own. All machines share the lab's container engine, where
+// their containers are told apart by the node's label.
+type node struct {
+	id      holdfast.NodeID
+	dir     string // of the machine: it goes with it
+	logFile string
+	gateway string // host:port
+	trace   string // file; it outlives the machine
+	argv    []string
+	link    *link
+	api     *client.Client
+	agent   *process // nil while there is none
+	engine  engine.Engine
+
+	live     atomic.Bool  // clients are sent here
+	visitors atomic.Int64 // clients that are connecting through here
+}
+
+// nodeConfig is the agent's configuration.
+var nodeConfig = template.Must(template.New("node").Parse(`
+node: {{.Node}}
+data_dir: {{.Dir}}/data
+run_dir: {{.Dir}}/run
+log: {level: info}
+engine: {host: "{{.Engine}}"}
+store:
+  endpoints: [{{range .Endpoints}}"{{.}}",{{end}}]
+  renew: {{.Timing.Renew}}
+  fence: {{.Timing.Fence}}
+  kill_budget: {{.Timing.KillBudget}}
+  ttl: {{.Timing.TTL}}
+  trace_file: {{.Trace}}
+fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
+gateway: {listen: "{{.Host}}:7070", park_time: {{.ParkTime}}}
+api: {socket: {{.Dir}}/run/s, listen: ""}
+sessions: {idle_stop: 0s}
+{{- with .Runsc}}
+moving: {runsc: {{.Program}}, runtime: {{.Images}}.runtime, staged: {{.Images}}}
+{{- end}}
+templates:
+  - name: bench
+    image: "{{.Image}}"
+    port: {{.Port}}
+    {{.Pool}}
+    env: { {{- .TicksEnv}}: /ticks, {{.MachineEnv}}: {{.Node}}{{if .Runsc}}, {{.BootedEnv}}: "{{.Booted}}"{{end}}}
+    mounts: [{type: bind, source: {{.Ticks}}, target: /ticks}]
+    ready: {http: /healthz, timeout: 60s}
+{{- if .Runsc}}
+    runtime: {{.Runtime}}
+    handover: memory
+    websocket: keep
+{{- end}}
+`))
+
+// newNode makes the n-th machine, from 1, with its certificates. Nothing runs
+// yet but the link.
+func (x *experiment) newNode(n int) (_ *node, err error) {
+	name := fmt.Sprintf("n%d", n)
+	host := fmt.Sprintf("127.0.1.%d", n)
+	m := &node{
+		id: holdfast.NodeID(name), dir: filepath.Join(x.scratch, name), gateway: host + ":7070",
+		logFile: filepath.Join(x.dir, name+".log"), trace: filepath.Join(x.dir, name+traceSuffix), engine: x.engine,
+	}
+	if m.link, err = newLink(fmt.Sprintf("127.0.3.%d", n), 2379, x.etcd.endpoints()); err != nil {
+		return nil, err
+	}
+	m.link.start()
+	x.nodes = append(x.nodes, m) // from here on it is ended with the experiment
+	certificates := filepath.Join(x.scratch, "certificates", name)
+	join := pki.Join{
+		CA: x.authority(), Node: m.id, Addresses: []string{host},
+		Validity: pki.DefaultValidity, Out: certificates, Now: time.Now(),
+	}
+	if _, err := join.Do(); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(x.scratch, name+".yaml")
+	f, err := os.OpenFile(config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	pool, _ := poolTemplate(x.o.pools()[(n-1)%len(x.o.pools())]) // Check has seen it
+	booted := time.Now().UnixNano() - int64(now())
+	err = nodeConfig.Execute(f, map[string]any{
+		"Runsc": x.runsc(n), "Runtime": runtimeOf(n), "BootedEnv": echoserver.BootedEnv, "Booted": booted,
+		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Endpoints": m.link.endpoints(),
+		"Timing": timing(x.o.TTL), "Trace": m.trace, "Certificates": certificates,
+		"Image": image, "Port": sessionPort, "TicksEnv": echoserver.TicksEnv, "MachineEnv": echoserver.MachineEnv, "Ticks": x.ticks(),
+		"ParkTime": x.o.ParkTime, "Pool": pool,
+	})
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	m.argv = x.agentCommand(config)
+	m.api, err = client.New(client.Options{Socket: filepath.Join(m.dir, "run", "s")})
+	return m, err
+}
+
+// boot starts the machine's agent and returns when it serves.
+func (m *node) boot(ctx context.Context) error {
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if m.agent, err = startProcess("agent "+string(m.id), m.argv, m.logFile, false); err != nil {
+		return err
+	}
+	return m.awaitReady(ctx)
+}
+
+// awaitReady returns when the machine's agent serves, for the first time or after
+// it was held up; from then on clients are sent there.
+func (m *node) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := m.api.Ready(ctx)
+		if err == nil {
+			m.live.Store(true)
+			return nil
+		}
+		select {
+		case <-m.agent.ended:
+			return fmt.Errorf("%s ended before it was ready\n%s", m.agent.name, m.agent.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not get ready: %w: %w\n%s", m.agent.name, ctx.Err(), err, m.agent.tail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// drain has the agent hand over all that it owns, as a preemption's notice does.
+func (m *node) drain(ctx context.Context) (holdfast.DrainReport, error) {
+	return m.api.Drain(ctx, "", api.DrainRequest{}, func(holdfast.Step) {})
+}
+
+// leave takes the machine off what clients choose from and waits for those that
+// are connecting.
+func (m *node) leave(ctx context.Context) {
+	m.live.Store(false)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for m.visitors.Load() > 0 && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// killAgent ends the agent alone, without a word.
+func (m *node) killAgent() {
+	m.live.Store(false)
+	m.agent.kill()
+}
+
+// vanish ends the machine: the agent, what stands behind it (every process that
+// names the machine's directory), and its containers. The engine, which is not
+// the machine's alone, may take seconds to start what it was asked for last:
+// these containers end by themselves, before they have done anything.
+func (x *experiment) vanish(ctx context.Context, m *node) error {
+	m.live.Store(false)
+	pids, err := m.containers(ctx) // asked for first: the kills have to come at once
+	if err != nil {
+		return err
+	}
+	helpers, err := mentioning(m.dir + "/")
+	if err != nil {
+		return err
+	}
+	m.agent.asked.Store(true)
+	kill(append(helpers, pids...))
+	m.agent.kill()
+	if err := x.bury(ctx, m); err != nil {
+		return err
+	}
+	if err := m.sweep(ctx); err != nil {
+		return err
+	}
+	return os.RemoveAll(m.dir)
+}
+
+// bury says to the machine's containers, those to come too, that it went away:
+// all whose epochs are not over the store's revision of now. Nothing that was on
+// its way to the store may arrive after that.
+func (x *experiment) bury(ctx context.Context, m *node) error {
+	m.link.cut()
+	defer m.link.heal() // nobody is there to use it
+	_, revision, err := x.observer.store.List(ctx)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(x.ticks(), string(m.id)+echoserver.GoneSuffix)
+	if err := os.WriteFile(file+".new", strconv.AppendInt(nil, int64(revision), 10), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// settled is how long nothing may come up for a machine to be gone.
+const settled = 500 * time.Millisecond
+
+// sweep removes the machine's containers until no more come up.
+func (m *node) sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var last error // of a removal: the engine may be at it already
+	for quiet := now(); now()-quiet < settled; sleep(ctx, 20*time.Millisecond) {
+		pids, err := m.containers(ctx)
+		if err != nil {
+			return errors.Join(err, last)
+		}
+		kill(pids)
+		list, err := m.engine.List(ctx, m.label())
+		if err != nil {
+			return errors.Join(err, last)
+		}
+		for _, c := range list {
+			last = m.engine.Remove(ctx, c.ID)
+			quiet = now()
+		}
+	}
+	return nil
+}
+
+func (m *node) label() map[string]string { return map[string]string{session.LabelNode: string(m.id)} }
+
+// containers are the pids of the inits of the machine's containers.
+func (m *node) containers(ctx context.Context) ([]int, error) {
+	list, err := m.engine.List(ctx, m.label())
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, c := range list {
+		c, err := m.engine.Inspect(ctx, c.ID)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c.Pid > 0 {
+			pids = append(pids, c.Pid)
+		}
+	}
+	return pids, nil
+}
+
+func kill(pids []int) {
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // ESRCH: it has ended
+	}
+}
+
+// mentioning returns the processes of the lab that have word in their arguments.
+func mentioning(word string) ([]int, error) {
+	all, err := proc.Host.Pids()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, pid := range all {
+		args, err := proc.Host.Cmdline(pid)
+		if err == nil && pid != os.Getpid() && strings.Contains(strings.Join(args, " "), word) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

@@ -1,0 +1,139 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/etcd"
+)
+
+// now is CLOCK_BOOTTIME, as everything that the checks compare.
+func now() time.Duration { return time.Duration(boottime.Now()) }
+
+// change is one change of a session's record, as etcd told it.
+type change struct {
+	at    time.Duration
+	key   holdfast.SessionKey
+	gone  bool
+	owner holdfast.Owner // the record after the change; of one that is gone, the last that there was
+}
+
+// observer watches the records in etcd, past all proxies.
+type observer struct {
+	store *etcd.Store
+	from  holdfast.Revision
+	end   context.CancelFunc
+	ended chan struct{}
+
+	mu      sync.Mutex
+	changes []change
+	present map[holdfast.SessionKey]holdfast.Owner
+}
+
+func newObserver(ctx context.Context, endpoints []string) (*observer, error) {
+	s, err := etcd.Dial(ctx, etcd.Config{Endpoints: endpoints})
+	if err != nil {
+		return nil, err
+	}
+	o := &observer{store: s, present: map[holdfast.SessionKey]holdfast.Owner{}, ended: make(chan struct{})}
+	if _, o.from, err = s.List(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// start watches until close.
+func (o *observer) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	o.end = cancel
+	events := o.store.Watch(ctx, o.from)
+	go func() {
+		defer close(o.ended)
+		for e := range events {
+			o.note(e)
+		}
+	}()
+}
+
+func (o *observer) close() error {
+	if o.end != nil {
+		o.end()
+		<-o.ended
+	}
+	return o.store.Close()
+}
+
+func (o *observer) note(e store.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := change{at: now(), key: e.Key, gone: e.Deleted, owner: e.Owner}
+	if e.Deleted {
+		c.owner = o.present[e.Key]
+		delete(o.present, e.Key)
+	} else {
+		o.present[e.Key] = e.Owner
+	}
+	o.changes = append(o.changes, c)
+}
+
+// owned are the sessions that a node serves at the moment.
+func (o *observer) owned(id holdfast.NodeID) map[holdfast.SessionKey]holdfast.Epoch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := map[holdfast.SessionKey]holdfast.Epoch{}
+	for key, owner := range o.present {
+		if owner.Node == id && owner.State == holdfast.Ready {
+			out[key] = owner.Epoch
+		}
+	}
+	return out
+}
+
+// moved reports whether each of the sessions is served in a later epoch.
+func (o *observer) moved(from map[holdfast.SessionKey]holdfast.Epoch) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, epoch := range from {
+		if now := o.present[key]; now.Epoch <= epoch || now.State != holdfast.Ready {
+			return false
+		}
+	}
+	return true
+}
+
+// lastKey is claimed to learn that everything before it was seen.
+const lastKey holdfast.SessionKey = "end-of-the-bench"
+
+// all returns every change so far.
+func (o *observer) all(ctx context.Context) ([]change, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	lease, _, err := o.store.Grant(ctx, patience)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := o.store.Claim(ctx, holdfast.Owner{Key: lastKey, State: holdfast.Claimed}, lease); err != nil {
+		return nil, err
+	}
+	for ctx.Err() == nil {
+		if changes, last := o.untilLast(); last {
+			return changes, nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil, fmt.Errorf("watching records: what etcd told is not all: %w", ctx.Err())
+}
+
+func (o *observer) untilLast() ([]change, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	i := slices.IndexFunc(o.changes, func(c change) bool { return c.key == lastKey })
+	return slices.Clone(o.changes[:max(i, 0)]), i >= 0
+}

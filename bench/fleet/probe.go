@@ -1,0 +1,98 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/engine"
+)
+
+// probeEvery is how often the engine itself is measured.
+const probeEvery = time.Second
+
+// prober measures, under the load of the bench, what the engine takes to create
+// and start a container that is made as a session's is.
+type prober struct {
+	engine engine.Engine
+	ticks  string // directory that sessions have mounted
+	took   []float64
+	bursts []float64 // of the engine alone, before anything happens
+	err    error
+	done   chan struct{}
+}
+
+func newProber(e engine.Engine, ticks string) *prober {
+	return &prober{engine: e, ticks: ticks, done: make(chan struct{})}
+}
+
+// run probes until ctx is done.
+func (p *prober) run(ctx context.Context) {
+	defer close(p.done)
+	for i := 0; sleep(ctx, probeEvery); i++ {
+		took, err := p.probe(context.WithoutCancel(ctx), i)
+		if err != nil {
+			p.err = fmt.Errorf("probing the engine: %w", err)
+			return
+		}
+		p.took = append(p.took, float64(took)/float64(time.Millisecond))
+	}
+}
+
+func (p *prober) probe(ctx context.Context, i int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	start := time.Now()
+	id, err := p.bring(ctx, fmt.Sprintf("probe-%d", i))
+	took := time.Since(start)
+	if err != nil {
+		return 0, err
+	}
+	return took, p.engine.Remove(ctx, id)
+}
+
+// bring creates and starts a container that is made as a session's is.
+func (p *prober) bring(ctx context.Context, name string) (string, error) {
+	id, err := p.engine.Create(ctx, engine.Spec{
+		Name: name, Image: image, Hostname: "probe",
+		Env:     []string{"HOLDFAST_SESSION=probe", "HOLDFAST_EPOCH=1"},
+		Mounts:  []engine.Mount{{Type: "bind", Source: p.ticks, Target: "/ticks"}},
+		Restart: engine.RestartNo, Init: true, NoNewPrivileges: true,
+	})
+	if err == nil {
+		err = p.engine.Start(ctx, id)
+	}
+	return id, err
+}
+
+// burst asks the engine for n containers at once, and for no more than parallel
+// at a moment. It returns when each ran, in milliseconds since the beginning:
+// what a handover of n sessions takes at least.
+func (p *prober) burst(ctx context.Context, n, parallel int) ([]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	took, ids := make([]float64, n), make([]string, n)
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(parallel)
+	start := time.Now()
+	for i := range n {
+		work.Go(func() (err error) {
+			ids[i], err = p.bring(ctx, fmt.Sprintf("burst-%d", i))
+			took[i] = millis(time.Since(start))
+			return err
+		})
+	}
+	err := work.Wait()
+	for _, id := range ids {
+		if id != "" {
+			err = errors.Join(err, p.engine.Remove(context.WithoutCancel(ctx), id))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a burst of %d containers: %w", n, err)
+	}
+	return took, nil
+}

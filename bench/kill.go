@@ -1,0 +1,332 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/kill"
+	"holdfast/test/lab"
+)
+
+// KillOptions say how `holdfast bench kill` measures.
+type KillOptions struct {
+	N      int // containers to kill at once; 0 is 200
+	Rounds int // times that each way of killing is measured; 0 is 1
+	// Guardian is the command of a guardian process: this program's own,
+	// with the argument guardian.
+	Guardian []string
+	Progress io.Writer    // a line for each thing that takes long; nil is nowhere
+	Log      *slog.Logger // nil is nowhere
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o KillOptions) Check() error {
+	if o.N < 1 || o.Rounds < 1 {
+		return fmt.Errorf("containers are %d and rounds are %d, there has to be one at least", o.N, o.Rounds)
+	}
+	return nil
+}
+
+// Names of the rows.
+const (
+	rowDockerKill = "docker kill"
+	rowQuiet      = "holdfast, engine quieted"
+	rowPlain      = "holdfast, engine running"
+)
+
+// settle is how long the engine gets after the last start, before each way of
+// killing alike, so that the figures are not of a machine that still starts
+// containers.
+const settle = 2 * time.Second
+
+// killCommand makes each container a small tree of processes, as a server with
+// two workers is (the source's nginx has one for each CPU).
+var killCommand = []string{"/bin/sh", "-c", "sleep inf & sleep inf & wait"}
+
+// Kill repeats the experiment of the source on an engine of its own: N
+// containers run, and all are killed at once, with `docker kill` of all ids in
+// one command, and with Holdfast, from the call until all are seen dead. It
+// works inside a lab only (lab.Reenter).
+//
+// Score is docker kill ÷ Holdfast with the engine quieted.
+func Kill(ctx context.Context, o KillOptions) (Result, error) {
+	o.N, o.Rounds = cmp.Or(o.N, 200), cmp.Or(o.Rounds, 1)
+	if err := o.Check(); err != nil {
+		return Result{}, err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	x, err := newKillBench(ctx, o)
+	return conduct(ctx, x, err)
+}
+
+// killBench is one run of the experiment.
+type killBench struct {
+	o      KillOptions
+	lab    *lab.Engine
+	engine engine.Engine
+	guard  *guardian.Guardian
+	quiet  *guardian.Engine
+	ids    []string
+	took   map[string][]float64 // row → milliseconds
+	tidied map[string][]float64
+	failed int
+	notes  []string
+}
+
+func newKillBench(ctx context.Context, o KillOptions) (*killBench, error) {
+	x := &killBench{o: o, took: make(map[string][]float64), tidied: make(map[string][]float64)}
+	var err error
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{}); err != nil {
+		return x, err
+	}
+	image, err := lab.Busybox()
+	if err != nil {
+		return x, err
+	}
+	if err := x.lab.Import(ctx, image); err != nil {
+		return x, err
+	}
+	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
+		return x, err
+	}
+	if x.guard, err = guardian.Start(o.Guardian, o.Log); err != nil {
+		return x, err
+	}
+	x.quiet = &guardian.Engine{Guardian: x.guard, Socket: x.lab.Socket(), Log: o.Log}
+	fmt.Fprintf(o.Progress, "creating %d containers\n", o.N)
+	for i := range o.N {
+		id, err := x.engine.Create(ctx, engine.Spec{
+			Name: fmt.Sprintf("bench-%d", i), Image: image.Ref, Command: killCommand, Restart: engine.RestartNo,
+		})
+		if err != nil {
+			return x, err
+		}
+		x.ids = append(x.ids, id)
+	}
+	return x, nil
+}
+
+func (x *killBench) close() error {
+	var errs []error
+	if x.quiet != nil {
+		x.quiet.Close()
+	}
+	if x.guard != nil {
+		errs = append(errs, x.guard.Close())
+	}
+	if x.engine != nil {
+		errs = append(errs, x.engine.Close())
+	}
+	if x.lab != nil {
+		errs = append(errs, x.lab.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// killing kills all the targets and returns how long it took until they were
+// dead.
+type killing func(context.Context, []*kill.Target) (time.Duration, error)
+
+// run measures the three ways in turns, each round beginning with another.
+func (x *killBench) run(ctx context.Context) (Result, error) {
+	ways := []struct {
+		row  string
+		kill killing
+	}{{rowDockerKill, x.killByEngine}, {rowQuiet, x.killQuietly}, {rowPlain, x.killPlainly}}
+	for round := range x.o.Rounds {
+		for i := range ways {
+			w := ways[(round+i)%len(ways)]
+			if err := x.measure(ctx, w.row, w.kill); err != nil {
+				return Result{}, fmt.Errorf("%s: %w", w.row, err)
+			}
+		}
+	}
+	info, err := x.engine.Info(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	res := Result{
+		Name:    "kill",
+		Machine: EngineMachine(info),
+		Failed:  x.failed,
+	}
+	for _, w := range ways {
+		res.Rows = append(res.Rows, NewRow(w.row, "ms", x.took[w.row]))
+	}
+	for _, w := range ways {
+		res.Rows = append(res.Rows, NewRow("engine tidied up after "+w.row, "ms", x.tidied[w.row]))
+	}
+	peer, quiet, plain := res.Rows[0].P50, res.Rows[1].P50, res.Rows[2].P50
+	res.Score = peer / quiet
+	res.Notes = append(x.notes,
+		fmt.Sprintf("%d containers of 3 processes each, killed at once; quieted %.0f times, running %.0f times as fast as docker kill", x.o.N, peer/quiet, peer/plain))
+	return res, nil
+}
+
+// measure starts all containers, kills them one way, checks that they are dead,
+// and waits until the engine has tidied up.
+func (x *killBench) measure(ctx context.Context, row string, how killing) error {
+	fmt.Fprintf(x.o.Progress, "starting %d containers\n", x.o.N)
+	targets, err := x.start(ctx)
+	defer closeAll(targets)
+	if err != nil {
+		return err
+	}
+	runtime.GC() // ours, before and not while it counts
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	fmt.Fprintf(x.o.Progress, "killing: %s\n", row)
+	begun := time.Now()
+	took, err := how(ctx, targets)
+	if err != nil {
+		return err
+	}
+	alive, err := survivors(x.ids)
+	if err != nil {
+		return err
+	}
+	x.failed += alive
+	closeAll(targets)
+	if err := x.waitTidy(ctx); err != nil {
+		return err
+	}
+	tidied := time.Since(begun)
+	x.took[row] = append(x.took[row], millis(took))
+	x.tidied[row] = append(x.tidied[row], millis(tidied))
+	fmt.Fprintf(x.o.Progress, "killed in %.1f ms, tidied up after %.0f ms\n", millis(took), millis(tidied))
+	return nil
+}
+
+func closeAll(targets []*kill.Target) {
+	for _, t := range targets {
+		t.Close()
+	}
+}
+
+func millis(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// start starts the containers, a few at a time, and takes hold of them as a
+// session does.
+func (x *killBench) start(ctx context.Context) ([]*kill.Target, error) {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * runtime.NumCPU())
+	for _, id := range x.ids {
+		g.Go(func() error { return x.engine.Start(gctx, id) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	opener, err := kill.NewOpener()
+	if err != nil {
+		return nil, err
+	}
+	var targets []*kill.Target
+	for _, id := range x.ids {
+		c, err := x.engine.Inspect(ctx, id)
+		if err != nil {
+			return targets, err
+		}
+		t, err := opener.Open(id, c.Name, c.Pid)
+		if err != nil {
+			return targets, err
+		}
+		targets = append(targets, t)
+	}
+	return targets, x.quiet.Find(targets...)
+}
+
+// killByEngine is the source's command: one docker kill with all the ids. Where
+// the docker command is not installed, the same requests are sent at once.
+func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Duration, error) {
+	begun := time.Now()
+	if path, err := exec.LookPath("docker"); err == nil {
+		cmd := exec.CommandContext(ctx, path, append([]string{"kill"}, x.ids...)...)
+		cmd.Env = append(os.Environ(), "DOCKER_HOST="+x.lab.Host())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("docker kill: %w: %.200s", err, out)
+		}
+		return time.Since(begun), nil
+	}
+	x.note("the docker command is not installed: its requests were sent by the bench itself, all at once")
+	g, gctx := errgroup.WithContext(ctx)
+	for _, id := range x.ids {
+		g.Go(func() error { return x.engine.Kill(gctx, id) })
+	}
+	err := g.Wait()
+	return time.Since(begun), err
+}
+
+func (x *killBench) killQuietly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {
+	return x.killOurselves(ctx, targets, &kill.Killer{Quieter: x.quiet, QuietFrom: 1, Log: x.o.Log})
+}
+
+func (x *killBench) killPlainly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {
+	return x.killOurselves(ctx, targets, &kill.Killer{Log: x.o.Log})
+}
+
+func (x *killBench) killOurselves(ctx context.Context, targets []*kill.Target, k *kill.Killer) (time.Duration, error) {
+	report := k.Kill(ctx, targets)
+	x.failed += len(report.Left)
+	if report.Notice != "" {
+		x.failed++
+		x.note(report.Notice)
+	}
+	for _, s := range report.Steps {
+		fmt.Fprintf(x.o.Progress, "  %s %v (%d)\n", s.Name, s.Took, s.Count)
+	}
+	return time.Duration(report.Took), nil
+}
+
+func (x *killBench) note(s string) {
+	for _, n := range x.notes {
+		if n == s {
+			return
+		}
+	}
+	x.notes = append(x.notes, s)
+}
+
+// waitTidy returns when no container runs any more as the engine sees it.
+func (x *killBench) waitTidy(ctx context.Context) error {
+	for {
+		list, err := x.engine.List(ctx, nil)
+		if err != nil {
+			return err
+		}
+		running := 0
+		for _, c := range list {
+			if c.Running() {
+				running++
+			}
+		}
+		if running == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d containers still run in the engine's eyes: %w", running, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

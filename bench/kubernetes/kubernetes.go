@@ -1,0 +1,116 @@
+// Package kubernetes measures what agents cost a cluster, behind `holdfast bench
+// kubernetes`: a real API server with a real etcd, and on it the real loop that tells of
+// a node (internal/hosts/kube/node), thousands of times, with doctors that find nothing. One
+// agent more is the program itself.
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"holdfast/bench"
+	"holdfast/internal/hosts/kube"
+)
+
+// Options says how large the cluster is.
+type Options struct {
+	Nodes     int           // simulated, 1 to 20,000
+	For       time.Duration // how long the cluster is measured at rest, over 0
+	Idle      time.Duration // that an agent keeps a connection without a request; 0: as agents do
+	APIServer string        // path of the kube-apiserver
+	Manifests string        // directory with kustomization.yaml: who agents are, and what they may do
+	Renew     time.Duration // of agents' leases; 0: as agents do. For tests
+
+	Member   []string // command that plays a member of an etcd cluster
+	Agent    []string // command of the real agent; nil: there is none
+	Progress io.Writer
+}
+
+// Allowed is how many requests an agent may make per second, at rest.
+const Allowed = 0.02
+
+// Limits of Options.
+const (
+	maxNodes = 20_000
+	maxFor   = time.Hour // tokens end after that
+)
+
+// Check reports what cannot be.
+func (o Options) Check() error {
+	switch {
+	case o.Nodes < 1 || o.Nodes > maxNodes:
+		return fmt.Errorf("%d nodes are not from 1 to %d", o.Nodes, maxNodes)
+	case o.For <= 0 || o.For > maxFor/2:
+		return fmt.Errorf("%v is not over 0 and up to %v", o.For, maxFor/2)
+	case o.Idle < 0 || o.Renew < 0:
+		return errors.New("times have to be 0 or more")
+	case o.APIServer == "":
+		return errors.New("--apiserver names a kube-apiserver; packaging/dev/kube.sh builds one")
+	}
+	return nil
+}
+
+// usual is how long a renewal of a lease does by default: what Allowed is meant for.
+const usual = 2 * time.Minute
+
+func (o Options) renew() time.Duration { return cmp.Or(o.Renew, usual) }
+
+// before is how long the API server is measured without agents.
+const before = 20 * time.Second
+
+// Run brings a cluster up, starts the agents, and measures them when all have told of
+// their nodes.
+func Run(ctx context.Context, o Options) (r bench.Result, err error) {
+	if err := o.Check(); err != nil {
+		return r, err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	dir, err := os.MkdirTemp("", "holdfast-bench-kubernetes-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	say := func(format string, args ...any) { fmt.Fprintf(o.Progress, format+"\n", args...) }
+
+	say("starting etcd and an API server")
+	c, err := startCluster(ctx, o, dir)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	say("making %d nodes, and a pod and a token for each agent", o.Nodes)
+	if err := c.fill(ctx); err != nil {
+		return r, err
+	}
+	s := &simulation{o: o, cluster: c}
+	alone := min(before, o.For)
+	say("measuring the API server without agents for %v", alone)
+	if s.idle, err = s.window(ctx, alone); err != nil {
+		return r, err
+	}
+	defer s.stop()
+	if err := s.startReal(ctx); err != nil {
+		return r, err
+	}
+	say("starting %d agents", o.Nodes)
+	if err := s.startAgents(ctx); err != nil {
+		return r, err
+	}
+	rest := o.renew()
+	say("letting them come to rest for %v", rest)
+	if err := kube.Sleep(ctx, rest); err != nil {
+		return r, err
+	}
+	say("measuring for %v", o.For)
+	if s.steady, err = s.window(ctx, o.For); err != nil {
+		return r, err
+	}
+	return s.result()
+}

@@ -1,0 +1,279 @@
+// Package move is the experiment behind `holdfast bench move`: sessions under
+// gVisor that go on on another node, memory and all, while their clients hold one
+// WebSocket. Three agents run on one machine, each a process with directories and
+// addresses of its own, with one etcd and one container engine; two take sessions,
+// the third is the clients' gateway.
+//
+// What a session serves is a shell: its client sets a variable in it and starts a
+// counter, and looks after each move whether both are what they were.
+package move
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/bench"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/pki"
+	"holdfast/internal/platform/runsc"
+	"holdfast/test/lab"
+)
+
+// RoleShell is what other processes of the program play in the sessions' containers:
+// Shell.
+const RoleShell = "bench-move-shell"
+
+// Options say what is measured.
+type Options struct {
+	// Program is a static build of holdfast; "" is the running program.
+	Program string
+	// Member is the command that plays a member of an etcd cluster.
+	Member []string
+	// Runsc is gVisor's runsc; "" is the first that is found where
+	// packaging/dev/runsc.sh puts it, or in /usr/local/bin.
+	Runsc    string
+	N        int           // moves of a small session, as many as cold boots; 0 is 20
+	Large    int           // moves of a session of 256 MiB; 0 is none
+	Many     int           // sessions of 30 MiB that are drained at once; 0 is none
+	Notice   time.Duration // for these; 0 is 30s
+	Progress io.Writer     // a line now and then; nil is nowhere
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o Options) Check() error {
+	switch {
+	case o.N < 1:
+		return fmt.Errorf("moves are %d, there has to be one at least", o.N)
+	case o.Large < 0:
+		return fmt.Errorf("moves of a large session are %d, they cannot be under 0", o.Large)
+	case o.Many < 0 || o.Many > 200:
+		return fmt.Errorf("sessions that are drained at once are %d, they have to be 0 to 200", o.Many)
+	case o.Notice <= 0:
+		return fmt.Errorf("the notice is %v, it has to be over 0", o.Notice)
+	}
+	_, err := o.findRunsc()
+	return err
+}
+
+func (o Options) findRunsc() (string, error) {
+	candidates := []string{o.Runsc}
+	if o.Runsc == "" {
+		candidates = []string{"/usr/local/bin/runsc"}
+		if cache, err := os.UserCacheDir(); err == nil {
+			candidates = append([]string{filepath.Join(cache, "holdfast-test", "runsc", "runsc")}, candidates...)
+		}
+	}
+	for _, path := range candidates {
+		if fi, err := os.Stat(path); err == nil && fi.Mode()&0o111 != 0 {
+			return filepath.Abs(path)
+		}
+	}
+	return "", holdfast.WithHint(fmt.Errorf("there is no runsc at %s", candidates[0]), "packaging/dev/runsc.sh builds one; --runsc says where another one is")
+}
+
+// Run measures: moves of a small session in turns with cold boots of its template,
+// moves of a large one, and a drain of many within the notice. It works inside a lab
+// only (lab.Reenter).
+//
+// Score is the cold boots' p50 ÷ that of the small session's moves; failed counts
+// memories that were lost and sockets that were broken.
+func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
+	o.Program, o.N, o.Notice = cmp.Or(o.Program, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if err := o.Check(); err != nil {
+		return bench.Result{}, err
+	}
+	x := &experiment{o: o, began: time.Now()}
+	defer func() { err = errors.Join(err, x.close()) }()
+	if err := x.prepare(ctx); err != nil {
+		return bench.Result{}, errors.Join(err, x.tails())
+	}
+	r, err := x.run(ctx)
+	if err != nil {
+		err = errors.Join(err, x.tails())
+	}
+	return r, err
+}
+
+// experiment is one run.
+type experiment struct {
+	o       Options
+	began   time.Time
+	dir     string // of nodes, etcd and logs; it goes with the engine
+	memory  string // directory in memory: images
+	runtime runsc.Runtime
+	lab     *lab.Engine
+	engine  engine.Engine
+	etcd    *process
+	watch   *observer
+	nodes   []*node
+
+	failures []string // what was lost or broken
+}
+
+// Addresses of the experiment, which are its lab's alone.
+const (
+	etcdClient = "127.0.2.1:2379"
+	etcdPeer   = "127.0.2.1:2380"
+)
+
+// patience bounds what is waited for and never takes long.
+const patience = time.Minute
+
+func (x *experiment) say(format string, args ...any) {
+	fmt.Fprintf(x.o.Progress, "%6.1fs  %s\n", time.Since(x.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// prepare starts engine, etcd and nodes.
+func (x *experiment) prepare(ctx context.Context) (err error) {
+	program, err := x.o.findRunsc()
+	if err != nil {
+		return err
+	}
+	x.memory = filepath.Join("/run", "bench-move") // the lab's own, in memory
+	x.runtime = runsc.Runtime{Program: program, Images: filepath.Join(x.memory, "images")}
+	script := filepath.Join(x.memory, "runtime")
+	if err := os.MkdirAll(x.runtime.Images, 0o700); err != nil {
+		return err
+	}
+	if err := x.runtime.Install(script); err != nil {
+		return err
+	}
+	if x.lab, err = lab.StartEngine(ctx, lab.Options{Args: []string{"--add-runtime=" + runtimeName + "=" + script}}); err != nil {
+		return err
+	}
+	x.dir = x.lab.Scratch()
+	if err := os.MkdirAll(x.dir, 0o700); err != nil {
+		return err
+	}
+	if err := x.load(ctx); err != nil {
+		return err
+	}
+	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
+		return err
+	}
+	if x.etcd, err = startEtcd(ctx, x.o.Member, x.dir); err != nil {
+		return err
+	}
+	if x.watch, err = newObserver(ctx); err != nil {
+		return err
+	}
+	return x.startNodes(ctx, script)
+}
+
+// load makes the sessions' image: this program beside a shell.
+func (x *experiment) load(ctx context.Context) error {
+	img, err := lab.Busybox()
+	if err != nil {
+		return err
+	}
+	self, err := lab.Binary(image, x.o.Program, RoleShell)
+	if err != nil {
+		return err
+	}
+	for name, file := range self.Files {
+		img.Files[name] = file
+	}
+	img.Ref, img.Command = self.Ref, self.Command
+	return x.lab.Import(ctx, img)
+}
+
+func (x *experiment) startNodes(ctx context.Context, script string) error {
+	authority := filepath.Join(x.dir, "authority")
+	if _, err := pki.InitCA(authority, time.Now()); err != nil {
+		return err
+	}
+	for n := range 3 {
+		m, err := x.newNode(n+1, authority, script)
+		if err == nil {
+			err = m.boot(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := x.gateway().api.Cordon(ctx, ""); err != nil {
+		return err
+	}
+	x.say("three agents serve")
+	return x.known(ctx, func(n holdfast.Node) bool { return n.Draining == (n.ID == x.gateway().id) })
+}
+
+// The nodes: sessions are on one of the first two, and clients come to the third.
+func (x *experiment) hosts() []*node { return x.nodes[:2] }
+func (x *experiment) gateway() *node { return x.nodes[2] }
+
+// known waits until every node has told of itself what ok asks for, and all the
+// others may have read it.
+func (x *experiment) known(ctx context.Context, ok func(holdfast.Node) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		list, err := x.watch.store.Nodes(ctx)
+		if err == nil && len(list) == len(x.nodes) && !slices.ContainsFunc(list, func(n holdfast.Node) bool { return !ok(n) }) {
+			return sleep(ctx, listAge)
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("%d of %d nodes are in etcd, not all as they should be: %w", len(list), len(x.nodes), err)
+		}
+	}
+}
+
+// listAge is how old a node's list of all nodes may be.
+const listAge = 1100 * time.Millisecond
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tails are the ends of the agents' logs.
+func (x *experiment) tails() error {
+	var errs []error
+	for _, m := range x.nodes {
+		if m.agent != nil {
+			errs = append(errs, fmt.Errorf("%s wrote last:\n%s", m.id, m.agent.tail()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close ends what runs and removes what there is. Nothing is kept, so nothing is
+// ended gracefully.
+func (x *experiment) close() error {
+	var errs []error
+	for _, m := range slices.Backward(x.nodes) {
+		m.close()
+	}
+	if x.watch != nil {
+		errs = append(errs, x.watch.close())
+	}
+	if x.etcd != nil {
+		x.etcd.kill()
+	}
+	if x.engine != nil {
+		errs = append(errs, x.engine.Close())
+	}
+	if x.lab != nil {
+		errs = append(errs, x.lab.Stop())
+	}
+	if x.memory != "" {
+		errs = append(errs, os.RemoveAll(x.memory))
+	}
+	return errors.Join(errs...)
+}

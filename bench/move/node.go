@@ -1,0 +1,184 @@
+package move
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/pki"
+)
+
+const (
+	runtimeName = "boxed"
+	image       = RoleShell + ":latest"
+	shellPort   = 8080
+	told        = "moved" // what the gateway tells clients when it goes on
+)
+
+// kind is a template of the sessions, by what they hold in memory.
+type kind struct {
+	name string
+	mib  int // beside what the server itself needs
+}
+
+// The kinds; a server without anything takes a few MiB itself.
+var (
+	small  = kind{"small", 0}
+	middle = kind{"middle", 24}
+	large  = kind{"large", 248}
+)
+
+// node is one agent, with directories and addresses of its own.
+type node struct {
+	id      holdfast.NodeID
+	dir     string
+	gateway string // host:port
+	metrics string // URL
+	argv    []string
+	api     *client.Client
+	agent   *process // nil while there is none
+}
+
+var nodeConfig = template.Must(template.New("node").Parse(`
+node: {{.Node}}
+data_dir: {{.Dir}}/data
+run_dir: {{.Dir}}/run
+engine: {host: "{{.Engine}}"}
+# Leases are not what is measured: nobody loses one here.
+store: {endpoints: ["{{.Etcd}}"], renew: 1s, fence: 20s, kill_budget: 5s, ttl: 30s}
+fleet: {listen: "{{.Host}}:7072", certificates: {{.Certificates}}}
+gateway: {listen: "{{.Host}}:7070", park_time: 2m}
+api: {socket: {{.Dir}}/run/s, listen: "{{.Host}}:7071"}
+sessions: {idle_stop: 0s}
+moving: {runsc: {{.Runsc.Program}}, runtime: {{.Script}}, staged: {{.Runsc.Images}}}
+templates:
+{{- range .Kinds}}
+  - name: {{.Name}}
+    image: "{{$.Image}}"
+    port: {{$.Port}}
+    env: { {{- $.Env}}: "{{.MiB}}"}
+    ready: {http: /healthz, timeout: 60s}
+    runtime: {{$.Runtime}}
+    handover: memory
+    websocket: keep
+    kept_sockets: {time: 2m, tell: {{$.Told}}}
+{{- end}}
+`))
+
+// newNode makes the n-th node, from 1, with its certificates. Nothing runs yet.
+func (x *experiment) newNode(n int, authority, script string) (*node, error) {
+	name := fmt.Sprintf("n%d", n)
+	host := fmt.Sprintf("127.0.1.%d", n)
+	m := &node{id: holdfast.NodeID(name), dir: filepath.Join(x.dir, name), gateway: host + ":7070", metrics: "http://" + host + ":7071/metrics"}
+	x.nodes = append(x.nodes, m) // from here on it is ended with the experiment
+	certificates := filepath.Join(x.dir, name+"-certificates")
+	join := pki.Join{CA: authority, Node: m.id, Addresses: []string{host}, Validity: pki.DefaultValidity, Out: certificates, Now: time.Now()}
+	if _, err := join.Do(); err != nil {
+		return nil, err
+	}
+	type kindOf struct {
+		Name string
+		MiB  int
+	}
+	var kinds []kindOf
+	for _, k := range []kind{small, middle, large} {
+		kinds = append(kinds, kindOf{k.name, k.mib})
+	}
+	config := filepath.Join(x.dir, name+".yaml")
+	f, err := os.OpenFile(config, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = nodeConfig.Execute(f, map[string]any{
+		"Node": m.id, "Dir": m.dir, "Host": host, "Engine": x.lab.Host(), "Etcd": etcdClient, "Certificates": certificates,
+		"Runsc": x.runtime, "Script": script, "Kinds": kinds, "Image": image, "Port": shellPort, "Env": fillEnv, "Runtime": runtimeName, "Told": told,
+	})
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	m.argv = []string{x.o.Program, "agent", "--config", config}
+	m.api, err = client.New(client.Options{Socket: filepath.Join(m.dir, "run", "s")})
+	return m, err
+}
+
+// boot starts the agent and returns when it serves.
+func (m *node) boot(ctx context.Context) error {
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if m.agent, err = start(m.argv, m.dir+".log"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := m.api.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-m.agent.ended:
+			return fmt.Errorf("the agent of %s ended before it was ready", m.id)
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the agent of %s did not get ready: %w: %w", m.id, ctx.Err(), err)
+		}
+	}
+}
+
+// close ends the agent, and what stands behind it: every process of the lab that
+// names the node's directory.
+func (m *node) close() {
+	if m.agent != nil {
+		m.agent.kill()
+	}
+	if m.api != nil {
+		m.api.Close()
+	}
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		return // they end with the lab
+	}
+	for _, pid := range pids {
+		args, err := proc.Host.Cmdline(pid)
+		if err == nil && pid != os.Getpid() && strings.Contains(strings.Join(args, " "), m.dir+"/") {
+			_ = unix.Kill(pid, unix.SIGKILL) // ESRCH: it has ended
+		}
+	}
+}
+
+// figures are the node's metrics, by name and labels as they are written.
+func (m *node) figures(ctx context.Context) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	all := map[string]float64{}
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			all[name] = v
+		}
+	}
+	return all, lines.Err()
+}

@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"holdfast"
+	"holdfast/test/lab"
+	"holdfast/test/lab/registry"
+)
+
+// PullOptions say how `holdfast bench pull` measures.
+type PullOptions struct {
+	N int // pulls of each kind; 0 is 15
+	// Size is the image's, in MiB; 0 is 64. It is spread over four layers.
+	Size int
+	// Holdfast is the command that pulls: this program's own, with the
+	// argument pull; the image is added. It finds its configuration in
+	// HOLDFAST_CONFIG.
+	Holdfast []string
+	Progress io.Writer // a line now and then; nil is nowhere
+}
+
+// Check reports what cannot be; a zero that stands for a default cannot either.
+func (o PullOptions) Check() error {
+	switch {
+	case o.N < 1:
+		return fmt.Errorf("pulls are %d, there has to be one at least", o.N)
+	case o.Size < 4 || o.Size > 4096:
+		return fmt.Errorf("the image has %d MiB, it has to have 4 to 4096", o.Size)
+	}
+	return nil
+}
+
+// Names of the rows.
+const (
+	rowDockerPull   = "docker pull"
+	rowHoldfastPull = "holdfast pull"
+)
+
+const (
+	pullWarmups = 2 // of each kind, not counted
+	pullLimit   = 5 * time.Minute
+	pullTag     = "bench/pull:1"
+)
+
+// Pull measures, in turns, `docker pull` and `holdfast pull` of one image from a
+// registry on loopback, each as a process from its start to its end, with the
+// image removed in between. It works inside a lab only (lab.Reenter).
+//
+// Score is docker's p50 ÷ ours.
+func Pull(ctx context.Context, o PullOptions) (Result, error) {
+	o.N, o.Size = cmp.Or(o.N, 15), cmp.Or(o.Size, 64)
+	if err := o.Check(); err != nil {
+		return Result{}, err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	x, err := newPullBench(ctx, o)
+	return conduct(ctx, x, err)
+}
+
+// pullBench is one run of the experiment.
+type pullBench struct {
+	pulling
+	o      PullOptions
+	docker string // the program
+	image  string
+	failed int
+}
+
+func newPullBench(ctx context.Context, o PullOptions) (*pullBench, error) {
+	x := &pullBench{o: o}
+	var err error
+	if x.docker, err = exec.LookPath("docker"); err != nil {
+		return x, holdfast.WithHint(fmt.Errorf("there is no docker command to compare with: %w", err), "apt-get install docker.io")
+	}
+	if err := x.open(ctx, lab.Options{}); err != nil {
+		return x, err
+	}
+	fmt.Fprintf(o.Progress, "making an image of %d MiB\n", o.Size)
+	if err := x.push(ctx); err != nil {
+		return x, err
+	}
+	return x, os.WriteFile(x.configFile(), []byte(x.config()), 0o600)
+}
+
+// push makes the image: a large layer, two of a size, and a small one, as
+// images have.
+func (x *pullBench) push(ctx context.Context) error {
+	var layers []registry.Layer
+	for i, share := range []int64{8, 4, 3, 1} {
+		layers = append(layers, registry.Layer{Seed: uint64(i + 1), Size: int64(x.o.Size) << 20 * share / 16})
+	}
+	image, err := registry.Image(runtime.GOARCH, layers...)
+	if err != nil {
+		return err
+	}
+	x.image = x.registry.Host() + "/" + pullTag
+	_, err = x.registry.Push(ctx, image, pullTag, registry.Options{})
+	return err
+}
+
+func (x *pullBench) run(ctx context.Context) (Result, error) {
+	machine, err := x.machine(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	kinds := [][]string{{x.docker, "pull", x.image}, append(append([]string{}, x.o.Holdfast...), x.image)}
+	var took [2][]float64
+	var ratios []float64
+	for i := range x.o.N + pullWarmups {
+		if i%5 == 0 {
+			fmt.Fprintf(x.o.Progress, "%d of %d pulls of each kind\n", max(0, i-pullWarmups), x.o.N)
+		}
+		var pair [2]float64
+		// Which goes first changes from turn to turn.
+		for _, k := range []int{i % 2, 1 - i%2} {
+			d, err := x.pull(ctx, kinds[k])
+			if err != nil {
+				return Result{}, err
+			}
+			pair[k] = millis(d)
+		}
+		if i < pullWarmups {
+			continue
+		}
+		for k := range took {
+			took[k] = append(took[k], pair[k])
+		}
+		ratios = append(ratios, pair[1]/pair[0])
+	}
+	r := Result{
+		Name:    "pull",
+		Machine: machine,
+		Rows:    []Row{NewRow(rowDockerPull, "ms", took[0]), NewRow(rowHoldfastPull, "ms", took[1]), NewRow("holdfast ÷ docker, pairs", "", ratios)},
+		Failed:  x.failed,
+	}
+	r.Score = r.Rows[0].P50 / r.Rows[1].P50
+	r.Notes = append(r.Notes, fmt.Sprintf("an image of %d MiB in 4 layers, from a registry on loopback; the medians' ratio is %.3f, that of the pairs %.3f",
+		x.o.Size, 1/r.Score, r.Rows[2].P50))
+	return r, nil
+}
+
+// pull runs one command and removes the image. A command that fails, or leaves
+// no image, counts as failed.
+func (x *pullBench) pull(ctx context.Context, command []string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, pullLimit)
+	defer cancel()
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = x.env(), &output, &output
+	start := time.Now()
+	err := cmd.Run()
+	took := time.Since(start)
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err == nil {
+		_, err = x.engine.ImageID(ctx, x.image)
+	}
+	if err != nil {
+		x.failed++
+		fmt.Fprintf(x.o.Progress, "%v: %v: %s\n", command, err, output.Bytes())
+		return took, nil
+	}
+	remove := exec.CommandContext(ctx, x.docker, "rmi", x.image)
+	remove.Env = x.env()
+	if out, err := remove.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("remove the image: %w: %s", err, out)
+	}
+	return took, nil
+}

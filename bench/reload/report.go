@@ -1,0 +1,185 @@
+package reload
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"holdfast/bench"
+)
+
+// slack is what a protected request may take longer than the longest reload did.
+const slack = 50.0 // ms
+
+// Run is one row of the table.
+type Run struct {
+	Mode    Mode   `json:"mode"`
+	Change  Change `json:"change"`
+	Skipped string `json:"skipped,omitempty"` // why it was not made; the rest is zero then
+
+	Requests      int            `json:"requests"`
+	Failed        int            `json:"failed"`
+	Reasons       map[string]int `json:"reasons,omitempty"`
+	waits                        // of the answered, in milliseconds
+	Changes       int            `json:"reloads"`
+	LongestChange float64        `json:"longest_reload"` // ms
+	Seconds       float64        `json:"seconds"`
+	// Unfinished are requests that the old server had not answered when
+	// protect's patience with them (--drain) ended: a restart ends them.
+	Unfinished int `json:"unfinished,omitempty"`
+	// Stills are the times in which a CPU stood still for 50 ms or more,
+	// LongestStill the longest in milliseconds, and Awake the longest wait of a
+	// client, in milliseconds, whom none of them kept waiting.
+	Stills       int     `json:"stills"`
+	LongestStill float64 `json:"longest_still"`
+	Awake        float64 `json:"max_without_stills"`
+
+	stills              []span
+	least, leastChanges int
+	changes             []span
+	rec                 *recording
+}
+
+// Details are what only this bench has; Result.Details.
+type Details struct {
+	HAProxy string  `json:"haproxy"`
+	Rate    float64 `json:"rate"` // clients per second
+	Runs    []*Run  `json:"runs"`
+}
+
+// Name is the run's in tables.
+func (r *Run) Name() string { return string(r.Change) + ", " + string(r.Mode) }
+
+// sum takes over what a load saw.
+func (r *Run) sum(rec *recording) {
+	r.rec = rec
+	r.Requests = len(rec.requests)
+	r.Failed, r.Reasons = rec.failed()
+	r.waits = rec.waits()
+	r.Seconds = rec.took.Seconds()
+	r.Changes = len(r.changes)
+	for _, s := range r.changes {
+		r.LongestChange = max(r.LongestChange, millis(s.took))
+	}
+	r.Stills = len(r.stills)
+	for _, s := range r.stills {
+		r.LongestStill = max(r.LongestStill, millis(s.took))
+	}
+	for _, q := range rec.requests {
+		if ms := float64(q.wait) / 1000; q.why == fine && ms > r.Awake && !touched(q, r.stills) {
+			r.Awake = ms
+		}
+	}
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Reason is how many clients failed in one way.
+type Reason struct {
+	Reason string
+	Count  int
+}
+
+// reasons are the most frequent first.
+func (r *Run) reasons() []Reason {
+	var out []Reason
+	for _, why := range slices.Sorted(maps.Keys(r.Reasons)) {
+		out = append(out, Reason{why, r.Reasons[why]})
+	}
+	slices.SortStableFunc(out, func(a, b Reason) int { return cmp.Compare(b.Count, a.Count) })
+	return out
+}
+
+// bound is the longest reload and the slack over the longest request: 1 or more
+// where no client waited longer than it had to.
+func (r *Run) bound() float64 {
+	if r.Max == 0 {
+		return 0
+	}
+	return (r.LongestChange + slack) / r.Max
+}
+
+// result is what all benches say. The score is the worst bound of our reloads;
+// failed are our clients who got no answer, in all runs.
+func (d Details) result() bench.Result {
+	res := bench.Result{Name: "reload", Machine: bench.ThisMachine("HAProxy " + d.HAProxy), Details: d}
+	scored := false
+	for _, r := range d.Runs {
+		if r.Skipped != "" {
+			continue
+		}
+		res.Rows = append(res.Rows, r.row())
+		if r.Mode.ours() {
+			res.Failed += r.Failed
+			if r.Change == Reload && (!scored || r.bound() < res.Score) {
+				res.Score, scored = r.bound(), true
+			}
+		}
+		for _, why := range r.reasons() {
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d × %s", r.Name(), why.Count, why.Reason))
+		}
+		if r.Stills > 0 {
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: this machine stood still %d times, for up to %.0f ms; the longest wait beside that was %.1f ms, the longest reload took %.1f ms",
+				r.Name(), r.Stills, r.LongestStill, r.Awake, r.LongestChange))
+		}
+		if r.Unfinished > 0 {
+			res.Notes = append(res.Notes, fmt.Sprintf("%s: %d requests were not answered before the restart within --drain", r.Name(), r.Unfinished))
+		}
+	}
+	return res
+}
+
+// row is the run as every bench has rows.
+func (r *Run) row() bench.Row {
+	var all []float64
+	for _, q := range r.rec.requests {
+		if q.why == fine {
+			all = append(all, float64(q.wait)/1000)
+		}
+	}
+	return bench.NewRow(r.Name(), "ms", all)
+}
+
+// WriteTable prints the table of runs; bench.Result uses it for its text.
+func (d Details) WriteTable(w io.Writer) error {
+	return writeRuns(w, "requests\tfailed\tp50\tp95\tp99\tmax ms\treloads\tlongest", d.Runs)
+}
+
+func (r *Run) skipped() string { return r.Skipped }
+
+func (r *Run) cells() string {
+	return fmt.Sprintf("%d\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%d\t%.1f", r.Requests, r.Failed,
+		r.P50, r.P95, r.P99, r.Max, r.Changes, r.LongestChange)
+}
+
+// reported is a run as a table has it.
+type reported interface {
+	Name() string
+	skipped() string // why it was not made
+	cells() string   // of its line, between tabs
+}
+
+// writeRuns prints a table of the runs that were made, and says why the others were
+// not.
+func writeRuns[R reported](w io.Writer, head string, runs []R) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\t%s\t\n", head)
+	for _, r := range runs {
+		if r.skipped() == "" {
+			fmt.Fprintf(t, "%s\t%s\t\n", r.Name(), r.cells())
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if why := r.skipped(); why != "" {
+			fmt.Fprintf(w, "%s: not here: %s\n", r.Name(), why)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/platform/engine"
+)
+
+// truthRow is a host that the doctor looks at: with a drill on it, or healthy.
+type truthRow struct {
+	name  string
+	drill drill.Drill // the zero value on a healthy host
+	// work is what a healthy host does until ctx is done; nil is nothing.
+	work func(ctx context.Context) error
+}
+
+// Names of the hosts that are healthy.
+const (
+	hostIdle    = "idle"
+	hostBusy    = "busy"
+	hostBooting = "booting"
+)
+
+func truthNames() []string {
+	var names []string
+	for _, d := range drill.All() {
+		names = append(names, d.Name)
+	}
+	return append(names, hostIdle, hostBusy, hostBooting)
+}
+
+// rows are those that were asked for.
+func (x *truthBench) rows() []truthRow {
+	var rows []truthRow
+	for _, d := range drill.All() {
+		rows = append(rows, truthRow{name: d.Name, drill: d})
+	}
+	rows = append(rows,
+		truthRow{name: hostIdle},
+		truthRow{name: hostBusy, work: x.compile},
+		truthRow{name: hostBooting, work: x.bootSessions})
+	if len(x.o.Only) == 0 {
+		return rows
+	}
+	var only []truthRow
+	for _, name := range x.o.Only {
+		for _, r := range rows {
+			if r.name == name {
+				only = append(only, r)
+			}
+		}
+	}
+	return only
+}
+
+// looking is called while a host stands.
+type looking func(expected) error
+
+// drill looks while a drill stands: in containers, where it can be one. A
+// neighbour needs a weight, which only its control groups have.
+func (x *truthBench) drill(ctx context.Context, d drill.Drill, look looking) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var looked error
+	o := drill.Options{
+		For: x.o.For + time.Minute, Dir: x.scratch, Worker: x.o.Worker, Groups: x.groups,
+		Ready: func(at drill.Running) {
+			looked = look(expected{rule: at.Rule, group: at.Group, container: at.Container})
+			cancel()
+		},
+	}
+	x.made.Add(1)
+	if d.Name == "zombies" || d.Name == "pinned" {
+		x.made.Add(int64(d.Size))
+	}
+	if d.Containers && d.Name != "neighbour" {
+		o.Image, o.Engine = busyboxImage, x.boot.engine
+	}
+	err := drill.Run(ctx, d, o)
+	return errors.Join(looked, err)
+}
+
+// settling is what work gets to be under way.
+const settling = 3 * time.Second
+
+// healthy looks at a host that does honest work.
+func (x *truthBench) healthy(ctx context.Context, row truthRow, look looking) error {
+	if row.work == nil {
+		return look(expected{})
+	}
+	working, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- row.work(working) }()
+	var err error
+	select {
+	case err = <-done: // it never ends by itself but with an error
+		done <- nil
+	case <-time.After(settling):
+		err = look(expected{})
+	}
+	stop()
+	if worked := <-done; worked != nil && ctx.Err() == nil && !errors.Is(worked, context.Canceled) {
+		err = errors.Join(err, fmt.Errorf("the host's work: %w", worked))
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+// compile builds Go's own library again and again, in a container, with as many
+// compilers at once as there are CPUs. Where there is no Go it packs files instead.
+func (x *truthBench) compile(ctx context.Context) error {
+	s := engine.Spec{Name: "compile", Image: busyboxImage, Init: true, Network: "none"}
+	if root, err := goRoot(ctx); err == nil {
+		s.Mounts = []engine.Mount{{Type: "bind", Source: root, Target: "/go", ReadOnly: true}}
+		s.Env = []string{"PATH=/go/bin:/bin", "GOROOT=/go", "HOME=/tmp", "GOCACHE=/tmp/cache", "GOTOOLCHAIN=local", "CGO_ENABLED=0"}
+		s.Command = []string{"/bin/sh", "-c", fmt.Sprintf("while go build -a -p %d std; do rm -rf /tmp/cache; done", runtime.NumCPU())}
+	} else {
+		s.Mounts = []engine.Mount{{Type: "bind", Source: filepath.Clean(x.boot.lab.DataRoot()), Target: "/src", ReadOnly: true}}
+		pack := "while :; do tar c /src 2>/dev/null | gzip >/tmp/$1; md5sum /tmp/$1; done"
+		s.Command = []string{"/bin/sh", "-c", fmt.Sprintf("for i in $(seq %d); do sh -c '%s' pack $i & done; wait", runtime.NumCPU(), pack)}
+	}
+	id, err := x.boot.engine.Create(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		_ = x.boot.engine.Remove(clean, id) // else it goes with the engine
+	}()
+	if err := x.boot.engine.Start(ctx, id); err != nil {
+		return err
+	}
+	code, err := x.boot.engine.Wait(ctx, id)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var log strings.Builder
+	_ = x.boot.engine.Logs(ctx, id, engine.LogOptions{Tail: 5}, &log) // it is beside the point where this fails
+	return fmt.Errorf("its container ended with code %d (%w): %s", code, errors.Join(err, errWorkEnded), log.String())
+}
+
+var errWorkEnded = errors.New("work that does not end by itself")
+
+// goRoot is where Go is on this machine.
+func goRoot(ctx context.Context) (string, error) {
+	path, err := exec.LookPath("go")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, "env", "GOROOT")
+	cmd.Dir = "/"
+	out, err := cmd.Output()
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(strings.TrimSpace(string(out)))
+}
+
+// boots is how many sessions are booted at the same time.
+const boots = 2
+
+// bootSessions has the agent boot sessions and take them away, one after the other.
+func (x *truthBench) bootSessions(ctx context.Context) error {
+	run := time.Now().UnixNano()
+	g, gctx := errgroup.WithContext(ctx)
+	for lane := range boots {
+		g.Go(func() error {
+			for i := 0; gctx.Err() == nil; i++ {
+				if err := x.bootOne(gctx, fmt.Sprintf("truth-%d-%d-%d", run, lane, i)); err != nil {
+					return err
+				}
+			}
+			return gctx.Err()
+		})
+	}
+	err := g.Wait()
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return errors.Join(err, x.removeSessions(clean, ""))
+}
+
+// bootOne asks the gateway for a session, which boots it, and removes it.
+func (x *truthBench) bootOne(ctx context.Context, key string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", x.boot.agents[0].gateway, key), nil)
+	if err != nil {
+		return err
+	}
+	res, err := x.boot.client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20)) // what it says is of no interest
+	res.Body.Close()
+	x.made.Add(1)
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("session %s: %s", key, res.Status)
+	}
+	return x.removeSessions(ctx, key)
+}
+
+// removeSessions removes the container of a session, or all there are.
+func (x *truthBench) removeSessions(ctx context.Context, key string) error {
+	list, err := x.boot.engine.List(ctx, map[string]string{"holdfast.session": key})
+	for _, c := range list {
+		err = errors.Join(err, x.boot.engine.Remove(ctx, c.ID))
+	}
+	return err
+}

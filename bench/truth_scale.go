@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab"
+)
+
+// TruthScaleOptions say how `holdfast bench truth --scale` measures.
+type TruthScaleOptions struct {
+	Containers int           // 0 is 500
+	Processes  int           // in all of them together; 0 is 20,000
+	For        time.Duration // of the look; 0 is 30 s
+	Doctor     []string      // the doctor's command; --for and --json are added
+	Progress   io.Writer     // nil is nowhere
+}
+
+// Check reports what cannot be.
+func (o TruthScaleOptions) Check() error {
+	switch {
+	case o.Containers < 1 || o.Containers > 2000:
+		return fmt.Errorf("containers are %d, there have to be 1 to 2000", o.Containers)
+	case o.Processes < 2*o.Containers || o.Processes > 100_000:
+		return fmt.Errorf("processes are %d, there have to be two at least in each of %d containers, and 100000 at most", o.Processes, o.Containers)
+	case o.For < doctor.MinFor || o.For > doctor.MaxFor:
+		return fmt.Errorf("a look takes %v, it has to be from %v to %v", o.For, doctor.MinFor, doctor.MaxFor)
+	}
+	return nil
+}
+
+// What a look may take (docs/doctor.md).
+const (
+	scaleMemory = 150 << 20 // bytes
+	// scaleLate is what a look may take beyond the time that it was given: the
+	// command's own start and end.
+	scaleLate = 2 * time.Second
+)
+
+// TruthScale measures one look of the doctor at a host with very many containers
+// and processes that do nothing. It works inside a lab only (lab.Reenter).
+//
+// Score is 150 MiB ÷ the memory that the look had at most. Failed counts a look that
+// took longer than it was given, or more memory.
+func TruthScale(ctx context.Context, o TruthScaleOptions) (_ Result, err error) {
+	o.Containers, o.Processes, o.For = cmp.Or(o.Containers, 500), cmp.Or(o.Processes, 20_000), cmp.Or(o.For, 30*time.Second)
+	if err := o.Check(); err != nil {
+		return Result{}, err
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	e, err := lab.StartEngine(ctx, lab.Options{})
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, e.Stop()) }()
+	api, err := docker.Open(ctx, docker.Config{Host: e.Host()})
+	if err != nil {
+		return Result{}, err
+	}
+	defer api.Close()
+	if err := crowd(ctx, e, api, o); err != nil {
+		return Result{}, err
+	}
+	dir, err := os.MkdirTemp("", "holdfast-bench-")
+	if err != nil {
+		return Result{}, err
+	}
+	defer os.RemoveAll(dir)
+	config, err := writeEngineConfig(dir, e.Host())
+	if err != nil {
+		return Result{}, err
+	}
+	pids, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return Result{}, err
+	}
+	fmt.Fprintf(o.Progress, "looking at %d processes\n", len(pids))
+	l, err := runDoctor(ctx, o.Doctor, o.For, config)
+	if err != nil {
+		return Result{}, err
+	}
+	return scaleResult(o, l, len(pids)), nil
+}
+
+// crowd starts the containers.
+func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o TruthScaleOptions) error {
+	busybox, err := lab.Busybox()
+	if err == nil {
+		err = e.Import(ctx, busybox)
+	}
+	if err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * runtime.NumCPU())
+	for i := range o.Containers {
+		// The first process of each is the shell.
+		sleepers := o.Processes*(i+1)/o.Containers - o.Processes*i/o.Containers - 1
+		if i%50 == 0 {
+			fmt.Fprintf(o.Progress, "%d of %d containers\n", i, o.Containers)
+		}
+		g.Go(func() error {
+			command := fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep 99999 & i=$((i+1)); done; wait", sleepers)
+			id, err := api.Create(gctx, engine.Spec{Name: fmt.Sprintf("crowd-%d", i), Image: busyboxImage, Network: "none", Command: []string{"/bin/sh", "-c", command}})
+			if err != nil {
+				return err
+			}
+			return api.Start(gctx, id)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	select { // the last shells still start theirs
+	case <-time.After(settle):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func scaleResult(o TruthScaleOptions, l look, pids int) Result {
+	seen := 0.0
+	for _, f := range l.report.Facts {
+		if f.Name == "process.seen" {
+			seen = f.Value
+		}
+	}
+	r := Result{
+		Name: "truth --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ what it took",
+		Rows: []Row{NewRow("the look", "s", []float64{l.took.Seconds()}), NewRow("its memory, at most", "MiB", []float64{float64(l.peak) / (1 << 20)}),
+			NewRow("its CPU time", "s", []float64{l.cpu.Seconds()})},
+		Score: scaleMemory / float64(max(1, l.peak)),
+		Notes: []string{fmt.Sprintf("%d containers, %d processes; the doctor saw %.0f threads and was given %v", o.Containers, pids, seen, o.For)},
+	}
+	if l.took > o.For+scaleLate {
+		r.Failed++
+		r.Notes = append(r.Notes, "it took longer than it was given")
+	}
+	if l.peak > scaleMemory {
+		r.Failed++
+		r.Notes = append(r.Notes, "it took more memory than it may")
+	}
+	if pids < o.Processes {
+		r.Failed++
+		r.Notes = append(r.Notes, "there were fewer processes than there had to be")
+	}
+	for _, g := range l.report.Gaps {
+		r.Notes = append(r.Notes, fmt.Sprintf("could not be looked at: %s: %s", g.Sees, g.Why))
+	}
+	for _, f := range l.report.Findings {
+		r.Notes = append(r.Notes, "found: "+tell(f))
+	}
+	return r
+}

@@ -1,0 +1,97 @@
+package apitest
+
+import (
+	"context"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/gc"
+)
+
+// Collection is what a Backend's garbage collection says.
+type Collection struct {
+	Plan     gc.Proposal
+	Outcomes []gc.Outcome // of a run: deleted, but for those with the kind volume
+	Cycle    gc.Cycle
+	Status   gc.Status
+	History  []gc.Cycle
+}
+
+// SetCollection says what the backend's garbage collection answers.
+func (b *Backend) SetCollection(c Collection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.collection = c
+}
+
+func (b *Backend) collected() (Collection, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.collection, b.fault
+}
+
+// GCPlan implements api.Collector.
+func (b *Backend) GCPlan(context.Context) (gc.Proposal, error) {
+	c, err := b.collected()
+	return c.Plan, err
+}
+
+// GCRun implements api.Collector.
+func (b *Backend) GCRun(_ context.Context, told func(gc.Outcome, bool)) (gc.Cycle, error) {
+	c, err := b.collected()
+	if err != nil {
+		return gc.Cycle{}, err
+	}
+	for _, o := range c.Outcomes {
+		told(o, o.Kind != gc.Volumes)
+	}
+	return c.Cycle, nil
+}
+
+// GCStatus implements api.Collector.
+func (b *Backend) GCStatus(context.Context) (gc.Status, error) {
+	c, err := b.collected()
+	return c.Status, err
+}
+
+// GCHistory implements api.Collector.
+func (b *Backend) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
+	c, err := b.collected()
+	if limit > 0 {
+		c.History = c.History[:min(limit, len(c.History))]
+	}
+	return c.History, err
+}
+
+// SomeCollection has a bit of everything.
+func SomeCollection() Collection {
+	disk := gc.Disk{Total: 100 << 30, Free: 12 << 30, Inodes: 1000, FreeInodes: 600}
+	after := disk
+	after.Free += 2 << 30
+	done := gc.Outcome{
+		Kind: gc.Images, Name: "app:1", ID: "sha256:aa", Reason: "disk over 85%, last used 3 days ago", At: Began,
+		Bytes: 2 << 30, Names: 20000, Linked: 19000, Locked: holdfast.Millis(200 * time.Millisecond), Waited: holdfast.Millis(4 * time.Second), Forced: true,
+	}
+	kept := gc.Outcome{Kind: gc.Volumes, Name: "data", Reason: "container web has it by now", At: Began}
+	cycle := gc.Cycle{
+		Begun: Began, Took: holdfast.Millis(9 * time.Second), Ended: true, Trigger: gc.ByMark, Before: disk, After: after, Planned: 2,
+		Deleted: []gc.Outcome{done}, Skipped: []gc.Outcome{kept}, Suspended: holdfast.Millis(4 * time.Second),
+	}
+	killed := gc.Cycle{Begun: Began.Add(-time.Hour), Trigger: gc.ByHand, Before: disk, After: disk, Deleted: []gc.Outcome{}, Skipped: []gc.Outcome{}}
+	return Collection{
+		Plan: gc.Proposal{
+			At: Began, Disk: disk, Level: gc.Pressed, Bytes: 2 << 30, Unknown: 1, Notices: []string{"this does not reach the low mark (75%)"},
+			Deletions: []gc.Deletion{
+				{Kind: gc.Images, ID: "sha256:aa", Name: "app:1", Refs: []string{"app:1", "app:2"}, Rule: "images", Reason: done.Reason, Bytes: 2 << 30},
+				{Kind: gc.Stopped, ID: "cc", Name: "job", Rule: "ended containers", Reason: "disk over 85%, ended 2 days ago", Bytes: -1},
+			},
+		},
+		Outcomes: []gc.Outcome{done, kept}, Cycle: cycle, History: []gc.Cycle{cycle, killed},
+		Status: gc.Status{
+			Disk: disk, Level: gc.Pressed, High: gc.Percent(85), Low: gc.Percent(75), Critical: gc.Percent(95), NoLinks: "the storage is btrfs, not overlay2",
+			Last: &cycle, Suspended: holdfast.Millis(4 * time.Second),
+			Beside:  gc.Figures{Count: 4, Slow: 1, SlowPercent: 25, P50: holdfast.Millis(time.Second), P99: holdfast.Millis(2 * time.Second)},
+			Without: gc.Figures{Count: 1000, Slow: 2, SlowPercent: .2, P50: holdfast.Millis(time.Second), P99: holdfast.Millis(1900 * time.Millisecond)},
+		},
+	}
+}

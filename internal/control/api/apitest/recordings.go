@@ -1,0 +1,61 @@
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/profile"
+	"holdfast/internal/hosts/doctor/recordings"
+)
+
+// SomeRecording is of a host whose logger drains all CPUs, or does not.
+func SomeRecording(sick bool) *profile.Profile {
+	p := &profile.Profile{
+		Meta: profile.Meta{Format: 1, Host: "n1", Kernel: "6.1.0", CPUs: 4, Hz: 99, Began: Began, Seconds: 10},
+		Frames: []profile.Frame{{Name: "__lru_add_drain_all", Kernel: true}, {Name: "generic_fadvise", Kernel: true}, {Name: "ksys_fadvise64_64", Kernel: true},
+			{Name: "main.flush", File: "/logger"}, {Name: "main.main", File: "/logger"}, {Name: "shop/cart.(*Cart).Total", File: "/shop"}, {Name: "main.main", File: "/shop"}},
+		Samples: []profile.Sample{{Who: profile.Who{Container: "web-1", ContainerID: "a1", Image: "shop:7", Comm: "shop"}, Stack: []int{5, 6}, Count: 1400},
+			{Who: profile.Who{Container: "log-3", ContainerID: "b2", Image: "logger:2", Comm: "logger"}, Stack: []int{3, 4}, Count: 60}},
+	}
+	if sick {
+		p.Samples = append(p.Samples, profile.Sample{Who: p.Samples[1].Who, Stack: []int{0, 1, 2, 3, 4}, Count: 1700})
+	}
+	return p
+}
+
+// Recordings implements api.Recorder: a healthy one, and after SetDoctor a sick
+// one.
+func (b *Backend) Recordings(context.Context) ([]recordings.Recording, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	healthy := recordings.Recording{ID: "20260102-020405-000", At: Began.Add(-time.Hour), Seconds: 10, Host: "n1", Kernel: "6.1.0", CPUs: 4, Samples: 1460, Busy: .37, Bytes: 900}
+	all := []recordings.Recording{healthy}
+	if b.sick {
+		sick := healthy
+		sick.ID, sick.At, sick.Samples, sick.Busy = "20260102-030405-000", Began, 3160, .8
+		all = []recordings.Recording{sick, healthy}
+	}
+	return all, b.fault
+}
+
+// Recording implements api.Recorder.
+func (b *Backend) Recording(ctx context.Context, id string) (*profile.Profile, error) {
+	all, err := b.Recordings(ctx)
+	for _, r := range all {
+		if r.ID == id && err == nil {
+			return SomeRecording(r.Samples > 2000), nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
+}
+
+// Record implements api.Recorder.
+func (b *Backend) Record(ctx context.Context, _ time.Duration, _ string) (recordings.Recording, error) {
+	all, err := b.Recordings(ctx)
+	return all[0], err
+}

@@ -1,0 +1,151 @@
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/underway"
+)
+
+// SetSpinups gives the backend records, in any order.
+func (b *Backend) SetSpinups(records []spinup.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spinups = slices.SortedFunc(slices.Values(records), func(x, y spinup.Record) int { return strings.Compare(y.ID, x.ID) })
+}
+
+// Spinups implements api.Spinups.
+func (b *Backend) Spinups(_ context.Context, f spinup.Filter) ([]spinup.Record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []spinup.Record
+	for _, r := range b.spinups {
+		if f.Takes(r) && (f.Limit <= 0 || len(out) < f.Limit) {
+			out = append(out, r)
+		}
+	}
+	return out, b.fault
+}
+
+// Spinup implements api.Spinups.
+func (b *Backend) Spinup(_ context.Context, id string) (spinup.Record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.spinups {
+		if b.fault == nil && strings.HasPrefix(r.ID, id) {
+			return r, nil
+		}
+	}
+	if b.fault != nil {
+		return spinup.Record{}, b.fault
+	}
+	return spinup.Record{}, fmt.Errorf("spin-up %s: %w", id, holdfast.ErrNotFound)
+}
+
+// SpinupReport implements api.Spinups.
+func (b *Backend) SpinupReport(ctx context.Context, q spinup.Question) (spinup.Report, error) {
+	records, err := b.Spinups(ctx, q.Filter)
+	if err != nil {
+		return spinup.Report{}, err
+	}
+	return spinup.NewReport(records, q, b.SlowRules())
+}
+
+// SlowRules implements api.Spinups.
+func (b *Backend) SlowRules() spinup.Rules { return spinup.DefaultRules() }
+
+// AddSpinup implements api.Spinups.
+func (b *Backend) AddSpinup(_ context.Context, r spinup.Record) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault == nil {
+		b.spinups = append([]spinup.Record{r}, b.spinups...)
+	}
+	return b.fault
+}
+
+// SpinupsUnderWay implements api.Spinups.
+func (b *Backend) SpinupsUnderWay(context.Context) ([]underway.Entry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.underWay), b.fault
+}
+
+// BeginSpinup implements api.Spinups; ids count from 1.
+func (b *Backend) BeginSpinup(_ context.Context, kind, name string, life time.Duration) (underway.Entry, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault != nil {
+		return underway.Entry{}, b.fault
+	}
+	b.begun++
+	e := underway.Entry{ID: fmt.Sprintf("%016d", b.begun), Kind: kind, Name: name, Begun: Began, Until: Began.Add(life)}
+	b.underWay = append(b.underWay, e)
+	return e, nil
+}
+
+// EndSpinup implements api.Spinups.
+func (b *Backend) EndSpinup(_ context.Context, id string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault != nil {
+		return b.fault
+	}
+	i := slices.IndexFunc(b.underWay, func(e underway.Entry) bool { return e.ID == id })
+	if i < 0 {
+		return fmt.Errorf("spin-up %q is not under way: %w", id, holdfast.ErrNotFound)
+	}
+	b.underWay = slices.Delete(b.underWay, i, i+1)
+	return nil
+}
+
+// Samples are records as an agent may have them, the same every time, the newest
+// at Began: of two drivers, of which one is slow to create; a session's with a
+// pull of two layers, a failure, and one by others.
+func Samples() []spinup.Record {
+	var out []spinup.Record
+	add := func(kind spinup.Kind, image, driver string) *spinup.Record {
+		begun := Began.Add(-time.Duration(len(out)) * time.Minute)
+		out = append(out, spinup.Record{
+			ID: fmt.Sprintf("%016x%08x", begun.UnixNano(), len(out)), Kind: kind, Image: image, Begun: begun, Outcome: spinup.OK,
+			Cohort: spinup.Cohort{Host: "n1", Engine: "docker 20.10.24", Driver: driver, ImageStore: "graphdriver", Kernel: "6.1.0"},
+			Times:  map[spinup.Phase]holdfast.Millis{},
+		})
+		return &out[len(out)-1]
+	}
+	seconds := func(s float64) holdfast.Millis { return holdfast.Millis(s * float64(time.Second)) }
+	r := add(spinup.ForSession, "registry.example/team/shell:1", "overlay2")
+	r.Job, r.Name, r.Container, r.Digest, r.Took = "alice", "holdfast-alice-7", strings.Repeat("c0", 32), "sha256:"+strings.Repeat("d1", 32), seconds(13.4)
+	r.Times = map[spinup.Phase]holdfast.Millis{spinup.Download: seconds(8), spinup.Extract: seconds(4), spinup.Create: seconds(.1), spinup.Start: seconds(.2), spinup.Ready: seconds(1)}
+	layer := func(id string, mib int64) spinup.Layer {
+		return spinup.Layer{ID: id, State: spinup.Complete, Size: mib << 20, Fetched: mib << 20, Queued: seconds(.05),
+			Download: spinup.Span{From: seconds(.05), To: seconds(8.05)}, DownloadTime: seconds(8), Extract: spinup.Span{From: seconds(8.1), To: seconds(10.1)}, Waited: seconds(.05)}
+	}
+	r.Pull = &spinup.Pull{Image: r.Image, Digest: r.Digest, Begun: r.Begun, Took: seconds(12.1), Resolve: seconds(.05), Done: true,
+		Download: spinup.Transfer{Bytes: 80 << 20, Wall: seconds(8), Sum: seconds(16), Rate: 10, Exact: true},
+		Extract:  spinup.Transfer{Bytes: 80 << 20, Wall: seconds(4), Sum: seconds(4), Rate: 20, Exact: true},
+		Layers:   []spinup.Layer{layer("aaaaaaaaaaaa", 60), layer("bbbbbbbbbbbb", 20)}}
+	r = add(spinup.ForRun, "registry.example/missing:9", "overlay2")
+	r.Job, r.Took = "run-1", seconds(.4)
+	r.Outcome, r.Failed, r.Cause, r.Error = spinup.Failed, spinup.Download, spinup.NoImage, "manifest for registry.example/missing:9 not found"
+	r.Pull = &spinup.Pull{Image: r.Image, Begun: r.Begun, Took: r.Took, Layers: []spinup.Layer{}}
+	r = add(spinup.ForOther, "nginx", "overlay2")
+	r.Name, r.Container, r.Took, r.Pulled = "web", strings.Repeat("ab", 32), seconds(3), r.Begun.Add(-2*time.Second)
+	r.Times = map[spinup.Phase]holdfast.Millis{spinup.Create: seconds(.2), spinup.Start: seconds(.3)}
+	for i := range 60 {
+		driver, create := "overlay2", .1+.001*float64(i)
+		if i%3 == 0 {
+			driver, create = "aufs", 9.5+.05*float64(i)
+		}
+		r := add(spinup.ForRun, "busybox:1", driver)
+		r.Took = seconds(create + .2)
+		r.Times = map[spinup.Phase]holdfast.Millis{spinup.Create: seconds(create), spinup.Start: seconds(.2)}
+		r.Pull = &spinup.Pull{Image: r.Image, Begun: r.Begun, Done: true, Cached: true, Layers: []spinup.Layer{}}
+	}
+	return out
+}

@@ -1,0 +1,330 @@
+// Package client calls an agent's API, over its unix socket or over TLS with a
+// token. Errors of the agent come back as *api.Error, for which errors.Is finds
+// the root package's sentinels; an agent that cannot be reached is
+// ErrUnreachable.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+)
+
+// ErrUnreachable means that no agent answered: none runs, it may not be
+// reached, or it ended before it had answered.
+var ErrUnreachable = errors.New("the agent is not reachable")
+
+// AddressError says why Options.URL cannot be used.
+type AddressError struct{ Reason string }
+
+func (e *AddressError) Error() string { return e.Reason }
+
+// Hint says what an address looks like.
+func (e *AddressError) Hint() string { return "HOLDFAST_URL has to look like https://host:port" }
+
+// maxAnswer bounds what is read of one answer that is not a stream.
+const maxAnswer = 16 << 20
+
+// Options says where the agent is.
+type Options struct {
+	Socket string // path of the unix socket; used where URL is "" and Dial nil
+	URL    string // https://host:port, or http:// for a loopback address
+	Token  string // sent as bearer token with URL
+	TLS    *tls.Config
+	// Dial, where not nil, makes every connection: one node to another. It
+	// comes before the others.
+	Dial func(context.Context) (net.Conn, error)
+	Name string // of what Dial connects to, in errors
+}
+
+// Client calls one agent. Any goroutine may use it.
+type Client struct {
+	o    Options
+	base string
+	http *http.Client
+}
+
+// New makes a client. It connects when it is used. The error is an *AddressError.
+func New(o Options) (*Client, error) {
+	c := &Client{o: o, base: "http://agent"}
+	// A transport of our own speaks HTTP/1.1 only, which exec needs.
+	t := &http.Transport{TLSClientConfig: o.TLS}
+	switch {
+	case o.Dial != nil:
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }
+	case o.URL == "":
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", o.Socket)
+		}
+	default:
+		u, err := url.Parse(o.URL)
+		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
+			return nil, &AddressError{fmt.Sprintf("%q is not the address of an agent", o.URL)}
+		}
+		if u.Scheme == "http" && o.Token != "" && !loopback(u.Hostname()) {
+			return nil, &AddressError{fmt.Sprintf("the token would be sent to %s in clear text", u.Host)}
+		}
+		c.base = u.Scheme + "://" + u.Host
+	}
+	// An agent that answers with a redirect is none.
+	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version says which build the agent is.
+func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
+	return v, c.get(ctx, "/v1/version", &v)
+}
+
+// Sessions lists all sessions, by key.
+func (c *Client) Sessions(ctx context.Context) ([]api.Session, error) {
+	var a api.Sessions
+	err := c.get(ctx, "/v1/sessions", &a)
+	return a.Sessions, err
+}
+
+// Session returns one session. holdfast.ErrNotFound.
+func (c *Client) Session(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
+	return s, c.get(ctx, sessionPath(key, ""), &s)
+}
+
+// StartSession returns when the session is ready. A template of "" leaves the
+// choice to the agent.
+func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (s api.Session, err error) {
+	return s, c.post(ctx, sessionPath(key, "/start"), api.StartRequest{Template: template}, &s)
+}
+
+// StopSession returns when the session's container is seen dead, or was given
+// up: see the report's Left.
+func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
+}
+
+// SuspendSession saves a session's memory for whoever connects next, and stops it.
+// holdfast.ErrNoMemory where that cannot be, and it goes on.
+func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.SuspendReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/suspend"), api.Empty{}, &r)
+}
+
+// ResumeSession returns when the suspended session is ready; its Memory says whether
+// it went on. One that runs is left as it is.
+func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
+	return s, c.post(ctx, sessionPath(key, "/resume"), api.Empty{}, &s)
+}
+
+// MoveSession is StopSession for a session that is to come up on another node; see
+// api.MoveRequest.
+func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (r holdfast.MoveReport, err error) {
+	return r, c.post(ctx, sessionPath(key, "/move"), q, &r)
+}
+
+// Nodes lists the nodes that are up, by id.
+func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	var a api.Nodes
+	err := c.get(ctx, "/v1/nodes", &a)
+	return a.Nodes, err
+}
+
+// Cordon lets a node take no new session; it keeps those it has. A node of ""
+// is the agent's own. holdfast.ErrNotFound: it is not up.
+func (c *Client) Cordon(ctx context.Context, node holdfast.NodeID) error {
+	return c.post(ctx, nodePath(node, "/cordon"), api.Empty{}, nil)
+}
+
+// Uncordon lets a node take sessions again. A node of "" is the agent's own.
+func (c *Client) Uncordon(ctx context.Context, node holdfast.NodeID) error {
+	return c.post(ctx, nodePath(node, "/uncordon"), api.Empty{}, nil)
+}
+
+// Replacements lists the replacements that a node's agent did, the newest first,
+// at most limit (0: all that are kept). A node of "" is the agent's own.
+func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit int) ([]holdfast.Replacement, error) {
+	path := "/v1/replacements"
+	if node != "" {
+		path = nodePath(node, "/replacements")
+	}
+	var a api.Replacements
+	err := c.get(ctx, path+"?limit="+strconv.Itoa(limit), &a)
+	return a.Replacements, err
+}
+
+// StopAgent asks the agent to end; it answers before it does. With keep the
+// containers are left to the next agent.
+func (c *Client) StopAgent(ctx context.Context, keep bool) error {
+	return c.post(ctx, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
+}
+
+// UpgradeAgent has the program on disk take the agent's place, and returns when
+// the new one takes over; see api.UpgradeRequest for trial. holdfast.ErrBusy.
+func (c *Client) UpgradeAgent(ctx context.Context, trial time.Duration) (u api.Upgrade, err error) {
+	return u, c.post(ctx, "/v1/agent/upgrade", api.UpgradeRequest{Trial: (*holdfast.Millis)(&trial)}, &u)
+}
+
+// LastUpgrade says how the last upgrade went, or goes.
+func (c *Client) LastUpgrade(ctx context.Context) (u api.Upgrade, err error) {
+	return u, c.get(ctx, "/v1/agent/upgrade", &u)
+}
+
+// Ready returns nil when the agent can serve sessions.
+func (c *Client) Ready(ctx context.Context) error {
+	var h api.Health
+	return c.get(ctx, "/readyz", &h)
+}
+
+// sessionPath needs no escaping for a key that was parsed; others are escaped
+// so that the agent refuses them and nothing else is asked.
+func sessionPath(key holdfast.SessionKey, rest string) string {
+	return "/v1/sessions/" + url.PathEscape(string(key)) + rest
+}
+
+// nodePath is a route of the given node, or of the one that is asked.
+func nodePath(node holdfast.NodeID, rest string) string {
+	if node == "" {
+		return "/v1/node" + rest
+	}
+	return "/v1/nodes/" + url.PathEscape(string(node)) + rest
+}
+
+func (c *Client) get(ctx context.Context, path string, answer any) error {
+	r, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	return c.ask(r, answer)
+}
+
+func (c *Client) post(ctx context.Context, path string, body, answer any) error {
+	r, err := c.request(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return err
+	}
+	return c.ask(r, answer)
+}
+
+// request makes a request with body as JSON, or without where it is nil.
+func (c *Client) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	var b io.Reader
+	if body != nil {
+		j, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		b = bytes.NewReader(j)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, b)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.o.Token != "" && c.o.URL != "" && c.o.Dial == nil {
+		r.Header.Set("Authorization", "Bearer "+c.o.Token)
+	}
+	return r, nil
+}
+
+// ask sends a request and reads its whole answer.
+func (c *Client) ask(r *http.Request, answer any) error {
+	resp, err := c.send(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return c.lost(r.Context(), err)
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, answer); err != nil {
+		return fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	return nil
+}
+
+// send sends a request and returns the answer if its status is good, with its
+// body still to be read.
+func (c *Client) send(r *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return nil, c.lost(r.Context(), err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, c.lost(r.Context(), err)
+	}
+	var body api.ErrorBody
+	if json.Unmarshal(b, &body) != nil || body.Error.Code == "" {
+		return nil, fmt.Errorf("what answers there is no holdfast agent: status %s", resp.Status)
+	}
+	return nil, &body.Error
+}
+
+// lost says why an exchange with the agent broke.
+func (c *Client) lost(ctx context.Context, err error) error {
+	if cause := ctx.Err(); errors.Is(cause, context.Canceled) {
+		return cause
+	} else if cause != nil {
+		return holdfast.WithHint(fmt.Errorf("%w: no answer in time", ErrUnreachable), "give it longer with --timeout, or look at the agent's log")
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // without the method and our stand-in for a host
+	}
+	where, hint := c.where()
+	var tlsErr *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where),
+			hint)
+	case errors.Is(err, fs.ErrPermission):
+		return holdfast.WithHint(fmt.Errorf("%w: %s may not be opened", ErrUnreachable, where), "run this as root")
+	case errors.As(err, &tlsErr):
+		return holdfast.WithHint(fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err),
+			"HOLDFAST_CA names the file with the certificates that vouch for it")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return holdfast.WithHint(fmt.Errorf("%w: it ended before it had answered", ErrUnreachable), "look at the agent's log")
+	}
+	return holdfast.WithHint(fmt.Errorf("%w: %s: %s", ErrUnreachable, where, strings.TrimSpace(err.Error())), hint)
+}
+
+// where is the agent's address, and what to do when nothing answers there.
+func (c *Client) where() (address, hint string) {
+	switch {
+	case c.o.Dial != nil:
+		return c.o.Name, "see whether the agent runs on that node"
+	case c.o.URL != "":
+		return c.o.URL, "see whether the agent runs there; HOLDFAST_URL names its address"
+	}
+	return c.o.Socket, "start it with `holdfast agent`, or name its socket with --socket"
+}

@@ -1,0 +1,47 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/gc"
+)
+
+// GCPlan says what the agent's garbage collection would delete now.
+func (c *Client) GCPlan(ctx context.Context) (p gc.Proposal, err error) {
+	return p, c.get(ctx, "/v1/gc/plan", &p)
+}
+
+// GCRun has the agent collect, and calls told after each deletion. An error may
+// come with a cycle of what was done until then. When ctx is done the agent
+// deletes no more. holdfast.ErrBusy.
+func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
+	var cy gc.Cycle
+	err := lines(ctx, c, http.MethodPost, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
+		if told != nil && ev.Deleted != nil {
+			told(*ev.Deleted, true)
+		}
+		if told != nil && ev.Skipped != nil {
+			told(*ev.Skipped, false)
+		}
+		if ev.Cycle != nil {
+			cy = *ev.Cycle
+		}
+		return ev.Cycle != nil, orNil(ev.Error)
+	})
+	return cy, err
+}
+
+// GCStatus tells how the agent's garbage collection stands.
+func (c *Client) GCStatus(ctx context.Context) (s gc.Status, err error) {
+	return s, c.get(ctx, "/v1/gc/status", &s)
+}
+
+// GCHistory lists the agent's last cycles, the newest first; 0 is all.
+func (c *Client) GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error) {
+	var a api.GCCycles
+	err := c.get(ctx, "/v1/gc/history?limit="+strconv.Itoa(limit), &a)
+	return a.Cycles, err
+}

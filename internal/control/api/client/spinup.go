@@ -1,0 +1,93 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/underway"
+)
+
+// Spinups lists the spin-ups that the filter takes, the newest first, without
+// the layers of their pulls. Slow ones are those by the agent's rules, whatever
+// the filter's are. A Limit of 0 is api.DefaultSpinups.
+func (c *Client) Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpinup, error) {
+	q := filterQuery(f)
+	if f.Limit > 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	var a api.SpinupList
+	err := c.get(ctx, "/v1/spinups?"+q.Encode(), &a)
+	return a.Spinups, err
+}
+
+// Spinup returns one, by its id or the beginning of it that no other has.
+// holdfast.ErrNotFound.
+func (c *Client) Spinup(ctx context.Context, id string) (s api.JudgedSpinup, err error) {
+	return s, c.get(ctx, "/v1/spinups/"+url.PathEscape(id), &s)
+}
+
+// SpinupReport says how often phases were slow. The Limit of the question's
+// filter does not count, and its rules are the agent's.
+func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (r spinup.Report, err error) {
+	v := filterQuery(q.Filter)
+	set(v, "by", string(q.By))
+	set(v, "against", q.Against)
+	setTime(v, "at", q.At)
+	return r, c.get(ctx, "/v1/spinup-stats?"+v.Encode(), &r)
+}
+
+// AddSpinup has the agent keep a record. It returns when that is on disk.
+// holdfast.ErrBusy while the agent's records are not open.
+func (c *Client) AddSpinup(ctx context.Context, r spinup.Record) error {
+	return c.post(ctx, "/v1/spinups", r.Bounded(), nil)
+}
+
+// SpinupsUnderWay lists the spin-ups that have not ended, the oldest first.
+func (c *Client) SpinupsUnderWay(ctx context.Context) ([]underway.Entry, error) {
+	var a api.SpinupsUnderWay
+	err := c.get(ctx, "/v1/spinups-under-way", &a)
+	return a.UnderWay, err
+}
+
+// BeginSpinup announces a spin-up. kind is spinup.ForPull, spinup.ForRun, or ""
+// for an outside tool's; it counts until EndSpinup, or for life (0:
+// api.DefaultUnderWay). holdfast.ErrBusy where there are too many.
+func (c *Client) BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (e underway.Entry, err error) {
+	return e, c.post(ctx, "/v1/spinups-under-way", api.BeginSpinupRequest{Name: name, Kind: kind, For: holdfast.Millis(life)}, &e)
+}
+
+// EndSpinup ends what BeginSpinup began. holdfast.ErrNotFound.
+func (c *Client) EndSpinup(ctx context.Context, id string) error {
+	return c.post(ctx, "/v1/spinups-under-way/"+url.PathEscape(id)+"/end", api.Empty{}, nil)
+}
+
+func filterQuery(f spinup.Filter) url.Values {
+	q := url.Values{}
+	setTime(q, "since", f.Since)
+	setTime(q, "until", f.Until)
+	set(q, "kind", string(f.Kind))
+	set(q, "image", f.Image)
+	set(q, "job", f.Job)
+	set(q, "outcome", string(f.Outcome))
+	if f.Slow != nil {
+		q.Set("slow", "true")
+	}
+	return q
+}
+
+func set(q url.Values, name, value string) {
+	if value != "" {
+		q.Set(name, value)
+	}
+}
+
+func setTime(q url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		q.Set(name, t.UTC().Format(time.RFC3339Nano))
+	}
+}

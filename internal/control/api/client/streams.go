@@ -1,0 +1,228 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/frame"
+)
+
+// Logs copies a session's output to w until it ends; with Follow that is when
+// the container does, or ctx.
+func (c *Client) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
+	q := url.Values{"tail": {strconv.Itoa(o.Tail)}}
+	if o.Follow {
+		q.Set("follow", "true")
+	}
+	if o.Timestamps {
+		q.Set("timestamps", "true")
+	}
+	r, err := c.request(ctx, http.MethodGet, sessionPath(key, "/logs?"+q.Encode()), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.send(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	out := &target{w: w}
+	if _, err := io.Copy(out, resp.Body); err != nil {
+		if out.err != nil {
+			return out.err
+		}
+		return c.lost(ctx, err)
+	}
+	if late := resp.Trailer.Get(api.ErrorTrailer); late != "" {
+		e := &api.Error{Code: api.CodeInternal, Message: late}
+		_ = json.Unmarshal([]byte(late), e) // else it stands as it came
+		return e
+	}
+	return nil
+}
+
+// target remembers that it was the writer that failed, not the agent.
+type target struct {
+	w   io.Writer
+	err error
+}
+
+func (t *target) Write(p []byte) (int, error) {
+	n, err := t.w.Write(p)
+	if err != nil {
+		t.err = err
+	}
+	return n, err
+}
+
+// Drain hands over everything a node owns, and calls progress after each step.
+// A node of "" is the agent's own. An error may come with a report of how far it
+// came. The drain goes on when ctx is done.
+func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
+	var rep holdfast.DrainReport
+	err := lines(ctx, c, http.MethodPost, nodePath(node, "/drain"), q, func(ev api.DrainEvent) (last bool, err error) {
+		if ev.Step != nil {
+			progress(*ev.Step)
+		}
+		if ev.Report != nil {
+			rep = *ev.Report
+		}
+		return ev.Report != nil, orNil(ev.Error)
+	})
+	return rep, err
+}
+
+// Replace gives sessions new containers, a few at a time, and calls progress
+// when each begins and when it has ended. What failed is in the report. When ctx
+// is done no more are begun; those under way go on without the caller.
+func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error) {
+	var rep holdfast.ReplaceReport
+	err := lines(ctx, c, http.MethodPost, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
+		if ev.Began != nil {
+			progress(false, *ev.Began)
+		}
+		if ev.Ended != nil {
+			progress(true, *ev.Ended)
+		}
+		if ev.Report != nil {
+			rep = *ev.Report
+		}
+		return ev.Report != nil, orNil(ev.Error)
+	})
+	return rep, err
+}
+
+// orNil keeps a nil *api.Error from becoming an error that is not nil.
+func orNil(e *api.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
+// lines sends a request and calls each for every line of the answer, until it
+// says that this is the last, or returns an error.
+func lines[T any](ctx context.Context, c *Client, method, path string, body any, each func(T) (last bool, err error)) error {
+	r, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.send(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; {
+		var ev T
+		if err := d.Decode(&ev); err != nil {
+			return c.lost(ctx, err)
+		}
+		if last, err := each(ev); last || err != nil {
+			return err
+		}
+	}
+}
+
+// Exec runs a command in the session's container and returns its exit code once
+// all its output is written. A Read of e.Stdin that is under way then is not
+// interrupted: what it brings is lost.
+func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
+	conn, err := c.upgrade(ctx, key, e)
+	if err != nil {
+		return -1, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	done, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	f := frame.NewConn(bufio.NewReader(conn), conn)
+	if e.Stdin != nil {
+		go sendInput(f, e.Stdin)
+	}
+	if e.Resize != nil {
+		go sendSizes(done, f, e.Resize)
+	}
+	out := map[frame.Kind]io.Writer{frame.Stdout: e.Stdout, frame.Stderr: e.Stderr}
+	for {
+		kind, p, err := f.Read()
+		if err != nil {
+			return -1, c.lost(ctx, err)
+		}
+		if kind == frame.Exit {
+			return exitOf(p)
+		}
+		if w := out[kind]; w != nil {
+			if _, err := w.Write(p); err != nil {
+				return -1, fmt.Errorf("writing the command's output: %w", err)
+			}
+		}
+	}
+}
+
+// upgrade asks for an exec and returns the connection it has from then on.
+func (c *Client) upgrade(ctx context.Context, key holdfast.SessionKey, e api.Exec) (io.ReadWriteCloser, error) {
+	q := api.ExecRequest{Command: e.Command, TTY: e.TTY, Stdin: e.Stdin != nil}
+	select {
+	case s := <-e.Resize: // a size that is known already goes first
+		q.Size = &s
+	default:
+	}
+	r, err := c.request(ctx, http.MethodPost, sessionPath(key, "/exec"), q)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", frame.Protocol)
+	resp, err := c.send(r)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
+		resp.Body.Close()
+		return nil, fmt.Errorf("the agent did not take over the connection: status %s", resp.Status)
+	}
+	return conn, nil
+}
+
+func sendInput(f *frame.Conn, in io.Reader) {
+	// Where sending fails, the exec has ended, which its reader sees; where
+	// reading does, the input ends there.
+	_, _ = io.Copy(f.Writer(frame.Stdin), in)
+	_ = f.Write(frame.Stdin, nil)
+}
+
+func sendSizes(ctx context.Context, f *frame.Conn, sizes <-chan api.Size) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-sizes:
+			b, err := json.Marshal(s)
+			if err != nil || f.Write(frame.Resize, b) != nil {
+				return
+			}
+		}
+	}
+}
+
+func exitOf(p []byte) (int, error) {
+	var exit api.ExecExit
+	if err := json.Unmarshal(p, &exit); err != nil {
+		return -1, fmt.Errorf("reading the command's exit code: %w", err)
+	}
+	if exit.Error != nil {
+		return -1, exit.Error
+	}
+	return exit.ExitCode, nil
+}

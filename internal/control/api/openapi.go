@@ -1,0 +1,113 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/control/api/frame"
+)
+
+// document makes the OpenAPI 3.1 document of a route table. It panics where a
+// type of the table has no schema: the table is fixed, a test would not start.
+func document(table []route) []byte {
+	s := newSchemas()
+	failed := map[string]any{
+		"description": "What went wrong, with a code that stays the same.",
+		"content":     content(mediaJSON, s.of(reflect.TypeFor[ErrorBody]())),
+	}
+	// The payloads of an exec stream belong to the document, too.
+	s.of(reflect.TypeFor[ExecExit]())
+	paths := map[string]map[string]any{}
+	for _, rt := range table {
+		if paths[rt.path] == nil {
+			paths[rt.path] = map[string]any{}
+		}
+		paths[rt.path][strings.ToLower(rt.method)] = operation(rt, s)
+	}
+	b, err := json.MarshalIndent(map[string]any{
+		"openapi": "3.1.0",
+		"info":    map[string]any{"title": "Holdfast", "version": "1", "description": "The agent of a container host, which also reaches the other nodes of its fleet."},
+		"paths":   paths,
+		"components": map[string]any{
+			"schemas":         s.named,
+			"responses":       map[string]any{"error": failed},
+			"securitySchemes": map[string]any{"token": map[string]any{"type": "http", "scheme": "bearer"}},
+		},
+		// None is enough on the unix socket, and for reading where no
+		// token is configured.
+		"security": []any{map[string]any{}, map[string]any{"token": []string{}}},
+	}, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("api: OpenAPI document: %v", err))
+	}
+	return append(b, '\n')
+}
+
+func operation(rt route, s *schemas) map[string]any {
+	status := rt.status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	op := map[string]any{
+		"operationId": rt.id,
+		"summary":     rt.summary,
+		"responses": map[string]any{
+			strconv.Itoa(status): answer(rt, s),
+			"default":            map[string]any{"$ref": "#/components/responses/error"},
+		},
+	}
+	if p := parameters(rt, s); len(p) > 0 {
+		op["parameters"] = p
+	}
+	if rt.request != nil {
+		t := reflect.TypeOf(rt.request)
+		ref := s.of(t)
+		_, required := s.named[schemaName(t)].(map[string]any)["required"]
+		op["requestBody"] = map[string]any{"required": required, "content": content(mediaJSON, ref)}
+	}
+	return op
+}
+
+func answer(rt route, s *schemas) map[string]any {
+	if rt.status == http.StatusSwitchingProtocols {
+		return map[string]any{"description": "From here on frames of " + frame.Protocol + "; the last one holds an ExecExit."}
+	}
+	m := map[string]any{"description": rt.summary}
+	switch {
+	case rt.answer == nil && rt.media == "":
+		m["description"] = "Done."
+	case rt.answer == nil:
+		m["content"] = content(rt.media, map[string]any{"type": "string"})
+	case rt.media == "":
+		m["content"] = content(mediaJSON, s.of(reflect.TypeOf(rt.answer)))
+	default:
+		m["content"] = content(rt.media, s.of(reflect.TypeOf(rt.answer)))
+	}
+	return m
+}
+
+func parameters(rt route, s *schemas) []any {
+	var list []any
+	if strings.Contains(rt.path, "{key}") {
+		list = append(list, map[string]any{"name": "key", "in": "path", "required": true, "schema": keySchema()})
+	}
+	if strings.Contains(rt.path, "{node}") {
+		list = append(list, map[string]any{"name": "node", "in": "path", "required": true, "schema": s.of(reflect.TypeFor[holdfast.NodeID]())})
+	}
+	if strings.Contains(rt.path, "{id}") {
+		list = append(list, map[string]any{"name": "id", "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
+	}
+	for _, p := range rt.query {
+		list = append(list, map[string]any{"name": p.name, "in": "query", "description": p.summary, "schema": s.of(reflect.TypeOf(p.zero))})
+	}
+	return list
+}
+
+func content(media string, schema map[string]any) map[string]any {
+	return map[string]any{media: map[string]any{"schema": schema}}
+}

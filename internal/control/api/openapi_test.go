@@ -1,0 +1,316 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/control/api/frame"
+)
+
+// example is a call that an operation answers as its document says.
+type example struct {
+	method, path, body string
+	headers            []string
+}
+
+// examples has a good call for each operation. "alice" runs.
+func examples() map[string]example {
+	return map[string]example{
+		"version":        {method: "GET", path: "/v1/version"},
+		"listSessions":   {method: "GET", path: "/v1/sessions"},
+		"getSession":     {method: "GET", path: "/v1/sessions/alice"},
+		"startSession":   {method: "POST", path: "/v1/sessions/bob/start", body: `{"template":"shell"}`},
+		"stopSession":    {method: "POST", path: "/v1/sessions/stuck/stop"},
+		"suspendSession": {method: "POST", path: "/v1/sessions/alice/suspend"},
+		"resumeSession":  {method: "POST", path: "/v1/sessions/alice/resume"},
+		"moveSession":    {method: "POST", path: "/v1/sessions/stuck/move"},
+		"sessionLogs":    {method: "GET", path: "/v1/sessions/alice/logs?tail=2&timestamps=true&follow=false"},
+		"execSession": {method: "POST", path: "/v1/sessions/alice/exec", body: `{"command":["echo","hi"]}`,
+			headers: []string{"Connection: Upgrade", "Upgrade: " + frame.Protocol}},
+		"listNodes":            {method: "GET", path: "/v1/nodes"},
+		"drainNode":            {method: "POST", path: "/v1/node/drain", body: `{"budget_ms":1000,"quiet":false}`},
+		"uncordonNode":         {method: "POST", path: "/v1/node/uncordon"},
+		"cordonNode":           {method: "POST", path: "/v1/node/cordon"},
+		"drainNodeByID":        {method: "POST", path: "/v1/nodes/n1/drain"},
+		"uncordonNodeByID":     {method: "POST", path: "/v1/nodes/n1/uncordon"},
+		"cordonNodeByID":       {method: "POST", path: "/v1/nodes/n1/cordon"},
+		"replaceSessions":      {method: "POST", path: "/v1/replace", body: `{"keys":["alice","stuck"],"parallel":1,"timeout_ms":60000}`},
+		"listReplacementsByID": {method: "GET", path: "/v1/nodes/n1/replacements"},
+		"listReplacements":     {method: "GET", path: "/v1/replacements?limit=3"},
+		"listWarmImages":       {method: "GET", path: "/v1/warm-images"},
+		"addWarmImages":        {method: "POST", path: "/v1/warm-images", body: `{"images":["redis:7"]}`},
+		"removeWarmImages":     {method: "POST", path: "/v1/warm-images/remove", body: `{"images":["redis:7"]}`},
+		"planCollection":       {method: "GET", path: "/v1/gc/plan"},
+		"runCollection":        {method: "POST", path: "/v1/gc/run", body: "{}"},
+		"collectionStatus":     {method: "GET", path: "/v1/gc/status"},
+		"listCollections":      {method: "GET", path: "/v1/gc/history?limit=2"},
+		"listSpinups":          {method: "GET", path: "/v1/spinups?since=2026-01-01T00:00:00Z&kind=session&slow=true&limit=3"},
+		"getSpinup":            {method: "GET", path: "/v1/spinups/" + apitest.Samples()[0].ID[:14]},
+		"addSpinup":            {method: "POST", path: "/v1/spinups", body: asJSON(apitest.Samples()[1])},
+		"spinupStats":          {method: "GET", path: "/v1/spinup-stats?by=driver&against=aufs&outcome=ok"},
+		"spinupsUnderWay":      {method: "GET", path: "/v1/spinups-under-way"},
+		"beginSpinup":          {method: "POST", path: "/v1/spinups-under-way", body: `{"name":"deploy","for_ms":60000}`},
+		"endSpinup":            {method: "POST", path: "/v1/spinups-under-way/0000000000000001/end"},
+		"protection":           {method: "GET", path: "/v1/protect"},
+		"doctorStatus":         {method: "GET", path: "/v1/doctor"},
+		"doctorStatusByID":     {method: "GET", path: "/v1/nodes/n1/doctor"},
+		"doctorHistory":        {method: "GET", path: "/v1/doctor/history?since=2026-01-01T00:00:00Z&limit=2&samples=true"},
+		"doctorEvents":         {method: "GET", path: "/v1/doctor/events"},
+		"doctorFleet":          {method: "GET", path: "/v1/doctor/fleet?by=p50"},
+		"listBaselines":        {method: "GET", path: "/v1/doctor/baselines"},
+		"saveBaseline":         {method: "POST", path: "/v1/doctor/baselines", body: asJSON(apitest.SomeBaseline())},
+		"removeBaseline":       {method: "POST", path: "/v1/doctor/baselines/remove", body: `{"name":"ci-6.1.0"}`},
+		"listRecordings":       {method: "GET", path: "/v1/doctor/recordings"},
+		"record":               {method: "POST", path: "/v1/doctor/recordings", body: `{"for_ms":1000,"container":"web"}`},
+		"getRecording":         {method: "GET", path: "/v1/doctor/recordings/20260102-020405-000"},
+		"stopAgent":            {method: "POST", path: "/v1/agent/stop", body: `{"keep":true}`},
+		"upgradeAgent":         {method: "POST", path: "/v1/agent/upgrade", body: `{"trial_ms":0}`},
+		"lastUpgrade":          {method: "GET", path: "/v1/agent/upgrade"},
+		"openapi":              {method: "GET", path: "/v1/openapi.json"},
+		"healthz":              {method: "GET", path: "/healthz"},
+		"readyz":               {method: "GET", path: "/readyz"},
+		"metrics":              {method: "GET", path: "/metrics"},
+	}
+}
+
+func asJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// spec is an OpenAPI document that replies are held against.
+type spec struct {
+	doc      map[string]any
+	compiler *jsonschema.Compiler
+}
+
+func newSpec(t *testing.T, doc map[string]any) *spec {
+	t.Helper()
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	if err := c.AddResource("doc.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	return &spec{doc, c}
+}
+
+// at follows keys into nested objects; nil where there is none.
+func at(v any, keys ...string) any {
+	for _, k := range keys {
+		m, _ := v.(map[string]any)
+		v = m[k]
+	}
+	return v
+}
+
+// check holds a reply to a call against the document.
+func (s *spec) check(e example, r reply) error {
+	path, _, _ := strings.Cut(e.path, "?")
+	at1, op := s.operation(e.method, path)
+	if op == nil {
+		return fmt.Errorf("%s %s is not in the document", e.method, path)
+	}
+	pointer := "/paths/" + escape(at1) + "/" + strings.ToLower(e.method) + "/responses/" + strconv.Itoa(r.status)
+	answer, ok := at(op, "responses", strconv.Itoa(r.status)).(map[string]any)
+	if !ok {
+		pointer = "/components/responses/error"
+		answer, _ = at(s.doc, "components", "responses", "error").(map[string]any)
+		if at(op, "responses", "default", "$ref") != "#"+pointer {
+			return fmt.Errorf("status %d is not in the document", r.status)
+		}
+	}
+	content, ok := answer["content"].(map[string]any)
+	if !ok {
+		if r.body != "" {
+			return fmt.Errorf("there is a body, the document knows none: %s", r.body)
+		}
+		return nil
+	}
+	return s.checkBody(content, pointer, r)
+}
+
+func (s *spec) checkBody(content map[string]any, pointer string, r reply) error {
+	media := slices.Collect(maps.Keys(content))[0]
+	want, _, _ := mime.ParseMediaType(media)
+	have, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
+	if err != nil || want != have {
+		return fmt.Errorf("media type is %q, the document says %q", have, want)
+	}
+	schema, err := s.compiler.Compile("doc.json#" + pointer + "/content/" + escape(media) + "/schema")
+	if err != nil {
+		return err
+	}
+	if have == "text/plain" || have == "application/octet-stream" {
+		return schema.Validate(r.body)
+	}
+	lines := []string{r.body}
+	if have == "application/x-ndjson" {
+		lines = strings.Split(strings.TrimSpace(r.body), "\n")
+	}
+	for _, l := range lines {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(l))
+		if err != nil {
+			return err
+		}
+		if err := schema.Validate(v); err != nil {
+			return fmt.Errorf("%s: %w", l, err)
+		}
+	}
+	return nil
+}
+
+// operation finds the document's operation for a real path.
+func (s *spec) operation(method, path string) (string, map[string]any) {
+	have := strings.Split(path, "/")
+	paths, _ := s.doc["paths"].(map[string]any)
+	for p, item := range paths {
+		want := strings.Split(p, "/")
+		if slices.EqualFunc(want, have, func(w, h string) bool { return w == h || w == "{key}" || w == "{node}" || w == "{id}" }) {
+			if op, ok := at(item, strings.ToLower(method)).(map[string]any); ok {
+				return p, op
+			}
+		}
+	}
+	return "", nil
+}
+
+// escape makes a key part of a JSON pointer in a URL fragment (RFC 6901).
+func escape(s string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D", " ", "%20", ";", "%3B", "=", "%3D").Replace(s)
+}
+
+func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
+	b := &apitest.Backend{}
+	for _, key := range []holdfast.SessionKey{"alice", "stuck"} {
+		if _, err := b.StartSession(t.Context(), key, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.AddWarmImages(t.Context(), []string{"redis:7"}); err != nil {
+		t.Fatal(err)
+	}
+	b.SetSpinups(apitest.Samples())
+	b.SetDoctor()
+	if err := b.SaveBaseline(t.Context(), apitest.SomeBaseline()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.BeginSpinup(t.Context(), "outside", "deploy", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, b, api.Options{Admin: true, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		fmt.Fprintln(w, "up 1")
+	})})
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(call(t, s, "GET", "/v1/openapi.json", "").body), &doc); err != nil {
+		t.Fatal(err)
+	}
+	return b, newSpec(t, doc), func(e example) reply { return call(t, s, e.method, e.path, e.body, e.headers...) }
+}
+
+// Every operation of the document answers as the document says, every route is
+// in it, and nothing else is.
+func TestAnswersAreAsDocumented(t *testing.T) {
+	b, spec, askFailing := served(t)
+	calls := examples()
+	var inTable, inDoc []string
+	for _, rt := range api.RouteTable() {
+		inTable = append(inTable, rt.ID)
+		if _, ok := calls[rt.ID]; !ok {
+			t.Errorf("route %s has no example here", rt.ID)
+		}
+	}
+	paths, _ := spec.doc["paths"].(map[string]any)
+	for _, item := range paths {
+		for method := range item.(map[string]any) {
+			inDoc = append(inDoc, at(item, method, "operationId").(string))
+		}
+	}
+	slices.Sort(inTable)
+	slices.Sort(inDoc)
+	if !slices.Equal(inTable, inDoc) {
+		t.Errorf("routes are %q, the document has %q", inTable, inDoc)
+	}
+	for _, id := range inDoc {
+		_, _, ask := served(t) // some calls would spoil it for the next
+		r := ask(calls[id])
+		if r.status >= 300 {
+			t.Errorf("%s: status %d: %s", id, r.status, r.body)
+		}
+		if err := spec.check(calls[id], r); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	b.SetFault(fmt.Errorf("listing: %w", holdfast.ErrStore))
+	failed := 0
+	for _, id := range inDoc {
+		r := askFailing(calls[id])
+		if r.status == http.StatusServiceUnavailable {
+			failed++
+		}
+		if err := spec.check(calls[id], r); err != nil {
+			t.Errorf("%s with the store down: %v", id, err)
+		}
+	}
+	if want := 47; failed != want { // all but version, lastUpgrade, openapi, healthz, metrics and exec, which fails in its stream
+		t.Errorf("%d operations said that the store is down, want %d", failed, want)
+	}
+}
+
+// The check above finds what is wrong.
+func TestCheckFindsMismatch(t *testing.T) {
+	_, spec, ask := served(t)
+	calls := examples()
+	e := calls["getSession"]
+	good := ask(e)
+	for name, change := range map[string]func(map[string]any){
+		"missing field": func(m map[string]any) { delete(m, "epoch") },
+		"wrong type":    func(m map[string]any) { m["connections"] = "3" },
+		"fraction":      func(m map[string]any) { m["epoch"] = 1.5 },
+		"unknown field": func(m map[string]any) { m["colour"] = "blue" },
+		"unknown state": func(m map[string]any) { m["state"] = "asleep" },
+		"bad time":      func(m map[string]any) { m["claimed_at"] = "yesterday" },
+		"null":          func(m map[string]any) { m["key"] = nil },
+	} {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(good.body), &m); err != nil {
+			t.Fatal(err)
+		}
+		change(m)
+		b, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spec.check(e, reply{good.status, good.header, string(b)}) == nil {
+			t.Errorf("%s went unnoticed", name)
+		}
+	}
+	if spec.check(e, reply{good.status, http.Header{"Content-Type": {"text/html"}}, good.body}) == nil {
+		t.Error("wrong media type went unnoticed")
+	}
+	if spec.check(e, reply{http.StatusNotFound, good.header, good.body}) == nil {
+		t.Error("an error that is none went unnoticed")
+	}
+	for id, e := range calls {
+		less := newSpec(t, api.Document(id))
+		if err := less.check(e, ask(e)); err == nil {
+			t.Errorf("%s missing in the document went unnoticed", id)
+		}
+	}
+}

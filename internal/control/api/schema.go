@@ -1,0 +1,127 @@
+package api
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/gc"
+)
+
+// schemas turns Go types into JSON Schema (2020-12, as OpenAPI 3.1 uses it),
+// each named struct once.
+type schemas struct {
+	named map[string]any
+	types map[string]reflect.Type
+}
+
+func newSchemas() *schemas {
+	return &schemas{named: map[string]any{}, types: map[string]reflect.Type{}}
+}
+
+// of returns the schema of t: a reference where t is a struct. It panics on a
+// type that no route should use.
+func (s *schemas) of(t reflect.Type) map[string]any {
+	if m := special(t); m != nil {
+		return m
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return s.of(t.Elem())
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Int, reflect.Int64:
+		return map[string]any{"type": "integer"}
+	case reflect.Uint16:
+		return map[string]any{"type": "integer", "minimum": 0, "maximum": 1<<16 - 1}
+	case reflect.Float64:
+		return map[string]any{"type": "number"}
+	case reflect.String:
+		return map[string]any{"type": "string"}
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": s.of(t.Elem())}
+	case reflect.Map:
+		return map[string]any{"type": "object"}
+	case reflect.Struct:
+		return s.ref(t)
+	}
+	panic(fmt.Sprintf("api: no schema for %v", t))
+}
+
+// special has the types whose JSON is not what their kind says, and those with
+// a known set of values.
+func special(t reflect.Type) map[string]any {
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return map[string]any{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[holdfast.Millis]():
+		return map[string]any{"type": "number", "description": "milliseconds"}
+	case reflect.TypeFor[holdfast.SessionKey]():
+		return keySchema()
+	case reflect.TypeFor[holdfast.State]():
+		return map[string]any{"type": "string", "enum": []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving}}
+	case reflect.TypeFor[gc.Amount]():
+		return map[string]any{"type": "string", "description": "a share such as 85%, or a size such as 20GiB"}
+	case reflect.TypeFor[Code]():
+		return map[string]any{"type": "string", "enum": Codes()}
+	}
+	return nil
+}
+
+func keySchema() map[string]any {
+	return map[string]any{"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
+}
+
+func (s *schemas) ref(t reflect.Type) map[string]any {
+	name := schemaName(t)
+	if have, ok := s.types[name]; ok && have != t {
+		panic(fmt.Sprintf("api: %v and %v have one name", have, t))
+	}
+	if _, ok := s.types[name]; !ok {
+		s.types[name] = t // before the fields: a type may hold itself
+		properties, required := map[string]any{}, []string{}
+		s.fields(t, properties, &required)
+		m := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+		if len(required) > 0 {
+			m["required"] = required
+		}
+		s.named[name] = m
+	}
+	return map[string]any{"$ref": "#/components/schemas/" + name}
+}
+
+// schemaName is a type's name in the document. Those of other packages say what
+// they are about.
+func schemaName(t reflect.Type) string {
+	for tail, prefix := range map[string]string{"internal/hosts/spinup": "Spinup", "internal/hosts/spinup/underway": "UnderWay", "internal/hosts/gc": "GC",
+		"internal/hosts/doctor": "Doctor", "internal/hosts/doctor/watch": "Doctor", "internal/hosts/doctor/ranking": "Ranking", "internal/hosts/doctor/rule": "Rule"} {
+		if strings.HasSuffix(t.PkgPath(), tail) {
+			return prefix + t.Name()
+		}
+	}
+	return t.Name()
+}
+
+// fields adds the fields of t as encoding/json shows them.
+func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			s.fields(f.Type, properties, required)
+			continue
+		}
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" || !f.IsExported() {
+			continue
+		}
+		if name == "" {
+			panic(fmt.Sprintf("api: field %v.%s has no JSON name", t, f.Name))
+		}
+		properties[name] = s.of(f.Type)
+		if !strings.Contains(options, "omit") {
+			*required = append(*required, name)
+		}
+	}
+}

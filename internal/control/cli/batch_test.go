@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/hosts/spinup"
+)
+
+// hundred are the records of a hundred spin-ups that ended together.
+func hundred() []spinup.Record {
+	var out []spinup.Record
+	for i := range 100 {
+		out = append(out, done(fmt.Sprint("image-", i)))
+	}
+	return out
+}
+
+// gathering is an agent with a store on disk that keeps its first records when
+// there are recordAtOnce of them, as a slow disk makes them wait for each other.
+type gathering struct {
+	*apitest.Backend
+	store *spinup.Store
+	here  atomic.Int32
+	all   chan struct{}
+}
+
+func (g *gathering) AddSpinup(ctx context.Context, r spinup.Record) error {
+	if g.here.Add(1) == recordAtOnce {
+		close(g.all)
+	}
+	select {
+	case <-g.all:
+		return g.store.Append(r)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestAHundredGoToTheAgent(t *testing.T) {
+	d := newDesk(t)
+	path := filepath.Join(d.dir, spinup.FileName)
+	s, err := spinup.OpenStore(path, spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.agent(t, &gathering{Backend: &apitest.Backend{}, store: s, all: make(chan struct{})})
+	if err := d.Record(t.Context(), hundred()...); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.kept(t); len(got) != 100 {
+		t.Errorf("%d of 100 are on disk", len(got))
+	}
+}
+
+func TestAHundredGoToDisk(t *testing.T) {
+	d := newDesk(t)
+	if err := d.Record(t.Context(), hundred()...); err != nil {
+		t.Error(err)
+	}
+	if got := d.kept(t); len(got) != 100 {
+		t.Errorf("%d of 100 are on disk", len(got))
+	}
+}
+
+// choosy is an agent that does not take every image's record.
+type choosy struct{ *apitest.Backend }
+
+func (c choosy) AddSpinup(ctx context.Context, r spinup.Record) error {
+	if strings.HasSuffix(r.Image, "5") {
+		return errors.New("no fives")
+	}
+	return c.Backend.AddSpinup(ctx, r)
+}
+
+// One that cannot be kept does not cost the others, and those that are lost are
+// counted.
+func TestOneThatIsLostCostsNoOther(t *testing.T) {
+	d, b := newDesk(t), &apitest.Backend{}
+	d.agent(t, choosy{b})
+	err := d.Record(t.Context(), hundred()...)
+	if err == nil || !strings.HasPrefix(err.Error(), "recording the spin-up of image-5: ") || !strings.HasSuffix(err.Error(), "(10 of 100 are lost)") {
+		t.Error(err)
+	}
+	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 90 {
+		t.Errorf("%d records, %v", len(got), err)
+	}
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/survey"
+)
+
+// clusterFlags say which cluster is meant.
+type clusterFlags struct {
+	kubeconfig, context, namespace string
+}
+
+func (a *app) clusterCmd() *cobra.Command {
+	var f clusterFlags
+	cmd := group(&cobra.Command{
+		Use:   "cluster",
+		Short: "Look at the nodes of a Kubernetes cluster, and replace those that hurt",
+		Long: "Look at the nodes of a Kubernetes cluster, and replace those that hurt. This asks the cluster's API server as kubectl does,\n" +
+			"with the same kubeconfig; what agents say of their nodes they have left there.",
+		Example: "  holdfast cluster nodes\n  holdfast cluster replace --selector pool=old --dry-run",
+	}, a.clusterNodes(&f), a.clusterReplace(&f))
+	p := cmd.PersistentFlags()
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file (default $"+kube.PathEnv+", then ~/.kube/config, then the pod's own account)")
+	p.StringVar(&f.context, "context", "", "context in it (default its current one)")
+	p.StringVar(&f.namespace, "namespace", survey.Namespace, "namespace of Holdfast's agents")
+	return cmd
+}
+
+// client connects to the cluster. The caller closes it.
+func (f clusterFlags) client(version string) (*kube.Client, error) {
+	conf, err := kube.Load(f.kubeconfig, f.context)
+	if err != nil {
+		return nil, err
+	}
+	c, err := kube.New(conf, kube.Options{Agent: "holdfast/" + version})
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return c, nil
+}
+
+func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
+	var selector string
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the nodes, those that hurt first",
+		Long: "List the nodes with what the agents say of them, those that hurt first and among them the older ones.\n" +
+			"DYING is how many memory cgroups are dead and still there, RECLAIM how long half of the reclaims of memory cgroups take,\n" +
+			"SLOW the share of spin-ups with a slow phase, and P99 what create and start of a container take at most in 99 of 100 cases.\n" +
+			"A node without an agent has \"-\" there.",
+		Example: "  holdfast cluster nodes\n  holdfast cluster nodes --selector pool=old --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.client(a.deps.Version.Version)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, cancel := a.limited(cmd, time.Minute)
+			defer cancel()
+			nodes, gap, err := survey.Look(ctx, c, selector, f.namespace)
+			if err != nil {
+				return err
+			}
+			if gap != nil {
+				a.ui.note("warning: what agents say is not known: %s", clean(gap.Error()))
+			}
+			return a.ui.result(nodes, func(w io.Writer) { nodeTable(w, nodes, a.deps.Now()) })
+		},
+	}
+	cmd.Flags().StringVar(&selector, "selector", "", "labels of the nodes, as kubectl has them: pool=old,zone!=a")
+	return cmd
+}
+
+func nodeTable(w io.Writer, nodes []survey.Node, now time.Time) {
+	fmt.Fprintln(w, "NODE\tSTATE\tAGE\tKERNEL\tDYING\tRECLAIM\tSLOW\tP99\tHURTS")
+	for _, n := range nodes {
+		state := "ready"
+		switch {
+		case !n.Ready && n.Cordoned:
+			state = "not ready, cordoned"
+		case !n.Ready:
+			state = "not ready"
+		case n.Cordoned:
+			state = "cordoned"
+		}
+		dying, reclaim, slow, p99 := "-", "-", "-", "-"
+		if r := n.Record; r != nil {
+			if v, ok := r.Facts[fact.MemcgDying]; ok {
+				dying = fmt.Sprintf("%.0f", v)
+			}
+			if v, ok := r.Facts[fact.ReclaimP50]; ok {
+				reclaim = holdfast.Millis(time.Duration(v * float64(time.Millisecond))).String()
+			}
+			if r.Spinups.Count > 0 {
+				slow = fmt.Sprintf("%.1f%%", 100*float64(r.Spinups.Slow)/float64(r.Spinups.Count))
+				p99 = fmt.Sprintf("%.2f s", r.Spinups.P99)
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(n.Name), state, age(now, n.Created), dash(n.Kernel), dying, reclaim, slow, p99, dash(strings.Join(n.Hurts, ", ")))
+	}
+}

@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube/replace"
+)
+
+// Defaults of `cluster replace`.
+const (
+	defaultDrainLimit   = time.Hour
+	defaultReadyLimit   = 30 * time.Minute
+	defaultCommandLimit = 30 * time.Minute
+	defaultPatience     = 10 * time.Minute
+)
+
+// replaceNodes is one call of `cluster replace`.
+type replaceNodes struct {
+	conf            replace.Config
+	worse           []string
+	dry, yes, leave bool
+}
+
+func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
+	var q replaceNodes
+	cmd := &cobra.Command{
+		Use:   "replace --selector LABELS [--worse-than NAME=VALUE…] [-- COMMAND ARG…]",
+		Short: "Drain nodes one after another, and have a command delete their machines",
+		Long: "Cordon all nodes that are chosen; then, for one after another, evict the pods, wait until as many are ready elsewhere as before, and run the command that deletes the machine.\n" +
+			"Disruption budgets are respected, pods of DaemonSets and those that the kubelet runs from files are left. The plan is printed first.\n" +
+			"The first node that fails, or a fall of the cluster's health, stops it: nodes that are not drained take pods again. After a crash --resume goes on.\n" +
+			"In the command {node} is the node's name and {provider-id} the cloud's name of its machine. No shell sees it, and after a crash it may run again.",
+		Example: "  holdfast cluster replace --selector pool=old --dry-run\n" +
+			"  holdfast cluster replace --selector pool=old --worse-than memcg.dying=10000 --worse-than age=60d -- gcloud compute instances delete --quiet {node}\n" +
+			"  holdfast cluster replace --resume -- gcloud compute instances delete --quiet {node}",
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if err := q.read(cmd, words); err != nil {
+				return usage(cmd, err)
+			}
+			return a.replaceNodes(cmd, f, &q)
+		},
+	}
+	s := cmd.Flags()
+	s.StringVar(&q.conf.Selector, "selector", "", "labels of the nodes, as kubectl has them: pool=old,zone!=a")
+	s.StringArrayVar(&q.worse, "worse-than", nil, "only nodes over this: age, spinup.slow, spinup.p50, spinup.p99, or a fact of the doctor such as memcg.dying or reclaim.p50; with several, over one of them")
+	s.IntVar(&q.conf.MaxUnavailable, "max-unavailable", 1, "how many nodes are drained at a time")
+	s.IntVar(&q.conf.Grace, "grace-period", -1, "seconds that pods get to end; below 0 their own")
+	s.DurationVar(&q.conf.DrainLimit, "drain-timeout", defaultDrainLimit, "longest that a node's pods may take to be gone")
+	s.DurationVar(&q.conf.ReadyLimit, "ready-timeout", defaultReadyLimit, "longest that they may take to be ready elsewhere")
+	s.DurationVar(&q.conf.CommandLimit, "command-timeout", defaultCommandLimit, "longest that the command may take for a node")
+	s.DurationVar(&q.conf.Patience, "patience", defaultPatience, "longest that the API server may be gone at a time")
+	s.BoolVar(&q.conf.Rules.LocalData, "delete-emptydir-data", false, "evict pods with local data too, which is lost")
+	s.BoolVar(&q.conf.Rules.Unmanaged, "force", false, "evict pods too that nothing makes anew")
+	s.BoolVar(&q.dry, "dry-run", false, "print the plan and change nothing")
+	s.BoolVar(&q.yes, "yes", false, "do not ask before it begins, which is asked on a terminal only")
+	s.BoolVar(&q.conf.Resume, "resume", false, "go on with an earlier run that did not end")
+	s.BoolVar(&q.leave, "abandon", false, "end an earlier run that did not end: what it has not drained takes pods again")
+	return cmd
+}
+
+func (q *replaceNodes) read(cmd *cobra.Command, words []string) error {
+	if cmd.ArgsLenAtDash() != 0 && len(words) > 0 {
+		return fmt.Errorf("there is %q, and the command comes after --", words[0])
+	}
+	limits, err := replace.ParseLimits(q.worse)
+	if err != nil {
+		return fmt.Errorf("--worse-than: %w", err)
+	}
+	q.conf.Limits, q.conf.Command = limits, words
+	if q.leave {
+		if q.conf.Resume || q.conf.Selector != "" || len(limits) > 0 || len(words) > 0 || q.dry {
+			return errors.New("--abandon goes with nothing else: it ends the earlier run, whatever it was about")
+		}
+		q.conf.Resume = true
+	}
+	return q.conf.Validate()
+}
+
+func (a *app) replaceNodes(cmd *cobra.Command, f *clusterFlags, q *replaceNodes) error {
+	c, err := f.client(a.deps.Version.Version)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := a.limited(cmd, noLimit)
+	defer cancel()
+	q.conf.Namespace, q.conf.Output = f.namespace, a.ui.err
+	r, err := replace.New(c, q.conf)
+	if err != nil {
+		return err
+	}
+	if q.leave {
+		return a.abandon(ctx, r)
+	}
+	p, err := r.Plan(ctx)
+	if errors.Is(err, replace.ErrNothing) {
+		a.ui.note("no node is to be replaced")
+		return a.ui.result(replace.Report{Nodes: []replace.NodeReport{}, Uncordoned: []string{}, Left: []string{}}, func(io.Writer) {})
+	}
+	if err != nil {
+		return err
+	}
+	if q.dry {
+		if err := a.ui.result(p, func(w io.Writer) { nodePlanText(w, p, a.deps.Now()) }); err != nil {
+			return err
+		}
+		return refused(p)
+	}
+	if !a.ui.json {
+		if err := a.ui.result(nil, func(w io.Writer) { nodePlanText(w, p, a.deps.Now()) }); err != nil {
+			return err
+		}
+	}
+	if onlyLocal(p) && a.ask(ctx, "These pods' local data would be lost. Go on?") {
+		q.conf.Rules.LocalData = true
+		if r, err = replace.New(c, q.conf); err != nil {
+			return err
+		}
+		if p, err = r.Plan(ctx); err != nil {
+			return err
+		}
+	}
+	if err := refused(p); err != nil {
+		return err
+	}
+	if _, tty := terminal(a.ui.in); tty && !q.yes && !a.ask(ctx, "Replace "+count(len(p.Nodes), "node")+"?") {
+		return errors.New("not begun")
+	}
+	rep, err := r.Run(ctx, p, func(s replace.Step) { a.ui.note("%s", stepLine(s)) })
+	return a.nodesReplaced(rep, err)
+}
+
+func stepLine(s replace.Step) string {
+	if s.Node == "" {
+		return clean(s.What)
+	}
+	return clean(s.Node) + ": " + clean(s.What)
+}
+
+// nodesReplaced prints the report; its error says what failed.
+func (a *app) nodesReplaced(rep replace.Report, err error) error {
+	if e := a.ui.result(rep, func(w io.Writer) { nodesText(w, rep) }); e != nil || err == nil {
+		return errors.Join(err, e)
+	}
+	if errors.Is(err, context.Canceled) && len(rep.Left) == 0 {
+		return err
+	}
+	hint := "nothing is left cordoned"
+	if len(rep.Left) > 0 {
+		hint = "drained and still there: " + strings.Join(rep.Left, ", ") + "; --resume goes on with them, --abandon lets go of them"
+	}
+	return &partial{msg: err.Error(), hint: hint}
+}
+
+// refused says why a plan cannot be carried out.
+func refused(p replace.Plan) error {
+	if len(p.Problems) == 0 {
+		return nil
+	}
+	const most = 5
+	shown := p.Problems[:min(len(p.Problems), most)]
+	msg := strings.Join(shown, "; ")
+	if n := len(p.Problems) - len(shown); n > 0 {
+		msg += fmt.Sprintf("; and %d more", n)
+	}
+	hint := "--delete-emptydir-data and --force evict such pods, too; what goes with them is lost"
+	if p.Room == 0 {
+		hint = "add nodes first, or choose fewer by --selector"
+	}
+	return holdfast.WithHint(errors.New(msg), hint)
+}
+
+// onlyLocal reports whether nothing but local data is in the way.
+func onlyLocal(p replace.Plan) bool {
+	n := 0
+	for _, x := range p.Nodes {
+		for _, pod := range x.Pods {
+			if pod.Treatment == replace.Refuse && pod.Why == replace.WhyLocal {
+				n++
+			}
+		}
+	}
+	return n > 0 && n == len(p.Problems)
+}
+
+// ask asks a person on a terminal; elsewhere the answer is no.
+func (a *app) ask(ctx context.Context, question string) bool {
+	if _, tty := terminal(a.ui.in); !tty || a.ui.json {
+		return false
+	}
+	fmt.Fprintf(a.ui.err, "%s [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() { // ends with the process where nobody answers
+		line, _ := bufio.NewReader(a.ui.in).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		line = strings.ToLower(strings.TrimSpace(line))
+		return line == "y" || line == "yes"
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (a *app) abandon(ctx context.Context, r *replace.Runner) error {
+	freed, left, err := r.Abandon(ctx)
+	if err != nil {
+		return err
+	}
+	v := map[string][]string{"uncordoned": append([]string{}, freed...), "left": append([]string{}, left...)}
+	return a.ui.result(v, func(w io.Writer) {
+		if len(freed)+len(left) == 0 {
+			fmt.Fprintln(w, "there is no run to end")
+		}
+		for _, n := range freed {
+			fmt.Fprintf(w, "%s takes pods again\n", clean(n))
+		}
+		for _, n := range left {
+			fmt.Fprintf(w, "%s stays cordoned\n", clean(n))
+		}
+	})
+}
+
+func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
+	fmt.Fprintln(w, "NODE\tAGE\tKERNEL\tEVICT\tLEAVE\tREFUSE\tPHASE\tWHY")
+	for _, n := range p.Nodes {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", dash(n.Name), age(now, n.Created), dash(n.Kernel),
+			n.Count(replace.Evict), n.Count(replace.Leave), n.Count(replace.Refuse), dash(string(n.Phase)), dash(strings.Join(n.Why, ", ")))
+	}
+	for _, n := range p.Nodes {
+		for _, pod := range n.Pods {
+			name := clean(pod.Namespace) + "/" + clean(pod.Name)
+			switch {
+			case pod.Treatment == replace.Refuse:
+				fmt.Fprintf(w, "%s: pod %s is in the way: %s\n", clean(n.Name), name, clean(pod.Why))
+			case pod.Treatment == replace.Evict && pod.Why != "":
+				fmt.Fprintf(w, "%s: pod %s is evicted, though %s\n", clean(n.Name), name, clean(pod.Why))
+			case pod.Budget != "":
+				fmt.Fprintf(w, "%s: pod %s waits for the disruption budget %s\n", clean(n.Name), name, clean(pod.Budget))
+			}
+		}
+	}
+	fmt.Fprintf(w, "%s that are not chosen take pods\n", count(p.Room, "node"))
+	for _, note := range p.Notes {
+		fmt.Fprintf(w, "note: %s\n", clean(note))
+	}
+}
+
+func nodesText(w io.Writer, rep replace.Report) {
+	rows := 0
+	for _, n := range rep.Nodes {
+		rows += len(n.Pods)
+	}
+	if rows > 0 {
+		fmt.Fprintln(w, "WORKLOAD\tOLD POD\tNODE\tINIT\tSTART\tTOTAL\tNEW POD\tNODE\tINIT\tSTART\tTOTAL")
+	}
+	done := 0
+	for _, n := range rep.Nodes {
+		if n.Phase == replace.Done {
+			done++
+		}
+		for _, p := range n.Pods {
+			fresh := "-\t-\t-\t-\t-"
+			if p.New != nil {
+				fresh = place(*p.New)
+			}
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\n", clean(p.Namespace), clean(p.Workload), place(p.Old), fresh)
+		}
+	}
+	fmt.Fprintf(w, "%s replaced\n", count(done, "node"))
+	if len(rep.Uncordoned) > 0 {
+		fmt.Fprintf(w, "not drained, and takes pods again: %s\n", clean(strings.Join(rep.Uncordoned, ", ")))
+	}
+	if len(rep.Left) > 0 {
+		fmt.Fprintf(w, "drained, and still there: %s\n", clean(strings.Join(rep.Left, ", ")))
+	}
+}
+
+func place(p replace.Place) string {
+	took := func(m *holdfast.Millis) string {
+		if m == nil {
+			return "-"
+		}
+		return m.String()
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", dash(p.Pod), dash(p.Node), took(p.Init), took(p.Start), took(p.Total))
+}

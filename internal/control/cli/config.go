@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"holdfast"
+	"holdfast/internal/control/config"
+)
+
+// ConfigEnv names the configuration file where no argument does.
+const ConfigEnv = "HOLDFAST_CONFIG"
+
+func (a *app) configCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "config",
+		Short:   "Check the configuration, and see what is in force and why",
+		Long:    "Check the configuration of this host's agent, and see which values are in force and where each comes from. Neither needs an agent.",
+		Example: "  holdfast config check\n  holdfast config show --changed",
+	}, a.configCheck(), a.configShow())
+}
+
+func (a *app) configCheck() *cobra.Command {
+	var (
+		role    string
+		noFiles bool
+		explain func(*cobra.Command, []string) (config.Explained, error)
+	)
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Say whether an agent could start with a configuration",
+		Long: "Check the syntax, every key and value and what belongs together, and read the files that are named: certificates, tokens, profiles.\n" +
+			"FILE is by default that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and come before the file.\n" +
+			"Nothing is started, and no address is connected to. A mistake is exit code 2.",
+		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files",
+		Args:    args(0, 1, "one file at most"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if role != roleAgent && role != roleGC {
+				return usage(cmd, fmt.Errorf("--for is %q, it has to be %s or %s", role, roleAgent, roleGC))
+			}
+			e, err := explain(cmd, words)
+			if err != nil {
+				return err
+			}
+			if err := a.checkConfig(e, role, noFiles); err != nil {
+				return configMistake(fmt.Errorf("%s: %w", e.File, err))
+			}
+			return a.ui.result(checked{e.File, e.Found}, func(w io.Writer) {
+				if !e.Found {
+					fmt.Fprintf(w, "%s is not there, and the defaults will do\n", clean(e.File))
+					return
+				}
+				fmt.Fprintf(w, "%s is good\n", clean(e.File))
+			})
+		},
+	}
+	explain = a.explainer(cmd.Flags())
+	cmd.Flags().StringVar(&role, "for", roleAgent, "who is to start with it: agent, or gc for 'holdfast gc serve', which needs no templates")
+	cmd.Flags().BoolVar(&noFiles, "no-files", false, "leave out the files that it names: they are on another host")
+	return cmd
+}
+
+// What a configuration is checked for.
+const (
+	roleAgent = "agent"
+	roleGC    = "gc"
+)
+
+// checked is what `config check` says of a good configuration.
+type checked struct {
+	File  string `json:"file"`
+	Found bool   `json:"found"`
+}
+
+func (a *app) checkConfig(e config.Explained, role string, noFiles bool) error {
+	validate := e.Config.Validate
+	if role == roleGC {
+		validate = e.Config.ValidateCollector
+	}
+	if err := validate(); err != nil {
+		return err
+	}
+	if noFiles || a.deps.CheckFiles == nil {
+		return nil
+	}
+	return a.deps.CheckFiles(e.Config)
+}
+
+func (a *app) configShow() *cobra.Command {
+	var (
+		changed bool
+		explain func(*cobra.Command, []string) (config.Explained, error)
+	)
+	cmd := &cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Show every value in force, and where it comes from",
+		Long: "Show every key with the value that an agent would start with, and where that comes from: the default, the file and which line, a flag, or the environment.\n" +
+			"FILE is by default that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and come before the file.\n" +
+			"What may be secret is not shown: values of containers' environment, and passwords in URLs. An agent that runs keeps what it was started with.",
+		Example: "  holdfast config show\n  holdfast config show --changed --json",
+		Args:    args(0, 1, "one file at most"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			e, err := explain(cmd, words)
+			if err != nil {
+				return err
+			}
+			if changed {
+				e.Settings = withoutDefaults(e.Settings)
+			}
+			return a.ui.result(e, func(w io.Writer) { settingsTable(w, e) })
+		},
+	}
+	explain = a.explainer(cmd.Flags())
+	cmd.Flags().BoolVar(&changed, "changed", false, "only what is not at its default")
+	return cmd
+}
+
+// explainer adds the agent's flags, and returns what reads a configuration under
+// them.
+func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config.Explained, error) {
+	flags := func() config.Overrides { return config.Overrides{} }
+	if a.deps.ConfigFlags != nil {
+		flags = a.deps.ConfigFlags(f)
+	}
+	return func(cmd *cobra.Command, words []string) (config.Explained, error) {
+		file := os.Getenv(ConfigEnv)
+		if len(words) > 0 {
+			file = words[0]
+		}
+		over := flags()
+		over.Socket = a.socket
+		e, err := config.Explain(cmd.Context(), file, over, config.Environment{DockerHost: os.Getenv("DOCKER_HOST"), Socket: os.Getenv(SocketEnv)})
+		if err != nil {
+			return e, configMistake(err)
+		}
+		return e, nil
+	}
+}
+
+// configMistake is an error in the configuration.
+func configMistake(err error) error {
+	hint := holdfast.HintOf(err)
+	if hint == "" {
+		hint = "docs/configuration.md has every key"
+	}
+	return &usageError{err, hint}
+}
+
+func withoutDefaults(all []config.Setting) []config.Setting {
+	out := []config.Setting{}
+	for _, s := range all {
+		if s.From != config.FromDefault {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func settingsTable(w io.Writer, e config.Explained) {
+	if !e.Found {
+		fmt.Fprintf(w, "%s is not there\n", clean(e.File))
+	}
+	fmt.Fprintln(w, "KEY\tVALUE\tFROM")
+	for _, s := range e.Settings {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", clean(s.Key), settingText(s), settingSource(s, e.File))
+	}
+}
+
+func settingText(s config.Setting) string {
+	switch v := s.Value.(type) {
+	case string:
+		return dash(v)
+	case []string:
+		return dash(strings.Join(v, ", "))
+	}
+	if s.Hidden {
+		return "(hidden)"
+	}
+	return clean(fmt.Sprint(s.Value))
+}
+
+func settingSource(s config.Setting, file string) string {
+	switch s.From {
+	case config.FromFile:
+		return clean(file) + ":" + strconv.Itoa(s.Line)
+	case config.FromFlag, config.FromEnvironment:
+		return string(s.From) + " " + s.Name
+	}
+	return string(s.From)
+}

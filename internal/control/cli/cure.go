@@ -1,0 +1,413 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/cure"
+)
+
+// CureDeps is what cures need of the rest of the program; the zero value: there
+// are none.
+type CureDeps struct {
+	// Run carries a cure out, or only looks.
+	Run func(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error)
+	// Kubepods are the control groups of a kubelet's on this host that are worth a
+	// squeeze.
+	Kubepods func(ctx context.Context) ([]string, error)
+	// Give gives a template of the configuration a seccomp profile.
+	Give func(template, file string) (cure.Gift, error)
+}
+
+// cureFlags are those of all cures.
+type cureFlags struct {
+	apply bool
+	bytes string
+	o     cure.Options
+}
+
+func (f *cureFlags) add(cmd *cobra.Command, bounded bool) {
+	cmd.Flags().BoolVar(&f.apply, "apply", false, "do it; without this it is only said what would be done")
+	if bounded {
+		cmd.Flags().StringVar(&f.bytes, "bytes", "1GiB", "free that much at the most")
+		cmd.Flags().DurationVar(&f.o.For, "for", cure.DefaultFor, "take that long at the most")
+	}
+}
+
+func (f *cureFlags) options(cmd *cobra.Command) (cure.Options, error) {
+	f.o.Apply = f.apply
+	if f.bytes != "" {
+		n, err := units.RAMInBytes(f.bytes)
+		if err != nil || n < 1<<20 || n > cure.MaxBytes {
+			return f.o, usage(cmd, fmt.Errorf("--bytes is %q, it has to be a size from 1MiB to 1TiB", f.bytes))
+		}
+		f.o.Bytes = n
+		if f.o.For < time.Second || f.o.For > cure.MaxFor {
+			return f.o, usage(cmd, fmt.Errorf("--for is %v, it has to be from 1s to %v", f.o.For, cure.MaxFor))
+		}
+	}
+	return f.o, nil
+}
+
+func (a *app) cureCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "cure",
+		Short: "Carry out a cure that the doctor advises, or say what it would do",
+		Long: "Carry out a cure that `holdfast doctor` advises. Without --apply it only looks, and says what it would do, to whom,\n" +
+			"what is to be gained and what is risked. A cure is bounded in bytes and time, breaks off when those who live there\n" +
+			"begin to suffer, and measures before and after. docs/doctor-cures.md has each with its figures.",
+		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --cgroup /docker --apply",
+	}, a.cureMemcg(), a.curePinned(), a.cureDentries(), a.cureFadvise(), a.cureSysctl(), a.cureDropCaches(), a.cureHistory())
+}
+
+// cureRun is the end of each command.
+func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
+	o, err := f.options(cmd)
+	if err != nil {
+		return err
+	}
+	if a.deps.Cures.Run == nil {
+		return errors.New("this build has no cures")
+	}
+	ctx, cancel := a.limited(cmd, noLimit)
+	defer cancel()
+	done := func() {}
+	if o.Apply {
+		done = a.ui.progress("cure " + c.Name)
+	}
+	r, err := a.deps.Cures.Run(ctx, c, o)
+	done()
+	if err != nil && !r.Applied {
+		return err
+	}
+	if e := a.ui.result(r, func(w io.Writer) { printCure(w, r) }); e != nil {
+		return errors.Join(err, e)
+	}
+	return err
+}
+
+func (a *app) cureMemcg() *cobra.Command {
+	var f cureFlags
+	var cgroup string
+	var self, kubepods bool
+	cmd := &cobra.Command{
+		Use:   "memcg",
+		Short: "Free dying memory cgroups by a gentle squeeze at their parent",
+		Long: "Free dying memory cgroups, and keep the page cache of the living: the kernel reclaims a little at their parent, and\n" +
+			"takes the pages of the dead first. On cgroup v1 the parent's limit is lowered below its usage and restored at once,\n" +
+			"with a guardian behind it; on v2 memory.reclaim does the same.\n\n" +
+			"With --self it empties the group that it runs in itself: the last thing for a container to do before it is removed\n" +
+			"(as a preStop hook), so that it does not stay as a dying group. It needs only that group's own files.\n\n" +
+			"With --kubepods it does so at each of a kubelet's control groups in turn that has something to gain: its slices,\n" +
+			"where pods are dead, and pods, where containers are. --bytes and --for are for each of them.",
+		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --kubepods --apply\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case self && (cgroup != "" || kubepods) || kubepods && cgroup != "":
+				return usage(cmd, errors.New("--self, --cgroup and --kubepods exclude each other"))
+			case kubepods:
+				return a.cureKubepods(cmd, &f)
+			case self:
+				return a.cureRun(cmd, cure.Self(), &f)
+			}
+			return a.cureRun(cmd, cure.Memcg(cgroup), &f)
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the one below which the dead have left most)")
+	cmd.Flags().BoolVar(&self, "self", false, "empty the group that this process is in")
+	cmd.Flags().BoolVar(&kubepods, "kubepods", false, "squeeze each of a kubelet's groups where it is worth it")
+	return cmd
+}
+
+// cureKubepods squeezes the groups of a kubelet one after the other. It goes on where one
+// fails.
+func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
+	o, err := f.options(cmd)
+	if err != nil {
+		return err
+	}
+	if a.deps.Cures.Run == nil || a.deps.Cures.Kubepods == nil {
+		return errors.New("this build has no cures")
+	}
+	ctx, cancel := a.limited(cmd, noLimit)
+	defer cancel()
+	paths, err := a.deps.Cures.Kubepods(ctx)
+	if err != nil {
+		return err
+	}
+	reports := []cure.Report{}
+	var wrong []error
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			break
+		}
+		done := func() {}
+		if o.Apply {
+			done = a.ui.progress("cure memcg, " + clean(path))
+		}
+		r, err := a.deps.Cures.Run(ctx, cure.Memcg(path), o)
+		done()
+		if err == nil || r.Applied {
+			reports = append(reports, r)
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", path, err))
+		}
+	}
+	err = a.ui.result(reports, func(w io.Writer) {
+		for i, r := range reports {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			printCure(w, r)
+		}
+	})
+	return errors.Join(append(wrong, err, ctx.Err())...)
+}
+
+func (a *app) curePinned() *cobra.Command {
+	var f cureFlags
+	var paths []string
+	cmd := &cobra.Command{
+		Use:   "pinned",
+		Short: "Drop just the pages of files that hold dying memory cgroups",
+		Long: "Find the files with pages that are charged to memory cgroups that are gone, and drop just these pages. It looks at all\n" +
+			"files that processes have open or mapped, and at those below --path. Pages that somebody has locked cannot be\n" +
+			"dropped; who that is is said.",
+		Example: "  holdfast doctor cure pinned\n  holdfast doctor cure pinned --path /var/log --apply",
+		Args:    noArgs(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.Pinned(paths...), &f) },
+	}
+	f.add(cmd, true)
+	cmd.Flags().StringArrayVar(&paths, "path", nil, "a file or directory to look at, too; may be repeated")
+	return cmd
+}
+
+func (a *app) cureDentries() *cobra.Command {
+	var f cureFlags
+	var cgroup, container string
+	cmd := &cobra.Command{
+		Use:   "dentries",
+		Short: "Take back the kernel's memory that one container's directory entries hold",
+		Long: "Take back memory that the kernel holds for one container, most of it directory entries of files that are not there:\n" +
+			"by that container's own reclaim, which leaves the host alone.",
+		Example: "  holdfast doctor cure dentries --container web-1\n  holdfast doctor cure dentries --cgroup /docker/ID --apply",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			group, err := a.groupOf(cmd, cgroup, container)
+			if err != nil {
+				return err
+			}
+			return a.cureRun(cmd, cure.Dentries(group), &f)
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the container's control group")
+	cmd.Flags().StringVar(&container, "container", "", "name or id of the container")
+	return cmd
+}
+
+// groupOf is the control group that was named, by itself or by its container.
+func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, error) {
+	switch {
+	case (cgroup == "") == (container == ""):
+		return "", usage(cmd, errors.New("one of --container and --cgroup is needed"))
+	case cgroup != "":
+		return cgroup, nil
+	case a.deps.OpenEngine == nil:
+		return "", errors.New("this build has no container engine")
+	}
+	ctx, cancel := a.limited(cmd, askLimit)
+	defer cancel()
+	e, err := a.deps.OpenEngine(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer e.Close()
+	c, err := e.Inspect(ctx, container)
+	if err != nil {
+		return "", err
+	}
+	if c.CgroupPath == "" {
+		return "", holdfast.WithHint(fmt.Errorf("the control group of container %s is not known: is it running?", container), "name its group with --cgroup")
+	}
+	return c.CgroupPath, nil
+}
+
+func (a *app) cureFadvise() *cobra.Command {
+	var f cureFlags
+	t := cure.FadviseTarget{Give: a.deps.Cures.Give}
+	cmd := &cobra.Command{
+		Use:   "fadvise",
+		Short: "Give containers a seccomp profile in which posix_fadvise does nothing",
+		Long: "Write a seccomp profile, the engine's default but that posix_fadvise returns success and does nothing, and give it to\n" +
+			"a template of the configuration, so that its next containers have it. For containers of others it shows the option\n" +
+			"of docker run. The program is not touched. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
+		Example: "  holdfast doctor cure fadvise --template web --apply\n  holdfast doctor cure fadvise --container web-1",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (t.Template == "") == (t.Container == "") {
+				return usage(cmd, errors.New("one of --template and --container is needed"))
+			}
+			if !filepath.IsAbs(t.File) {
+				return usage(cmd, fmt.Errorf("--file is %q, which is no absolute path", t.File))
+			}
+			if t.Template != "" && t.Give == nil {
+				return errors.New("this build has no configuration")
+			}
+			return a.cureRun(cmd, cure.Fadvise(t), &f)
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().StringVar(&t.Template, "template", "", "the template that gets it")
+	cmd.Flags().StringVar(&t.Container, "container", "", "a container that is none of a template's; what to start it with is shown")
+	cmd.Flags().StringVar(&t.File, "file", "/etc/holdfast/seccomp-no-fadvise.json", "where the profile is written")
+	return cmd
+}
+
+func (a *app) cureSysctl() *cobra.Command {
+	var f cureFlags
+	var undo bool
+	cmd := &cobra.Command{
+		Use:   "sysctl NAME[=VALUE]",
+		Short: "Raise a limit of the kernel's, or undo that",
+		Long: "Change one of the kernel's settings that findings are about, by default to what is advised. Numbers are only raised. The\n" +
+			"old value is noted, and --undo writes it back. A reboot undoes it, too; to keep it, put what is shown into\n" +
+			"/etc/sysctl.d.\n\nThe settings:\n  " + strings.Join(cure.Settings(), "\n  ") + ".",
+		Example:   "  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply\n  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --undo --apply",
+		ValidArgs: cure.Settings(),
+		Args:      args(1, 1, "the name of a setting"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			ctx, cancel := a.limited(cmd, askLimit)
+			defer cancel()
+			h, err := a.thisHost(ctx)
+			if err != nil {
+				return err
+			}
+			notes := filepath.Join(h.DataDir, cure.NotesFile)
+			if undo {
+				return a.cureRun(cmd, cure.SysctlUndo(words[0], notes), &f)
+			}
+			return a.cureRun(cmd, cure.Sysctl(words[0], notes), &f)
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().BoolVar(&undo, "undo", false, "write the old value back")
+	return cmd
+}
+
+func (a *app) cureDropCaches() *cobra.Command {
+	var f cureFlags
+	cmd := &cobra.Command{
+		Use:   "drop-caches",
+		Short: "Drop the page cache of the whole host: the last resort",
+		Long: "Drop the page cache, the directory entries and the inodes of everybody on this host, who then read from the disks\n" +
+			"again. No other cure does this, and Holdfast never does it by itself.",
+		Example: "  holdfast doctor cure drop-caches\n  holdfast doctor cure drop-caches --apply",
+		Args:    noArgs(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.DropCaches(), &f) },
+	}
+	f.add(cmd, false)
+	return cmd
+}
+
+func (a *app) cureHistory() *cobra.Command {
+	limit := 20
+	cmd := &cobra.Command{
+		Use: "history", Short: "List the cures that were carried out on this host",
+		Long:    "List the cures that were carried out on this host, the newest first.",
+		Example: "  holdfast doctor cure history --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 (all that are kept) or more", limit))
+			}
+			ctx, cancel := a.limited(cmd, askLimit)
+			defer cancel()
+			h, err := a.thisHost(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := cure.Journal{Path: filepath.Join(h.DataDir, cure.FileName)}.List(limit)
+			if err != nil {
+				return err
+			}
+			return a.ui.result(list, func(w io.Writer) { a.printCures(w, list) })
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many; 0: all that are kept")
+	return cmd
+}
+
+func (a *app) printCures(w io.Writer, list []cure.Report) {
+	fmt.Fprintln(w, "AGE\tCURE\tTARGET\tTOOK\tOUTCOME")
+	for _, r := range list {
+		outcome := "done"
+		switch {
+		case r.Error != "":
+			outcome = r.Error
+		case r.Stopped != "":
+			outcome = "ended early: " + r.Stopped
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f s\t%s\n", age(a.deps.Now(), r.At), clean(r.Cure), dash(clean(r.Target)), r.Seconds, clean(outcome))
+	}
+}
+
+// printCure writes a report for people.
+func printCure(w io.Writer, r cure.Report) {
+	verb := "would be done"
+	if r.Applied {
+		verb = "done"
+	}
+	fmt.Fprintf(w, "cure %s, %s\n", clean(r.Cure), clean(r.Target))
+	for i, s := range r.Plan.Does {
+		if i == 0 {
+			fmt.Fprintf(w, "%s:\n", verb)
+		}
+		fmt.Fprintf(w, "  %s\n", clean(s))
+	}
+	fmt.Fprintf(w, "gain: %s\nrisk: %s\n", clean(r.Plan.Gain), clean(r.Plan.Risk))
+	for i, s := range r.Plan.Shows {
+		if i == 0 {
+			fmt.Fprint(w, "use:\n")
+		}
+		fmt.Fprintf(w, "  %s\n", clean(s))
+	}
+	if len(r.Figures) > 0 {
+		fmt.Fprintf(w, "\nFIGURE\tBEFORE\tAFTER\n")
+		for _, f := range r.Figures {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", clean(f.What), cureFigure(f.Before, f.Unit), cureFigure(f.After, f.Unit))
+		}
+		fmt.Fprintln(w)
+	}
+	if r.Applied {
+		fmt.Fprintf(w, "it took %.1f s\n", r.Seconds)
+	}
+	if r.Stopped != "" {
+		fmt.Fprintf(w, "it ended early: %s\n", clean(r.Stopped))
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", clean(n))
+	}
+	if !r.Applied && len(r.Plan.Does) > 0 {
+		fmt.Fprintln(w, "nothing was done: --apply does it")
+	}
+}
+
+func cureFigure(v float64, unit string) string {
+	if unit == "B" {
+		return units.BytesSize(v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}

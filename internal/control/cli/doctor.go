@@ -1,0 +1,290 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/rule"
+)
+
+// DoctorRun is one call of `holdfast doctor`.
+type DoctorRun struct {
+	For  time.Duration
+	Step func(string) // is told what is being done
+	// Baselines are those that may go for this host.
+	Baselines []baseline.Baseline
+}
+
+// DrillRun is one call of `holdfast doctor drill`. A zero is the drill's default.
+type DrillRun struct {
+	Drill      drill.Drill
+	For        time.Duration
+	Size       int
+	Dir, Image string
+	Ready      func(drill.Running)
+	Progress   io.Writer
+}
+
+func (a *app) doctorCmd() *cobra.Command {
+	look := 30 * time.Second
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what makes containers on this host slow, who does it, and what to do",
+		Long: "Look at this host for a while and say what makes its containers slow: which container does it, on which path\n" +
+			"through the kernel, and what to do about it. Nothing is changed. It needs no agent, but root for most of what it sees;\n" +
+			"what it cannot see it says. It exits with 9 where there is a finding of severity warning or critical.",
+		Example: "  holdfast doctor\n  holdfast doctor --for 10s --json",
+	}
+	group(cmd, a.drillCmd(), a.cureCmd(), a.recordCmd(), a.diffCmd(), a.doctorStatus(), a.doctorHistory(), a.doctorFleet(), a.doctorBaseline())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if look < doctor.MinFor || look > doctor.MaxFor {
+			return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", look, doctor.MinFor, doctor.MaxFor))
+		}
+		ctx, cancel := a.limited(cmd, noLimit)
+		defer cancel()
+		done := func() {}
+		r, err := a.deps.Examine(ctx, DoctorRun{For: look, Baselines: a.knownBaselines(ctx), Step: func(what string) {
+			done()
+			done = a.ui.progress(what)
+		}})
+		done()
+		if err != nil {
+			return err
+		}
+		if err := a.ui.result(r, func(w io.Writer) { printReport(w, r) }); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Severity != rule.Notice }) {
+			return Exit(exitFindings)
+		}
+		return nil
+	}
+	cmd.Flags().DurationVar(&look, "for", look, "how long to look")
+	return cmd
+}
+
+func (a *app) drillCmd() *cobra.Command {
+	var r DrillRun
+	var names []string
+	list := "The drills:\n"
+	for _, d := range drill.All() {
+		names = append(names, d.Name)
+		where := ""
+		if d.Containers {
+			where = "; also in containers"
+		}
+		list += fmt.Sprintf("  %-10s %s (%d %s%s)\n", d.Name, d.Short, d.Size, d.Unit, where)
+	}
+	cmd := &cobra.Command{
+		Use:   "drill NAME",
+		Short: "Make something that slows containers down, for practice, and take it away again",
+		Long: "Make something that slows containers down, in control groups or containers that are thrown away, wait, and take it\n" +
+			"away again: practice for `holdfast doctor`, in another terminal. It slows down this host meanwhile. It needs root.\n\n" + list +
+			"\nWhat a drill that was killed has left is removed by the next.",
+		Example:   "  holdfast doctor drill fadvise\n  holdfast doctor drill fadvise --image busybox --for 2m",
+		ValidArgs: names,
+		Args:      args(1, 1, "the name of a drill"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			var err error
+			if r.Drill, err = drill.Find(words[0]); err != nil {
+				return Usage(err)
+			}
+			if r.For < time.Second || r.For > drill.MaxFor {
+				return usage(cmd, fmt.Errorf("--for is %v, it has to be from 1s to %v", r.For, drill.MaxFor))
+			}
+			if r.Size < 0 || r.Size > r.Drill.MaxSize {
+				return usage(cmd, fmt.Errorf("--size is %d, it has to be from 1 to %d %s", r.Size, r.Drill.MaxSize, r.Drill.Unit))
+			}
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			r.Progress = a.ui.err
+			var at drill.Running
+			r.Ready = func(x drill.Running) { at = x }
+			if a.ui.json {
+				r.Progress = io.Discard
+			}
+			if err := a.deps.Drill(ctx, r); err != nil {
+				return err
+			}
+			return a.ui.result(at, func(w io.Writer) { fmt.Fprintf(w, "drill %s is over, and nothing of it is left\n", clean(at.Drill)) })
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&r.For, "for", 30*time.Second, "how long it stands")
+	f.IntVar(&r.Size, "size", 0, "how much of it (default as listed)")
+	f.StringVar(&r.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary one)")
+	f.StringVar(&r.Image, "image", "", "run it in containers of this image, which has no entrypoint, as busybox")
+	return cmd
+}
+
+// printReport writes a report for people.
+func printReport(w io.Writer, r doctor.Report) {
+	fmt.Fprintf(w, "looked for %.0f s, Linux %s\n", r.Seconds, dash(r.Kernel))
+	printHost(w, r)
+	fmt.Fprintln(w)
+	for _, f := range r.Findings {
+		printFinding(w, f)
+	}
+	var fine, not []string
+	for _, c := range r.Checked {
+		switch c.Verdict {
+		case doctor.Fine:
+			fine = append(fine, c.Rule)
+		case doctor.NotJudged:
+			not = append(not, fmt.Sprintf("  %s: %s", c.Rule, clean(c.Why)))
+		}
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprint(w, "no findings\n\n")
+	}
+	if len(fine) > 0 {
+		fmt.Fprintf(w, "fine: %s\n", strings.Join(fine, ", "))
+	}
+	if len(not) > 0 {
+		fmt.Fprintf(w, "\nnot judged:\n%s\n", strings.Join(not, "\n"))
+	}
+	if len(r.Gaps) > 0 {
+		fmt.Fprint(w, "\ncould not be looked at:\n")
+		for _, g := range r.Gaps {
+			fmt.Fprintf(w, "  %s: %s\n", clean(g.Sees), clean(g.Why))
+			if g.Hint != "" {
+				fmt.Fprintf(w, "    %s\n", clean(g.Hint))
+			}
+		}
+	}
+}
+
+// printHost says how the host itself does, as far as it is known.
+func printHost(w io.Writer, r doctor.Report) {
+	var s fact.Set
+	s.Add(r.Facts...)
+	if up, ok := s.Host(fact.HostUptime); ok {
+		busy, _ := s.Host(fact.CPUBusy)
+		cpus, _ := s.Host(fact.HostCPUs)
+		fmt.Fprintf(w, "up %s, %.0f CPUs %.0f %% busy\n", age(time.Time{}.Add(time.Hour+time.Duration(up)*time.Second), time.Time{}.Add(time.Hour)), cpus, 100*busy)
+	}
+	if cpu, ok := s.Host(fact.CheckCPU); ok {
+		memory, _ := s.Host(fact.CheckMem)
+		is := ""
+		if slices.ContainsFunc(r.Checked, func(c doctor.Check) bool { return c.Rule == "slow-machine" && c.Verdict == doctor.Fine }) {
+			is = " is fine"
+		}
+		line := fmt.Sprintf("the raw machine%s: SHA-256 %.0f MiB/s, memory %.0f MiB/s", is, cpu, memory)
+		if sync, ok := s.Host(fact.CheckDisk); ok {
+			line += fmt.Sprintf(", a small write with fdatasync %.1f ms", sync)
+		}
+		if alloc, ok := s.Host(fact.AllocMs); ok {
+			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
+		}
+		if steal, ok := s.Host(fact.CPUSteal); ok && steal > 0 {
+			line += fmt.Sprintf(", %.1f %% of the CPUs' time kept by the hypervisor", 100*steal)
+		}
+		fmt.Fprintln(w, line)
+	}
+	var caches []string
+	for _, c := range s.Of(fact.SlabCache) {
+		caches = append(caches, fmt.Sprintf("%s %.0f MiB", clean(c.Subject.Device), c.Value/(1<<20)))
+	}
+	if len(caches) > 0 {
+		fmt.Fprintf(w, "largest slab caches: %s\n", strings.Join(caches, ", "))
+	}
+}
+
+func printFinding(w io.Writer, f doctor.Finding) {
+	fmt.Fprintf(w, "%s: %s [%s]\n", strings.ToUpper(string(f.Severity)), clean(f.Title), f.Rule)
+	for _, e := range f.Evidence {
+		healthy := ""
+		if e.Healthy != "-" {
+			healthy = "(healthy: " + clean(e.Healthy) + ")"
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", clean(e.What), clean(e.Found), healthy)
+	}
+	if f.Who != nil {
+		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Who))
+		if len(f.Who.User) > 0 {
+			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Who.User)))
+		}
+		if path := kernelPath(f.Who.Kernel); path != "" {
+			fmt.Fprintf(w, "  in the kernel: %s\n", path)
+		}
+	}
+	for _, v := range f.Against {
+		if f.Who == nil || v.Cgroup != f.Who.Cgroup {
+			fmt.Fprintf(w, "  suffering: %s\n", whoLine(v))
+		}
+	}
+	for _, c := range f.Cures {
+		fmt.Fprintf(w, "  cure: %s\n", clean(c.What))
+		if c.Command != "" {
+			fmt.Fprintf(w, "        %s\n", clean(c.Command))
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+// whoLine names a culprit, the best name first.
+func whoLine(who doctor.Who) string {
+	var parts []string
+	switch {
+	case who.Pod != nil && who.Pod.Name != "":
+		parts = append(parts, podLine(*who.Pod))
+	case who.Container != "":
+		parts = append(parts, fmt.Sprintf("container %s (image %s, id %s)", clean(who.Container), dash(who.Image), shortID(who.ContainerID)))
+	case who.ContainerID != "":
+		parts = append(parts, "container "+shortID(who.ContainerID))
+	case who.Cgroup != "":
+		parts = append(parts, "control group "+clean(who.Cgroup))
+	}
+	switch {
+	case who.Session != "":
+		parts = append(parts, fmt.Sprintf("session %s", clean(who.Session)))
+	case who.Template != "":
+		parts = append(parts, fmt.Sprintf("kept warm for sessions of template %s", clean(who.Template)))
+	}
+	if who.Pid > 0 {
+		parts = append(parts, fmt.Sprintf("process %d", who.Pid))
+	}
+	if who.Command != "" {
+		parts = append(parts, "command "+clean(who.Command))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// podLine names a pod, and the container in it.
+func podLine(p doctor.Pod) string {
+	s := "pod " + clean(p.Namespace) + "/" + clean(p.Name)
+	if p.Container != "" {
+		s += ", container " + clean(p.Container)
+	}
+	if p.Workload != "" {
+		s += ", of " + clean(p.Workload)
+	}
+	return s
+}
+
+func outermostFirst(path []string) []string {
+	path = slices.Clone(path)
+	slices.Reverse(path)
+	return path
+}
+
+// kernelPath shows a path from the call inwards.
+func kernelPath(inwards []string) string {
+	var names []string
+	for _, f := range slices.Backward(inwards) {
+		if strings.HasPrefix(f, "entry_") || f == "do_syscall_64" || f == "x64_sys_call" || strings.HasPrefix(f, "el0") {
+			continue // every call's
+		}
+		names = append(names, clean(f))
+	}
+	return strings.Join(names, " > ")
+}

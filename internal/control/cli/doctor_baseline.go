@@ -1,0 +1,313 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/baseline"
+)
+
+func (a *app) doctorBaseline() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "baseline",
+		Short: "Keep what a healthy host looks like, and compare others with it",
+		Long: "Keep what a healthy host looks like, by kernel and role, and say in which facts a host differs from it.\n" +
+			"Baselines are the whole fleet's where an agent answers, else this host's. The agent judges by the one for its kernel and doctor.role.",
+		Example: "  holdfast doctor baseline save\n  holdfast doctor baseline compare",
+	}, a.baselineSave(), a.baselineLs(), a.baselineRm(), a.baselineCompare())
+}
+
+// shelf is where baselines are.
+type shelf interface {
+	Baselines(ctx context.Context) ([]baseline.Baseline, error)
+	SaveBaseline(ctx context.Context, b baseline.Baseline) error
+	RemoveBaseline(ctx context.Context, name string) error
+}
+
+var _ shelf = (*client.Client)(nil)
+
+// localShelf is this host's.
+type localShelf struct{ baseline.Dir }
+
+func (l localShelf) Baselines(context.Context) ([]baseline.Baseline, error)    { return l.List() }
+func (l localShelf) SaveBaseline(_ context.Context, b baseline.Baseline) error { return l.Save(b) }
+func (l localShelf) RemoveBaseline(_ context.Context, name string) error       { return l.Remove(name) }
+
+// withShelf calls do with the fleet's baselines, or where no agent answers with this
+// host's.
+func (a *app) withShelf(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, s shelf, h Host) error) error {
+	ctx, cancel := a.limited(cmd, limit)
+	defer cancel()
+	c, err := a.agent()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	host, err := a.thisHost(ctx)
+	if err != nil {
+		return err
+	}
+	var s shelf = c
+	if _, err := c.Version(ctx); errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == "" {
+		a.ui.note("no agent answers: these are this host's baselines")
+		s = localShelf{baseline.Dir(filepath.Join(host.DataDir, baseline.DirName))}
+	} else if err != nil {
+		return err
+	}
+	return do(ctx, s, host)
+}
+
+// knownBaselines are those that the doctor's rules may go by; none where they cannot
+// be had.
+func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
+	ctx, cancel := context.WithTimeout(ctx, askLimit/2)
+	defer cancel()
+	host, err := a.thisHost(ctx)
+	if err != nil {
+		return nil
+	}
+	all, _ := baseline.Dir(filepath.Join(host.DataDir, baseline.DirName)).List()
+	if c, err := a.agent(); err == nil && a.remoteURL() == "" {
+		defer c.Close()
+		if more, err := c.Baselines(ctx); err == nil {
+			all = append(all, more...)
+		}
+	}
+	return all
+}
+
+// lookFlags are those of a look at this host.
+type lookFlags struct {
+	length time.Duration
+	role   string
+}
+
+func (f *lookFlags) add(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "how long to look")
+	cmd.Flags().StringVar(&f.role, "role", "", "what this host is for (default doctor.role of the configuration)")
+}
+
+func (f *lookFlags) check(cmd *cobra.Command) error {
+	if f.length < doctor.MinFor || f.length > doctor.MaxFor {
+		return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", f.length, doctor.MinFor, doctor.MaxFor))
+	}
+	return nil
+}
+
+// look looks at this host and makes a baseline of it.
+func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
+	done := func() {}
+	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: func(what string) {
+		done()
+		done = a.ui.progress(what)
+	}})
+	done()
+	if err != nil {
+		return baseline.Baseline{}, r, err
+	}
+	role := f.role
+	if role == "" {
+		role = h.Role
+	}
+	b := baseline.New(name, role, holdfast.NodeID(h.Node), a.deps.Now(), r.Seconds, r.Facts)
+	if b.Kernel == "" {
+		b.Kernel = r.Kernel
+		if name == "" {
+			b.Name = baseline.DefaultName(role, b.Kernel)
+		}
+	}
+	return b, r, nil
+}
+
+func (a *app) baselineSave() *cobra.Command {
+	var (
+		f       lookFlags
+		profile string
+		anyway  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "save [NAME]",
+		Short: "Look at this host and keep what it looks like as a healthy one",
+		Long: "Look at this host and keep its facts as those of a healthy one. Do it while it does what it usually does. NAME is the role and the kernel where it is not given.\n" +
+			"A host with a finding is not healthy: it is refused, but for --anyway.",
+		Example: "  holdfast doctor baseline save\n  holdfast doctor baseline save web-good --role web --profile good.pb.gz",
+		Args:    args(0, 1, "at most one name"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			name := strings.Join(words, "")
+			if name != "" {
+				if err := baseline.CheckName(name); err != nil {
+					return Usage(err)
+				}
+			}
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			return a.withShelf(cmd, noLimit, func(ctx context.Context, s shelf, h Host) error {
+				var p *baseline.Profile
+				if profile != "" {
+					var err error
+					if p, err = baseline.ReadProfile(profile); err != nil {
+						return err
+					}
+				}
+				b, r, err := a.look(ctx, f, name, h)
+				if err != nil {
+					return err
+				}
+				if len(r.Findings) > 0 && !anyway {
+					return holdfast.WithHint(fmt.Errorf("this host is not healthy: %s", r.Findings[0].Title), "see `holdfast doctor`; or keep it all the same with --anyway")
+				}
+				b.Profile = p
+				if err := b.Validate(); err != nil {
+					return err
+				}
+				if err := s.SaveBaseline(ctx, b); err != nil {
+					return err
+				}
+				return a.ui.result(b, func(w io.Writer) { fmt.Fprintf(w, "saved baseline %s with %d facts\n", clean(b.Name), len(b.Facts)) })
+			})
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&profile, "profile", "", "a recording of this host that belongs to it (holdfast doctor record): its name, size and SHA-256 are kept")
+	cmd.Flags().BoolVar(&anyway, "anyway", false, "keep it although there are findings")
+	return cmd
+}
+
+func (a *app) baselineLs() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List the baselines",
+		Long:    "List the baselines of the fleet, or of this host where no agent answers, by name.",
+		Example: "  holdfast doctor baseline ls\n  holdfast doctor baseline ls --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withShelf(cmd, askLimit, func(ctx context.Context, s shelf, _ Host) error {
+				all, err := s.Baselines(ctx)
+				if err != nil && len(all) == 0 {
+					return err
+				}
+				if err != nil {
+					a.ui.note("%s", clean(err.Error()))
+				}
+				return a.ui.result(all, func(w io.Writer) {
+					fmt.Fprintln(w, "NAME\tKERNEL\tROLE\tNODE\tAGE\tFACTS\tPROFILE")
+					for _, b := range all {
+						profile := "-"
+						if b.Profile != nil {
+							profile = clean(b.Profile.File)
+						}
+						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", clean(b.Name), dash(b.Kernel), dash(b.Role), dash(string(b.Node)), age(a.deps.Now(), b.At), len(b.Facts), profile)
+					}
+				})
+			})
+		},
+	}
+}
+
+func (a *app) baselineRm() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME",
+		Short:   "Remove a baseline",
+		Long:    "Remove a baseline from the fleet, or from this host where no agent answers.",
+		Example: "  holdfast doctor baseline rm ci-6.1.0-18-amd64",
+		Args:    args(1, 1, "the name of a baseline"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if err := baseline.CheckName(words[0]); err != nil {
+				return Usage(err)
+			}
+			return a.withShelf(cmd, askLimit, func(ctx context.Context, s shelf, _ Host) error {
+				if err := s.RemoveBaseline(ctx, words[0]); err != nil {
+					return err
+				}
+				return a.ui.result(map[string]any{"removed": words[0]}, func(w io.Writer) { fmt.Fprintf(w, "removed baseline %s\n", words[0]) })
+			})
+		},
+	}
+}
+
+func (a *app) baselineCompare() *cobra.Command {
+	var f lookFlags
+	limit := 20
+	cmd := &cobra.Command{
+		Use:   "compare [NAME]",
+		Short: "Look at this host and say in what it differs from a healthy one",
+		Long: "Look at this host and say in which facts it differs from a baseline, the most first: how many times as much, the healthy value and the one now.\n" +
+			"Without NAME it is the newest baseline of this kernel and role. Small figures count as about equal: 3 stalls a second beside none are 4 times as many.",
+		Example: "  holdfast doctor baseline compare\n  holdfast doctor baseline compare web-good --for 10s --json",
+		Args:    args(0, 1, "at most one name"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			if limit < 1 {
+				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 1 or more", limit))
+			}
+			return a.withShelf(cmd, noLimit, func(ctx context.Context, s shelf, h Host) error {
+				all, err := s.Baselines(ctx)
+				if err != nil && len(all) == 0 {
+					return err
+				}
+				i := -1
+				if len(words) > 0 {
+					if i = slices.IndexFunc(all, func(b baseline.Baseline) bool { return b.Name == words[0] }); i < 0 {
+						return holdfast.WithHint(fmt.Errorf("baseline %s: %w", clean(words[0]), holdfast.ErrNotFound), "see `holdfast doctor baseline ls`")
+					}
+				}
+				now, _, err := a.look(ctx, f, "", h)
+				if err != nil {
+					return err
+				}
+				var b baseline.Baseline
+				if i >= 0 {
+					b = all[i]
+				} else if b, err = baseline.Choose(all, now.Kernel, now.Role); err != nil {
+					return err
+				}
+				c := baseline.Compare(b, now)
+				return a.ui.result(c, func(w io.Writer) { a.comparisonText(w, c, limit) })
+			})
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().IntVar(&limit, "limit", limit, "show at most that many facts")
+	return cmd
+}
+
+// leastFactor is from where on a difference is worth a line.
+const leastFactor = 1.25
+
+func (a *app) comparisonText(w io.Writer, c baseline.Comparison, limit int) {
+	fmt.Fprintf(w, "beside baseline %s of %s, %s old\n", clean(c.Baseline.Name), dash(string(c.Baseline.Node)), age(a.deps.Now(), c.Baseline.At))
+	for _, n := range c.Notices {
+		fmt.Fprintf(w, "notice: %s\n", clean(n))
+	}
+	shown := 0
+	for _, d := range c.Differences {
+		if math.Abs(math.Log(d.Factor)) < math.Log(leastFactor) || shown == limit {
+			break
+		}
+		if shown++; shown == 1 {
+			fmt.Fprintln(w, "\nFACT\tTIMES\tHEALTHY\tNOW")
+		}
+		fmt.Fprintf(w, "%s\t%.3g\t%s\t%s\n", clean(d.Name), d.Factor, figure(d.Healthy, d.Unit), figure(d.Now, d.Unit))
+	}
+	if shown == 0 {
+		fmt.Fprintf(w, "no fact differs by a factor of %v or more\n", leastFactor)
+	}
+	if len(c.Missing) > 0 {
+		fmt.Fprintf(w, "\nnot known here now: %s\n", clean(strings.Join(c.Missing, ", ")))
+	}
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/hosts/doctor/profile"
+)
+
+// RecordRun is one call of `holdfast doctor record`.
+type RecordRun struct {
+	For       time.Duration
+	Hz        int
+	Container string       // "" is all
+	Step      func(string) // is told what is being done
+}
+
+// recorded is what `holdfast doctor record --json` prints.
+type recorded struct {
+	File string `json:"file"`
+	profile.Summary
+}
+
+func (a *app) recordCmd() *cobra.Command {
+	r := RecordRun{For: 30 * time.Second, Hz: profile.DefaultHz}
+	var file string
+	top := defaultTop
+	cmd := &cobra.Command{
+		Use:   "record -o FILE",
+		Short: "Record where the time of this host's CPUs goes, by container and by path through the kernel",
+		Long: "Sample what every CPU of this host does, for a while, and write it to a file that `holdfast doctor diff` compares\n" +
+			"and that `go tool pprof` opens. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
+			"root, and no agent. User stacks are walked by frame pointers.",
+		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch err := (profile.Recorder{For: r.For, Hz: r.Hz}).Validate(); {
+			case file == "":
+				return usage(cmd, fmt.Errorf("-o is missing: the file to write"))
+			case err != nil:
+				return usage(cmd, err)
+			case r.Hz == 0:
+				return usage(cmd, fmt.Errorf("--hz is 0"))
+			case top < 1:
+				return usage(cmd, fmt.Errorf("--top is %d, it has to be 1 at least", top))
+			}
+			out, err := profile.Create(file)
+			if err != nil {
+				return err
+			}
+			defer out.Abort()
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			done := func() {}
+			r.Step = func(what string) {
+				done()
+				done = a.ui.progress(what)
+			}
+			p, err := a.deps.Record(ctx, r)
+			done()
+			if err != nil {
+				return err
+			}
+			if err := out.Commit(p); err != nil {
+				return err
+			}
+			res := recorded{file, profile.Summarize(p, top)}
+			return a.ui.result(res, func(w io.Writer) { printRecorded(w, res) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "output", "o", "", "file to write, readable by its owner only")
+	f.DurationVar(&r.For, "for", r.For, "how long to record")
+	f.IntVar(&r.Hz, "hz", r.Hz, "samples of each busy CPU per second")
+	f.StringVar(&r.Container, "container", "", "only this container, by name or id")
+	f.IntVar(&top, "top", top, "lines of each table")
+	return cmd
+}
+
+// defaultTop is how many lines of each table are shown.
+const defaultTop = 10
+
+func printRecorded(w io.Writer, r recorded) {
+	m := r.Meta
+	fmt.Fprintf(w, "recorded %.1f s of %s, Linux %s: %s at %d Hz, written to %s\n", m.Seconds, count(m.CPUs, "CPU"), dash(m.Kernel),
+		count(int(r.Samples), "sample"), m.Hz, clean(r.File))
+	if m.Lost+m.Dropped > 0 {
+		fmt.Fprintf(w, "lost: %d records that the kernel had no room for, %d stacks that we had none for\n", m.Lost, m.Dropped)
+	}
+	for _, g := range m.Gaps {
+		fmt.Fprintf(w, "could not be seen: %s\n", clean(g))
+	}
+	if r.Samples == 0 {
+		fmt.Fprintln(w, "\nnothing ran")
+		return
+	}
+	fmt.Fprintf(w, "%.2f CPUs were used\n\nCPUS\tIN KERNEL\tCONTAINER\tIMAGE\tCOMMAND\n", r.CPUs)
+	for _, c := range r.Containers {
+		fmt.Fprintf(w, "%.2f\t%.2f\t%s\t%s\t%s\n", c.CPUs, c.Kernel, dash(c.Container), dash(c.Image), dash(c.Command))
+	}
+	if len(r.Kernel) > 0 {
+		fmt.Fprint(w, "\nCPUS\tCONTAINER\tPATH THROUGH THE KERNEL\n")
+		for _, p := range r.Kernel {
+			fmt.Fprintf(w, "%.2f\t%s\t%s\n", p.CPUs, dash(p.Container), pathLine(p.Path))
+		}
+	}
+	fmt.Fprint(w, "\nCPUS\tCONTAINER\tFUNCTION\n")
+	for _, f := range r.Functions {
+		in := ""
+		if f.Kernel {
+			in = " (kernel)"
+		}
+		fmt.Fprintf(w, "%.2f\t%s\t%s%s\n", f.CPUs, dash(f.Container), dash(f.Name), in)
+	}
+}
+
+// maxPathLine is how many functions of a path a line shows: the first and the last
+// say most.
+const maxPathLine = 7
+
+// pathLine shows a path from the call inwards.
+func pathLine(path []string) string {
+	var names []string
+	for i, name := range path {
+		switch over := len(path) - maxPathLine; {
+		case over > 0 && i == maxPathLine-2:
+			names = append(names, "…")
+		case over > 0 && i > maxPathLine-2 && i < len(path)-1:
+		default:
+			names = append(names, clean(name))
+		}
+	}
+	return strings.Join(names, " > ")
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+)
+
+func (a *app) drainCmd() *cobra.Command {
+	cmd := a.drainFlags(&cobra.Command{
+		Use:   "drain",
+		Short: "Kill and hand over everything this node owns, as fast as can be",
+		Long: "Kill every container of this node's sessions, see them dead, and give up the ownership of their keys.\n" +
+			"The node takes no sessions until `holdfast node uncordon`. A drain that has begun goes on when this command is interrupted.",
+		Example: "  holdfast drain\n  holdfast drain --budget 10s --json\n  holdfast drain --engine-all",
+	})
+	cmd.Args = noArgs()
+	return cmd
+}
+
+func (a *app) nodeDrain() *cobra.Command {
+	cmd := a.drainFlags(&cobra.Command{
+		Use:   "drain [NODE]",
+		Short: "Kill and hand over everything a node owns, as fast as can be",
+		Long: "Kill every container of a node's sessions, see them dead, and give up the ownership of their keys.\n" +
+			"Without NODE it is the agent's own, as with `holdfast drain`. The node takes no sessions until `holdfast node uncordon`.\n" +
+			"A drain that has begun goes on when this command is interrupted.",
+		Example: "  holdfast node drain web-1\n  holdfast node drain web-1 --budget 10s --json",
+	})
+	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
+	return cmd
+}
+
+func (a *app) drainFlags(cmd *cobra.Command) *cobra.Command {
+	const defaultBudget = 30 * time.Second
+	var (
+		budget        time.Duration
+		noQuiet, full bool
+	)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if budget <= 0 || budget > api.MaxDrainBudget {
+			return usage(cmd, fmt.Errorf("--budget is %v, it has to be over 0 and at most %v", budget, api.MaxDrainBudget))
+		}
+		q := api.DrainRequest{Budget: holdfast.Millis(budget), EngineAll: full}
+		if noQuiet {
+			q.Quiet = new(bool)
+		}
+		// The agent ends it at the budget; the rest is for one that hangs.
+		return a.with(cmd, budget+time.Minute, func(ctx context.Context, c *client.Client) error { return a.drain(ctx, c, named(words), q) })
+	}
+	f := cmd.Flags()
+	f.DurationVar(&budget, "budget", defaultBudget, "longest the drain may take, such as 500ms or 10s")
+	f.BoolVar(&noQuiet, "no-quiet", false, "leave the engine running while the containers die, which is slower")
+	f.BoolVar(&full, "engine-all", false, "take every container of the engine, also those Holdfast did not start")
+	return cmd
+}
+
+func (a *app) drain(ctx context.Context, c *client.Client, node holdfast.NodeID, q api.DrainRequest) error {
+	a.ui.note("draining…")
+	rep, err := c.Drain(ctx, node, q, a.drainStep)
+	// Not for an agent elsewhere: its host's engine is not the one here.
+	if errors.Is(err, client.ErrUnreachable) && q.EngineAll && node == "" && a.remoteURL() == "" && a.deps.DrainEngine != nil && ctx.Err() == nil {
+		a.ui.note("no agent answers: killing the engine's containers without one")
+		rep, err = a.deps.DrainEngine(ctx, q, a.drainStep)
+	}
+	if err != nil && ctx.Err() != nil {
+		return holdfast.WithHint(err, "the drain goes on without this command")
+	}
+	if err != nil && rep.Node == "" {
+		return err
+	}
+	return errors.Join(err, a.drained(rep))
+}
+
+// drainStep prints a step as it ends.
+func (a *app) drainStep(s holdfast.Step) {
+	if !a.ui.json {
+		fmt.Fprintf(a.ui.out, "%-16s %6d  %s\n", clean(s.Name), s.Count, s.Took)
+	}
+}
+
+// drained prints the report; its error says what was left behind.
+func (a *app) drained(r holdfast.DrainReport) error {
+	if err := a.ui.result(r, func(w io.Writer) { drainText(w, r) }); err != nil {
+		return err
+	}
+	if err := leftError(r.Left); err != nil || r.Clean() {
+		return err
+	}
+	return &partial{
+		msg:  count(r.Owned-r.Released, "session") + " could not be given up: " + clean(r.Notice),
+		hint: "the agent's log says what is wrong with its store",
+	}
+}
+
+func drainText(w io.Writer, r holdfast.DrainReport) {
+	fmt.Fprintf(w, "%s drained in %s: %s seen dead, %s released\n", dash(string(r.Node)), r.Took,
+		count(r.Dead, "container"), count(r.Released, "session"))
+	if m := r.Memory; m.Saved+len(m.Lost) > 0 {
+		fmt.Fprintf(w, "memory: saved of %s of %d, %.1f MB in %s (%s were planned)\n", count(m.Saved, "session"), m.Saved+len(m.Lost), float64(m.Bytes)/1e6, m.Took, m.Thought)
+	}
+	if r.Notice != "" {
+		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
+	}
+	for _, l := range r.Left {
+		fmt.Fprintf(w, "left behind: %s\n", leftLine(l))
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+)
+
+func (a *app) sessionExec() *cobra.Command {
+	var tty, stdin bool
+	cmd := &cobra.Command{
+		Use:   "exec KEY -- COMMAND [ARG...]",
+		Short: "Run a command in a session's container",
+		Long: "Run a command in a session's container, with this terminal if there is one, and exit as it does.\n" +
+			"Flags go before KEY; everything after it is the command.",
+		Example:           "  holdfast session exec alice -- sh\n  tar c . | holdfast session exec alice -- tar x -C /srv",
+		Args:              args(2, 1<<16, "a session key and a command"),
+		ValidArgsFunction: a.completeKey,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			command := words[1:]
+			if command[0] == "--" {
+				command = command[1:]
+			}
+			if len(command) == 0 {
+				return usage(cmd, fmt.Errorf("%s needs a command", cmd.CommandPath()))
+			}
+			if !cmd.Flags().Changed("tty") {
+				_, in := terminal(a.ui.in)
+				_, out := terminal(a.ui.out)
+				tty = in && out && stdin
+			}
+			return a.withKey(cmd, words[0], noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+				e := api.Exec{Command: command, TTY: tty, Stdout: a.ui.out, Stderr: a.ui.err}
+				if stdin {
+					e.Stdin = a.ui.in
+				}
+				return a.exec(ctx, c, key, e)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
+	f.BoolVarP(&stdin, "stdin", "i", true, "pass this input on; -i=false where a script's own input must not be read")
+	return cmd
+}
+
+// exec runs e with this terminal, if e wants one, and gives the terminal back
+// as it was.
+func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKey, e api.Exec) error {
+	if e.TTY {
+		if f, ok := terminal(a.ui.in); ok && e.Stdin != nil {
+			before, err := term.MakeRaw(int(f.Fd()))
+			if err != nil {
+				return fmt.Errorf("switching the terminal to raw input: %w", err)
+			}
+			defer term.Restore(int(f.Fd()), before)
+		}
+		if f, ok := terminal(a.ui.out); ok {
+			sizes := make(chan api.Size, 1)
+			stop := watchSize(f, sizes, func(rows, cols int) api.Size { return api.Size{Rows: uint16(rows), Cols: uint16(cols)} })
+			defer stop()
+			e.Resize = sizes
+		}
+	}
+	code, err := c.Exec(ctx, key, e)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return status(code)
+	}
+	return nil
+}
+
+// watchSize puts the terminal's size on sizes, which has room for one: now, and
+// whenever it has changed, until stop is called.
+func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Size) (stop func()) {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, unix.SIGWINCH)
+	send := func() {
+		cols, rows, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return
+		}
+		select {
+		case <-sizes: // nobody took the last one: it is past
+		default:
+		}
+		sizes <- of(rows, cols)
+	}
+	send()
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-changed:
+				send()
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(changed)
+		close(end)
+		<-ended
+	}
+}

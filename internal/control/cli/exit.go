@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/pki"
+)
+
+// Exit codes. They are part of the interface: scripts decide by them.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitEngineStore = 4
+	exitNotFound    = 5
+	exitPartial     = 6
+	exitBoot        = 7
+	exitNotNow      = 8
+	exitFindings    = 9
+	exitInterrupted = 130 // 128 + SIGINT, as shells count
+)
+
+// Codes that commands outside this package end with.
+const (
+	ExitUsage   = exitUsage
+	ExitPartial = exitPartial
+)
+
+// Exit is an error that ends the command with the code, and prints nothing:
+// somebody has said already what there was to say.
+func Exit(code int) error { return status(code) }
+
+const exitCodesText = `Exit codes of all commands:
+
+    0  done
+    1  failed, for a reason that has no code of its own
+    2  the command line or the configuration was not understood
+    3  the agent, or a cluster's API server, cannot be reached, or did not answer in time
+    4  the container engine or the ownership store is not available
+    5  no such session, node, container or image
+    6  done in part: something was left behind, and is named
+    7  the session's container did not become ready
+    8  not now: the node is draining, or too many are waiting
+    9  the doctor found something that slows containers down
+  130  interrupted
+
+"holdfast session exec" exits as the command in the container did. Where the
+command could not be run, there is a line that begins with "error:", and the
+code is one of these. "holdfast run" exits as its first failing step did (126 and
+127 where that could not be run), and with 125 where the job itself could not.
+`
+
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText}
+}
+
+// coder is an error that knows its exit code.
+type coder interface{ ExitCode() int }
+
+// exitCode is the exit code for what a command returned.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	var own coder
+	if errors.As(err, &own) {
+		return own.ExitCode()
+	}
+	var (
+		key  *holdfast.KeyError
+		node *pki.NodeError
+		addr *client.AddressError
+		boot *holdfast.BootError
+		wire *api.Error
+	)
+	if errors.As(err, &wire) {
+		switch wire.Code {
+		case api.CodeBootFailed:
+			return exitBoot
+		case api.CodeBadKey, api.CodeBadRequest:
+			return exitUsage
+		}
+	}
+	switch {
+	case errors.Is(err, client.ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
+		return exitUnreachable
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case errors.Is(err, holdfast.ErrEngine), errors.Is(err, holdfast.ErrStore):
+		return exitEngineStore
+	case errors.Is(err, holdfast.ErrNotFound):
+		return exitNotFound
+	case errors.Is(err, holdfast.ErrDraining), errors.Is(err, holdfast.ErrBusy):
+		return exitNotNow
+	case errors.As(err, &boot):
+		return exitBoot
+	case errors.As(err, &key), errors.As(err, &node), errors.As(err, &addr):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// status is the exit code of a command that ran elsewhere. There is nothing to
+// print about it.
+type status int
+
+func (s status) Error() string { return "the command that was run failed" }
+func (s status) ExitCode() int { return int(s) }
+
+// partial says what was left behind.
+type partial struct {
+	msg, hint string
+}
+
+func (p *partial) Error() string { return p.msg }
+func (p *partial) Hint() string  { return p.hint }
+func (p *partial) ExitCode() int { return exitPartial }

@@ -1,0 +1,84 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/control/cli"
+)
+
+// ofThree is an agent whose fleet has three nodes, one of which does not answer.
+type ofThree struct{ *apitest.Backend }
+
+func (b ofThree) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	all, err := b.Backend.Nodes(ctx)
+	return append(all, holdfast.Node{ID: "n2", Trouble: "disk full"}, holdfast.Node{ID: "n3", Draining: true, Trouble: "hot"}), err
+}
+
+// toNode sends a node's requests to a server.
+type toNode struct{ server *httptest.Server }
+
+func (n toNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.URL.Host = strings.TrimPrefix(n.server.URL, "http://")
+	return n.server.Client().Transport.RoundTrip(r)
+}
+
+// Past replacements are those of all nodes, and their figures are compared with
+// each other; a node that does not answer is named. The list of nodes says what
+// is wrong with them.
+func TestReplacementsOfAFleet(t *testing.T) {
+	rows := func(node holdfast.NodeID, at time.Time, init time.Duration) []holdfast.Replacement {
+		return []holdfast.Replacement{{Key: "k-" + holdfast.SessionKey(node), From: "n9", To: node, Started: at, Boot: holdfast.Phases{Init: holdfast.Millis(init)}}}
+	}
+	n1, n2 := &apitest.Backend{}, &apitest.Backend{Node: "n2"}
+	n1.SetHistory(rows("n1", apitest.Began, time.Second))
+	n2.SetHistory(rows("n2", apitest.Began.Add(time.Minute), time.Minute))
+	far := httptest.NewServer(api.New(n2, api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n1" }}))
+	defer far.Close()
+	near := httptest.NewServer(api.New(ofThree{n1}, api.Options{Forward: func(node holdfast.NodeID) (http.RoundTripper, error) {
+		if node == "n2" {
+			return toNode{far}, nil
+		}
+		return nil, fmt.Errorf("no connection: %w", os.ErrDeadlineExceeded)
+	}}))
+	defer near.Close()
+	t.Setenv("HOLDFAST_URL", near.URL)
+	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
+	run := func(args ...string) (string, string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if code := cli.Main(t.Context(), args, nil, &out, &errs, testDeps()); code != 0 {
+			t.Errorf("%v: exit code %d: %s", args, code, errs.String())
+		}
+		return out.String(), errs.String()
+	}
+	out, errs := run("session", "replacements")
+	want := `NODE  COUNT  INIT P50  MAX     START P50  MAX  READY P50  MAX  RATIO
+n2    1      60.00s    60.00s  -          -    -          -    60.0x init
+n1    1      1.00s     1.00s   -          -    -          -    1.0x init
+
+AGE  INSTANCE  FROM  TO  INIT    START  READY  TOTAL  ERROR
+1h   k-n2      n9    n2  60.00s  -      -      -      -
+1h   k-n1      n9    n1  1.00s   -      -      -      -
+`
+	if out != want || !strings.HasPrefix(errs, "node n3 is left out: ") {
+		t.Errorf("%s%s", out, errs)
+	}
+	out, _ = run("node", "ls")
+	for _, want := range []string{"\nn1    up  ", "\nn2    up, disk full  ", "\nn3    cordoned, hot  "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/hosts/gc"
+)
+
+// Collector is garbage collection, an agent's or on a host without one.
+type Collector interface {
+	GCPlan(ctx context.Context) (gc.Proposal, error)
+	GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
+	GCStatus(ctx context.Context) (gc.Status, error)
+	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
+}
+
+var _ Collector = (*client.Client)(nil)
+
+// GCDeps are garbage collection on a host without an agent; config is the path
+// of the configuration, "" for the default one.
+type GCDeps struct {
+	Open  func(ctx context.Context, config string) (c Collector, done func() error, err error)
+	Serve func(ctx context.Context, s GCServe) error
+}
+
+// GCServe is what `holdfast gc serve` was asked for.
+type GCServe struct {
+	Config         string // path, "" for the default one
+	API            string // address of the metrics, "none" or "" for the configuration's
+	Stdout, Stderr io.Writer
+}
+
+func (a *app) gcCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "gc",
+		Short: "Free disk space without slowing down what spins up",
+		Long: "Delete images, containers, networks and build cache that nothing uses, by the policy in the configuration, one at a time, and never while anything spins up on this host.\n" +
+			"These commands ask the agent; where none answers they work on this host's engine themselves, run only with --config.",
+		Example: "  holdfast gc plan\n  holdfast gc run\n  holdfast gc status",
+	}, a.gcPlan(), a.gcRun(), a.gcStatus(), a.gcHistory(), a.gcServe())
+}
+
+// collectorUse is what a collector is wanted for.
+type collectorUse int
+
+const (
+	toLook collectorUse = iota
+	// toDelete is not done by a configuration that nobody named: the agent
+	// that does not answer may have another, with images that it keeps.
+	toDelete
+)
+
+const configFlagText = "configuration file, for a host without an agent (default /etc/holdfast/holdfast.yaml, which may be missing)"
+
+// withCollector calls do with the agent's collector, or with one of this host's
+// where a configuration is named or, to look only, no agent answers.
+func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, o collectorUse, do func(context.Context, Collector) error) error {
+	ctx, cancel := a.limited(cmd, limit)
+	defer cancel()
+	if config == "" {
+		c, err := a.agent()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		err = do(ctx, c)
+		if !a.hostMayAnswer(ctx, err) || a.deps.GC.Open == nil {
+			return err
+		}
+		if o == toDelete {
+			return holdfast.WithHint(err, "where no agent runs, name the configuration that says what stays: --config FILE")
+		}
+		a.ui.note("no agent answers: asking this host's engine")
+	}
+	if a.deps.GC.Open == nil {
+		return fmt.Errorf("%s works by an agent only", cmd.CommandPath())
+	}
+	c, done, err := a.deps.GC.Open(ctx, config)
+	if err != nil {
+		return err
+	}
+	err = do(ctx, c)
+	return errors.Join(err, done())
+}
+
+func (a *app) gcPlan() *cobra.Command {
+	var config string
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what would be deleted now, why, and what it would free",
+		Long: "Show what garbage collection would delete now, in order, why, and what it would free. Nothing is deleted.\n" +
+			"Layers that images share are counted once, with the last image that goes.",
+		Example: "  holdfast gc plan\n  holdfast gc plan --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", configFlagText)
+	return cmd
+}
+
+// gcLimit is for the engine to list everything that it has.
+const gcLimit = 2 * time.Minute
+
+func (a *app) printPlan(ctx context.Context, c Collector) error {
+	p, err := c.GCPlan(ctx)
+	if err != nil {
+		return err
+	}
+	return a.ui.result(p, func(w io.Writer) { planText(w, p) })
+}
+
+func (a *app) gcRun() *cobra.Command {
+	var (
+		config string
+		dry    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Collect garbage now",
+		Long: "Carry out what `holdfast gc plan` shows, one deletion at a time, each when nothing spins up on this host.\n" +
+			"Nothing is forced: what is in use by then is skipped, with the reason. When this command is interrupted no more is deleted.\n" +
+			"Where no agent answers --config is required: only the configuration says what stays.",
+		Example: "  holdfast gc run\n  holdfast gc run --dry-run",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dry {
+				return a.withCollector(cmd, gcLimit, config, toLook, a.printPlan)
+			}
+			return a.withCollector(cmd, noLimit, config, toDelete, a.collect)
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", configFlagText)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only show what would be deleted, as `holdfast gc plan`")
+	return cmd
+}
+
+func (a *app) collect(ctx context.Context, c Collector) error {
+	cy, err := c.GCRun(ctx, func(o gc.Outcome, deleted bool) {
+		if !a.ui.json {
+			fmt.Fprintln(a.ui.out, outcomeLine(o, deleted))
+		}
+	})
+	if cy.Begun.IsZero() {
+		return err
+	}
+	return errors.Join(err, a.ui.result(cy, func(w io.Writer) { cycleText(w, cy) }))
+}
+
+func (a *app) gcStatus() *cobra.Command {
+	var config string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how full the disk is, and what deletions did to spin-ups",
+		Long: "Show how full the engine's disk is by the marks of the policy, the last cycle, and how spin-ups with a deletion in their window compare with those without.\n" +
+			"SLOW is the share that was slow by the rules of spinup.slow.",
+		Example: "  holdfast gc status\n  holdfast gc status --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
+				s, err := c.GCStatus(ctx)
+				if err != nil {
+					return err
+				}
+				return a.ui.result(s, func(w io.Writer) { a.gcStatusText(w, s) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", configFlagText)
+	return cmd
+}
+
+func (a *app) gcHistory() *cobra.Command {
+	var (
+		config string
+		limit  int
+	)
+	cmd := &cobra.Command{
+		Use:     "history",
+		Short:   "Show past cycles, and what each deleted",
+		Long:    "Show past cycles of garbage collection, the newest first: when, why, what came free, and how long deletions waited for spin-ups.\nWith --json there is every deletion with its reason.",
+		Example: "  holdfast gc history\n  holdfast gc history --limit 1 --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+			}
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
+				list, err := c.GCHistory(ctx, limit)
+				if err != nil {
+					return err
+				}
+				return a.ui.result(list, func(w io.Writer) { a.historyText(w, list) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", configFlagText)
+	cmd.Flags().IntVar(&limit, "limit", 20, "at most that many, the newest; 0: all that are kept")
+	return cmd
+}
+
+func (a *app) gcServe() *cobra.Command {
+	s := GCServe{Stdout: a.ui.out, Stderr: a.ui.err}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Collect garbage in the foreground, without an agent",
+		Long: "Collect garbage on this host until interrupted, whether gc.enabled is set or not: for hosts that want only this part of Holdfast.\n" +
+			"It answers /metrics and /healthz where an agent has its API: by default on 127.0.0.1:7071, beyond loopback with TLS and a token only.\n" +
+			"Beside an agent that collects too, the two take turns; give it another address then.",
+		Example: "  holdfast gc serve\n  holdfast gc serve --api none\n  systemctl enable --now holdfast-gc",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.deps.GC.Serve == nil {
+				return errors.New("this build cannot collect without an agent")
+			}
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			return a.deps.GC.Serve(ctx, s)
+		},
+	}
+	cmd.Flags().StringVar(&s.Config, "config", "", "configuration file (default /etc/holdfast/holdfast.yaml, which may be missing)")
+	cmd.Flags().StringVar(&s.API, "api", "", `host:port of the metrics, or "none" (default 127.0.0.1:7071)`)
+	return cmd
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"holdfast"
+	"holdfast/internal/hosts/job"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+)
+
+// Local is what commands use that act on this host's engine without an agent.
+type Local struct {
+	Engine LocalEngine
+	Host   string // this host, as its spin-ups are compared by
+	Rules  spinup.Rules
+	Keeper Keeper // nil: the agent, or the file in its data directory
+
+	begin func(ctx context.Context, kind spinup.Kind, name string) (end func())
+	close func()
+}
+
+// LocalEngine is an engine with what jobs need of one.
+type LocalEngine interface {
+	engine.Engine
+	job.Engine
+}
+
+// Keeper keeps the records of spin-ups.
+type Keeper interface {
+	Record(ctx context.Context, records ...spinup.Record) error
+}
+
+// openLocal connects to this host's engine. The caller closes it.
+func (a *app) openLocal(ctx context.Context) (Local, error) {
+	if a.deps.OpenLocal == nil {
+		return Local{}, errors.New("this build has no container engine")
+	}
+	r, err := a.recorder()
+	if err != nil {
+		return Local{}, err
+	}
+	l, err := a.deps.OpenLocal(ctx)
+	if err != nil {
+		r.Close()
+		return Local{}, err
+	}
+	if l.Keeper == nil {
+		l.Keeper = r
+	}
+	l.begin = r.Begin
+	l.close = func() {
+		r.Close()
+		_ = l.Engine.Close() // the command has done what it wanted
+	}
+	return l, nil
+}
+
+// causeCode is the exit code of a spin-up that failed.
+func causeCode(err error) int {
+	switch spinup.CauseOf(err) {
+	case spinup.BadName:
+		return exitUsage
+	case spinup.NoImage:
+		return exitNotFound
+	}
+	return exitCode(err)
+}
+
+// spinupError is why a spin-up failed.
+type spinupError struct{ err error }
+
+func (e *spinupError) Error() string { return e.err.Error() }
+func (e *spinupError) Unwrap() error { return e.err }
+func (e *spinupError) Hint() string  { return holdfast.HintOf(e.err) }
+func (e *spinupError) ExitCode() int { return causeCode(e.err) }
+
+// keep records what was measured, also of a command that was interrupted. That
+// it cannot be kept is said, and no failure of the command.
+func (a *app) keep(ctx context.Context, k Keeper, records []spinup.Record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	defer cancel()
+	if err := k.Record(ctx, records...); err != nil {
+		fmt.Fprintf(a.ui.err, "warning: not recorded: %s\n", clean(err.Error()))
+	}
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/platform/pki"
+)
+
+// certified is the result of a command that made certificates.
+type certified struct {
+	Node  holdfast.NodeID `json:"node,omitempty"`
+	Dir   string          `json:"dir"`
+	Until time.Time       `json:"until"`
+}
+
+func (a *app) nodeInitCA() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "init-ca",
+		Short: "Make a fleet's certificate authority",
+		Long: "Make the certificate authority with which a fleet's nodes know each other: ca.pem, and ca.key, which signs and stays with you.\n" +
+			"It needs no agent and no network, is good for ten years, and overwrites nothing.",
+		Example: "  holdfast node init-ca --out fleet",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if out == "" {
+				return usage(cmd, fmt.Errorf("--out is missing"))
+			}
+			until, err := pki.InitCA(out, a.deps.Now())
+			if err != nil {
+				return err
+			}
+			return a.ui.result(certified{Dir: out, Until: until}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s has the authority, good until %s\n", clean(out), until.Format(time.DateOnly))
+				fmt.Fprintf(w, "ca.key signs for the whole fleet: keep it off the nodes\n")
+			})
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "", "directory to make it in")
+	return cmd
+}
+
+func (a *app) nodeJoin() *cobra.Command {
+	var (
+		j    pki.Join
+		node string
+	)
+	cmd := &cobra.Command{
+		Use:   "join",
+		Short: "Give a node its certificate",
+		Long: "Make the certificate that a node shows to the others: node.pem, node.key and a copy of the authority's ca.pem, to be put on the node.\n" +
+			"It needs no agent and no network. The agent takes a renewed one without a restart.",
+		Example: "  holdfast node join --ca fleet --node web-1 --out web-1\n" +
+			"  holdfast node join --ca fleet --node web-1 --address web-1.example.org --address 10.0.0.7 --out web-1 --renew",
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, f := range []struct{ name, value string }{{"ca", j.CA}, {"node", node}, {"out", j.Out}} {
+				if f.value == "" {
+					return usage(cmd, fmt.Errorf("--%s is missing", f.name))
+				}
+			}
+			if j.Validity <= 0 {
+				return usage(cmd, fmt.Errorf("--validity is %v, it has to be over 0", j.Validity))
+			}
+			j.Node, j.Now = holdfast.NodeID(node), a.deps.Now()
+			until, err := j.Do()
+			if err != nil {
+				return err
+			}
+			return a.ui.result(certified{Node: j.Node, Dir: j.Out, Until: until}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s has the certificate of node %s, good until %s\n", clean(j.Out), clean(node), until.Format(time.DateOnly))
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&j.CA, "ca", "", "directory of the authority, as 'holdfast node init-ca' made it")
+	f.StringVar(&node, "node", "", "the node's id, as its agent has it")
+	f.StringArrayVar(&j.Addresses, "address", nil, "host name or IP address of the node, for other programs; nodes check the id (may be repeated)")
+	f.StringVar(&j.Out, "out", "", "directory to put the files in")
+	f.DurationVar(&j.Validity, "validity", pki.DefaultValidity, "how long the certificate is good, at most as long as the authority")
+	f.BoolVar(&j.Renew, "renew", false, "replace the certificate that is there")
+	return cmd
+}

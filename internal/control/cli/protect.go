@@ -1,0 +1,352 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/platform/linux/netns"
+)
+
+// protectFlags are those of `holdfast protect`.
+type protectFlags struct {
+	ports     []int
+	listen    []string
+	pid       int
+	unit      string
+	container string
+	timeout   time.Duration
+	drain     time.Duration
+	overlap   bool
+	backend   string
+	check     bool
+}
+
+func (a *app) protectCmd() *cobra.Command {
+	var p protectFlags
+	cmd := &cobra.Command{
+		Use:   "protect [flags] -- COMMAND [ARG...]",
+		Short: "Hold new connections to a port while a command restarts its server",
+		Long: `Hold new connections to a port while a command restarts its server.
+
+A connect that comes meanwhile waits in the kernel and reaches the new server
+when that listens; the server needs to know nothing of it. Connections that the
+old server has are its own: the command is started when they have no request
+left that is not answered, or after --drain.
+
+Without --port and --listen it is what the --pid or the --unit listens on. The
+hold ends when the new server listens and the old one does not any more, when the
+command is done and the server has kept its sockets, when a signal has ended the
+command, or after --timeout; also when this process is killed. The exit code is
+the command's. It needs root.`,
+		Example: "  holdfast protect --port 16000 -- systemctl restart haproxy\n" +
+			"  holdfast protect --unit nginx -- systemctl restart nginx\n" +
+			"  holdfast protect --port 80 --port 443 --check",
+		Args: args(0, 1<<16, "a command"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			o, err := p.options(cmd, words)
+			if err != nil {
+				return err
+			}
+			if p.container != "" {
+				forget, err := a.findContainer(cmd.Context(), p.container, &o)
+				if err != nil {
+					return err
+				}
+				defer forget()
+			} else if err := p.find(&o); err != nil {
+				return err
+			}
+			o.Keeper, o.LockDir = a.deps.Keeper, a.lockDir()
+			o.Log = slog.New(slog.NewTextHandler(a.ui.err, nil))
+			if p.check {
+				return a.protectCheck(cmd.Context(), o)
+			}
+			return a.protectRun(cmd.Context(), o)
+		},
+	}
+	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be given several times")
+	f.StringSliceVar(&p.listen, "listen", nil, "address and port to hold, such as 10.0.0.1:80 or [::1]:80; may be given several times")
+	f.IntVar(&p.pid, "pid", 0, "process whose network namespace the ports are in")
+	f.StringVar(&p.unit, "unit", "", "systemd unit of the server")
+	f.StringVar(&p.container, "container", "", "Docker container whose published ports are held; the command may make it anew under that name")
+	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest that connections are held, and that a protect of the same port is waited for")
+	f.DurationVar(&p.drain, "drain", time.Second, "longest that the command waits for running requests, with --overlap for those not accepted; 0 does not wait")
+	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, which finishes its requests itself (as haproxy -sf)")
+	f.StringVar(&p.backend, "backend", string(protect.Auto), "how to hold: auto, park, nfqueue, migrate or plug")
+	f.BoolVar(&p.check, "check", false, "only say which backends would work here, and why others not")
+	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return backendNames(), cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
+}
+
+// lockDir is where ports are locked.
+func (a *app) lockDir() string {
+	if a.deps.ProtectLocks != "" {
+		return a.deps.ProtectLocks
+	}
+	return protect.LockDir
+}
+
+func backendNames() []string {
+	var names []string
+	for _, n := range protect.Names() {
+		names = append(names, string(n))
+	}
+	return names
+}
+
+// options checks the command line and looks up what it names.
+func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Options, error) {
+	o := protect.Options{
+		Drain: p.drain, Wait: p.timeout, Command: words,
+		Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	}
+	o.Backend, o.Overlap, o.Limit = protect.Name(p.backend), p.overlap, p.timeout
+	if err := p.sane(words); err != nil {
+		return o, usage(cmd, err)
+	}
+	var err error
+	if o.Addresses, err = addresses(p.ports, p.listen); err != nil {
+		return o, usage(cmd, err)
+	}
+	return o, nil
+}
+
+// addresses are those of --port and --listen.
+func addresses(ports []int, listen []string) ([]protect.Address, error) {
+	var as []protect.Address
+	for _, port := range ports {
+		if port < 1 || port > 65535 {
+			return nil, fmt.Errorf("--port is %d, it has to be from 1 to 65535", port)
+		}
+		as = append(as, protect.Address{Port: uint16(port)})
+	}
+	for _, l := range listen {
+		addr, err := protect.ParseAddress(l)
+		if err != nil {
+			return nil, fmt.Errorf("--listen: %w", err)
+		}
+		as = append(as, addr)
+	}
+	return as, nil
+}
+
+// knownBackend refuses what --backend cannot be.
+func knownBackend(name string) error {
+	if !slices.Contains(backendNames(), name) {
+		return fmt.Errorf("--backend is %q, there are auto, park, nfqueue, migrate and plug", name)
+	}
+	return nil
+}
+
+// sane refuses what cannot be.
+func (p *protectFlags) sane(words []string) error {
+	switch {
+	case len(words) == 0 && !p.check:
+		return fmt.Errorf("there is no command to run behind --")
+	case len(words) > 0 && p.check:
+		return fmt.Errorf("--check runs no command, and there is %q", words[0])
+	case len(p.ports)+len(p.listen) == 0 && p.pid == 0 && p.unit == "" && p.container == "":
+		return fmt.Errorf("there is no port: --port, --listen, --pid, --unit or --container says which")
+	case p.pid != 0 && p.unit != "" || p.container != "" && (p.pid != 0 || p.unit != ""):
+		return fmt.Errorf("--pid, --unit and --container exclude each other")
+	case p.pid < 0:
+		return fmt.Errorf("--pid is %d, it has to be over 0", p.pid)
+	case p.timeout <= 0 || p.drain < 0:
+		return fmt.Errorf("--timeout is %v and --drain is %v, they have to be over and not under 0", p.timeout, p.drain)
+	case len(words) > 0 && p.drain >= p.timeout:
+		return fmt.Errorf("--drain is %v, it has to be under --timeout, %v: else nothing is held any more when the command begins", p.drain, p.timeout)
+	}
+	return knownBackend(p.backend)
+}
+
+// find looks the server's processes up, and the ports where none is given.
+func (p *protectFlags) find(o *protect.Options) error {
+	var err error
+	switch {
+	case p.pid != 0:
+		o.PIDs, err = protect.Family(p.pid)
+	case p.unit != "":
+		o.PIDs, err = protect.UnitPIDs(p.unit)
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	o.Netns = netns.OfProcess(o.PIDs[0])
+	if len(o.Addresses) > 0 {
+		return nil
+	}
+	o.Addresses, err = protect.ListenedBy(o.Netns, o.PIDs)
+	return err
+}
+
+// findContainer makes o of a container's published ports: of those given, or of
+// all. The caller calls forget at the end.
+func (a *app) findContainer(ctx context.Context, name string, o *protect.Options) (forget func(), err error) {
+	e, err := a.deps.OpenEngine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := e.Inspect(ctx, name)
+	if err == nil && len(c.Published) == 0 {
+		err = holdfast.WithHint(fmt.Errorf("container %s publishes no TCP port, or does not run", name),
+			"`docker ps` shows what is published; --pid with its process holds a port inside of it")
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	given := o.Addresses
+	o.Addresses, o.Published = nil, &protect.Published{Init: func(ctx context.Context) (int, error) {
+		c, err := e.Inspect(ctx, name)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return 0, nil
+		}
+		return c.Pid, err
+	}}
+	for _, p := range c.Published {
+		addr := protect.Address{Addr: p.Host.Addr(), Port: p.Host.Port()}
+		if addr.Addr.IsUnspecified() {
+			addr.Addr = netip.Addr{}
+		}
+		if len(given) > 0 && !slices.Contains(given, addr) {
+			continue
+		}
+		if !slices.Contains(o.Addresses, addr) {
+			o.Addresses = append(o.Addresses, addr)
+		}
+		if !slices.Contains(o.Published.Inside, p.Inside) {
+			o.Published.Inside = append(o.Published.Inside, p.Inside)
+		}
+	}
+	if len(o.Addresses) == 0 {
+		return nil, errors.Join(fmt.Errorf("container %s does not publish what --port and --listen say", name), e.Close())
+	}
+	o.Forwarded = true
+	return func() { _ = e.Close() }, nil
+}
+
+// protectRun is `holdfast protect -- COMMAND`.
+func (a *app) protectRun(ctx context.Context, o protect.Options) error {
+	if a.ui.json { // stdout is the result's
+		o.Stdout = a.ui.err
+	}
+	r, err := protect.Run(ctx, o)
+	if r.Backend != "" {
+		if e := history.Add(o.LockDir, history.HoldOf(o, r)); e != nil {
+			a.ui.note("%v", e) // the restart is over, and well
+		}
+		if e := a.protectReport(r); e != nil {
+			return e
+		}
+	}
+	switch {
+	case err != nil && r.ExitCode != 0:
+		return &failedCommand{fmt.Errorf("the command failed (exit code %d), and %w", r.ExitCode, err), r.ExitCode}
+	case err != nil:
+		return err
+	case r.ExitCode != 0:
+		return status(r.ExitCode)
+	}
+	return nil
+}
+
+// failedCommand is an error beside a command that failed.
+type failedCommand struct {
+	err  error
+	code int
+}
+
+func (e *failedCommand) Error() string { return e.err.Error() }
+func (e *failedCommand) Unwrap() error { return e.err }
+func (e *failedCommand) Hint() string  { return holdfast.HintOf(e.err) }
+func (e *failedCommand) ExitCode() int { return e.code }
+
+// protectReport prints how it went: with --json as the result, else beside what
+// the command printed.
+func (a *app) protectReport(r protect.Report) error {
+	u := a.ui
+	if !u.json {
+		u = newUI(u.in, u.err, u.err)
+	}
+	return u.result(r, func(w io.Writer) {
+		backend := string(r.Backend)
+		if r.Installed {
+			backend += " (installed)"
+		}
+		head, row := "HELD\tLONGEST WAIT\tBACKEND", fmt.Sprintf("%d\t%s\t%s", r.Released.Stats.Held, inMs(r.Released.Stats.Longest), backend)
+		for _, s := range r.Steps {
+			head += "\t" + strings.ToUpper(s.Name)
+			row += "\t" + inMs(s.Took)
+		}
+		fmt.Fprintf(w, "%s\n%s\n", head, row)
+		if r.Drained.Left > 0 {
+			fmt.Fprintf(w, "%s not answered when the command began\n", count(r.Drained.Left, "request"))
+		}
+		if why := r.Released.Reason; why != protect.NewListens && why != "" {
+			fmt.Fprintf(w, "let go because %s\n", why)
+		}
+	})
+}
+
+// inMs shows a time in milliseconds.
+func inMs(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1000) }
+
+// checkedBackend is a line of `holdfast protect --check`.
+type checkedBackend struct {
+	Backend protect.Name `json:"backend"`
+	Works   bool         `json:"works"`
+	Used    bool         `json:"used"`
+	// Installed is whether a process stands by for the ports, and holds.
+	Installed bool   `json:"installed,omitempty"`
+	Why       string `json:"why,omitempty"`
+}
+
+// protectCheck is `holdfast protect --check`.
+func (a *app) protectCheck(ctx context.Context, o protect.Options) error {
+	rs, err := protect.Check(ctx, o)
+	if err != nil {
+		return err
+	}
+	var lines []checkedBackend
+	wanted, installed := o.Prepared(ctx)
+	used := false
+	for _, r := range rs {
+		l := checkedBackend{Backend: r.Backend, Works: r.Why == "", Why: r.Why}
+		l.Used = l.Works && !used && (wanted == protect.Auto || wanted == r.Backend)
+		l.Installed = l.Used && installed
+		used = used || l.Used
+		lines = append(lines, l)
+	}
+	err = a.ui.result(lines, func(w io.Writer) {
+		fmt.Fprintln(w, "BACKEND\tWORKS\tUSED\tWHY NOT")
+		for _, l := range lines {
+			use := yesNo(l.Used)
+			if l.Installed {
+				use += ", installed"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Backend, yesNo(l.Works), use, dash(l.Why))
+		}
+	})
+	if err == nil && !used {
+		err = protect.ErrNoBackend
+	}
+	return err
+}

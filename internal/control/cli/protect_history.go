@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/history"
+)
+
+func (a *app) protectHistoryCmd() *cobra.Command {
+	limit := 20
+	cmd := &cobra.Command{
+		Use:     "history",
+		Short:   "Show the restarts that were protected since the boot",
+		Long:    "Show the restarts that were protected since this host's boot, the newest first: ports,\nbackend, how many connections waited, and the longest wait. Of the command only the\nprogram is kept. A protect that was killed is not among them.",
+		Example: "  holdfast protect history\n  holdfast protect history --json --limit 0",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+			}
+			h, err := history.Read(a.lockDir())
+			if err != nil {
+				return err
+			}
+			slices.Reverse(h.Holds)
+			if limit > 0 {
+				h.Holds = h.Holds[:min(limit, len(h.Holds))]
+			}
+			if len(h.Holds) == 0 {
+				a.ui.note("nothing was held since the boot")
+				if !a.ui.json {
+					return nil
+				}
+			}
+			return a.ui.result(h, func(w io.Writer) { writeHolds(w, h.Holds) })
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most that many, the newest; 0: all that are kept")
+	return cmd
+}
+
+func writeHolds(w io.Writer, holds []history.Hold) {
+	fmt.Fprintln(w, "ENDED\tPORTS\tPROGRAM\tBACKEND\tTOOK\tHELD\tLONGEST WAIT\tEND")
+	for _, h := range holds {
+		var ports []string
+		for _, p := range h.Ports {
+			ports = append(ports, strconv.Itoa(int(p)))
+		}
+		end := "ok"
+		if h.Reason != protect.NewListens {
+			end = string(h.Reason)
+		}
+		if h.ExitCode != 0 {
+			end += fmt.Sprintf(", exit code %d", h.ExitCode)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", h.At.Local().Format("01-02 15:04:05"), strings.Join(ports, ","),
+			dash(clean(h.Program)), h.Backend, inMs(h.Took), h.Held, inMs(h.Longest), end)
+	}
+}

@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/install"
+)
+
+// protectRecord is the file by which what is installed comes back after a boot.
+const protectRecord = "/var/lib/holdfast/protect.json"
+
+// installFlags are those of the commands about installed ports.
+type installFlags struct {
+	ports   []int
+	listen  []string
+	backend string
+	record  string
+	restore bool
+}
+
+func (i *installFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&i.record, "record", protectRecord, "file by which it comes back after a boot; '' for none")
+}
+
+// addPorts adds the flags that name ports; to is what is done to them.
+func (i *installFlags) addPorts(f *pflag.FlagSet, to string) {
+	f.IntSliceVar(&i.ports, "port", nil, "TCP port to "+to+", on all addresses; may be given several times")
+	f.StringSliceVar(&i.listen, "listen", nil, "address and port to "+to+", such as 10.0.0.1:80 or [::1]:80; may be given several times")
+	i.add(f)
+}
+
+func (a *app) installOptions(i installFlags) install.Options {
+	return install.Options{
+		Keeper: a.deps.Keeper, LockDir: a.lockDir(), Record: i.record,
+		Log: slog.New(slog.NewTextHandler(a.ui.err, nil)),
+	}
+}
+
+func (a *app) protectInstallCmd() *cobra.Command {
+	var i installFlags
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Prepare ports that are protected often",
+		Long: `Prepare ports that are protected often: a process stands by for them, by which
+"holdfast protect" of such a port begins to hold in a fraction of the time. It
+holds nothing by itself and is not in the way of packets; without it protect
+works as ever.
+
+What is installed is written down, and holdfast-protect.service brings it back
+after a boot (--restore). Installing a port again changes its backend. Nothing has
+to listen on it yet. It needs root.`,
+		Example: "  holdfast protect install --port 16000\n" +
+			"  holdfast protect install --listen 10.0.0.1:443 --backend nfqueue\n" +
+			"  holdfast protect install --restore",
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			as, err := addresses(i.ports, i.listen)
+			if err == nil {
+				err = i.sane(as)
+			}
+			if err != nil {
+				return usage(cmd, err)
+			}
+			ctx, cancel := a.limited(cmd, stopLimit)
+			defer cancel()
+			if i.restore {
+				s, err := install.Restore(ctx, a.installOptions(i))
+				return a.installed(s, err)
+			}
+			var ports []protect.Installed
+			for _, address := range as {
+				ports = append(ports, protect.Installed{Address: address, Backend: protect.Name(i.backend)})
+			}
+			s, err := install.Add(ctx, a.installOptions(i), ports)
+			return a.installed(s, err)
+		},
+	}
+	f := cmd.Flags()
+	i.addPorts(f, "prepare")
+	f.StringVar(&i.backend, "backend", string(protect.Auto), "how to hold by default: auto, park, nfqueue, migrate or plug")
+	f.BoolVar(&i.restore, "restore", false, "bring back what is written down, as after a boot")
+	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return backendNames(), cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
+}
+
+// sane refuses what cannot be.
+func (i *installFlags) sane(as []protect.Address) error {
+	switch {
+	case i.restore && len(as) > 0:
+		return fmt.Errorf("--restore brings back what is written down, and takes no port")
+	case i.restore && i.record == "":
+		return fmt.Errorf("--restore needs a --record")
+	case !i.restore && len(as) == 0:
+		return fmt.Errorf("there is no port: --port or --listen says which")
+	}
+	return knownBackend(i.backend)
+}
+
+func (a *app) protectStatusCmd() *cobra.Command {
+	var i installFlags
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show the ports that are installed, and what was held",
+		Long:    "Show the ports that are prepared by \"holdfast protect install\": their backend, how often\nthey were held since the process stands by, the longest wait, and who holds now.",
+		Example: "  holdfast protect status\n  holdfast protect status --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := a.limited(cmd, askLimit)
+			defer cancel()
+			s, err := install.Status(ctx, a.installOptions(i))
+			return a.installed(s, err)
+		},
+	}
+	i.add(cmd.Flags())
+	return cmd
+}
+
+func (a *app) protectUninstallCmd() *cobra.Command {
+	var i installFlags
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Undo install, of all ports or of some",
+		Long: `Undo "holdfast protect install", of the ports that are given, or of all. With the
+last one the process that stands by ends, and nothing is left. A hold that stands
+comes to its end first.`,
+		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			as, err := addresses(i.ports, i.listen)
+			if err != nil {
+				return usage(cmd, err)
+			}
+			ctx, cancel := a.limited(cmd, stopLimit)
+			defer cancel()
+			s, err := install.Remove(ctx, a.installOptions(i), as)
+			return a.installed(s, err)
+		},
+	}
+	i.addPorts(cmd.Flags(), "take out")
+	return cmd
+}
+
+// installed prints what is installed.
+func (a *app) installed(s install.State, err error) error {
+	if err != nil {
+		return err
+	}
+	if len(s.Ports) == 0 {
+		a.ui.note("nothing is installed")
+		if !a.ui.json {
+			return nil
+		}
+	}
+	if err := a.ui.result(s, func(w io.Writer) { writeInstalled(w, s) }); err != nil {
+		return err
+	}
+	a.installedNotes(s)
+	return nil
+}
+
+func writeInstalled(w io.Writer, s install.State) {
+	fmt.Fprintln(w, "PORT\tBACKEND\tLISTENS\tHOLDS\tHELD\tLONGEST WAIT\tNOW")
+	for _, p := range s.Ports {
+		backend := string(p.Backend)
+		switch {
+		case p.Works != "" && p.Works != p.Backend:
+			backend += " (" + string(p.Works) + ")"
+		case p.Last != "" && p.Last != p.Backend:
+			backend += " (" + string(p.Last) + ")"
+		}
+		now := "-"
+		switch c := p.Now; {
+		case !p.Standing:
+			now = "no process stands by"
+		case c != nil:
+			now = fmt.Sprintf("process %d since %s, %d waiting: %s", c.Pid, c.Since.Format(time.TimeOnly), c.Stats.Waiting, dash(clean(c.Command)))
+		}
+		longest := "-"
+		if p.Holds > 0 {
+			longest = inMs(p.Longest)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", p.Address, backend, yesNo(p.Listening), p.Holds, p.Connections, longest, now)
+	}
+}
+
+// installedNotes says what a person would want to know besides.
+func (a *app) installedNotes(s install.State) {
+	missing, forgotten := false, false
+	for _, p := range s.Ports {
+		missing, forgotten = missing || !p.Standing, forgotten || !p.Recorded
+	}
+	if s.Keeper != nil {
+		a.ui.note("process %d stands by since %s", s.Keeper.Pid, s.Keeper.Since.Format(time.RFC3339))
+		if s.Keeper.Outdated {
+			a.ui.note("it runs another program than this one: `holdfast protect install --restore` replaces it")
+		}
+	}
+	switch {
+	case missing:
+		a.ui.note("`holdfast protect install --restore` has a process stand by again, and so does holdfast-protect.service at a boot")
+	case forgotten:
+		a.ui.note("until the next boot: not all of it is written down")
+	case len(s.Ports) > 0:
+		a.ui.note("holdfast-protect.service brings it back after a boot, if it is enabled")
+	}
+}

@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/internal/hosts/protect"
+)
+
+// A drain that may take as long as the hold is refused: the command would begin
+// with nothing held.
+func TestProtectDrainIsUnderTimeout(t *testing.T) {
+	for _, c := range []struct {
+		drain   time.Duration
+		overlap bool
+		ok      bool
+	}{
+		{4 * time.Second, false, true},
+		{5 * time.Second, false, false},
+		{10 * time.Minute, false, false},
+		{10 * time.Minute, true, false},
+	} {
+		p := protectFlags{ports: []int{80}, backend: string(protect.Auto), timeout: 5 * time.Second, drain: c.drain, overlap: c.overlap}
+		if err := p.sane([]string{"true"}); (err == nil) != c.ok {
+			t.Errorf("--drain %v, --overlap %v: %v", c.drain, c.overlap, err)
+		}
+	}
+}

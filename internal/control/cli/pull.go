@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/puller"
+)
+
+func (a *app) pullCmd() *cobra.Command {
+	var o pullOptions
+	cmd := &cobra.Command{
+		Use:   "pull [IMAGE...]",
+		Short: "Pull images and say how long each phase took",
+		Long: "Pull images through this host's engine, with the logins of docker login, and say what was fetched and extracted, how fast, and what of it was slow.\n" +
+			"Several images are pulled beside each other; a layer that they share is fetched once.",
+		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --warm redis:7",
+		Args:    args(0, maxImages, "at most 256 images"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			switch {
+			case o.warm:
+				return a.pullWarm(cmd, words, o)
+			case o.remove:
+				return usage(cmd, errors.New("--remove goes with --warm"))
+			case len(words) == 0:
+				return usage(cmd, fmt.Errorf("%s needs an image, or several", cmd.CommandPath()))
+			}
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			return a.pull(ctx, words, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.platform, "platform", "", "pull for another kind of machine, such as linux/arm64")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print the images' full names and nothing else")
+	f.BoolVar(&o.warm, "warm", false, "have the agent keep the images present on this host from now on; without IMAGE: list those it keeps")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if !o.warm || !o.remove {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeWarm(cmd, words)
+	}
+	f.BoolVar(&o.remove, "remove", false, "with --warm: keep the images no more; they are not deleted")
+	return cmd
+}
+
+// maxImages bounds one command.
+const maxImages = 256
+
+type pullOptions struct {
+	platform string
+	quiet    bool
+	warm     bool
+	remove   bool
+}
+
+// pulled is one image in the output.
+type pulled struct {
+	spinup.Record
+	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
+}
+
+func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
+	local, err := a.openLocal(ctx)
+	if err != nil {
+		return err
+	}
+	defer local.close()
+	p := puller.New(puller.Config{
+		Engine: local.Engine, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
+		Host: local.Host, Unpigz: spinup.HasUnpigz(),
+	})
+	var list []puller.Request
+	for _, image := range images {
+		list = append(list, puller.Request{Image: image, Platform: o.platform})
+	}
+	end := local.begin(ctx, spinup.ForPull, images[0])
+	board := a.ui.pulls(images, o.quiet)
+	results := p.All(ctx, list, puller.Watch{Progress: board.progress, Done: board.done})
+	board.close()
+	end()
+	var records []spinup.Record
+	for i, r := range results {
+		if r.Of == i {
+			records = append(records, r.Record)
+		}
+	}
+	err = errors.Join(a.showPulls(records, local.Rules, o.quiet), a.failedPulls(results))
+	a.keep(ctx, local.Keeper, records)
+	return err
+}
+
+// showPulls prints what was pulled.
+func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool) error {
+	list := make([]pulled, 0, len(records))
+	for _, r := range records {
+		slow := rules.Slow(r)
+		if slow == nil {
+			slow = []spinup.Phase{}
+		}
+		list = append(list, pulled{r, slow})
+	}
+	return a.ui.result(list, func(w io.Writer) {
+		for _, one := range list {
+			switch {
+			case one.Outcome != spinup.OK:
+			case quiet:
+				fmt.Fprintln(w, clean(puller.FullName(one.Image)))
+			default:
+				if len(list) > 1 {
+					fmt.Fprintf(w, "%s: ", clean(one.Image))
+				}
+				fmt.Fprintln(w, pullLine(one.Record, rules))
+			}
+		}
+	})
+}
+
+// pullLine is a pull in one line, with what was slow.
+func pullLine(r spinup.Record, rules spinup.Rules) string {
+	line := strings.Join(r.Lines(), ", ")
+	for _, v := range rules.Judge(r) {
+		if v.Slow {
+			line += fmt.Sprintf(" [slow %s: %.2f, the rule is %g MiB/s]", v.Phase, v.Value, v.Limit)
+		}
+	}
+	return line
+}
+
+// failedPulls prints all errors but the last, which it returns. Those of a
+// command that was interrupted are one.
+func (a *app) failedPulls(results []puller.Result) error {
+	var failed []error
+	for i, r := range results {
+		switch {
+		case r.Err == nil || r.Of != i:
+		case errors.Is(r.Err, context.Canceled):
+			return &spinupError{r.Err}
+		default:
+			failed = append(failed, &spinupError{r.Err})
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	for _, err := range failed[:len(failed)-1] {
+		a.ui.fail(err)
+	}
+	return failed[len(failed)-1]
+}

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+	"golang.org/x/term"
+
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/puller"
+)
+
+// sayEvery is how often a pull says how far it is where there is no terminal.
+const sayEvery = 10 * time.Second
+
+// pullBoard shows on stderr how pulls go on: on a terminal as a picture that is
+// drawn over itself, elsewhere in a line for each thing that happened.
+type pullBoard struct {
+	lines    io.Writer // nil: nothing is said in lines
+	terminal *os.File  // nil: there is none
+
+	mu     sync.Mutex
+	rows   []*pullRow
+	said   []map[string]spinup.State // of each image's layers, in lines
+	next   []time.Time               // when an image says how far it is
+	canvas canvas
+
+	drawing redrawing
+}
+
+// pulls begins to show. The caller must close it before anything else is
+// printed.
+func (u *ui) pulls(images []string, quiet bool) *pullBoard {
+	b := &pullBoard{}
+	now := time.Now()
+	for _, image := range images {
+		b.rows = append(b.rows, &pullRow{image: image, now: spinup.Pull{Image: image, Begun: now}})
+		b.said = append(b.said, map[string]spinup.State{})
+		b.next = append(b.next, now.Add(sayEvery))
+	}
+	if u.json || quiet {
+		return b
+	}
+	f, tty := terminal(u.err)
+	if !tty {
+		b.lines = u.err
+		for _, image := range images {
+			fmt.Fprintf(u.err, "%s: pulling…\n", clean(image))
+		}
+		return b
+	}
+	b.terminal = f
+	b.drawing.begin(b.draw)
+	return b
+}
+
+// progress takes the i-th image's figures.
+func (b *pullBoard) progress(i int, p spinup.Pull) {
+	if b.lines == nil && b.terminal == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.rows[i].take(now, p)
+	if b.lines == nil {
+		return
+	}
+	for _, l := range p.Layers {
+		if b.said[i][l.ID] != l.State {
+			b.said[i][l.ID] = l.State
+			b.sayLayer(i, l)
+		}
+	}
+	if now.After(b.next[i]) {
+		b.next[i] = now.Add(sayEvery)
+		fmt.Fprintln(b.lines, b.rows[i].head(math.MaxInt32, 0))
+	}
+}
+
+// sayLayer says what is worth a line: the end of a layer, and what goes wrong.
+func (b *pullBoard) sayLayer(i int, l spinup.Layer) {
+	what := ""
+	switch l.State {
+	case spinup.Retrying:
+		what = fmt.Sprintf("failed, will be fetched again (retry %d)", l.Retries)
+	case spinup.Present:
+		what = "on this host already"
+	case spinup.Complete:
+		what = "done"
+		if l.Size > 0 {
+			what += ", " + units.BytesSize(float64(l.Size))
+		}
+	default:
+		return
+	}
+	fmt.Fprintf(b.lines, "%s: layer %s: %s\n", clean(b.rows[i].image), clean(l.ID), what)
+}
+
+// done takes how the i-th image's pull ended.
+func (b *pullBoard) done(i int, r puller.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	row := b.rows[i]
+	switch {
+	case r.Err != nil:
+		row.ended = "failed"
+	case r.Record.Pull.Cached:
+		row.ended = "was in the cache"
+	default:
+		row.ended = "done in " + tenths(time.Duration(r.Record.Took))
+	}
+}
+
+func (b *pullBoard) draw() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	width, height, err := term.GetSize(int(b.terminal.Fd()))
+	if err != nil || width < 1 || height < 1 {
+		width, height = 80, 24
+	}
+	out := b.canvas.draw(pullFrame(b.rows, width, height), width, height)
+	_, _ = io.WriteString(b.terminal, out) // a terminal that is gone needs no picture
+}
+
+// close ends the picture and wipes it.
+func (b *pullBoard) close() {
+	b.drawing.end()
+	if b.terminal != nil {
+		width, height, err := term.GetSize(int(b.terminal.Fd()))
+		if err != nil {
+			width, height = 80, 24
+		}
+		_, _ = io.WriteString(b.terminal, b.canvas.draw(nil, width, height))
+	}
+}
+
+// canvas draws lines over those it drew last, in one write and without wiping
+// them first, so that nothing flickers.
+type canvas struct {
+	drawn []string
+}
+
+// draw returns what shows the lines on a terminal of this size (ECMA-48: CUU,
+// EL, ED). A terminal that has become narrower has wrapped what was drawn.
+func (c *canvas) draw(lines []string, width, height int) string {
+	rows := 0
+	for _, l := range c.drawn {
+		rows += max(1, (utf8.RuneCountInString(l)+width-1)/width)
+	}
+	var out strings.Builder
+	if rows = min(rows, height-1); rows > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", rows)
+	}
+	out.WriteString("\r")
+	for _, l := range lines {
+		out.WriteString(l)
+		out.WriteString("\x1b[K\n")
+	}
+	out.WriteString("\x1b[J")
+	c.drawn = lines
+	return out.String()
+}

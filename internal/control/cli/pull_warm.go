@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+)
+
+// pullWarm is `holdfast pull --warm`: without images it lists those that the
+// agent keeps.
+func (a *app) pullWarm(cmd *cobra.Command, images []string, o pullOptions) error {
+	switch {
+	case o.platform != "":
+		return usage(cmd, errors.New("--warm keeps images for this host: it does not go with --platform"))
+	case o.remove && len(images) == 0:
+		return usage(cmd, errors.New("--remove needs an image, or several"))
+	case len(images) > 0 && !o.remove:
+		// An agent that cannot be asked is known before the pull.
+		if err := a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+			_, err := c.WarmImages(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+		ctx, cancel := a.limited(cmd, noLimit)
+		defer cancel()
+		if err := a.pull(ctx, images, o); err != nil {
+			return err
+		}
+	}
+	return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+		var kept []holdfast.WarmImage
+		var err error
+		switch {
+		case o.remove:
+			kept, err = c.RemoveWarmImages(ctx, images)
+		case len(images) > 0:
+			kept, err = c.AddWarmImages(ctx, images)
+		default:
+			kept, err = c.WarmImages(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if len(images) > 0 {
+			a.ui.note("%s kept on this host", count(len(kept), "image"))
+			return nil
+		}
+		return a.ui.result(kept, func(w io.Writer) { a.warmText(w, kept) })
+	})
+}
+
+// completeWarm completes one more image that the agent was told to keep.
+func (a *app) completeWarm(cmd *cobra.Command, words []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
+		all, err := c.WarmImages(ctx)
+		for _, i := range all {
+			if !i.Fixed && !slices.Contains(words, i.Image) {
+				out = append(out, cobra.CompletionWithDesc(i.Image, string(i.State)))
+			}
+		}
+		return out, err
+	})
+}
+
+func (a *app) warmText(w io.Writer, kept []holdfast.WarmImage) {
+	fmt.Fprintln(w, "IMAGE\tFROM\tSTATE\tNEXT TRY\tERROR")
+	for _, i := range kept {
+		from, again := "command", ""
+		if i.Fixed {
+			from = "configuration"
+		}
+		if !i.Again.IsZero() {
+			again = "in " + max(i.Again.Sub(a.deps.Now()), 0).Round(time.Second).String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", dash(i.Image), from, dash(string(i.State)), dash(again), dash(i.Error))
+	}
+}

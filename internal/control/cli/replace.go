@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+)
+
+func (a *app) sessionReplace() *cobra.Command {
+	var (
+		q       api.ReplaceRequest
+		node    string
+		timeout time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "replace KEY… | --node NODE | --all",
+		Short: "Give sessions new containers, a few at a time",
+		Long: "End sessions where they are and have them come up again, there or on another node, a few at a time, and print what each phase took.\n" +
+			"To move them off a node, cordon it first. TOTAL is the time from not ready to ready again, in which clients wait.\n" +
+			"After the first session that fails no more are begun, nor when this command is interrupted; those under way are finished.",
+		Example: "  holdfast session replace alice bob\n" +
+			"  holdfast session replace --node web-1 --parallel 4\n" +
+			"  holdfast session replace --all --timeout 2m --json",
+		ValidArgsFunction: a.completeKeys,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			q.Node, q.Keys = holdfast.NodeID(node), nil
+			for _, w := range words {
+				key, err := holdfast.ParseSessionKey(w)
+				if err != nil {
+					return err
+				}
+				q.Keys = append(q.Keys, key)
+			}
+			if err := checkReplace(cmd, q, timeout); err != nil {
+				return err
+			}
+			q.Timeout = holdfast.Millis(timeout)
+			return a.with(cmd, noLimit, func(ctx context.Context, c *client.Client) error { return a.replace(ctx, c, q) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&node, "node", "", "replace all sessions that are on this node")
+	f.BoolVar(&q.All, "all", false, "replace all sessions there are")
+	f.IntVar(&q.Parallel, "parallel", 1, fmt.Sprintf("how many are replaced at a time, up to %d", api.MaxReplaceParallel))
+	f.DurationVar(&timeout, "timeout", api.DefaultReplaceTimeout, "longest that one session may take, such as 30s or 10m")
+	a.completeNodeFlag(cmd)
+	return cmd
+}
+
+func checkReplace(cmd *cobra.Command, q api.ReplaceRequest, timeout time.Duration) error {
+	ways := 0
+	for _, given := range []bool{len(q.Keys) > 0, cmd.Flags().Changed("node"), q.All} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return usage(cmd, errors.New("there is nothing to replace: name keys, a --node, or --all"))
+	case ways > 1:
+		return usage(cmd, errors.New("keys, --node and --all do not go together"))
+	case cmd.Flags().Changed("node") && q.Node == "":
+		return usage(cmd, errors.New("--node is empty"))
+	case q.Parallel < 1 || q.Parallel > api.MaxReplaceParallel:
+		return usage(cmd, fmt.Errorf("--parallel is %d, it has to be between 1 and %d", q.Parallel, api.MaxReplaceParallel))
+	case timeout <= 0 || timeout > api.MaxReplaceTimeout:
+		return usage(cmd, fmt.Errorf("--timeout is %v, it has to be over 0 and at most %v", timeout, api.MaxReplaceTimeout))
+	}
+	return nil
+}
+
+func (a *app) replace(ctx context.Context, c *client.Client, q api.ReplaceRequest) error {
+	live := a.ui.board()
+	var rows []holdfast.Replacement
+	rep, err := c.Replace(ctx, q, func(ended bool, r holdfast.Replacement) {
+		live.step(ended, r)
+		if ended {
+			rows = append(rows, r)
+		}
+	})
+	live.close()
+	if err != nil && len(rows) > 0 && !a.ui.json {
+		rep.Rows = rows // as far as it came
+		err = errors.Join(err, a.ui.result(nil, func(w io.Writer) { replacementTable(w, rows) }))
+	} else if err == nil {
+		err = a.replaced(rep)
+	}
+	if err != nil && ctx.Err() != nil {
+		return holdfast.WithHint(err, "what is under way is finished, and no more is begun; `holdfast session replacements` shows it then")
+	}
+	return err
+}
+
+// replaced prints the report; its error says what failed.
+func (a *app) replaced(r holdfast.ReplaceReport) error {
+	if err := a.ui.result(r, func(w io.Writer) { replaceText(w, r) }); err != nil || r.Failed() == 0 && len(r.Unbegun) == 0 {
+		return err
+	}
+	msg := count(r.Failed(), "session") + " failed"
+	for _, row := range r.Rows {
+		if row.Error != "" {
+			msg += fmt.Sprintf("; %s: %s", row.Key, clean(row.Error))
+		}
+	}
+	if n := len(r.Unbegun); n > 0 {
+		msg += fmt.Sprintf("; %s not touched: %s", count(n, "session"), keyList(r.Unbegun))
+	}
+	return &partial{msg: msg, hint: "`holdfast session show KEY` and the log of the node say more; when it is mended, replace the rest"}
+}
+
+// keyList names some keys.
+func keyList(keys []holdfast.SessionKey) string {
+	const most = 5
+	var names []string
+	for i, k := range keys {
+		if i == most {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+func replaceText(w io.Writer, r holdfast.ReplaceReport) {
+	if len(r.Rows) > 0 {
+		replacementTable(w, r.Rows)
+	}
+	fmt.Fprintf(w, "%s replaced in %s\n", count(len(r.Rows)-r.Failed(), "session"), r.Took)
+	if len(r.Gone) > 0 {
+		fmt.Fprintf(w, "ended by themselves meanwhile: %s\n", keyList(r.Gone))
+	}
+	if r.Notice != "" {
+		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
+	}
+}
+
+const replacementHead = "INSTANCE\tFROM\tTO\tINIT\tSTART\tREADY\tTOTAL\tERROR"
+
+func replacementTable(w io.Writer, rows []holdfast.Replacement) {
+	fmt.Fprintln(w, replacementHead)
+	for _, r := range rows {
+		fmt.Fprintln(w, replacementRow(r, phaseText(r.Total)))
+	}
+}
+
+func replacementRow(r holdfast.Replacement, total string) string {
+	return strings.Join([]string{string(r.Key), dash(string(r.From)), dash(string(r.To)),
+		phaseText(r.Boot.Init), phaseText(r.Boot.Start), phaseText(r.Boot.Ready), total, dash(r.Error)}, "\t")
+}
+
+// phaseText is "-" for a phase that there was none of.
+func phaseText(m holdfast.Millis) string {
+	if m == 0 {
+		return "-"
+	}
+	return m.String()
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+	"holdfast/internal/sessions/replace"
+)
+
+// past is what is printed of past replacements.
+type past struct {
+	Nodes []replace.NodeTimes    `json:"nodes"`
+	Rows  []holdfast.Replacement `json:"replacements"`
+}
+
+func (a *app) sessionReplacements() *cobra.Command {
+	var (
+		node  string
+		slow  bool
+		limit int
+	)
+	cmd := &cobra.Command{
+		Use:   "replacements",
+		Short: "Show past replacements, and which nodes are slow",
+		Long: "Show the replacements that the agents of all nodes did, and the nodes that sessions came up on, the slowest first.\n" +
+			"RATIO is how many times the fleet's median a node takes, in the phase where that is highest; templates are compared with themselves.\n" +
+			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
+		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+			}
+			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+				rows, err := a.allReplacements(ctx, c)
+				if err != nil {
+					return err
+				}
+				p := pick(rows, holdfast.NodeID(node), slow)
+				if limit > 0 {
+					p.Rows = p.Rows[:min(limit, len(p.Rows))]
+				}
+				return a.ui.result(p, func(w io.Writer) { a.pastText(w, p, slow) })
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&node, "node", "", "only what came up on this node, or failed to leave it")
+	f.BoolVar(&slow, "slow", false, "only slow nodes, and what came up on them")
+	f.IntVar(&limit, "limit", 20, "at most that many replacements, the newest; 0: all that are kept")
+	a.completeNodeFlag(cmd)
+	return cmd
+}
+
+// Of how many nodes past replacements are asked for at a time, and how long for
+// one of them.
+const (
+	askedAtOnce = 8
+	nodeLimit   = 3 * time.Second
+)
+
+// allReplacements are those of all nodes that are up, the newest first. A node
+// that does not answer is left out, and named.
+func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast.Replacement, error) {
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu     sync.Mutex
+		rows   []holdfast.Replacement
+		failed []error
+		asking errgroup.Group
+	)
+	asking.SetLimit(askedAtOnce)
+	for _, n := range nodes {
+		asking.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, nodeLimit)
+			defer cancel()
+			some, err := c.Replacements(ctx, n.ID, 0)
+			mu.Lock()
+			defer mu.Unlock()
+			rows = append(rows, some...)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("node %s is left out: %w", n.ID, err))
+			}
+			return nil
+		})
+	}
+	_ = asking.Wait() // no function returns an error
+	if len(failed) == len(nodes) {
+		return nil, errors.Join(failed...)
+	}
+	for _, err := range failed {
+		a.ui.note("%s", clean(err.Error()))
+	}
+	slices.SortStableFunc(rows, func(x, y holdfast.Replacement) int { return y.Started.Compare(x.Started) })
+	return rows, nil
+}
+
+// pick compares all nodes, and then leaves out what was not asked for.
+func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
+	p := past{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
+	for _, n := range replace.ByNode(rows) {
+		if (node == "" || n.Node == node) && (!slow || n.Slow()) {
+			p.Nodes = append(p.Nodes, n)
+		}
+	}
+	for _, r := range rows {
+		at := r.To
+		if at == "" {
+			at = r.From
+		}
+		if (node == "" || at == node) && (!slow || slices.ContainsFunc(p.Nodes, func(n replace.NodeTimes) bool { return n.Node == at })) {
+			p.Rows = append(p.Rows, r)
+		}
+	}
+	return p
+}
+
+func (a *app) pastText(w io.Writer, p past, slow bool) {
+	if len(p.Nodes) == 0 && len(p.Rows) == 0 {
+		if slow {
+			fmt.Fprintln(w, "no node stands out")
+		} else {
+			fmt.Fprintln(w, "no such session has been replaced")
+		}
+		return
+	}
+	if len(p.Nodes) > 0 {
+		fmt.Fprintln(w, "NODE\tCOUNT\tINIT P50\tMAX\tSTART P50\tMAX\tREADY P50\tMAX\tRATIO")
+		for _, n := range p.Nodes {
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.1fx %s\n", dash(string(n.Node)), n.Count, phaseText(n.Init.P50), phaseText(n.Init.Max),
+				phaseText(n.Start.P50), phaseText(n.Start.Max), phaseText(n.Ready.P50), phaseText(n.Ready.Max), n.Ratio, n.Slowest)
+		}
+		fmt.Fprintln(w)
+	}
+	now := a.deps.Now()
+	fmt.Fprintln(w, "AGE\t"+replacementHead)
+	for _, r := range p.Rows {
+		fmt.Fprintln(w, age(now, r.Started)+"\t"+replacementRow(r, phaseText(r.Total)))
+	}
+}

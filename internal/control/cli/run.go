@@ -1,0 +1,346 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"holdfast"
+	"holdfast/internal/hosts/job"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/puller"
+	"holdfast/internal/platform/engine"
+)
+
+// runOptions are the flags of `holdfast run`.
+type runOptions struct {
+	file        string
+	services    []string
+	parallelism int
+	env, mounts []string
+	workdir     string
+	platform    string
+	pull        string
+	tty, stdin  bool
+}
+
+func (a *app) runCmd() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] IMAGE -- COMMAND [ARG...]\n  holdfast run [flags] -f JOB.YAML",
+		Short: "Run a job: a command in a container, with services beside it",
+		Long: "Run a job on this host and exit as its first failing step does. The command runs in a container of IMAGE; services run beside it, on a network of the job's own where they have their names. " +
+			"All images are pulled at once, and each container comes up as soon as its own is there. What each phase took is said on stderr; stdout is the command's. " +
+			"At the end, and on Ctrl-C, everything is removed.\n" +
+			"Flags go before IMAGE; everything after it is the command. A job file has more than one step, and settings for services: see docs/jobs.md.",
+		Example: "  holdfast run golang:1.26 -- go version\n" +
+			"  holdfast run --service db=postgres:16 --mount .:/src -w /src golang:1.26 -- go test ./...\n" +
+			"  holdfast run -f job.yaml --parallelism 4",
+		Args:              args(0, 1<<16, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			j, err := a.jobOf(cmd, o, words)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := a.limited(cmd, noLimit)
+			defer cancel()
+			return a.runJob(ctx, j, o)
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.StringVarP(&o.file, "file", "f", "", "job file; - is this input")
+	f.StringArrayVar(&o.services, "service", nil, "image of a service, or NAME=IMAGE; may be repeated")
+	f.IntVarP(&o.parallelism, "parallelism", "n", 1, "times that all of it runs, side by side; $HOLDFAST_JOB_INDEX and $HOLDFAST_JOB_TOTAL tell them apart")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "variable for the command, KEY=VALUE, or KEY of this environment; may be repeated")
+	f.StringVarP(&o.workdir, "workdir", "w", "", "directory that the command runs in")
+	f.StringArrayVar(&o.mounts, "mount", nil, "SOURCE:TARGET[:ro] for the command; a source with a / or . first is a path of this host, else a volume; may be repeated")
+	f.StringVar(&o.platform, "platform", "", "run images for another kind of machine, such as linux/arm64")
+	f.StringVar(&o.pull, "pull", "", "pull images that are missing, always or never (default missing)")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
+	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass this input on; -i=false where a script's own input must not be read")
+	completeWords(cmd, "pull", string(job.PullMissing), string(job.PullAlways), string(job.PullNever))
+	return cmd
+}
+
+// completeWords makes a flag complete one of the words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	// It fails where there is no such flag, or twice: seen at the first run.
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}
+
+// jobOf is the job that the command line means.
+func (a *app) jobOf(cmd *cobra.Command, o runOptions, words []string) (job.Job, error) {
+	if o.file != "" {
+		return a.jobOfFile(cmd, o, words)
+	}
+	if len(words) > 1 && words[1] == "--" {
+		words = append(words[:1:1], words[2:]...)
+	}
+	if len(words) < 2 {
+		return job.Job{}, usage(cmd, fmt.Errorf("%s needs an image and a command, or a job file", cmd.CommandPath()))
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return job.Job{}, err
+	}
+	primary := job.Image{Image: words[0], WorkDir: o.workdir, Env: map[string]string{}}
+	for _, kv := range o.env {
+		name, value, given := strings.Cut(kv, "=")
+		if !given {
+			value, given = os.LookupEnv(name)
+		}
+		if given {
+			primary.Env[name] = value
+		}
+	}
+	for _, s := range o.mounts {
+		m, err := job.ParseMount(s, here)
+		if err != nil {
+			return job.Job{}, Usage(fmt.Errorf("--mount: %w", err))
+		}
+		primary.Mounts = append(primary.Mounts, m)
+	}
+	j := job.Job{
+		Images: []job.Image{primary}, Steps: []job.Step{{Command: words[1:]}},
+		Parallelism: o.parallelism, Platform: o.platform, Pull: job.Policy(o.pull),
+	}
+	for _, s := range o.services {
+		name, image, named := strings.Cut(s, "=")
+		if !named {
+			name, image = "", s
+		}
+		j.Images = append(j.Images, job.Image{Name: name, Image: image})
+	}
+	return a.completed(cmd, j)
+}
+
+// completed checks a job. On the command line a parallelism of 0 is a mistake.
+func (a *app) completed(cmd *cobra.Command, j job.Job) (job.Job, error) {
+	if cmd.Flags().Changed("parallelism") && j.Parallelism == 0 {
+		j.Parallelism = -1
+	}
+	j, err := j.Complete()
+	if err != nil {
+		return job.Job{}, Usage(err)
+	}
+	return j, nil
+}
+
+// jobOfFile reads a job file; flags that say how it is run come before it.
+func (a *app) jobOfFile(cmd *cobra.Command, o runOptions, words []string) (job.Job, error) {
+	if len(words) > 0 {
+		return job.Job{}, usage(cmd, fmt.Errorf("the job file has image and steps, and there is %q", words[0]))
+	}
+	for _, flag := range []string{"service", "env", "workdir", "mount"} {
+		if cmd.Flags().Changed(flag) {
+			return job.Job{}, usage(cmd, fmt.Errorf("--%s does not go with a job file, which says that itself", flag))
+		}
+	}
+	text, dir, err := a.readJob(o.file)
+	if err != nil {
+		return job.Job{}, Usage(err)
+	}
+	j, err := job.Parse(cmd.Context(), text, dir)
+	if err != nil {
+		return job.Job{}, Usage(fmt.Errorf("%s: %w", o.file, err))
+	}
+	if cmd.Flags().Changed("parallelism") {
+		j.Parallelism = o.parallelism
+	}
+	j.Platform = cmp.Or(o.platform, j.Platform)
+	j.Pull = cmp.Or(job.Policy(o.pull), j.Pull)
+	return a.completed(cmd, j)
+}
+
+// maxJobFile is the largest job file that is read, in bytes.
+const maxJobFile = 1 << 20
+
+// readJob reads a job file, and says below which directory its relative paths are.
+func (a *app) readJob(name string) (text []byte, dir string, err error) {
+	var from io.Reader = a.ui.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, "", holdfast.WithHint(fmt.Errorf("read the job: %w", err), "docs/jobs.md has an example")
+		}
+		defer f.Close()
+		from, dir = f, filepath.Dir(name)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, "", err
+	}
+	if text, err = io.ReadAll(io.LimitReader(from, maxJobFile+1)); err != nil {
+		return nil, "", fmt.Errorf("read the job: %w", err)
+	}
+	return text, dir, nil
+}
+
+// runJob runs a job and prints how it went.
+func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
+	local, err := a.openLocal(ctx)
+	if err != nil {
+		return &runError{err}
+	}
+	defer local.close()
+	r, err := a.runner(ctx, local, j, o)
+	if err != nil {
+		return &runError{err}
+	}
+	id := job.NewID()
+	if len(a.deps.JobWatcher) > 0 {
+		w, err := job.StartWatcher(a.deps.JobWatcher, id)
+		if err != nil {
+			return &runError{err}
+		}
+		defer w.Release()
+	}
+	endSweep := a.beginSweep(ctx, local.Engine, r.Owner)
+	defer endSweep()
+
+	ended := local.begin(ctx, spinup.ForRun, id)
+	res, err := r.Run(ctx, id, j)
+	ended()
+	if err != nil {
+		err = &runError{err}
+		res.ExitCode = exitCode(err)
+	}
+	if shown := a.showJob(res, err, j, local.Rules); err == nil && shown != nil {
+		err = &runError{shown}
+	}
+	if err == nil && res.ExitCode != 0 {
+		return status(res.ExitCode)
+	}
+	return err
+}
+
+// runner is what runs jobs with this input and output.
+func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) (*job.Runner, error) {
+	owner, err := job.Self()
+	if err != nil {
+		return nil, err
+	}
+	p := puller.New(puller.Config{
+		Engine: local.Engine, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
+		Host: local.Host, Unpigz: spinup.HasUnpigz(),
+	})
+	cohort, err := p.Cohort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &job.Runner{
+		Engine: local.Engine, Puller: jobPuller{p}, Recorder: local.Keeper, Cohort: cohort, Owner: owner,
+		Log:    slog.New(slog.NewTextHandler(a.ui.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Stdout: a.ui.out, Stderr: a.ui.err,
+		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },
+		Attach: func() (job.Input, error) { return a.attach(o) },
+	}
+	if a.ui.json { // stdout has the result and nothing else
+		r.Stdout = a.ui.err
+	}
+	return r, nil
+}
+
+// inRun is a name behind the index of its run, where there are several runs.
+func inRun(run, runs int, name string) string {
+	if run < 0 || runs == 1 {
+		return name
+	}
+	return fmt.Sprintf("%d %s", run, name)
+}
+
+// attach gives a step this input, and this terminal if there is one and it may.
+func (a *app) attach(o runOptions) (job.Input, error) {
+	in := job.Input{Release: func() {}}
+	if !o.stdin || o.file == "-" {
+		return in, nil
+	}
+	in.Stdin = a.ui.in
+	input, isIn := terminal(a.ui.in)
+	output, isOut := terminal(a.ui.out)
+	if in.TTY = o.tty || isIn && isOut && !a.ui.json; !in.TTY {
+		return in, nil
+	}
+	var releases []func()
+	in.Release = func() {
+		for _, release := range releases {
+			release()
+		}
+	}
+	if isIn {
+		before, err := term.MakeRaw(int(input.Fd()))
+		if err != nil {
+			return in, fmt.Errorf("switching the terminal to raw input: %w", err)
+		}
+		releases = append(releases, func() { _ = term.Restore(int(input.Fd()), before) })
+	}
+	if isOut {
+		sizes := make(chan engine.Size, 1)
+		releases = append(releases, watchSize(output, sizes, func(rows, cols int) engine.Size {
+			return engine.Size{Rows: uint(rows), Cols: uint(cols)}
+		}))
+		in.Resize = sizes
+	}
+	return in, nil
+}
+
+// Bounds of the removal of what other jobs left: of all of it, and of what a
+// command that has done its work waits for it. The rest is the next one's.
+const (
+	sweepLimit = 2 * time.Minute
+	sweepGrace = 5 * time.Second
+)
+
+// beginSweep removes what killed jobs left until end is called, and some seconds
+// longer.
+func (a *app) beginSweep(ctx context.Context, e job.Cleaner, self job.Owner) (end func()) {
+	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		a.sweepJobs(ctx, e, self)
+	}()
+	return func() {
+		select {
+		case <-swept:
+		case <-time.After(sweepGrace):
+		}
+		cancel()
+		<-swept
+	}
+}
+
+// sweepJobs removes what killed jobs left.
+func (a *app) sweepJobs(ctx context.Context, e job.Cleaner, self job.Owner) {
+	n, err := job.Sweep(ctx, e, self, slog.New(slog.DiscardHandler))
+	if n > 0 {
+		a.ui.note("removed what %s left", count(n, "killed job"))
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		a.ui.note("warning: %s", clean(err.Error()))
+	}
+}
+
+// jobPuller pulls for a job.
+type jobPuller struct{ p *puller.Puller }
+
+func (p jobPuller) Pull(ctx context.Context, image, platform string, missing bool) (spinup.Pull, error) {
+	r, err := p.p.Pull(ctx, puller.Request{Image: image, Platform: platform, Missing: missing, Kind: spinup.ForRun}, nil)
+	if r.Pull == nil {
+		return spinup.Pull{Image: image, Begun: r.Begun}, err
+	}
+	return *r.Pull, err
+}

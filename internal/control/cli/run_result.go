@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"holdfast"
+	"holdfast/internal/hosts/job"
+	"holdfast/internal/hosts/spinup"
+)
+
+// exitNoJob is that a job could not be run, as `docker run` says it.
+const exitNoJob = 125
+
+// runError is why a job could not be run to its end.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+func (e *runError) Hint() string  { return holdfast.HintOf(e.err) }
+
+func (e *runError) ExitCode() int {
+	var own coder
+	switch {
+	case errors.Is(e.err, context.Canceled):
+		return exitInterrupted
+	case errors.As(e.err, &own): // a mistake in the configuration
+		return own.ExitCode()
+	}
+	return exitNoJob
+}
+
+// jobOutcome is a job in the output. Its exit code is the command's.
+type jobOutcome struct {
+	job.Result
+	Error   string         `json:"error,omitempty"` // why it was not run to its end
+	Spinups []judgedSpinup `json:"spinups"`
+}
+
+type judgedSpinup struct {
+	job.Spinup
+	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
+}
+
+// showJob prints the result with --json, with why it is not whole (failed may be
+// nil), and the table of phases otherwise: on stderr, because stdout is the steps'.
+func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rules) error {
+	if !a.ui.json {
+		if len(res.Spinups) > 0 {
+			fmt.Fprintln(a.ui.err)
+			jobPhaseTable(a.ui.err, res.Spinups, j.Parallelism, rules)
+		}
+		return nil
+	}
+	out := jobOutcome{Result: res, Spinups: []judgedSpinup{}}
+	if failed != nil {
+		out.Error = messageOf(failed)
+	}
+	for _, s := range res.Spinups {
+		slow := append([]spinup.Phase{}, rules.Slow(s.Record)...)
+		out.Spinups = append(out.Spinups, judgedSpinup{s, slow})
+	}
+	return a.ui.result(out, nil)
+}
+
+// jobPhaseTable prints what each phase of each container took.
+func jobPhaseTable(w io.Writer, spinups []job.Spinup, runs int, rules spinup.Rules) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "CONTAINER\tIMAGE")
+	for _, p := range spinup.Phases() {
+		fmt.Fprint(t, "\t"+strings.ToUpper(string(p)))
+	}
+	fmt.Fprintln(t, "\tTOTAL")
+	var slow []string
+	for _, s := range spinups {
+		r, name := s.Record, inRun(s.Run, runs, s.Alias)
+		fmt.Fprintf(t, "%s\t%s", dash(name), dash(r.Image))
+		verdicts := map[spinup.Phase]spinup.Verdict{}
+		for _, v := range rules.Judge(r) {
+			verdicts[v.Phase] = v
+		}
+		for _, p := range spinup.Phases() {
+			fmt.Fprint(t, "\t"+jobPhaseCell(r, p))
+			if v := verdicts[p]; v.Slow {
+				fmt.Fprint(t, " !")
+				slow = append(slow, fmt.Sprintf("%s: %s %s", name, p, limitText(v)))
+			}
+		}
+		fmt.Fprintf(t, "\t%s\n", endCell(r))
+	}
+	t.Flush()
+	for _, line := range slow {
+		fmt.Fprintf(w, "! slow: %s\n", clean(line))
+	}
+}
+
+// jobPhaseCell is what a phase took, or why there is nothing.
+func jobPhaseCell(r spinup.Record, p spinup.Phase) string {
+	if p == spinup.Download && r.Pull != nil && r.Pull.Cached {
+		return "cached"
+	}
+	took, ok := r.Times[p]
+	switch {
+	case !ok:
+		return "-"
+	case r.Failed == p:
+		return "failed"
+	case p == spinup.Download && r.Pull != nil && r.Pull.Joined:
+		return took.String() + " joined"
+	}
+	return took.String()
+}
+
+func endCell(r spinup.Record) string {
+	if r.Outcome != spinup.OK {
+		return string(r.Outcome)
+	}
+	return r.Took.String()
+}
+
+// limitText says what was slow by which rule.
+func limitText(v spinup.Verdict) string {
+	if v.Phase == spinup.Download || v.Phase == spinup.Extract {
+		return fmt.Sprintf("with %.1f MiB/s, the rule is %g", v.Value, v.Limit)
+	}
+	return fmt.Sprintf("took %.1fs, the rule is %gs", v.Value, v.Limit)
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
+)
+
+func (a *app) sessionCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "session",
+		Short:   "See, start, stop, move and replace sessions",
+		Long:    "See, start, stop, move and replace sessions: keys, each with the one container that serves it.",
+		Example: "  holdfast session ls",
+	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
+		a.sessionReplace(), a.sessionReplacements())
+}
+
+func (a *app) sessionLs() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Short:   "List all sessions",
+		Long:    "List all sessions, by key: their state, template, age, open connections, address, container and node.",
+		Example: "  holdfast session ls\n  holdfast session ls --json",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
+				all, err := c.Sessions(ctx)
+				if err != nil {
+					return err
+				}
+				return a.ui.result(all, func(w io.Writer) { a.sessionTable(w, all) })
+			})
+		},
+	}
+}
+
+func (a *app) sessionTable(w io.Writer, all []api.Session) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no sessions; `holdfast session start KEY` starts one")
+		return
+	}
+	now := a.deps.Now()
+	fmt.Fprintln(w, "KEY\tSTATE\tTEMPLATE\tAGE\tCONNECTIONS\tADDRESS\tCONTAINER\tNODE")
+	for _, s := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", s.Key, s.State, dash(s.Template), age(now, s.ClaimedAt),
+			s.Connections, dash(s.Address), shortID(s.ContainerID), dash(string(s.Node)))
+	}
+}
+
+func (a *app) sessionShow() *cobra.Command {
+	return a.aboutKey(&cobra.Command{
+		Use:     "show KEY",
+		Short:   "Show one session in detail",
+		Long:    "Show everything that is known of one session.",
+		Example: "  holdfast session show alice",
+	}, askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		s, err := c.Session(ctx, key)
+		if err != nil {
+			return err
+		}
+		return a.ui.result(s, func(w io.Writer) { a.sessionDetails(w, s) })
+	})
+}
+
+func (a *app) sessionDetails(w io.Writer, s api.Session) {
+	fmt.Fprintf(w, "key\t%s\n", s.Key)
+	fmt.Fprintf(w, "state\t%s\n", s.State)
+	fmt.Fprintf(w, "template\t%s\n", dash(s.Template))
+	fmt.Fprintf(w, "node\t%s\n", dash(string(s.Node)))
+	fmt.Fprintf(w, "address\t%s\n", dash(s.Address))
+	fmt.Fprintf(w, "container\t%s\n", dash(s.ContainerID))
+	fmt.Fprintf(w, "epoch\t%d\n", s.Epoch)
+	fmt.Fprintf(w, "claimed\t%s (%s ago)\n", stamp(s.ClaimedAt), age(a.deps.Now(), s.ClaimedAt))
+	if !s.ReadyAt.IsZero() {
+		fmt.Fprintf(w, "ready\t%s (after %s)\n", stamp(s.ReadyAt), bootTime(s))
+	}
+	if s.Memory != "" {
+		fmt.Fprintf(w, "memory\t%s\n", memoryText(s.Memory))
+	}
+	if k := s.Suspended; k != nil {
+		fmt.Fprintf(w, "suspended\t%s, %.1f MB, kept until %s\n", stamp(k.TakenAt), float64(k.Bytes)/1e6, stamp(k.Until))
+	}
+	if s.Boot.Total() > 0 {
+		fmt.Fprintf(w, "boot\t%s\n", bootText(s.Boot))
+	}
+	fmt.Fprintf(w, "connections\t%d\n", s.Connections)
+	if !s.IdleSince.IsZero() {
+		fmt.Fprintf(w, "idle since\t%s (%s ago)\n", stamp(s.IdleSince), age(a.deps.Now(), s.IdleSince))
+	}
+	if s.LastError != "" {
+		fmt.Fprintf(w, "last error\t%s\n", clean(s.LastError))
+	}
+}
+
+// bootText names the phases that there were, in their order.
+func bootText(p holdfast.Phases) string {
+	var parts []string
+	for _, x := range []struct {
+		name string
+		took holdfast.Millis
+	}{{"queue", p.Queue}, {"claim", p.Claim}, {"pull", p.Pull}, {"init", p.Init}, {"create", p.Create}, {"start", p.Start}, {"ready", p.Ready}} {
+		if x.took > 0 {
+			parts = append(parts, x.name+" "+x.took.String())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func bootTime(s api.Session) holdfast.Millis { return holdfast.Millis(s.ReadyAt.Sub(s.ClaimedAt)) }
+
+func (a *app) sessionStart() *cobra.Command {
+	var template string
+	cmd := a.aboutKey(&cobra.Command{
+		Use:     "start KEY",
+		Short:   "Start a session and wait until it is ready",
+		Long:    "Start the container of a session and wait until it is ready; one that is ready already is left as it is.",
+		Example: "  holdfast session start alice\n  holdfast session start alice --template web",
+	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("starting " + string(key))
+		s, err := c.StartSession(ctx, key, template)
+		done()
+		if err != nil {
+			return err
+		}
+		return a.ui.result(s, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is %s at %s (template %s, container %s, booted in %s)\n",
+				s.Key, s.State, dash(s.Address), dash(s.Template), shortID(s.ContainerID), bootTime(s))
+		})
+	})
+	cmd.Flags().StringVar(&template, "template", "", "template to start it from (default the agent's own)")
+	return cmd
+}
+
+func (a *app) sessionStop() *cobra.Command {
+	return a.aboutKey(&cobra.Command{
+		Use:     "stop KEY",
+		Short:   "Kill a session's container and give the key up",
+		Long:    "Kill a session's container, wait until it is seen dead, and give up the ownership of the key.",
+		Example: "  holdfast session stop alice",
+	}, stopLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("stopping " + string(key))
+		r, err := c.StopSession(ctx, key)
+		done()
+		if err != nil {
+			return err
+		}
+		if err := a.ui.result(r, func(w io.Writer) {
+			if len(r.Left) == 0 {
+				fmt.Fprintf(w, "%s is stopped: %s seen dead in %s\n", key, count(len(r.Dead), "container"), r.Took)
+			}
+			if r.Notice != "" {
+				fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
+			}
+		}); err != nil {
+			return err
+		}
+		return leftError(r.Left)
+	})
+}
+
+func (a *app) sessionLogs() *cobra.Command {
+	var o api.LogOptions
+	cmd := a.aboutKey(&cobra.Command{
+		Use:     "logs KEY",
+		Short:   "Print what a session's container wrote",
+		Long:    "Print what a session's container wrote to its output, both streams in one.",
+		Example: "  holdfast session logs alice --tail 20\n  holdfast session logs alice -f",
+	}, noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		return c.Logs(ctx, key, o, a.ui.out)
+	})
+	f := cmd.Flags()
+	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what the container writes from now on")
+	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")
+	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
+	return cmd
+}

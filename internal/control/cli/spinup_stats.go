@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+)
+
+// statsLimit is for the reading of all records, and many comparisons.
+const statsLimit = time.Minute
+
+func (a *app) spinupStats() *cobra.Command {
+	var (
+		f                        spinupFilter
+		by, against, before, dir string
+	)
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Show how often each phase was slow, and whether groups differ",
+		Long: "Show of each group and phase how many could be judged, how many were slow, the median and the slow tail, each with the range in which it lies with 95 % confidence (\"?\": too few records to say).\n" +
+			"The groups are compared with the largest, or the one of --against; with --before what began since that moment is compared with what began before.\n" +
+			"\"better\" and \"worse\" are said only where chance does not explain it; \"no difference shown\" does not mean that there is none.",
+		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			now := a.deps.Now()
+			filter, err := f.filter(cmd, now)
+			if err != nil {
+				return err
+			}
+			q := spinup.Question{Filter: filter, By: spinup.By(by), Against: against}
+			if before != "" {
+				if q.At, err = parseMoment(now, before); err != nil {
+					return usage(cmd, fmt.Errorf("--before: %w", err))
+				}
+			}
+			if err := q.Check(); err != nil {
+				return usage(cmd, err)
+			}
+			return a.withSpinups(cmd, statsLimit, dir, func(ctx context.Context, s spinupSource) error {
+				r, err := s.SpinupReport(ctx, q)
+				if err != nil {
+					return hintNotFound(err, "without --against every group is listed")
+				}
+				return a.ui.result(r, func(w io.Writer) { reportText(w, r) })
+			})
+		},
+	}
+	f.flags(cmd)
+	s := cmd.Flags()
+	s.StringVar(&by, "by", "", "what is a group: "+strings.Join(groupings(), ", "))
+	s.StringVar(&against, "against", "", "the group that the others are compared with (default the largest)")
+	s.StringVar(&before, "before", "", "compare what began since this moment with what began before: a time ago, a date or a time")
+	s.BoolVar(&f.slow, "slow", false, "only those with a phase that was slow")
+	s.BoolVar(&f.failed, "failed", false, "only those that failed")
+	dataDirFlag(cmd, &dir)
+	if err := cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(groupings(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+	return cmd
+}
+
+func groupings() (names []string) {
+	for _, by := range spinup.Groupings() {
+		names = append(names, string(by))
+	}
+	return names
+}
+
+// hintNotFound gives an error about something that is not there a hint of its
+// own: it is no session.
+func hintNotFound(err error, hint string) error {
+	if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
+		return holdfast.WithHint(err, hint)
+	}
+	return err
+}
+
+func reportText(w io.Writer, r spinup.Report) {
+	if r.Count == 0 {
+		fmt.Fprintln(w, "no spin-up is recorded that fits")
+		return
+	}
+	fmt.Fprintf(w, "%s from %s to %s\n\n", count(r.Count, "spin-up"), stamp(r.Oldest), stamp(r.Newest))
+	fmt.Fprintln(w, "GROUP\tCOUNT\tFAILED\tSTOPPED\tCACHED")
+	for _, g := range r.Groups {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", dash(g.Name), g.Count, g.Failed, g.Stopped, g.Cached)
+	}
+	if r.LeftOut > 0 {
+		fmt.Fprintf(w, "… and %s\n", count(r.LeftOut, "smaller group"))
+	}
+	phaseTable(w, r.Groups)
+	for _, c := range r.Compared {
+		comparisonTable(w, c)
+	}
+}
+
+func phaseTable(w io.Writer, groups []spinup.Group) {
+	if !slices.ContainsFunc(groups, func(g spinup.Group) bool { return len(g.Phases) > 0 }) {
+		fmt.Fprintln(w, "\nnone has a phase that can be judged")
+		return
+	}
+	fmt.Fprintln(w, "\nGROUP\tPHASE\tJUDGED\tSLOW\t\tMEDIAN\t1 IN 10\t1 IN 100")
+	for _, g := range groups {
+		for _, p := range g.Phases {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s", dash(g.Name), p.Phase, p.Judged, p.Slow, shareText(p.Share), quantile(p.Phase, p.P50, p.P50Range))
+			if p.Phase.IsRate() { // slow is at the low end
+				fmt.Fprintf(w, "\t%s\t-\n", quantile(p.Phase, p.P10, p.P10Range))
+			} else {
+				fmt.Fprintf(w, "\t%s\t%s\n", quantile(p.Phase, p.P90, p.P90Range), quantile(p.Phase, p.P99, p.P99Range))
+			}
+		}
+	}
+}
+
+func comparisonTable(w io.Writer, c spinup.Comparison) {
+	fmt.Fprintf(w, "\n%s, compared with %s:\n", dash(c.B), dash(c.A))
+	if len(c.Phases) == 0 {
+		fmt.Fprintln(w, "they have no phase in common that can be judged")
+		return
+	}
+	fmt.Fprintln(w, "PHASE\tJUDGED\tSLOW\tDIFFERENCE\tVERDICT\tMEDIAN\tRATIO\tVERDICT")
+	for _, d := range c.Phases {
+		fmt.Fprintf(w, "%s\t%d, %d\t%s → %s\t%s\t%s\t%s → %s\t%s\t%s\n", d.Phase, d.A, d.B,
+			percent(d.SlowA), percent(d.SlowB), pointsText(d.Slow), verdict(d.SlowChange),
+			valueText(d.Phase, d.MedianA), valueText(d.Phase, d.MedianB), ratioText(d), verdict(d.MedianChange))
+	}
+}
+
+// verdict is in capitals where there is one.
+func verdict(c spinup.Change) string {
+	if c == spinup.Better || c == spinup.Worse {
+		return strings.ToUpper(string(c))
+	}
+	return clean(string(c))
+}
+
+func percent(share float64) string {
+	if share > 0 && share < .0995 {
+		return fmt.Sprintf("%.1f%%", 100*share)
+	}
+	return fmt.Sprintf("%.0f%%", 100*share)
+}
+
+func shareText(s spinup.Share) string {
+	return fmt.Sprintf("%s (%s to %s)", percent(s.Value), percent(s.Low), percent(s.High))
+}
+
+// pointsText is a difference of shares, in percentage points.
+func pointsText(s spinup.Share) string {
+	return fmt.Sprintf("%+.1f (%+.1f to %+.1f)", 100*s.Value, 100*s.Low, 100*s.High)
+}
+
+// maxShownRatio is where a ratio says no more than "very much".
+const maxShownRatio = 1000
+
+func ratioText(d spinup.Difference) string {
+	if d.MedianChange == spinup.TooFew || d.Ratio.Value > maxShownRatio {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", d.Ratio.Value, d.Ratio.Low, min(d.Ratio.High, maxShownRatio))
+}
+
+// quantile is a percentile with its range.
+func quantile(p spinup.Phase, v float64, r spinup.Range) string {
+	low, high := "?", "?"
+	if r.LowKnown {
+		low = valueText(p, r.Low)
+	}
+	if r.HighKnown {
+		high = valueText(p, r.High)
+	}
+	return valueText(p, v) + " (" + low + " to " + high + ")"
+}
+
+// valueText is MiB/s of a rate, and a time of the rest.
+func valueText(p spinup.Phase, v float64) string {
+	if p.IsRate() {
+		return fmt.Sprintf("%.1fMiB/s", v)
+	}
+	return holdfast.Millis(v * float64(time.Second)).String()
+}
+
+func sizeText(n int64) string {
+	if n <= 0 {
+		return "-"
+	}
+	return units.BytesSize(float64(n))
+}

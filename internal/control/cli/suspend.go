@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/control/api/client"
+)
+
+func (a *app) sessionSuspend() *cobra.Command {
+	return a.aboutKey(&cobra.Command{
+		Use:   "suspend KEY",
+		Short: "Save what a session has in memory, and stop it",
+		Long: "Save what a session has in memory, sealed on disk, end its container, and give the key up.\n" +
+			"Whoever connects next gets it back as it was. Its template has to say `handover: memory`.\n" +
+			"Where it cannot be saved nothing happens; where the saving fails it has ended without its memory.",
+		Example: "  holdfast session suspend alice\n  holdfast session suspend alice --json",
+	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("suspending " + string(key))
+		r, err := c.SuspendSession(ctx, key)
+		done()
+		if err != nil {
+			return err
+		}
+		if err := a.ui.result(r, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is suspended: %.1f MB saved in %s, kept until %s\n", key, float64(r.Bytes)/1e6, r.Took, stamp(r.Until))
+		}); err != nil {
+			return err
+		}
+		return leftError(r.Left)
+	})
+}
+
+func (a *app) sessionResume() *cobra.Command {
+	return a.aboutKey(&cobra.Command{
+		Use:   "resume KEY",
+		Short: "Start a suspended session with its memory",
+		Long: "Start a suspended session with what it had in memory, and wait until it is ready; a connect does the same.\n" +
+			"Where its image cannot be used it is started fresh, and the answer says why. One that runs is left as it is.",
+		Example: "  holdfast session resume alice",
+	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
+		done := a.ui.progress("resuming " + string(key))
+		s, err := c.ResumeSession(ctx, key)
+		done()
+		if err != nil {
+			return err
+		}
+		return a.ui.result(s, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is %s at %s (%s, booted in %s)\n", s.Key, s.State, dash(s.Address), memoryText(s.Memory), bootTime(s))
+		})
+	})
+}
+
+// memoryText says what became of a session's memory.
+func memoryText(memory string) string {
+	switch why, lost := strings.CutPrefix(memory, "lost: "); {
+	case lost:
+		return "fresh: its memory is lost: " + clean(why)
+	case memory == holdfast.Restored:
+		return "with its memory"
+	}
+	return "there was no memory of it"
+}

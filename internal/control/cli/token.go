@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"holdfast"
+	"holdfast/internal/sessions/gateway/token"
+)
+
+func (a *app) tokenCmd() *cobra.Command {
+	return group(&cobra.Command{
+		Use:     "token",
+		Short:   "Make tokens with which clients may connect to sessions",
+		Long:    "Make connect tokens, and the secrets that sign them. This needs no agent: the gateway checks a token by the secret alone.",
+		Example: "  (umask 077; holdfast token new-secret > tokens)\n  holdfast token create --secrets tokens --key alice",
+	}, a.tokenCreate(), a.tokenNewSecret())
+}
+
+// created is a token as `token create` prints it.
+type created struct {
+	Token   string                `json:"token"`
+	Secret  string                `json:"secret"` // the id of the one that signed
+	Keys    []holdfast.SessionKey `json:"keys"`
+	Prefix  string                `json:"prefix,omitempty"`
+	Expires time.Time             `json:"expires"`
+}
+
+func (a *app) tokenCreate() *cobra.Command {
+	var (
+		file, prefix string
+		keys         []string
+		ttl          time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a connect token for sessions",
+		Long: "Make a token with which a client may connect to the sessions of the given keys, to those whose keys begin with a prefix, or to both.\n" +
+			"It is signed with the first secret of the file. Whoever has it may connect until it runs out.",
+		Example: "  holdfast token create --secrets /etc/holdfast/tokens --key alice\n" +
+			"  holdfast token create --secrets /etc/holdfast/tokens --prefix team- --ttl 8h --json",
+		Args: noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case file == "":
+				return usage(cmd, errors.New("--secrets is missing"))
+			case len(keys) == 0 && prefix == "":
+				return usage(cmd, errors.New("there is neither --key nor --prefix"))
+			case ttl < time.Second || ttl > token.MaxTTL:
+				return usage(cmd, fmt.Errorf("--ttl is %v, it has to be from 1s to %v", ttl, token.MaxTTL))
+			}
+			return a.createToken(file, keys, prefix, ttl)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&file, "secrets", "", "file of the secrets, as the gateway's tokens_file")
+	f.StringArrayVar(&keys, "key", nil, "session key that the token is for (may be repeated)")
+	f.StringVar(&prefix, "prefix", "", "beginning of session keys that the token is for, such as team-")
+	f.DurationVar(&ttl, "ttl", time.Hour, "how long the token is good, such as 30m or 8h")
+	return cmd
+}
+
+func (a *app) createToken(file string, keys []string, prefix string, ttl time.Duration) error {
+	secrets, err := token.ReadSecrets(file)
+	if err != nil {
+		return err
+	}
+	now := a.deps.Now().Truncate(time.Second)
+	g := token.Grant{Keys: []holdfast.SessionKey{}, Prefix: prefix, IssuedAt: now, Expires: now.Add(ttl.Truncate(time.Second))}
+	for _, k := range keys {
+		key, err := holdfast.ParseSessionKey(k)
+		if err != nil {
+			return err
+		}
+		g.Keys = append(g.Keys, key)
+	}
+	text, err := token.Sign(secrets[0], g)
+	if err != nil {
+		return &usageError{err, holdfast.HintOf(err)} // the secret is good: what was asked for is not
+	}
+	made := created{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
+	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
+}
+
+func (a *app) tokenNewSecret() *cobra.Command {
+	var id string
+	cmd := &cobra.Command{
+		Use:   "new-secret",
+		Short: "Make a secret that signs tokens",
+		Long: "Print a new secret as a line for the gateway's tokens_file. The file's first line signs, and all of them count.\n" +
+			"Others must not be able to read the file: its mode has to be 0600.",
+		Example: "  (umask 077; holdfast token new-secret > /etc/holdfast/tokens)\n  holdfast token new-secret --id 2026-06",
+		Args:    noArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if id == "" && cmd.Flags().Changed("id") {
+				return usage(cmd, errors.New("--id is empty"))
+			}
+			s, err := token.NewSecret(id)
+			if err != nil {
+				return &usageError{err, holdfast.HintOf(err)}
+			}
+			return a.ui.result(map[string]string{"id": s.ID, "line": s.Line()}, func(w io.Writer) { fmt.Fprintln(w, s.Line()) })
+		},
+	}
+	cmd.Flags().StringVar(&id, "id", "", "name of the secret, which tokens carry (default a random one)")
+	return cmd
+}

@@ -1,0 +1,189 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"holdfast/internal/hosts/gc"
+)
+
+// Source is where a setting's value comes from.
+type Source string
+
+// The sources.
+const (
+	FromDefault     Source = "default"
+	FromFile        Source = "file"
+	FromFlag        Source = "flag"
+	FromEnvironment Source = "environment"
+)
+
+// Setting is one value that is in force.
+type Setting struct {
+	Key string `json:"key"` // gateway.listen, templates[0].image
+	// Value is a text, a number, a bool or a list of texts; times and sizes are
+	// texts as the file has them.
+	Value any    `json:"value"`
+	From  Source `json:"from"`
+	Line  int    `json:"line,omitempty"` // in the file, from 1
+	Name  string `json:"name,omitempty"` // of the flag or the variable
+	// Hidden settings have no value here: they may be secrets.
+	Hidden bool `json:"hidden,omitempty"`
+}
+
+// Explained is a configuration with where each value comes from.
+type Explained struct {
+	Config   Config    `json:"-"`
+	File     string    `json:"file"`
+	Found    bool      `json:"found"` // the file is there; it may be missing where nobody named it
+	Settings []Setting `json:"settings"`
+}
+
+// Environment are the variables that stand for keys.
+type Environment struct {
+	DockerHost string // DOCKER_HOST, behind the file
+	Socket     string // HOLDFAST_SOCKET, before the file and behind the flag
+}
+
+// Names of those variables.
+const (
+	dockerHostEnv = "DOCKER_HOST"
+	socketEnv     = "HOLDFAST_SOCKET"
+)
+
+// defaultEngine is where an engine is looked for when nothing says otherwise.
+const defaultEngine = "unix:///var/run/docker.sock"
+
+// Explain is Load, but it tells where each value comes from, and checks nothing
+// beyond the file's syntax: Validate does that. What may be a secret is left out:
+// the environment of containers, and passwords in URLs.
+func Explain(ctx context.Context, path string, flags Overrides, env Environment) (Explained, error) {
+	e := Explained{File: cmp.Or(path, DefaultPath)}
+	over := flags
+	over.Socket = cmp.Or(flags.Socket, env.Socket)
+	var err error
+	if e.Config, err = read(ctx, e.File, path != "", over); err != nil {
+		return e, err
+	}
+	said := origin{}
+	switch text, err := os.ReadFile(e.File); {
+	case errors.Is(err, fs.ErrNotExist) && path == "":
+	case err != nil:
+		return e, fmt.Errorf("reading the configuration: %w", err)
+	default:
+		e.Found = true
+		if said, err = originOf(text); err != nil {
+			return e, fmt.Errorf("%s: %w", e.File, err)
+		}
+	}
+	for _, x := range flags.given(&Config{}) {
+		said[x.key] = Setting{From: FromFlag, Name: "--" + x.flag}
+	}
+	shown := e.Config
+	if flags.Socket == "" && env.Socket != "" {
+		said["api.socket"] = Setting{From: FromEnvironment, Name: socketEnv}
+	}
+	if shown.Engine.Host == "" && env.DockerHost != "" {
+		shown.Engine.Host = env.DockerHost
+		said["engine.host"] = Setting{From: FromEnvironment, Name: dockerHostEnv}
+	}
+	shown.Engine.Host = cmp.Or(shown.Engine.Host, defaultEngine)
+	if len(shown.GC.Rules) == 0 {
+		shown.GC.Rules = gc.DefaultRules()
+	}
+	e.Settings = settings(shown)
+	for i := range e.Settings {
+		s := &e.Settings[i]
+		from := said.of(s.Key)
+		s.From, s.Line, s.Name = from.From, from.Line, from.Name
+	}
+	return e, nil
+}
+
+// origin says of keys where they were given, and of lists and mappings which line
+// they begin on.
+type origin map[string]Setting
+
+// of is where a key's value comes from.
+func (o origin) of(key string) Setting {
+	if s, ok := o[key]; ok {
+		return s
+	}
+	return Setting{From: FromDefault}
+}
+
+// originOf finds the keys of a file. What it has by a YAML alias is said to come
+// from the alias's line.
+func originOf(text []byte) (origin, error) {
+	o := origin{}
+	var all any
+	if err := yaml.Unmarshal(text, &all); err != nil {
+		return o, err
+	}
+	f, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return o, err
+	}
+	lines := map[string]int{}
+	for _, d := range f.Docs {
+		findLines("", d.Body, lines)
+	}
+	o.add("", all, lines, 0)
+	return o, nil
+}
+
+// add takes in a value of the file and all below it.
+func (o origin) add(key string, value any, lines map[string]int, line int) {
+	line = cmp.Or(lines[key], line)
+	if key != "" {
+		o[key] = Setting{From: FromFile, Line: line}
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for name, below := range v {
+			o.add(join(key, name), below, lines, line)
+		}
+	case []any:
+		for i, below := range v {
+			o.add(fmt.Sprintf("%s[%d]", key, i), below, lines, line)
+		}
+	}
+}
+
+// findLines finds the line of each key.
+func findLines(key string, n ast.Node, lines map[string]int) {
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		findLines(key, n.Value, lines)
+	case *ast.MappingNode:
+		for _, kv := range n.Values {
+			findLines(key, kv, lines)
+		}
+	case *ast.MappingValueNode:
+		name := join(key, strings.Trim(n.Key.String(), `"'`))
+		lines[name] = n.Key.GetToken().Position.Line
+		findLines(name, n.Value, lines)
+	case *ast.SequenceNode:
+		for i, v := range n.Values {
+			name := fmt.Sprintf("%s[%d]", key, i)
+			lines[name] = v.GetToken().Position.Line
+			findLines(name, v, lines)
+		}
+	}
+}
+
+func join(key, name string) string {
+	if key == "" {
+		return name
+	}
+	return key + "." + name
+}

@@ -1,0 +1,246 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/session"
+	"holdfast/internal/sessions/warmpool"
+)
+
+// runtimeName is what engines take for a runtime: a word, or a shim's name with
+// dots.
+var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+func (c Config) validateTemplates() error {
+	if err := c.Moving.validate(); err != nil {
+		return err
+	}
+	if len(c.Templates) == 0 {
+		return holdfast.WithHint(errors.New("templates: there is none, so no session could be started"),
+			"add one with a name, an image and a port; docs/configuration.md has an example")
+	}
+	var names []string
+	for i, t := range c.Templates {
+		if err := t.validate(); err != nil {
+			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
+		}
+		if err := c.validateRuntime(t); err != nil {
+			return fmt.Errorf("templates[%d] (%s): %w", i, t.Name, err)
+		}
+		if slices.Contains(names, t.Name) {
+			return fmt.Errorf("templates[%d]: the name %q is used twice", i, t.Name)
+		}
+		names = append(names, t.Name)
+	}
+	return nil
+}
+
+// validateRuntime refuses memory that nobody would restore: with containerd it is
+// known here which program runs a template's containers.
+func (c Config) validateRuntime(t Template) error {
+	if t.Handover != "memory" || c.Engine.Name != Containerd || c.Engine.Runtimes[t.Runtime] == c.Moving.Runtime {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("handover: memory: with containerd its runtime %s has to be moving.runtime", t.Runtime),
+		fmt.Sprintf("engine: {runtimes: {%s: %s}}; docs/moving.md", t.Runtime, c.Moving.Runtime))
+}
+
+func (t Template) validate() error {
+	switch {
+	case t.Name == "":
+		return errors.New("name is missing")
+	case t.Image == "":
+		return errors.New("image is missing")
+	case t.Port < 1 || t.Port > 65535:
+		return fmt.Errorf("port: %d is not between 1 and 65535", t.Port)
+	case t.Memory < 0 || t.CPUs < 0 || t.PIDs < 0:
+		return errors.New("memory, cpus and pids have to be 0 (no limit) or more")
+	case t.Ready.HTTP != "" && !strings.HasPrefix(t.Ready.HTTP, "/"):
+		return fmt.Errorf("ready.http: %q is no path that starts with /", t.Ready.HTTP)
+	case t.Ready.Timeout < 0:
+		return fmt.Errorf("ready.timeout: %v is below 0", t.Ready.Timeout)
+	case t.Network == "none":
+		return errors.New("network: a session without a network cannot be reached")
+	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
+		// One key's server would answer for another's on the same port.
+		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
+	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
+		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
+	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
+		return fmt.Errorf("runtime: %q is no name of a runtime such as runsc", t.Runtime)
+	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
+		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
+	}
+	if err := t.validateWarm(); err != nil {
+		return err
+	}
+	if err := validateEnv(t.Env); err != nil {
+		return err
+	}
+	if err := t.validateSteps(); err != nil {
+		return err
+	}
+	if err := t.validateHandover(); err != nil {
+		return err
+	}
+	if err := t.validateSockets(); err != nil {
+		return err
+	}
+	if err := t.Snapshot.validate(); err != nil {
+		return fmt.Errorf("snapshot.%w", err)
+	}
+	for i, m := range t.Mounts {
+		if err := m.validate(); err != nil {
+			return fmt.Errorf("mounts[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func validateEnv(env map[string]string) error {
+	for name := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return fmt.Errorf("env: %q is no name of a variable", name)
+		}
+		if strings.HasPrefix(name, "HOLDFAST_") {
+			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are the agent's", name)
+		}
+	}
+	return nil
+}
+
+// maxSteps is how many init steps a template may have.
+const maxSteps = 16
+
+func (t Template) validateSteps() error {
+	if len(t.InitSteps) > maxSteps {
+		return fmt.Errorf("init_steps: there are %d, at most %d are allowed", len(t.InitSteps), maxSteps)
+	}
+	var names []string
+	for i, s := range t.InitSteps {
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("init_steps[%d] (%s): %w", i, s.Name, err)
+		}
+		if slices.Contains(names, s.Name) {
+			return fmt.Errorf("init_steps[%d]: the name %q is used twice", i, s.Name)
+		}
+		names = append(names, s.Name)
+	}
+	return nil
+}
+
+func (s InitStep) validate() error {
+	// It is part of the container's name.
+	if _, err := holdfast.ParseSessionKey(s.Name); err != nil {
+		return fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", s.Name)
+	}
+	if s.Image == "" && len(s.Command) == 0 {
+		return errors.New("command is missing: the template's own would serve, and not end")
+	}
+	if s.Timeout < 0 {
+		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
+	}
+	return validateEnv(s.Env)
+}
+
+func (s Snapshot) validate() error {
+	switch {
+	case s.Timeout < 0:
+		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
+	case len(s.Command) > 0 && !path.IsAbs(s.Command[0]):
+		return fmt.Errorf("command: %q is no absolute path of a program; no shell looks for it", s.Command[0])
+	}
+	return nil
+}
+
+func (m Mount) validate() error {
+	switch {
+	case !slices.Contains([]string{"bind", "volume", "tmpfs"}, m.Type):
+		return fmt.Errorf("type: %q is none of bind, volume, tmpfs", m.Type)
+	case !path.IsAbs(m.Target):
+		return fmt.Errorf("target: %q is no absolute path", m.Target)
+	case m.Type == "bind" && !path.IsAbs(m.Source):
+		return fmt.Errorf("source: %q is no absolute path", m.Source)
+	case m.Type == "tmpfs" && m.Source != "":
+		return errors.New("source: a tmpfs has none")
+	}
+	return nil
+}
+
+// validateWarm checks that a container of the template can be there before its
+// session is known, if there are to be such.
+func (t Template) validateWarm() error {
+	keyed := func(text string) bool { return strings.Contains(text, "{key}") }
+	switch {
+	case t.Warm < 0 || t.Warm > warmpool.MaxSize:
+		return fmt.Errorf("warm: %d is not between 0 and %d", t.Warm, warmpool.MaxSize)
+	case t.Warm == 0:
+		return nil
+	case slices.ContainsFunc(t.Command, keyed):
+		return errors.New("warm: the command has {key} in it, and would run before a key is known; docs/pools.md says how a program hears it")
+	case len(t.InitSteps) > 0:
+		return errors.New("warm: init_steps come before the container, and a warm one is there already")
+	case t.Runtime != "":
+		return errors.New("warm: a container of another runtime may not be reached from the host while it runs, as one of gVisor's; leave out warm or runtime")
+	}
+	for i, m := range t.Mounts {
+		switch {
+		case m.Type == "volume" && keyed(m.Source):
+			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a container that runs; a bind can", i)
+		case m.Target == warmpool.Dir || strings.HasPrefix(m.Target, warmpool.Dir+"/"):
+			return fmt.Errorf("warm: mounts[%d]: %s is where the container hears who it is", i, warmpool.Dir)
+		}
+	}
+	return nil
+}
+
+// networkPooled is the network of a session that joins a ready one (docs/pools.md).
+const networkPooled = "pooled"
+
+// pooled reports whether a session joins a ready network, where there is one. Its
+// holder is a container of the engine's own runtime, and another runtime may have a
+// network stack of its own, as gVisor's has.
+func (t Template) pooled() bool {
+	return (t.Network == "" || t.Network == networkPooled) && t.Runtime == ""
+}
+
+// SessionTemplates is the templates as the session package takes them.
+func (c Config) SessionTemplates() []session.Template {
+	out := make([]session.Template, 0, len(c.Templates))
+	for _, t := range c.Templates {
+		s := session.Template{
+			Name: t.Name, Image: t.Image, Command: t.Command, Env: t.Env,
+			Memory: int64(t.Memory), CPUs: t.CPUs, PIDs: t.PIDs,
+			Port: t.Port, Network: t.Network, Pooled: t.pooled(),
+			Ready:      session.Readiness{HTTPPath: t.Ready.HTTP, Timeout: t.Ready.Timeout},
+			NoInit:     t.Init != nil && !*t.Init,
+			AllowSUID:  t.Privileges == "gain",
+			Seccomp:    t.Seccomp,
+			Runtime:    t.Runtime,
+			SaveMemory: t.Handover == "memory",
+			Priority:   t.Priority,
+
+			SuspendIdle: t.Idle == "suspend",
+			Keep:        t.keepSockets(),
+		}
+		if t.Network == networkPooled {
+			s.Network = "" // where none is ready, it is the engine's own
+		}
+		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
+		for _, i := range t.InitSteps {
+			s.Steps = append(s.Steps, session.Step{Name: i.Name, Image: i.Image, Command: i.Command, Env: i.Env, Timeout: i.Timeout})
+		}
+		for _, m := range t.Mounts {
+			s.Mounts = append(s.Mounts, engine.Mount{Type: m.Type, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+		out = append(out, s)
+	}
+	return out
+}

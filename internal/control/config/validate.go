@@ -1,0 +1,239 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/sessions/netpool"
+)
+
+// Validate checks what a value may be, and what belongs together. The error
+// names the key by its path in the file.
+func (c Config) Validate() error {
+	for _, check := range []func() error{
+		c.validateHost, c.Store.validate, c.validateFleet, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ValidateCollector is Validate for a collector that shows its figures where an
+// agent has its API.
+func (c Config) ValidateCollector() error {
+	return errors.Join(c.validateHost(), c.validateLimits(), c.API.validate())
+}
+
+func (c Config) validateHost() error {
+	if len(c.Node) > 253 || strings.ContainsFunc(c.Node, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
+		return fmt.Errorf("node: %q is no name for a host", c.Node)
+	}
+	for name, dir := range map[string]string{"data_dir": c.DataDir, "run_dir": c.RunDir} {
+		if !path.IsAbs(dir) {
+			return fmt.Errorf("%s: %q is no absolute path", name, dir)
+		}
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		return fmt.Errorf("log.level: %q is none of debug, info, warn, error", c.Log.Level)
+	}
+	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
+		return fmt.Errorf("log.format: %q is neither text nor json", c.Log.Format)
+	}
+	return c.Engine.validate()
+}
+
+func (e Engine) validate() error {
+	switch e.Name {
+	case Docker, "":
+	case Containerd:
+		if e.Host != "" && !strings.HasPrefix(e.Host, "unix:///") {
+			return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
+		}
+		if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
+			return fmt.Errorf("engine.subnet: %q is no IPv4 subnet as 10.1.0.0/16", e.Subnet)
+		}
+		if e.CgroupParent != "" && !path.IsAbs(e.CgroupParent) {
+			return fmt.Errorf("engine.cgroup_parent: %q is no absolute path", e.CgroupParent)
+		}
+		for name, program := range e.Runtimes {
+			if !runtimeName.MatchString(name) || !path.IsAbs(program) {
+				return fmt.Errorf("engine.runtimes: %s: %q is no absolute path of a program, or that no name of a runtime such as runsc", name, program)
+			}
+		}
+	default:
+		return fmt.Errorf("engine.name: %q is neither docker nor containerd", e.Name)
+	}
+	return nil
+}
+
+func (s Store) validate() error {
+	if err := s.Timing().Validate(); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if (s.CertFile == "") != (s.KeyFile == "") {
+		return errors.New("store: cert_file and key_file go together")
+	}
+	if len(s.Endpoints) == 0 && (s.CAFile != "" || s.CertFile != "" || s.Username != "") {
+		return errors.New("store: ca_file, cert_file, key_file and username need endpoints; the embedded store has none")
+	}
+	if (s.Username == "") != (s.PasswordFile == "") {
+		return errors.New("store: username and password_file go together")
+	}
+	if s.TraceFile != "" && !path.IsAbs(s.TraceFile) {
+		return fmt.Errorf("store.trace_file: %q is no absolute path", s.TraceFile)
+	}
+	if slices.Contains(s.Endpoints, "") {
+		return errors.New("store.endpoints: one is empty")
+	}
+	return nil
+}
+
+func (c Config) validateFleet() error {
+	f := c.Fleet
+	if f.Listen == "" {
+		if f.Advertise != "" {
+			return errors.New("fleet.advertise: there is no fleet.listen")
+		}
+		return nil
+	}
+	if len(c.Store.Endpoints) == 0 {
+		return holdfast.WithHint(errors.New("fleet.listen: there is no fleet in an embedded store"), "name the etcd that the nodes share with store.endpoints")
+	}
+	if !path.IsAbs(f.Certificates) {
+		return fmt.Errorf("fleet.certificates: %q is no absolute path", f.Certificates)
+	}
+	if _, err := listenAddress("fleet.listen", f.Listen); err != nil {
+		return err
+	}
+	if _, err := listenAddress("fleet.advertise", f.Advertise); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(f.Advertise) // it was just taken apart
+	if ip, err := netip.ParseAddr(host); host == "" || port == "0" || err == nil && ip.IsUnspecified() {
+		return holdfast.WithHint(fmt.Errorf("fleet.advertise: nobody can connect to %s", f.Advertise), "name the address that other nodes reach this one at")
+	}
+	return nil
+}
+
+func (g Gateway) validate() error {
+	loopback, err := listenAddress("gateway.listen", g.Listen)
+	if err != nil {
+		return err
+	}
+	if !loopback && (g.CertFile == "" || g.TokensFile == "") {
+		return holdfast.WithHint(fmt.Errorf("gateway.listen: %s is not a loopback address", g.Listen),
+			"beyond loopback the gateway needs TLS and connect tokens: set gateway.cert_file, gateway.key_file and gateway.tokens_file")
+	}
+	if err := checkURL(g.URL); err != nil {
+		return holdfast.WithHint(fmt.Errorf("gateway.url: %w", err), "such as https://"+KeyInURL+".sessions.example.org/ or https://sessions.example.org/s/"+KeyInURL+"/")
+	}
+	return g.Config.Validate()
+}
+
+// checkURL checks where browsers open a session; "" will do.
+func checkURL(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(strings.ReplaceAll(text, KeyInURL, "key"))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no URL", text)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
+		return fmt.Errorf("%q is no http or https URL with a host and without a user", text)
+	case !strings.Contains(text, KeyInURL):
+		return fmt.Errorf("%q has no %s in it", text, KeyInURL)
+	}
+	return nil
+}
+
+func (a API) validate() error {
+	if !path.IsAbs(a.Socket) {
+		return fmt.Errorf("api.socket: %q is no absolute path", a.Socket)
+	}
+	if (a.CertFile == "") != (a.KeyFile == "") {
+		return errors.New("api: cert_file and key_file go together")
+	}
+	if a.Listen == "" {
+		return nil
+	}
+	loopback, err := listenAddress("api.listen", a.Listen)
+	if err != nil {
+		return err
+	}
+	if !loopback && (a.CertFile == "" || a.TokenFile == "" && a.ReadTokenFile == "") {
+		return holdfast.WithHint(fmt.Errorf("api.listen: %s is not a loopback address", a.Listen),
+			"beyond loopback the API needs TLS and a token: set api.cert_file, api.key_file, and api.token_file or api.read_token_file")
+	}
+	return nil
+}
+
+func (c Config) validateLimits() error {
+	s := c.Sessions
+	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
+		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
+	}
+	if s.Networks < 0 || s.Networks > netpool.MaxSize {
+		return fmt.Errorf("sessions: networks %d has to be 0 to %d", s.Networks, netpool.MaxSize)
+	}
+	if err := c.Preempt.Validate(); err != nil {
+		return fmt.Errorf("preempt.%w", err)
+	}
+	if err := c.Spinup.Validate(); err != nil {
+		return fmt.Errorf("spinup.%w", err)
+	}
+	if err := c.Images.Validate(); err != nil {
+		return fmt.Errorf("images.%w", err)
+	}
+	if err := c.GC.Validate(); err != nil {
+		return fmt.Errorf("gc.%w", err)
+	}
+	if err := c.Doctor.validate(); err != nil {
+		return fmt.Errorf("doctor.%w", err)
+	}
+	if c.Drain.Budget <= 0 {
+		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
+	}
+	return nil
+}
+
+func (d Doctor) validate() error {
+	for key, dir := range map[string]string{"proc": d.Proc, "sys": d.Sys} {
+		if !path.IsAbs(dir) {
+			return fmt.Errorf("%s: %q is no absolute path", key, dir)
+		}
+	}
+	if len(d.Role) > maxRole || strings.Trim(d.Role, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return fmt.Errorf("role: %q is no word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
+	}
+	if err := d.Watch.Validate(); err != nil {
+		return err
+	}
+	return d.Rotation.Validate()
+}
+
+// maxRole is how long a role may be.
+const maxRole = 32
+
+// listenAddress checks host:port and reports whether only this host can reach
+// it. A name is resolved by nobody here, so only "localhost" counts.
+func listenAddress(key, addr string) (loopback bool, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, holdfast.WithHint(fmt.Errorf("%s: %q is no host:port", key, addr), "for example 127.0.0.1:7070")
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return false, fmt.Errorf("%s: %q has no port", key, addr)
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback(), nil
+}

@@ -1,0 +1,148 @@
+package dashboard
+
+import (
+	"errors"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"holdfast/internal/control/api"
+)
+
+// policy is what a page may do: load our own files, and nothing else. There is
+// no script or style in a page itself.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// protect sets what every answer here carries.
+func protect(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// reader is a handler for callers who may look.
+type reader func(w http.ResponseWriter, r *http.Request, c api.Caller)
+
+// open is a handler for anybody whose browser was not sent by another site.
+func (d *Dashboard) open(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		protect(w.Header())
+		if err := d.checkOrigin(r); err != nil {
+			d.problem(w, r, err)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(formLimit + askLimit))
+		h(w, r)
+	}
+}
+
+func (d *Dashboard) forReader(h reader) http.HandlerFunc {
+	return d.open(func(w http.ResponseWriter, r *http.Request) {
+		c, err := api.CallerOf(d.o.Access, r)
+		var e *api.Error
+		switch {
+		case errors.As(err, &e) && e.Code == api.CodeUnauthorized && r.Method == http.MethodGet && d.o.Access.Logins != nil && !strings.HasPrefix(r.URL.Path, "/live/"):
+			http.Redirect(w, r, "/login?"+url.Values{"next": {r.URL.RequestURI()}}.Encode(), http.StatusSeeOther)
+		case err != nil:
+			d.problem(w, r, err)
+		default:
+			h(w, r, c)
+		}
+	})
+}
+
+// checkOrigin refuses what another site's page made the browser send. A link on
+// another site may lead here, but no more than that: sessions are another port
+// of, perhaps, the same host, and to browsers the same site.
+func (d *Dashboard) checkOrigin(r *http.Request) error {
+	from := r.Header.Get("Sec-Fetch-Site")
+	foreign := from == "cross-site" || from == "same-site"
+	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if d.cross.Check(r) != nil || foreign && !link {
+		return &api.Error{Code: api.CodeCrossOrigin, Message: "the request comes from another site's page"}
+	}
+	return nil
+}
+
+// form reads a form's fields, in bounded size and time.
+func form(w http.ResponseWriter, r *http.Request) error {
+	rc := http.NewResponseController(w)
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || media != "application/x-www-form-urlencoded" {
+		return &api.Error{Code: api.CodeBadMedia, Message: "the body is not declared as a form"}
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(formLimit))
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	err = r.ParseForm()
+	var size *http.MaxBytesError
+	switch {
+	case errors.As(err, &size):
+		return &api.Error{Code: api.CodeTooLarge, Message: "the form is too large"}
+	case err != nil:
+		return &api.Error{Code: api.CodeBadRequest, Message: "the form: " + err.Error()}
+	}
+	_ = rc.SetReadDeadline(time.Time{})
+	return nil
+}
+
+// loginData is what the login page shows.
+type loginData struct {
+	frame
+	Next  string
+	Error string
+}
+
+func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
+	if d.o.Access.Logins == nil {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	d.write(w, http.StatusOK, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: local(r.URL.Query().Get("next"))})
+}
+
+func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
+	select {
+	case d.forms <- struct{}{}:
+		defer func() { <-d.forms }()
+	default:
+		d.problem(w, r, &api.Error{Code: api.CodeBusy, Message: "many are logging in at this moment"})
+		return
+	}
+	if err := form(w, r); err != nil {
+		d.problem(w, r, err)
+		return
+	}
+	next := local(r.PostForm.Get("next"))
+	if d.o.Access.Logins == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return
+	}
+	if err := d.o.Access.Logins.Login(w, r, r.PostForm.Get("token")); err != nil {
+		d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
+			Error: "That is no token of this agent."})
+		return
+	}
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
+	if d.o.Access.Logins != nil {
+		d.o.Access.Logins.Logout(w, r)
+	}
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+// local is a path of ours, "/" for anything that could lead elsewhere.
+func local(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(next, "\\\t\r\n") {
+		return "/"
+	}
+	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
+}

@@ -1,0 +1,160 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+)
+
+// doneData is the page about something that was done.
+type doneData struct {
+	frame
+	Message string
+	Lines   []string
+	Back    string
+}
+
+// actOnSession does what a button says, through the API: it decides who may, it
+// passes on what is another node's, and it writes the audit log.
+func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.Caller) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetWriteDeadline(time.Now().Add(actLimit))
+	if err := form(w, r); err != nil {
+		d.problem(w, r, err)
+		return
+	}
+	key, err := holdfast.ParseSessionKey(r.PathValue("key"))
+	if err != nil {
+		d.problem(w, r, &api.Error{Code: api.CodeBadKey, Message: err.Error()})
+		return
+	}
+	done := doneData{Back: "/sessions/" + string(key)}
+	switch act := r.PathValue("act"); act {
+	case "start":
+		done.Message, err = d.startSession(r, key)
+	case "resume":
+		done.Message, err = d.resumeSession(r, key)
+	case "stop":
+		done.Message, done.Lines, err = d.stopSession(r, key)
+		done.Back = "/sessions"
+	case "replace":
+		done.Message, done.Lines, err = d.replaceSession(r, key)
+	default:
+		err = &api.Error{Code: api.CodeNotFound, Message: "there is nothing at " + r.URL.Path}
+	}
+	d.cache.drop()
+	if err != nil {
+		d.problem(w, r, err)
+		return
+	}
+	done.frame = d.frame("Done", "sessions", c)
+	d.write(w, http.StatusOK, "done", done)
+}
+
+func (d *Dashboard) startSession(r *http.Request, key holdfast.SessionKey) (string, error) {
+	var s api.Session
+	if err := d.ask(r, "/v1/sessions/"+string(key)+"/start", api.StartRequest{}, &s); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Session %s is ready on node %s, after %v.", key, s.Node, s.Boot.Total()), nil
+}
+
+func (d *Dashboard) resumeSession(r *http.Request, key holdfast.SessionKey) (string, error) {
+	var s api.Session
+	if err := d.ask(r, "/v1/sessions/"+string(key)+"/resume", api.Empty{}, &s); err != nil {
+		return "", err
+	}
+	switch s.Memory {
+	case holdfast.Restored:
+		return fmt.Sprintf("Session %s goes on with its memory on node %s.", key, s.Node), nil
+	case "": // it had been started meanwhile
+		return fmt.Sprintf("Session %s is ready on node %s.", key, s.Node), nil
+	}
+	return fmt.Sprintf("Session %s is ready on node %s, and its memory is %s.", key, s.Node, s.Memory), nil
+}
+
+func (d *Dashboard) stopSession(r *http.Request, key holdfast.SessionKey) (string, []string, error) {
+	var rep holdfast.KillReport
+	if err := d.ask(r, "/v1/sessions/"+string(key)+"/stop", api.Empty{}, &rep); err != nil {
+		return "", nil, err
+	}
+	if len(rep.Left) > 0 {
+		return fmt.Sprintf("Session %s is not dead after %v.", key, rep.Took), leftLines(rep.Left), nil
+	}
+	return fmt.Sprintf("Session %s was stopped: its container was seen dead after %v.", key, rep.Took), nil, nil
+}
+
+func leftLines(left []holdfast.Leftover) (lines []string) {
+	for _, l := range left {
+		lines = append(lines, fmt.Sprintf("container %.12s %s: %s, processes %v", l.ContainerID, l.Name, l.Reason, l.Pids))
+	}
+	return lines
+}
+
+func (d *Dashboard) replaceSession(r *http.Request, key holdfast.SessionKey) (string, []string, error) {
+	var last api.ReplaceEvent
+	if err := d.ask(r, "/v1/replace", api.ReplaceRequest{Keys: []holdfast.SessionKey{key}}, &last); err != nil {
+		return "", nil, err
+	}
+	switch {
+	case last.Error != nil:
+		return "", nil, last.Error
+	case last.Report != nil && len(last.Report.Gone) > 0:
+		return "", nil, &api.Error{Code: api.CodeNotFound, Message: "session " + string(key) + " had ended by itself"}
+	case last.Report == nil || len(last.Report.Rows) == 0:
+		return "", nil, fmt.Errorf("replacing session %s: the answer was cut off", key)
+	}
+	row := last.Report.Rows[0]
+	if row.Error != "" {
+		return "", nil, &api.Error{Code: api.CodeBootFailed, Message: row.Error}
+	}
+	return fmt.Sprintf("Session %s was replaced in %v: from node %s to node %s.", key, row.Total, row.From, row.To), nil, nil
+}
+
+// ask sends a request of the caller's on to the API, in its name, and reads the
+// answer, or the last line of one with several, into v.
+func (d *Dashboard) ask(r *http.Request, path string, body, v any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, path, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	q.Header = http.Header{"Content-Type": {"application/json"}}
+	for _, name := range []string{"Authorization", "Cookie", "Origin", "Sec-Fetch-Site"} {
+		if x := r.Header.Values(name); len(x) > 0 {
+			q.Header[name] = x
+		}
+	}
+	q.Host, q.RemoteAddr, q.TLS, q.RequestURI = r.Host, r.RemoteAddr, r.TLS, path
+	a := &answer{header: http.Header{}, status: http.StatusOK}
+	d.o.API.ServeHTTP(a, q)
+	if a.status >= 300 {
+		var e api.ErrorBody
+		if err := json.Unmarshal(a.body.Bytes(), &e); err != nil {
+			return fmt.Errorf("the API answered %d: %w", a.status, err)
+		}
+		return &e.Error
+	}
+	text := bytes.TrimSpace(a.body.Bytes())
+	return json.Unmarshal(text[bytes.LastIndexByte(text, '\n')+1:], v)
+}
+
+// answer keeps what the API says. It is for routes whose answers are small.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(status int)      { a.status = status }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+func (a *answer) Flush()                      {}

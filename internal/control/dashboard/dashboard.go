@@ -1,0 +1,152 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/doctor/profile"
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/doctor/recordings"
+	"holdfast/internal/hosts/doctor/watch"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/spinup"
+)
+
+// Source is what the pages show. Any goroutine may call it.
+type Source interface {
+	Version() api.Version
+	Nodes(ctx context.Context) ([]holdfast.Node, error)
+	Sessions(ctx context.Context) ([]api.Session, error)
+
+	// These are of this node, as api.Backend has them.
+	Spinups(ctx context.Context, f spinup.Filter) ([]spinup.Record, error)
+	Spinup(ctx context.Context, id string) (spinup.Record, error)
+	SlowRules() spinup.Rules
+	GCStatus(ctx context.Context) (gc.Status, error)
+	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
+	Protection(ctx context.Context) (api.Protection, error)
+	DoctorStatus(ctx context.Context) (api.DoctorStatus, error)
+	DoctorHistory(ctx context.Context, since time.Time, limit int) (watch.History, error)
+	Recordings(ctx context.Context) ([]recordings.Recording, error)
+	Recording(ctx context.Context, id string) (*profile.Profile, error)
+	DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error)
+}
+
+// Options are a Dashboard's.
+type Options struct {
+	// Access says who is let in; it is that of the API on the same listener.
+	Access api.Options
+	// API answers everything that is no page, and does what people ask for.
+	API http.Handler
+	// SessionURL is where a browser that came with r opens a session; "" where
+	// that is not known. nil: never known.
+	SessionURL func(r *http.Request, key holdfast.SessionKey) string
+	// Metrics are those that /metrics shows; nil: none.
+	Metrics prometheus.Gatherer
+	Log     *slog.Logger
+}
+
+// Bounds of the pages.
+const (
+	maxForm     = 8 << 10          // bytes of a form
+	formLimit   = 10 * time.Second // to send one
+	askLimit    = 10 * time.Second // for a page
+	actLimit    = 6 * time.Minute  // for what a person asks for
+	maxForms    = 32               // logins being sent at once
+	maxHeavy    = 2                // recordings being read at once
+	maxQuery    = 128              // bytes of what a person searches
+	rowsPerPage = 100
+	maxStreams  = 256 // pages that are kept up to date at once
+	minEvery    = 2 * time.Second
+)
+
+// Dashboard is a handler for the pages. Run keeps open pages up to date; before
+// and without it they show what was there when they were asked for.
+type Dashboard struct {
+	source    Source
+	o         Options
+	templates *template.Template
+	assets    assets
+	cache     *cache
+	gathered  *reading[gathered]
+	recent    recent
+	spins     *spins
+
+	collected  *reading[collection]
+	protection *reading[api.Protection]
+	doctor     *reading[api.DoctorStatus]
+	history    *reading[watch.History]
+
+	hub   *hub
+	cross *http.CrossOriginProtection
+	pages map[string]page
+	forms chan struct{} // a token for each form that strangers send
+	heavy chan struct{} // a token for each recording that is being read
+}
+
+// New makes the pages; it starts nothing.
+func New(s Source, o Options) (*Dashboard, error) {
+	a, err := loadAssets()
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	t, err := template.New("").Funcs(template.FuncMap{"asset": a.path, "thousands": thousands}).ParseFS(files, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	d := &Dashboard{source: s, o: o, templates: t, assets: a, cross: http.NewCrossOriginProtection(), pages: map[string]page{}, forms: make(chan struct{}, maxForms), heavy: make(chan struct{}, maxHeavy)}
+	d.cache = &cache{source: s, fresh: minEvery / 2}
+	d.spins = &spins{source: s}
+	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
+	d.protection = newReading(minEvery/2, s.Protection)
+	d.doctor = newReading(minEvery/2, s.DoctorStatus)
+	d.history = newReading(historyFresh, func(ctx context.Context) (watch.History, error) {
+		return s.DoctorHistory(ctx, time.Time{}, historyKept)
+	})
+	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
+	d.hub = newHub(d.fragments)
+	for _, p := range pages() {
+		d.pages[p.name] = p
+	}
+	return d, nil
+}
+
+// Run keeps open pages up to date, and notes what pages show of the last hour,
+// until ctx is done.
+func (d *Dashboard) Run(ctx context.Context) error {
+	var both errgroup.Group
+	both.Go(func() error { return d.hub.run(ctx) })
+	both.Go(func() error { return d.watchSLO(ctx) })
+	return both.Wait()
+}
+
+// Handler answers the pages, and everything else by the API.
+func (d *Dashboard) Handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, p := range d.pages {
+		mux.HandleFunc("GET "+p.pattern, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.show(w, r, c, p) }))
+		if p.still {
+			continue
+		}
+		mux.HandleFunc("GET /live/"+p.name, d.forReader(func(w http.ResponseWriter, r *http.Request, c api.Caller) { d.stream(w, r, c, p) }))
+	}
+	mux.HandleFunc("GET /sessions/{key}/open", d.forReader(d.openSession))
+	mux.HandleFunc("POST /sessions/{key}/{act}", d.forReader(d.actOnSession))
+	mux.HandleFunc("POST /doctor/recordings", d.forReader(d.record))
+	mux.HandleFunc("GET /doctor/difference", d.forReader(d.difference))
+	mux.HandleFunc("GET /login", d.open(d.loginPage))
+	mux.HandleFunc("POST /login", d.open(d.login))
+	mux.HandleFunc("POST /logout", d.open(d.logout))
+	mux.HandleFunc("GET /assets/{version}/{file...}", d.asset)
+	mux.Handle("/", d.o.API)
+	return mux
+}

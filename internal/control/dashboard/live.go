@@ -1,0 +1,241 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/control/api"
+)
+
+// Times of what keeps pages up to date.
+const (
+	pingEvery  = 20 * time.Second
+	writeLimit = 10 * time.Second // for a browser to take one message
+	maxWait    = time.Minute
+	// part of one core that all pages together may take, for each that is
+	// open: the next round begins no sooner than that allows: 1/coreParts.
+	coreParts = 100
+)
+
+// fragment is a piece of a page as HTML, by the id of the element it is in.
+type fragment struct{ id, html string }
+
+// hub makes the pieces of pages that are open once for all who look at the same,
+// and tells them what has changed.
+type hub struct {
+	make func(ctx context.Context, v view) ([]fragment, error)
+
+	mu    sync.Mutex
+	open  int
+	feeds map[string]*feed // by the view's id
+	woken chan struct{}    // a first page has been opened
+}
+
+// feed is one view that somebody looks at.
+type feed struct {
+	view    view
+	readers map[chan struct{}]bool // told that there is something new
+	pieces  []piece
+}
+
+type piece struct {
+	fragment
+	round int // that it changed in
+}
+
+func newHub(m func(context.Context, view) ([]fragment, error)) *hub {
+	return &hub{make: m, feeds: map[string]*feed{}, woken: make(chan struct{}, 1)}
+}
+
+// run makes all that is looked at again and again.
+func (h *hub) run(ctx context.Context) error {
+	// Its own thread, so that what a round costs can be told: on a busy host it takes
+	// much longer than it costs.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for round := 1; ; round++ {
+		before := threadTime()
+		n := h.round(ctx, round)
+		if n == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-h.woken:
+				continue
+			}
+		}
+		wait := min(max(minEvery, coreParts*(threadTime()-before)/time.Duration(n)), maxWait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// threadTime is the CPU time that this thread has used.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // it fails for a bad clock or address only
+	return time.Duration(t.Nano())
+}
+
+// round makes every view once, and returns how many pages are open.
+func (h *hub) round(ctx context.Context, round int) (open int) {
+	h.mu.Lock()
+	feeds := make([]*feed, 0, len(h.feeds))
+	for _, f := range h.feeds {
+		feeds = append(feeds, f)
+	}
+	open = h.open
+	h.mu.Unlock()
+	for _, f := range feeds {
+		made, err := h.make(ctx, f.view)
+		if err != nil {
+			continue // a template of ours: show logs it
+		}
+		h.mu.Lock()
+		f.take(made, round)
+		h.mu.Unlock()
+	}
+	return open
+}
+
+// take keeps what is new of what was made, and tells the readers.
+func (f *feed) take(made []fragment, round int) {
+	changed := false
+	for i, m := range made {
+		switch {
+		case i >= len(f.pieces):
+			f.pieces = append(f.pieces, piece{m, round})
+		case f.pieces[i].fragment != m:
+			f.pieces[i] = piece{m, round}
+		default:
+			continue
+		}
+		changed = true
+	}
+	if !changed {
+		return
+	}
+	for c := range f.readers {
+		select {
+		case c <- struct{}{}:
+		default: // it is told already
+		}
+	}
+}
+
+// join adds a reader of a view. The error is an *api.Error: too many are open.
+func (h *hub) join(v view) (f *feed, news chan struct{}, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open >= maxStreams {
+		return nil, nil, &api.Error{Code: api.CodeBusy, Message: fmt.Sprintf("%d pages are kept up to date already", maxStreams)}
+	}
+	id := v.id()
+	f = h.feeds[id]
+	if f == nil {
+		f = &feed{view: v, readers: map[chan struct{}]bool{}}
+		h.feeds[id] = f
+	}
+	news = make(chan struct{}, 1)
+	if len(f.pieces) > 0 {
+		news <- struct{}{}
+	}
+	f.readers[news] = true
+	h.open++
+	if h.open == 1 {
+		select {
+		case h.woken <- struct{}{}:
+		default:
+		}
+	}
+	return f, news, nil
+}
+
+func (h *hub) leave(f *feed, news chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(f.readers, news)
+	if len(f.readers) == 0 {
+		delete(h.feeds, f.view.id())
+	}
+	h.open--
+}
+
+// since returns what has changed after the given round, and the last round that
+// is in it.
+func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last = round
+	for _, p := range f.pieces {
+		if p.round > round {
+			changed = append(changed, p.fragment)
+			last = max(last, p.round)
+		}
+	}
+	return changed, last
+}
+
+// stream sends what changes of a page. A browser that reads slowly misses what
+// is old when it comes to read, never what is new.
+func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
+	f, news, err := d.hub.join(v)
+	if err != nil {
+		d.problem(w, r, err)
+		return
+	}
+	defer d.hub.leave(f, news)
+	w.Header().Set("Content-Type", "text/event-stream")
+	rc := http.NewResponseController(w)
+	send := func(text string) bool {
+		_ = rc.SetWriteDeadline(time.Now().Add(writeLimit))
+		_, err := w.Write([]byte(text))
+		return err == nil && rc.Flush() == nil
+	}
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	round := 0
+	for ok := send(": here\n\n"); ok; {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ping.C:
+			ok = d.stillIn(r, c) && send(": here\n\n")
+		case <-news:
+			var changed []fragment
+			changed, round = d.hub.since(f, round)
+			ok = d.stillIn(r, c) && (len(changed) == 0 || send(event(changed)))
+		}
+	}
+}
+
+// stillIn reports whether the caller still may see what it saw: logins and
+// tokens end.
+func (d *Dashboard) stillIn(r *http.Request, was api.Caller) bool {
+	now, err := api.CallerOf(d.o.Access, r)
+	return err == nil && now == was
+}
+
+// event is a message whose pieces htmx puts in their places.
+func event(changed []fragment) string {
+	var b strings.Builder
+	for _, f := range changed {
+		piece := fmt.Sprintf(`<hx-partial hx-target="#%s" hx-swap="innerMorph">%s</hx-partial>`, f.id, f.html)
+		for line := range strings.Lines(piece) {
+			b.WriteString("data: " + strings.TrimRight(line, "\r\n") + "\n")
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}

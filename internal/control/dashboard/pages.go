@@ -1,0 +1,300 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast/internal/control/api"
+)
+
+// page is one of the dashboard's.
+type page struct {
+	name, pattern, title string
+	menu                 bool     // in the menu of all pages
+	under                string   // the page of the menu that it belongs to
+	params               []string // of its query, beside those of all pages
+	still                bool     // it is what it was: there is no stream
+	// parts says what is on it, always the same ones in the same order. The
+	// error is an *api.Error, for what is asked for and not there.
+	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
+}
+
+// part is a piece of a page: an element's id, the template for its content, and
+// the data for it.
+type part struct {
+	id, template string
+	data         any
+}
+
+// pages lists them in the menu's order.
+func pages() []page {
+	return []page{
+		{name: "fleet", pattern: "/{$}", title: "Fleet", menu: true, parts: fleetParts},
+		{name: "sessions", pattern: "/sessions", title: "Sessions", menu: true, parts: sessionsParts},
+		{name: "session", pattern: "/sessions/{key}", title: "Session", under: "sessions", parts: sessionParts},
+		{name: "slo", pattern: "/slo", title: "Boot and connect", menu: true, parts: sloParts},
+		{name: "spinup", pattern: "/spinup", title: "Spin-up", menu: true, params: []string{"per", "by", "kind"}, parts: spinupParts},
+		{name: "slow", pattern: "/spinup/slow", title: "Slow spin-ups", under: "spinup", still: true,
+			params: []string{"phase", "by", "group", "kind", "since", "until"}, parts: slowParts},
+		{name: "spin", pattern: "/spinup/{key}", title: "Spin-up", under: "spinup", still: true, parts: oneSpinParts},
+		{name: "gc", pattern: "/gc", title: "Garbage collection", menu: true, parts: gcParts},
+		{name: "protect", pattern: "/protect", title: "Protect", menu: true, parts: protectParts},
+		{name: "doctor", pattern: "/doctor", title: "Doctor", menu: true, parts: doctorParts},
+		{name: "compare", pattern: "/doctor/fleet", title: "Hosts compared", under: "doctor", still: true, params: []string{"by"}, parts: compareParts},
+		{name: "recordings", pattern: "/doctor/recordings", title: "Recordings", under: "doctor", still: true, parts: recordingsParts},
+		{name: "recording", pattern: "/doctor/recordings/{key}", title: "Recording", under: "doctor", still: true, parts: recordingParts},
+	}
+}
+
+// path is where the page begins, for the menu.
+func (p page) path() string {
+	if p.name == "fleet" {
+		return "/"
+	}
+	return p.pattern
+}
+
+// query is what a page is asked for.
+type query struct {
+	key    string // of a session
+	search string
+	state  string
+	page   int               // from 1
+	own    map[string]string // the page's own parameters that are not empty
+}
+
+func queryOf(r *http.Request, p page) query {
+	v := r.URL.Query()
+	text := func(name string) string { s := v.Get(name); return s[:min(len(s), maxQuery)] }
+	q := query{key: r.PathValue("key"), search: text("q"), state: text("state"), page: 1}
+	if q.key == "" {
+		q.key = text("key") // of a stream
+	}
+	if n, err := strconv.Atoi(v.Get("page")); err == nil {
+		q.page = max(1, n)
+	}
+	for _, name := range p.params {
+		if s := text(name); s != "" {
+			if q.own == nil {
+				q.own = map[string]string{}
+			}
+			q.own[name] = s
+		}
+	}
+	return q
+}
+
+// values are the query as a URL has it.
+func (q query) values() url.Values {
+	v := url.Values{}
+	for name, s := range map[string]string{"key": q.key, "q": q.search, "state": q.state} {
+		if s != "" {
+			v.Set(name, s)
+		}
+	}
+	for name, s := range q.own {
+		v.Set(name, s)
+	}
+	if q.page > 1 {
+		v.Set("page", strconv.Itoa(q.page))
+	}
+	return v
+}
+
+// with is a path with the query's own parameters, and pairs of names and values
+// that take their place; "" takes one out.
+func (q query) with(path string, pairs ...string) string {
+	v := url.Values{}
+	for name, s := range q.own {
+		v.Set(name, s)
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		if v.Del(pairs[i]); pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return (&url.URL{Path: path, RawQuery: v.Encode()}).String()
+}
+
+// view is a page as somebody looks at it.
+type view struct {
+	page  page
+	query query
+	admin bool
+}
+
+func (v view) id() string { return fmt.Sprint(v.page.name, v.admin, v.query.values().Encode()) }
+
+// frame is what is around every page's content.
+type frame struct {
+	Title, Node, Version string
+	Menu                 []menuItem
+	Who                  string
+	Admin, Login         bool // may change things; came by a login
+}
+
+type menuItem struct {
+	Title, Path string
+	Here        bool
+}
+
+func (d *Dashboard) frame(title, here string, c api.Caller) frame {
+	v := d.source.Version()
+	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Who: c.Who, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Who != ""}
+	for _, p := range pages() {
+		if p.menu && c.Who != "" {
+			f.Menu = append(f.Menu, menuItem{p.title, p.path(), p.name == here})
+		}
+	}
+	return f
+}
+
+// pageData is what the template of a whole page gets.
+type pageData struct {
+	frame
+	Page       string
+	Search     string
+	State      string
+	States     []string // that a search can ask for
+	Conditions []string // likewise
+	Live       string   // path of its stream; "" where it is not kept up to date
+	Still      string   // path of the same page, the other way
+	At         string   // when it was made: without scripts it stays like that
+	Parts      []shown
+}
+
+type shown struct {
+	ID   string
+	HTML template.HTML // made by our own templates
+}
+
+// show answers with a whole page.
+func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
+	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
+	pieces, err := d.fragments(r.Context(), v)
+	if err != nil {
+		d.problem(w, r, err)
+		return
+	}
+	title := p.title
+	if v.query.key != "" {
+		title = p.title + " " + v.query.key
+	}
+	data := pageData{frame: d.frame(title, cmp.Or(p.under, p.name), c), Page: p.name, Search: v.query.search, State: v.query.state,
+		States: words(states()), Conditions: words(conditions()), At: time.Now().UTC().Format(time.TimeOnly)}
+	if !p.still {
+		data.Live, data.Still = liveOf(r, v)
+	}
+	for _, f := range pieces {
+		data.Parts = append(data.Parts, shown{f.id, template.HTML(f.html)})
+	}
+	d.write(w, http.StatusOK, "page", data)
+}
+
+// liveOf returns the path of a page's stream, and the one that turns it off or
+// on again.
+func liveOf(r *http.Request, v view) (stream, other string) {
+	there := url.URL{Path: r.URL.Path}
+	values := v.query.values()
+	if v.query.key != "" {
+		values.Del("key") // it is in the path
+	}
+	if r.URL.Query().Get("live") == "off" {
+		there.RawQuery = values.Encode()
+		return "", there.String()
+	}
+	values.Set("live", "off")
+	there.RawQuery = values.Encode()
+	return (&url.URL{Path: "/live/" + v.page.name, RawQuery: v.query.values().Encode()}).String(), there.String()
+}
+
+// fragments makes a page's pieces.
+func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
+	parts, err := v.page.parts(ctx, d, v)
+	if err != nil {
+		return nil, err
+	}
+	var out []fragment
+	var b bytes.Buffer
+	for _, p := range parts {
+		b.Reset()
+		if err := d.templates.ExecuteTemplate(&b, p.template, p.data); err != nil {
+			return nil, fmt.Errorf("page %s: %w", v.page.name, err)
+		}
+		out = append(out, fragment{p.id, b.String()})
+	}
+	return out, nil
+}
+
+// write answers with a template.
+func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data any) {
+	var b bytes.Buffer
+	if err := d.templates.ExecuteTemplate(&b, name, data); err != nil {
+		d.o.Log.Error("dashboard", "template", name, "err", err)
+		http.Error(w, "this page could not be made", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // a browser that is gone needs no answer
+}
+
+// problemData is what the page of a problem shows.
+type problemData struct {
+	frame
+	Message, Hint, Log string
+}
+
+// problem answers with an error, with the status that the API has for it.
+func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
+	var e *api.Error
+	if !errors.As(err, &e) {
+		e = &api.Error{Code: api.CodeInternal, Message: err.Error()}
+		d.o.Log.Error("dashboard", "path", r.URL.Path, "err", err)
+	}
+	api.Unread(w, r)
+	if e.Code.Status() == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.Itoa(int(minEvery/time.Second)))
+	}
+	c, who := api.CallerOf(d.o.Access, r)
+	if who != nil {
+		c = api.Caller{}
+	}
+	d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log})
+}
+
+// pager is where one is in a long list.
+type pager struct {
+	From, To, Total int // From 1; 0 where the list is empty
+	Before, After   string
+}
+
+// cut is the part of a list that a query's page shows.
+func cut[T any](all []T, path string, q query) ([]T, pager) {
+	last := max(1, (len(all)+rowsPerPage-1)/rowsPerPage)
+	q.page = min(q.page, last)
+	from := (q.page - 1) * rowsPerPage
+	to := min(from+rowsPerPage, len(all))
+	p := pager{From: min(from+1, len(all)), To: to, Total: len(all)}
+	link := func(n int) string {
+		q.page = n
+		return (&url.URL{Path: path, RawQuery: q.values().Encode()}).String()
+	}
+	here := q.page
+	if here > 1 {
+		p.Before = link(here - 1)
+	}
+	if here < last {
+		p.After = link(here + 1)
+	}
+	return slices.Clip(all[from:to]), p
+}

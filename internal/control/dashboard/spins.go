@@ -1,0 +1,140 @@
+package dashboard
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unique"
+
+	"holdfast/internal/hosts/spinup"
+)
+
+// How spin-ups are read: all at first and now and then, for what was let go and
+// for what took long to end; in between only the latest.
+const (
+	spinsFresh = 5 * time.Second
+	spinsAll   = 10 * time.Minute
+	spinsBack  = time.Hour // how much earlier than the newest known one may have begun that ends later
+)
+
+// spin is what pages ask of a spin-up, in a few words: there may be 10,000.
+type spin struct {
+	id      string
+	begun   time.Time
+	took    time.Duration
+	name    string // what it was for
+	outcome unique.Handle[string]
+	judged  [phaseCount]verdict
+	groups  [groupCount]unique.Handle[string]
+}
+
+// verdict is what a rule says of a phase.
+type verdict uint8
+
+const (
+	notJudged verdict = iota
+	fine
+	slow
+)
+
+const (
+	phaseCount = 5
+	groupCount = 7
+)
+
+// phases are the columns of all tables.
+func phases() []spinup.Phase { return spinup.Phases() }
+
+// groupings are what spin-ups are shown by, the first where nobody asks.
+func groupings() [groupCount]spinup.By {
+	return [groupCount]spinup.By{spinup.ByDriver, spinup.ByImage, spinup.ByHost, spinup.ByKind, spinup.ByEngine, spinup.ByKernel, spinup.ByUnpigz}
+}
+
+func spinOf(r spinup.Record, rules spinup.Rules) spin {
+	s := spin{id: r.ID, begun: r.Begun, took: time.Duration(r.Took), outcome: unique.Make(string(r.Outcome)), name: r.Job}
+	if s.name == "" {
+		s.name = r.Name
+	}
+	s.name = strings.Clone(s.name)
+	for i, by := range groupings() {
+		s.groups[i] = unique.Make(by.Of(r))
+	}
+	for _, v := range rules.Judge(r) {
+		i := slices.Index(phases(), v.Phase)
+		if s.judged[i] = fine; v.Slow {
+			s.judged[i] = slow
+		}
+	}
+	return s
+}
+
+// group is the one that it is in.
+func (s spin) group(by spinup.By) string {
+	g := groupings()
+	if i := slices.Index(g[:], by); i >= 0 {
+		return s.groups[i].Value()
+	}
+	return ""
+}
+
+// slowIn reports whether a phase was slow; "" is any.
+func (s spin) slowIn(p spinup.Phase) bool {
+	if p == "" {
+		return slices.Contains(s.judged[:], slow)
+	}
+	i := slices.Index(phases(), p)
+	return i >= 0 && s.judged[i] == slow
+}
+
+// spins keeps what pages ask of all spin-ups. Any goroutine may use it.
+type spins struct {
+	source Source
+
+	mu    sync.Mutex
+	read  time.Time // when last
+	whole time.Time // when all were
+	all   []spin    // by id, which is by time, the newest first; nobody changes one
+	err   error
+}
+
+// get returns all, the newest first. Nobody may change them.
+func (c *spins) get(ctx context.Context) ([]spin, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.read) < spinsFresh {
+		return c.all, c.err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
+	defer cancel()
+	var f spinup.Filter
+	if len(c.all) > 0 && time.Since(c.whole) < spinsAll {
+		f.Since = c.all[0].begun.Add(-spinsBack)
+	}
+	records, err := c.source.Spinups(ctx, f)
+	if c.read, c.err = time.Now(), err; err != nil {
+		return c.all, err
+	}
+	rules := c.source.SlowRules()
+	next := make([]spin, 0, len(records)+len(c.all))
+	for _, r := range records {
+		next = append(next, spinOf(r, rules))
+	}
+	if f.Since.IsZero() {
+		c.whole = c.read
+	} else {
+		next = append(next, c.all[older(c.all, f.Since):]...)
+	}
+	c.all = next
+	return next, nil
+}
+
+// older is the index of the first that began before t.
+func older(all []spin, t time.Time) int {
+	i := slices.IndexFunc(all, func(s spin) bool { return s.begun.Before(t) })
+	if i < 0 {
+		return len(all)
+	}
+	return i
+}

@@ -1,0 +1,488 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/spinup"
+)
+
+// span is how time is cut on the page.
+type span struct {
+	Name   string
+	step   time.Duration
+	most   int    // how many are shown
+	layout string // of one's beginning
+}
+
+func spansOfTime() []span {
+	return []span{
+		{"day", 24 * time.Hour, 30, "2 Jan"}, // where nobody asks
+		{"hour", time.Hour, 48, "2 Jan 15:04"},
+		{"week", 7 * 24 * time.Hour, 12, "2 Jan"},
+	}
+}
+
+// begin is that of the stretch that t is in: hours and days of UTC, weeks from
+// Monday.
+func (s span) begin(t time.Time) time.Time { return t.UTC().Truncate(s.step) } // Truncate counts from a Monday: 1 Jan of year 1
+
+// spinQuery is what the page is asked for.
+type spinQuery struct {
+	per  span
+	by   spinup.By
+	kind spinup.Kind // "" is all
+}
+
+func spinQueryOf(q query) spinQuery {
+	s := spinQuery{per: spansOfTime()[0], by: groupings()[0]}
+	for _, p := range spansOfTime() {
+		if q.own["per"] == p.Name {
+			s.per = p
+		}
+	}
+	if g := groupings(); slices.Contains(g[:], spinup.By(q.own["by"])) {
+		s.by = spinup.By(q.own["by"])
+	}
+	if slices.Contains(spinup.Kinds(), spinup.Kind(q.own["kind"])) {
+		s.kind = spinup.Kind(q.own["kind"])
+	}
+	return s
+}
+
+// tally counts one phase.
+type tally struct{ judged, slow int }
+
+func (t *tally) add(v verdict) {
+	if v != notJudged {
+		t.judged++
+	}
+	if v == slow {
+		t.slow++
+	}
+}
+
+func (t tally) share() float64 {
+	if t.judged == 0 {
+		return 0
+	}
+	return float64(t.slow) / float64(t.judged)
+}
+
+// cell is a tally in a table.
+type cell struct {
+	Share, Of string // "3.5 %", "21 of 600"; Share is "" where nothing was judged
+	Path      string // the slow ones, "" where there are none
+	Slow      bool
+}
+
+func (t tally) cell(path string) cell {
+	if t.judged == 0 {
+		return cell{}
+	}
+	c := cell{Share: share(t.share()), Of: thousands(t.slow) + " of " + thousands(t.judged)}
+	if t.slow > 0 {
+		c.Path, c.Slow = path, true
+	}
+	return c
+}
+
+// spinData is the page.
+type spinData struct {
+	Trouble string
+	Pers    []choice
+	Bys     []choice
+	Kinds   []choice
+	Rules   []ruleWords
+	Count   string
+	From    string
+	Total   []cell // by phase, over the time shown
+	Charts  []chart
+	Per, By string
+	Times   []spinRow // the newest first
+	Groups  []spinRow // the largest first
+	LeftOut int
+	Since   []sinceRow
+	Slow    []slowRow // the newest
+	AllSlow string    // where all of them are
+}
+
+// choice is one of several ways to look.
+type choice struct {
+	Name, Path string
+	Here       bool
+}
+
+type ruleWords struct {
+	Phase spinup.Phase
+	Slow  string
+}
+
+type spinRow struct {
+	Name, At string
+	Count    string
+	Cells    []cell
+}
+
+// sinceRow is what the metrics say of a phase.
+type sinceRow struct {
+	Phase        spinup.Phase
+	Judged, Slow figure
+	Share        string
+}
+
+type slowRow struct {
+	ID, Path, At, When string
+	Name, Image, Host  string
+	Kind, Took         string
+	Phases             string
+	Outcome            string
+}
+
+// Bounds of the page.
+const (
+	maxSpinGroups = 50
+	slowOnPage    = 10
+)
+
+func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	q := spinQueryOf(v.query)
+	all, err := d.spins.get(ctx)
+	data := spinData{Per: q.per.Name, By: string(q.by), Rules: rulesOf(d.source.SlowRules())}
+	if err != nil {
+		data.Trouble = err.Error()
+	}
+	data.choices(q, v.query)
+	now := time.Now()
+	from := q.per.begin(now).Add(-time.Duration(q.per.most-1) * q.per.step)
+	all = all[:older(all, from)]
+	if q.kind != "" {
+		all = slices.DeleteFunc(slices.Clone(all), func(s spin) bool { return s.group(spinup.ByKind) != string(q.kind) })
+	}
+	data.Count, data.From = thousands(len(all)), from.Format("2 January 15:04")
+	data.overTime(q, v.query, all, from)
+	data.byGroup(q, v.query, all, from)
+	for _, s := range all {
+		if s.slowIn("") && len(data.Slow) < slowOnPage {
+			data.Slow = append(data.Slow, slowRowOf(s))
+		}
+	}
+	data.AllSlow = v.query.with("/spinup/slow", "per", "", "by", "")
+	if g, err := d.metrics(ctx); err == nil {
+		data.since(g)
+	}
+	return []part{{"notice", "spinup-notice", data}, {"choices", "spinup-choices", data}, {"times", "spinup-times", data},
+		{"groups", "spinup-groups", data}, {"slow", "spinup-slowest", data}, {"since", "spinup-since", data}}, nil
+}
+
+func (s *spinData) choices(q spinQuery, asked query) {
+	for _, p := range spansOfTime() {
+		s.Pers = append(s.Pers, choice{p.Name, asked.with("/spinup", "per", p.Name), p.Name == q.per.Name})
+	}
+	for _, by := range groupings() {
+		s.Bys = append(s.Bys, choice{string(by), asked.with("/spinup", "by", string(by)), by == q.by})
+	}
+	s.Kinds = []choice{{"all", asked.with("/spinup", "kind", ""), q.kind == ""}}
+	for _, k := range spinup.Kinds() {
+		s.Kinds = append(s.Kinds, choice{string(k), asked.with("/spinup", "kind", string(k)), k == q.kind})
+	}
+}
+
+// overTime counts stretch by stretch, the oldest first in the pictures.
+func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time) {
+	tallies := make([][phaseCount]tally, q.per.most)
+	counts := make([]int, q.per.most)
+	var total [phaseCount]tally
+	for _, x := range all {
+		i := min(int(x.begun.Sub(from)/q.per.step), q.per.most-1) // clocks have been ahead
+		counts[i]++
+		for p, v := range x.judged {
+			tallies[i][p].add(v)
+			total[p].add(v)
+		}
+	}
+	slowPath := func(phase spinup.Phase, since, until time.Time) string {
+		return asked.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
+	}
+	top := 5. // percent; one scale for all, so that they compare
+	for i := range tallies {
+		for _, t := range tallies[i] {
+			top = max(top, 100*t.share())
+		}
+	}
+	for p, phase := range phases() {
+		s.Total = append(s.Total, total[p].cell(slowPath(phase, from, time.Time{})))
+		points := make([]point, q.per.most)
+		for i := range points {
+			begin := from.Add(time.Duration(i) * q.per.step)
+			t := tallies[i][p]
+			points[i] = point{value: 100 * t.share(), class: "bad", title: begin.Format(q.per.layout) + ": " + t.words()}
+			if t.slow > 0 {
+				points[i].path = slowPath(phase, begin, begin.Add(q.per.step))
+			}
+		}
+		c := newChart(string(phase), points, top, func(v float64) string { return fmt.Sprintf("%g %%", min(v, 100)) })
+		c.Note, c.From, c.To = total[p].words(), from.Format(q.per.layout), "now"
+		s.Charts = append(s.Charts, c)
+	}
+	for i := range q.per.most {
+		begin := from.Add(time.Duration(i) * q.per.step)
+		r := spinRow{Name: begin.Format(q.per.layout), At: stamp(begin), Count: thousands(counts[i])}
+		for p, phase := range phases() {
+			r.Cells = append(r.Cells, tallies[i][p].cell(slowPath(phase, begin, begin.Add(q.per.step))))
+		}
+		s.Times = append(s.Times, r)
+	}
+	slices.Reverse(s.Times)
+}
+
+func (t tally) words() string {
+	if t.judged == 0 {
+		return "nothing to judge"
+	}
+	return fmt.Sprintf("%s slow, %s of %s", share(t.share()), thousands(t.slow), thousands(t.judged))
+}
+
+// byGroup counts group by group, the largest first.
+func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time) {
+	type group struct {
+		name    string
+		count   int
+		tallies [phaseCount]tally
+	}
+	by := map[string]*group{}
+	for _, x := range all {
+		name := x.group(q.by)
+		g := by[name]
+		if g == nil {
+			g = &group{name: name}
+			by[name] = g
+		}
+		g.count++
+		for p, v := range x.judged {
+			g.tallies[p].add(v)
+		}
+	}
+	var list []*group
+	for _, g := range by {
+		list = append(list, g)
+	}
+	slices.SortFunc(list, func(a, b *group) int {
+		if a.count != b.count {
+			return b.count - a.count
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	s.LeftOut = max(0, len(list)-maxSpinGroups)
+	for _, g := range list[:len(list)-s.LeftOut] {
+		r := spinRow{Name: g.name, Count: thousands(g.count)}
+		for p, phase := range phases() {
+			r.Cells = append(r.Cells, g.tallies[p].cell(asked.with("/spinup/slow", "per", "", "by", string(q.by), "group", g.name,
+				"phase", string(phase), "since", stamp(from))))
+		}
+		s.Groups = append(s.Groups, r)
+	}
+}
+
+// since is what the metrics say, of all kinds.
+func (s *spinData) since(g gathered) {
+	for _, phase := range phases() {
+		label := "phase=" + string(phase)
+		r := sinceRow{Phase: phase, Judged: g.figure(whole, "holdfast_spinup_judged_total", label), Slow: g.figure(whole, "holdfast_spinup_slow_total", label), Share: "–"}
+		judged, _ := g.sum("holdfast_spinup_judged_total", label)
+		if n, ok := g.sum("holdfast_spinup_slow_total", label); ok && judged > 0 {
+			r.Share = share(n / judged)
+		}
+		s.Since = append(s.Since, r)
+	}
+}
+
+// rulesOf are the rules in words; one that is off is not among them.
+func rulesOf(r spinup.Rules) (out []ruleWords) {
+	for _, x := range []struct {
+		phase spinup.Phase
+		on    bool
+		words string
+	}{
+		{spinup.Download, r.Download > 0, fmt.Sprintf("under %g MiB/s", r.Download)},
+		{spinup.Extract, r.Extract > 0, fmt.Sprintf("under %g MiB/s", r.Extract)},
+		{spinup.Create, r.Create > 0, fmt.Sprintf("over %g s", r.Create.Seconds())},
+		{spinup.Start, r.Start > 0, fmt.Sprintf("over %g s", r.Start.Seconds())},
+		{spinup.Ready, r.Ready > 0, fmt.Sprintf("over %g s", r.Ready.Seconds())},
+	} {
+		if x.on {
+			out = append(out, ruleWords{x.phase, x.words})
+		}
+	}
+	return out
+}
+
+func slowRowOf(s spin) slowRow {
+	r := slowRow{ID: s.id, Path: "/spinup/" + s.id, At: stamp(s.begun), When: s.begun.UTC().Format("2 Jan 15:04:05"), Name: s.name,
+		Image: s.group(spinup.ByImage), Host: s.group(spinup.ByHost), Kind: s.group(spinup.ByKind), Took: duration(s.took.Seconds()), Outcome: s.outcome.Value()}
+	var names []string
+	for _, p := range phases() {
+		if s.slowIn(p) {
+			names = append(names, string(p))
+		}
+	}
+	r.Phases = strings.Join(names, ", ")
+	return r
+}
+
+// slowData is the page of the slow ones.
+type slowData struct {
+	Trouble string
+	Asked   []string // what they have in common
+	Back    string
+	Rows    []slowRow
+	pager
+}
+
+func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	all, err := d.spins.get(ctx)
+	data := slowData{Back: v.query.with("/spinup", "phase", "", "group", "", "since", "", "until", "")}
+	if err != nil {
+		data.Trouble = err.Error()
+	}
+	own := v.query.own
+	var since, until time.Time
+	for name, t := range map[string]*time.Time{"since": &since, "until": &until} {
+		if own[name] == "" {
+			continue
+		}
+		if *t, err = time.Parse(time.RFC3339, own[name]); err != nil {
+			return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%s is %q, it has to be a time such as 2026-11-01T12:00:00Z", name, own[name])}
+		}
+	}
+	for _, x := range []struct{ name, words string }{{"phase", "slow in "}, {"group", own["by"] + " "}, {"kind", "kind "}, {"since", "from "}, {"until", "until "}} {
+		if own[x.name] != "" {
+			data.Asked = append(data.Asked, x.words+own[x.name])
+		}
+	}
+	var rows []spin
+	for _, s := range all {
+		_, grouped := own["group"]
+		if s.slowIn(spinup.Phase(own["phase"])) && !s.begun.Before(since) && (until.IsZero() || s.begun.Before(until)) &&
+			(own["kind"] == "" || s.group(spinup.ByKind) == own["kind"]) && (!grouped || s.group(spinup.By(own["by"])) == own["group"]) {
+			rows = append(rows, s)
+		}
+	}
+	shown, where := cut(rows, "/spinup/slow", v.query)
+	data.pager = where
+	for _, s := range shown {
+		data.Rows = append(data.Rows, slowRowOf(s))
+	}
+	return []part{{"slow", "spinup-slow", data}}, nil
+}
+
+// oneData is the page of one spin-up.
+type oneData struct {
+	slowRow
+	Digest, Container, Error, Failed string
+	Cause                            spinup.Cause
+	Cohort                           spinup.Cohort
+	Collected                        bool
+	Phases                           []phaseRow
+	Layers                           []layerRow
+	Chart                            *chart
+	From                             string // where its image came from
+}
+
+type phaseRow struct {
+	Name     spinup.Phase
+	Took     string
+	Value    string // what it is judged by
+	Limit    string
+	Judgment string
+	Slow     bool
+}
+
+type layerRow struct {
+	ID, State, Size     string
+	Download, Extract   string
+	DownloadX, ExtractX *stretch
+}
+
+// stretch is a bar from one moment to another, in thousandths of the whole.
+type stretch struct{ X, W float64 }
+
+func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
+	id := v.query.key
+	if id == "" || strings.Trim(id, "0123456789abcdef") != "" {
+		return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%q is no id of a spin-up", id)}
+	}
+	r, err := d.source.Spinup(ctx, id)
+	if err != nil {
+		return nil, api.ErrorOf(err)
+	}
+	rules := d.source.SlowRules()
+	one := oneData{slowRow: slowRowOf(spinOf(r, rules)), Digest: r.Digest, Container: r.Container, Error: r.Error, Failed: string(r.Failed),
+		Cause: r.Cause, Cohort: r.Cohort, Collected: r.Collected}
+	verdicts := rules.Judge(r)
+	for _, p := range phases() {
+		span, ok := r.Times[p]
+		if !ok {
+			continue
+		}
+		row := phaseRow{Name: p, Took: took(span), Judgment: "not judged"}
+		for _, j := range verdicts {
+			if j.Phase != p {
+				continue
+			}
+			if row.Value, row.Limit = duration(j.Value), number3(j.Limit)+" s"; p.IsRate() {
+				row.Value, row.Limit = number3(j.Value)+" MiB/s", number3(j.Limit)+" MiB/s"
+			}
+			if row.Judgment, row.Slow = "fine", j.Slow; j.Slow {
+				row.Judgment = "slow"
+			}
+		}
+		one.Phases = append(one.Phases, row)
+	}
+	if r.Pull != nil {
+		one.layers(*r.Pull)
+	}
+	return []part{{"spinup", "spinup-one", one}}, nil
+}
+
+// layers are those of its pull, with when each was at work.
+func (o *oneData) layers(p spinup.Pull) {
+	switch {
+	case p.Cached:
+		o.From = "it was there"
+	case p.Joined:
+		o.From = "another pull of it was under way"
+	case p.Done:
+		o.From = "registry"
+	}
+	whole := float64(max(p.Took, 1))
+	for _, l := range p.Layers {
+		row := layerRow{ID: l.ID, State: string(l.State), Size: size(l.Size)}
+		row.Download, row.DownloadX = stretchOf(l.Download, whole)
+		row.Extract, row.ExtractX = stretchOf(l.Extract, whole)
+		o.Layers = append(o.Layers, row)
+	}
+}
+
+func stretchOf(s spinup.Span, whole float64) (string, *stretch) {
+	if s.To <= s.From {
+		return "–", nil
+	}
+	return took(s.To - s.From), &stretch{round(1000 * float64(s.From) / whole), max(2, round(1000*float64(s.To-s.From)/whole))}
+}
+
+func round(v float64) float64 { return math.Round(v*10) / 10 }
+
+// number3 has three digits that count, or all before the point.
+func number3(v float64) string {
+	if math.Abs(v) >= 1000 && math.Abs(v) < 1e15 {
+		return thousands(int(v))
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}

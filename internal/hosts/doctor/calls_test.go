@@ -1,0 +1,51 @@
+package doctor_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/labtest"
+)
+
+// A container that does nothing but call the kernel is named, with the calls.
+func TestSyscallStorm(t *testing.T) {
+	api := labtest.Docker(t)
+	id, err := api.Create(t.Context(), engine.Spec{
+		Name: "caller", Image: labtest.Busybox, Network: "none", Command: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=1"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Remove(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := api.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	r := examine(t, doctor.Examination{Engine: api})
+	f := findContainer(r, "syscall-storm", "caller")
+	if f == nil {
+		t.Fatalf("no storm by %s:\n%s", id, explain(r, "syscall-storm", ""))
+	}
+	if f.Who.Image != labtest.Busybox || !strings.Contains(f.Who.Command, "dd") {
+		t.Errorf("who: %+v", f.Who)
+	}
+	said := ""
+	for _, e := range f.Evidence {
+		said += e.What + "\n"
+	}
+	if !strings.Contains(said, "read by dd") || !strings.Contains(said, "write by dd") {
+		t.Errorf("the calls are not named:\n%s", said)
+	}
+	for _, x := range r.Facts {
+		if x.Name == fact.Calls && (x.Over <= 0 || x.Over > 10) {
+			t.Errorf("calls were counted for %v s", x.Over)
+		}
+	}
+}

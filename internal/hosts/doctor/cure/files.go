@@ -1,0 +1,281 @@
+package cure
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/pagecache"
+)
+
+// Bounds of the search for files that pin dead groups.
+const (
+	maxFiles = 50_000
+	// window is how much of a file is mapped at a time.
+	window = 64 << 20
+)
+
+// fileID is a file, whatever its paths.
+type fileID struct{ dev, ino uint64 }
+
+// candidate is a file that may have pages of dead groups.
+type candidate struct {
+	open string // path to open it by, also where it is deleted or in another mount namespace
+	name string // for people
+	id   fileID
+}
+
+// span is a part of a file, in bytes.
+type span struct{ from, size int64 }
+
+// pinning is a file with pages of dead groups.
+type pinning struct {
+	candidate
+	spans []span
+	bytes int64
+}
+
+// scanner finds out to whom the pages of files are charged.
+type scanner struct {
+	self, owners *os.File // pagemap of this process, kpagecgroup
+	inhabited    map[uint64]bool
+}
+
+func newScanner(h probe.Host, m cgroup.Mount) (*scanner, error) {
+	owners, err := os.Open(string(h.Proc) + "/kpagecgroup")
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Open(string(h.Proc) + "/self/pagemap")
+	if err != nil {
+		return nil, errors.Join(err, owners.Close())
+	}
+	s := &scanner{self: self, owners: owners, inhabited: make(map[uint64]bool)}
+	s.inhabit(m.Group("/"), 0)
+	return s, nil
+}
+
+func (s *scanner) close() {
+	s.self.Close()
+	s.owners.Close()
+}
+
+// inhabit notes which groups have processes of their own. A dead group's page is
+// shown under its nearest living ancestor, and one without processes has no other
+// pages (Documentation/admin-guide/mm/pagemap.rst).
+func (s *scanner) inhabit(g cgroup.Group, depth int) {
+	if depth > maxDepth || len(s.inhabited) > maxGroups {
+		return
+	}
+	b, err := kfile.Read(g.Dir()+"/cgroup.procs", 32<<20)
+	var st unix.Stat_t
+	if err == nil && len(b) > 0 && unix.Stat(g.Dir(), &st) == nil {
+		s.inhabited[st.Ino] = true
+	}
+	children, _ := g.Children() // one that has gone has no pages
+	for _, c := range children {
+		s.inhabit(c, depth+1)
+	}
+}
+
+// look finds the pages of dead groups in one file. The file may be cut off
+// meanwhile.
+func (s *scanner) look(ctx context.Context, c candidate) (p pinning, err error) {
+	p.candidate = c
+	f, err := os.OpenFile(c.open, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return p, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		return p, err
+	}
+	for at := int64(0); at < fi.Size() && ctx.Err() == nil; at += window {
+		if err := s.lookAt(f, at, min(window, fi.Size()-at), &p); err != nil {
+			return p, err
+		}
+	}
+	return p, ctx.Err()
+}
+
+// lookAt looks at one window of a file.
+func (s *scanner) lookAt(f *os.File, at, length int64, p *pinning) error {
+	b, err := unix.Mmap(int(f.Fd()), at, int(length), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mmap %s: %w", p.name, err)
+	}
+	defer func() { _ = unix.Munmap(b) }()
+	_ = unix.Madvise(b, unix.MADV_RANDOM) // without reading ahead
+	resident, err := pagecache.Pages(b)
+	if err != nil {
+		return fmt.Errorf("mincore %s: %w", p.name, err)
+	}
+	if _, err := touch(b, resident); err != nil {
+		return err
+	}
+	base := pagecache.Address(b) / uint64(pageSize())
+	for i, in := range resident {
+		if !in {
+			continue
+		}
+		dead, err := s.isDead(base + uint64(i))
+		if err != nil {
+			return err
+		}
+		if !dead {
+			continue
+		}
+		from := at + int64(i)*pageSize()
+		if n := len(p.spans); n > 0 && p.spans[n-1].from+p.spans[n-1].size == from {
+			p.spans[n-1].size += pageSize()
+		} else {
+			p.spans = append(p.spans, span{from, pageSize()})
+		}
+		p.bytes += pageSize()
+	}
+	return nil
+}
+
+// touch maps the pages that are in the cache, so that their frames can be looked
+// up. The sum is of no use, but that it has to be made.
+func touch(b []byte, resident []bool) (sum byte, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			err = errors.New("the file was cut off meanwhile")
+		}
+	}()
+	for i, in := range resident {
+		if in {
+			sum += b[i*os.Getpagesize()]
+		}
+	}
+	return sum, nil
+}
+
+// isDead reports whether the page at an address of ours (in pages) is charged to a
+// group without processes.
+func (s *scanner) isDead(page uint64) (bool, error) {
+	const present, frame = 1 << 63, 1<<55 - 1
+	entry, err := word(s.self, page)
+	if err != nil {
+		return false, fmt.Errorf("pagemap: %w", err)
+	}
+	if entry&present == 0 || entry&frame == 0 {
+		return false, nil
+	}
+	owner, err := word(s.owners, entry&frame)
+	if err != nil {
+		return false, fmt.Errorf("kpagecgroup: %w", err)
+	}
+	return owner > 1 && !s.inhabited[owner], nil // 0 is nobody's, 1 the root's
+}
+
+// word reads the n-th 64 bits of a file.
+func word(f *os.File, n uint64) (uint64, error) {
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], int64(n*8)); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(b[:]), nil
+}
+
+// openFiles are the regular files that processes have open or mapped, but for
+// programs and libraries that run.
+func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) {
+	pids, err := h.Proc.Pids()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[fileID]candidate)
+	programs := make(map[fileID]bool)
+	defer func() {
+		for id := range programs {
+			delete(found, id)
+		}
+	}()
+	for _, pid := range pids {
+		programsOf(filepath.Join(string(h.Proc), strconv.Itoa(pid)), programs)
+		for _, dir := range []string{"fd", "map_files"} {
+			base := filepath.Join(string(h.Proc), strconv.Itoa(pid), dir)
+			entries, err := os.ReadDir(base)
+			if err != nil {
+				continue // it has gone, or is none of ours to see
+			}
+			for _, e := range entries {
+				if len(found) >= maxFiles || ctx.Err() != nil {
+					return found, ctx.Err()
+				}
+				link := filepath.Join(base, e.Name())
+				if id, ok := regular(link); ok && found[id].open == "" {
+					name, _ := os.Readlink(link)
+					found[id] = candidate{open: link, name: name, id: id}
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// programsOf notes the programs and libraries that a process runs. Their pages are
+// charged to whoever ran them first, and hold a group or two; they are in use.
+func programsOf(dir string, programs map[fileID]bool) {
+	maps, err := kfile.Read(dir+"/maps", 16<<20)
+	if err != nil {
+		return // it has gone
+	}
+	for line := range strings.Lines(string(maps)) {
+		// 7f00-7f01 r-xp 00000000 fe:00 1234  /usr/lib/libc.so.6, proc_pid_maps(5)
+		where, rest, _ := strings.Cut(line, " ")
+		if len(rest) > 4 && rest[2] == 'x' {
+			from, to, _ := strings.Cut(where, "-")
+			link := strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0")
+			if id, ok := regular(filepath.Join(dir, "map_files", link)); ok {
+				programs[id] = true
+			}
+		}
+	}
+}
+
+// filesBelow are the regular files at or below a path, without following links.
+func filesBelow(ctx context.Context, root string, found map[fileID]candidate) error {
+	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && p == root:
+			return err
+		case err != nil:
+			return nil
+		case len(found) >= maxFiles:
+			return fmt.Errorf("there are more than %d files", maxFiles)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		if id, ok := regular(p); ok {
+			found[id] = candidate{open: p, name: p, id: id}
+		}
+		return nil
+	})
+}
+
+func regular(p string) (fileID, bool) {
+	var st unix.Stat_t
+	if unix.Stat(p, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 {
+		return fileID{}, false
+	}
+	return fileID{st.Dev, st.Ino}, true
+}

@@ -1,0 +1,67 @@
+package cure
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/probe"
+)
+
+// lockGroups keeps other cures away from control groups, those above and those
+// below them, until the process ends or unlock is called: flock(2) of their
+// directories, shared on the way down and exclusive at the end.
+func lockGroups(h probe.Host, paths []string) (unlock func(), err error) {
+	var held []*os.File
+	unlock = func() {
+		for _, f := range held {
+			f.Close()
+		}
+	}
+	if len(paths) == 0 {
+		return unlock, nil
+	}
+	m, ok := h.Groups.Memory()
+	if !ok {
+		return nil, errNoMemory
+	}
+	for _, p := range paths {
+		for at := path.Clean("/" + p); ; at = path.Dir(at) {
+			how := unix.LOCK_SH
+			if at == path.Clean("/"+p) {
+				how = unix.LOCK_EX
+			}
+			f, err := lockDir(path.Join(m.Point, at), how)
+			if err != nil {
+				unlock()
+				return nil, err
+			}
+			held = append(held, f)
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return unlock, nil
+}
+
+var errNoMemory = errors.New("no hierarchy with the memory controller is mounted")
+
+func lockDir(dir string, how int) (*os.File, error) {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = holdfast.WithHint(fmt.Errorf("another cure is at work on %s: %w", dir, holdfast.ErrBusy), "wait for its end: each is bounded in time")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

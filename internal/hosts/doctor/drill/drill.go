@@ -1,0 +1,189 @@
+// Package drill makes pathologies for practice, and for the doctor's own tests, in
+// control groups or containers that are thrown away. Each drill is bounded in size
+// and time, and leaves nothing: its processes die with the one that started them
+// or at their deadline, and files and groups that a killed drill left are removed
+// by the next.
+package drill
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/cgroup"
+)
+
+// Role is the role of the processes that do what hurts. Its argument is a Task in
+// JSON.
+const Role = "doctor-drill"
+
+// Drill is one pathology.
+type Drill struct {
+	Name  string // fadvise
+	Short string // a sentence for the list
+	Rule  string // the finding that it has to make
+	// Size is how much, in what Unit says, where nothing else is asked for.
+	Size, MaxSize int
+	Unit          string
+	// Containers says that it works in containers, too.
+	Containers bool
+	parts      []part
+}
+
+// part is one group, or container, of a drill.
+type part struct {
+	name   string
+	limits limits
+	// namespace gives it a network namespace of its own.
+	namespace bool
+	// work hurts until ctx is done. It calls ready once the pathology stands.
+	work func(ctx context.Context, t Task, ready func()) error
+}
+
+// Culprit is the part of the drill that a finding has to name.
+func (d Drill) Culprit() string { return d.parts[0].name }
+
+// All are the drills.
+func All() []Drill {
+	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack()}
+}
+
+// Find returns a drill by its name. The error wraps holdfast.ErrNotFound.
+func Find(name string) (Drill, error) {
+	all := All()
+	i := slices.IndexFunc(all, func(d Drill) bool { return d.Name == name })
+	if i < 0 {
+		return Drill{}, holdfast.WithHint(fmt.Errorf("there is no drill %q: %w", name, holdfast.ErrNotFound), "`holdfast doctor drill --help` lists them")
+	}
+	return all[i], nil
+}
+
+// Task is what a process of a drill is told.
+type Task struct {
+	Drill string        `json:"drill"`
+	Part  string        `json:"part"`
+	Join  []string      `json:"join"` // directories of the groups to join; none in a container
+	Tree  string        `json:"tree"` // group below which it makes others; "" where it makes none
+	Dir   string        `json:"dir"`  // for its files
+	Size  int           `json:"size"`
+	For   time.Duration `json:"for_ns"` // it ends after that by itself
+}
+
+// Work is the whole life of a drill's process: args is its Task. It returns when
+// ctx is done or its time is up, which is no error.
+func Work(ctx context.Context, args []string) error {
+	var t Task
+	if len(args) != 1 {
+		return fmt.Errorf("%s: %d arguments, want a task", Role, len(args))
+	}
+	if err := json.Unmarshal([]byte(args[0]), &t); err != nil {
+		return fmt.Errorf("%s: %w", Role, err)
+	}
+	d, err := Find(t.Drill)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(d.parts, func(p part) bool { return p.name == t.Part })
+	if i < 0 || t.For <= 0 || t.For > MaxFor || t.Size < 1 || t.Size > d.MaxSize {
+		return fmt.Errorf("%s: impossible task %s", Role, args[0])
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.For)
+	defer cancel()
+	for _, dir := range t.Join {
+		if err := join(dir); err != nil {
+			return err
+		}
+	}
+	ready := func() {
+		// Who waits for it finds out by time, if this fails.
+		_ = os.WriteFile(filepath.Join(t.Dir, readyFile+t.Part), nil, 0o600)
+	}
+	err = d.parts[i].work(ctx, t, ready)
+	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
+		return nil
+	}
+	return err
+}
+
+// readyFile begins the name of the file that says that a part hurts.
+const readyFile = "ready-"
+
+// join puts this process into a group.
+func join(dir string) error {
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("join a control group: %w", err)
+	}
+	return nil
+}
+
+// MaxFor is the longest that a drill may take.
+const MaxFor = 10 * time.Minute
+
+// Options is what may differ.
+type Options struct {
+	For  time.Duration // 0 is 30 s from when the pathology stands
+	Size int           // 0 is the drill's own
+	// Dir is where its files are, on a disk; "" is the system's temporary
+	// directory.
+	Dir string
+	// Registry is the directory where stages are written down; "" is
+	// DefaultRegistry.
+	Registry string
+	// Worker is the command that plays Role. In containers its first word is
+	// the program that is mounted into them, which has to be static.
+	Worker []string
+	// Image makes it run in containers of this image, by Engine. Of an image
+	// with an entrypoint nothing runs.
+	Image  string
+	Engine Engine
+	Groups cgroup.Mounts
+	// Ready is called once the pathology stands; nil is nobody.
+	Ready func(Running)
+	// Progress gets lines; nil drops them.
+	Progress io.Writer
+}
+
+// Running says where a drill runs.
+type Running struct {
+	Drill string `json:"drill"`
+	Rule  string `json:"rule"` // the finding that it has to make
+	// Group and Container are what has to be named; Container is "" without
+	// an engine.
+	Group     string        `json:"group"`
+	Container string        `json:"container,omitempty"`
+	For       time.Duration `json:"for_ns"` // from now on
+}
+
+func (o *Options) defaults(d Drill) error {
+	if o.For == 0 {
+		o.For = 30 * time.Second
+	}
+	if o.Size == 0 {
+		o.Size = d.Size
+	}
+	o.Registry = cmp.Or(o.Registry, DefaultRegistry)
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	switch {
+	case o.For < time.Second || o.For > MaxFor:
+		return fmt.Errorf("drill %s: %v is not from 1s to %v", d.Name, o.For, MaxFor)
+	case o.Size < 1 || o.Size > d.MaxSize:
+		return fmt.Errorf("drill %s: %d is not from 1 to %d %s", d.Name, o.Size, d.MaxSize, d.Unit)
+	case o.Image != "" && !d.Containers:
+		return fmt.Errorf("drill %s needs rights that a container does not have: it runs in control groups only", d.Name)
+	case o.Image != "" && o.Engine == nil:
+		return fmt.Errorf("drill %s: there is no engine to run %s: %w", d.Name, o.Image, holdfast.ErrEngine)
+	case os.Geteuid() != 0:
+		return holdfast.WithHint(fmt.Errorf("drill %s needs root", d.Name), "run it with sudo")
+	}
+	return nil
+}

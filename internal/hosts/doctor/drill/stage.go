@@ -1,0 +1,331 @@
+package drill
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/flock"
+)
+
+// prefix begins the names of a drill's directory and of its control groups.
+const prefix = "holdfast-drill-"
+
+// Label marks the containers of drills; its value is the name of the stage.
+const Label = "holdfast.drill"
+
+// Engine runs containers.
+type Engine interface {
+	Create(ctx context.Context, s engine.Spec) (string, error)
+	Start(ctx context.Context, id string) error
+	Wait(ctx context.Context, id string) (int, error)
+	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
+	Inspect(ctx context.Context, id string) (engine.Container, error)
+	Remove(ctx context.Context, id string) error
+}
+
+// limits are those of a group; 0 is none.
+type limits struct {
+	memory int64   // bytes
+	cpus   float64 //
+	weight int     // cpu.shares: 1024 is usual
+}
+
+// stage is where a drill takes place. It is locked as long as the process that
+// made it lives: that is how the next one knows the dead.
+type stage struct {
+	dir  string
+	name string // also of its control groups
+	lock *flock.Dir
+}
+
+func newStage(o Options) (*stage, error) {
+	base, err := o.base()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := flock.MkdirTemp(base, prefix)
+	if err != nil {
+		return nil, err
+	}
+	s := stageIn(dir)
+	if err := s.register(o.Registry); err != nil {
+		return nil, errors.Join(err, os.Remove(s.dir), s.lock.Close())
+	}
+	return s, nil
+}
+
+func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
+
+// base is where stages' directories are made.
+func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, os.TempDir())) }
+
+// remove takes everything away. The directory goes last, and then the note of it: as
+// long as one of them is there the next sweep tries again.
+func (s *stage) remove(o Options) error {
+	err := errors.Join(s.removeContainers(o), removeGroups(o.Groups, s.name))
+	if err == nil {
+		err = os.RemoveAll(s.dir)
+	}
+	if err == nil {
+		err = s.unregister(o.Registry)
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
+
+// Sweep removes what killed drills have left, those with files in o.Dir and all
+// that are in the registry: groups, containers where there is an engine, and files.
+func Sweep(ctx context.Context, o Options) error {
+	base, err := o.base()
+	if err != nil {
+		return err
+	}
+	o.Registry = cmp.Or(o.Registry, DefaultRegistry)
+	dirs, err := registered(o.Registry)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, dir := range dirs {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
+		}
+		failed = append(failed, sweepStage(dir, o))
+	}
+	failed = append(failed, flock.Dead(base, prefix, func(dir *flock.Dir) error { return stageIn(dir).remove(o) }))
+	return errors.Join(failed...)
+}
+
+// makeGroup makes a group with its limits in every hierarchy that the doctor looks
+// at, and returns its path and its directories.
+func (s *stage) makeGroup(ms cgroup.Mounts, p part) (string, []string, error) {
+	group := "/" + s.name + "/" + p.name
+	var dirs []string
+	for _, m := range ms {
+		if !m.V2 && !wanted(m.Controllers) {
+			continue
+		}
+		top, dir := filepath.Join(m.Point, s.name), filepath.Join(m.Point, group)
+		if err := os.MkdirAll(top, 0o755); err != nil {
+			return "", nil, err
+		}
+		if m.V2 {
+			enable(top)
+		}
+		// What a part weighs counts among its siblings only.
+		if err := (limits{weight: p.limits.weight}).apply(top, m); err != nil {
+			return "", nil, err
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", nil, err
+		}
+		if err := p.limits.apply(dir, m); err != nil {
+			return "", nil, err
+		}
+		dirs = append(dirs, dir)
+	}
+	if len(dirs) == 0 {
+		return "", nil, errors.New("no hierarchy of control groups is mounted")
+	}
+	return group, dirs, nil
+}
+
+func wanted(controllers []string) bool {
+	return slices.ContainsFunc(controllers, func(c string) bool {
+		return slices.Contains([]string{"memory", "cpu", "cpuacct", "blkio", "pids", "freezer"}, c)
+	})
+}
+
+// enable gives the groups below a v2 group the controllers that it has.
+func enable(dir string) {
+	b, err := os.ReadFile(dir + "/cgroup.controllers")
+	if err != nil {
+		return
+	}
+	for c := range strings.FieldsSeq(string(b)) { // one by one: one that cannot be takes none along
+		_ = os.WriteFile(dir+"/cgroup.subtree_control", []byte("+"+c), 0)
+	}
+}
+
+// period of CPU limits, in microseconds: the usual one.
+const period = 100_000
+
+func (l limits) apply(dir string, m cgroup.Mount) error {
+	g := cgroup.Group{Controllers: m.Controllers}
+	files := make(map[string]string)
+	number := func(v int64) string { return strconv.FormatInt(v, 10) }
+	memory, cpu := g.Has("memory"), g.Has("cpu")
+	if m.V2 {
+		has, _ := os.ReadFile(dir + "/cgroup.controllers")
+		memory, cpu = slices.Contains(strings.Fields(string(has)), "memory"), slices.Contains(strings.Fields(string(has)), "cpu")
+	}
+	if l.memory > 0 && memory {
+		files[pick(m.V2, "memory.max", "memory.limit_in_bytes")] = number(l.memory)
+	}
+	if l.cpus > 0 && cpu {
+		quota := number(int64(l.cpus * period))
+		if m.V2 {
+			files["cpu.max"] = quota + " " + number(period)
+		} else {
+			files["cpu.cfs_quota_us"] = quota
+		}
+	}
+	if l.weight > 0 && cpu {
+		files[pick(m.V2, "cpu.weight", "cpu.shares")] = pick(m.V2, number(max(1, int64(l.weight)*100/1024)), number(int64(l.weight)))
+	}
+	for name, value := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0); err != nil {
+			return fmt.Errorf("limit a control group: %w", err)
+		}
+	}
+	return nil
+}
+
+func pick(v2 bool, a, b string) string {
+	if v2 {
+		return a
+	}
+	return b
+}
+
+// memoryTree prepares a group below which a part makes groups of its own: on v2
+// none may have processes beside children. It returns which directories are still
+// to be joined, and the one of the memory hierarchy.
+func (s *stage) memoryTree(ms cgroup.Mounts, group string, dirs []string) (rest []string, tree string, err error) {
+	for _, m := range ms {
+		dir := filepath.Join(m.Point, group)
+		if (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
+			tree = dir
+		}
+		if b, err := os.ReadFile(dir + "/cgroup.controllers"); tree == "" && m.V2 && err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
+			enable(dir)
+			tree = dir
+		}
+	}
+	if tree == "" {
+		return nil, "", errors.New("the memory controller cannot be used below the root (on v2: is it in cgroup.subtree_control?)")
+	}
+	return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return d == tree }), tree, nil
+}
+
+// removeGroups kills what is in the groups of a name and removes them.
+func removeGroups(ms cgroup.Mounts, name string) error {
+	groups, err := ms.Search(func(n string) bool { return n == name })
+	for _, g := range groups {
+		err = errors.Join(err, removeGroup(g))
+	}
+	return err
+}
+
+func removeGroup(g cgroup.Group) error {
+	var err error
+	for range 200 {
+		if err = g.Kill(); err != nil {
+			return err
+		}
+		var dirs []string
+		_ = filepath.WalkDir(g.Dir(), func(dir string, d fs.DirEntry, err error) error { // what has vanished is fine
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, dir)
+			}
+			return nil
+		})
+		err = nil
+		for _, dir := range slices.Backward(dirs) {
+			if e := unix.Rmdir(dir); e != nil && !errors.Is(e, unix.ENOENT) {
+				err = fmt.Errorf("remove control group %s: %w", dir, e)
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		time.Sleep(25 * time.Millisecond) // the killed leave once the kernel is done with them
+	}
+	return err
+}
+
+// Paths in a container.
+const (
+	inProgram = "/holdfast-drill"
+	inDir     = "/drill"
+)
+
+// container starts one part in a container.
+func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended chan<- error) (act, error) {
+	program, err := filepath.EvalSymlinks(o.Worker[0])
+	if err != nil {
+		return act{}, err
+	}
+	dir := t.Dir
+	t.Dir = inDir
+	task, err := json.Marshal(t)
+	if err != nil {
+		return act{}, err
+	}
+	name := s.name + "-" + p.name
+	id, err := o.Engine.Create(ctx, engine.Spec{
+		Name: name, Image: o.Image, Network: "none", Labels: map[string]string{Label: s.name},
+		Command: append(append([]string{inProgram}, o.Worker[1:]...), string(task)),
+		Mounts: []engine.Mount{
+			{Type: "bind", Source: program, Target: inProgram, ReadOnly: true},
+			{Type: "bind", Source: dir, Target: inDir},
+		},
+		Memory: p.limits.memory, CPUs: p.limits.cpus,
+	})
+	if err != nil {
+		return act{}, err
+	}
+	if err := o.Engine.Start(ctx, id); err != nil {
+		return act{}, err // it goes with the stage
+	}
+	c, err := o.Engine.Inspect(ctx, id)
+	if err != nil {
+		return act{}, err
+	}
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if code, err := o.Engine.Wait(waiting, id); waiting.Err() == nil {
+			ended <- fmt.Errorf("container %s ended with code %d (%w)", name, code, errors.Join(err, errEnded))
+		}
+	}()
+	return act{group: c.CgroupPath, container: name, stop: func() error {
+		cancel()
+		<-done
+		return nil
+	}}, nil
+}
+
+var errEnded = errors.New("its process ended")
+
+// removeContainers removes those of the stage, also when the drill was
+// interrupted.
+func (s *stage) removeContainers(o Options) error {
+	if o.Engine == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	list, err := o.Engine.List(ctx, map[string]string{Label: s.name})
+	for _, c := range list {
+		err = errors.Join(err, o.Engine.Remove(ctx, c.ID))
+	}
+	return err
+}

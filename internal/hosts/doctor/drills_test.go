@@ -1,0 +1,341 @@
+package doctor_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/lab/labtest"
+	"holdfast/test/vm"
+	"holdfast/test/vm/vmtest"
+)
+
+// onDisk is a directory on a disk, which a test's temporary one need not be.
+func onDisk(t *testing.T) string {
+	t.Helper()
+	if vmtest.Inside() {
+		return t.TempDir()
+	}
+	daemon, _ := labtest.Either(t)
+	dir := filepath.Join(daemon.Scratch(), t.Name())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// inMachine are the drills that mean something in a machine without a disk, and
+// their sizes there: moving a process to another group takes it a while.
+var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
+
+// inTruth are the drills of which a test here asks nothing that test/doctor does not:
+// there the program itself looks at them.
+var inTruth = []string{"throttle", "thrash", "fsync"}
+
+// Every drill is found, with its group named, in control groups.
+func TestDrills(t *testing.T) {
+	if !vmtest.Inside() {
+		labtest.Engine(t)
+	}
+	for _, d := range drill.All() {
+		if !vmtest.Inside() && !labtest.Long() && slices.Contains(inTruth, d.Name) {
+			continue
+		}
+		t.Run(d.Name, func(t *testing.T) {
+			o, err := options(onDisk(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if vmtest.Inside() {
+				size, ok := inMachine[d.Name]
+				if !ok {
+					return
+				}
+				o.Size = size
+			}
+			var stood string
+			during(t, d, o, func(at drill.Running) {
+				stood = at.Group
+				var e doctor.Examination
+				if vmtest.Inside() {
+					e.Probes = quietProbes()
+				}
+				r := examine(t, e)
+				group := at.Group
+				if d.Name == "zombies" { // other dead groups, of other parents, may be more
+					group = ""
+				}
+				f := find(r, at.Rule, group)
+				if f == nil && d.Name == "neighbour" && find(r, at.Rule, "/") != nil {
+					t.Logf("others on this machine have more of the CPUs:\n%s", explain(r, at.Rule, at.Group))
+					return
+				}
+				if f == nil {
+					t.Fatalf("no %s that names %s:\n%s", at.Rule, group, explain(r, at.Rule, at.Group))
+				}
+				if len(f.Cures) == 0 || len(f.Evidence) == 0 {
+					t.Errorf("a finding without a cure or evidence: %+v", f)
+				}
+				switch d.Name {
+				case "zombies":
+					// The few in the machine may lie between what is sampled.
+					if !vmtest.Inside() && !pinsBelow(r, at.Group) {
+						t.Errorf("the pages of the dead are not seen under %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
+					}
+				case "fadvise":
+					if !strings.Contains(strings.Join(f.Who.Kernel, " "), "fadvise64") || !strings.Contains(f.Title, "posix_fadvise") {
+						t.Errorf("the call is not named: %s, %v", f.Title, f.Who.Kernel)
+					}
+				case "conntrack":
+					if f.Who.Pid == 0 || !strings.HasPrefix(f.Culprit.Device, "net:[") {
+						t.Errorf("the namespace is not named: %+v, %+v", f.Who, f.Culprit)
+					}
+				case "pinned":
+					if f.Who.Pid == 0 || !strings.Contains(f.Who.Command, drill.Role) {
+						t.Errorf("the process is not named: %+v", f.Who)
+					}
+				case "neighbour":
+					if len(f.Against) == 0 || !strings.HasSuffix(f.Against[0].Cgroup, "/victim") {
+						t.Errorf("the victim is not named: %+v", f.Against)
+					}
+				}
+			})
+			nothingLeft(t, o.Dir, stood)
+		})
+	}
+}
+
+// pinsBelow reports whether pages of dead groups were seen under a group.
+func pinsBelow(r doctor.Report, group string) bool {
+	for _, f := range r.Facts {
+		if f.Name == fact.MemcgPins && within(f.Subject.Cgroup, group) {
+			return true
+		}
+	}
+	return false
+}
+
+// nothingLeft looks for what a drill may have left.
+func nothingLeft(t *testing.T, dir, group string) {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) > 0 {
+		t.Errorf("left in its directory: %v, %v", files, err)
+	}
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage, _, _ := strings.Cut(strings.TrimPrefix(group, "/"), "/")
+	left, err := groups.Search(func(name string) bool { return name == stage })
+	if err != nil || len(left) > 0 {
+		t.Errorf("control groups left: %v, %v", left, err)
+	}
+}
+
+// quietProbes are those that do not try the machine.
+func quietProbes() []probe.Probe {
+	return slices.DeleteFunc(probe.All(), func(p probe.Probe) bool { return p.Busy })
+}
+
+// In containers of a real engine the container is named, among innocent ones that
+// are not.
+func TestDrillsInContainers(t *testing.T) {
+	_, api := labtest.Either(t)
+	innocent := make(map[string]bool)
+	for range 4 {
+		id, err := api.Create(t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := api.Remove(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := api.Start(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		innocent[id] = true
+	}
+	worker := staticWorker(t)
+	for _, d := range drill.All() {
+		// Without a weight a neighbour depends on what else this machine does;
+		// millions of names take a minute in a container.
+		if !d.Containers || d.Name == "neighbour" || d.Name == "dentries" {
+			continue
+		}
+		// The program itself has all of them in containers, in test/doctor.
+		if !labtest.Long() && d.Name != "throttle" && d.Name != "fadvise" {
+			continue
+		}
+		t.Run(d.Name, func(t *testing.T) {
+			o, err := options(onDisk(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Worker, o.Image, o.Engine = []string{worker, drill.Role}, labtest.Busybox, api
+			during(t, d, o, func(at drill.Running) {
+				r := examine(t, doctor.Examination{Engine: api})
+				f := findContainer(r, at.Rule, at.Container)
+				if f == nil {
+					t.Fatalf("no %s that names %s:\n%s", at.Rule, at.Container, explain(r, at.Rule, at.Group))
+				}
+				if f.Who.Image != labtest.Busybox {
+					t.Errorf("of image %q, want %q", f.Who.Image, labtest.Busybox)
+				}
+				for _, f := range r.Findings {
+					if f.Who != nil && innocent[f.Who.ContainerID] {
+						t.Errorf("an innocent container is named: %s: %+v", f.Rule, f.Who)
+					}
+				}
+				if d.Name == "throttle" && !strings.Contains(f.Cures[0].Command, at.Container) {
+					t.Errorf("the cure does not name the container: %q", f.Cures[0].Command)
+				}
+			})
+			left, err := api.List(t.Context(), map[string]string{drill.Label: ""})
+			if err != nil || len(left) > 0 {
+				t.Errorf("containers left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// A healthy host has no findings, and the drills are found where there is nothing
+// but v2: on a kernel of its own, where nobody else does anything. What the raw
+// machine can do is not tried: it is an emulated one.
+func TestInMachine(t *testing.T) {
+	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", vm.Config{})
+	if labtest.Long() {
+		vmtest.Run(t, "^TestDrillsFromPod$", vm.Config{})
+	}
+}
+
+// On v2 a container has a control group namespace of its own. Who looks from there, with
+// the host's groups mounted as the DaemonSet's agent has them, finds the same: those that
+// are known by their directory, and those that are known by a process.
+func TestDrillsFromPod(t *testing.T) {
+	if !vmtest.Inside() {
+		return
+	}
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := groups.Memory()
+	if !ok || !m.V2 {
+		t.Fatalf("no v2 with the memory controller: %+v", groups)
+	}
+	pod := filepath.Join(m.Point, "kubepods", "pod", "agent")
+	if err := os.MkdirAll(pod, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The process that is cloned has the namespace's root where its parent is.
+	if err := os.WriteFile(filepath.Join(pod, "cgroup.procs"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(filepath.Join(m.Point, "cgroup.procs"), []byte("0"), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	look := exec.Command("/proc/self/exe", "-test.v", "-test.run=^TestDrills$/^(zombies|neighbour)$")
+	look.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWCGROUP}
+	out, err := look.CombinedOutput()
+	if err != nil || strings.Count(string(out), "--- PASS: TestDrills/") != 2 {
+		t.Errorf("in a namespace of its own: %v\n%s", err, out)
+	}
+}
+
+func TestHealthyHost(t *testing.T) {
+	if !vmtest.Inside() {
+		return // this host is what it is; TestInMachine runs it
+	}
+	r := examine(t, doctor.Examination{Probes: quietProbes()})
+	for _, f := range r.Findings {
+		t.Errorf("found on a healthy host: %s: %s, %+v, %+v", f.Rule, f.Title, f.Evidence, f.Who)
+	}
+	fine := 0
+	for _, c := range r.Checked {
+		if c.Verdict == doctor.Fine {
+			fine++
+		}
+		t.Logf("%+v", c)
+	}
+	if fine < 12 {
+		t.Errorf("only %d checks could be made", fine)
+	}
+}
+
+// A drill that is killed: its processes die with it, and the next removes the rest.
+func TestDrillKilled(t *testing.T) {
+	dir := onDisk(t)
+	cmd := exec.Command("/proc/self/exe", roleDrill, "throttle", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	group = strings.TrimSpace(group)
+	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		alive := 0
+		for _, m := range groups {
+			pids, err := cgroup.Group{Point: m.Point, Path: group, V2: m.V2, Controllers: m.Controllers}.Procs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			alive += len(pids)
+		}
+		if alive == 0 {
+			break
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%d of its processes live on", alive)
+		}
+	}
+	o, err := options(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := drill.Sweep(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	left, err := groups.Search(func(name string) bool { return "/"+name+"/worker" == group })
+	if err != nil || len(left) > 0 {
+		t.Errorf("control groups left: %v, %v", left, err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Errorf("files left: %v, %v", files, err)
+	}
+}

@@ -1,0 +1,125 @@
+package doctor
+
+import (
+	"strings"
+
+	"holdfast/internal/platform/engine"
+)
+
+// Pod is a container's place in a Kubernetes cluster.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Container string `json:"container,omitempty"` // its name in the pod; "" for the pod as a whole
+	// Workload is what makes the pod anew, Deployment/web, by the labels that Kubernetes'
+	// controllers give; "" for none, or one that is not known by these.
+	Workload string `json:"workload,omitempty"`
+}
+
+// Labels that the kubelet gives containers, whatever the runtime.
+const (
+	podNameLabel      = "io.kubernetes.pod.name"
+	podNamespaceLabel = "io.kubernetes.pod.namespace"
+	podUIDLabel       = "io.kubernetes.pod.uid"
+	podContainerLabel = "io.kubernetes.container.name"
+)
+
+// podOf reads a container's labels; nil: it is in no pod.
+func podOf(c engine.Container) *Pod {
+	p := &Pod{Namespace: c.Labels[podNamespaceLabel], Name: c.Labels[podNameLabel], UID: c.Labels[podUIDLabel], Container: c.Labels[podContainerLabel]}
+	if p.Name == "" || p.UID == "" {
+		return nil
+	}
+	return p
+}
+
+// podUID finds the uid of the pod that a control group belongs to, "" for none. The
+// kubelet's driver cgroupfs names it kubepods/burstable/pod<uid>, and its driver systemd
+// kubepods-burstable-pod<uid>.slice, with _ for the uid's -.
+func podUID(group string) string {
+	for part := range strings.SplitSeq(group, "/") {
+		name, systemd := strings.CutSuffix(part, ".slice")
+		if systemd {
+			name = name[strings.LastIndex(name, "-")+1:]
+		}
+		uid, ok := strings.CutPrefix(name, "pod")
+		if !ok {
+			continue
+		}
+		if systemd {
+			uid = strings.ReplaceAll(uid, "_", "-")
+		}
+		if isUID(uid) {
+			return uid
+		}
+	}
+	return ""
+}
+
+// isUID reports whether text is a UUID, or 32 hexadecimal digits, which pods that the
+// kubelet reads from files have.
+func isUID(text string) bool {
+	digits := strings.ReplaceAll(text, "-", "")
+	return len(digits) == 32 && strings.Trim(digits, "0123456789abcdef") == "" && (len(text) == 32 || len(text) == 36)
+}
+
+// pod is the pod of a subject in a control group: its container's, or that of the group
+// above.
+func (n Namer) pod(containerID, group string) *Pod {
+	if c, ok := n.containers[containerID]; ok {
+		if p := podOf(c); p != nil {
+			p.Workload = n.workload(p)
+			return p
+		}
+	}
+	uid := podUID(group)
+	if uid == "" {
+		return nil
+	}
+	for _, c := range n.containers {
+		if p := podOf(c); p != nil && p.UID == uid {
+			p.Container, p.Workload = "", n.workload(p)
+			return p
+		}
+	}
+	return &Pod{UID: uid} // what the runtime has forgotten by now
+}
+
+// workload is that of a pod: the runtime has the pod's labels at its sandbox.
+func (n Namer) workload(p *Pod) string {
+	for _, c := range n.containers {
+		if c.Labels[podUIDLabel] != p.UID {
+			continue
+		}
+		if w := workloadOf(p.Name, c.Labels); w != "" {
+			return short(w)
+		}
+	}
+	return ""
+}
+
+// workloadOf tells a pod's workload from its labels and its name, which the controller has
+// made of its own name: for a Deployment with the hash of the template and five letters
+// behind, for a DaemonSet with five letters, for a StatefulSet with a number.
+func workloadOf(pod string, labels map[string]string) string {
+	owner := pod[:max(strings.LastIndex(pod, "-"), 0)]
+	job := labels["batch.kubernetes.io/job-name"]
+	if job == "" {
+		job = labels["job-name"]
+	}
+	hash, ofSet := labels["pod-template-hash"], labels["controller-revision-hash"] != ""
+	switch {
+	case owner == "":
+		return ""
+	case hash != "" && strings.HasSuffix(owner, "-"+hash):
+		return "Deployment/" + strings.TrimSuffix(owner, "-"+hash)
+	case job != "":
+		return "Job/" + job
+	case labels["statefulset.kubernetes.io/pod-name"] == pod:
+		return "StatefulSet/" + owner
+	case ofSet && labels["pod-template-generation"] != "":
+		return "DaemonSet/" + owner
+	}
+	return ""
+}

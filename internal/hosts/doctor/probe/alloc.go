@@ -1,0 +1,195 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/deathsig"
+)
+
+// RoleAlloc is the role that tries the allocation of memory: a child, because it
+// joins a control group of its own. Its argument is that group's directory.
+const RoleAlloc = "doctor-alloc"
+
+// allocSize is what is mapped and touched: the piece that a database's allocator
+// asked for when each took 100 ms (docs/doctor.md).
+const allocSize = 128 << 20
+
+// allocRounds is how often; the fastest counts, for what slows all is looked for.
+const allocRounds = 3
+
+// allocLimit is what they may take together, on the clock.
+const allocLimit = 5 * time.Second
+
+// allocGroup begins the names of the groups.
+const allocGroup = "holdfast-doctor-"
+
+// allocProbe times the allocation of memory in a new control group.
+func allocProbe() Probe {
+	return Probe{
+		Name: "alloc", Sees: "how long it takes to allocate memory in a control group", Busy: true,
+		Gives: []string{fact.AllocMs, fact.AllocWall},
+		Start: func(ctx context.Context, h Host) (Finish, error) {
+			took, err := tryAlloc(ctx, h)
+			if err != nil {
+				return nil, err
+			}
+			return func(context.Context, time.Duration) ([]fact.Fact, error) {
+				return []fact.Fact{host(fact.AllocMs, ms(took.CPU), fact.Millis), host(fact.AllocWall, ms(took.Wall), fact.Millis)}, nil
+			}, nil
+		},
+	}
+}
+
+// allocTook is what the child says.
+type allocTook struct {
+	CPU  time.Duration `json:"cpu_ns"`
+	Wall time.Duration `json:"wall_ns"`
+}
+
+func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
+	var took allocTook
+	m, ok := memoryMount(h)
+	if !ok {
+		return took, errors.New("no hierarchy with the memory controller is mounted")
+	}
+	if len(h.Child) == 0 {
+		return took, errors.New("this program cannot start itself")
+	}
+	if free, err := freeMemory(h); err != nil {
+		return took, err
+	} else if free < 4*allocSize { // the look must not be what brings the host down
+		return took, fmt.Errorf("there are only %.0f MiB of memory left", free/(1<<20))
+	}
+	sweepGroups(m.Point)
+	// The number alone will not do: one of another pid namespace may have it, too.
+	dir, err := os.MkdirTemp(m.Point, allocGroup+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return took, fmt.Errorf("make a control group: %w", err)
+	}
+	defer removeGroup(dir)
+	trying, cancel := context.WithTimeout(ctx, allocLimit)
+	defer cancel()
+	cmd := exec.CommandContext(trying, h.Child[0], append(append([]string{}, h.Child[1:]...), dir)...)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err = deathsig.Run(cmd, unix.SIGKILL)
+	took, ok = fastest(out.Bytes())
+	switch {
+	case ctx.Err() != nil:
+		return took, ctx.Err()
+	case ok: // on busy CPUs not every round ends in time
+		return took, nil
+	case trying.Err() != nil:
+		return took, fmt.Errorf("allocate memory in a child: it was not done once within %v: the CPUs are taken", allocLimit)
+	case err != nil:
+		return took, fmt.Errorf("allocate memory in a child: %w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	return took, errors.New("allocate memory in a child: it said nothing")
+}
+
+// fastest is the round that took least, by what the child has said: a line for each.
+func fastest(out []byte) (allocTook, bool) {
+	best, ok := allocTook{}, false
+	for line := range bytes.Lines(out) {
+		var took allocTook
+		if err := json.Unmarshal(line, &took); err != nil || took.CPU <= 0 {
+			continue // it was killed while it wrote
+		}
+		if !ok || took.CPU < best.CPU {
+			best, ok = took, true
+		}
+	}
+	return best, ok
+}
+
+func freeMemory(h Host) (float64, error) {
+	text, err := read(string(h.Proc) + "/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	return numbers(text)["MemAvailable"] * 1024, nil
+}
+
+// sweepGroups removes what killed looks have left. A group with a process in it
+// cannot be removed; one that was just made may be about to get one.
+func sweepGroups(point string) {
+	old, _ := filepath.Glob(point + "/" + allocGroup + "*") // the pattern is a good one
+	for _, dir := range old {
+		if fi, err := os.Stat(dir); err == nil && time.Since(fi.ModTime()) > time.Minute {
+			_ = unix.Rmdir(dir)
+		}
+	}
+}
+
+// removeGroup removes a group whose process is about to be gone.
+func removeGroup(dir string) {
+	for range 100 {
+		if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Alloc is the child: it joins the group and says on out how long each round took.
+func Alloc(args []string, out io.Writer) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s: %d arguments, want a control group", RoleAlloc, len(args))
+	}
+	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("join a control group: %w", err)
+	}
+	said := json.NewEncoder(out)
+	for range allocRounds {
+		took, err := touch(allocSize)
+		if err != nil {
+			return err
+		}
+		if err := said.Encode(took); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// touch maps memory, touches each of its pages and gives it back.
+func touch(size int) (allocTook, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begin, cpu := time.Now(), threadTime()
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return allocTook{}, fmt.Errorf("mmap: %w", err)
+	}
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // a charge for each page, if it can be had
+	for i := 0; i < size; i += os.Getpagesize() {
+		b[i] = 1
+	}
+	took := allocTook{CPU: threadTime() - cpu, Wall: time.Since(begin)}
+	if err := unix.Munmap(b); err != nil {
+		return allocTook{}, fmt.Errorf("munmap: %w", err)
+	}
+	return took, nil
+}
+
+// threadTime is the CPU time of this thread.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails for bad addresses only
+	return time.Duration(ts.Nano())
+}

@@ -1,0 +1,178 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/threads"
+)
+
+// conntrackProbe reads how full the table of connections is in each network
+// namespace that has processes.
+func conntrackProbe() Probe {
+	return Probe{
+		Name: "conntrack", Sees: "full tables of connections, on the host and in containers",
+		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			before, err := readConntrack(h)
+			if err != nil {
+				return nil, err
+			}
+			return func(context.Context, time.Duration) ([]fact.Fact, error) {
+				after, err := readConntrack(h)
+				if err != nil {
+					return nil, err
+				}
+				return conntrackFacts(before, after), nil
+			}, nil
+		},
+	}
+}
+
+// table is the connection table of one network namespace.
+type table struct {
+	subject             fact.Subject
+	entries, drops, max float64
+}
+
+// maxNamespaces bounds how many are looked at.
+const maxNamespaces = 2000
+
+func readConntrack(h Host) (map[string]table, error) {
+	limit, err := read(string(h.Proc) + "/sys/net/netfilter/nf_conntrack_max")
+	if gone(err) {
+		if _, err := os.Stat(string(h.Proc) + "/sys/net"); err != nil {
+			return nil, err // nothing is known
+		}
+		return nil, nil // the kernel does not track connections
+	} else if err != nil {
+		return nil, err
+	}
+	most, err := strconv.ParseFloat(strings.TrimSpace(limit), 64)
+	if err != nil {
+		return nil, fmt.Errorf("nf_conntrack_max: %w", err)
+	}
+	pids, err := h.Proc.Pids()
+	if err != nil {
+		return nil, err
+	}
+	tables := make(map[string]table)
+	seen := make(map[string]bool)
+	own, _ := os.Readlink(string(h.Proc) + "/self/ns/net")
+	for _, pid := range pids {
+		dir := string(h.Proc) + "/" + strconv.Itoa(pid)
+		ns, err := os.Readlink(dir + "/ns/net")
+		if err != nil {
+			continue
+		}
+		if t, ok := tables[ns]; ok && holds(h, t.subject.Pid) {
+			t.subject.Pid = pid
+			t.subject.Cgroup, _ = groupOf(h, pid)
+			tables[ns] = t
+		}
+		if seen[ns] || len(seen) >= maxNamespaces {
+			continue
+		}
+		seen[ns] = true
+		text, err := read(dir + "/net/stat/nf_conntrack")
+		if err != nil {
+			continue
+		}
+		t, err := parseConntrack(text)
+		if err != nil {
+			return nil, err
+		}
+		t.max = most
+		if ns != own && t.entries > 0 { // newer kernels have a limit for each
+			if m, err := limitIn(dir + "/ns/net"); err == nil {
+				t.max = m
+			}
+		}
+		t.subject = fact.Subject{Device: ns}
+		if ns != own {
+			t.subject.Pid = pid
+			t.subject.Cgroup, _ = groupOf(h, pid)
+		}
+		tables[ns] = t
+	}
+	if len(tables) == 0 {
+		return nil, errors.New("no table of connections can be read (CONFIG_NF_CONNTRACK_PROCFS)")
+	}
+	return tables, nil
+}
+
+// holds reports whether a process only holds a namespace for others, who are to be
+// named: by the name that such programs have, ours (docs/pools.md) and Kubernetes'.
+func holds(h Host, pid int) bool {
+	if pid == 0 {
+		return false
+	}
+	st, err := h.Proc.Stat(pid)
+	return err == nil && st.Comm == "pause"
+}
+
+// parseConntrack reads /proc/net/stat/nf_conntrack: a head, and a line of
+// hexadecimal numbers for each CPU, of which the first is the same in all. What
+// the table had no room for is in "drop" and "early_drop".
+func parseConntrack(text string) (table, error) {
+	var t table
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	head := strings.Fields(lines[0])
+	for _, line := range lines[1:] {
+		for i, f := range strings.Fields(line) {
+			v, err := strconv.ParseUint(f, 16, 64)
+			if err != nil || i >= len(head) {
+				return t, fmt.Errorf("nf_conntrack: unexpected format: %q", line)
+			}
+			switch head[i] {
+			case "entries":
+				t.entries = float64(v)
+			case "drop", "early_drop":
+				t.drops += float64(v)
+			}
+		}
+	}
+	return t, nil
+}
+
+// limitIn reads nf_conntrack_max as it is in a network namespace.
+func limitIn(ns string) (limit float64, err error) {
+	err = threads.Spend(func() error {
+		f, err := os.Open(ns)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		text, err := read("/proc/sys/net/netfilter/nf_conntrack_max")
+		if err != nil {
+			return err
+		}
+		limit, err = strconv.ParseFloat(strings.TrimSpace(text), 64)
+		return err
+	})
+	return limit, err
+}
+
+func conntrackFacts(before, after map[string]table) []fact.Fact {
+	fs := []fact.Fact{host(fact.ConnTables, float64(len(after)), fact.Count)}
+	for ns, b := range after {
+		if b.max > 0 {
+			fs = append(fs, fact.Fact{Name: fact.Conntrack, Value: b.entries / b.max, Unit: fact.Share, Subject: b.subject})
+		}
+		if a, ok := before[ns]; ok && b.drops >= a.drops {
+			fs = append(fs, fact.Fact{Name: fact.ConnDrops, Value: b.drops - a.drops, Subject: b.subject})
+		}
+	}
+	return fs
+}

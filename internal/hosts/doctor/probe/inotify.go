@@ -1,0 +1,164 @@
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// inotifyProbe counts who watches files, by user: the kernel bounds instances and
+// watches of each user, and says nowhere how many there are (inotify(7)).
+func inotifyProbe() Probe {
+	return Probe{
+		Name: "inotify", Sees: "watches of files that are about to run out", Once: true,
+		Gives: []string{fact.InotifySeen, fact.Inotify},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readInotify(ctx, h) }, nil
+		},
+	}
+}
+
+// Bounds of the look: open files of one process, and the bytes that the watches of
+// one instance are described in.
+const (
+	maxOpen    = 10_000
+	maxWatches = 64 << 20
+)
+
+// watcher is a user's use of inotify, and the process that uses most of it.
+type watcher struct {
+	used    map[string]float64 // by kind
+	most    map[string]float64
+	process map[string]int
+}
+
+// Kinds of what is bounded, and the limits' files below /proc/sys/fs/inotify.
+const (
+	inotifyInstances = "instances"
+	inotifyWatches   = "watches"
+)
+
+func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
+	limits := make(map[string]float64)
+	for _, kind := range []string{inotifyInstances, inotifyWatches} {
+		text, err := read(string(h.Proc) + "/sys/fs/inotify/max_user_" + kind)
+		if err != nil {
+			return nil, err
+		}
+		if limits[kind], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil {
+			return nil, fmt.Errorf("max_user_%s: %w", kind, err)
+		}
+	}
+	pids, err := h.Proc.Pids()
+	if err != nil {
+		return nil, err
+	}
+	users := make(map[uint32]*watcher)
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		instances, watches, err := inotifyOf(h, pid)
+		if err != nil && !gone(err) { // of one who is not seen nothing is known of his user's
+			return nil, err
+		}
+		uid, ok := ownerOf(h, pid)
+		if instances == 0 || !ok {
+			continue
+		}
+		u := users[uid]
+		if u == nil {
+			u = &watcher{make(map[string]float64), make(map[string]float64), make(map[string]int)}
+			users[uid] = u
+		}
+		for kind, n := range map[string]float64{inotifyInstances: instances, inotifyWatches: watches} {
+			u.used[kind] += n
+			if n > u.most[kind] {
+				u.most[kind], u.process[kind] = n, pid
+			}
+		}
+	}
+	fs := []fact.Fact{host(fact.InotifySeen, float64(len(users)), fact.Count)}
+	for uid, u := range users {
+		for kind, limit := range limits {
+			if limit <= 0 {
+				continue
+			}
+			s := fact.Subject{Pid: u.process[kind], Device: fmt.Sprintf("%s of user %d", kind, uid)}
+			if s.Pid > 0 {
+				s.Cgroup, _ = groupOf(h, s.Pid)
+				if st, err := h.Proc.Stat(s.Pid); err == nil {
+					s.Command = st.Comm
+				}
+			}
+			fs = append(fs, fact.Fact{Name: fact.Inotify, Value: u.used[kind] / limit, Unit: fact.Share, Subject: s})
+		}
+	}
+	return fs, nil
+}
+
+// inotifyOf counts a process's instances and watches.
+func inotifyOf(h Host, pid int) (instances, watches float64, err error) {
+	dir := string(h.Proc) + "/" + strconv.Itoa(pid)
+	d, err := os.Open(dir + "/fd")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(maxOpen)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, 0, err
+	}
+	for _, name := range names {
+		if to, err := os.Readlink(dir + "/fd/" + name); err != nil || to != "anon_inode:inotify" {
+			continue
+		}
+		instances++
+		n, err := countWatches(dir + "/fdinfo/" + name)
+		if err != nil && !gone(err) {
+			return instances, watches, err
+		}
+		watches += n
+	}
+	return instances, watches, nil
+}
+
+// countWatches counts the lines "inotify wd:…", proc_pid_fdinfo(5).
+func countWatches(file string) (float64, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	n := 0.0
+	lines := bufio.NewScanner(io.LimitReader(f, maxWatches))
+	for lines.Scan() {
+		if bytes.HasPrefix(lines.Bytes(), []byte("inotify wd:")) {
+			n++
+		}
+	}
+	return n, lines.Err()
+}
+
+// ownerOf is the user of a process.
+func ownerOf(h Host, pid int) (uint32, bool) {
+	fi, err := os.Stat(string(h.Proc) + "/" + strconv.Itoa(pid))
+	if err != nil {
+		return 0, false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return st.Uid, true
+}

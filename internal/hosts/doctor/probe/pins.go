@@ -1,0 +1,99 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// pinsProbe says under whose parents the pages are that hold dead memory cgroups.
+func pinsProbe() Probe {
+	return Probe{
+		Name: "pins", Sees: "whose pages hold dying memory cgroups", Once: true,
+		Gives: []string{fact.MemcgPins},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
+				fs, err := readMemcg(h)
+				if err != nil || dying(fs) < scanFrom {
+					return nil, err
+				}
+				return scanPins(ctx, h)
+			}, nil
+		},
+	}
+}
+
+// scanFrom is from how many dying groups on it is looked whose pages hold them:
+// that reads a part of an array of all the host's pages.
+const scanFrom = 100
+
+// Bounds of the scan: one block of entries, for 512 KiB of memory, in every so
+// and its time.
+const (
+	scanBlock = 1 << 10
+	scanEvery = 4
+	scanLimit = 5 * time.Second
+)
+
+// shownPins is for how many groups it is a fact.
+const shownPins = 20
+
+func dying(fs []fact.Fact) float64 {
+	for _, f := range fs {
+		if f.Name == fact.MemcgDying {
+			return f.Value
+		}
+	}
+	return 0
+}
+
+// scanPins samples /proc/kpagecgroup, in which each page of memory has the inode of
+// the group that it is charged to; the page of a dead group has that of its
+// nearest living ancestor (Documentation/admin-guide/mm/pagemap.rst). A group in
+// which nobody is and that has pages all the same holds those of its dead. The
+// root is left out: it has pages of its own.
+func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
+	m, ok := memoryMount(h)
+	if !ok {
+		return nil, nil
+	}
+	paths, inhabited := inodes(m), inhabitedGroups(h, m)
+	f, err := os.Open(string(h.Proc) + "/kpagecgroup")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	pages := make(map[uint64]float64)
+	begin := time.Now()
+	buf := make([]byte, scanBlock)
+	for at := int64(0); ctx.Err() == nil && time.Since(begin) < scanLimit; at += scanEvery * scanBlock {
+		n, err := f.ReadAt(buf, at)
+		for i := 0; i+8 <= n; i += 8 {
+			if owner := binary.NativeEndian.Uint64(buf[i:]); owner > 1 && !inhabited[owner] {
+				pages[owner]++
+			}
+		}
+		if errors.Is(err, io.EOF) || n == 0 {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("kpagecgroup: %w", err)
+		}
+	}
+	var fs []fact.Fact
+	for ino, n := range pages {
+		if p, ok := paths[ino]; ok {
+			fs = append(fs, fact.Fact{Name: fact.MemcgPins, Value: n * scanEvery * float64(os.Getpagesize()), Unit: fact.Bytes,
+				Subject: fact.Subject{Cgroup: p}})
+		}
+	}
+	slices.SortFunc(fs, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
+	return fs[:min(len(fs), shownPins)], nil
+}

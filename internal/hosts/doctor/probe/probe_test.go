@@ -1,0 +1,338 @@
+package probe
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"golang.org/x/tools/txtar"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// fixture is a host as text: what is below before/ is there when a look begins,
+// what is below after/ is laid over it before the look ends, 10 s later.
+type fixture struct {
+	t    *testing.T
+	file string
+	a    *txtar.Archive
+	root string
+}
+
+func load(t *testing.T, file string) *fixture {
+	t.Helper()
+	a, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, file: file, a: a, root: t.TempDir()}
+	f.lay("before/")
+	return f
+}
+
+func (f *fixture) lay(prefix string) {
+	f.t.Helper()
+	for _, x := range f.a.Files {
+		name, ok := strings.CutPrefix(x.Name, prefix)
+		if !ok {
+			continue
+		}
+		path := filepath.Join(f.root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			f.t.Fatal(err)
+		}
+		if err := os.WriteFile(path, x.Data, 0o644); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+func (f *fixture) text(name string) string {
+	for _, x := range f.a.Files {
+		if x.Name == name {
+			return string(x.Data)
+		}
+	}
+	return ""
+}
+
+func (f *fixture) host() Host {
+	f.t.Helper()
+	groups, err := cgroup.ParseMountinfo([]byte(strings.ReplaceAll(f.text("mounts"), "ROOT", f.root)))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return Host{Proc: proc.FS(f.root + "/proc"), Sys: f.root + "/sys", Groups: groups}
+}
+
+// look runs the probes of the names over the fixture.
+func (f *fixture) look(names ...string) (facts []fact.Fact, gaps []string) {
+	f.t.Helper()
+	h := f.host()
+	var finish []Finish
+	for _, p := range All() {
+		if !slices.Contains(names, p.Name) {
+			continue
+		}
+		end, err := p.Start(f.t.Context(), h)
+		if err != nil {
+			gaps = append(gaps, p.Name+": "+err.Error())
+			continue
+		}
+		finish = append(finish, end)
+	}
+	f.lay("after/")
+	for _, end := range finish {
+		fs, err := end(f.t.Context(), 10*time.Second)
+		facts = append(facts, fs...)
+		if err != nil {
+			gaps = append(gaps, err.Error())
+		}
+	}
+	return facts, gaps
+}
+
+// lines writes facts one a line, sorted.
+func lines(facts []fact.Fact) string {
+	var out []string
+	for _, f := range facts {
+		subject := strings.TrimSpace(f.Subject.Cgroup + " " + f.Subject.Device)
+		out = append(out, strings.Join(strings.Fields(fmt.Sprintf("%s %s %.4g %s %s", f.Name, subject, f.Value, f.Unit, f.Text)), " "))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n") + "\n"
+}
+
+// reading are the probes that read files.
+var reading = []string{"host", "memory", "dentry", "memcg", "groups", "cpu", "disk"}
+
+// The facts of the fixtures are as the files facts.txt beside them have it, where a
+// reviewer reads them (UPDATE=1 writes them anew).
+func TestFixtures(t *testing.T) {
+	for file, probes := range map[string][]string{"testdata/hybrid.txtar": reading, "testdata/v2.txtar": {"memcg", "groups"}} {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			facts, gaps := load(t, file).look(probes...)
+			got := lines(facts)
+			golden := strings.TrimSuffix(file, ".txtar") + ".facts.txt"
+			if os.Getenv("UPDATE") != "" {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("facts (-file +now):\n%s", d)
+			}
+			if len(gaps) > 0 {
+				t.Errorf("gaps: %q", gaps)
+			}
+		})
+	}
+}
+
+// A host of which nothing can be read has gaps, and no facts that are zeros.
+func TestNothingToRead(t *testing.T) {
+	f := &fixture{t: t, a: &txtar.Archive{}, root: t.TempDir()}
+	facts, gaps := f.look("host", "memory", "dentry", "memcg", "pinned", "groups", "tasks", "cpu", "disk", "conntrack", "drains", "locks")
+	if len(facts) > 0 {
+		t.Errorf("facts out of nothing:\n%s", lines(facts))
+	}
+	if len(gaps) < 12 {
+		t.Errorf("only these gaps: %q", gaps)
+	}
+}
+
+// Files that the kernel would not write are errors, and no facts.
+func TestGarbage(t *testing.T) {
+	for _, name := range []string{"sys/fs/dentry-state", "stat", "diskstats", "net/softnet_stat", "buddyinfo"} {
+		f := load(t, "testdata/hybrid.txtar")
+		path := filepath.Join(f.root, "proc", name)
+		if err := os.WriteFile(path, []byte("what is this 7f3z\nNode 0, zone x y z\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f.a.Files = slices.DeleteFunc(f.a.Files, func(x txtar.File) bool { return x.Name == "after/proc/"+name })
+		_, gaps := f.look(reading...)
+		if name == "net/softnet_stat" { // its fact is absent, which a rule notices
+			facts, _ := f.look("cpu")
+			if strings.Contains(lines(facts), fact.NetDrops) {
+				t.Errorf("%s: a fact out of garbage", name)
+			}
+			continue
+		}
+		if len(gaps) != 1 {
+			t.Errorf("%s: gaps %q", name, gaps)
+		}
+	}
+}
+
+// With v1 alone the same is known of containers, but for pressure, which only the
+// unified hierarchy has.
+func TestV1Alone(t *testing.T) {
+	f := load(t, "testdata/hybrid.txtar")
+	for i := range f.a.Files {
+		if f.a.Files[i].Name == "mounts" {
+			_, v1, _ := strings.Cut(string(f.a.Files[i].Data), "\n") // the unified one is the first
+			f.a.Files[i].Data = []byte(v1)
+		}
+	}
+	facts, gaps := f.look("memcg", "groups")
+	got := make(map[string]bool)
+	for _, x := range facts {
+		got[x.Name] = true
+	}
+	for _, name := range []string{fact.MemcgDying, fact.GroupCPU, fact.GroupSystem, fact.GroupThrottled, fact.GroupLimitHits, fact.GroupLimit, fact.GroupRefaults, fact.GroupKernelMem, fact.GroupPids, fact.GroupWrites} {
+		if !got[name] {
+			t.Errorf("no %s", name)
+		}
+	}
+	if got[fact.GroupMemoryFull] || got[fact.GroupIOFull] || len(gaps) > 0 {
+		t.Errorf("pressure out of nothing, or gaps: %v %q", facts, gaps)
+	}
+}
+
+// What this process watches is counted, and is its user's.
+func TestInotifyInstances(t *testing.T) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for range 3 {
+		if _, err := unix.InotifyAddWatch(fd, t.TempDir(), unix.IN_CREATE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := Host{Proc: proc.Host}
+	if instances, watches, err := inotifyOf(h, os.Getpid()); err != nil || instances < 1 || watches < 3 {
+		t.Errorf("%v instances with %v watches, %v", instances, watches, err)
+	}
+	if os.Geteuid() != 0 {
+		return // of others' processes nothing is known
+	}
+	facts, err := readInotify(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := lines(facts); !strings.Contains(text, fact.Inotify+" ") || !strings.Contains(text, "watches of user 0") {
+		t.Errorf("facts:\n%s", text)
+	}
+}
+
+// An old kernel shows a 0 where newer ones count negative entries: that is no count.
+func TestOldKernelsDentries(t *testing.T) {
+	f := load(t, "testdata/hybrid.txtar")
+	if err := os.WriteFile(filepath.Join(f.root, "proc/sys/kernel/osrelease"), []byte("4.19.0-27-amd64\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	facts, gaps := f.look("dentry")
+	if strings.Contains(lines(facts), fact.DentryNegative) || len(gaps) != 1 {
+		t.Errorf("facts %v, gaps %q", facts, gaps)
+	}
+}
+
+// The dead cannot be told from those out of sight where only a part of the tree is
+// mounted.
+func TestPartOfTheTree(t *testing.T) {
+	for file, cut := range map[string]func(root string) error{
+		"testdata/hybrid.txtar": func(root string) error { return os.Remove(root + "/cg/memory/release_agent") },
+		"testdata/v2.txtar":     func(root string) error { return os.WriteFile(root+"/cg/cgroup.type", []byte("domain\n"), 0o644) },
+	} {
+		f := load(t, file)
+		if err := cut(f.root); err != nil {
+			t.Fatal(err)
+		}
+		facts, gaps := f.look("memcg")
+		if len(facts) > 0 || len(gaps) != 1 || !strings.Contains(gaps[0], errPartial.Error()) {
+			t.Errorf("%s: facts %v, gaps %q", file, facts, gaps)
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for path, want := range map[string]string{
+		"/docker/" + id:                              "/docker/" + id,
+		"/docker/" + id + "/inner/deep":              "/docker/" + id,
+		"/system.slice/docker-" + id + ".scope/x":    "/system.slice/docker-" + id + ".scope",
+		"/kubepods/pod1/cri-containerd-" + id + "/y": "/kubepods/pod1/cri-containerd-" + id,
+		"/system.slice/ssh.service":                  "/system.slice/ssh.service",
+		"/docker/" + id + "0":                        "/docker/" + id + "0", // 65 digits are no id
+		"/":                                          "/",
+	} {
+		if got := Unit(path); got != want {
+			t.Errorf("%s: unit %s, want %s", path, got, want)
+		}
+	}
+	if got := ContainerID("/system.slice/docker-" + id + ".scope/x"); got != id {
+		t.Errorf("container %q", got)
+	}
+}
+
+func TestConntrackTable(t *testing.T) {
+	got, err := parseConntrack("entries  clashres found drop early_drop icmp_error\n0000000a 00000000 00000000 00000003 00000001 00000000\n0000000a 00000000 00000000 00000004 00000000 00000000\n")
+	if err != nil || got.entries != 10 || got.drops != 8 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parseConntrack("entries\nzz\n"); err == nil {
+		t.Error("garbage is taken")
+	}
+}
+
+// Every fact that a rule could ask for has one probe that says it gives it, and
+// probes have what a report needs.
+func TestProbesSayWhatTheyGive(t *testing.T) {
+	from := make(map[string]string)
+	for _, p := range All() {
+		if p.Name == "" || p.Sees == "" || len(p.Gives) == 0 || p.Start == nil {
+			t.Errorf("%+v", p)
+		}
+		for _, g := range p.Gives {
+			if from[g] != "" {
+				t.Errorf("%s is given by %s and %s", g, from[g], p.Name)
+			}
+			from[g] = p.Name
+		}
+	}
+}
+
+// Real looks at this machine: what a probe finds it said that it gives.
+func TestOnThisHost(t *testing.T) {
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Scratch: t.TempDir()}
+	for _, p := range All() {
+		starting := time.Now()
+		end, err := p.Start(t.Context(), h)
+		started := time.Since(starting)
+		if err != nil {
+			t.Logf("%s: %v", p.Name, err) // as anywhere without root or that feature
+			continue
+		}
+		begin := time.Now()
+		time.Sleep(50 * time.Millisecond)
+		ending := time.Now()
+		facts, err := end(t.Context(), time.Since(begin))
+		t.Logf("%s: %d facts, error %v; started in %v, ended in %v", p.Name, len(facts), err, started, time.Since(ending))
+		for _, f := range facts {
+			if !slices.Contains(p.Gives, f.Name) {
+				t.Errorf("%s gives %s without saying so", p.Name, f.Name)
+			}
+			if f.Value < 0 || f.Value != f.Value {
+				t.Errorf("%s: %+v", p.Name, f)
+			}
+		}
+	}
+}

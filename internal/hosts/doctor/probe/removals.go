@@ -1,0 +1,100 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/tracepoint"
+)
+
+// standingRemovals counts how many control groups are removed, and how many of the
+// removed go for good: what stays behind dies slowly, held by its pages. On v1, which
+// does not tell, it counts under whom they stay behind.
+func standingRemovals() Standing {
+	return Standing{
+		Name: "removals", Sees: "how fast control groups are removed, and under whom how many of them stay behind",
+		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased, fact.MemcgLeft},
+		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
+			r, err := tracepoint.CountRemovals()
+			if err != nil {
+				return nil, traceError(err)
+			}
+			return &removalSeries{host: h, removals: r, at: now}, nil
+		},
+	}
+}
+
+type removalSeries struct {
+	host     Host
+	removals *tracepoint.Removals
+	at       time.Time
+
+	removed, released uint64 // by then
+}
+
+func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
+	removed, released, err := r.removals.Totals()
+	if err != nil {
+		return nil, err
+	}
+	over := now.Sub(r.at)
+	if over <= 0 {
+		return nil, nil
+	}
+	fs := []fact.Fact{
+		host(fact.GroupsRemoved, float64(removed-r.removed)/over.Seconds(), fact.PerSecond),
+		host(fact.GroupsReleased, float64(released-r.released)/over.Seconds(), fact.PerSecond),
+	}
+	r.at, r.removed, r.released = now, removed, released
+	left, err := r.left()
+	return append(fs, left...), err
+}
+
+// leftFrom is from how many groups on that stay behind it is looked where they were: that
+// takes a walk over the living ones.
+const leftFrom = 100
+
+// left are the living groups under which most have stayed behind, a container as one:
+// what is counted below each, less what is below its children.
+func (r *removalSeries) left() ([]fact.Fact, error) {
+	left, err := r.removals.Left()
+	// The root's as a rule; but those that died before we looked are taken off it when they
+	// go.
+	all := uint64(0)
+	for _, n := range left {
+		all = max(all, n)
+	}
+	m, ok := memoryMount(r.host)
+	if err != nil || all < leftFrom || !ok || m.V2 || !wholeTree(m) {
+		return nil, err
+	}
+	living := make(map[uint64]bool)
+	own := make(map[string]int64)
+	for _, p := range inodes(m) {
+		key := tracepoint.Above(p)
+		living[key] = true
+		if n := int64(left[key]); n > 0 {
+			own[Unit(p)] += n
+			if p != "/" {
+				own[Unit(path.Dir(p))] -= n
+			}
+		}
+	}
+	fs := []fact.Fact{host(fact.MemcgLeft, float64(all), fact.Count)}
+	var under []fact.Fact
+	for p, n := range own {
+		if n > 0 {
+			under = append(under, fact.Fact{Name: fact.MemcgLeft, Value: float64(n), Unit: fact.Count, Subject: fact.Subject{Cgroup: p}})
+		}
+	}
+	slices.SortFunc(under, func(a, b fact.Fact) int {
+		return cmp.Or(cmp.Compare(b.Value, a.Value), cmp.Compare(a.Subject.Cgroup, b.Subject.Cgroup))
+	})
+	return append(fs, under[:min(len(under), shownPins)]...), r.removals.Forget(left, living)
+}
+
+func (r *removalSeries) Close() error { return r.removals.Close() }

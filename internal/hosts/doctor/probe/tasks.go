@@ -1,0 +1,167 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// tasksProbe reads how long the threads of each container wanted a CPU and did
+// not have one: schedstat of each thread,
+// Documentation/scheduler/sched-stats.rst.
+func tasksProbe() Probe {
+	return Probe{
+		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
+		Gives: []string{fact.TasksSeen, fact.GroupWait, fact.GroupLongest, fact.ProcessCPU},
+		Start: func(ctx context.Context, h Host) (Finish, error) {
+			before, err := readTasks(ctx, h)
+			if err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context, over time.Duration) ([]fact.Fact, error) {
+				after, err := readTasks(ctx, h)
+				if err != nil {
+					return nil, err
+				}
+				return taskFacts(h, before, after, over), nil
+			}, nil
+		},
+	}
+}
+
+// thread names one for good: numbers are given anew.
+type thread struct {
+	pid, tid int
+}
+
+// schedule is what a thread had of the CPUs, in nanoseconds.
+type schedule struct {
+	ran, waited float64
+}
+
+// maxThreads bounds the look at a host with very many.
+const maxThreads = 200_000
+
+func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
+	pids, err := h.Proc.Pids()
+	if err != nil {
+		return nil, err
+	}
+	threads := make(map[thread]schedule, 2*len(pids))
+	var last error
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if pid == os.Getpid() { // the look itself is nobody's victim
+			continue
+		}
+		dir := string(h.Proc) + "/" + strconv.Itoa(pid) + "/task/"
+		tids, err := os.ReadDir(dir)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, d := range tids {
+			text, err := read(dir + d.Name() + "/schedstat")
+			if err != nil {
+				last = err
+				continue
+			}
+			v, err := floats(text)
+			tid, err2 := strconv.Atoi(d.Name())
+			if err == nil && err2 == nil && len(v) >= 2 && len(threads) < maxThreads {
+				threads[thread{pid, tid}] = schedule{ran: v[0], waited: v[1]}
+			}
+		}
+	}
+	if len(threads) == 0 { // a kernel without SCHED_INFO
+		return nil, last
+	}
+	return threads, nil
+}
+
+// shownProcesses is of how many processes the CPU time is a fact.
+const shownProcesses = 20
+
+func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []fact.Fact {
+	perProcess := make(map[int]schedule)
+	longest := make(map[int]float64) // wait of a process's thread
+	for t, b := range after {
+		a, ok := before[t]
+		if !ok || b.ran < a.ran || b.waited < a.waited {
+			continue
+		}
+		if d := (schedule{b.ran - a.ran, b.waited - a.waited}); d.ran > 0 || d.waited > 0 {
+			p := perProcess[t.pid]
+			perProcess[t.pid] = schedule{p.ran + d.ran, p.waited + d.waited}
+			longest[t.pid] = max(longest[t.pid], d.waited)
+		}
+	}
+	type waits struct{ all, longest float64 }
+	perGroup := make(map[string]waits)
+	var processes []fact.Fact
+	for pid, d := range perProcess {
+		group, ok := groupOf(h, pid)
+		if !ok {
+			continue
+		}
+		g := perGroup[group]
+		perGroup[group] = waits{g.all + d.waited, max(g.longest, longest[pid])}
+		processes = append(processes, fact.Fact{Name: fact.ProcessCPU, Value: d.ran / float64(over), Unit: fact.Share,
+			Subject: fact.Subject{Cgroup: group, Pid: pid}})
+	}
+	slices.SortFunc(processes, func(a, b fact.Fact) int { return cmp.Compare(b.Value, a.Value) })
+	processes = processes[:min(len(processes), shownProcesses)]
+	for i := range processes {
+		if s, err := h.Proc.Stat(processes[i].Subject.Pid); err == nil {
+			processes[i].Subject.Command = s.Comm
+		}
+	}
+	fs := append(processes, host(fact.TasksSeen, float64(len(after)), fact.Count))
+	for group, w := range perGroup { // to read all threads takes a while: one was watched for a little longer or shorter
+		s := fact.Subject{Cgroup: group}
+		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
+			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
+	}
+	return fs
+}
+
+// groupOf is the group that is blamed for what a process does.
+func groupOf(h Host, pid int) (string, bool) {
+	members, err := h.Groups.Members(h.Proc, pid)
+	if err != nil {
+		return "", false
+	}
+	return unitOf(members), true
+}
+
+// unitOf chooses one of the paths that a process has in the hierarchies: that of a
+// container, else the longest, because a group that has nothing to do with a
+// controller is at its root.
+func unitOf(members []cgroup.Member) string {
+	best := "/"
+	for _, m := range members {
+		if ContainerID(m.Path) != "" {
+			return Unit(m.Path)
+		}
+		if len(m.Path) > len(best) && !strings.HasPrefix(m.Path, "/..") {
+			best = m.Path
+		}
+	}
+	return best
+}
+
+// ownPids reports whether the procfs shows all processes of the host: the inode
+// of the first pid namespace is fixed (PROC_PID_INIT_INO, include/linux/proc_ns.h).
+func ownPids(p proc.FS) bool {
+	to, err := os.Readlink(string(p) + "/self/ns/pid")
+	return err == nil && to == "pid:[4026531836]"
+}

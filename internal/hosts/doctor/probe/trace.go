@@ -1,0 +1,366 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/tracepoint"
+)
+
+// shownPlaces is for how many processes and kernel paths a count is a fact.
+const shownPlaces = 20
+
+// drainsProbe counts how often somebody empties the LRU batches of all CPUs: one
+// work item for each CPU, under one mutex (lru_add_drain_all, mm/swap.c).
+func drainsProbe() Probe {
+	return Probe{
+		Name: "drains", Sees: "posix_fadvise storms",
+		Gives: []string{fact.Drains, fact.DrainsBy},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			t, symbols, err := countDrains(h)
+			if err != nil {
+				return nil, err
+			}
+			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+				places, err := readTally(t)
+				if err != nil {
+					return nil, err
+				}
+				total, by := countPlaces(newResolver(h, symbols), places, fact.DrainsBy, over)
+				return append(by, host(fact.Drains, total, fact.PerSecond)), nil
+			}, nil
+		},
+	}
+}
+
+// countDrains counts those work items, until the tally is closed. The symbols are
+// those of the kernel.
+func countDrains(h Host) (*tracepoint.Tally, *tracepoint.Symbols, error) {
+	symbols, err := h.LoadSymbols()
+	if err != nil {
+		return nil, nil, traceError(err)
+	}
+	work, ok := symbols.Addr("lru_add_drain_per_cpu")
+	if !ok {
+		return nil, nil, errors.New("the kernel has no lru_add_drain_per_cpu")
+	}
+	t, err := tracepoint.CountWork(work)
+	if err != nil {
+		return nil, nil, traceError(err)
+	}
+	return t, symbols, nil
+}
+
+// rstatProbe counts who waits for the lock of cgroup statistics.
+func rstatProbe() Probe {
+	return Probe{
+		Name: "rstat", Sees: "readers of cgroup statistics that block others",
+		Gives: []string{fact.RstatWaits, fact.RstatBy},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			t, err := tracepoint.CountEvent("cgroup_rstat_lock_contended", false)
+			if errors.Is(err, tracepoint.ErrNoTracepoint) {
+				return nil, fmt.Errorf("%w (Linux 6.10 has it)", err)
+			} else if err != nil {
+				return nil, traceError(err)
+			}
+			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+				places, err := readTally(t)
+				if err != nil {
+					return nil, err
+				}
+				total, by := countPlaces(newResolver(h, nil), places, fact.RstatBy, over)
+				return append(by, host(fact.RstatWaits, total, fact.PerSecond)), nil
+			}, nil
+		},
+	}
+}
+
+// reclaimProbe times the reclaims of memory cgroups.
+func reclaimProbe() Probe {
+	return Probe{
+		Name: "reclaim", Sees: "how long a reclaim of a memory cgroup takes",
+		Gives: []string{fact.ReclaimCalls, fact.ReclaimP50, fact.ReclaimP99},
+		Start: func(context.Context, Host) (Finish, error) {
+			l, err := tracepoint.ReclaimLatency()
+			if err != nil {
+				return nil, traceError(err)
+			}
+			return func(_ context.Context, _ time.Duration) ([]fact.Fact, error) {
+				hist, err := readLatency(l)
+				if err != nil {
+					return nil, err
+				}
+				fs := []fact.Fact{host(fact.ReclaimCalls, float64(hist.Count()), fact.Count)}
+				if hist.Count() > 0 { // else nobody reclaimed, which says nothing of the time
+					fs = append(fs, host(fact.ReclaimP50, ms(hist.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(hist.Quantile(0.99)), fact.Millis))
+				}
+				return fs, nil
+			}, nil
+		},
+	}
+}
+
+// blockProbe times the disks' requests.
+func blockProbe() Probe {
+	return Probe{
+		Name: "block", Sees: "how long the slowest requests of the disks take",
+		Gives: []string{fact.DiskP99, fact.DiskBy},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			if major, minor := release(h); major < 5 || major == 5 && minor < 11 {
+				return nil, errors.New("it needs Linux 5.11")
+			}
+			l, err := tracepoint.BlockLatency()
+			if err != nil {
+				return nil, traceError(err)
+			}
+			who, err := tracepoint.CountWrites()
+			if err != nil {
+				return nil, errors.Join(traceError(err), l.Close())
+			}
+			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+				places, err := readTally(who)
+				// Without paths: what is of interest is who, not from where.
+				_, fs := countPlaces(newResolver(h, nil), places, fact.DiskBy, over)
+				hist, err2 := readLatency(l)
+				if hist.Count() > 0 {
+					fs = append(fs, host(fact.DiskP99, ms(hist.Quantile(0.99)), fact.Millis))
+				}
+				return fs, errors.Join(err, err2)
+			}, nil
+		},
+	}
+}
+
+// locksProbe times waits for the kernel's sleeping locks.
+func locksProbe() Probe {
+	return Probe{
+		Name: "locks", Sees: "waits for locks in the kernel, rtnl among them",
+		Gives: []string{fact.LockSeen, fact.LockWait, fact.RtnlWait},
+		Start: func(_ context.Context, h Host) (Finish, error) {
+			symbols, err := h.LoadSymbols()
+			if err != nil {
+				return nil, traceError(err)
+			}
+			t, err := tracepoint.LockWaits()
+			if errors.Is(err, tracepoint.ErrNoTracepoint) {
+				return nil, fmt.Errorf("%w (Linux 5.19 has it)", err)
+			} else if err != nil {
+				return nil, traceError(err)
+			}
+			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
+				places, err := readTally(t)
+				if err != nil {
+					return nil, err
+				}
+				return lockFacts(newResolver(h, symbols), places, over), nil
+			}, nil
+		},
+	}
+}
+
+func readTally(t *tracepoint.Tally) ([]tracepoint.Place, error) {
+	places, err := t.Read()
+	return places, errors.Join(err, t.Close())
+}
+
+func readLatency(l *tracepoint.Latency) (tracepoint.Histogram, error) {
+	hist, err := l.Read()
+	return hist, errors.Join(err, l.Close())
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+func traceError(err error) error {
+	switch {
+	case errors.Is(err, tracepoint.ErrHidden):
+		return holdfast.WithHint(err, "run it as root, with kernel.kptr_restrict at 0 or 1")
+	case errors.Is(err, fs.ErrPermission):
+		return holdfast.WithHint(fmt.Errorf("BPF is not allowed: %w", err), "run it as root, outside of containers")
+	}
+	return err
+}
+
+// release is the kernel's version, 0 where it is not known.
+func release(h Host) (major, minor int) {
+	text, _ := read(string(h.Proc) + "/sys/kernel/osrelease")
+	_, _ = fmt.Sscanf(text, "%d.%d", &major, &minor)
+	return major, minor
+}
+
+// resolver says who was at a place.
+type resolver struct {
+	h       Host
+	symbols *tracepoint.Symbols // nil: no kernel paths
+	groups  map[uint64]string   // path by inode in the unified hierarchy, nil before the first is asked for
+	point   string              // of that
+	own     bool                // pids are those that we see
+	users   int                 // programs whose functions are still to be named
+}
+
+func newResolver(h Host, symbols *tracepoint.Symbols) *resolver {
+	return &resolver{h: h, symbols: symbols, own: ownPids(h.Proc), users: namedPrograms}
+}
+
+// group is the path of a group of the unified hierarchy.
+func (r *resolver) group(inode uint64) (string, bool) {
+	if r.groups == nil { // to list them takes a while, and is for nothing where nobody came by
+		r.groups = make(map[uint64]string)
+		for _, m := range r.h.Groups {
+			if m.V2 {
+				r.point, r.groups = m.Point, inodes(m)
+			}
+		}
+	}
+	p, ok := r.groups[inode]
+	return p, ok
+}
+
+// inodes are the groups of a hierarchy by inode, which is the kernel's id of them.
+func inodes(m cgroup.Mount) map[uint64]string {
+	groups := make(map[uint64]string)
+	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error { // what vanishes is left out
+		if err != nil {
+			return fs.SkipDir
+		}
+		if d.IsDir() && len(groups) < maxDirs {
+			if ino, ok := inode(dir); ok {
+				groups[ino] = path.Join("/", strings.TrimPrefix(dir, m.Point))
+			}
+		}
+		return nil
+	})
+	return groups
+}
+
+func (r *resolver) subject(p tracepoint.Place) fact.Subject {
+	s := fact.Subject{Command: p.Command}
+	if g, ok := r.group(p.Cgroup); ok {
+		s.Cgroup = Unit(g)
+	}
+	if r.own {
+		s.Pid = p.Pid
+		if s.Cgroup == "" || s.Cgroup == "/" {
+			if g, ok := groupOf(r.h, p.Pid); ok {
+				s.Cgroup = g
+			}
+		}
+	} else if s.Cgroup != "" && s.Cgroup != "/" {
+		s.Pid = r.pidOf(s.Cgroup, p.Command)
+	}
+	if r.symbols != nil {
+		s.Kernel = r.symbols.Path(p.Stack)
+		s.User = r.user(p)
+	}
+	return s
+}
+
+// pidOf finds the process of a command in a group, for where the kernel's pids are
+// not ours. 0 where there is none or more than one.
+func (r *resolver) pidOf(group, command string) int {
+	pids, err := cgroup.Group{Point: r.point, Path: group, V2: true}.Procs()
+	if err != nil {
+		return 0
+	}
+	found := 0
+	for _, pid := range pids {
+		if comm, err := read(string(r.h.Proc) + "/" + strconv.Itoa(pid) + "/comm"); err == nil && strings.TrimSpace(comm) == command {
+			if found != 0 {
+				return 0
+			}
+			found = pid
+		}
+	}
+	return found
+}
+
+// countPlaces is the rate of all, and of each process on each path.
+func countPlaces(r *resolver, places []tracepoint.Place, name string, over time.Duration) (total float64, by []fact.Fact) {
+	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
+	for i, p := range places {
+		v := float64(p.Count) / over.Seconds()
+		total += v
+		if i < shownPlaces {
+			by = append(by, fact.Fact{Name: name, Value: v, Unit: fact.PerSecond, Subject: r.subject(p)})
+		}
+	}
+	return total, by
+}
+
+// lockFacts is how much was waited for rtnl, and where else. Other locks have a
+// number instead of their address, which is nobody's business.
+func lockFacts(r *resolver, places []tracepoint.Place, over time.Duration) []fact.Fact {
+	rtnl := rtnlMutex(r.symbols, places)
+	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Waited, a.Waited) })
+	locks := make(map[uint64]string)
+	all := 0.0
+	fs := []fact.Fact{host(fact.LockSeen, 1, fact.Count)}
+	for i, p := range places {
+		v := float64(p.Waited) / float64(over)
+		name, ok := locks[p.Object]
+		switch {
+		case p.Object == rtnl && rtnl != 0, changesInterfaces(r.symbols.Path(p.Stack)):
+			name = "rtnl_mutex"
+			all += v
+		case !ok:
+			name = fmt.Sprintf("lock %d", len(locks)+1)
+			locks[p.Object] = name
+		}
+		if i < 2*shownPlaces {
+			s := r.subject(p)
+			s.Device = name
+			fs = append(fs, fact.Fact{Name: fact.LockWait, Value: v, Unit: fact.Share, Subject: s})
+		}
+	}
+	return append(fs, host(fact.RtnlWait, all, fact.Share))
+}
+
+// changesInterfaces reports whether a path is one on which rtnl was taken. What is
+// waited for behind it (rcu_barrier in netdev_run_todo, for one) comes of the same
+// change and hurts the same others.
+func changesInterfaces(path []string) bool {
+	return slices.ContainsFunc(path, func(f string) bool {
+		return strings.HasPrefix(f, "rtnl_") || f == "rtnetlink_rcv_msg" || f == "netdev_run_todo"
+	})
+}
+
+// rtnlMutex is the address of that lock: by its name, or where the kernel does not
+// tell the names of variables (CONFIG_KALLSYMS_ALL), by functions that take no other
+// lock. 0 where nobody waited for it.
+func rtnlMutex(symbols *tracepoint.Symbols, places []tracepoint.Place) uint64 {
+	if a, ok := symbols.Addr("rtnl_mutex"); ok {
+		return a
+	}
+	takers := []string{"rtnl_lock", "rtnetlink_rcv_msg", "rtnl_newlink", "rtnl_dellink", "rtnl_setlink", "rtnl_dumpit", "inet_rtm_newaddr", "linkwatch_event"}
+	for _, p := range places {
+		for _, f := range symbols.Path(p.Stack) {
+			if !strings.Contains(f, "mutex") {
+				if slices.Contains(takers, f) {
+					return p.Object
+				}
+				break
+			}
+		}
+	}
+	return 0
+}
+
+func inode(file string) (uint64, bool) {
+	fi, err := os.Stat(file)
+	if err != nil {
+		return 0, false
+	}
+	return inodeOf(fi)
+}

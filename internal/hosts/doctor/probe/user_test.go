@@ -1,0 +1,41 @@
+package probe
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/linux/tracepoint"
+)
+
+// The path through a program is named, of so many programs, while they live.
+func TestUserPath(t *testing.T) {
+	pcs := make([]uintptr, 16)
+	place := tracepoint.Place{Pid: os.Getpid()}
+	for _, pc := range pcs[:runtime.Callers(1, pcs)] {
+		place.User = append(place.User, uint64(pc))
+	}
+	r := &resolver{h: Host{Proc: proc.Host}, own: true, users: 2}
+	got := r.user(place)
+	at := slices.IndexFunc(got, func(f string) bool { return strings.HasSuffix(f, ".TestUserPath") })
+	if at < 0 || at+1 == len(got) || !strings.HasSuffix(got[at+1], "testing.tRunner") {
+		t.Errorf("the path is %q", got)
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.user(tracepoint.Place{Pid: gone.Process.Pid, User: place.User}); got != nil {
+		t.Errorf("of a process that is gone: %q", got)
+	}
+	if got := r.user(place); got != nil {
+		t.Errorf("of one program too many: %q", got)
+	}
+	if got := (&resolver{h: Host{Proc: proc.Host}, users: 2}).user(place); got != nil {
+		t.Errorf("of a process of another pid namespace: %q", got)
+	}
+}

@@ -1,0 +1,203 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/perf"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// Engine names containers.
+type Engine interface {
+	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
+}
+
+// Recorder makes a recording of this host.
+type Recorder struct {
+	Proc   proc.FS
+	Groups cgroup.Mounts
+	// Engine may be nil: containers have no names then, and NoEngine says why.
+	Engine   Engine
+	NoEngine error
+	Hz       int           // samples of a busy CPU per second; 0 is DefaultHz
+	For      time.Duration // MinFor to MaxFor
+	// Container keeps one container only, by its name or id; "" keeps all.
+	Container string
+	Step      func(string) // is told what is being done; nil is nobody
+}
+
+// Validate refuses what makes no sense.
+func (r Recorder) Validate() error {
+	if r.For < MinFor || r.For > MaxFor {
+		return fmt.Errorf("a recording of %v: it has to be from %v to %v", r.For, MinFor, MaxFor)
+	}
+	if r.Hz != 0 && (r.Hz < perf.MinHz || r.Hz > perf.MaxHz) {
+		return fmt.Errorf("%d samples a second: it has to be from %d to %d", r.Hz, perf.MinHz, perf.MaxHz)
+	}
+	return nil
+}
+
+// collect is how often the kernel's buffers are emptied: they hold half a second of
+// the deepest stacks at 999 Hz. Processes that are seen for the first time are looked
+// up in procfs then.
+func collect(hz int) time.Duration {
+	return max(100*time.Millisecond, min(500*time.Millisecond, 100*time.Second/time.Duration(hz)))
+}
+
+// Run records for as long as is asked for, and a moment more to find the names. One
+// Run at a time. perf.ErrForbidden, perf.ErrUnsupported; holdfast.ErrNotFound where
+// there is no such container.
+func (r Recorder) Run(ctx context.Context) (*Profile, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	if r.Hz == 0 {
+		r.Hz = DefaultHz
+	}
+	names := newNames()
+	names.add(r.ask(ctx))
+	only, err := names.find(r.Container)
+	if err != nil {
+		return nil, err
+	}
+	s, err := perf.Open(r.Hz)
+	if err != nil {
+		return nil, err
+	}
+	t := newTracker(r.Proc, newGroups(r.Groups, s.Cgroups()))
+	p := &Profile{Meta: r.meta(s)}
+	began, err := r.sample(ctx, s, t)
+	if err = errors.Join(err, s.Close()); err != nil {
+		return nil, err
+	}
+	p.Meta.Began, p.Meta.Seconds = began, time.Since(began).Seconds()
+	p.Meta.Lost, p.Meta.Dropped = t.lost, t.dropped
+	r.step("finding names")
+	names.add(r.ask(ctx)) // also those that came meanwhile
+	p.Meta.Gaps = append(p.Meta.Gaps, names.gaps()...)
+	gaps := t.assemble(p, names, only)
+	p.Meta.Gaps = append(p.Meta.Gaps, gaps...)
+	return p, ctx.Err()
+}
+
+// sample lets the CPUs be sampled until the time is over.
+func (r Recorder) sample(ctx context.Context, s *perf.Sampler, t *tracker) (began time.Time, err error) {
+	r.step(fmt.Sprintf("recording for %v", r.For.Round(time.Second)))
+	tick := time.NewTicker(collect(r.Hz))
+	defer tick.Stop()
+	end := time.NewTimer(r.For)
+	defer end.Stop()
+	began = time.Now()
+	if err := s.Start(); err != nil {
+		return began, err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return began, ctx.Err()
+		case <-tick.C:
+			if err := t.read(s); err != nil {
+				return began, err
+			}
+		case <-end.C:
+			return began, errors.Join(s.Stop(), t.read(s))
+		}
+	}
+}
+
+func (r Recorder) meta(s *perf.Sampler) Meta {
+	m := Meta{Format: format, CPUs: s.CPUs(), Hz: r.Hz, Container: r.Container}
+	if name, err := os.Hostname(); err == nil {
+		m.Host = name
+	}
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		m.Kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	return m
+}
+
+func (r Recorder) step(what string) {
+	if r.Step != nil {
+		r.Step(what)
+	}
+}
+
+// ask asks the engine for its containers.
+func (r Recorder) ask(ctx context.Context) ([]engine.Container, error) {
+	if r.Engine == nil {
+		if r.NoEngine == nil {
+			return nil, errors.New("no container engine was given")
+		}
+		return nil, r.NoEngine
+	}
+	return r.Engine.List(ctx, nil)
+}
+
+// names are those of containers, also of ones that are gone by now.
+type names struct {
+	byID map[string]engine.Container
+	err  error // of the first time that the engine did not answer
+}
+
+func newNames() *names { return &names{byID: make(map[string]engine.Container)} }
+
+func (n *names) add(list []engine.Container, err error) {
+	if n.err == nil {
+		n.err = err
+	}
+	for _, c := range list {
+		n.byID[c.ID] = c
+	}
+}
+
+func (n *names) gaps() []string {
+	if n.err == nil {
+		return nil
+	}
+	return []string{"containers may have no names: " + n.err.Error()}
+}
+
+// shortestID is as much of an id as is taken for one.
+const shortestID = 4
+
+// find is the id, or its beginning, of the container that somebody named.
+func (n *names) find(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	for id, c := range n.byID {
+		if c.Name == name || id == name {
+			return id, nil
+		}
+	}
+	for id := range n.byID {
+		if len(name) >= shortestID && len(name) < len(id) && id[:len(name)] == name {
+			return id, nil
+		}
+	}
+	err := fmt.Errorf("container %q: %w", name, holdfast.ErrNotFound)
+	if n.err != nil {
+		return "", fmt.Errorf("container %q is not known: %w", name, n.err)
+	}
+	return "", holdfast.WithHint(err, "`docker ps` lists those that run")
+}
+
+// who is the owner of what ran in a control group.
+func (n *names) who(group string) Who {
+	w := Who{Cgroup: probe.Unit(group), ContainerID: probe.ContainerID(group)}
+	if c, ok := n.byID[w.ContainerID]; ok {
+		w.Container, w.Image = c.Name, c.Image
+	}
+	return w
+}

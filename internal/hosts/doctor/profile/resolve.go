@@ -1,0 +1,267 @@
+package profile
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ianlancetaylor/demangle"
+
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/perf/symbol"
+)
+
+// assembly is a recording on its way to names: each place has a number.
+type assembly struct {
+	*tracker
+	only   string // the beginning of the id of the container that is kept
+	owners map[uint64]Who
+	ids    map[place]int
+	places []place
+	names  []string
+	stacks map[int][]int
+}
+
+// assemble gives what was counted its names, and says what it could not find out.
+// only keeps the container whose id begins so.
+func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
+	a := &assembly{tracker: t, only: only, owners: make(map[uint64]Who), ids: make(map[place]int), stacks: make(map[int][]int)}
+	for k := range t.counts {
+		who, ok := a.owners[k.group]
+		if !ok {
+			who = n.who(t.groups.path(k.group))
+			a.owners[k.group] = who
+		}
+		if a.keeps(who) && a.stacks[k.stack] == nil {
+			a.stacks[k.stack] = a.number(decodePlaces(t.places[k.stack]))
+		}
+	}
+	a.names = make([]string, len(a.places))
+	byFile := make(map[int][]int)
+	var kernel []uint64
+	for id, at := range a.places {
+		byFile[at.file] = append(byFile[at.file], id)
+		if at.file == 0 {
+			kernel = append(kernel, at.at)
+		}
+	}
+	names, err := symbol.Kernel(string(t.proc), kernel)
+	if err != nil {
+		gaps = append(gaps, "functions of the kernel have no names: "+err.Error())
+	}
+	for _, id := range byFile[0] {
+		a.names[id] = names[a.places[id].at]
+	}
+	delete(byFile, 0)
+	gaps = append(gaps, a.nameFiles(byFile)...)
+	a.fill(p)
+	return gaps
+}
+
+func (a *assembly) keeps(w Who) bool { return strings.HasPrefix(w.ContainerID, a.only) }
+
+// number gives places their numbers.
+func (a *assembly) number(stack []place) []int {
+	ids := make([]int, len(stack))
+	for i, at := range stack {
+		id, ok := a.ids[at]
+		if !ok {
+			id = len(a.places)
+			a.ids[at] = id
+			a.places = append(a.places, at)
+		}
+		ids[i] = id
+	}
+	return ids
+}
+
+// fill makes the samples, those that look alike as one.
+func (a *assembly) fill(p *Profile) {
+	known := make(map[Frame]int)
+	frames := make([]int, len(a.places)) // by place
+	for id, at := range a.places {
+		f := a.frame(at, a.names[id])
+		i, ok := known[f]
+		if !ok {
+			i = len(p.Frames)
+			known[f] = i
+			p.Frames = append(p.Frames, f)
+		}
+		frames[id] = i
+	}
+	alike := make(map[string]int)
+	var id []byte
+	for k, count := range a.counts {
+		who := a.owners[k.group]
+		if !a.keeps(who) {
+			continue
+		}
+		who.Pid, who.Comm = k.pid, k.comm
+		s := Sample{Who: who, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
+		id = append(binary.AppendUvarint(binary.AppendUvarint(id[:0], k.group), uint64(k.pid)), k.comm...)
+		id = append(id, 0)
+		for i, at := range a.stacks[k.stack] {
+			s.Stack[i] = frames[at]
+			id = binary.AppendUvarint(id, uint64(frames[at]))
+		}
+		if i, ok := alike[string(id)]; ok {
+			p.Samples[i].Count += count
+			continue
+		}
+		alike[string(id)] = len(p.Samples)
+		p.Samples = append(p.Samples, s)
+	}
+	slices.SortFunc(p.Samples, func(a, b Sample) int { // the file does not depend on chance
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Who.Pid-b.Who.Pid, slices.Compare(a.Stack, b.Stack))
+	})
+}
+
+// frame is a place with its name, or that of its file.
+func (t *tracker) frame(at place, name string) Frame {
+	if at.file == 0 {
+		if name == "" {
+			name = "[kernel]"
+		}
+		return Frame{Name: name, Kernel: true}
+	}
+	f := t.files[at.file]
+	file := printable(strings.TrimSuffix(f.path, deleted))
+	switch {
+	case f.jit:
+		file = "[made at run time]"
+		if name == "" {
+			name = file
+		}
+	case name != "":
+	case strings.HasPrefix(file, "["):
+		name = file
+	default:
+		name = "[" + path.Base(file) + "]"
+	}
+	return Frame{Name: printable(demangle.Filter(name, demangle.NoParams, demangle.MaxLength(maxDemangled))), File: file}
+}
+
+// maxDemangled bounds what a name of C++ or Rust becomes: 2 to this power.
+const maxDemangled = 12
+
+// deleted is behind the path of a file that has none any more.
+const deleted = " (deleted)"
+
+// Bounds of looking for names: a file may lie on a filesystem that never answers.
+const (
+	perFile = 2 * time.Second
+	maxHung = 3
+)
+
+// nameFiles looks for the names of places in files, and in code that was made at
+// run time. A file that does not answer in time is left to itself: there is no way
+// to take a read back.
+func (a *assembly) nameFiles(byFile map[int][]int) (gaps []string) {
+	hung := 0
+	for _, i := range slices.Sorted(maps.Keys(byFile)) {
+		f := a.files[i]
+		if strings.HasPrefix(f.path, "[") && !f.jit {
+			continue
+		}
+		at := make([]uint64, len(byFile[i]))
+		for j, id := range byFile[i] {
+			at[j] = a.places[id].at
+		}
+		look := a.lookup(f, at)
+		done := make(chan map[uint64]string, 1)
+		go func() {
+			// debug/elf is not hardened against files that somebody made on purpose.
+			defer func() {
+				if recover() != nil {
+					done <- nil
+				}
+			}()
+			done <- look()
+		}()
+		late := time.NewTimer(perFile)
+		select {
+		case found := <-done:
+			for _, id := range byFile[i] {
+				a.names[id] = found[a.places[id].at]
+			}
+		case <-late.C:
+			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(f.path), perFile))
+			if hung++; hung == maxHung {
+				return append(gaps, "no names from further programs")
+			}
+		}
+		late.Stop()
+	}
+	return gaps
+}
+
+// lookup is how the names of places in a file are found: it uses nothing that
+// others change. What is not found has no name.
+func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
+	procfs := string(t.proc)
+	group, ok := t.groups.living(f.group)
+	return func() map[uint64]string {
+		if f.jit {
+			return symbol.MadeBy(t.proc.NSpid, procfs, f.pid, at)
+		}
+		var others []int
+		if ok && isContainer(group.Path) {
+			others, _ = group.Procs() // none: it is gone
+		} else {
+			others = []int{os.Getpid()}
+		}
+		program, err := openProgram(procfs, f, others)
+		if err != nil {
+			return nil
+		}
+		defer program.Close()
+		found, err := symbol.ELF(program, at)
+		if err != nil {
+			return nil // a script, a picture: nothing with names
+		}
+		return found
+	}
+}
+
+// maxOthers is in how many processes of a container a file is looked for.
+const maxOthers = 8
+
+// openProgram opens a file by who has it mapped, or by its path in the container.
+func openProgram(procfs string, f file, others []int) (*os.File, error) {
+	for _, h := range f.holders {
+		if program, err := symbol.OpenMapped(procfs, h.pid, h.begin, h.end); err == nil {
+			return program, nil
+		}
+	}
+	if strings.HasSuffix(f.path, deleted) {
+		return nil, fs.ErrNotExist
+	}
+	for _, h := range f.holders {
+		if program, err := symbol.OpenIn(procfs, h.pid, f.path); err == nil {
+			return program, nil
+		}
+	}
+	for _, pid := range others[:min(len(others), maxOthers)] {
+		if program, err := symbol.OpenIn(procfs, pid, f.path); err == nil {
+			return program, nil
+		}
+	}
+	return nil, fs.ErrNotExist
+}
+
+// living is the group of an id, as a directory.
+func (g *groups) living(id uint64) (cgroup.Group, bool) {
+	m, ok := g.hierarchy()
+	p := g.path(id)
+	if !ok || p == "" {
+		return cgroup.Group{}, false
+	}
+	return cgroup.Group{Point: m.Point, Path: strings.TrimPrefix(p, strings.TrimSuffix(m.Root, "/")), V2: m.V2, Controllers: m.Controllers}, true
+}

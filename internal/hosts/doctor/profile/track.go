@@ -1,0 +1,357 @@
+package profile
+
+import (
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/perf"
+	"holdfast/internal/platform/linux/perf/symbol"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// Bounds of what is kept of a recording.
+const (
+	maxSamples   = 50_000 // different ones; what is beyond keeps its owner and loses its stack
+	maxFiles     = 20_000
+	maxProcesses = 200_000
+	maxHolders   = 4
+)
+
+// tracker counts samples while they come. It follows what processes run and have
+// mapped, so that an address is a place in a file at once: a process may be gone
+// when the names are looked for, its file mostly is not.
+type tracker struct {
+	proc    proc.FS
+	groups  *groups
+	procs   map[int]*process
+	comms   map[int]string // of threads
+	ended   []int          // threads of the last batch
+	ending  []int          // of this one
+	files   []file         // 0 is the kernel
+	fileIDs map[fileKey]int
+	stacks  map[string]int // encoded places → index
+	places  []string       // the same, by index
+	counts  map[key]int64
+	lost    uint64
+	dropped uint64
+	scratch []byte
+}
+
+// process is what runs as a pid.
+type process struct {
+	maps  []symbol.Mapping // of code, by address; not changed in place
+	whole bool             // maps are all there are: by procfs and by what the kernel told since
+	asked bool             // procfs was
+	lost  uint64           // how much the kernel had not told by then
+	group uint64           // by procfs, where the kernel's id says nothing; 0: not asked
+}
+
+// file is where code came from.
+type file struct {
+	path    string
+	jit     bool     // code that was made at run time by the process pid
+	pid     int      // of a jit
+	group   uint64   // of who was first seen with it
+	holders []holder // who has it mapped, the last first
+}
+
+type holder struct {
+	pid        int
+	begin, end uint64
+}
+
+type fileKey struct {
+	path       string
+	dev, inode uint64
+	pid        int    // of a jit
+	group      uint64 // of what is no file of a disk
+}
+
+// key is what samples are told apart by.
+type key struct {
+	stack int
+	pid   int
+	group uint64
+	comm  string
+}
+
+// place is a frame before it has a name.
+type place struct {
+	file int
+	at   uint64 // address, or offset in the file
+}
+
+func newTracker(p proc.FS, g *groups) *tracker {
+	return &tracker{proc: p, groups: g, procs: make(map[int]*process), comms: make(map[int]string), files: make([]file, 1),
+		fileIDs: make(map[fileKey]int), stacks: make(map[string]int), counts: make(map[key]int64)}
+}
+
+// read takes what has come.
+func (t *tracker) read(s *perf.Sampler) error {
+	for _, tid := range t.ended { // of those that ended the last samples are in by now
+		delete(t.comms, tid)
+		delete(t.procs, tid)
+	}
+	t.ended, t.ending = t.ending, t.ended[:0]
+	return s.Read(t.record)
+}
+
+func (t *tracker) record(r *perf.Record) {
+	switch r.Kind {
+	case perf.Sample:
+		t.sample(r)
+	case perf.Command:
+		if r.Tid <= 0 || len(t.comms) >= maxProcesses {
+			return
+		}
+		t.comms[r.Tid] = printable(r.Name)
+		if r.Exec {
+			t.procs[r.Pid] = &process{whole: true, lost: t.lost, group: t.groupOf(r.Pid)}
+		}
+	case perf.Mapping:
+		if p := t.process(r.Pid); p != nil && p.whole {
+			p.insert(symbol.Mapping{Begin: r.Addr, End: r.Addr + r.Len, Offset: r.Offset, Dev: r.Dev, Inode: r.Inode, Path: r.Name})
+		}
+	case perf.Fork:
+		t.fork(r)
+	case perf.Exit:
+		t.ending = append(t.ending, r.Tid)
+	case perf.Group:
+		t.groups.add(r.Cgroup, r.Name)
+	case perf.Lost:
+		t.lost += r.Count
+	}
+}
+
+// fork gives a new thread, or a new process, what its parent has.
+func (t *tracker) fork(r *perf.Record) {
+	if r.Tid <= 0 || len(t.comms) >= maxProcesses {
+		return
+	}
+	if c := t.comm(r.Parent, r.ParentTid); c != "" {
+		t.comms[r.Tid] = c
+	}
+	if parent := t.procs[r.Parent]; parent != nil && r.Pid != r.Parent {
+		child := *parent
+		t.procs[r.Pid] = &child
+	}
+}
+
+// process is what is known of a pid; nil for one out of sight.
+func (t *tracker) process(pid int) *process {
+	if pid <= 0 {
+		return nil
+	}
+	p := t.procs[pid]
+	if p == nil && len(t.procs) < maxProcesses {
+		p = &process{}
+		t.procs[pid] = p
+	}
+	return p
+}
+
+func (t *tracker) groupOf(pid int) uint64 {
+	if p := t.procs[pid]; p != nil {
+		return p.group
+	}
+	return 0
+}
+
+// comm is the name of a thread. One that was there before the recording is asked.
+func (t *tracker) comm(pid, tid int) string {
+	if tid <= 0 {
+		return ""
+	}
+	c, ok := t.comms[tid]
+	if !ok && len(t.comms) < maxProcesses {
+		b, err := kfile.Read(string(t.proc)+"/"+strconv.Itoa(pid)+"/task/"+strconv.Itoa(tid)+"/comm", 64)
+		if err == nil {
+			c = printable(strings.TrimSuffix(string(b), "\n"))
+		}
+		t.comms[tid] = c // gone: nobody knows
+	}
+	return c
+}
+
+// sample counts one.
+func (t *tracker) sample(r *perf.Record) {
+	p := t.process(r.Pid)
+	group := r.Cgroup
+	if t.groups.isRoot(group) && p != nil {
+		if p.group == 0 {
+			p.group = t.groups.of(t.proc, r.Pid)
+		}
+		if p.group != 0 {
+			group = p.group
+		}
+	}
+	t.scratch = t.scratch[:0]
+	for _, a := range r.User {
+		at, ok := t.place(p, r.Pid, group, a)
+		if !ok { // no code: what is further out is chance
+			break
+		}
+		t.scratch = appendPlace(t.scratch, at)
+	}
+	user := len(t.scratch)
+	for _, a := range r.Kernel {
+		t.scratch = appendPlace(t.scratch, place{0, a})
+	}
+	// The kernel's part is inside of the user's.
+	t.scratch = append(t.scratch, t.scratch[:user]...)
+	k := key{pid: max(r.Pid, 0), group: group, comm: t.comm(r.Pid, r.Tid)}
+	stack, known := t.stacks[string(t.scratch[user:])]
+	k.stack = stack
+	if _, counted := t.counts[k]; !known || !counted {
+		if len(t.counts) >= maxSamples {
+			t.dropped++
+			k = key{stack: t.intern(nil), group: group}
+		} else if !known {
+			k.stack = t.intern(t.scratch[user:])
+		}
+	}
+	t.counts[k]++
+}
+
+const placeSize = 12
+
+func appendPlace(b []byte, p place) []byte {
+	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint32(b, uint32(p.file)), p.at)
+}
+
+// decodePlaces undoes appendPlace.
+func decodePlaces(s string) []place {
+	b := []byte(s)
+	ps := make([]place, 0, len(b)/placeSize)
+	for ; len(b) >= placeSize; b = b[placeSize:] {
+		ps = append(ps, place{int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint64(b[4:])})
+	}
+	return ps
+}
+
+func (t *tracker) intern(stack []byte) int {
+	i, ok := t.stacks[string(stack)]
+	if !ok {
+		i = len(t.places)
+		t.places = append(t.places, string(stack))
+		t.stacks[t.places[i]] = i
+	}
+	return i
+}
+
+// place finds the file that a user address is in.
+func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
+	if p == nil {
+		return place{}, false
+	}
+	m, ok := p.find(addr)
+	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // it was there before us, or an event was lost
+		p.asked, p.lost = true, t.lost
+		if ms, err := symbol.Mappings(string(t.proc), pid); err == nil && len(ms) > 0 {
+			p.maps, p.whole = ms, true
+			m, ok = p.find(addr)
+		}
+	}
+	if !ok {
+		return place{}, false
+	}
+	f := t.file(m, pid, group)
+	if t.files[f].jit {
+		return place{f, addr}, true
+	}
+	return place{f, addr - m.Begin + m.Offset}, true
+}
+
+// file is the index of what is mapped.
+func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
+	k := fileKey{path: m.Path, dev: m.Dev, inode: m.Inode}
+	made := isMade(m.Path)
+	switch {
+	case made:
+		k = fileKey{pid: pid}
+	case m.Inode == 0: // [vdso]; also some overlays
+		k.group = group
+	}
+	i, ok := t.fileIDs[k]
+	if !ok {
+		if len(t.files) >= maxFiles {
+			return t.other()
+		}
+		i = len(t.files)
+		t.fileIDs[k] = i
+		t.files = append(t.files, file{path: m.Path, jit: made, pid: k.pid, group: group})
+	}
+	f := &t.files[i]
+	if h := (holder{pid, m.Begin, m.End}); !slices.Contains(f.holders, h) {
+		f.holders = append([]holder{h}, f.holders[:min(len(f.holders), maxHolders-1)]...)
+	}
+	return i
+}
+
+// other is the file of what there was no room for.
+func (t *tracker) other() int {
+	k := fileKey{path: "[other]"}
+	i, ok := t.fileIDs[k]
+	if !ok {
+		i = len(t.files)
+		t.fileIDs[k] = i
+		t.files = append(t.files, file{path: k.path})
+	}
+	return i
+}
+
+// isMade reports whether a mapping is code that was made at run time.
+func isMade(path string) bool {
+	return path == "" || strings.HasPrefix(path, "//anon") || strings.HasPrefix(path, "/memfd:") || strings.HasPrefix(path, "/dev/zero") ||
+		strings.HasPrefix(path, "[anon") || path == "[heap]" || path == "[stack]"
+}
+
+func isContainer(group string) bool { return probe.ContainerID(group) != "" }
+
+// find is the mapping that an address is in.
+func (p *process) find(addr uint64) (symbol.Mapping, bool) {
+	i, exact := slices.BinarySearchFunc(p.maps, addr, func(m symbol.Mapping, a uint64) int {
+		switch {
+		case m.Begin > a:
+			return 1
+		case m.End <= a:
+			return -1
+		}
+		return 0
+	})
+	if !exact {
+		return symbol.Mapping{}, false
+	}
+	return p.maps[i], true
+}
+
+// maxMapped bounds the code mappings of a process.
+const maxMapped = 20_000
+
+// insert adds a mapping, in place of what it covers.
+func (p *process) insert(m symbol.Mapping) {
+	if m.End <= m.Begin || len(p.maps) >= maxMapped {
+		return
+	}
+	kept := make([]symbol.Mapping, 0, len(p.maps)+2)
+	at := 0
+	for _, o := range p.maps {
+		if o.Begin < m.Begin { // all of it, or what is left before
+			before := o
+			before.End = min(o.End, m.Begin)
+			kept = append(kept, before)
+			at = len(kept)
+		}
+		if o.End > m.End {
+			after := o
+			after.Begin = max(o.Begin, m.End)
+			after.Offset += after.Begin - o.Begin
+			kept = append(kept, after)
+		}
+	}
+	p.maps = slices.Insert(kept, at, m)
+}

@@ -1,0 +1,35 @@
+package rule
+
+import "holdfast/internal/hosts/doctor/fact"
+
+// inotifyLimit is a user who has nearly all the watches of files that he may have:
+// all containers of one user share them.
+func inotifyLimit() Rule {
+	return Rule{
+		Name:      "inotify-limit",
+		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, beside fs.inotify.max_user_instances and max_user_watches",
+		Threshold: "over 90 %",
+		Why:       "at 100 % inotify_init fails with \"too many open files\" and inotify_add_watch with \"no space left on device\", in every container of that user",
+		Source:    "inotify(7), proc_sys_fs(5)",
+		Needs:     []string{fact.InotifySeen},
+		Judge: func(s *fact.Set) []Finding {
+			var found []Finding
+			for _, f := range s.Of(fact.Inotify) {
+				if f.Value <= nearLimit {
+					continue
+				}
+				found = append(found, Finding{
+					Severity: Warning,
+					Title:    "inotify " + f.Subject.Device + " are about to run out",
+					Evidence: []Evidence{{"inotify " + f.Subject.Device + " in use", percent(f.Value), "under 90 %"}},
+					Culprit:  f.Subject,
+					Cures: []Cure{
+						{What: "Raise the limits; a watch takes about 1 KiB.", Command: "sysctl -w fs.inotify.max_user_watches=N fs.inotify.max_user_instances=N"},
+						{What: "Have the process named watch fewer files."},
+					},
+				})
+			}
+			return found
+		},
+	}
+}

@@ -1,0 +1,39 @@
+package rule
+
+import "holdfast/internal/hosts/doctor/fact"
+
+const (
+	systemShare = 0.40
+	systemTimes = 2 // as much as on a healthy host
+	systemCPUs  = 0.2
+)
+
+// kernelTime is a container that works in the kernel for the most part.
+func kernelTime() Rule {
+	return Rule{
+		Name:      "kernel-time",
+		Signal:    "system / usage of a container's CPU time, beside a baseline",
+		Threshold: "over 40 %, twice the baseline, and over 0.2 CPUs",
+		Why:       "what a share of kernel time means depends on the work: without a healthy host to compare with it is no verdict",
+		Source:    "docs/doctor.md; a judgement",
+		Needs:     []string{fact.GroupsSeen, fact.BaseSystem},
+		Judge: func(s *fact.Set) []Finding {
+			base, _ := s.Host(fact.BaseSystem)
+			var found []Finding
+			for _, f := range s.Of(fact.GroupSystem) {
+				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
+				if f.Value <= systemShare || f.Value < systemTimes*base || used < systemCPUs {
+					continue
+				}
+				found = append(found, Finding{
+					Severity: Warning,
+					Title:    "a container spends most of its time in the kernel",
+					Evidence: []Evidence{{"share of its CPU time in the kernel", percent(f.Value), percent(base)}},
+					Culprit:  f.Subject,
+					Cures:    []Cure{{What: "Look at where in the kernel, and compare with a healthy host.", Command: "holdfast doctor record -o bad.pb.gz"}},
+				})
+			}
+			return found
+		},
+	}
+}

@@ -1,0 +1,57 @@
+package rule
+
+import "holdfast/internal/hosts/doctor/fact"
+
+const (
+	stalledShare = 0.05
+	manyHits     = 100 // /s
+	manyRefaults = 100 // /s
+)
+
+// ownLimit is a container that works at its own memory limit: it reclaims its
+// pages, and reads them again.
+func ownLimit() Rule {
+	return Rule{
+		Name:      "own-limit",
+		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, and refaults of memory.stat",
+		Threshold: "the limit is hit, and all of it is stalled for over 5 % of the time: for memory, or with over 100 refaults/s for the disk; where there is no pressure to read, over 100 hits/s and 100 refaults/s",
+		Why:       "touching a limit is ordinary for whoever reads files; standing still for it, or reading the same pages again and again, is not",
+		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
+		Needs:     []string{fact.GroupsSeen},
+		Judge: func(s *fact.Set) []Finding {
+			var found []Finding
+			for _, f := range s.Of(fact.GroupLimitHits) {
+				group := f.Subject.Cgroup
+				limit, limited := s.Group(fact.GroupLimit, group)
+				if f.Value <= 0 || !limited {
+					continue
+				}
+				stalled, pressure := s.Group(fact.GroupMemoryFull, group)
+				refaults, _ := s.Group(fact.GroupRefaults, group)
+				if io, ok := s.Group(fact.GroupIOFull, group); ok && refaults > manyRefaults {
+					stalled = max(stalled, io) // the wait for a page that is read again is booked there
+				}
+				if pressure && stalled <= stalledShare || !pressure && (f.Value < manyHits || refaults < manyRefaults) {
+					continue
+				}
+				e := []Evidence{
+					{"its limit was hit", perSecond(f.Value), "0/s"},
+					{"limit", bytes(limit), "above its working set"},
+					{"pages read again after they were reclaimed", perSecond(refaults), "a few/s"},
+				}
+				if pressure {
+					e = append(e, Evidence{"stood still for pages, of the time", percent(stalled), "under 5 %"})
+				}
+				found = append(found, Finding{
+					Severity: Warning,
+					Title:    "a container thrashes at its own memory limit",
+					Evidence: e,
+					Culprit:  f.Subject,
+					Victims:  []fact.Subject{f.Subject},
+					Cures:    []Cure{{What: "Raise its limit, or have it keep less.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
+				})
+			}
+			return found
+		},
+	}
+}

@@ -1,0 +1,168 @@
+// Package rule judges facts. Each rule is pure, has a file of its own, and says
+// which signal it goes by, from where on, why, and who says so. A rule that lacks
+// a fact it needs does not judge.
+package rule
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+// Severity is how bad a finding is.
+type Severity string
+
+// The severities, the worst last.
+const (
+	Notice   Severity = "notice"   // worth knowing; nothing is slow because of it yet
+	Warning  Severity = "warning"  // somebody is slowed down
+	Critical Severity = "critical" // the host is sick
+)
+
+// Weight orders severities, the worst highest.
+func (s Severity) Weight() int {
+	switch s {
+	case Critical:
+		return 2
+	case Warning:
+		return 1
+	}
+	return 0
+}
+
+// Evidence is a figure beside the one of a healthy host.
+type Evidence struct {
+	What    string `json:"what"`
+	Found   string `json:"found"`
+	Healthy string `json:"healthy"`
+}
+
+// Cure is what to do, and where there is one, the command that does it. A cure
+// that Holdfast can carry out by itself will have a name here.
+type Cure struct {
+	What    string `json:"what"`
+	Command string `json:"command,omitempty"`
+}
+
+// Finding is what a rule makes of the facts.
+type Finding struct {
+	Rule     string     `json:"rule"`
+	Severity Severity   `json:"severity"`
+	Title    string     `json:"title"`
+	Evidence []Evidence `json:"evidence"`
+	// Culprit did it; the host as a whole where nobody can be named. Victims
+	// suffer from it.
+	Culprit fact.Subject   `json:"culprit,omitzero"`
+	Victims []fact.Subject `json:"victims,omitempty"`
+	Cures   []Cure         `json:"cures"`
+}
+
+// Rule is one pathology.
+type Rule struct {
+	Name      string   // dying-cgroups
+	Signal    string   // what it goes by
+	Threshold string   // from where on it is a finding
+	Why       string   // why there
+	Source    string   // who says so
+	Needs     []string // names of facts without which it does not judge
+	Judge     func(*fact.Set) []Finding
+}
+
+// Missing are the facts that the rule needs and the set does not have.
+func (r Rule) Missing(s *fact.Set) []string {
+	var missing []string
+	for _, n := range r.Needs {
+		if !s.Has(n) {
+			missing = append(missing, n)
+		}
+	}
+	return missing
+}
+
+// All are the rules, in the order of docs/doctor.md.
+func All() []Rule {
+	return []Rule{
+		dyingCgroups(),
+		pinnedCgroups(),
+		fadviseStorm(),
+		negativeDentries(),
+		throttled(),
+		noisyNeighbour(),
+		kernelTime(),
+		syscallStorm(),
+		ownLimit(),
+		kernelLock(),
+		fragmentation(),
+		conntrackFull(),
+		softirq(),
+		limitsNear(),
+		inotifyLimit(),
+		slowDisk(),
+		statReaders(),
+		mountLeak(),
+		slowAllocation(),
+		oldKernel(),
+		slowMachine(),
+	}
+}
+
+// The rest are words for evidence.
+
+func percent(v float64) string {
+	switch p := v * 100; {
+	case p > 0 && p < 10:
+		return fmt.Sprintf("%.1f %%", p)
+	default:
+		return fmt.Sprintf("%.0f %%", p)
+	}
+}
+
+func perSecond(v float64) string { return fmt.Sprintf("%s/s", number(v)) }
+
+func millis(v float64) string {
+	switch {
+	case v >= 1000:
+		return fmt.Sprintf("%.2f s", v/1000)
+	case v >= 10:
+		return fmt.Sprintf("%.0f ms", v)
+	case v >= 0.1:
+		return fmt.Sprintf("%.1f ms", v)
+	}
+	return fmt.Sprintf("%.0f µs", v*1000)
+}
+
+// number writes thousands apart: 50,000.
+func number(v float64) string {
+	n := fmt.Sprintf("%.0f", math.Abs(v))
+	for i := len(n) - 3; i > 0; i -= 3 {
+		n = n[:i] + "," + n[i:]
+	}
+	if v < 0 {
+		return "-" + n
+	}
+	return n
+}
+
+func bytes(v float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; v >= 1024 && i < len(units)-1; i++ {
+		v /= 1024
+	}
+	if v < 10 && i > 0 {
+		return fmt.Sprintf("%.1f %s", v, units[i])
+	}
+	return fmt.Sprintf("%.0f %s", v, units[i])
+}
+
+// groupPath is a control group's path as it may stand in a command that somebody
+// will paste into a shell.
+func groupPath(p string) string {
+	const good = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-/:@"
+	if strings.Trim(p, good) != "" {
+		return "/GROUP"
+	}
+	return p
+}

@@ -1,0 +1,296 @@
+package rule
+
+import (
+	"strings"
+	"testing"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+const (
+	web  = "/docker/web"
+	hogs = "/docker/hog"
+)
+
+func host(name string, v float64) fact.Fact { return fact.Fact{Name: name, Value: v} }
+
+func group(name, g string, v float64) fact.Fact {
+	return fact.Fact{Name: name, Value: v, Subject: fact.Subject{Cgroup: g}}
+}
+
+func device(name, d string, v float64) fact.Fact {
+	return fact.Fact{Name: name, Value: v, Subject: fact.Subject{Device: d}}
+}
+
+func by(name string, v float64, s fact.Subject) fact.Fact {
+	return fact.Fact{Name: name, Value: v, Subject: s}
+}
+
+// calls are facts of a look in which system calls were counted.
+func calls(more ...fact.Fact) []fact.Fact {
+	return append([]fact.Fact{host(fact.CallsSeen, 1), host(fact.GroupsSeen, 9)}, more...)
+}
+
+func word(name, text string) fact.Fact { return fact.Fact{Name: name, Text: text, Unit: fact.Word} }
+
+var (
+	logger = fact.Subject{Cgroup: web, Pid: 7, Command: "logger",
+		Kernel: []string{"queue_work_on", "__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}}
+	other    = fact.Subject{Cgroup: hogs, Pid: 8, Command: "other"}
+	locker   = fact.Subject{Pid: 9, Command: "db", Cgroup: web, Device: "/data/file"}
+	watching = fact.Subject{Pid: 9, Command: "editor", Cgroup: web, Device: "watches of user 0"}
+	churn    = fact.Subject{Cgroup: web, Pid: 7, Command: "cni", Device: "rtnl_mutex", Kernel: []string{"__mutex_lock", "rtnl_newlink"}}
+	inode1   = fact.Subject{Cgroup: web, Pid: 7, Command: "a", Device: "lock 1", Kernel: []string{"rwsem_down_write_slowpath", "down_write", "path_openat"}}
+	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
+)
+
+// Each case is a host as the rule sees it. want is the severity of the only
+// finding, "" for none; culprit is a part of who it names.
+var cases = []struct {
+	rule, name string
+	facts      []fact.Fact
+	want       Severity
+	culprit    fact.Subject
+	text       string // that the finding has somewhere
+}{
+	{"dying-cgroups", "a healthy host", []fact.Fact{host(fact.MemcgDying, 300), host(fact.MemcgLiving, 100), host(fact.MemTotal, 8<<30)}, "", fact.Subject{}, ""},
+	{"dying-cgroups", "many beside many living", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 600), host(fact.MemTotal, 64<<30)}, "", fact.Subject{}, ""},
+	{"dying-cgroups", "many, nobody reclaims", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 100), host(fact.MemTotal, 64<<30)}, Warning, fact.Subject{}, "2,500"},
+	{"dying-cgroups", "over 1 % of memory", []fact.Fact{host(fact.MemcgDying, 2000), host(fact.MemcgLiving, 1000), host(fact.MemTotal, 4<<30)}, Warning, fact.Subject{}, "MiB"},
+	{"dying-cgroups", "memory unknown, few", []fact.Fact{host(fact.MemcgDying, 1900), host(fact.MemcgLiving, 10)}, "", fact.Subject{}, ""},
+	{"dying-cgroups", "reclaim is fast", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 0.03)}, Warning, fact.Subject{}, "30 µs"},
+	{"dying-cgroups", "reclaim is slow", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 8)}, Critical, fact.Subject{}, "8.0 ms"},
+	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/few", 1<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "80 MiB"},
+	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dead groups under /docker"},
+	{"dying-cgroups", "an agent has counted them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 3000), group(fact.MemcgLeft, "/pod", 1900), group(fact.MemcgLeft, "/docker", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/pod"}, "1,900 of 3,000"},
+	{"dying-cgroups", "an agent has counted too few", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 300), group(fact.MemcgLeft, "/pod", 290), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/large"}, "10 GiB"},
+	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
+
+	{"pinned-cgroups", "nobody locks", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
+	{"pinned-cgroups", "a holder", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, Warning, locker, "/data/file"},
+	{"pinned-cgroups", "a holder of few groups", []fact.Fact{host(fact.MemcgDying, 50), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, "", fact.Subject{}, ""},
+
+	{"fadvise-storm", "quiet", []fact.Fact{host(fact.Drains, 3), by(fact.DrainsBy, 3, logger)}, "", fact.Subject{}, ""},
+	{"fadvise-storm", "a storm", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 100, other), by(fact.DrainsBy, 1900, logger)}, Warning, logger, "ksys_fadvise64_64"},
+	{"fadvise-storm", "few, and nobody waits", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.05, logger)}, "", fact.Subject{}, ""},
+	{"fadvise-storm", "few, because the CPUs are busy", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.36, logger), by(fact.LockWait, 5, inode1)}, Warning, logger, "36 %"},
+	{"fadvise-storm", "a gale", []fact.Fact{host(fact.Drains, 7000), by(fact.DrainsBy, 7000, logger)}, Critical, logger, "GLOG_drop_log_memory=false"},
+	{"fadvise-storm", "drains of another call", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 2000, other)}, Warning, other, "again and again"},
+	{"fadvise-storm", "a process on two paths", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 900, other), by(fact.DrainsBy, 600, logger), by(fact.DrainsBy, 500, logger)}, Warning, logger, "1,100/s"},
+
+	{"negative-dentries", "a large cache", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 8<<30)}, "", fact.Subject{}, ""},
+	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "doctor cure dentries --cgroup /docker/web --apply"},
+	{"negative-dentries", "nobody's", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30)}, Warning, fact.Subject{}, "3,000,000"},
+
+	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
+	{"throttling", "few periods", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 1), group(fact.GroupPeriods, web, 3)}, "", fact.Subject{}, ""},
+	{"throttling", "often", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.2), group(fact.GroupPeriods, web, 300)}, Warning, fact.Subject{Cgroup: web}, "20 % of 300"},
+	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Critical, fact.Subject{Cgroup: web}, "docker update --cpus"},
+
+	{"noisy-neighbour", "CPUs to spare", noisy(0.5, 1.8, 0.3, 0.5, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "nobody waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "somebody waits a little, beside a compile job", noisy(1, 1.2, 0.2, 0.15, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "two alike", noisy(1, 1, 1, 0.5, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "the hypervisor has more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "containers that came and went have more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "somebody in no container has more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
+	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
+
+	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
+	{"kernel-time", "much more than usual", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.9), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.2)}, Warning, fact.Subject{Cgroup: web}, "90 %"},
+
+	{"syscall-storm", "the kernel is not busy", calls(), "", fact.Subject{}, ""},
+	{"syscall-storm", "a busy program", calls(group(fact.Calls, web, 50_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.9)), "", fact.Subject{}, ""},
+	{"syscall-storm", "many that cost little", calls(group(fact.Calls, web, 150_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.1)), "", fact.Subject{}, ""},
+	{"syscall-storm", "a storm", calls(group(fact.Calls, web, 150_000), group(fact.GroupCPU, web, 1), group(fact.GroupSystem, web, 0.5),
+		by(fact.CallsBy, 140_000, fact.Subject{Cgroup: web, Pid: 7, Command: "dd", Device: "read"}),
+		by(fact.CallsBy, 145_000, fact.Subject{Cgroup: hogs, Pid: 8, Command: "other", Device: "write"})),
+		Warning, fact.Subject{Cgroup: web, Pid: 7, Command: "dd"}, "read by dd"},
+
+	{"own-limit", "reads files", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 5000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.01)}, "", fact.Subject{}, ""},
+	{"own-limit", "stands still", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 50), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, Warning, fact.Subject{Cgroup: web}, "30 %"},
+	{"own-limit", "reads the same again, on a fast disk", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 9000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.02), group(fact.GroupIOFull, web, 0.2), group(fact.GroupRefaults, web, 9000)}, Warning, fact.Subject{Cgroup: web}, "20 %"},
+	{"own-limit", "reads much, once", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 9000), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.02), group(fact.GroupIOFull, web, 0.2), group(fact.GroupRefaults, web, 20)}, "", fact.Subject{}, ""},
+	{"own-limit", "no pressure to read, refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 500)}, Warning, fact.Subject{Cgroup: web}, "500/s"},
+	{"own-limit", "no pressure to read, no refaults", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 500), group(fact.GroupLimit, web, 1<<20), group(fact.GroupRefaults, web, 5)}, "", fact.Subject{}, ""},
+	{"own-limit", "stalled by others", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupLimitHits, web, 0), group(fact.GroupLimit, web, 1<<20), group(fact.GroupMemoryFull, web, 0.3)}, "", fact.Subject{}, ""},
+
+	{"kernel-lock", "none to speak of", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 0.8), by(fact.LockWait, 0.8, churn)}, "", fact.Subject{}, ""},
+	{"kernel-lock", "rtnl", []fact.Fact{host(fact.LockSeen, 1), host(fact.RtnlWait, 2.3), by(fact.LockWait, 2.2, churn)}, Warning, churn, "220 %"},
+	{"kernel-lock", "one group's own lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 2.2, inode1)}, "", fact.Subject{}, ""},
+	{"kernel-lock", "a shared lock", []fact.Fact{host(fact.LockSeen, 1), by(fact.LockWait, 0.5, inode1), by(fact.LockWait, 0.2, inode2)}, Warning, inode1, "path_openat"},
+
+	{"fragmentation", "stalls, but blocks are left", []fact.Fact{host(fact.CompactStalls, 100), device(fact.HighOrderFree, "Node 0 Normal", 5)}, "", fact.Subject{}, ""},
+	{"fragmentation", "no blocks, but no stalls", []fact.Fact{host(fact.CompactStalls, 0), device(fact.HighOrderFree, "Node 0 Normal", 0)}, "", fact.Subject{}, ""},
+	{"fragmentation", "both", []fact.Fact{host(fact.CompactStalls, 100), device(fact.HighOrderFree, "Node 0 Normal", 0), device(fact.HighOrderFree, "Node 0 DMA", 2)}, Warning, fact.Subject{}, "defrag"},
+
+	{"conntrack-full", "no table at all", []fact.Fact{host(fact.ConnTables, 0)}, "", fact.Subject{}, ""},
+	{"conntrack-full", "half", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 0)}, "", fact.Subject{}, ""},
+	{"conntrack-full", "nearly", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.9), device(fact.ConnDrops, "net:[1]", 0)}, Warning, fact.Subject{Device: "net:[1]"}, "90 %"},
+	{"conntrack-full", "drops", []fact.Fact{host(fact.ConnTables, 1), device(fact.Conntrack, "net:[1]", 0.5), device(fact.ConnDrops, "net:[1]", 3)}, Critical, fact.Subject{Device: "net:[1]"}, "net:[1]"},
+
+	{"softirq", "some", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.2), host(fact.NetDrops, 0)}, "", fact.Subject{}, ""},
+	{"softirq", "one CPU", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), device(fact.CPUSoftirq, "cpu1", 0.6), host(fact.NetDrops, 0)}, Warning, fact.Subject{Device: "cpu1"}, "cpu1"},
+	{"softirq", "drops", []fact.Fact{device(fact.CPUSoftirq, "cpu0", 0.1), host(fact.NetDrops, 2)}, Warning, fact.Subject{Device: "cpu0"}, "backlog"},
+
+	{"limits-near", "room", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.5)}, "", fact.Subject{}, ""},
+	{"limits-near", "a container", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10), group(fact.GroupPids, web, 0.95)}, Warning, fact.Subject{Cgroup: web}, "95 %"},
+	{"limits-near", "threads", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 950), host(fact.HostMaxFiles, 1000), host(fact.HostFiles, 10)}, Warning, fact.Subject{}, "pid_max"},
+	{"limits-near", "files", []fact.Fact{host(fact.GroupsSeen, 9), host(fact.HostMaxPids, 1000), host(fact.HostThreads, 500), host(fact.HostFiles, 950), host(fact.HostMaxFiles, 1000)}, Warning, fact.Subject{}, "file-max"},
+
+	{"inotify-limit", "room", []fact.Fact{host(fact.InotifySeen, 2), device(fact.Inotify, "watches of user 0", 0.5)}, "", fact.Subject{}, ""},
+	{"inotify-limit", "nearly all", []fact.Fact{host(fact.InotifySeen, 2), by(fact.Inotify, 0.95, watching), device(fact.Inotify, "watches of user 7", 0.1)}, Warning, watching, "95 %"},
+
+	{"slow-disk", "few flushes", disk(50, 0.9, 40), "", fact.Subject{}, ""},
+	{"slow-disk", "a fast disk", disk(1500, 0.2, 3000), "", fact.Subject{}, ""},
+	{"slow-disk", "a storm", disk(500, 0.9, 900), Warning, fact.Subject{Cgroup: web}, "500/s"},
+	{"slow-disk", "a storm on a fast disk", disk(5000, 0.2, 9000), Warning, fact.Subject{Cgroup: web}, "5,000/s"},
+	{"slow-disk", "nobody can be named", []fact.Fact{device(fact.DiskFlush, "vda", 500), device(fact.DiskBusy, "vda", 0.9)}, Warning, fact.Subject{}, "somebody"},
+	{"slow-disk", "nobody in particular", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
+	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
+	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
+	{"slow-disk", "as usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 20), host(fact.BaseDisk, 5)), "", fact.Subject{}, ""},
+
+	{"stat-readers", "some", []fact.Fact{host(fact.RstatWaits, 100)}, "", fact.Subject{}, ""},
+	{"stat-readers", "many", []fact.Fact{host(fact.RstatWaits, 5000), by(fact.RstatBy, 4000, other)}, Warning, other, "4,000/s"},
+
+	{"mount-leak", "usual", []fact.Fact{host(fact.HostMounts, 500)}, "", fact.Subject{}, ""},
+	{"mount-leak", "leaked", []fact.Fact{host(fact.HostMounts, 12_000)}, Warning, fact.Subject{}, "12,000"},
+
+	{"slow-allocation", "usual", []fact.Fact{host(fact.AllocMs, 60)}, "", fact.Subject{}, ""},
+	{"slow-allocation", "slow", []fact.Fact{host(fact.AllocMs, 800)}, Warning, fact.Subject{}, "800 ms"},
+	{"slow-allocation", "very slow", []fact.Fact{host(fact.AllocMs, 3000), host(fact.MemcgDying, 50_000)}, Critical, fact.Subject{}, "50,000"},
+
+	{"old-kernel", "new", []fact.Fact{word(fact.KernelRelease, "6.1.0-13-amd64")}, "", fact.Subject{}, ""},
+	{"old-kernel", "the version of the fixes", []fact.Fact{word(fact.KernelRelease, "5.5.0")}, "", fact.Subject{}, ""},
+	{"old-kernel", "before the last of them", []fact.Fact{word(fact.KernelRelease, "5.4.0-150-generic")}, Notice, fact.Subject{}, "eef1a429f234"},
+	{"old-kernel", "old", []fact.Fact{word(fact.KernelRelease, "4.19.112+")}, Notice, fact.Subject{}, "de53fd7aedb1"},
+	{"old-kernel", "no version", []fact.Fact{word(fact.KernelRelease, "custom")}, "", fact.Subject{}, ""},
+
+	{"slow-machine", "fine", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, "", fact.Subject{}, ""},
+	{"slow-machine", "no disk to try", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000)}, "", fact.Subject{}, ""},
+	{"slow-machine", "a slow CPU", []fact.Fact{host(fact.CheckCPU, 20), host(fact.CheckMem, 5000), host(fact.CheckDisk, 3)}, Warning, fact.Subject{}, "20 MiB/s"},
+	{"slow-machine", "some steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.05)}, "", fact.Subject{}, ""},
+	{"slow-machine", "much steal", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CPUSteal, 0.2)}, Warning, fact.Subject{}, "20 %"},
+	{"slow-machine", "a slow disk", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 600)}, Warning, fact.Subject{}, "600 ms"},
+}
+
+// noisy is a host with two CPUs on which web waits and hogs works.
+func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
+	return []fact.Fact{
+		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2), host(fact.GroupsCPU, hog+victim),
+		group(fact.GroupCPU, hogs, hog), group(fact.GroupCPU, web, victim), group(fact.GroupCPU, web+"/inner", victim),
+		group(fact.GroupLongest, web, wait), group(fact.GroupLongest, hogs, 3),
+		group(fact.GroupThrottled, web, throttled),
+		by(fact.ProcessCPU, hog, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}),
+	}
+}
+
+func disk(flushes, busy, writes float64) []fact.Fact {
+	return []fact.Fact{device(fact.DiskFlush, "vda", flushes), device(fact.DiskBusy, "vda", busy), group(fact.GroupWrites, web, writes)}
+}
+
+func TestRules(t *testing.T) {
+	rules := make(map[string]Rule)
+	for _, r := range All() {
+		rules[r.Name] = r
+	}
+	verdicts := make(map[string]map[bool]bool)
+	for _, c := range cases {
+		t.Run(c.rule+"/"+c.name, func(t *testing.T) {
+			r, ok := rules[c.rule]
+			if !ok {
+				t.Fatal("there is no such rule")
+			}
+			var s fact.Set
+			s.Add(c.facts...)
+			if m := r.Missing(&s); len(m) > 0 {
+				t.Fatalf("the case lacks %v", m)
+			}
+			found := r.Judge(&s)
+			if verdicts[c.rule] == nil {
+				verdicts[c.rule] = make(map[bool]bool)
+			}
+			verdicts[c.rule][len(found) > 0] = true
+			if c.want == "" {
+				if len(found) > 0 {
+					t.Fatalf("found %+v", found)
+				}
+				return
+			}
+			if len(found) != 1 {
+				t.Fatalf("%d findings: %+v", len(found), found)
+			}
+			checkFinding(t, found[0], c.want, c.culprit, c.text)
+		})
+	}
+	for name := range rules {
+		if !verdicts[name][true] || !verdicts[name][false] {
+			t.Errorf("%s has no case in which it is found, or none in which it is not", name)
+		}
+	}
+}
+
+func checkFinding(t *testing.T, f Finding, want Severity, culprit fact.Subject, text string) {
+	t.Helper()
+	if f.Severity != want {
+		t.Errorf("severity %s, want %s", f.Severity, want)
+	}
+	if f.Culprit.Cgroup != culprit.Cgroup || f.Culprit.Pid != culprit.Pid || f.Culprit.Device != culprit.Device || f.Culprit.Command != culprit.Command {
+		t.Errorf("it names %+v, want %+v", f.Culprit, culprit)
+	}
+	all := f.Title
+	for _, e := range f.Evidence {
+		all += "\n" + e.What + " " + e.Found + " " + e.Healthy
+		if e.What == "" || e.Found == "" || e.Healthy == "" {
+			t.Errorf("evidence without a figure or a healthy one: %+v", e)
+		}
+	}
+	for _, c := range f.Cures {
+		all += "\n" + c.What + " " + c.Command
+	}
+	if !strings.Contains(all, text) {
+		t.Errorf("no %q in\n%s", text, all)
+	}
+	if f.Title == "" || len(f.Evidence) == 0 || len(f.Cures) == 0 {
+		t.Errorf("a finding without title, evidence or cure: %+v", f)
+	}
+}
+
+// A rule without its facts does not judge, and none panics on a host of which
+// nothing is known.
+func TestNoFactsNoVerdict(t *testing.T) {
+	for _, r := range All() {
+		var s fact.Set
+		if len(r.Needs) == 0 || len(r.Missing(&s)) != len(r.Needs) {
+			t.Errorf("%s: %v missing of %v", r.Name, r.Missing(&s), r.Needs)
+		}
+	}
+}
+
+// Every rule says what it goes by.
+func TestRulesExplainThemselves(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, r := range All() {
+		if seen[r.Name] || r.Signal == "" || r.Threshold == "" || r.Why == "" || r.Source == "" || r.Judge == nil {
+			t.Errorf("rule %q: twice, or without signal, threshold, reason or source", r.Name)
+		}
+		seen[r.Name] = true
+	}
+}
+
+func TestWords(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{number(0), "0"}, {number(999), "999"}, {number(1000), "1,000"}, {number(1234567), "1,234,567"}, {number(-5000), "-5,000"},
+		{percent(0), "0 %"}, {percent(0.051), "5.1 %"}, {percent(0.5), "50 %"},
+		{millis(0.03), "30 µs"}, {millis(8), "8.0 ms"}, {millis(60), "60 ms"}, {millis(1500), "1.50 s"},
+		{bytes(12), "12 B"}, {bytes(1 << 20), "1.0 MiB"}, {bytes(500 << 20), "500 MiB"},
+		{groupPath("/docker/a-b_c"), "/docker/a-b_c"}, {groupPath("/a;reboot"), "/GROUP"}, {groupPath("/$(x)"), "/GROUP"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+}

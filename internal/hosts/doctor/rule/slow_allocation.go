@@ -1,0 +1,43 @@
+package rule
+
+import "holdfast/internal/hosts/doctor/fact"
+
+const (
+	slowTouch     = 400 // ms of CPU for 128 MiB: 12 µs a page
+	criticalTouch = 2000
+)
+
+// slowAllocation is memory that takes long to be charged to a control group.
+func slowAllocation() Rule {
+	return Rule{
+		Name:      "slow-allocation",
+		Signal:    "CPU time of a child in a group of its own that maps and touches 128 MiB page by page; the best of three",
+		Threshold: "over 400 ms; critical over 2 s",
+		Why:       "a page takes about 1 µs, 128 MiB 20 to 90 ms, also on virtual machines. CPU time, because on busy CPUs the wall time is the neighbours'",
+		Source:    "measured (docs/doctor.md); Shopify's databases, whose every 128 MiB took 100 ms and more. The threshold is a judgement",
+		Needs:     []string{fact.AllocMs},
+		Judge: func(s *fact.Set) []Finding {
+			took, _ := s.Host(fact.AllocMs)
+			if took <= slowTouch {
+				return nil
+			}
+			severity := Warning
+			if took > criticalTouch {
+				severity = Critical
+			}
+			e := []Evidence{{"128 MiB mapped and touched, CPU time", millis(took), "20 to 90 ms"}}
+			if dying, ok := s.Host(fact.MemcgDying); ok {
+				e = append(e, Evidence{"dying memory cgroups", number(dying), "a few hundred"})
+			}
+			return []Finding{{
+				Severity: severity,
+				Title:    "the kernel takes long to hand out memory",
+				Evidence: e,
+				Cures: []Cure{
+					{What: "If dying memory cgroups or fragmentation are found beside it, cure these."},
+					{What: "Else look where the time goes.", Command: "holdfast doctor record -o bad.pb.gz"},
+				},
+			}}
+		},
+	}
+}

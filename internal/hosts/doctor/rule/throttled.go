@@ -1,0 +1,56 @@
+package rule
+
+import (
+	"fmt"
+
+	"holdfast/internal/hosts/doctor/fact"
+)
+
+const (
+	throttledShare    = 0.05
+	throttledCritical = 0.5
+	// fewPeriods is a second's worth of the usual period, 100 ms: of fewer, a
+	// share says nothing.
+	fewPeriods = 10
+)
+
+// throttled are containers that the kernel stops at their own CPU limit.
+func throttled() Rule {
+	return Rule{
+		Name:      "throttling",
+		Signal:    "nr_throttled / nr_periods of cpu.stat",
+		Threshold: "over 5 % of at least 10 periods",
+		Why:       "each time all threads of the container stand still for the rest of 100 ms. A few are a burst; more, and its latency is the limit's",
+		Source:    "Documentation/scheduler/sched-bwc.rst; kubernetes#67577. The threshold is a judgement",
+		Needs:     []string{fact.GroupsSeen},
+		Judge: func(s *fact.Set) []Finding {
+			var found []Finding
+			for _, f := range s.Of(fact.GroupThrottled) {
+				periods, _ := s.Group(fact.GroupPeriods, f.Subject.Cgroup)
+				if f.Value <= throttledShare || periods < fewPeriods {
+					continue
+				}
+				severity := Warning
+				if f.Value > throttledCritical {
+					severity = Critical
+				}
+				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
+				found = append(found, Finding{
+					Severity: severity,
+					Title:    "a container is stopped again and again by its own CPU limit",
+					Evidence: []Evidence{
+						{"periods in which it was throttled", fmt.Sprintf("%s of %s", percent(f.Value), number(periods)), "under 5 %"},
+						{"CPUs that it got", fmt.Sprintf("%.2f", used), "what it needs"},
+					},
+					Culprit: f.Subject,
+					Victims: []fact.Subject{f.Subject},
+					Cures: []Cure{
+						{What: "Raise its limit, or take it away and give it a weight.", Command: "docker update --cpus N CONTAINER"},
+						{What: "Let it start as many threads as it has CPUs, not as the host has.", Command: "GOMAXPROCS=N  # Go before 1.25; other runtimes have their own switch"},
+					},
+				})
+			}
+			return found
+		},
+	}
+}

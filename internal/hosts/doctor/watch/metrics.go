@@ -1,0 +1,137 @@
+package watch
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/rule"
+)
+
+// Metrics are the figures of a Watch. Their labels are words of ours: names of
+// facts and of rules, severities. A nil one counts nothing.
+type Metrics struct {
+	value  map[fact.Unit]*prometheus.GaugeVec
+	found  *prometheus.GaugeVec
+	events *prometheus.CounterVec
+	rounds prometheus.Counter
+	cpu    prometheus.Counter
+	bursts *prometheus.CounterVec
+	every  prometheus.Gauge
+	known  map[string]fact.Unit // of each fact that is shown
+}
+
+// NewMetrics makes the figures and registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"fact"})
+	}
+	const of = " The host's, or the largest of its parts'."
+	m := &Metrics{
+		value: map[fact.Unit]*prometheus.GaugeVec{
+			fact.Count:     gauge("holdfast_doctor_fact_things", "Facts that count things."+of),
+			fact.Bytes:     gauge("holdfast_doctor_fact_bytes", "Facts in bytes."+of),
+			fact.Seconds:   gauge("holdfast_doctor_fact_seconds", "Facts that are times."+of),
+			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; more where several count together."+of),
+			fact.PerSecond: gauge("holdfast_doctor_fact_per_second", "Facts that are rates."+of),
+		},
+		found: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_doctor_findings", Help: "Findings that are open, by rule and severity (notice, warning, critical).",
+		}, []string{"rule", "severity"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_doctor_finding_events_total", Help: "Findings that began, changed or ended, by rule.",
+		}, []string{"rule", "event"}),
+		rounds: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_rounds_total", Help: "Rounds of looking that the always-on part made."}),
+		cpu:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_cpu_seconds_total", Help: "CPU time that the always-on part took."}),
+		bursts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_doctor_bursts_total", Help: "Deeper looks, by why (regular, suspicion).",
+		}, []string{"why"}),
+		every: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_doctor_round_interval_seconds", Help: "Time between two rounds: more than configured where a round costs much."}),
+		known: make(map[string]fact.Unit),
+	}
+	for _, g := range m.value {
+		reg.MustRegister(g)
+	}
+	reg.MustRegister(m.found, m.events, m.rounds, m.cpu, m.bursts, m.every)
+	m.open(nil)
+	for _, r := range rule.All() { // a rate needs the 0 before the first 1
+		m.events.WithLabelValues(r.Name, string(Began))
+	}
+	return m
+}
+
+// facts shows a round's. One that is not known any more is not shown any more.
+func (m *Metrics) facts(all []fact.Fact) {
+	if m == nil {
+		return
+	}
+	units := fact.UnitOf(all)
+	sum := fact.Summary(all)
+	for name := range m.known {
+		if _, ok := sum[name]; !ok {
+			m.value[m.known[name]].DeleteLabelValues(label(name))
+			delete(m.known, name)
+		}
+	}
+	for name, v := range sum {
+		unit := units[name]
+		if unit == fact.Millis {
+			unit, v = fact.Seconds, v/1000
+		}
+		g, ok := m.value[unit]
+		if !ok {
+			continue
+		}
+		g.WithLabelValues(label(name)).Set(v)
+		m.known[name] = unit
+	}
+}
+
+func label(name string) string { return strings.ReplaceAll(name, ".", "_") }
+
+func (m *Metrics) open(list []Open) {
+	if m == nil {
+		return
+	}
+	count := make(map[[2]string]float64)
+	for _, r := range rule.All() { // what is over is 0 again, and not gone for a moment
+		for _, s := range severities() {
+			count[[2]string{r.Name, string(s)}] = 0
+		}
+	}
+	for _, o := range list {
+		count[[2]string{o.Rule, string(o.Severity)}]++
+	}
+	for k, n := range count {
+		m.found.WithLabelValues(k[0], k[1]).Set(n)
+	}
+}
+
+func severities() []rule.Severity { return []rule.Severity{rule.Notice, rule.Warning, rule.Critical} }
+
+func (m *Metrics) event(e Event) {
+	if m != nil {
+		m.events.WithLabelValues(e.Finding.Rule, string(e.Kind)).Inc()
+	}
+}
+
+func (m *Metrics) round(cpu, every time.Duration) {
+	if m != nil {
+		m.rounds.Inc()
+		m.cpu.Add(cpu.Seconds())
+		m.every.Set(every.Seconds())
+	}
+}
+
+func (m *Metrics) burst(why string, cpu time.Duration) {
+	if m == nil {
+		return
+	}
+	if why != regularLook {
+		why = "suspicion"
+	}
+	m.bursts.WithLabelValues(why).Inc()
+	m.cpu.Add(cpu.Seconds())
+}

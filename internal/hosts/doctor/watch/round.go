@@ -1,0 +1,256 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/linux/tracepoint"
+)
+
+const (
+	rareEvery = time.Minute      // between two readings of a probe that is Rare
+	openAgain = 10 * time.Minute // for one that could not be opened
+)
+
+// standing is a standing probe with what it said last.
+type standing struct {
+	probe.Standing
+	series probe.Series // nil: it is not open
+	err    error        // why not, or what the last reading said
+	tried  time.Time    // opened, or read
+	facts  []fact.Fact  // of the last reading
+}
+
+// open begins all standing probes.
+func (w *Watch) open(ctx context.Context, now time.Time) {
+	for _, p := range w.deps.Standing {
+		s := &standing{Standing: p}
+		s.open(ctx, w.deps.Host, now)
+		w.series = append(w.series, s)
+	}
+	w.symbols.drop()
+}
+
+func (s *standing) open(ctx context.Context, h probe.Host, now time.Time) {
+	s.series, s.err = s.Open(ctx, h, now)
+	s.tried, s.facts = now, nil
+	if s.Rare {
+		s.tried = time.Time{} // its first reading is not put off
+	}
+}
+
+func (w *Watch) close() {
+	for _, s := range w.series {
+		if s.series == nil {
+			continue
+		}
+		if err := s.series.Close(); err != nil {
+			w.deps.Log.Debug("doctor: closing a probe", "probe", s.Name, "err", err)
+		}
+	}
+}
+
+// read reads a probe, or opens it again.
+func (s *standing) read(ctx context.Context, h probe.Host, now time.Time) {
+	if s.series == nil {
+		if now.Sub(s.tried) >= openAgain {
+			s.open(ctx, h, now)
+		}
+		return
+	}
+	if s.Rare && now.Sub(s.tried) < rareEvery-time.Second {
+		return // what it said last still goes
+	}
+	over := now.Sub(s.tried).Seconds()
+	s.facts, s.err = s.series.Read(ctx, now)
+	s.tried = now
+	for i := range s.facts {
+		s.facts[i].At = now.UTC()
+		if u := s.facts[i].Unit; u == fact.PerSecond || u == fact.Share {
+			s.facts[i].Over = over
+		}
+	}
+}
+
+// gap is what cannot be seen for it, nil where it can.
+func (s *standing) gap() *fact.Gap {
+	if s.err == nil {
+		return nil
+	}
+	return &fact.Gap{Probe: s.Name, Sees: s.Sees, Why: strings.ReplaceAll(s.err.Error(), "\n", "; "), Hint: probe.Hint(s.err)}
+}
+
+// round reads everything once and judges it.
+func (w *Watch) round(ctx context.Context) {
+	now := time.Now()
+	facts := &fact.Set{}
+	for _, s := range w.series {
+		if ctx.Err() != nil {
+			return // half a round is none
+		}
+		s.read(ctx, w.deps.Host, now)
+		facts.Add(s.facts...)
+		if g := s.gap(); g != nil {
+			facts.Gaps = append(facts.Gaps, *g)
+		}
+	}
+	w.symbols.dropOld(now)
+	own := len(facts.Facts)
+	if w.deps.Known != nil {
+		facts.Add(w.deps.Known()...)
+	}
+	found, checked := doctor.Judge(w.deps.Rules, w.gives(), facts)
+	summary := fact.Summary(facts.Facts[:own])
+	w.keep(now, summary)
+	w.deps.Metrics.facts(facts.Facts[:own])
+	w.mu.Lock()
+	w.summary = summary
+	w.status.At, w.status.Facts, w.status.Checked = now.UTC(), ofHost(facts.Facts), checked
+	w.status.Gaps = append([]fact.Gap{}, facts.Gaps...)
+	w.mu.Unlock()
+	w.took(look{at: now.UTC(), findings: w.name(ctx, found), judged: judged(checked)})
+}
+
+// ofHost are the facts about the host and its devices. Those about control groups
+// are thousands on a large host; what is wrong with one of them is in a finding.
+func ofHost(all []fact.Fact) []fact.Fact {
+	some := []fact.Fact{}
+	for _, f := range all {
+		if f.Subject.Cgroup == "" && f.Subject.Pid == 0 && f.Subject.Command == "" {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// gives are the standing probes as those that say why a fact is missing.
+func (w *Watch) gives() []probe.Probe {
+	var ps []probe.Probe
+	for _, s := range w.series {
+		ps = append(ps, probe.Probe{Name: s.Name, Gives: s.Gives})
+	}
+	return ps
+}
+
+func judged(checked []doctor.Check) map[string]bool {
+	m := make(map[string]bool)
+	for _, c := range checked {
+		m[c.Rule] = c.Verdict != doctor.NotJudged
+	}
+	return m
+}
+
+// left is what rounds know of dead control groups, and a deeper look is too short for.
+func (w *Watch) left() []fact.Fact {
+	var some []fact.Fact
+	for _, s := range w.series {
+		for _, f := range s.facts {
+			if f.Name == fact.MemcgLeft {
+				some = append(some, f)
+			}
+		}
+	}
+	return some
+}
+
+// burst looks more deeply.
+func (w *Watch) burst(ctx context.Context, why string) {
+	e := doctor.Examination{Host: w.deps.Host, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
+	if w.names != nil {
+		e.Engine = w.names
+	} else {
+		e.NoEngine = errors.New("no container engine was given")
+	}
+	if w.deps.Known != nil {
+		e.Known = w.deps.Known()
+	}
+	e.Known = append(slices.Clone(e.Known), w.left()...)
+	begin := time.Now()
+	var r doctor.Report
+	var err error
+	cpu := w.measured(func() { r, err = e.Run(ctx) })
+	w.symbols.dropOld(time.Now())
+	if ctx.Err() != nil {
+		return
+	}
+	b := Burst{At: begin.UTC(), Why: why, CPU: cpu.Seconds(), Findings: len(r.Findings)}
+	if err != nil {
+		b.Error = err.Error()
+	}
+	w.bursts.ended(why, time.Now(), afterwards(cpu, w.cfg.burstShare()), len(r.Findings) > 0)
+	w.mu.Lock()
+	w.status.Cost.Bursts++
+	w.status.Bursts = slices.Insert(w.status.Bursts, 0, b)
+	w.status.Bursts = w.status.Bursts[:min(len(w.status.Bursts), maxBursts)]
+	w.mu.Unlock()
+	w.deps.Metrics.burst(why, cpu)
+	w.deps.Log.Debug("doctor: a deeper look", "why", why, "findings", b.Findings, "cpu", cpu, "error", b.Error)
+	if err == nil {
+		w.took(look{at: time.Now().UTC(), findings: r.Findings, judged: judged(r.Checked), deep: true})
+	}
+}
+
+// threadTime does something on a thread that nothing else runs on meanwhile, and
+// returns how much CPU time that took.
+func threadTime(do func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now := func() time.Duration {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails for bad addresses only
+		return time.Duration(ts.Nano())
+	}
+	begin := now()
+	do()
+	return now() - begin
+}
+
+// symbolsFor is how long the kernel's symbols are kept after their last use: they
+// take 10 to 30 MiB of memory, and reading them takes 0.1 s of CPU time.
+const symbolsFor = 10 * time.Minute
+
+// symbols keeps the kernel's symbols for a while.
+type symbols struct {
+	load func() (*tracepoint.Symbols, error)
+
+	mu   sync.Mutex
+	have *tracepoint.Symbols
+	used time.Time
+}
+
+func (s *symbols) get() (*tracepoint.Symbols, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.have == nil {
+		var err error
+		if s.have, err = s.load(); err != nil {
+			return nil, err
+		}
+	}
+	s.used = time.Now()
+	return s.have, nil
+}
+
+func (s *symbols) dropOld(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.used) >= symbolsFor {
+		s.have = nil
+	}
+}
+
+func (s *symbols) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.have = nil
+}

@@ -1,0 +1,264 @@
+package watch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/rule"
+)
+
+var start = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func finding(name string, s rule.Severity, group string) doctor.Finding {
+	return doctor.Finding{Finding: rule.Finding{Rule: name, Severity: s, Title: name, Culprit: fact.Subject{Cgroup: group}}}
+}
+
+// said turns a script of looks into what is said of them. A look is findings, each
+// "rule severity group", separated by commas; "deep:" begins a deep one, "-" is one
+// in which nothing was found, "?" one in which nothing could be judged.
+func said(looks ...string) []string {
+	var t tracker
+	var out []string
+	for i, text := range looks {
+		l := look{at: start.Add(time.Duration(i) * 10 * time.Second), judged: map[string]bool{"a": true, "b": true}}
+		text, l.deep = strings.CutPrefix(text, "deep:")
+		switch text {
+		case "-":
+		case "?":
+			l.judged = nil
+		default:
+			for _, one := range strings.Split(text, ",") {
+				w := append(strings.Fields(one), "")
+				l.findings = append(l.findings, finding(w[0], rule.Severity(w[1]), w[2]))
+			}
+		}
+		for _, e := range t.take(l) {
+			out = append(out, strings.TrimSpace(fmt.Sprintf("%d %s %s %s %s", i, e.Kind, e.Finding.Rule, e.Finding.Severity, e.Finding.Culprit.Cgroup)))
+		}
+	}
+	return out
+}
+
+func TestTracker(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		looks []string
+		want  []string
+	}{
+		{"once is no finding", []string{"a warning /x", "-", "a warning /x", "-"}, nil},
+		{"twice is", []string{"a warning /x", "a warning /x"}, []string{"1 began a warning /x"}},
+		{"a deep look needs no second", []string{"deep:a warning /x"}, []string{"0 began a warning /x"}},
+		{"and a deep look ends it", []string{"deep:a warning /x", "deep:-"}, []string{"0 began a warning /x", "1 ended a warning /x"}},
+		{"a deep look does not end what rounds see", []string{"a warning /x", "a warning /x", "deep:-", "a warning /x"}, []string{"1 began a warning /x"}},
+		{"three without it are its end", []string{"a warning /x", "a warning /x", "-", "-", "-"}, []string{"1 began a warning /x", "4 ended a warning /x"}},
+		{"two are not", []string{"a warning /x", "a warning /x", "-", "-", "a warning /x", "-", "-"}, []string{"1 began a warning /x"}},
+		{"what cannot be judged does not end", []string{"a warning /x", "a warning /x", "?", "?", "?", "?"}, []string{"1 began a warning /x"}},
+		{"two groups are two findings", []string{"a warning /x,a notice /y", "a warning /x,a notice /y"}, []string{"1 began a warning /x", "1 began a notice /y"}},
+		{"a name that comes later is no other finding", []string{"a warning", "a warning", "deep:a warning /x"}, []string{"1 began a warning"}},
+		{"nor one that is lost", []string{"a warning /x", "a warning /x", "a warning", "a warning"}, []string{"1 began a warning /x"}},
+		{"worse at once", []string{"a warning", "a warning", "a critical"}, []string{"1 began a warning", "2 changed a critical"}},
+		{"milder later", []string{"a critical", "a critical", "a warning", "a warning", "a critical", "a warning", "a warning", "a warning"},
+			[]string{"1 began a critical", "7 changed a warning"}},
+		{"the worst of a look counts", []string{"a critical,a warning", "a warning,a critical"}, []string{"1 began a critical"}},
+		{"pending and not judged is forgotten", []string{"a warning /x", "?", "a warning /x"}, nil},
+	} {
+		if got := said(c.looks...); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v:\n got %q\nwant %q", c.name, c.looks, got, c.want)
+		}
+	}
+}
+
+// Whatever is seen: begins and ends take turns, what is listed as open is what has
+// begun and not ended, and there is never more than the bound.
+func TestTrackerKeepsItsBooks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var tr tracker
+		open := 0
+		rules := []string{"a", "b", "c"}
+		for i := range rapid.IntRange(1, 60).Draw(t, "looks") {
+			l := look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{}, deep: rapid.Bool().Draw(t, "deep")}
+			for _, r := range rules {
+				l.judged[r] = rapid.Bool().Draw(t, "judged")
+			}
+			for range rapid.IntRange(0, 4).Draw(t, "found") {
+				f := finding(rapid.SampledFrom(rules).Draw(t, "rule"), rapid.SampledFrom(severities()).Draw(t, "severity"),
+					rapid.SampledFrom([]string{"", "/x", "/y", "/z"}).Draw(t, "group"))
+				if l.judged[f.Rule] {
+					l.findings = append(l.findings, f)
+				}
+			}
+			for _, e := range tr.take(l) {
+				switch e.Kind {
+				case Began:
+					open++
+				case Ended:
+					open--
+				}
+				if e.Since.After(e.At) || e.At != l.at {
+					t.Fatalf("%+v", e)
+				}
+			}
+			list := tr.list()
+			if len(list) != open {
+				t.Fatalf("%d are open, %d have begun and not ended", len(list), open)
+			}
+			for i := 1; i < len(list); i++ {
+				if list[i].Severity.Weight() > list[i-1].Severity.Weight() {
+					t.Fatalf("not by severity: %v", list)
+				}
+			}
+		}
+	})
+}
+
+// A culprit that is known stays known, with what was said of it.
+func TestTrackerKeepsTheName(t *testing.T) {
+	var tr tracker
+	for i, f := range []doctor.Finding{finding("a", rule.Warning, "/x"), finding("a", rule.Warning, "/x"), finding("a", rule.Critical, "")} {
+		tr.take(look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}, findings: []doctor.Finding{f}})
+	}
+	if o := tr.list()[0]; o.Culprit.Cgroup != "/x" || o.Severity != rule.Critical || !o.Seen.Equal(start.Add(2*time.Second)) {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A host on which everything is wrong does not fill the memory.
+func TestTrackerIsBounded(t *testing.T) {
+	var tr tracker
+	for i := range 2 {
+		l := look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}}
+		for g := range 3 * maxTracked {
+			l.findings = append(l.findings, finding("a", rule.Warning, fmt.Sprintf("/g%d", g)))
+		}
+		tr.take(l)
+	}
+	if n := len(tr.list()); n != maxTracked || tr.dropped != 2*2*maxTracked {
+		t.Errorf("%d are open, %d were dropped", n, tr.dropped)
+	}
+}
+
+func TestBursts(t *testing.T) {
+	c := DefaultConfig()
+	busy := map[string]float64{fact.CPUSome: 0.5}
+	type step struct {
+		after  time.Duration // since the last step
+		facts  map[string]float64
+		asked  string
+		unsure bool
+		found  bool
+		cost   time.Duration
+		want   string
+	}
+	for name, steps := range map[string][]step{
+		"nothing to see": {
+			{after: 30 * time.Second, want: ""}, {after: 20 * time.Minute, want: ""}, {after: time.Hour, want: regularLook}, {after: 59 * time.Minute, want: ""}, {after: time.Minute, want: regularLook},
+		},
+		"not while the host comes up": {{after: 30 * time.Second, facts: busy, want: ""}, {after: 30 * time.Second, facts: busy, want: "programs wait for CPUs"}},
+		"a suspicion that comes to nothing waits twice as long": {
+			{after: time.Minute, facts: busy, want: "programs wait for CPUs"},
+			{after: 5 * time.Minute, facts: busy, want: ""}, {after: 5 * time.Minute, facts: busy, want: "programs wait for CPUs"},
+			{after: 10 * time.Minute, facts: busy, want: ""}, {after: 10 * time.Minute, facts: busy, want: "programs wait for CPUs"},
+		},
+		"one that finds something does not": {
+			{after: time.Minute, facts: busy, found: true, want: "programs wait for CPUs"},
+			{after: 4 * time.Minute, facts: busy, want: ""}, {after: time.Minute, facts: busy, found: true, want: "programs wait for CPUs"},
+		},
+		"another suspicion need not wait for it": {
+			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
+		},
+		"a finding that only a deep look sees": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
+		"a look that cost much":                {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+	} {
+		now := start
+		b := newBursts(c, now)
+		for i, s := range steps {
+			now = now.Add(s.after)
+			why := b.due(now, s.facts, s.asked, s.unsure)
+			if why != s.want {
+				t.Errorf("%s, step %d: %q, want %q", name, i, why, s.want)
+			}
+			if why != "" {
+				b.ended(why, now, afterwards(s.cost, c.burstShare()), s.found)
+			}
+		}
+	}
+}
+
+// Whatever is suspected and found: there is never more than one look in burst_every,
+// and never none for longer than look_every.
+func TestBurstsAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := DefaultConfig()
+		now := start
+		b := newBursts(c, now)
+		last := start
+		for range 500 {
+			now = now.Add(c.Every)
+			facts := map[string]float64{fact.CPUSome: rapid.Float64Range(0, 1).Draw(t, "waits"), fact.MemcgDying: rapid.Float64Range(0, 3000).Draw(t, "dying")}
+			asked := rapid.SampledFrom([]string{"", "", told}).Draw(t, "asked")
+			why := b.due(now, facts, asked, rapid.Bool().Draw(t, "unsure"))
+			if why == "" {
+				if now.Sub(last) > c.LookEvery+c.Every {
+					t.Fatalf("nothing for %v", now.Sub(last))
+				}
+				continue
+			}
+			if last != start && now.Sub(last) < c.BurstEvery {
+				t.Fatalf("%q %v after the last look", why, now.Sub(last))
+			}
+			b.ended(why, now, 0, rapid.Bool().Draw(t, "found"))
+			last = now
+		}
+	})
+}
+
+// Whatever rounds cost: over any length of time they take their share at most, and
+// what was saved, and the last of them.
+func TestPurse(t *testing.T) {
+	share := DefaultConfig().roundShare()
+	rapid.Check(t, func(t *rapid.T) {
+		now := start
+		p := purse{share: share, have: saved, at: now}
+		var spent, dearest time.Duration
+		for range rapid.IntRange(1, 100).Draw(t, "rounds") {
+			cost := time.Duration(rapid.IntRange(0, int(2*time.Second)).Draw(t, "cost"))
+			spent, dearest = spent+cost, max(dearest, cost)
+			now = now.Add(max(time.Second, p.pay(cost, now)))
+		}
+		if most := saved + dearest + time.Duration(share*float64(now.Sub(start))); spent > most+time.Microsecond {
+			t.Fatalf("%v spent in %v, at most %v", spent, now.Sub(start), most)
+		}
+	})
+	p := purse{share: share, have: saved, at: start}
+	if wait := p.pay(saved/2, start); wait != 0 {
+		t.Errorf("one round that costs %v waits %v", saved/2, wait)
+	}
+	if wait := p.pay(saved, start); wait < 49*time.Second || wait > 51*time.Second {
+		t.Errorf("overdrawn by %v the next waits %v, want 50s", saved/2, wait)
+	}
+}
+
+// What may be taken of a core is all of it at most, and is shared out.
+func TestShare(t *testing.T) {
+	for _, x := range []struct {
+		share float64
+		ok    bool
+	}{{0, false}, {-1, false}, {0.0005, false}, {0.001, true}, {1, true}, {1.5, false}, {math.NaN(), false}} {
+		c := DefaultConfig()
+		c.Share = x.share
+		if err := c.Validate(); (err == nil) != x.ok || err != nil && !strings.HasPrefix(err.Error(), "cpu_share: ") {
+			t.Errorf("%v: %v", x.share, err)
+		}
+		if sum := c.roundShare() + c.burstShare(); x.ok && math.Abs(sum-x.share) > 1e-9 {
+			t.Errorf("of %v rounds and looks get %v", x.share, sum)
+		}
+	}
+}

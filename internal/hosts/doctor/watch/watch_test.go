@@ -1,0 +1,439 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor"
+	"holdfast/internal/hosts/doctor/drill"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		if role, ok := map[string]func([]string) error{
+			probe.RoleAlloc: func(args []string) error { return probe.Alloc(args, os.Stdout) },
+			drill.Role:      func(args []string) error { return drill.Work(context.Background(), args) },
+		}[os.Args[1]]; ok {
+			code := 0
+			if err := role(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, "error:", err)
+				code = 1
+			}
+			syscall.Exit(code) // os.Exit takes a second under -race
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// madeUp is a host with one file, which a test writes.
+type madeUp struct {
+	t    *testing.T
+	root string
+}
+
+func newMadeUp(t *testing.T) madeUp {
+	t.Helper()
+	m := madeUp{t, t.TempDir()}
+	m.dying(10)
+	return m
+}
+
+func (m madeUp) dying(n int) {
+	m.t.Helper()
+	if err := os.WriteFile(filepath.Join(m.root, "dying"), []byte(fmt.Sprint(n)), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m madeUp) read() ([]fact.Fact, error) {
+	text, err := os.ReadFile(filepath.Join(m.root, "dying"))
+	if err != nil {
+		return nil, err
+	}
+	var n float64
+	_, err = fmt.Sscan(string(text), &n)
+	return []fact.Fact{
+		{Name: fact.MemcgDying, Value: n}, {Name: fact.MemcgLiving, Value: 100}, {Name: fact.MemTotal, Value: 64 << 30, Unit: fact.Bytes},
+		{Name: fact.GroupUsage, Value: 5, Unit: fact.Bytes, Subject: fact.Subject{Cgroup: "/docker/a"}},
+	}, err
+}
+
+func (m madeUp) Read(context.Context, time.Time) ([]fact.Fact, error) { return m.read() }
+func (m madeUp) Close() error                                         { return nil }
+
+func (m madeUp) standing() []probe.Standing {
+	return []probe.Standing{{
+		Name: "made up", Sees: "what the test writes", Gives: []string{fact.MemcgDying},
+		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return m, nil },
+	}, {
+		Name: "blind", Sees: "nothing", Gives: []string{fact.Drains},
+		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) {
+			return nil, errors.New("it has no eyes")
+		},
+	}}
+}
+
+// deep is a probe of a burst that finds a conflict which no round sees.
+func deep(rtnl *atomic.Int64) []probe.Probe {
+	return []probe.Probe{{
+		Name: "deep", Sees: "locks", Gives: []string{fact.LockSeen, fact.RtnlWait},
+		Start: func(context.Context, probe.Host) (probe.Finish, error) {
+			return func(context.Context, time.Duration) ([]fact.Fact, error) {
+				return []fact.Fact{{Name: fact.LockSeen, Value: 1}, {Name: fact.RtnlWait, Value: float64(rtnl.Load()), Unit: fact.Share}}, nil
+			}, nil
+		},
+	}}
+}
+
+// In a bubble of fake time: a host gets sick and well again, and everybody who
+// wants to know hears of it.
+func TestFindingBeginsAndEnds(t *testing.T) {
+	host, dir := newMadeUp(t), t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var mu sync.Mutex
+		var changed []int
+		reg := prometheus.NewRegistry()
+		c := DefaultConfig()
+		c.Burst = 0
+		w := New(c, Deps{
+			Standing: host.standing(), Store: NewStore(dir, c.Keep, quiet()), Metrics: NewMetrics(reg), Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Changed: func(o []Open) { mu.Lock(); defer mu.Unlock(); changed = append(changed, len(o)) },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := w.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		events, err := w.Events(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		running.Go(func() {
+			for e := range events {
+				mu.Lock()
+				got = append(got, string(e.Kind))
+				mu.Unlock()
+			}
+		})
+		rounds := func(n int) { time.Sleep(time.Duration(n) * c.Every); synctest.Wait() }
+		time.Sleep(time.Second) // so that rounds are in the middle
+		rounds(3)
+		if s := w.Status(); len(s.Findings) != 0 || s.Cost.Rounds != 3 || len(s.Gaps) != 1 || s.Gaps[0].Why != "it has no eyes" {
+			t.Errorf("a healthy host: %+v", s)
+		}
+		host.dying(5000)
+		rounds(1)
+		if n := len(w.Status().Findings); n != 0 {
+			t.Errorf("%d findings after one round", n)
+		}
+		rounds(1)
+		s := w.Status()
+		if len(s.Findings) != 1 || s.Findings[0].Rule != "dying-cgroups" || len(s.Findings[0].Cures) == 0 {
+			t.Fatalf("%+v", s.Findings)
+		}
+		for _, f := range s.Facts {
+			if f.Subject.Cgroup != "" {
+				t.Errorf("a group's fact in the status: %+v", f)
+			}
+		}
+		for _, x := range s.Checked {
+			if x.Rule == "fadvise-storm" && (x.Verdict != doctor.NotJudged || !strings.Contains(x.Why, "no eyes")) {
+				t.Errorf("%+v", x)
+			}
+		}
+		text := exposed(t, reg)
+		for _, want := range []string{
+			`holdfast_doctor_findings{rule="dying-cgroups",severity="warning"} 1`, `holdfast_doctor_fact_things{fact="memcg_dying"} 5000`,
+			`holdfast_doctor_finding_events_total{event="began",rule="dying-cgroups"} 1`,
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %s in\n%s", want, text)
+			}
+		}
+		host.dying(10)
+		rounds(3)
+		if n := len(w.Status().Findings); n != 0 {
+			t.Errorf("%d findings are left", n)
+		}
+		if text := exposed(t, reg); !strings.Contains(text, `holdfast_doctor_findings{rule="dying-cgroups",severity="warning"} 0`) {
+			t.Error("the metric does not say that it is over")
+		}
+		cancel()
+		running.Wait()
+		if !slices.Equal(got, []string{"began", "ended"}) {
+			t.Errorf("events %q", got)
+		}
+		if slices.Max(changed) != 1 || changed[len(changed)-1] != 0 {
+			t.Errorf("told of %v findings", changed)
+		}
+		if !strings.Contains(log.String(), "dying-cgroups") || !strings.Contains(log.String(), "over") {
+			t.Errorf("the log:\n%s", &log)
+		}
+		h, err := w.History(time.Time{}, 0)
+		if err != nil || len(h.Events) != 2 || h.Events[0].Kind != Ended || len(h.Samples) < 1 {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		most := 0.0
+		for _, one := range h.Samples {
+			most = max(most, one.Facts[fact.MemcgDying].Max)
+		}
+		if most != 5000 {
+			t.Errorf("the history knows of %v dying at most", most)
+		}
+	})
+}
+
+// What only a deeper look sees begins with one and ends with one.
+func TestBurst(t *testing.T) {
+	host := newMadeUp(t)
+	host.dying(1500) // suspicious, and no finding
+	synctest.Test(t, func(t *testing.T) {
+		var wait atomic.Int64
+		wait.Store(5)
+		c := DefaultConfig()
+		w := New(c, Deps{Standing: host.standing(), Probes: deep(&wait), Log: quiet(), Engine: silent{}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := w.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		s := w.Status()
+		if len(s.Bursts) != 1 || s.Bursts[0].Why != "memory cgroups die slowly" || len(s.Findings) != 1 || s.Findings[0].Rule != "kernel-lock" {
+			t.Errorf("%+v, %+v", s.Bursts, s.Findings)
+		}
+		wait.Store(0)
+		time.Sleep(c.BurstEvery + 2*c.Every)
+		synctest.Wait()
+		if s = w.Status(); len(s.Bursts) != 2 || len(s.Findings) != 0 {
+			t.Errorf("%+v, %+v", s.Bursts, s.Findings)
+		}
+		// Nothing is suspicious any more, but for what somebody else says.
+		host.dying(10)
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		before := w.Status().Cost.Bursts
+		w.Suspect()
+		w.Suspect()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s = w.Status(); s.Cost.Bursts != before+1 || s.Bursts[0].Why != told {
+			t.Errorf("%d bursts before, %+v", before, s.Bursts)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+// silent is an engine that does not answer.
+type silent struct{}
+
+func (silent) List(context.Context, map[string]string) ([]engine.Container, error) {
+	return nil, holdfast.ErrEngine
+}
+
+// A reader of events that does not read is given up, and holds nobody up.
+func TestSlowReaderIsGivenUp(t *testing.T) {
+	w := New(DefaultConfig(), Deps{Standing: []probe.Standing{}, Log: quiet()})
+	events, err := w.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * streamBuffer {
+		w.took(look{at: start.Add(time.Duration(i) * time.Second), deep: true, judged: map[string]bool{"a": true},
+			findings: []doctor.Finding{finding("a", rule.Warning, fmt.Sprint("/g", i))}})
+	}
+	n := 0
+	for range events {
+		n++
+	}
+	if n != streamBuffer {
+		t.Errorf("%d events before the end, want %d", n, streamBuffer)
+	}
+	for range maxSubscribers - 1 { // the first counts until its context is done
+		if _, err := w.Events(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Events(t.Context()); !errors.Is(err, holdfast.ErrBusy) {
+		t.Errorf("one reader more than there may be: %v", err)
+	}
+	w.unsubscribe()
+}
+
+func exposed(t *testing.T, reg *prometheus.Registry) string {
+	t.Helper()
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range all {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			fmt.Fprintf(&b, "%s{%s} %v\n", f.GetName(), strings.Join(labels, ","), m.GetGauge().GetValue()+m.GetCounter().GetValue())
+		}
+	}
+	return b.String()
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	var all []fact.Fact
+	for _, u := range []fact.Unit{fact.Count, fact.Bytes, fact.Seconds, fact.Millis, fact.Share, fact.PerSecond, fact.MiBPerSec} {
+		all = append(all, fact.Fact{Name: "x." + string(u), Value: 1500, Unit: u})
+	}
+	m.facts(all)
+	m.round(time.Millisecond, time.Second)
+	m.burst(told, time.Millisecond)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if text := exposed(t, reg); !strings.Contains(text, `holdfast_doctor_fact_seconds{fact="x_ms"} 1.5`) {
+		t.Errorf("milliseconds are seconds:\n%s", text)
+	}
+	// What is not known any more is not shown any more.
+	m.facts(all[:1])
+	if text := exposed(t, reg); strings.Contains(text, "fact_bytes") {
+		t.Errorf("bytes are still shown:\n%s", text)
+	}
+}
+
+// here is this host.
+func here(t *testing.T) probe.Host {
+	t.Helper()
+	groups, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: []string{"/proc/self/exe", probe.RoleAlloc}, Scratch: t.TempDir()}
+}
+
+// On this very host: real drills begin as findings that name their group, and end.
+func TestDrillsBeginAndEnd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: drills take half a minute each, and root")
+	}
+	h := here(t)
+	for _, name := range []string{"fadvise", "throttle"} {
+		t.Run(name, func(t *testing.T) {
+			d, err := drill.Find(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := DefaultConfig()
+			c.Every, c.Burst = 2*time.Second, 0
+			c.Share = 1 // the race detector makes rounds dear
+			w := New(c, Deps{Host: h, Log: quiet()})
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() {
+				if err := w.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			defer running.Wait()
+			defer cancel()
+			standing, stop := context.WithCancel(ctx)
+			defer stop()
+			ready, ended := make(chan drill.Running, 1), make(chan error, 1)
+			running.Go(func() {
+				ended <- drill.Run(standing, d, drill.Options{For: 5 * time.Minute, Dir: t.TempDir(), Groups: h.Groups,
+					Worker: []string{"/proc/self/exe", drill.Role}, Ready: func(r drill.Running) { ready <- r }})
+			})
+			var at drill.Running
+			select {
+			case at = <-ready:
+			case err := <-ended:
+				t.Fatalf("drill %s: %v", name, err)
+			}
+			named := func() *Open {
+				for _, o := range w.Status().Findings {
+					if o.Rule == at.Rule && strings.HasPrefix(o.Culprit.Cgroup, at.Group) {
+						return &o
+					}
+				}
+				return nil
+			}
+			eventually(t, "the drill is found", func() bool { return named() != nil })
+			if o := named(); name == "fadvise" && o != nil && !strings.Contains(strings.Join(o.Culprit.Kernel, " "), "fadvise64") {
+				t.Errorf("the kernel path is %v", o.Culprit.Kernel)
+			}
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the finding is over", func() bool { return named() == nil })
+		})
+	}
+}
+
+// Measure runs on the real host, with all that it has.
+func TestMeasure(t *testing.T) {
+	c := DefaultConfig()
+	c.Every = time.Second
+	var m Measured
+	err := errors.New("not measured")
+	// On a machine that is busy enough the first round takes its time.
+	for length := 5 * time.Second; err != nil && length < time.Minute; length *= 3 {
+		m, err = Measure(t.Context(), c, Deps{Host: here(t), Log: quiet(), Store: NewStore(t.TempDir(), c.Keep, quiet())}, length)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Rounds < 1 || m.Seconds < 5 || m.CPU <= 0 || m.Own <= 0 || m.MaxRSS <= 0 || m.Lost != 0 {
+		t.Errorf("%+v", m)
+	}
+	t.Logf("%+v: %.2f %% of one core", m, 100*m.Share())
+}
+
+// eventually polls until ok or, much later than anything takes, the test fails.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited two minutes until %s", what)
+}

@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/hosts/doctor/fact"
+	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/hosts/doctor/rule"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// Who is a subject with the names that people know it by. What is not known is
+// empty.
+type Who struct {
+	Container   string   `json:"container,omitempty"` // its name
+	ContainerID string   `json:"container_id,omitempty"`
+	Image       string   `json:"image,omitempty"`
+	Session     string   `json:"session,omitempty"`  // that the container serves
+	Template    string   `json:"template,omitempty"` // of a session's container, also of one that is warm and waits for one
+	Pod         *Pod     `json:"pod,omitempty"`      // in a Kubernetes cluster
+	Cgroup      string   `json:"cgroup,omitempty"`
+	Pid         int      `json:"pid,omitempty"`
+	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
+	Kernel      []string `json:"kernel,omitempty"`  // the innermost function first
+	User        []string `json:"user,omitempty"`    // of the program, likewise
+}
+
+// Namer gives culprits the names that people know them by.
+type Namer struct {
+	proc       proc.FS
+	containers map[string]engine.Container // by id
+}
+
+// Names asks the engine for its containers. Where it does not answer, or there is
+// none (why is in err, if anybody knows), containers have no names, and a gap says
+// so.
+func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact.Gap) {
+	n := Namer{proc: from, containers: make(map[string]engine.Container)}
+	if e == nil && err == nil {
+		err = errors.New("no container engine was given")
+	}
+	if e != nil {
+		ctx, cancel := context.WithTimeout(ctx, namesLimit)
+		defer cancel()
+		var list []engine.Container
+		list, err = e.List(ctx, nil)
+		for _, c := range list {
+			n.containers[c.ID] = c
+		}
+	}
+	if err != nil {
+		return n, &fact.Gap{Probe: "engine", Sees: "names and images of containers", Why: err.Error(), Hint: probe.Hint(err)}
+	}
+	return n, nil
+}
+
+// maxShown is as much of a name or a command line as is shown, in bytes.
+const maxShown = 200
+
+// short cuts what others wrote.
+func short(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
+}
+
+func (n Namer) who(s fact.Subject) *Who {
+	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
+		return nil
+	}
+	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
+	if c, ok := n.containers[w.ContainerID]; ok {
+		w.Container, w.Image = short(c.Name), short(c.Image)
+		w.Session, w.Template = sessionOf(c)
+	}
+	w.Pod = n.pod(w.ContainerID, s.Cgroup)
+	if s.Pid > 0 {
+		if args, err := n.proc.Cmdline(s.Pid); err == nil && len(args) > 0 {
+			w.Command = short(strings.Join(args, " "))
+		}
+	}
+	return w
+}
+
+// Labels of sessions' containers.
+const (
+	sessionLabel  = "holdfast.session"
+	templateLabel = "holdfast.template"
+	toldLabel     = "holdfast.told" // on one that was warm: the directory with what it was told
+)
+
+// maxTold bounds what a container was told, in bytes.
+const maxTold = 1 << 20
+
+// sessionOf is whose container it is, and of which template. One that was warm is
+// named for nobody, and what it was told, which only root can write, says whose it is by
+// now: "" for one that waits.
+func sessionOf(c engine.Container) (session, template string) {
+	template = short(c.Labels[templateLabel])
+	if key := c.Labels[sessionLabel]; key != "" {
+		return short(key), template
+	}
+	dir := c.Labels[toldLabel]
+	if !filepath.IsAbs(dir) {
+		return "", template
+	}
+	f, err := os.Open(filepath.Join(dir, "session.json"))
+	if err != nil {
+		return "", template
+	}
+	defer f.Close()
+	var told struct{ Session string }
+	if json.NewDecoder(io.LimitReader(f, maxTold)).Decode(&told) != nil {
+		return "", template
+	}
+	if _, err := holdfast.ParseSessionKey(told.Session); err != nil {
+		return "", template
+	}
+	return told.Session, template
+}
+
+// Name gives a finding its names, also in the commands of its cures.
+func (n Namer) Name(f rule.Finding) Finding {
+	named := Finding{Finding: f, Who: n.who(f.Culprit)}
+	for _, v := range f.Victims {
+		if w := n.who(v); w != nil {
+			named.Against = append(named.Against, *w)
+		}
+	}
+	if w := named.Who; w != nil && w.Pod == nil && safe(w.Container) { // of pods many have a container of one name
+		cures := make([]rule.Cure, len(f.Cures))
+		for i, c := range f.Cures {
+			c.Command = strings.ReplaceAll(c.Command, "CONTAINER", w.Container)
+			cures[i] = c
+		}
+		named.Cures = cures
+	}
+	return named
+}
+
+// safe reports whether a name may stand in a command that somebody will paste into
+// a shell: what engines allow in the names of containers.
+func safe(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == "" && name[0] != '-'
+}

@@ -1,0 +1,274 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/engine"
+)
+
+// makeTree makes a directory like a layer's: files in directories, links, a name
+// that is no file, and a link out of it.
+func makeTree(t *testing.T, dir string, files int) {
+	t.Helper()
+	for i := range files {
+		sub := filepath.Join(dir, fmt.Sprintf("d%d", i%7), "deep")
+		if err := os.MkdirAll(sub, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(sub, fmt.Sprint(i)), make([]byte, 5000), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.MkdirAll(outside, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(outside, "precious"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		os.Symlink(outside, filepath.Join(dir, "out")),
+		os.Symlink("d0", filepath.Join(dir, "in")),
+		unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func noWait(ctx context.Context) error { return ctx.Err() }
+
+func newTrash(t *testing.T, root string) *trash {
+	t.Helper()
+	trees := filepath.Join(root, "overlay2")
+	if err := os.MkdirAll(trees, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := openTrash(root, trees)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// linked links a tree away.
+func linked(t *testing.T, tr *trash, dir string) tally {
+	t.Helper()
+	b, err := tr.begin(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	w := &walker{ctx: t.Context(), wait: noWait, batch: b}
+	if err := w.walk(dir); err != nil {
+		t.Fatal(err)
+	}
+	return w.tally
+}
+
+func TestLinkedFilesOutliveTheirTreeAndAreFreed(t *testing.T) {
+	root := t.TempDir()
+	tr := newTrash(t, root)
+	dir := filepath.Join(root, "overlay2", "x", "diff")
+	makeTree(t, dir, perDirectory+100) // more than one directory of the trash
+	got := linked(t, tr, dir)
+	if got.Linked != perDirectory+100 || got.Names != got.Linked+3+1+14 || got.Bytes < int64(got.Linked)*4096 {
+		t.Errorf("%+v", got)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if tr.empty() {
+		t.Fatal("nothing was linked away")
+	}
+	waits := 0
+	f, err := tr.free(t.Context(), func(context.Context) error { waits++; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Files != got.Linked || f.Bytes < got.Bytes || waits < got.Linked/stepNames {
+		t.Errorf("freed %+v in %d steps, linked %+v", f, waits, got)
+	}
+	if !tr.empty() {
+		t.Error("something is left")
+	}
+}
+
+// TestDroppedLinksChangeNothing: the removal was refused, or the process died
+// before it: what the links pointed to is as it was.
+func TestDroppedLinksChangeNothing(t *testing.T) {
+	root := t.TempDir()
+	tr := newTrash(t, root)
+	dir := filepath.Join(root, "overlay2", "x", "diff")
+	makeTree(t, dir, 50)
+	linked(t, tr, dir)
+	f, err := newTrash(t, root).free(t.Context(), noWait) // as the next process
+	if err != nil || f.Files != 50 || f.Bytes != 0 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	files := 0
+	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			var st unix.Stat_t
+			if err := unix.Stat(path, &st); err != nil || st.Nlink != 1 || st.Size != 5000 {
+				t.Errorf("%s: %d links, %d bytes, %v", path, st.Nlink, st.Size, err)
+			}
+			files++
+		}
+		return err
+	})
+	if err != nil || files != 50 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
+
+// TestStrayThingsInTheTrash: they go, and a link is not followed.
+func TestStrayThingsInTheTrash(t *testing.T) {
+	root := t.TempDir()
+	tr := newTrash(t, root)
+	outside := filepath.Join(root, "outside")
+	makeTree(t, outside, 10)
+	makeTree(t, filepath.Join(tr.dir, "deep"), 10) // has links and a pipe, and is deeper than ours
+	for _, err := range []error{
+		os.Symlink(outside, filepath.Join(tr.dir, "link")),
+		os.WriteFile(filepath.Join(tr.dir, "file"), []byte("x"), 0o600),
+		unix.Mkfifo(filepath.Join(tr.dir, "pipe"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := tr.free(t.Context(), noWait)
+	if err != nil || !tr.empty() || f.Files != 3+10+3 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "d0", "deep", "0")); err != nil {
+		t.Errorf("what the link leads to: %v", err)
+	}
+}
+
+// TestTheTrashNeedsNoReadme: it is for people, and cannot be written here.
+func TestTheTrashNeedsNoReadme(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, ownDir, "README"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if tr := newTrash(t, root); !tr.empty() {
+		t.Error("there is something in it")
+	}
+}
+
+func TestFreeingStopsAndGoesOn(t *testing.T) {
+	root := t.TempDir()
+	tr := newTrash(t, root)
+	dir := filepath.Join(root, "overlay2", "x")
+	makeTree(t, dir, 500)
+	linked(t, tr, dir)
+	stop := errors.New("somebody spins up")
+	steps := 0
+	first, err := tr.free(t.Context(), func(context.Context) error {
+		if steps++; steps > 4 {
+			return stop
+		}
+		return nil
+	})
+	if !errors.Is(err, stop) || first.Files == 0 || first.Files >= 500 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	second, err := tr.free(t.Context(), noWait)
+	if err != nil || first.Files+second.Files != 500 {
+		t.Errorf("%d and then %d, %v", first.Files, second.Files, err)
+	}
+}
+
+func TestAWalkStopsWithItsContext(t *testing.T) {
+	root := t.TempDir()
+	makeTree(t, filepath.Join(root, "x"), 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := &walker{ctx: ctx, wait: noWait}
+	if err := w.walk(filepath.Join(root, "x")); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := (&walker{ctx: t.Context(), wait: noWait}).walk(filepath.Join(root, "x", "out")); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+func TestOneCycleAcrossProcesses(t *testing.T) {
+	root := t.TempDir()
+	first, err := lockCycle(root, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := lockCycle(root, ""); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second one: %v, %v", f, err)
+	}
+	first.Close()
+	again, err := lockCycle(root, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
+func TestOverlayReadsOnlyWhatTheEngineNames(t *testing.T) {
+	root := t.TempDir()
+	info := engine.Info{Socket: "/s", StorageDriver: "overlay2", ImageStore: engine.GraphDriver, DataRoot: root}
+	if _, why := openOverlay(info); why == "" {
+		t.Error("there are no layers")
+	}
+	chain := "sha256:" + fmt.Sprintf("%064x", 7)
+	layer := filepath.Join(root, "image", "overlay2", "layerdb", "sha256", chain[7:])
+	for _, dir := range []string{layer, filepath.Join(root, "overlay2")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(layer, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("size", "1234")
+	write("cache-id", "abc123")
+	o, why := openOverlay(info)
+	if o == nil {
+		t.Fatal(why)
+	}
+	if n, ok := o.size(chain); n != 1234 || !ok {
+		t.Errorf("size %d, %v", n, ok)
+	}
+	if dir, ok := o.layer(chain); dir != filepath.Join(root, "overlay2", "abc123", "diff") || !ok {
+		t.Errorf("layer at %s, %v", dir, ok)
+	}
+	write("cache-id", "../../../../etc")
+	if dir, ok := o.layer(chain); ok {
+		t.Errorf("layer at %s", dir)
+	}
+	for _, bad := range []string{"", "sha256:..", "sha256:" + "../" + chain[10:], chain + "/x"} {
+		if _, ok := o.size(bad); ok {
+			t.Errorf("%q has a size", bad)
+		}
+	}
+	for _, other := range []func(*engine.Info){
+		func(i *engine.Info) { i.Socket = "" },
+		func(i *engine.Info) { i.StorageDriver = "btrfs" },
+		func(i *engine.Info) { i.ImageStore = engine.ContainerdStore },
+	} {
+		i := info
+		other(&i)
+		if o, why := openOverlay(i); o != nil || why == "" {
+			t.Errorf("%+v: %v, %q", i, o, why)
+		}
+	}
+}

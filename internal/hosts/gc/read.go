@@ -1,0 +1,198 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// reader makes a State of what the engine has. It keeps the layers of images,
+// which never change. One goroutine at a time.
+type reader struct {
+	engine Engine
+	chains map[string][]string // image id → chain ids
+	sizes  map[string]int64    // chain id → bytes, as the engine keeps them on disk
+}
+
+func newReader(e Engine) *reader {
+	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}}
+}
+
+// read asks the engine for everything that the policy may remove. layers may be
+// nil, where they are not on this host.
+func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, disk Disk, now time.Time) (State, error) {
+	s := State{Now: now, Disk: disk, Blind: u.Blind}
+	holders, err := r.engine.Holders(ctx)
+	if err != nil {
+		return s, err
+	}
+	if s.Containers, err = r.containers(ctx, holders, now); err != nil {
+		return s, err
+	}
+	if err := r.images(ctx, &s, u); err != nil {
+		return s, err
+	}
+	r.layerSizes(&s, layers)
+	if c.means(Networks) {
+		if err := r.networks(ctx, &s, u); err != nil {
+			return s, err
+		}
+	}
+	if c.means(Volumes) {
+		if err := r.volumes(ctx, &s, u); err != nil {
+			return s, err
+		}
+	}
+	s.Builder = c.means(BuildCache)
+	return s, nil
+}
+
+// means reports whether a rule is for the kind.
+func (c Config) means(k Kind) bool {
+	return slices.ContainsFunc(c.rules(), func(r Rule) bool { return slices.Contains(r.Kinds, k) })
+}
+
+// containers tells when those that do not run ended.
+func (r *reader) containers(ctx context.Context, holders []engine.Holder, now time.Time) ([]Container, error) {
+	list := make([]Container, 0, len(holders))
+	for _, h := range holders {
+		c := Container{Holder: h, LastUse: now}
+		switch h.State {
+		case "created":
+			c.LastUse = h.Created
+		case "exited", "dead":
+			full, err := r.engine.Inspect(ctx, h.ID)
+			if errors.Is(err, holdfast.ErrNotFound) {
+				continue // it went meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			c.LastUse = latest(h.Created, full.FinishedAt)
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func (r *reader) images(ctx context.Context, s *State, u Uses) error {
+	images, err := r.engine.Images(ctx)
+	if err != nil {
+		return err
+	}
+	used := map[string]time.Time{}
+	for _, c := range s.Containers {
+		used[c.ImageID] = latest(used[c.ImageID], c.LastUse)
+	}
+	there := make(map[string]bool, len(images))
+	for _, img := range images {
+		there[img.ID] = true
+		chain, ok := r.chains[img.ID]
+		if !ok {
+			_, diffs, err := r.engine.InspectImage(ctx, img.ID)
+			if errors.Is(err, engine.ErrNoImage) {
+				continue // it went meanwhile
+			}
+			if err != nil {
+				return fmt.Errorf("read the layers of an image: %w", err)
+			}
+			chain = ChainIDs(diffs)
+			r.chains[img.ID] = chain
+		}
+		last, known := u.Last[img.ID]
+		if !known {
+			last = s.Now // not the build's date: it may have come just now
+		}
+		s.Images = append(s.Images, Image{Image: img, Layers: chain, LastUse: latest(last, used[img.ID])})
+	}
+	for id := range r.chains {
+		if !there[id] {
+			delete(r.chains, id)
+		}
+	}
+	return nil
+}
+
+func (r *reader) networks(ctx context.Context, s *State, u Uses) error {
+	networks, err := r.engine.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range networks {
+		last, known := u.Last[networkKey(n.ID)]
+		if !known {
+			last = s.Now // not its creation: it may be in use every day
+		}
+		s.Networks = append(s.Networks, Network{Network: n, LastUse: last})
+	}
+	return nil
+}
+
+func (r *reader) volumes(ctx context.Context, s *State, u Uses) error {
+	volumes, err := r.engine.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		last, known := u.Last[volumeKey(v.Name)]
+		if !known {
+			last = s.Now
+		}
+		s.Volumes = append(s.Volumes, Volume{Volume: v, LastUse: last})
+	}
+	return nil
+}
+
+// layerSizes fills in what each layer takes: from the engine's own files where
+// they can be read, else guessed.
+func (r *reader) layerSizes(s *State, layers *overlay) {
+	s.LayerSize = map[string]int64{}
+	known := map[string]int64{}
+	for _, img := range s.Images {
+		for _, l := range img.Layers {
+			size, ok := r.sizes[l]
+			if !ok && layers != nil {
+				size, ok = layers.size(l)
+			}
+			if ok {
+				known[l], s.LayerSize[l] = size, size
+			}
+		}
+	}
+	r.sizes = known // forgets those that are gone
+	guessSizes(s)
+}
+
+// guessSizes gives the layers of unknown size what is left of the sizes of
+// images that have them: the image with the fewest layers first, its topmost
+// layer all that the ones below leave.
+func guessSizes(s *State) {
+	byDepth := slices.Clone(s.Images)
+	slices.SortStableFunc(byDepth, func(x, y Image) int { return len(x.Layers) - len(y.Layers) })
+	for _, img := range byDepth {
+		rest, top := img.Size, ""
+		for _, l := range img.Layers {
+			if size, ok := s.LayerSize[l]; ok {
+				rest -= size
+				continue
+			}
+			s.LayerSize[l] = 0
+			top = l
+		}
+		if top != "" {
+			s.LayerSize[top] = max(rest, 0)
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,110 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Asking a service that is not ready: from firstPoll on, then a tenth of the time
+// waited, so that asking adds at most a tenth to a way up.
+const (
+	firstPoll   = 5 * time.Millisecond
+	longestPoll = 500 * time.Millisecond
+	probeLimit  = 5 * time.Second // for one answer
+)
+
+// errEnded is returned when a service's container does not run any more.
+var errEnded = errors.New("it ended before it was ready")
+
+// awaitReady returns when the service answers. The error says what was wrong the
+// last time it was asked.
+func (u *upward) awaitReady(ctx context.Context) error {
+	limit := cmp.Or(u.image.Ready.Timeout, DefaultReadyTimeout)
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	begun := time.Now()
+	var last error
+	for {
+		// It is asked where it is each time: it has no address once it has ended.
+		c, err := u.Engine.Inspect(limited, u.id)
+		switch {
+		case err == nil && !c.Running():
+			return fmt.Errorf("%w, with exit code %d", errEnded, c.ExitCode)
+		case errors.Is(err, holdfast.ErrNotFound):
+			return fmt.Errorf("%w: somebody removed it", errEnded)
+		case err == nil:
+			err = u.probe(limited, c)
+		}
+		if err == nil {
+			return nil
+		}
+		if limited.Err() == nil || last == nil {
+			last = err
+		}
+		select {
+		case <-time.After(min(max(firstPoll, time.Since(begun)/10), longestPoll)):
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return holdfast.WithHint(fmt.Errorf("not ready after %v: %w", limit, last), "check the service's ready:, or give it more time (ready.timeout)")
+		}
+	}
+}
+
+// probe asks once.
+func (u *upward) probe(ctx context.Context, c engine.Container) error {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	r := u.image.Ready
+	if len(r.Command) > 0 {
+		code, err := u.Engine.Exec(ctx, u.id, engine.Exec{Command: r.Command})
+		if err == nil && code != 0 {
+			err = fmt.Errorf("its command for that ends with exit code %d", code)
+		}
+		return err
+	}
+	if len(c.Addresses) == 0 {
+		return errors.New("it has no address")
+	}
+	addr := net.JoinHostPort(c.Addresses[0], strconv.Itoa(r.Port))
+	if r.HTTP != "" {
+		return get(ctx, "http://"+addr+r.HTTP)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// get asks for a page, and does not follow where it leads.
+func get(ctx context.Context, url string) error {
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 400 {
+		return fmt.Errorf("GET %s: %s", url, res.Status)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/platform/engine"
+)
+
+// Cleaner is what cleaning up needs of an engine.
+type Cleaner interface {
+	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
+	Remove(ctx context.Context, id string) error
+	LabelledNetworks(ctx context.Context, labels map[string]string) ([]engine.LabelledNetwork, error)
+	RemoveNetwork(ctx context.Context, id string) error
+}
+
+// removals is how many containers are removed at once. The engine does most of a
+// removal under one lock; more only wait there.
+const removals = 8
+
+// unclaimed is how old what an owner left has to be where it cannot be seen
+// whether the owner lives. A live one has a container that runs within that time.
+const unclaimed = time.Hour
+
+// remains is what there is of one job.
+type remains struct {
+	owner      string
+	containers []engine.Container
+	networks   []engine.LabelledNetwork
+}
+
+// find returns what carries the labels, by job. A container whose name is no
+// job's is left out: images inherit labels (docker commit of a job's container),
+// and containers theirs, which no job made. Names are not inherited.
+func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]*remains, error) {
+	found := map[string]*remains{}
+	of := func(labels map[string]string) *remains {
+		id := labels[LabelJob]
+		if found[id] == nil {
+			found[id] = &remains{owner: labels[LabelOwner]}
+		}
+		return found[id]
+	}
+	// Networks first: what is attached to one of these is then listed, too.
+	networks, err := e.LabelledNetworks(ctx, labels)
+	if err != nil {
+		return nil, err
+	}
+	containers, err := e.List(ctx, labels)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range networks {
+		of(n.Labels).networks = append(of(n.Labels).networks, n)
+	}
+	for _, c := range containers {
+		if !strings.HasPrefix(c.Name, nameOfAll(c.Labels[LabelJob])) {
+			continue
+		}
+		of(c.Labels).containers = append(of(c.Labels).containers, c)
+	}
+	return found, nil
+}
+
+// remove removes it all: containers with their anonymous volumes, then the
+// networks. It goes on past errors.
+func (r *remains) remove(ctx context.Context, e Cleaner) error {
+	errs := make([]error, len(r.containers))
+	var g errgroup.Group
+	g.SetLimit(removals)
+	for i, c := range r.containers {
+		g.Go(func() error {
+			errs[i] = e.Remove(ctx, c.ID)
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are in errs
+	for _, n := range r.networks {
+		errs = append(errs, e.RemoveNetwork(ctx, n.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// removeJob removes all that one job has made, and reports how many containers
+// and networks that were.
+func removeJob(ctx context.Context, e Cleaner, id string) (int, error) {
+	found, err := find(ctx, e, map[string]string{LabelJob: id})
+	if err != nil || found[id] == nil {
+		return 0, err
+	}
+	r := found[id]
+	return len(r.containers) + len(r.networks), r.remove(ctx, e)
+}
+
+// Sweep removes what jobs left whose owners are dead, and reports of how many
+// jobs that was. A job whose owner cannot be seen from here (it belongs to an
+// earlier boot, to another host, or to a container that uses this engine, or is
+// hidden by /proc) is taken for dead when none of its containers runs and all of
+// it is an hour old.
+func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, error) {
+	found, err := find(ctx, e, map[string]string{LabelJob: ""})
+	if err != nil {
+		return 0, fmt.Errorf("look for what killed jobs left: %w", err)
+	}
+	swept := 0
+	for id, r := range found {
+		if !r.abandoned(self, time.Now()) {
+			continue
+		}
+		if e := r.remove(ctx, e); e != nil {
+			err = errors.Join(err, fmt.Errorf("remove what job %s left: %w", id, e))
+			continue
+		}
+		swept++
+		log.Info("removed what a killed job left", "job", id, "containers", len(r.containers), "networks", len(r.networks))
+	}
+	return swept, err
+}
+
+func (r *remains) abandoned(self Owner, now time.Time) bool {
+	owner, err := parseOwner(r.owner)
+	if err != nil {
+		return false // not ours
+	}
+	switch self.fateOf(owner) {
+	case dead:
+		return true
+	case alive:
+		return false
+	}
+	for _, c := range r.containers {
+		if c.Running() || now.Sub(c.Created) < unclaimed {
+			return false
+		}
+	}
+	for _, n := range r.networks {
+		if now.Sub(n.Created) < unclaimed {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,242 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+)
+
+// ContainerError says why a container of a job did not come up.
+type ContainerError struct {
+	Run   int
+	Name  string
+	Phase spinup.Phase // "" while it waited for its image
+	Err   error
+	// Log is the container's last lines, at most a few kilobytes; empty
+	// where it never ran.
+	Log string
+}
+
+func (e *ContainerError) Error() string { return e.Name + ": " + e.Err.Error() }
+func (e *ContainerError) Unwrap() error { return e.Err }
+
+// network is that of one run, while it is being made and after.
+type network struct {
+	made chan struct{} // closed when id and err are valid
+	id   string
+	err  error
+}
+
+// bringUp makes the run's network and containers and returns the primary one's
+// id when all run and are ready.
+func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fetched) (primary string, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	net := &network{made: make(chan struct{})}
+	g.Go(func() error {
+		defer close(net.made)
+		net.id, net.err = x.makeNetwork(ctx, index)
+		return net.err
+	})
+	for i, img := range x.job.Images {
+		g.Go(func() error {
+			u := &upward{
+				underway: x, index: index, image: img, primary: i == 0,
+				timer: spinup.NewTimer(spinup.ForRun, img.Image, x.Cohort),
+			}
+			u.timer.Job(x.id)
+			err := u.climb(ctx, images[img.Image], x.isFirst(index, i), net)
+			if i == 0 {
+				primary = u.id
+			}
+			record := u.timer.End(err)
+			x.keep(Spinup{Run: index, Alias: img.Name, Record: record, image: i})
+			if err == nil {
+				return nil
+			}
+			return &ContainerError{Run: index, Name: img.Name, Phase: u.phase, Err: explain(err, record.Cause), Log: u.log}
+		})
+	}
+	err = g.Wait() // before primary is read
+	return primary, err
+}
+
+// explain adds the hint of what a failure is recorded as, which goes by the phase
+// that failed: "not found" is an image only while that is fetched.
+func explain(err error, cause spinup.Cause) error {
+	if hint := cause.Hint(); hint != "" && holdfast.HintOf(err) == "" {
+		return holdfast.WithHint(err, hint)
+	}
+	return err
+}
+
+// isFirst reports whether no container before this one has the same image.
+func (x *underway) isFirst(index, image int) bool {
+	for _, img := range x.job.Images[:image] {
+		if img.Image == x.job.Images[image].Image {
+			return false
+		}
+	}
+	return index == 0
+}
+
+// makeLimit bounds the making of a network or a container. It is not called off
+// when the job is: then nobody would know whether it was made after all.
+const makeLimit = 2 * time.Minute
+
+func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err error) {
+	err = x.slot(ctx, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
+		defer cancel()
+		id, err = x.Engine.CreateNetwork(ctx, nameOfAll(x.id)+strconv.Itoa(index), x.labels(index))
+		return err
+	})
+	return id, err
+}
+
+// slot calls do while not too many others are at it.
+func (x *underway) slot(ctx context.Context, do func() error) error {
+	select {
+	case x.slots <- struct{}{}:
+		defer func() { <-x.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := ctx.Err(); err != nil { // both were possible
+		return err
+	}
+	return do()
+}
+
+func (x *underway) labels(index int) map[string]string {
+	return map[string]string{LabelJob: x.id, LabelOwner: x.Owner.String(), LabelIndex: strconv.Itoa(index)}
+}
+
+// upward is one container on its way up. It is used by one goroutine.
+type upward struct {
+	*underway
+	index   int
+	image   Image
+	primary bool
+	timer   *spinup.Timer
+
+	phase spinup.Phase // that it is in
+	id    string
+	log   string // of a container that ended too early
+}
+
+// climb takes the container from its image to ready.
+func (u *upward) climb(ctx context.Context, image *fetched, first bool, net *network) error {
+	if err := wait(ctx, image.done); err != nil {
+		return err
+	}
+	u.timer.Pulled(image.figures(first))
+	if image.err != nil {
+		return image.err
+	}
+	if err := wait(ctx, net.made); err != nil {
+		return err
+	}
+	if net.err != nil {
+		return net.err
+	}
+	if err := u.slot(ctx, func() error { return u.createAndStart(ctx, net.id) }); err != nil {
+		return err
+	}
+	if u.image.Ready == nil {
+		return nil
+	}
+	err := u.timed(spinup.Ready, func() error { return u.awaitReady(ctx) })
+	if errors.Is(err, errEnded) {
+		u.log = u.lastLines(ctx)
+	}
+	return err
+}
+
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// timed times a phase and says so.
+func (u *upward) timed(phase spinup.Phase, do func() error) error {
+	u.phase = phase
+	begun := time.Now()
+	err := do()
+	took := time.Since(begun)
+	u.timer.Took(phase, took, err)
+	if err == nil {
+		line := spinup.Record{Times: map[spinup.Phase]holdfast.Millis{phase: holdfast.Millis(took)}}.Lines()
+		u.tell(u.index, u.image.Name, strings.Join(line, " "))
+	}
+	return err
+}
+
+func (u *upward) createAndStart(ctx context.Context, network string) error {
+	spec := u.spec(network)
+	err := u.timed(spinup.Create, func() (err error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
+		defer cancel()
+		u.id, err = u.Engine.Create(ctx, spec)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	u.timer.Container(u.id, spec.Name)
+	return u.timed(spinup.Start, func() error { return u.Engine.Start(ctx, u.id) })
+}
+
+// idle keeps a primary container running.
+var idle = [...]string{"tail", "-f", "/dev/null"}
+
+func (u *upward) spec(network string) engine.Spec {
+	img, labels := u.image, u.labels(u.index)
+	labels[LabelName] = img.Name
+	s := engine.Spec{
+		Name:       fmt.Sprintf("%s%d-%s", nameOfAll(u.underway.id), u.index, img.Name),
+		Image:      img.Image,
+		Platform:   u.job.Platform,
+		Entrypoint: img.Entrypoint,
+		Command:    img.Command,
+		Env:        img.env(u.index, u.job.Parallelism),
+		Labels:     labels,
+		Hostname:   img.Name,
+		Mounts:     img.mounts(),
+		WorkDir:    img.WorkDir,
+		Network:    network,
+		Aliases:    []string{img.Name},
+	}
+	if u.primary {
+		// What a step leaves running and forgets is reaped.
+		s.Init = true
+		s.Entrypoint, s.Command = append(append([]string{}, img.Entrypoint...), img.Command...), nil
+		if len(s.Entrypoint) == 0 {
+			s.Entrypoint = idle[:]
+		}
+	}
+	return s
+}
+
+// lastLines are what a container wrote last.
+func (u *upward) lastLines(ctx context.Context) string {
+	var b strings.Builder
+	if err := u.Engine.Logs(ctx, u.id, engine.LogOptions{Tail: 20}, &b); err != nil {
+		return ""
+	}
+	const most = 4 << 10
+	s := b.String()
+	return s[max(0, len(s)-most):]
+}

@@ -1,0 +1,310 @@
+package evacuate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+)
+
+// How a pod ended.
+const (
+	Ended    = "ended"    // by itself, asked to, with its own grace
+	Hurried  = "hurried"  // the same with less than its grace
+	Overrode = "overrode" // against its disruption budget
+	Killed   = "killed"
+	Left     = "left" // it lives
+)
+
+// beside is how many pods are deleted at a time.
+const beside = 8
+
+// defaultGrace is Kubernetes', where a pod has none of its own.
+const defaultGrace = 30 * time.Second
+
+// run is one evacuation.
+type run struct {
+	e   *Evacuator
+	end time.Time // when what is left is killed
+
+	mu    sync.Mutex
+	asked map[string]bool   // uids of pods that are on their way
+	told  map[string]bool   // uids of pods that somebody was told about
+	how   map[string]string // by uid: hurried or overrode
+	count map[string]int
+}
+
+// askAll asks all pods to end, in the order of their grace, and waits for them until it is
+// time to kill. It returns those that are left.
+func (r *run) askAll(ctx context.Context) (left []kube.Pod) {
+	ctx, cancel := context.WithDeadline(ctx, r.end)
+	defer cancel()
+	r.how = map[string]string{}
+	seen := map[string]bool{}
+	for {
+		var pods []kube.Pod
+		err := once(ctx, func(ctx context.Context) (err error) {
+			pods, err = r.e.client.PodsOn(ctx, r.e.conf.Node)
+			return err
+		})
+		if err == nil {
+			left = slices.DeleteFunc(pods, func(p kube.Pod) bool { return !goes(p) })
+			for _, p := range left {
+				seen[p.Meta.UID] = true
+			}
+		}
+		if ctx.Err() == nil && err != nil {
+			r.e.log.Error("kubernetes: the pods of this node, which goes, cannot be listed; trying again", "err", err)
+		}
+		if err == nil && len(left) == 0 || ctx.Err() != nil {
+			break
+		}
+		if !kube.Transient(err) { // else it would not take more
+			r.round(ctx, left)
+		}
+		if pause(ctx, 1, err) != nil {
+			break
+		}
+	}
+	for _, p := range left {
+		delete(seen, p.Meta.UID)
+	}
+	r.count = map[string]int{}
+	for uid := range seen { // those have ended
+		r.count[cmp.Or(r.how[uid], Ended)]++
+	}
+	return left
+}
+
+// goes reports whether a pod is to end before its node does.
+func goes(p kube.Pod) bool { return !p.Mirror() && !p.OfDaemonSet() && !p.Finished() }
+
+// grace is a pod's own.
+func grace(p kube.Pod) time.Duration {
+	if p.Spec.Grace == nil {
+		return defaultGrace
+	}
+	return time.Duration(max(*p.Spec.Grace, 0)) * time.Second
+}
+
+// inOrder has those first that need longest.
+func inOrder(pods []kube.Pod) []kube.Pod {
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b kube.Pod) int {
+		return cmp.Or(cmp.Compare(grace(b), grace(a)), cmp.Compare(a.Meta.Namespace, b.Meta.Namespace), cmp.Compare(a.Meta.Name, b.Meta.Name))
+	})
+}
+
+// round asks those to end that are not on their way: those with the longest grace first.
+func (r *run) round(ctx context.Context, pods []kube.Pod) {
+	pods = inOrder(pods)
+	budgets := r.budgets(ctx, pods)
+	now := time.Now()
+	var deleting errgroup.Group
+	deleting.SetLimit(beside)
+	for _, p := range pods {
+		if p.Meta.Deleted != nil {
+			r.mu.Lock()
+			r.asked[p.Meta.UID] = true
+			r.mu.Unlock()
+			if !p.Meta.Deleted.After(r.end) {
+				continue // it ends in time
+			}
+		}
+		want, there := grace(p), r.end.Sub(now)
+		how := ""
+		switch {
+		case p.Meta.Deleted != nil, want > there:
+			how = Hurried
+		case !budgets.take(p):
+			if now.Add(want + 2*roundsOf).Before(r.end) {
+				continue // its grace still fits behind
+			}
+			how = Overrode
+		}
+		seconds := max(int(min(want, there).Seconds()), 1) // not 0, which waits for nobody
+		deleting.Go(func() error {
+			r.delete(ctx, p, seconds, how)
+			return nil
+		})
+	}
+	_ = deleting.Wait() // none of them returns one
+}
+
+// delete asks one pod to end. What fails is tried again in the next round.
+func (r *run) delete(ctx context.Context, p kube.Pod, seconds int, how string) {
+	err := once(ctx, func(ctx context.Context) error { return r.e.client.DeletePod(ctx, p.Meta, seconds) })
+	if replaced(err) {
+		return
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			r.e.log.Warn("kubernetes: a pod of this node, which goes, cannot be asked to end", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
+		}
+		return
+	}
+	r.mu.Lock()
+	r.asked[p.Meta.UID] = true
+	first := how != "" && !r.told[p.Meta.UID]
+	if how != "" {
+		r.how[p.Meta.UID], r.told[p.Meta.UID] = how, true
+	}
+	r.mu.Unlock()
+	if !first {
+		return
+	}
+	text := fmt.Sprintf("its node goes: it has %d s to end, of the %.0f s that it wants", seconds, grace(p).Seconds())
+	reason := "HoldfastHurried"
+	if how == Overrode {
+		reason, text = "HoldfastBudgetOverridden", fmt.Sprintf("its node goes within the notice that there was: it is ended though its disruption budget does not allow it, with %d s", seconds)
+	}
+	r.e.log.Warn("kubernetes: "+text, "pod", p.Meta.Namespace+"/"+p.Meta.Name)
+	r.e.event(ctx, kube.Reference{APIVersion: "v1", Kind: "Pod", Namespace: p.Meta.Namespace, Name: p.Meta.Name, UID: p.Meta.UID}, reason, text)
+}
+
+// replaced reports whether a pod could not be deleted because it has gone, or another one
+// has its name.
+func replaced(err error) bool {
+	c := kube.Code(err)
+	return c == http.StatusNotFound || c == http.StatusConflict
+}
+
+// budgets is what may be ended now.
+type budgets struct{ list []kube.Budget }
+
+// budgets reads the disruption budgets of the namespaces that the pods are in. Where they
+// cannot be read nothing is allowed, until there is no more time to wait.
+func (r *run) budgets(ctx context.Context, pods []kube.Pod) *budgets {
+	names := map[string]bool{}
+	for _, p := range pods {
+		if p.Meta.Deleted == nil {
+			names[p.Meta.Namespace] = true
+		}
+	}
+	b := &budgets{}
+	for _, ns := range slices.Sorted(maps.Keys(names)) {
+		var list []kube.Budget
+		err := once(ctx, func(ctx context.Context) (err error) {
+			list, err = r.e.client.BudgetsIn(ctx, ns)
+			return err
+		})
+		if err != nil {
+			if ctx.Err() == nil {
+				r.e.log.Warn("kubernetes: disruption budgets cannot be read: pods wait for them as long as there is time", "namespace", ns, "err", err)
+			}
+			list = []kube.Budget{{Meta: kube.Meta{Namespace: ns}}}
+			list[0].Spec.Selector = &kube.LabelSelector{} // for all
+		}
+		b.list = append(b.list, list...)
+	}
+	return b
+}
+
+// take reports whether all budgets of a pod allow its end, and counts it then. A pod that
+// is not ready takes nothing of a budget whose other pods are enough.
+func (b *budgets) take(p kube.Pod) bool {
+	var of []*kube.Budget
+	for i := range b.list {
+		x := &b.list[i]
+		if x.Meta.Namespace != p.Meta.Namespace || !x.Spec.Selector.Chooses(p.Meta.Labels) {
+			continue
+		}
+		if !p.Ready() && x.Status.Healthy >= x.Status.Desired && x.Status.Desired > 0 {
+			continue
+		}
+		if x.Status.Allowed <= 0 {
+			return false
+		}
+		of = append(of, x)
+	}
+	for _, x := range of {
+		x.Status.Allowed--
+	}
+	return true
+}
+
+// kill ends those that were asked to end and live, and takes them off the API server.
+func (r *run) kill(ctx context.Context, left []kube.Pod, last time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, last)
+	defer cancel()
+	pods := map[string]kube.Pod{}
+	var uids []string
+	for _, p := range left {
+		if !r.asked[p.Meta.UID] {
+			r.count[Left]++ // nobody knows that it is to end: it would be started again
+			continue
+		}
+		pods[p.Meta.UID] = p
+		uids = append(uids, p.Meta.UID)
+	}
+	if len(uids) == 0 {
+		return
+	}
+	killing, stop := context.WithTimeout(ctx, margin/2)
+	dead, err := r.e.killer.Kill(killing, uids)
+	stop()
+	if err != nil {
+		r.e.log.Error("kubernetes: killing the pods that are left on this node, which goes", "err", err)
+	}
+	var deleting errgroup.Group
+	deleting.SetLimit(beside)
+	for _, uid := range dead {
+		p := pods[uid]
+		deleting.Go(func() error {
+			err := patiently(ctx, func(ctx context.Context) error { return r.takeOff(ctx, p.Meta) })
+			if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+				r.e.log.Warn("kubernetes: a pod that is dead stays on the API server", "pod", p.Meta.Namespace+"/"+p.Meta.Name, "err", err)
+			}
+			return nil
+		})
+	}
+	_ = deleting.Wait() // none of them returns one
+	r.count[Killed] += len(dead)
+	r.count[Left] += len(uids) - len(dead)
+}
+
+// takeOff takes a dead pod off the API server. It is no error that it has gone.
+func (r *run) takeOff(ctx context.Context, pod kube.Meta) error {
+	err := r.e.client.DeletePod(ctx, pod, 0)
+	if kube.Code(err) != http.StatusConflict {
+		return err
+	}
+	pods, listing := r.e.client.PodsOn(ctx, r.e.conf.Node) // it may not read a single one
+	if listing == nil && !slices.ContainsFunc(pods, func(p kube.Pod) bool { return p.Meta.UID == pod.UID }) {
+		return nil // another one has its name
+	}
+	return err
+}
+
+// report says in the log and the metrics what became of the pods.
+func (r *run) report(begun time.Time) {
+	for how, n := range r.count {
+		r.e.m.ended(how, n)
+	}
+	r.e.log.Warn("kubernetes: "+r.words(), "took", time.Since(begun).Round(time.Millisecond))
+}
+
+func (r *run) words() string {
+	var parts []string
+	for _, how := range []string{Ended, Hurried, Overrode, Killed, Left} {
+		if n := r.count[how]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, map[string]string{
+				Ended: "ended with their grace", Hurried: "had less than their grace", Overrode: "ended against a disruption budget", Killed: "were killed", Left: "are left",
+			}[how]))
+		}
+	}
+	if len(parts) == 0 {
+		return "no pod was on this node, which goes"
+	}
+	return "of the pods of this node, which goes, " + strings.Join(parts, ", ")
+}

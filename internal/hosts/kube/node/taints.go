@@ -1,0 +1,106 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+)
+
+// Effects are those that a taint for a condition may have. NoExecute is none of them:
+// what slows a node down ends no pods.
+func Effects() []string { return []string{"PreferNoSchedule", "NoSchedule"} }
+
+// CheckEffect checks one that somebody gave; "" is none.
+func CheckEffect(effect string) error {
+	if effect == "" || slices.Contains(Effects(), effect) {
+		return nil
+	}
+	return fmt.Errorf("%q is none of %s", effect, strings.Join(Effects(), ", "))
+}
+
+// conditionTaint begins the key of a taint for a condition: holdfast.dev/MemcgLeak.
+const conditionTaint = "holdfast.dev/"
+
+// lastTaints bounds taking the taints away at the end.
+const lastTaints = 3 * time.Second
+
+// taintKeys are the keys of all taints for conditions.
+func taintKeys() (keys []string) {
+	for _, kind := range Types() {
+		keys = append(keys, conditionTaint+strings.TrimPrefix(kind, Prefix))
+	}
+	return keys
+}
+
+// Taints are those that go with conditions of a node: one for each of ours that is true,
+// with its reason as the value; none without an effect.
+func Taints(conditions []kube.Condition, effect string) []kube.Taint {
+	list := []kube.Taint{}
+	for _, c := range conditions {
+		if c.Status == "True" && effect != "" && slices.Contains(Types(), c.Type) {
+			list = append(list, kube.Taint{Key: conditionTaint + strings.TrimPrefix(c.Type, Prefix), Value: c.Reason, Effect: effect})
+		}
+	}
+	slices.SortFunc(list, func(a, b kube.Taint) int { return cmp.Compare(a.Key, b.Key) })
+	return list
+}
+
+// apart tells a node's taints for our conditions, in the order of Taints, from all others.
+func apart(taints []kube.Taint) (others, ours []kube.Taint) {
+	others, ours = []kube.Taint{}, []kube.Taint{}
+	keys := taintKeys()
+	for _, t := range taints {
+		if slices.Contains(keys, t.Key) {
+			ours = append(ours, kube.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+		} else {
+			others = append(others, t)
+		}
+	}
+	slices.SortFunc(ours, func(a, b kube.Taint) int { return cmp.Compare(a.Key, b.Key) })
+	return others, ours
+}
+
+// taints has the node have those that go with its conditions, where that was asked for.
+func (r *Reporter) taints(ctx context.Context) error {
+	if r.conf.Taint == "" {
+		return nil
+	}
+	want := Taints(r.have, r.conf.Taint)
+	if slices.Equal(r.tainted, want) {
+		return nil
+	}
+	if err := r.setTaints(ctx, want); err != nil {
+		return fmt.Errorf("taints: %w", err)
+	}
+	r.tainted = want
+	return nil
+}
+
+func (r *Reporter) setTaints(ctx context.Context, want []kube.Taint) error {
+	_, err := r.client.EditNode(ctx, r.conf.Node, func(n kube.Node) (kube.NodePatch, bool) {
+		others, ours := apart(n.Spec.Taints)
+		all := append(others, want...)
+		return kube.NodePatch{Taints: &all}, !slices.Equal(ours, want)
+	})
+	return err
+}
+
+// untaint takes the taints away when the agent ends: nobody would see their condition
+// go.
+func (r *Reporter) untaint(ctx context.Context) {
+	if r.conf.Taint == "" || len(r.tainted) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTaints)
+	defer cancel()
+	if err := r.setTaints(ctx, []kube.Taint{}); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+		r.log.Warn("kubernetes: the taints of this node stay", "err", err, "hint", "`kubectl taint node "+r.conf.Node+" "+r.tainted[0].Key+"-` takes one away")
+	}
+}

@@ -1,0 +1,193 @@
+package podwatch
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/spinup"
+)
+
+// came is a container that came up, and what is known of how.
+type came struct {
+	box     cri.Sandbox
+	c       cri.Container
+	before  time.Time // the end of the step before
+	running bool      // which was the start of a container that went on
+	rec     spinup.Record
+	asked   int // times that the cluster was
+}
+
+func newCame(box cri.Sandbox, c cri.Container, before time.Time, running bool, cohort spinup.Cohort) *came {
+	cohort.Runtime = box.Handler
+	begun := before
+	if before.Equal(box.Created) && !box.Seen.IsZero() && box.Seen.Before(before) {
+		begun = box.Seen
+	}
+	u := &came{box: box, c: c, before: before, running: running, rec: spinup.NewRecord(spinup.ForPod, cmp.Or(c.Image, c.ImageID, "?"), begun, cohort)}
+	r := &u.rec
+	r.Container, r.Name, r.Job, r.Outcome = c.ID, c.Name, box.Namespace+"/"+box.Name, spinup.OK
+	if c.Started.IsZero() { // it was made, and did not start
+		r.Outcome, r.Failed, r.Cause = spinup.Failed, spinup.Start, spinup.Other
+		r.Error = cmp.Or(c.Message, c.Reason, fmt.Sprintf("it did not start: exit code %d", c.Code))
+		r.Took = millis(begun, c.Ended)
+		r.Times[spinup.Start] = millis(c.Created, c.Ended)
+		return u
+	}
+	r.Took = millis(begun, c.Started)
+	r.Times[spinup.Start] = millis(c.Created, c.Started)
+	return u
+}
+
+// image takes when the image came, as far as looks at the runtime tell.
+func (u *came) image(a arrival) {
+	window := u.c.Created.Sub(u.before)
+	switch {
+	case a.seen.IsZero() || u.running:
+	case a.seen.Before(u.before):
+		u.rec.Pull = &spinup.Pull{Image: u.rec.Image, Done: true, Cached: true}
+		u.rec.Times[spinup.Create] = holdfast.Millis(max(window, 0))
+	case !a.absent.Before(u.before): // so it came between
+		p := spinup.WholePull(u.rec.Image, u.before, window, 0)
+		u.rec.Pull = &p
+		u.rec.Times[spinup.Download] = p.Took
+	}
+}
+
+// Messages of the kubelet's (pkg/kubelet/images/image_manager.go), of which newer
+// versions have more.
+var (
+	pulledText  = regexp.MustCompile(`^Successfully pulled image ".*" in (\S+?)(?: \((\S+) including waiting\))?(?:\. Image size: (\d+) bytes\.?)?$`)
+	presentText = regexp.MustCompile(`^Container image ".*" already present on machine`)
+)
+
+// pulled is what one event "Pulled" says.
+type pulled struct {
+	at     time.Time     // it had ended, in whole seconds
+	cached bool          // there was nothing to do
+	took   time.Duration // and else so long
+	waited time.Duration // took, and the wait for other pulls of the node
+	bytes  int64         // 0: it does not say
+}
+
+func parsePulled(e kube.PodEvent) (pulled, bool) {
+	if presentText.MatchString(e.Message) {
+		return pulled{at: e.At, cached: true}, true
+	}
+	m := pulledText.FindStringSubmatch(e.Message)
+	if m == nil {
+		return pulled{}, false
+	}
+	p := pulled{at: e.At}
+	var err error
+	if p.took, err = time.ParseDuration(m[1]); err != nil || p.took < 0 {
+		return p, false
+	}
+	p.waited = p.took
+	if d, err := time.ParseDuration(m[2]); err == nil && d > p.took {
+		p.waited = d
+	}
+	p.bytes, _ = strconv.ParseInt(m[3], 10, 64) // 0 where it does not say
+	return p, true
+}
+
+// events takes what the kubelet told of the pod's pulls. The first about a container is
+// the one before its first start.
+func (u *came) events(all []kube.PodEvent) {
+	var first *pulled
+	for _, e := range all {
+		if !strings.HasSuffix(e.Container, "{"+u.c.Name+"}") {
+			continue
+		}
+		if p, ok := parsePulled(e); ok && !p.at.After(u.c.Created) && (first == nil || p.at.Before(first.at)) {
+			first = &p
+		}
+	}
+	if first == nil {
+		return
+	}
+	r := &u.rec
+	delete(r.Times, spinup.Download)
+	if first.cached {
+		r.Pull = &spinup.Pull{Image: r.Image, Done: true, Cached: true}
+	} else {
+		if !strings.HasPrefix(r.Cohort.Engine, "containerd ") {
+			first.bytes = 0 // of others it is what it has on the disk
+		}
+		p := spinup.WholePull(r.Image, first.at.Add(-first.took), first.took, first.bytes)
+		r.Pull, r.Times[spinup.Download] = &p, p.Took
+	}
+	// Both are at least what it was: of the event there are whole seconds only, and in
+	// the window may be what the kubelet waited for.
+	create := u.c.Created.Sub(first.at)
+	if window := u.c.Created.Sub(u.before) - first.waited; window < create {
+		create = window
+	}
+	r.Times[spinup.Create] = holdfast.Millis(max(create, 0))
+}
+
+// due is when the cluster is to be asked next.
+func (u *came) due(settle time.Duration) time.Time {
+	switch u.asked {
+	case 0:
+		return u.c.Started.Add(settle)
+	case 1:
+		return u.c.Started.Add(max(secondAsk, 2*settle))
+	}
+	return u.c.Started.Add(readyWithin)
+}
+
+// ready takes when the pod was ready, and reports whether there is no more to be learnt.
+func (u *came) ready(pod kube.Pod) bool {
+	if !probed(pod, u.c.Name) || pod.Finished() || pod.Meta.Deleted != nil || restarted(pod, u.c.Name) {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type != "Ready" || c.Status != "True" {
+			continue
+		}
+		took := c.Since.Sub(u.c.Started) // less than nothing: it has whole seconds only
+		u.rec.Times[spinup.Ready] = holdfast.Millis(max(took, 0))
+		u.rec.Took += holdfast.Millis(max(took, 0))
+		return true
+	}
+	if u.asked < 3 {
+		return false
+	}
+	r := &u.rec
+	r.Outcome, r.Failed, r.Cause, r.Error = spinup.Failed, spinup.Ready, spinup.Other, fmt.Sprintf("its pod was not ready after %v", readyWithin)
+	r.Times[spinup.Ready] = holdfast.Millis(readyWithin)
+	r.Took += holdfast.Millis(readyWithin)
+	return true
+}
+
+// probed reports whether somebody waits until a container is ready.
+func probed(pod kube.Pod, name string) bool {
+	for _, list := range [][]kube.ContainerSpec{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for _, c := range list {
+			if c.Name == name {
+				return c.ReadinessProbe != nil || c.StartupProbe != nil
+			}
+		}
+	}
+	return false
+}
+
+// restarted reports whether it is not the first of its name any more: then the time of
+// the pod's readiness is not the first one's.
+func restarted(pod kube.Pod, name string) bool {
+	for _, c := range pod.Status.Containers {
+		if c.Name == name {
+			return c.RestartCount > 0
+		}
+	}
+	return false
+}
+
+func millis(from, to time.Time) holdfast.Millis { return holdfast.Millis(max(to.Sub(from), 0)) }

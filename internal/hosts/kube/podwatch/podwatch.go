@@ -1,0 +1,378 @@
+// Package podwatch records how the containers of a node's pods came up. It asks the
+// node's container runtime every few seconds, and each container once: the runtime keeps
+// the times, so that nothing has to be heard at once. What that tells, and what not:
+//
+//   - begin: when the kubelet first heard of the pod, by the annotation that it gives the
+//     pod's sandbox; of the second container and all later ones, when the one before had
+//     started or, of those that run before the others, ended.
+//   - start: from the runtime's time of creation, which it takes at the end of making a
+//     container, to its time of start.
+//   - create: from the end of the step before to the time of creation, where the image
+//     was there. What the kubelet waits for between two containers that run (a postStart
+//     hook, a startup probe) would be in it, so of these it is not known by the runtime
+//     alone.
+//   - pull: the runtime has no time of it. That there was one is known where the image
+//     came between two looks; then create is in its time.
+//
+// With a Cluster two questions more are asked about each pod, some time after its start:
+// the kubelet's events "Pulled" have the time of the pull and its bytes, and whether the
+// image was there; and the pod's status says when it was ready, which counts where a
+// container has a readiness or startup probe. Both are bounded in number.
+//
+// A pod that has a sandbox and for minutes no container, because a pull hangs or is refused,
+// is a spin-up that has failed; it is another one when the container comes after all.
+//
+// A container that is started again is no spin-up. A pod that has come and gone between
+// two looks is not seen.
+package podwatch
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/spinup"
+)
+
+// How often is looked, and when the cluster is asked.
+const (
+	lookEvery = 10 * time.Second
+	settled   = 20 * time.Second // after a start: most are ready by then
+	secondAsk = 2 * time.Minute
+	// readyWithin is how long after its start a container may be ready.
+	readyWithin = 10 * time.Minute
+	// createdWithin is how long a container may wait for its start.
+	createdWithin = 10 * time.Minute
+	// stuckAfter is how long a pod may have a sandbox and no container: it waits for an
+	// image then. A judgement: 5 GB take that long at 17 MB/s.
+	stuckAfter = 5 * time.Minute
+	// past is how old a container may be that was there before us.
+	past = time.Hour
+	// Questions to the API server: a node whose pods come and go fast must not ask more
+	// than its share of 0.02 a second.
+	askEvery = 200 * time.Second
+	askBurst = 20
+	// maxPending bounds the containers that wait for an answer.
+	maxPending = 1024
+	callLimit  = 30 * time.Second
+)
+
+// Runtime is what is needed of the container runtime.
+type Runtime interface {
+	Version(ctx context.Context) (string, error)
+	Pods(ctx context.Context) ([]cri.Sandbox, []cri.Container, error)
+	Status(ctx context.Context, id string) (cri.Container, error)
+	Images(ctx context.Context) (map[string]int64, error)
+}
+
+// Cluster is what is needed of the API server.
+type Cluster interface {
+	Pod(ctx context.Context, namespace, name string) (kube.Pod, error)
+	PodEvents(ctx context.Context, namespace, uid, reason string) ([]kube.PodEvent, error)
+}
+
+// Config says on which node, and whom to tell.
+type Config struct {
+	Node   string
+	Kernel string
+	// Known are the ids of containers that are recorded already.
+	Known []string
+	// Cluster is nil where nobody may be asked.
+	Cluster Cluster
+	// Record takes a spin-up that has ended. It is called by Run's goroutine and has to
+	// return soon.
+	Record func(spinup.Record)
+	Log    *slog.Logger
+	Every  time.Duration // between two looks; 0: ten seconds
+	Settle time.Duration // from a start until the cluster is asked; 0: twenty seconds
+	Stuck  time.Duration // that a pod may be without a container; 0: five minutes
+}
+
+// Watcher records. Run may be called once.
+type Watcher struct {
+	runtime Runtime
+	conf    Config
+	asks    *rate.Limiter
+
+	cohort  spinup.Cohort
+	looked  time.Time          // the last look's begin; zero before the first
+	arrived map[string]arrival // images, by id
+	done    map[string]bool    // containers that nothing is to be done about any more
+	status  map[string]cri.Container
+	pending map[string][]*came // by the pod's uid
+	late    map[string]bool    // pods without a container that are recorded, by uid
+	failing bool
+	denied  bool // the API server does not answer us
+}
+
+// arrival is between which looks an image came.
+type arrival struct {
+	absent time.Time // the last look without it; zero: there was none
+	seen   time.Time // the first look with it
+}
+
+// New returns a Watcher that does nothing yet.
+func New(r Runtime, c Config) *Watcher {
+	if c.Every <= 0 {
+		c.Every = lookEvery
+	}
+	if c.Settle <= 0 {
+		c.Settle = settled
+	}
+	if c.Stuck <= 0 {
+		c.Stuck = stuckAfter
+	}
+	w := &Watcher{
+		runtime: r, conf: c, asks: rate.NewLimiter(rate.Every(askEvery), askBurst),
+		arrived: map[string]arrival{}, done: map[string]bool{}, status: map[string]cri.Container{}, pending: map[string][]*came{},
+	}
+	for _, id := range c.Known {
+		w.done[id] = true
+	}
+	return w
+}
+
+// Run records until ctx is done. What waits for an answer then is recorded without.
+func (w *Watcher) Run(ctx context.Context) error {
+	t := time.NewTicker(w.conf.Every)
+	defer t.Stop()
+	for {
+		err := w.look(ctx)
+		w.say(err)
+		w.ask(ctx, time.Now())
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			for _, list := range w.pending {
+				w.record(list)
+			}
+			return nil
+		}
+	}
+}
+
+// say logs that the runtime begins or ceases to fail.
+func (w *Watcher) say(err error) {
+	switch {
+	case err != nil && !w.failing:
+		w.conf.Log.Warn("spin-ups of pods: the container runtime does not answer (will be asked again)", "err", err)
+	case err == nil && w.failing:
+		w.conf.Log.Info("spin-ups of pods: the container runtime answers again")
+	}
+	w.failing = err != nil
+}
+
+// look asks the runtime for all that is new.
+func (w *Watcher) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	begin := time.Now()
+	if w.looked.IsZero() || w.failing { // it may be another one now
+		version, err := w.runtime.Version(ctx)
+		if err != nil {
+			return err
+		}
+		w.cohort = spinup.Cohort{Host: w.conf.Node, Engine: version, ImageStore: strings.Fields(version + " ?")[0], Kernel: w.conf.Kernel}
+	}
+	images, err := w.runtime.Images(ctx)
+	if err != nil {
+		return err
+	}
+	boxes, containers, err := w.runtime.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	w.imagesAt(begin, images)
+	w.forget(containers)
+	pods := map[string]cri.Sandbox{}
+	for _, b := range boxes {
+		pods[b.ID] = b
+	}
+	for _, c := range containers {
+		if box, ok := pods[c.Sandbox]; ok && !w.done[c.ID] {
+			w.container(ctx, box, c, containers, begin)
+		}
+	}
+	w.stuck(ctx, boxes, containers, begin)
+	w.looked = begin
+	return ctx.Err()
+}
+
+// imagesAt takes note of which images are there at a look that began then.
+func (w *Watcher) imagesAt(begin time.Time, images map[string]int64) {
+	for id := range images {
+		if _, ok := w.arrived[id]; !ok {
+			w.arrived[id] = arrival{absent: w.looked, seen: begin}
+		}
+	}
+	for id := range w.arrived {
+		if _, ok := images[id]; !ok {
+			delete(w.arrived, id)
+		}
+	}
+}
+
+// forget lets go of containers that the runtime has forgotten.
+func (w *Watcher) forget(containers []cri.Container) {
+	there := make(map[string]bool, len(containers))
+	for _, c := range containers {
+		there[c.ID] = true
+	}
+	for id := range w.done {
+		if !there[id] {
+			delete(w.done, id)
+		}
+	}
+	for id := range w.status {
+		if !there[id] {
+			delete(w.status, id)
+		}
+	}
+}
+
+// container looks at one that is new.
+func (w *Watcher) container(ctx context.Context, box cri.Sandbox, c cri.Container, all []cri.Container, now time.Time) {
+	switch {
+	case c.Attempt > 0, w.looked.IsZero() && now.Sub(c.Created) > past:
+		w.done[c.ID] = true
+		return
+	case c.State == "created":
+		w.done[c.ID] = now.Sub(c.Created) > createdWithin
+		return
+	}
+	s, err := w.known(ctx, c)
+	if err != nil {
+		return // it is looked at again, unless it is gone by then
+	}
+	before, running := w.before(ctx, box, c, all)
+	w.done[c.ID] = true
+	up := newCame(box, s, before, running, w.cohort)
+	up.image(w.arrived[c.ImageID])
+	if w.conf.Cluster == nil || w.denied || up.rec.Outcome != spinup.OK || w.waiting() >= maxPending {
+		w.record([]*came{up})
+		return
+	}
+	w.pending[box.UID] = append(w.pending[box.UID], up)
+}
+
+func (w *Watcher) waiting() (n int) {
+	for _, list := range w.pending {
+		n += len(list)
+	}
+	return n
+}
+
+// known is a container's status, asked for once where that does not change any more in
+// what is wanted of it.
+func (w *Watcher) known(ctx context.Context, c cri.Container) (cri.Container, error) {
+	if s, ok := w.status[c.ID]; ok && (!s.Ended.IsZero() || c.State == "running") {
+		return s, nil
+	}
+	s, err := w.runtime.Status(ctx, c.ID)
+	if err != nil {
+		return s, err
+	}
+	w.status[c.ID] = s
+	return s, nil
+}
+
+// before is when the step before a container's ended, and whether that was the start of
+// a container that still ran then.
+func (w *Watcher) before(ctx context.Context, box cri.Sandbox, c cri.Container, all []cri.Container) (end time.Time, running bool) {
+	end = box.Created
+	for _, o := range all {
+		if o.Sandbox != c.Sandbox || o.ID == c.ID || !o.Created.Before(c.Created) {
+			continue
+		}
+		s, err := w.known(ctx, o)
+		if err != nil {
+			continue
+		}
+		at, on := s.Started, true
+		if !s.Ended.IsZero() && !s.Ended.After(c.Created) {
+			at, on = s.Ended, false
+		}
+		if at.After(end) && !at.After(c.Created) {
+			end, running = at, on
+		}
+	}
+	return end, running
+}
+
+// ask asks the cluster about the pods whose time has come, and records what there is no
+// more to learn about.
+func (w *Watcher) ask(ctx context.Context, now time.Time) {
+	for uid, list := range w.pending {
+		if ctx.Err() != nil {
+			return
+		}
+		due := list[0].due(w.conf.Settle)
+		for _, c := range list[1:] {
+			if d := c.due(w.conf.Settle); d.After(due) {
+				due = d
+			}
+		}
+		if now.Before(due) {
+			continue
+		}
+		delete(w.pending, uid)
+		left, err := w.learn(ctx, list, now)
+		if kube.Code(err) == http.StatusForbidden {
+			w.denied = true
+			w.conf.Log.Warn("spin-ups of pods: no pull times and no readiness, because the API server does not allow this agent to get pods and list events", "err", err)
+		} else if err != nil {
+			w.conf.Log.Debug("spin-ups of pods: the API server was asked in vain", "err", err)
+		}
+		if len(left) > 0 {
+			w.pending[uid] = left
+		}
+	}
+}
+
+// learn asks about one pod. It returns those containers that are to be asked about again,
+// and records the others.
+func (w *Watcher) learn(ctx context.Context, list []*came, now time.Time) ([]*came, error) {
+	box := list[0].box
+	need := 1
+	if list[0].asked == 0 {
+		need = 2
+	}
+	if w.denied || !w.asks.AllowN(now, need) {
+		w.record(list)
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	var left []*came
+	pod, err := w.conf.Cluster.Pod(ctx, box.Namespace, box.Name)
+	if err != nil || pod.Meta.UID != box.UID {
+		w.record(list)
+		return nil, err
+	}
+	var events []kube.PodEvent
+	if need == 2 {
+		events, err = w.conf.Cluster.PodEvents(ctx, box.Namespace, box.UID, "Pulled")
+	}
+	for _, c := range list {
+		c.events(events)
+		c.asked++
+		if c.ready(pod) {
+			w.record([]*came{c})
+		} else {
+			left = append(left, c)
+		}
+	}
+	return left, err
+}
+
+func (w *Watcher) record(list []*came) {
+	for _, c := range list {
+		w.conf.Record(c.rec)
+	}
+}

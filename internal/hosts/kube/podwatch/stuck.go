@@ -1,0 +1,118 @@
+package podwatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/cri"
+	"holdfast/internal/hosts/spinup"
+)
+
+// What the kubelet says of a container that waits (pkg/kubelet/images/types.go, and
+// kuberuntime): for its image, and because it could not be made.
+const (
+	making = "ContainerCreating" // or pulling: it does not tell these apart
+	behind = "PodInitializing"   // behind an init container
+)
+
+func forImage(reason string) bool {
+	return strings.HasPrefix(reason, "ErrImage") || slices.Contains([]string{"ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "InvalidImageName", "SignatureValidationFailed"}, reason)
+}
+
+func notMade(reason string) bool {
+	return slices.Contains([]string{"CreateContainerConfigError", "CreateContainerError", "PreCreateHookError"}, reason)
+}
+
+// stuck records, once for each pod, a container that has not come for a long time: a
+// pull that hangs, or is refused again and again, has no container to look at. The
+// runtime alone tells that of pods without a container; of others nobody is asked, because
+// what waits there may be a crashed one.
+func (w *Watcher) stuck(ctx context.Context, boxes []cri.Sandbox, containers []cri.Container, now time.Time) {
+	there := map[string]bool{} // pods' sandboxes that have a container
+	for _, c := range containers {
+		there[c.Sandbox] = true
+	}
+	late := map[string]bool{}
+	for _, b := range boxes {
+		switch {
+		case w.late[b.UID]:
+		case !b.Ready || there[b.ID] || now.Sub(b.Created) < w.conf.Stuck:
+			continue
+		default:
+			w.record([]*came{{rec: w.missing(ctx, b, now)}})
+		}
+		late[b.UID] = true
+	}
+	w.late = late
+}
+
+// missing is the record of a pod without a container.
+func (w *Watcher) missing(ctx context.Context, b cri.Sandbox, now time.Time) spinup.Record {
+	name, image, reason, message := w.waits(ctx, b, now)
+	cohort := w.cohort
+	cohort.Runtime = b.Handler
+	begun := b.Created
+	if !b.Seen.IsZero() && b.Seen.Before(begun) {
+		begun = b.Seen
+	}
+	r := spinup.NewRecord(spinup.ForPod, cmp.Or(image, "?"), begun, cohort)
+	r.Name, r.Job, r.Took = name, b.Namespace+"/"+b.Name, millis(begun, now)
+	r.Outcome, r.Failed, r.Cause = spinup.Failed, spinup.Download, spinup.Other
+	what := "its first container has not come"
+	switch {
+	case forImage(reason):
+		what = "its image has not come"
+		if message != "" {
+			r.Cause = spinup.CauseOf(errors.New(message))
+		}
+	case notMade(reason):
+		what, r.Failed = "it could not be made", spinup.Create
+	}
+	r.Times[r.Failed] = millis(b.Created, now)
+	r.Error = fmt.Sprintf("%s after %v", what, now.Sub(begun).Round(time.Second))
+	if reason != "" {
+		r.Error += ": " + reason
+	}
+	if message != "" {
+		r.Error += ": " + message
+	}
+	return r
+}
+
+// waits is the container that a pod waits for, by the API server; empty where that is not
+// known.
+func (w *Watcher) waits(ctx context.Context, b cri.Sandbox, now time.Time) (name, image, reason, message string) {
+	if w.conf.Cluster == nil || w.denied || !w.asks.AllowN(now, 1) {
+		return
+	}
+	pod, err := w.conf.Cluster.Pod(ctx, b.Namespace, b.Name)
+	if err != nil || pod.Meta.UID != b.UID {
+		return
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainers, pod.Status.Containers) {
+		x := c.State.Waiting
+		if x == nil || x.Reason == behind {
+			continue
+		}
+		if reason == "" || reason == making { // one that is refused says more
+			name, image, reason, message = c.Name, imageOf(pod, c.Name), x.Reason, x.Message
+		}
+	}
+	return name, image, reason, message
+}
+
+// imageOf is the image that a pod wants for a container.
+func imageOf(pod kube.Pod, container string) string {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == container {
+			return c.Image
+		}
+	}
+	return ""
+}

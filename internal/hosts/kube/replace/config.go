@@ -1,0 +1,119 @@
+package replace
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"holdfast/internal/hosts/kube"
+)
+
+// Config says what to replace, and how.
+type Config struct {
+	Selector  string // labels of the nodes; "" with Limits or Resume: all
+	Limits    Limits // only nodes that are over one; empty: all of them
+	Namespace string // of the agents' leases
+
+	// MaxUnavailable is how many nodes are drained at a time, 1 to 100.
+	MaxUnavailable int
+	Rules          Rules
+	Grace          int // seconds that pods get to end; below 0: their own
+
+	DrainLimit   time.Duration // for a node's pods to be gone
+	ReadyLimit   time.Duration // for them to be ready elsewhere, after that
+	CommandLimit time.Duration // for the command
+	Patience     time.Duration // how long the API server may be gone at a time
+
+	// Command deletes a machine: a program and its arguments, in which {node} is the
+	// node's name and {provider-id} its cloud's name for the machine. No shell sees it.
+	// It gets $HOLDFAST_NODE and $HOLDFAST_PROVIDER_ID, too. Empty: nothing is run.
+	// After a crash it may be run again for the same node.
+	Command []string
+	Output  io.Writer // where the command's output goes; nil: nowhere
+
+	// Resume goes on with an earlier run that did not end.
+	Resume bool
+
+	// Look is how long lies between looks, at least; 0: a second or two. For tests.
+	Look time.Duration
+}
+
+// maxAtOnce bounds MaxUnavailable.
+const maxAtOnce = 100
+
+// Validate checks what can be checked without a cluster.
+func (c Config) Validate() error {
+	switch {
+	case c.Selector == "" && len(c.Limits) == 0 && !c.Resume:
+		return errors.New("there is nothing to choose nodes by: --selector, --worse-than, or both")
+	case c.Resume && (c.Selector != "" || len(c.Limits) > 0):
+		return errors.New("--resume goes on with the nodes of the earlier run: --selector and --worse-than do not go with it")
+	case c.MaxUnavailable < 1 || c.MaxUnavailable > maxAtOnce:
+		return fmt.Errorf("--max-unavailable is %d, it has to be from 1 to %d", c.MaxUnavailable, maxAtOnce)
+	case c.DrainLimit <= 0 || c.ReadyLimit <= 0 || c.CommandLimit <= 0 || c.Patience <= 0:
+		return errors.New("time limits have to be over 0")
+	}
+	return nil
+}
+
+// Runner plans and runs. Its methods are for one goroutine at a time.
+type Runner struct {
+	client *kube.Client
+	conf   Config
+	drain  Drain
+	now    func() time.Time
+}
+
+// New returns a Runner. It asks nothing yet.
+func New(client *kube.Client, conf Config) (*Runner, error) {
+	if err := conf.Validate(); err != nil {
+		return nil, err
+	}
+	return &Runner{
+		client: client, conf: conf, now: time.Now,
+		drain: Drain{Client: client, Rules: conf.Rules, Grace: conf.Grace, Patience: conf.Patience, Again: conf.Look, Look: conf.Look},
+	}, nil
+}
+
+// Step is something that happened.
+type Step struct {
+	Node string `json:"node"`
+	What string `json:"what"`
+}
+
+// Report is what became of a run.
+type Report struct {
+	Run   string       `json:"run"`
+	Nodes []NodeReport `json:"nodes"` // those that were begun
+	// Uncordoned take pods again: the run stopped before they were drained.
+	Uncordoned []string `json:"uncordoned"`
+	// Left are drained and cordoned, and the run has not ended for them: --resume
+	// goes on.
+	Left    []string `json:"left"`
+	Stopped string   `json:"stopped,omitempty"` // why, before its end
+}
+
+// NodeReport is one node.
+type NodeReport struct {
+	Node    string      `json:"node"`
+	Phase   Phase       `json:"phase"` // how far it came
+	Evicted int         `json:"evicted"`
+	Pods    []PodReport `json:"pods"`
+	Error   string      `json:"error,omitempty"`
+}
+
+// PodReport is a pod that was evicted, and the one that took its place.
+type PodReport struct {
+	Namespace string `json:"namespace"`
+	Workload  string `json:"workload"` // ReplicaSet/web-7d
+	Old       Place  `json:"old"`
+	New       *Place `json:"new"` // null: none is known
+}
+
+// Place is a pod where it was, with how long it took to come up there.
+type Place struct {
+	Pod  string `json:"pod"`
+	Node string `json:"node"`
+	Times
+}

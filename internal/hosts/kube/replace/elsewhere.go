@@ -1,0 +1,183 @@
+package replace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+)
+
+// jobKind is of owners whose pods end by themselves: nobody waits for them to be ready.
+const jobKind = "Job"
+
+// workload is an owner of pods of a node that is drained.
+type workload struct {
+	namespace string
+	owner     kube.Owner
+	ready     int             // of its pods in the cluster, before
+	known     map[string]bool // their uids, before
+	here      []kube.Pod      // those that are evicted
+}
+
+// empty drains a node and waits for its pods to be ready elsewhere.
+func (x *run) empty(ctx context.Context, name string, rep *NodeReport) error {
+	all, err := x.drain.Pods(ctx, name)
+	if err != nil {
+		return err
+	}
+	pods, err := Evictable(name, all)
+	if err != nil {
+		return err
+	}
+	works, err := x.workloads(ctx, pods)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, x.conf.DrainLimit)
+	defer cancel()
+	if err := x.drain.Evict(limited, pods); err != nil {
+		if ctx.Err() == nil && limited.Err() != nil {
+			err = fmt.Errorf("not empty within %v: %w", x.conf.DrainLimit, err)
+		}
+		return err
+	}
+	rep.Evicted = len(pods)
+	limited, cancel = context.WithTimeout(ctx, x.conf.ReadyLimit)
+	defer cancel()
+	for _, w := range works {
+		rows, err := x.elsewhere(limited, name, w)
+		rep.Pods = append(rep.Pods, rows...)
+		if err != nil && ctx.Err() == nil && limited.Err() != nil {
+			err = fmt.Errorf("%w: the pods of %s %s/%s are not ready elsewhere within %v: %w", ErrHealth, w.owner.Kind, w.namespace, w.owner.Name, x.conf.ReadyLimit, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workloads are the owners of pods, with how many pods of each are ready.
+func (x *run) workloads(ctx context.Context, pods []kube.Pod) ([]*workload, error) {
+	by := make(map[string]*workload)
+	var list []*workload
+	for _, p := range pods {
+		o := p.Meta.Controlling()
+		if o == nil || o.Kind == jobKind || p.Finished() {
+			continue
+		}
+		w := by[o.UID]
+		if w == nil {
+			w = &workload{namespace: p.Meta.Namespace, owner: *o, known: make(map[string]bool)}
+			by[o.UID] = w
+			list = append(list, w)
+		}
+		w.here = append(w.here, p)
+	}
+	asked := make(map[string]bool)
+	for _, w := range list {
+		if asked[w.namespace] {
+			continue
+		}
+		asked[w.namespace] = true
+		in, err := x.podsIn(ctx, w.namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range in {
+			o := p.Meta.Controlling()
+			if o == nil || by[o.UID] == nil {
+				continue
+			}
+			by[o.UID].known[p.Meta.UID] = true
+			if p.Ready() {
+				by[o.UID].ready++
+			}
+		}
+	}
+	return list, nil
+}
+
+func (x *run) podsIn(ctx context.Context, namespace string) (pods []kube.Pod, err error) {
+	err = x.patiently(ctx, func() (err error) { pods, err = x.client.PodsIn(ctx, namespace); return err })
+	return pods, err
+}
+
+// elsewhere waits until as many pods of a workload are ready as before, on other nodes,
+// or as many as it wants by now, and says how long the new ones took.
+func (x *run) elsewhere(ctx context.Context, node string, w *workload) ([]PodReport, error) {
+	pause := cmp.Or(x.conf.Look, readyEvery)
+	said := false
+	for {
+		need, err := x.need(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		pods, err := x.podsIn(ctx, w.namespace)
+		if err != nil {
+			return nil, err
+		}
+		mine := slices.DeleteFunc(pods, func(p kube.Pod) bool {
+			o := p.Meta.Controlling()
+			return o == nil || o.UID != w.owner.UID || p.Spec.Node == node || !p.Ready()
+		})
+		if len(mine) >= need {
+			return x.rows(node, w, mine), nil
+		}
+		if !said {
+			said = true
+			x.tell(node, "waiting for %s %s/%s: %d of %d pods are ready", w.owner.Kind, w.namespace, w.owner.Name, len(mine), need)
+		}
+		if err := kube.Sleep(ctx, pause); err != nil {
+			return x.rows(node, w, mine), fmt.Errorf("%d of %d are: %w", len(mine), need, err)
+		}
+		pause = min(pause*5/4, max(readySeldom, x.conf.Look))
+	}
+}
+
+// need is how many pods of a workload have to be ready.
+func (x *run) need(ctx context.Context, w *workload) (int, error) {
+	wants, known := 0, false
+	err := x.patiently(ctx, func() (err error) { wants, known, err = x.client.Wanted(ctx, w.namespace, w.owner); return err })
+	switch {
+	case errors.Is(err, holdfast.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case known:
+		return min(w.ready, wants), nil
+	}
+	return w.ready, nil
+}
+
+// rows puts each evicted pod beside one that took its place: the one with its name, and
+// else the first that came.
+func (x *run) rows(node string, w *workload, ready []kube.Pod) []PodReport {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	fresh := slices.DeleteFunc(slices.Clone(ready), func(p kube.Pod) bool { return w.known[p.Meta.UID] || x.taken[p.Meta.UID] })
+	slices.SortStableFunc(fresh, func(a, b kube.Pod) int { return a.Meta.Created.Compare(b.Meta.Created) })
+	rows := make([]PodReport, len(w.here))
+	take := func(i int, fits func(kube.Pod) bool) {
+		at := slices.IndexFunc(fresh, fits)
+		if at < 0 || rows[i].New != nil {
+			return
+		}
+		p := fresh[at]
+		fresh = slices.Delete(fresh, at, at+1)
+		x.taken[p.Meta.UID] = true
+		rows[i].New = &Place{Pod: p.Meta.Name, Node: p.Spec.Node, Times: TimesOf(p)}
+	}
+	for i, p := range w.here {
+		rows[i] = PodReport{Namespace: w.namespace, Workload: w.owner.Kind + "/" + w.owner.Name, Old: Place{Pod: p.Meta.Name, Node: node, Times: TimesOf(p)}}
+		take(i, func(q kube.Pod) bool { return q.Meta.Name == p.Meta.Name })
+	}
+	for i := range w.here {
+		take(i, func(kube.Pod) bool { return true })
+	}
+	return rows
+}

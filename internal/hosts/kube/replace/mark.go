@@ -1,0 +1,74 @@
+package replace
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"holdfast/internal/hosts/kube"
+)
+
+// MarkAnnotation is the annotation of a node that is being replaced.
+const MarkAnnotation = "holdfast.dev/replace"
+
+// Phase is how far a node has come.
+type Phase string
+
+// The phases, in their order.
+const (
+	Waiting  Phase = "waiting"  // cordoned: its turn comes
+	Draining Phase = "draining" // pods are evicted, and become ready elsewhere
+	Drained  Phase = "drained"  // nothing is left on it but what goes with it
+	Deleting Phase = "deleting" // the user's command runs
+	Done     Phase = "done"
+)
+
+// Mark says what a run has done to a node.
+type Mark struct {
+	Run    string    `json:"run"`
+	Holder string    `json:"holder"` // the process that works at it
+	Phase  Phase     `json:"phase"`
+	Since  time.Time `json:"since"`
+	// Cordoned: somebody else had cordoned the node before.
+	Cordoned bool `json:"cordoned,omitempty"`
+}
+
+// MarkOf reads a node's mark; nil: it has none.
+func MarkOf(n kube.Node) (*Mark, error) {
+	text, ok := n.Meta.Annotations[MarkAnnotation]
+	if !ok {
+		return nil, nil
+	}
+	var m Mark
+	if err := json.Unmarshal([]byte(text), &m); err != nil || m.Run == "" {
+		return nil, fmt.Errorf("node %s: annotation %s cannot be read: %q", n.Meta.Name, MarkAnnotation, text)
+	}
+	return &m, nil
+}
+
+// over reports whether the run has ended for the node.
+func (m Mark) over() bool { return m.Phase == Done }
+
+// patch sets the mark on a node as it was read, and cordons it.
+func (m Mark) patch(n kube.Node) (kube.NodePatch, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return kube.NodePatch{}, err
+	}
+	text, yes := string(b), true
+	p := kube.NodePatch{Version: n.Meta.ResourceVersion, Annotations: map[string]*string{MarkAnnotation: &text}}
+	if !n.Spec.Unschedulable {
+		p.Unschedulable = &yes
+	}
+	return p, nil
+}
+
+// unpatch takes the mark away, and the cordon where we had set it and uncordon asks for
+// that.
+func (m Mark) unpatch(n kube.Node, uncordon bool) kube.NodePatch {
+	p := kube.NodePatch{Version: n.Meta.ResourceVersion, Annotations: map[string]*string{MarkAnnotation: nil}}
+	if no := false; uncordon && !m.Cordoned && n.Spec.Unschedulable {
+		p.Unschedulable = &no
+	}
+	return p
+}

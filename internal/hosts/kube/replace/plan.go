@@ -1,0 +1,223 @@
+package replace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+	"holdfast/internal/hosts/kube/survey"
+)
+
+// ErrNothing means that no node is to be replaced.
+var ErrNothing = errors.New("no node is to be replaced")
+
+// Plan is what a run would do.
+type Plan struct {
+	Nodes []NodePlan `json:"nodes"` // in their order
+	// Room is how many other nodes can take pods.
+	Room int `json:"room"`
+	// Problems are why the run is refused as it is.
+	Problems []string `json:"problems"`
+	// Notes are what to know before.
+	Notes []string `json:"notes"`
+}
+
+// NodePlan is one node of it.
+type NodePlan struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Kernel  string    `json:"kernel"`
+	Why     []string  `json:"why"`   // the limits that it is over
+	Phase   Phase     `json:"phase"` // that an earlier run has brought it to; "": none
+	Pods    []PodPlan `json:"pods"`
+}
+
+// PodPlan is one pod.
+type PodPlan struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Treatment Treatment `json:"treatment"`
+	Why       string    `json:"why,omitempty"`
+	Budget    string    `json:"budget,omitempty"` // that allows no eviction of it now
+}
+
+// Count is how many of the node's pods get the treatment.
+func (n NodePlan) Count(t Treatment) int {
+	sum := 0
+	for _, p := range n.Pods {
+		if p.Treatment == t {
+			sum++
+		}
+	}
+	return sum
+}
+
+// candidate is a node that may be chosen.
+type candidate struct {
+	node kube.Node
+	mark *Mark
+	why  []string
+}
+
+// choose takes the nodes that are to go, the worst first: those of an earlier run where
+// it is resumed, and else those that are over a limit.
+func (r *Runner) choose(ctx context.Context) (chosen []candidate, all []kube.Node, err error) {
+	if all, err = r.client.Nodes(ctx, ""); err != nil {
+		return nil, nil, err
+	}
+	if r.conf.Resume {
+		chosen, err = marked(all)
+		return chosen, all, err
+	}
+	selected, err := r.client.Nodes(ctx, r.conf.Selector)
+	if err != nil {
+		return nil, nil, err
+	}
+	if left, err := marked(all); err != nil || len(left) > 0 {
+		return nil, nil, errors.Join(err, unfinished(left))
+	}
+	looks := make(map[string]survey.Node)
+	if len(r.conf.Limits) > 0 {
+		records, err := survey.Records(ctx, r.client, r.conf.Namespace)
+		if err != nil && !errors.Is(err, holdfast.ErrNotFound) {
+			return nil, nil, fmt.Errorf("what the agents say of their nodes: %w", err)
+		}
+		for _, n := range selected {
+			looks[n.Meta.Name] = survey.Of(n, records[n.Meta.Name])
+		}
+	}
+	for _, n := range selected {
+		if m, err := MarkOf(n); err == nil && m != nil && m.over() && n.Spec.Unschedulable {
+			continue // it was replaced, and is still listed
+		}
+		c := candidate{node: n}
+		if len(r.conf.Limits) > 0 {
+			if c.why = r.conf.Limits.Over(r.now().Sub(n.Meta.Created), looks[n.Meta.Name].Record); len(c.why) == 0 {
+				continue
+			}
+		}
+		chosen = append(chosen, c)
+	}
+	slices.SortStableFunc(chosen, func(a, b candidate) int {
+		if d := len(b.why) - len(a.why); d != 0 {
+			return d
+		}
+		return a.node.Meta.Created.Compare(b.node.Meta.Created)
+	})
+	return chosen, all, nil
+}
+
+// marked are the nodes of an earlier run that has not ended.
+func marked(all []kube.Node) ([]candidate, error) {
+	var list []candidate
+	for _, n := range all {
+		switch m, err := MarkOf(n); {
+		case err != nil:
+			return nil, err
+		case m != nil && !m.over():
+			list = append(list, candidate{node: n, mark: m})
+		}
+	}
+	order := []Phase{Deleting, Drained, Draining, Waiting} // what is nearly done first
+	slices.SortStableFunc(list, func(a, b candidate) int {
+		return slices.Index(order, a.mark.Phase) - slices.Index(order, b.mark.Phase)
+	})
+	return list, nil
+}
+
+func unfinished(left []candidate) error {
+	if len(left) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range left {
+		names = append(names, fmt.Sprintf("%s (%s)", c.node.Meta.Name, c.mark.Phase))
+	}
+	return holdfast.WithHint(fmt.Errorf("an earlier run has not ended, or still goes on: %s", strings.Join(names, ", ")),
+		"--resume goes on with it, --abandon uncordons what it has not drained")
+}
+
+// Plan looks at the cluster and says what Run would do. It changes nothing.
+func (r *Runner) Plan(ctx context.Context) (Plan, error) {
+	chosen, all, err := r.choose(ctx)
+	if err != nil {
+		return Plan{}, err
+	}
+	return r.plan(ctx, chosen, all)
+}
+
+func (r *Runner) plan(ctx context.Context, chosen []candidate, all []kube.Node) (Plan, error) {
+	p := Plan{Nodes: []NodePlan{}, Problems: []string{}, Notes: []string{}, Room: room(all, chosen)}
+	if len(chosen) == 0 {
+		return p, ErrNothing
+	}
+	budgets, err := r.client.Budgets(ctx)
+	if err != nil {
+		return p, err
+	}
+	for _, c := range chosen {
+		n, err := r.planNode(ctx, c, budgets)
+		if err != nil {
+			return p, err
+		}
+		p.Nodes = append(p.Nodes, n)
+		for _, pod := range n.Pods {
+			if pod.Treatment == Refuse {
+				p.Problems = append(p.Problems, fmt.Sprintf("%s: pod %s/%s: %s", n.Name, pod.Namespace, pod.Name, pod.Why))
+			}
+		}
+	}
+	if p.Room == 0 {
+		p.Problems = append(p.Problems, "no other node takes pods: all that do are to be replaced")
+	}
+	if len(r.conf.Command) == 0 {
+		p.Notes = append(p.Notes, "no command is given that deletes a machine: the nodes stay, drained and cordoned")
+	}
+	return p, nil
+}
+
+func (r *Runner) planNode(ctx context.Context, c candidate, budgets []kube.Budget) (NodePlan, error) {
+	n := NodePlan{Name: c.node.Meta.Name, Created: c.node.Meta.Created, Kernel: c.node.Status.Info.Kernel, Why: append([]string{}, c.why...), Pods: []PodPlan{}}
+	if c.mark != nil {
+		n.Phase = c.mark.Phase
+	}
+	pods, err := r.drain.Pods(ctx, n.Name)
+	if err != nil {
+		return n, err
+	}
+	for _, t := range pods {
+		p := PodPlan{Namespace: t.Pod.Meta.Namespace, Name: t.Pod.Meta.Name, Treatment: t.Treatment, Why: t.Why}
+		if t.Treatment == Evict && !t.Pod.Finished() {
+			p.Budget = exhausted(budgets, t.Pod)
+		}
+		n.Pods = append(n.Pods, p)
+	}
+	return n, nil
+}
+
+// exhausted names a budget that allows no eviction of the pod now, "" where none does.
+func exhausted(budgets []kube.Budget, p kube.Pod) string {
+	for _, b := range budgets {
+		if b.Meta.Namespace == p.Meta.Namespace && b.Status.Allowed <= 0 && b.Spec.Selector.Chooses(p.Meta.Labels) {
+			return b.Meta.Name
+		}
+	}
+	return ""
+}
+
+// room counts the nodes that take pods and are not chosen.
+func room(all []kube.Node, chosen []candidate) int {
+	n := 0
+	for _, x := range all {
+		mine := slices.ContainsFunc(chosen, func(c candidate) bool { return c.node.Meta.Name == x.Meta.Name })
+		if !mine && x.Ready() && !x.Spec.Unschedulable {
+			n++
+		}
+	}
+	return n
+}

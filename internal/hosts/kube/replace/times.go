@@ -1,0 +1,74 @@
+package replace
+
+import (
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/kube"
+)
+
+// Times are how long a pod took to come up, as its status tells: in whole seconds, as
+// Kubernetes writes times.
+type Times struct {
+	Init  *holdfast.Millis `json:"init_ms"`  // its init containers, from the first's start to the last's end; null: it has none
+	Start *holdfast.Millis `json:"start_ms"` // its containers, from the first's start to ready; null: not known
+	Total *holdfast.Millis `json:"total_ms"` // from its creation to ready; null: not known
+}
+
+// TimesOf are the times of a pod. Of one whose containers were started again or that
+// is not ready, only those are known that this leaves.
+func TimesOf(p kube.Pod) Times {
+	var t Times
+	var first, last time.Time
+	again := false
+	for _, c := range p.Status.InitContainers {
+		if e := c.State.Terminated; e != nil {
+			first, last = earlier(first, e.Started), later(last, e.Finished)
+		}
+	}
+	if !first.IsZero() {
+		t.Init = millis(last.Sub(first))
+	}
+	var began time.Time
+	for _, c := range p.Status.Containers {
+		again = again || c.RestartCount > 0
+		if c.State.Running != nil {
+			began = earlier(began, c.State.Running.Started)
+		}
+	}
+	ready := readySince(p)
+	if again || ready.IsZero() || began.IsZero() {
+		return t
+	}
+	t.Start = millis(ready.Sub(began))
+	t.Total = millis(ready.Sub(p.Meta.Created))
+	return t
+}
+
+func readySince(p kube.Pod) time.Time {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" && c.Status == "True" {
+			return c.Since
+		}
+	}
+	return time.Time{}
+}
+
+func millis(d time.Duration) *holdfast.Millis {
+	m := holdfast.Millis(max(d, 0))
+	return &m
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

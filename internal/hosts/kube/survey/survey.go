@@ -1,0 +1,95 @@
+// Package survey looks at a cluster's nodes side by side: what Kubernetes says of them,
+// and what the agent on each says of its host.
+package survey
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/kube"
+)
+
+// Where agents leave their records: in a lease of the node's name, in this namespace
+// where nobody says otherwise.
+const (
+	Namespace        = "holdfast"
+	RecordAnnotation = "holdfast.dev/record"
+)
+
+// ConditionPrefix begins the types of the node conditions that agents set.
+const ConditionPrefix = "Holdfast"
+
+// Node is one node.
+type Node struct {
+	Name     string    `json:"name"`
+	Created  time.Time `json:"created"`
+	Ready    bool      `json:"ready"`
+	Cordoned bool      `json:"cordoned"`
+	Kernel   string    `json:"kernel"`
+	Runtime  string    `json:"runtime"`
+	// Hurts is why pods suffer there; empty: nobody says that they do.
+	Hurts []string `json:"hurts"`
+	// Record is the agent's; null: there is none, or it cannot be read.
+	Record *ranking.Record `json:"record"`
+}
+
+// Look lists the nodes that a label selector chooses, those that hurt first, and among
+// them the older ones. Without the namespace of the agents, or the right to read it, nodes have no
+// records, and gap says why.
+func Look(ctx context.Context, c *kube.Client, selector, namespace string) (list []Node, gap, err error) {
+	nodes, err := c.Nodes(ctx, selector)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, gap := Records(ctx, c, namespace)
+	list = make([]Node, 0, len(nodes))
+	for _, n := range nodes {
+		list = append(list, Of(n, records[n.Meta.Name]))
+	}
+	slices.SortFunc(list, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(len(b.Hurts), len(a.Hurts)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	return list, gap, nil
+}
+
+// Of joins what is known of a node; record may be nil.
+func Of(n kube.Node, record *ranking.Record) Node {
+	v := Node{
+		Name: n.Meta.Name, Created: n.Meta.Created, Ready: n.Ready(), Cordoned: n.Spec.Unschedulable,
+		Kernel: n.Status.Info.Kernel, Runtime: n.Status.Info.Runtime, Hurts: []string{}, Record: record,
+	}
+	if !v.Ready {
+		v.Hurts = append(v.Hurts, "not ready")
+	}
+	for _, c := range n.Status.Conditions {
+		if strings.HasPrefix(c.Type, ConditionPrefix) && c.Status == "True" {
+			v.Hurts = append(v.Hurts, cmp.Or(c.Reason, c.Type))
+		}
+	}
+	if record != nil && record.Degraded != "" {
+		v.Hurts = append(v.Hurts, record.Degraded)
+	}
+	return v
+}
+
+// Records are what the agents say, by node. Leases without a record that can be read
+// are left out.
+func Records(ctx context.Context, c *kube.Client, namespace string) (map[string]*ranking.Record, error) {
+	leases, err := c.Leases(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[string]*ranking.Record, len(leases))
+	for _, l := range leases {
+		var r ranking.Record
+		if text, ok := l.Meta.Annotations[RecordAnnotation]; ok && json.Unmarshal([]byte(text), &r) == nil {
+			records[l.Meta.Name] = &r
+		}
+	}
+	return records, nil
+}

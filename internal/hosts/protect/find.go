@@ -1,0 +1,146 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+// Check asks each backend whether it would work for what o names; Why is "" for
+// one that would. ErrNothingListens.
+func Check(ctx context.Context, o Options) ([]Refusal, error) {
+	if err := needsRoot(); err != nil {
+		return nil, err
+	}
+	k, err := StartKeeper(KeeperOptions{Argv: o.Keeper, Netns: o.Netns, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	ls, err := listenersIn(o.Netns, o.Addresses)
+	if err != nil {
+		return nil, err
+	}
+	if len(ls) == 0 && !o.Forwarded {
+		return nil, explain(ErrNothingListens, o.Spec)
+	}
+	return k.Probe(ctx, o.Spec)
+}
+
+// listenersIn asks once.
+func listenersIn(path string, as []Address) ([]sockdiag.Listener, error) {
+	var ls []sockdiag.Listener
+	err := netns.Do(path, func() error {
+		s, err := NewSockets(as)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		ls, err = s.Listeners()
+		return err
+	})
+	return ls, err
+}
+
+// Family is a process and those that descend from it, itself first.
+func Family(pid int) ([]int, error) {
+	if _, err := proc.Host.Stat(pid); errors.Is(err, fs.ErrNotExist) {
+		return nil, holdfast.WithHint(fmt.Errorf("there is no process %d", pid), "`ss -ltnp` shows who listens")
+	} else if err != nil {
+		return nil, err
+	}
+	all, err := proc.Host.Pids()
+	if err != nil {
+		return nil, err
+	}
+	family := []int{pid}
+	for _, p := range all {
+		if up, err := proc.Host.Ancestors(p); err == nil && slices.Contains(up, pid) {
+			family = append(family, p)
+		}
+	}
+	return family, nil
+}
+
+// UnitPIDs are the processes of a systemd service, by their cgroup.
+func UnitPIDs(unit string) ([]int, error) {
+	if !strings.Contains(unit, ".") {
+		unit += ".service"
+	}
+	all, err := proc.Host.Pids()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, p := range all {
+		b, err := proc.Host.Cgroup(p)
+		if err == nil && inUnit(string(b), unit) {
+			pids = append(pids, p)
+		}
+	}
+	if len(pids) == 0 {
+		return nil, holdfast.WithHint(fmt.Errorf("no process belongs to the unit %s", unit), "`systemctl status "+unit+"` shows whether it runs")
+	}
+	return pids, nil
+}
+
+// inUnit reports whether a line of /proc/pid/cgroup (cgroups(7)) is of the unit
+// or below it.
+//
+//	1:name=systemd:/system.slice/nginx.service
+//	0::/system.slice/nginx.service/worker
+func inUnit(cgroups, unit string) bool {
+	for line := range strings.Lines(cgroups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && (f[1] == "" || f[1] == "name=systemd") && slices.Contains(strings.Split(f[2], "/"), unit) {
+			return true
+		}
+	}
+	return false
+}
+
+// ListenedBy are the addresses on which the processes listen, in the namespace
+// at path. ErrNothingListens.
+func ListenedBy(path string, pids []int) ([]Address, error) {
+	var as []Address
+	err := netns.Do(path, func() error {
+		d, err := sockdiag.Open()
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		ls, err := d.Listeners(0)
+		if err != nil {
+			return err
+		}
+		for _, l := range ls {
+			if len(pidfd.SocketsOf(pids, l.Inode)) == 0 {
+				continue
+			}
+			a := Address{Addr: l.Addr.Addr(), Port: l.Addr.Port()}
+			if a.Addr.IsUnspecified() {
+				a.Addr = Address{}.Addr
+			}
+			if !slices.Contains(as, a) {
+				as = append(as, a)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find what process %d listens on: %w", pids[0], err)
+	}
+	if len(as) == 0 {
+		return nil, holdfast.WithHint(fmt.Errorf("process %d: %w on any TCP port", pids[0], ErrNothingListens), "name the port with --port")
+	}
+	return as, nil
+}

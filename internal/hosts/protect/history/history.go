@@ -1,0 +1,164 @@
+// Package history keeps how holds ended, for people and for metrics: a small file
+// beside the locks of the ports, which goes with them at the next boot. A protect
+// that is killed leaves no line; the hold is undone all the same.
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/linux/kfile"
+)
+
+// Keep is how many holds are kept in full; the totals are of all since the boot.
+const Keep = 200
+
+const (
+	fileName = "history.json"
+	lockName = "history.lock"
+	version  = 1
+	maxSize  = 1 << 20 // bytes; 200 holds of the most ports are a tenth of it
+	maxPorts = 64      // of one hold are noted
+)
+
+// Hold is how one hold ended.
+type Hold struct {
+	At      time.Time     `json:"at"` // its end
+	Ports   []uint16      `json:"ports"`
+	Program string        `json:"program"` // the command's, without directory and arguments, which may be secret
+	Backend protect.Name  `json:"backend"`
+	Took    time.Duration `json:"took_ns"` // from its beginning to the last connection's going
+	// Held is how many connections waited, Longest the longest that one did.
+	Held    int           `json:"held"`
+	Longest time.Duration `json:"longest_ns"`
+	// Unanswered requests were cut off by the command.
+	Unanswered int            `json:"unanswered,omitempty"`
+	Reason     protect.Reason `json:"reason"`
+	Installed  bool           `json:"installed,omitempty"`
+	ExitCode   int            `json:"exit_code"`
+}
+
+// Failed reports whether no server listened when it ended: not the new one, nor
+// the old one that has kept its sockets, nor that of a container.
+func (h Hold) Failed() bool {
+	switch h.Reason {
+	case protect.NewListens, protect.OldStayed, protect.AskedFor:
+		return false
+	}
+	return true
+}
+
+// HoldOf is what is kept of a report. At is the time of the call.
+func HoldOf(o protect.Options, r protect.Report) Hold {
+	ports := o.Ports()
+	return Hold{
+		At: time.Now().UTC(), Ports: ports[:min(len(ports), maxPorts)], Program: filepath.Base(o.Command[0]),
+		Backend: r.Backend, Installed: r.Installed, Took: r.Released.Held,
+		Held: r.Released.Stats.Held, Longest: r.Released.Stats.Longest,
+		Unanswered: r.Drained.Left, Reason: r.Released.Reason, ExitCode: r.ExitCode,
+	}
+}
+
+// Total counts the holds of one backend since the boot.
+type Total struct {
+	Holds       int `json:"holds"`
+	Connections int `json:"connections"`
+	// Failed are the holds that ended without a server that listens: the new
+	// one, the old one that has kept its sockets, or that of a container.
+	Failed  int           `json:"failed"`
+	Longest time.Duration `json:"longest_ns"` // of all waits
+}
+
+// History is what is known.
+type History struct {
+	Version int                    `json:"version"`
+	Totals  map[protect.Name]Total `json:"totals"`
+	Holds   []Hold                 `json:"holds"` // oldest first, the last Keep
+}
+
+// Read returns what is known in the directory of the locks; nothing where there
+// was no hold since the boot. Any goroutine and process may call it.
+func Read(dir string) (History, error) {
+	file := filepath.Join(dir, fileName)
+	none := History{Version: version, Totals: map[protect.Name]Total{}}
+	b, err := kfile.Read(file, maxSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, nil
+	}
+	var h History
+	if err == nil {
+		err = json.Unmarshal(b, &h)
+	}
+	if err == nil && h.Version != version {
+		err = fmt.Errorf("version %d, and this program knows %d", h.Version, version)
+	}
+	if err != nil {
+		return none, holdfast.WithHint(fmt.Errorf("read the history of holds: %w", err), "remove "+file+": it is only for looking")
+	}
+	if h.Totals == nil {
+		h.Totals = none.Totals
+	}
+	return h, nil
+}
+
+// Add keeps one hold. Processes may add at the same time.
+func Add(dir string, hold Hold) error {
+	if err := add(dir, hold); err != nil {
+		return fmt.Errorf("keep a hold in the history: %w", err)
+	}
+	return nil
+}
+
+func add(dir string, hold Hold) error {
+	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	// Others have it for as long as writing a small file takes.
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return err
+	}
+	h, err := Read(dir) // a torn one is told of, and begun anew
+	return errors.Join(err, write(dir, after(h, hold)))
+}
+
+// after is the history with one more hold.
+func after(h History, hold Hold) History {
+	t := h.Totals[hold.Backend]
+	t.Holds++
+	t.Connections += hold.Held
+	t.Longest = max(t.Longest, hold.Longest)
+	if hold.Failed() {
+		t.Failed++
+	}
+	h.Totals[hold.Backend] = t
+	h.Holds = append(h.Holds, hold)
+	h.Holds = h.Holds[max(0, len(h.Holds)-Keep):]
+	return h
+}
+
+// write replaces the file, all of it or nothing.
+func write(dir string, h History) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, fileName)
+	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
+		return errors.Join(err, os.Remove(file+".new"))
+	}
+	return os.Rename(file+".new", file)
+}

@@ -1,0 +1,305 @@
+package protect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/netns"
+)
+
+// ErrKeeperGone means that the keeper has died: what it held was let go.
+var ErrKeeperGone = errors.New("the process that held the connections is gone")
+
+// KeeperOptions say how a keeper is started.
+type KeeperOptions struct {
+	// Argv is a command whose process calls Main with the arguments that are
+	// added to it: as a rule this program's own executable and a role.
+	Argv []string
+	// Netns is the path of the network namespace to work in; "" is ours.
+	Netns string
+	// Locks stay locked until the keeper is gone too.
+	Locks []*Lock
+	Log   *slog.Logger
+}
+
+// Keeper is the starter's side: a process that holds connections and lets them
+// go at once when its starter is gone. One hold at a time. Its methods may be
+// called from any goroutine.
+type Keeper struct {
+	conn      *net.UnixConn
+	process   *os.Process // nil for a standing one in another pid namespace
+	standing  bool        // it goes on when we are gone
+	installed []Installed // what a standing one is prepared for
+	locks     []*Lock     // a standing one gets them with the hold
+	log       *slog.Logger
+
+	asking   sync.Mutex // held through each question and its answer
+	answers  chan answer
+	released chan Released
+	done     chan struct{} // closed when the process is reaped
+}
+
+// StartKeeper starts a keeper. It outlives a SIGINT, SIGTERM or SIGHUP to its
+// starter's session, and ends when its starter does, or on Close.
+func StartKeeper(o KeeperOptions) (*Keeper, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start the process that holds: socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "keeper")
+	defer ours.Close()
+	defer theirs.Close() // the end of the socket shows only when nobody has it open
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, fmt.Errorf("start the process that holds: %w", err)
+	}
+	argv := append(o.Argv[:len(o.Argv):len(o.Argv)], strconv.Itoa(len(o.Locks)))
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = keeperEnv()
+	cmd.Dir = "/"
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs}
+	for _, l := range o.Locks {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, l.file)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := netns.Do(o.Netns, cmd.Start); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start the process that holds: %w", err)
+	}
+	return newKeeper(conn.(*net.UnixConn), cmd.Process, o.Log).begin(), nil
+}
+
+func newKeeper(c *net.UnixConn, p *os.Process, log *slog.Logger) *Keeper {
+	return &Keeper{
+		conn: c, process: p, log: log,
+		answers: make(chan answer, 1), released: make(chan Released, 1), done: make(chan struct{}),
+	}
+}
+
+func (k *Keeper) begin() *Keeper {
+	go k.listen()
+	return k
+}
+
+// listen passes answers on until the keeper is gone.
+func (k *Keeper) listen() {
+	defer close(k.done)
+	defer close(k.answers)
+	defer close(k.released)
+	buf := make([]byte, maxMessage)
+	for {
+		n, err := k.conn.Read(buf)
+		var a answer
+		if err != nil || n == 0 || json.Unmarshal(buf[:n], &a) != nil {
+			break
+		}
+		if a.Op == opReleased && a.Released != nil {
+			select {
+			case k.released <- *a.Released:
+			default: // nobody asked for the last one
+			}
+			continue
+		}
+		select {
+		case k.answers <- a:
+		default: // the answer to a question that was given up
+		}
+	}
+	k.conn.Close()
+	if !k.standing {
+		// Its socket is at its end, and it is about to end, or dead.
+		_, _ = k.process.Wait()
+	}
+}
+
+// maxPIDs bounds the processes that are named to a keeper. They only make a
+// search shorter.
+const maxPIDs = 1000
+
+func (s Spec) bounded() *Spec {
+	s.PIDs = s.PIDs[:min(len(s.PIDs), maxPIDs)]
+	return &s
+}
+
+// ask sends a request and waits for its answer.
+func (k *Keeper) ask(ctx context.Context, r request) (answer, error) {
+	k.asking.Lock()
+	defer k.asking.Unlock()
+	if err := k.send(r); err != nil {
+		return answer{}, err
+	}
+	for {
+		select {
+		case a, ok := <-k.answers:
+			if !ok {
+				return a, ErrKeeperGone
+			}
+			if a.Op != r.Op {
+				continue
+			}
+			return a, a.err()
+		case <-ctx.Done():
+			return answer{}, context.Cause(ctx)
+		}
+	}
+}
+
+// err is what the keeper failed on, as an error of ours.
+func (a answer) err() error {
+	switch {
+	case a.Error == "":
+		return nil
+	case a.Kind == kindNothing:
+		return &keeperError{a.Error, ErrNothingListens}
+	case a.Kind == kindNoBackend:
+		return &keeperError{a.Error, ErrNoBackend}
+	case a.Kind == kindLeaving:
+		return &keeperError{a.Error, errLeaving}
+	}
+	return errors.New(a.Error)
+}
+
+// keeperError is an error that came over the wire.
+type keeperError struct {
+	msg string
+	is  error
+}
+
+func (e *keeperError) Error() string { return e.msg }
+func (e *keeperError) Unwrap() error { return e.is }
+
+// sendLimit is how long the keeper may leave a message unread.
+const sendLimit = 5 * time.Second
+
+func (k *Keeper) send(r request) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxMessage {
+		return fmt.Errorf("a message of %d bytes is too long", len(b))
+	}
+	if err := k.conn.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
+		return ErrKeeperGone
+	}
+	if r.Op == opHold && k.standing && len(k.locks) > 0 {
+		_, _, err = k.conn.WriteMsgUnix(b, lockRights(k.locks), nil)
+	} else {
+		_, err = k.conn.Write(b)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrKeeperGone, err)
+	}
+	return nil
+}
+
+// lockRights is a message with the files of locks (SCM_RIGHTS, unix(7)).
+func lockRights(locks []*Lock) []byte {
+	var fds []int
+	for _, l := range locks {
+		fds = append(fds, int(l.file.Fd()))
+	}
+	return unix.UnixRights(fds...)
+}
+
+// Probe asks every backend whether it would work; Why is "" for one that would.
+func (k *Keeper) Probe(ctx context.Context, s Spec) ([]Refusal, error) {
+	a, err := k.ask(ctx, request{Op: opProbe, Spec: s.bounded()})
+	if err != nil {
+		return nil, fmt.Errorf("probe the ways of holding: %w", err)
+	}
+	return a.Probes, nil
+}
+
+// Hold begins a hold. ErrNothingListens, ErrNoBackend, ErrKeeperGone.
+func (k *Keeper) Hold(ctx context.Context, s Spec) (Began, error) {
+	if s.Limit <= 0 {
+		return Began{}, errors.New("a hold needs a limit")
+	}
+	a, err := k.ask(ctx, request{Op: opHold, Spec: s.bounded()})
+	if err != nil {
+		return Began{}, err
+	}
+	if a.Began == nil {
+		return Began{}, errors.New("an answer without what was asked for")
+	}
+	return *a.Began, nil
+}
+
+// Tidy undoes what a killed keeper left. Nothing may be held.
+func (k *Keeper) Tidy(ctx context.Context, l Left) error {
+	if _, err := k.ask(ctx, request{Op: opTidy, Left: &l}); err != nil {
+		return fmt.Errorf("tidy up behind an earlier hold: %w", err)
+	}
+	return nil
+}
+
+// Drain waits, during a hold, until the old server has no request left, or with
+// Spec.Overlap none that it has not accepted, or until the limit. ErrKeeperGone.
+func (k *Keeper) Drain(ctx context.Context, limit time.Duration) (Drained, error) {
+	a, err := k.ask(ctx, request{Op: opDrain, Limit: limit})
+	if err != nil {
+		return Drained{}, fmt.Errorf("wait for requests to be answered: %w", err)
+	}
+	if a.Drained == nil {
+		return Drained{}, nil // the hold's limit was shorter
+	}
+	return *a.Drained, nil
+}
+
+// Exited tells that the command that restarts the server has ended; killed, that
+// a signal ended it, on which all is let go.
+func (k *Keeper) Exited(killed bool) error { return k.send(request{Op: opExited, Killed: killed}) }
+
+// Release ends the hold now. Its end comes on Released.
+func (k *Keeper) Release() error { return k.send(request{Op: opRelease}) }
+
+// Released has the end of each hold, and is closed when the keeper is gone.
+func (k *Keeper) Released() <-chan Released { return k.released }
+
+// Pid is the keeper's process; 0 where that is in another pid namespace.
+func (k *Keeper) Pid() int {
+	if k.process == nil {
+		return 0
+	}
+	return k.process.Pid
+}
+
+// kill ends a keeper that hangs, or where that cannot be done gives it up.
+func (k *Keeper) kill() {
+	if k.process != nil {
+		_ = k.process.Kill() // it may have ended
+	}
+	_ = k.conn.Close()
+}
+
+// closeLimit is how long a keeper may take to let go what it holds.
+const closeLimit = releaseLimit + 5*time.Second
+
+// Close ends the keeper and waits for its end; of a standing one, it ends our
+// connection to it. What it holds for us is let go at once.
+func (k *Keeper) Close() {
+	_ = k.conn.CloseWrite()
+	select {
+	case <-k.done:
+	case <-time.After(closeLimit): // it hangs
+		k.kill()
+		<-k.done
+	}
+}
+
+// keeperEnv is all of a keeper's environment.
+func keeperEnv() []string { return []string{"GOMAXPROCS=2", "GODEBUG=madvdontneed=1"} }

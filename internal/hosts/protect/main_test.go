@@ -1,0 +1,129 @@
+package protect_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/builtin"
+	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/test/lab/labtest"
+)
+
+// Roles of the test binary beside those of protecttest.
+const (
+	roleKeeper    = "keeper"
+	roleBare      = "bare-keeper" // without any backend
+	roleProtect   = "protect"
+	roleNeighbour = "neighbour"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 {
+		args := os.Args[2:]
+		switch os.Args[1] {
+		case protecttest.RoleServer:
+			os.Exit(protecttest.ServerMain(args))
+		case protecttest.RoleRestart:
+			os.Exit(protecttest.RestartMain(args))
+		case roleKeeper:
+			// With the race detector os.Exit sleeps for a second, and a
+			// keeper has no environment to be told otherwise by.
+			syscall.Exit(protect.Main(args, builtin.Backends(), quiet()))
+		case roleBare:
+			syscall.Exit(protect.Main(args, nil, quiet()))
+		case roleNeighbour:
+			os.Exit(neighbourMain())
+		case roleProtect:
+			os.Exit(protectMain(args[0]))
+		}
+	}
+	// For the other roles, which would sleep as well
+	// (golang.org/doc/articles/race_detector).
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=10"); err != nil {
+		panic(err)
+	}
+	os.Exit(labtest.Main(m))
+}
+
+func quiet() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
+func keeper() []string { return []string{"/proc/self/exe", roleKeeper} }
+
+// order is what a protect process is told to do.
+type order struct {
+	Addresses []string
+	Backend   protect.Name
+	LockDir   string
+	Command   []string
+	// At is the step at which it does Do: kill-protect, kill-keeper,
+	// kill-command, kill-both (the command first) or kill-all (the keeper).
+	At, Do string
+}
+
+// protectMain is a process that protects, and dies on the way as it is told.
+func protectMain(arg string) int {
+	var o order
+	if err := json.Unmarshal([]byte(arg), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	opts := protect.Options{
+		Spec:  protect.Spec{Backend: o.Backend, Limit: 20 * time.Second},
+		Drain: time.Second, Wait: time.Minute, Command: o.Command, Stdout: os.Stdout, Stderr: os.Stderr,
+		Keeper: keeper(), LockDir: o.LockDir, Log: quiet(),
+	}
+	for _, a := range o.Addresses {
+		addr, err := protect.ParseAddress(a)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+		opts.Addresses = append(opts.Addresses, addr)
+	}
+	opts.Observe = func(step string) {
+		if step == o.At {
+			die(o)
+		}
+	}
+	r, err := protect.Run(context.Background(), opts)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "protect:", err)
+	}
+	return r.ExitCode
+}
+
+// die kills what is named among this process's children and itself.
+func die(o order) {
+	if o.Do == "kill-keeper" || o.Do == "kill-all" {
+		for _, pid := range children() {
+			if isKeeper(pid) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if o.Do == "kill-keeper" {
+			return
+		}
+	}
+	if o.Do == "kill-command" || o.Do == "kill-both" {
+		for _, pid := range children() {
+			if !isKeeper(pid) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+	if o.Do != "kill-command" {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		select {}
+	}
+}

@@ -1,0 +1,93 @@
+// Package migrate holds nothing: it makes the kernel hand what a closing
+// listener had not accepted to the new one beside it (tcp_migrate_req of
+// ip-sysctl). That is enough, and costs nothing, where the new server listens
+// with SO_REUSEPORT before the old one stops.
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/tcpmigrate"
+)
+
+// Backend is the backend migrate.
+type Backend struct{}
+
+// Name is migrate.
+func (Backend) Name() protect.Name { return protect.Migrate }
+
+// Probe asks for the kernel's setting, and for SO_REUSEPORT of every listener.
+func (Backend) Probe(_ context.Context, t protect.Target) error {
+	switch _, err := tcpmigrate.Read(); {
+	case err != nil:
+		return err
+	case t.Forwarded:
+		return errors.New("the listener is in another network namespace")
+	case !t.Overlap:
+		return errors.New("it holds nothing: only where the new server listens before the old one stops (--overlap)")
+	}
+	return asksForReuseport(t)
+}
+
+func asksForReuseport(t protect.Target) error {
+	ls, err := t.Listeners()
+	if err != nil {
+		return err
+	}
+	if len(ls) == 0 {
+		return protect.ErrNothingListens
+	}
+	var inodes []uint32
+	for _, l := range ls {
+		inodes = append(inodes, l.Inode)
+	}
+	open, err := t.Owners(inodes...)
+	if err != nil {
+		return err
+	}
+	for _, l := range ls {
+		fd, err := pidfd.TakeSocket(open[l.Inode], l.Inode)
+		if err != nil {
+			return err
+		}
+		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
+		unix.Close(fd)
+		if err != nil || v == 0 {
+			return fmt.Errorf("the listener on %v does not use SO_REUSEPORT", l.Addr)
+		}
+	}
+	return nil
+}
+
+// Hold switches the setting on.
+func (b Backend) Hold(ctx context.Context, t protect.Target) (protect.Held, error) {
+	if err := b.Probe(ctx, t); err != nil {
+		return nil, err
+	}
+	s, err := tcpmigrate.On()
+	if err != nil {
+		return nil, err
+	}
+	return held{s}, nil
+}
+
+// held is the setting, switched on.
+type held struct{ setting tcpmigrate.Switch }
+
+// Leaves is what the setting was.
+func (h held) Leaves() string { return h.setting.Was() }
+
+// Tidy sets it so.
+func (Backend) Tidy(_ context.Context, _ protect.Target, left string) error {
+	return tcpmigrate.Before(left).Off()
+}
+
+func (held) Stats() protect.Stats { return protect.Stats{} }
+
+func (h held) Release(context.Context) error { return h.setting.Off() }

@@ -1,0 +1,261 @@
+package nfqueue
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/linux/nfqueue"
+	"holdfast/internal/platform/linux/nft"
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+// held is a hold.
+type held struct {
+	target  protect.Target
+	queue   *nfqueue.Queue
+	table   *nft.Table
+	local   map[netip.Addr]bool // addresses of this host; nil: all packets are for it
+	serving sync.WaitGroup
+
+	mu      sync.Mutex
+	open    bool // verdicts are given elsewhere
+	waiting []syn
+	known   map[flow]came
+	last    uint32 // id of the last packet that came
+	remote  bool   // some came over a wire
+	stats   protect.Stats
+	failed  error // of serving
+}
+
+// came is a connect that came.
+type came struct {
+	seq   uint32 // of its SYN
+	waits bool   // else it was let go
+}
+
+// syn is a connect that waits.
+type syn struct {
+	id   uint32
+	flow flow
+	at   time.Time
+}
+
+func newHeld(t protect.Target, q *nfqueue.Queue) *held {
+	h := &held{target: t, queue: q, known: make(map[flow]came)}
+	if t.Forwarded {
+		h.local = localAddrs()
+	}
+	return h
+}
+
+// localAddrs are this namespace's own addresses: only what goes to them can be
+// meant for a published port.
+func localAddrs() map[netip.Addr]bool {
+	as, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	m := make(map[netip.Addr]bool, len(as))
+	for _, a := range as {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			m[p.Addr().Unmap().WithZone("")] = true
+		}
+	}
+	return m
+}
+
+// serve takes in what comes until the queue is closed.
+func (h *held) serve() {
+	for {
+		ps, err := h.queue.Receive()
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		now := time.Now()
+		for _, p := range ps {
+			h.take(p, now)
+		}
+		if err != nil {
+			h.mu.Lock()
+			h.failed = err
+			h.mu.Unlock()
+			return
+		}
+	}
+}
+
+// take files a packet: a new connect waits, another SYN of one that waits goes,
+// and what is not meant goes on. So does the first data of a connection that was
+// let go, which it is only after the handshake: both have the lock.
+//
+// That is needed where the client is on this host. Its SYN comes to the server on
+// the CPU that let it go, and the handshake ends there; its first data may come on
+// the client's own CPU at that moment. While the kernel puts the new socket in the
+// place of the request (inet_ehash_insert of net/ipv4/inet_hashtables.c), whoever
+// looks for either may find none, and the client is reset: one in some 20,000,
+// measured on Linux 6.18.
+func (h *held) take(p nfqueue.Packet, now time.Time) {
+	s, ok := parse(p.Data)
+	f := s.flow
+	meant := ok && (h.local == nil || h.local[f.to.Addr()] || f.to.Addr().IsLoopback())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = p.ID
+	switch {
+	case h.open:
+	case !meant || !s.syn:
+		h.note(h.queue.Accept(p.ID))
+	case h.known[f].waits:
+		h.note(h.queue.Drop(p.ID))
+	default:
+		// One that comes again after it was let go may have got lost on its
+		// way, or not have been read here before. It is not another connect.
+		if k, ok := h.known[f]; !ok || k.seq != s.seq {
+			h.stats.Held++
+		}
+		h.known[f] = came{s.seq, true}
+		h.waiting = append(h.waiting, syn{p.ID, f, now})
+		h.remote = h.remote || !p.Loopback
+	}
+}
+
+// note keeps the first error. The lock is held.
+func (h *held) note(err error) {
+	if h.failed == nil {
+		h.failed = err
+	}
+}
+
+// Leaves is the table's name, where the kernel would not remove it.
+func (h *held) Leaves() string {
+	if h.table.Owned() {
+		return ""
+	}
+	return h.table.Name()
+}
+
+// Stats counts each connection.
+func (h *held) Stats() protect.Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.stats
+	s.Waiting = len(h.waiting)
+	if len(h.waiting) > 0 {
+		s.Longest = max(s.Longest, time.Since(h.waiting[0].at))
+	}
+	return s
+}
+
+const (
+	// window is how many connects are let go before the server has accepted
+	// what came before; over a wire, where a handshake takes its time and
+	// each look costs a walk of the connection table, wideWindow.
+	window     = 32
+	wideWindow = 256
+	// pause is between two looks at the server's queue; blindPause where it
+	// cannot be looked at: a server takes some ten thousand in a second.
+	pause      = 500 * time.Microsecond
+	blindPause = 3 * time.Millisecond
+)
+
+func (h *held) pause() time.Duration {
+	if h.target.Forwarded {
+		return blindPause
+	}
+	return pause
+}
+
+// Release lets go as many as the server has room for, until none waits. Newcomers
+// then go directly to the server.
+func (h *held) Release(ctx context.Context) error {
+	d, err := sockdiag.Open()
+	if err == nil {
+		defer d.Close()
+	}
+	for passing := false; err == nil && ctx.Err() == nil; {
+		room, known := window, true
+		if !h.target.Forwarded {
+			room, known = h.room(d)
+		}
+		// Without a server nobody is there to be spared.
+		if !known {
+			break
+		}
+		if h.letGo(room) == 0 {
+			if passing {
+				break
+			}
+			err, passing = h.table.PassNew(), true
+		}
+		time.Sleep(h.pause())
+	}
+	return errors.Join(err, h.end())
+}
+
+// room is how many connects the server can take now. known is false where no
+// server listens.
+func (h *held) room(d *sockdiag.Diag) (n int, known bool) {
+	ls, err := h.target.Listeners()
+	if err != nil || len(ls) == 0 {
+		return 0, false
+	}
+	used, most := 0, 0
+	for _, l := range ls {
+		used += l.Queue
+		most += l.Backlog
+	}
+	h.mu.Lock()
+	remote := h.remote
+	h.mu.Unlock()
+	limit := min(window, most)
+	if remote {
+		limit = min(wideWindow, most/2)
+		for _, a := range h.target.Addresses {
+			cs, err := d.Conns(a.Port, sockdiag.SynRecv)
+			if err != nil {
+				return 0, false
+			}
+			used += len(cs)
+		}
+	}
+	return max(1, limit) - used, true
+}
+
+// letGo lets the first n go, and returns how many waited.
+func (h *held) letGo(n int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waited := len(h.waiting)
+	n = max(0, min(n, waited))
+	for _, s := range h.waiting[:n] {
+		h.note(h.queue.Accept(s.id))
+		h.known[s.flow] = came{h.known[s.flow].seq, false}
+		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+	}
+	h.waiting = h.waiting[n:]
+	return waited
+}
+
+// end lets everything go at once and leaves nothing.
+func (h *held) end() error {
+	h.mu.Lock()
+	h.open = true
+	err := errors.Join(h.failed, h.queue.OpenUp(h.last))
+	for _, s := range h.waiting {
+		h.stats.Longest = max(h.stats.Longest, time.Since(s.at))
+	}
+	h.waiting = nil
+	h.mu.Unlock()
+	if h.table != nil {
+		err = errors.Join(err, h.table.Remove())
+	}
+	err = errors.Join(err, h.queue.Close())
+	h.serving.Wait()
+	return err
+}

@@ -1,0 +1,106 @@
+package nfqueue
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/internal/platform/linux/nfqueue"
+	"holdfast/internal/platform/linux/nft"
+	"holdfast/test/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// A table that the kernel does not remove with its process is noted, and what is
+// noted is enough to remove it. The table of a hold that stands is not touched.
+func TestTidy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it needs root, and a network namespace of its own")
+	}
+	hold := func(b *Backend) *held {
+		to := protect.Target{Addresses: protecttest.Addresses(t, protecttest.FreePort(t)), Forwarded: true}
+		h, err := b.Hold(t.Context(), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.(*held)
+	}
+	before := protecttest.Look(t)
+	stands := hold(New())
+	if left := stands.Leaves(); left != "" {
+		t.Errorf("a table that goes with its process is noted: %q", left)
+	}
+	beside := protecttest.Look(t)
+
+	old := New()
+	old.unowned = true
+	dead := hold(old)
+	left := dead.Leaves()
+	// What dies with a process.
+	if err := dead.queue.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dead.serving.Wait()
+	if _, err := nft.Add(nft.Spec{Name: left}); !errors.Is(err, fs.ErrExist) {
+		t.Fatalf("the table %q is not left, and this shows nothing: %v", left, err)
+	}
+	if err := New().Tidy(t.Context(), dead.target, left); err != nil {
+		t.Fatal(err)
+	}
+	protecttest.NothingLeft(t, beside)
+	if err := dead.table.Remove(); err != nil { // for its socket
+		t.Error(err)
+	}
+	if err := stands.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	protecttest.NothingLeft(t, before)
+}
+
+// A SYN that is sent again is no other connect: while the first waits it goes, and
+// after that it waits like any, and is not counted.
+func TestSYNAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it needs root, and a network namespace of its own")
+	}
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHeld(protect.Target{}, q)
+	from, to := netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:80")
+	first := packet4(0, from, to)
+	other := slices.Clone(first)
+	other[20+tcpSeq]++ // another connect from the same port
+	id := uint32(0)
+	for i, c := range []struct {
+		packet        []byte
+		letGo         bool // before it comes
+		held, waiting int
+	}{
+		{first, false, 1, 1},
+		{first, false, 1, 1},
+		{first, true, 1, 1},
+		{first, false, 1, 1},
+		{other, true, 2, 1},
+	} {
+		if c.letGo {
+			h.letGo(1)
+		}
+		id++
+		h.take(nfqueue.Packet{ID: id, Data: c.packet}, time.Now())
+		if s := h.Stats(); s.Held != c.held || s.Waiting != c.waiting {
+			t.Errorf("%d: %+v, want %d held, %d waiting", i, s, c.held, c.waiting)
+		}
+	}
+	if err := h.end(); err != nil {
+		t.Error(err)
+	}
+}

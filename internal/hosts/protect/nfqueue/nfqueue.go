@@ -1,0 +1,147 @@
+// Package nfqueue holds connections by their first packet: a rule of nftables
+// sends the SYNs to a queue that this process serves, where they wait for their
+// verdict. It works for ports that are forwarded elsewhere too, and needs neither
+// BPF nor a listener; while the server is down, connects wait.
+//
+// Rule and queue end with the process. A SYN that waits then is lost, and its
+// client sends it again after a second; newcomers pass (bypass). Before Linux 5.12
+// the rule stays, and sends packets past a queue that nobody serves, until Tidy.
+package nfqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/linux/nfqueue"
+	"holdfast/internal/platform/linux/nft"
+)
+
+// priority is before connection tracking rewrites addresses (NF_IP_PRI_NAT_DST,
+// -100) and before every filter.
+const priority = -150
+
+// Backend is the backend nfqueue. Its methods may be called from any goroutine.
+type Backend struct {
+	mu  sync.Mutex
+	way nft.Way // that the kernel knows; "" where none was tried yet
+
+	unowned bool // as on kernels before 5.12; for a test
+}
+
+// New makes the backend.
+func New() *Backend { return &Backend{} }
+
+// Name is nfqueue.
+func (*Backend) Name() protect.Name { return protect.NFQueue }
+
+// Probe opens a queue, and makes and removes a table with a rule that no packet
+// fits: that of port 0.
+func (b *Backend) Probe(_ context.Context, t protect.Target) error {
+	if !t.Forwarded {
+		if ls, err := t.Listeners(); err != nil {
+			return err
+		} else if len(ls) == 0 {
+			return protect.ErrNothingListens
+		}
+	}
+	return b.try()
+}
+
+func (b *Backend) try() error {
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		return explain(err)
+	}
+	name := fmt.Sprintf("holdfast-probe-%d", os.Getpid())
+	table, err := b.table(spec(protect.Target{Addresses: []protect.Address{{}}}, name, q.Num()))
+	if err == nil {
+		err = table.Remove()
+	}
+	return explain(errors.Join(err, q.Close()))
+}
+
+// Warm makes and removes a queue and such a table.
+func (b *Backend) Warm() { _ = b.try() } // Hold says what is wrong
+
+// firstQueue keeps clear of the numbers that people choose by hand.
+const firstQueue = 28771
+
+// Hold opens a queue and then sends the SYNs there.
+func (b *Backend) Hold(_ context.Context, t protect.Target) (protect.Held, error) {
+	q, err := nfqueue.Open(firstQueue)
+	if err != nil {
+		return nil, explain(err)
+	}
+	h := newHeld(t, q)
+	h.serving.Go(h.serve)
+	if h.table, err = b.table(spec(t, tableName(t), q.Num())); err != nil {
+		return nil, errors.Join(explain(err), h.end())
+	}
+	return h, nil
+}
+
+// tableName is that of a target's table. It has the process in it, so that tidying
+// up behind a dead one never takes the table of a hold that stands.
+func tableName(t protect.Target) string {
+	return fmt.Sprintf("holdfast-protect-%d-%d", t.Addresses[0].Port, os.Getpid())
+}
+
+// Tidy removes the table that a killed process has left.
+func (*Backend) Tidy(_ context.Context, _ protect.Target, left string) error { return nft.Delete(left) }
+
+// table makes a table in the way that the kernel knows, its own first.
+func (b *Backend) table(s nft.Spec) (*nft.Table, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.Unowned = b.unowned
+	ways := []nft.Way{nft.Native, nft.Compat}
+	if b.way != "" {
+		ways = []nft.Way{b.way}
+	}
+	var err error
+	for _, w := range ways {
+		s.Way = w
+		t, e := nft.Add(s)
+		if e == nil {
+			b.way = w
+			return t, nil
+		}
+		err = errors.Join(err, e)
+		if !errors.Is(e, fs.ErrNotExist) {
+			break
+		}
+	}
+	return nil, err
+}
+
+func spec(t protect.Target, name string, queue uint16) nft.Spec {
+	s := nft.Spec{Name: name, Priority: priority, Queue: queue, Hooks: []nft.Hook{nft.Input}}
+	if t.Forwarded {
+		// Local clients' packets have no hook before routing.
+		s.Hooks = []nft.Hook{nft.Prerouting, nft.Output}
+	}
+	for _, a := range t.Addresses {
+		s.Matches = append(s.Matches, nft.Match(a))
+	}
+	return s
+}
+
+// explain says in words what the kernel said in numbers.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("it needs root (CAP_NET_ADMIN): %w", err)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("the kernel has no nftables, or no netfilter queue: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package park
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+const (
+	// pointTime bounds the looking for the new listeners: who is parked waits.
+	pointTime = 50 * time.Millisecond
+	// inFlight is how long a handshake takes that a client of this host has
+	// begun, and more.
+	inFlight = time.Millisecond
+)
+
+// point steers new connections to the one listener that each lot's place has by now,
+// while the parking socket is still open, and returns the lots where that was done.
+// What is parked follows when the socket closes.
+//
+// The kernel resets a client whose handshake ends on one CPU while another closes
+// the listener that it ends at (inet_csk_reqsk_queue_add, net/ipv4/
+// inet_connection_sock.c): nobody should be on the way to the parking socket then.
+// Where several listen now, the kernel spreads what is parked over them, and that
+// moment, once in a million connections or so, remains.
+func (h *held) point() map[*lot]bool {
+	pointed := make(map[*lot]bool)
+	at, open := h.listening()
+	for _, l := range h.lots {
+		ls := at[l.place]
+		if len(ls) != 1 || ls[0].MPTCP || l.mptcp {
+			continue
+		}
+		f, ok := open[ls[0].Inode]
+		if !ok {
+			continue
+		}
+		fd, err := pidfd.TakeSocket(f, ls[0].Inode)
+		if err != nil {
+			continue // it has just been closed
+		}
+		pointed[l] = l.selector.Choose(fd) == nil
+		unix.Close(fd)
+	}
+	if len(pointed) > 0 {
+		time.Sleep(inFlight)
+	}
+	return pointed
+}
+
+// listening is who listens at the lots' places, and who has these sockets open;
+// nothing where that cannot be found out in time.
+func (h *held) listening() (map[place][]sockdiag.Listener, map[uint32]pidfd.OpenFile) {
+	ls, err := h.target.Listeners()
+	if err != nil || len(ls) == 0 {
+		return nil, nil
+	}
+	at := make(map[place][]sockdiag.Listener)
+	var inodes []uint32
+	for _, l := range ls {
+		at[placeOf(l)] = append(at[placeOf(l)], l)
+		inodes = append(inodes, l.Inode)
+	}
+	found := make(chan map[uint32]pidfd.OpenFile, 1)
+	h.watching.Go(func() {
+		open, _ := h.target.Owners(inodes...) // nil: as if nobody had them
+		found <- open
+	})
+	late := time.NewTimer(pointTime)
+	defer late.Stop()
+	select {
+	case open := <-found:
+		return at, open
+	case <-late.C:
+		return nil, nil
+	}
+}

@@ -1,0 +1,361 @@
+package plug_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/plug"
+	"holdfast/internal/hosts/protect/protecttest"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/vm"
+	"holdfast/test/vm/vmtest"
+)
+
+// Roles of the test binary beside those of protecttest.
+const (
+	roleKeeper = "keeper"
+	roleHolder = "holder"
+)
+
+// All in a machine: few kernels have the qdisc, and lo is everybody's.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == plug.RoleWatcher {
+		os.Exit(plug.Watch())
+	}
+	if len(os.Args) > 2 {
+		args := os.Args[2:]
+		switch os.Args[1] {
+		case protecttest.RoleServer:
+			os.Exit(protecttest.ServerMain(args))
+		case protecttest.RoleRestart:
+			os.Exit(protecttest.RestartMain(args))
+		case roleKeeper:
+			os.Exit(protect.Main(args, []protect.Backend{plug.Backend{}}, slog.Default()))
+		case roleHolder:
+			os.Exit(holderMain(args[0]))
+		}
+	}
+	os.Exit(vmtest.Main(m, vm.Config{
+		// The sockets of tests and keeper are asked for by tcp_diag; what is
+		// left behind, by nf_tables too.
+		Modules: []string{"sch_prio", "sch_plug", "cls_flower", "tcp_diag", "mptcp_diag", "nf_tables", "dummy"},
+	}))
+}
+
+// holderMain is a process that holds an address until it is killed.
+func holderMain(address string) int {
+	err := func() error {
+		a, err := protect.ParseAddress(address)
+		if err != nil {
+			return err
+		}
+		s, err := protect.NewSockets([]protect.Address{a})
+		if err != nil {
+			return err
+		}
+		if _, err := (plug.Backend{}).Hold(context.Background(), s.Target(protect.Spec{Addresses: []protect.Address{a}})); err != nil {
+			return err
+		}
+		fmt.Println("held")
+		select {}
+	}()
+	fmt.Println(err)
+	return 1
+}
+
+// The order is left out: all are let go at one moment, and an answer that is lost
+// or late then puts one behind others.
+func TestConformance(t *testing.T) { protecttest.Run(t, plug.Backend{}, true) }
+
+// held starts a server, a process that holds its port, and clients who wait.
+func held(t *testing.T) (address string, holder *exec.Cmd, clients *protecttest.Crowd) {
+	t.Helper()
+	address = protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(address)...)
+	protecttest.AwaitListening(t, address)
+	holder = exec.Command("/proc/self/exe", roleHolder, address)
+	out, err := holder.StdoutPipe()
+	if err == nil {
+		err = holder.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill() // it may be dead
+		_ = holder.Wait()
+	})
+	b := make([]byte, 256)
+	if n, err := out.Read(b); err != nil || string(b[:n]) != "held\n" {
+		t.Fatalf("the holder says %q, %v", b[:n], err)
+	}
+	clients = &protecttest.Crowd{}
+	clients.Come(address, 30)
+	protecttest.Eventually(t, "all clients wait", func() bool { return queued(t) == 30 })
+	return address, holder, clients
+}
+
+// queued is how many packets are in the plug.
+func queued(t *testing.T) int {
+	t.Helper()
+	for _, q := range qdiscs(t) {
+		if q.Type() == "plug" {
+			return int(q.Attrs().Statistics.Queue.Qlen)
+		}
+	}
+	return -1
+}
+
+func qdiscs(t *testing.T) []netlink.Qdisc {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := netlink.QdiscList(lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// awaitGone waits until there is neither plug nor watcher.
+func awaitGone(t *testing.T) {
+	t.Helper()
+	protecttest.Eventually(t, "plug and watcher are gone", func() bool {
+		all := qdiscs(t)
+		return len(all) == 1 && all[0].Type() == "noqueue" && len(watchers(t)) == 0
+	})
+}
+
+func watchers(t *testing.T) []int {
+	t.Helper()
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		argv, err := proc.Host.Cmdline(pid)
+		return err != nil || len(argv) != 2 || argv[1] != plug.RoleWatcher
+	})
+}
+
+func signal(t *testing.T, s unix.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := unix.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who holds is killed: the watcher lets all go.
+func TestHolderKilled(t *testing.T) {
+	_, holder, clients := held(t)
+	signal(t, unix.SIGKILL, holder.Process.Pid)
+	clients.Wait(t)
+	awaitGone(t)
+}
+
+// The watcher is killed: who holds lets all go.
+func TestWatcherKilled(t *testing.T) {
+	_, _, clients := held(t)
+	signal(t, unix.SIGKILL, watchers(t)...)
+	clients.Wait(t)
+	awaitGone(t)
+}
+
+// Both are killed, so that neither can: whoever tidies up lets all go, and so do
+// the next hold, and the next protect of any port.
+func TestBothKilled(t *testing.T) {
+	for name, next := range map[string]func(protect.Target) error{
+		"tidy": func(to protect.Target) error { return plug.Backend{}.Tidy(t.Context(), to, "lo") },
+		"hold": func(to protect.Target) error {
+			h, err := plug.Backend{}.Hold(t.Context(), to)
+			if err != nil {
+				return err
+			}
+			return h.Release(t.Context())
+		},
+		"protect of another port": protectOther(t),
+	} {
+		t.Run(name, func(t *testing.T) { testBothKilled(t, next) })
+	}
+}
+
+// protectOther protects a server of its own, by a way that there is not.
+func protectOther(t *testing.T) func(protect.Target) error {
+	other := protecttest.FreePort(t)
+	protecttest.Start(t, 0, protecttest.GoServer(other)...)
+	protecttest.AwaitListening(t, other)
+	spec := protect.Spec{Addresses: protecttest.Addresses(t, other), Backend: protect.Park, Limit: protecttest.Patience}
+	return func(protect.Target) error {
+		k, err := protect.StartKeeper(protect.KeeperOptions{Argv: []string{"/proc/self/exe", roleKeeper}, Log: slog.Default()})
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		if _, err := k.Hold(t.Context(), spec); !errors.Is(err, protect.ErrNoBackend) {
+			return fmt.Errorf("hold the other port: %w", err)
+		}
+		return nil
+	}
+}
+
+func testBothKilled(t *testing.T, next func(protect.Target) error) {
+	address, holder, clients := held(t)
+	ws := watchers(t)
+	signal(t, unix.SIGSTOP, holder.Process.Pid)
+	signal(t, unix.SIGKILL, ws...)
+	signal(t, unix.SIGKILL, holder.Process.Pid)
+	_ = holder.Wait()
+	protecttest.Eventually(t, "the watcher is gone", func() bool { return len(watchers(t)) == 0 })
+	if n := queued(t); n != 30 {
+		t.Errorf("%d packets in the plug that nobody looks after", n)
+	}
+	if err := next(target(t, address)); err != nil {
+		t.Fatal(err)
+	}
+	clients.Wait(t)
+	awaitGone(t)
+}
+
+func target(t *testing.T, address string) protect.Target {
+	t.Helper()
+	as := protecttest.Addresses(t, address)
+	s, err := protect.NewSockets(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s.Target(protect.Spec{Addresses: as})
+}
+
+// There is one plug: a second hold is refused, and the first one stands.
+func TestTaken(t *testing.T) {
+	address, holder, clients := held(t)
+	if _, err := (plug.Backend{}).Hold(t.Context(), target(t, address)); !errors.Is(err, protect.ErrTaken) {
+		t.Errorf("got %v", err)
+	}
+	if err := (plug.Backend{}).Tidy(t.Context(), target(t, address), "lo"); err != nil {
+		t.Error(err)
+	}
+	if n := queued(t); n != 30 { // neither has touched it
+		t.Errorf("%d packets in the plug", n)
+	}
+	signal(t, unix.SIGKILL, holder.Process.Pid)
+	clients.Wait(t)
+	awaitGone(t)
+}
+
+// What other hosts reach is refused: it would be held in part only.
+func TestOutside(t *testing.T) {
+	dummy := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "outside0"}}
+	if err := netlink.LinkAdd(dummy); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netlink.LinkDel(dummy); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, a := range []string{"192.0.2.7/24", "2001:db8::7/64"} {
+		addr, err := netlink.ParseAddr(a)
+		if err == nil {
+			addr.Flags = unix.IFA_F_NODAD
+			err = netlink.AddrAdd(dummy, addr)
+		}
+		if err == nil {
+			err = netlink.LinkSetUp(dummy)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		listen, hold string
+		refused      bool
+	}{
+		{"127.0.0.1:7100", "7100", false},
+		{"0.0.0.0:7101", "7101", true},
+		{"0.0.0.0:7102", "127.0.0.1:7102", false},
+		{"192.0.2.7:7103", "7103", true},
+		{"[2001:db8::7]:7104", "[2001:db8::7]:7104", true},
+	} {
+		protecttest.Start(t, 0, protecttest.GoServer(c.listen)...)
+		at := netip.MustParseAddrPort(c.listen)
+		if at.Addr().IsUnspecified() {
+			at = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port())
+		}
+		protecttest.AwaitListening(t, at.String())
+		to := target(t, c.hold)
+		probed := plug.Backend{}.Probe(t.Context(), to)
+		h, err := plug.Backend{}.Hold(t.Context(), to)
+		if err == nil {
+			err = errors.Join(err, h.Release(t.Context()))
+		}
+		for _, e := range []error{probed, err} {
+			if (e != nil) != c.refused || c.refused && !strings.Contains(e.Error(), "other hosts") {
+				t.Errorf("listening on %s, holding %s: %v", c.listen, c.hold, e)
+			}
+		}
+	}
+	awaitGone(t)
+}
+
+// The whole of it: a server is killed and started again under clients who come
+// all the time.
+func TestProtect(t *testing.T) {
+	before := protecttest.Look(t)
+	address := protecttest.FreePort(t)
+	argv := protecttest.GoServer(address)
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	first := protecttest.Start(t, 0, argv...)
+	if err := os.WriteFile(pidfile, []byte(strconv.Itoa(first.Pid())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := protecttest.KillFile(pidfile); err != nil {
+			t.Error(err)
+		}
+	})
+	protecttest.AwaitListening(t, address)
+	load := protecttest.StartLoad(t, address, 50*time.Millisecond, nil)
+	for range 2 {
+		seen := load.Total()
+		protecttest.Eventually(t, "clients come", func() bool { return load.Total() > seen+10 })
+		r, err := protect.Run(t.Context(), protect.Options{
+			Spec: protect.Spec{Addresses: protecttest.Addresses(t, address), Backend: protect.Plug, Limit: protecttest.Patience},
+			Wait: time.Minute, Drain: protecttest.Patience, Command: protecttest.Restart(pidfile, 0, 200*time.Millisecond, argv...),
+			Stdout: os.Stdout, Stderr: os.Stderr, Keeper: []string{"/proc/self/exe", roleKeeper}, LockDir: t.TempDir(), Log: slog.Default(),
+		})
+		if err != nil || r.Backend != protect.Plug || r.ExitCode != 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		t.Logf("held %d, %v", r.Released.Stats.Held, r.Steps)
+	}
+	total, failed, longest := load.Stop()
+	t.Logf("%d clients, longest %v", total, longest)
+	for _, err := range failed {
+		t.Error("a client:", err)
+	}
+	if err := protecttest.KillFile(pidfile); err != nil {
+		t.Error(err)
+	}
+	protecttest.NothingLeft(t, before)
+}

@@ -1,0 +1,113 @@
+package plug
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/linux/standby"
+)
+
+// Descriptors of a watcher: its end of the holder's socket, and the name.
+const (
+	lineFD = 3
+	nameFD = 4
+)
+
+// startLimit is how long a watcher may take to say that it runs.
+const startLimit = 10 * time.Second
+
+// takeName opens the name that the one who uses the plug of this network namespace
+// has: abstract addresses are per network namespace (unix(7)).
+func takeName() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	name := os.NewFile(uintptr(fd), "name")
+	err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@holdfast/protect/plug"})
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("the plug of this host: %w", protect.ErrTaken)
+	}
+	if err != nil {
+		return nil, errors.Join(err, name.Close())
+	}
+	return name, nil
+}
+
+// watcher is the process behind a hold, as its holder sees it.
+type watcher struct {
+	line   *os.File // its end tells the watcher that the holder is gone
+	name   *os.File // both have it
+	exited chan struct{}
+	failed error // once exited
+}
+
+// startWatcher returns when the watcher runs. The name is the watcher's from then
+// on, and the caller's after an error.
+func startWatcher(name *os.File) (*watcher, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start a watcher: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "watcher"), os.NewFile(uintptr(fds[1]), "holder")
+	cmd := exec.Command("/proc/self/exe", RoleWatcher)
+	cmd.Env = []string{"GOMAXPROCS=1"}
+	cmd.Dir = "/"
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs, name} // lineFD, nameFD
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	theirs.Close() // the end of the line shows only when nobody else has it open
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start a watcher: %w", err), ours.Close())
+	}
+	w := &watcher{line: ours, name: name, exited: make(chan struct{})}
+	go func() {
+		w.failed = cmd.Wait()
+		close(w.exited)
+	}()
+	limit := unix.NsecToTimeval(startLimit.Nanoseconds())
+	err = unix.SetsockoptTimeval(int(ours.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
+	if err == nil {
+		_, err = io.ReadFull(ours, make([]byte, 1))
+	}
+	if err != nil {
+		_ = cmd.Process.Kill() // it may have ended
+		<-w.exited
+		return nil, errors.Join(fmt.Errorf("start a watcher: it does not say that it runs: %w", err), w.failed, ours.Close())
+	}
+	return w, nil
+}
+
+// stop ends the watcher and waits for it. What is still on lo then it removes.
+func (w *watcher) stop() error {
+	err := w.line.Close()
+	<-w.exited
+	return errors.Join(err, w.failed, w.name.Close())
+}
+
+// Watch is a watcher's whole life, in the process that a hold has started: it
+// waits until the holder is gone and takes away what that has left. It returns the
+// exit code.
+func Watch() int {
+	standby.Settle(nameFD, nil)
+	line := os.NewFile(lineFD, "holder")
+	if _, err := line.Write([]byte{1}); err != nil {
+		return 1
+	}
+	// Nothing is ever said; the end is what counts, or any error.
+	_, _ = io.Copy(io.Discard, line)
+	if err := clear(); err != nil {
+		fmt.Fprintln(os.Stderr, "error: remove the plug of a hold that is over:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,122 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/platform/linux/netns"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+// Published is a server in a container, to which this network namespace passes
+// the ports of a Spec on. The container may be made anew meanwhile.
+type Published struct {
+	// Init returns the pid of the container's init, 0 where it does not run
+	// or is not there. An error is that the engine does not answer.
+	Init func(ctx context.Context) (int, error)
+	// Inside are the ports that it listens on, in its own namespace.
+	Inside []uint16
+}
+
+// instance is one life of a container: its init, by pid and start time.
+type instance struct {
+	pid   int
+	start uint64
+}
+
+// lookAgain is how often the engine is asked for the container.
+const lookAgain = 10 * time.Millisecond
+
+func (p *Published) instance(ctx context.Context) (instance, error) {
+	pid, err := p.Init(ctx)
+	if err != nil || pid == 0 {
+		return instance{}, err
+	}
+	s, err := proc.Host.Stat(pid)
+	if err != nil {
+		return instance{}, nil // it has just ended
+	}
+	return instance{pid, s.Start}, nil
+}
+
+// sockets watches the ports inside of an instance.
+func (p *Published) sockets(i instance) (*Sockets, error) {
+	var as []Address
+	for _, port := range p.Inside {
+		as = append(as, Address{Port: port})
+	}
+	var s *Sockets
+	err := netns.Do(netns.OfProcess(i.pid), func() (err error) {
+		s, err = NewSockets(as)
+		return err
+	})
+	return s, err
+}
+
+// drain is Sockets.Drain inside of the container.
+func (p *Published) drain(ctx context.Context, limit time.Duration, overlap bool) (Drained, error) {
+	i, err := p.instance(ctx)
+	if err != nil || i.pid == 0 {
+		return Drained{}, err
+	}
+	s, err := p.sockets(i)
+	if err != nil {
+		return Drained{}, err
+	}
+	defer s.Close()
+	return s.Drain(limit, overlap, ctx.Done())
+}
+
+// await waits until another instance than old listens on all ports, or, once
+// the command has ended, until old has gone on as it was for a while.
+func (p *Published) await(ctx context.Context, old instance, exited <-chan struct{}) error {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	var quiet time.Time // since when the command has ended and the old one is well
+	for {
+		now, err := p.instance(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		well := err == nil && now.pid != 0 && p.listens(now)
+		select {
+		case <-exited:
+			if quiet.IsZero() || now != old || !well {
+				quiet = time.Now()
+			}
+		default:
+		}
+		if well && (now != old || !quiet.IsZero() && time.Since(quiet) > settled) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// listens reports whether an instance listens on all ports.
+func (p *Published) listens(i instance) bool {
+	s, err := p.sockets(i)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	ls, err := s.Listeners()
+	return err == nil && len(portsOf(ls)) == len(p.Inside)
+}
+
+func portsOf(ls []sockdiag.Listener) map[uint16]bool {
+	m := make(map[uint16]bool)
+	for _, l := range ls {
+		m[l.Addr.Port()] = true
+	}
+	return m
+}
+
+// errNotRunning means that the container to be protected does not run.
+var errNotRunning = errors.New("the container does not run")

@@ -1,0 +1,105 @@
+package protect_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/hosts/protect/protecttest"
+	ours "holdfast/internal/platform/linux/netns"
+	"holdfast/test/lab/labtest"
+)
+
+// A container whose port is published is removed and made anew under clients of
+// this host and from elsewhere.
+func TestPublishedPort(t *testing.T) {
+	needsRoot(t)
+	const (
+		name    = "published"
+		address = "10.99.0.1:18085"
+	)
+	api := labtest.Docker(t)
+	far := neighbour(t)
+	run := fmt.Sprintf("docker -H %s run -d --name %s -p 18085:8080 %s", labtest.Engine(t).Host(), name, labtest.TestServer)
+	remove := fmt.Sprintf("docker -H %s rm -f %s", labtest.Engine(t).Host(), name)
+	shell := func(line string) {
+		t.Helper()
+		if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+	shell(run)
+	t.Cleanup(func() { shell(remove) })
+	protecttest.AwaitListening(t, address)
+	c, err := api.Inspect(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Published) == 0 || c.Published[0].Host.Port() != 18085 || c.Published[0].Inside != 8080 {
+		t.Fatalf("published: %v", c.Published)
+	}
+	init := func(ctx context.Context) (int, error) {
+		c, err := api.Inspect(ctx, name)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return 0, nil
+		}
+		return c.Pid, err
+	}
+	here := protecttest.StartLoad(t, address, 20*time.Millisecond, nil)
+	there := protecttest.StartLoad(t, address, 20*time.Millisecond, func(network, address string) (c net.Conn, err error) {
+		err = ours.Do(far, func() error {
+			c, err = net.DialTimeout(network, address, protecttest.Patience)
+			return err
+		})
+		return c, err
+	})
+	o := options(t, protect.Auto, []string{"sh", "-c", remove + " >&2 && " + run + " >&2"}, "18085")
+	o.Published = &protect.Published{Init: init, Inside: []uint16{8080}}
+	for range 2 {
+		r, err := protect.Run(t.Context(), o)
+		if err != nil || r.Backend != protect.NFQueue || r.ExitCode != 0 || r.Released.Stats.Held == 0 {
+			t.Errorf("report: %+v, %v", r, err)
+		}
+		if len(r.Refused) != 1 || !strings.Contains(r.Refused[0].Why, "another network namespace") {
+			t.Errorf("refused: %+v", r.Refused)
+		}
+		t.Logf("%+v", r)
+	}
+	installed(t, o)
+	if r, err := protect.Run(t.Context(), o); err != nil || !r.Installed || r.Released.Stats.Held == 0 {
+		t.Errorf("installed: %+v, %v", r, err)
+	}
+	noneFailed(t, here)
+	noneFailed(t, there)
+}
+
+// installed has a keeper stand by for what o names until the test ends.
+func installed(t *testing.T, o protect.Options) {
+	t.Helper()
+	if err := protect.StartStanding(t.Context(), o.LockDir, protect.KeeperOptions{Argv: o.Keeper}); err != nil {
+		t.Fatal(err)
+	}
+	k, err := protect.Dial(t.Context(), o.LockDir, "", o.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Quit(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var is []protect.Installed
+	for _, a := range o.Addresses {
+		is = append(is, protect.Installed{Address: a, Backend: protect.Auto})
+	}
+	if err := k.Install(t.Context(), is); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,118 @@
+package protect
+
+import (
+	"time"
+
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+// Reason says why a hold ended.
+type Reason string
+
+// The reasons.
+const (
+	NewListens  Reason = "the new server listens"
+	OldStayed   Reason = "the command is done, and the server kept its sockets"
+	TimeUp      Reason = "the time is up"
+	CommandKill Reason = "the command was killed"
+	StarterGone Reason = "whoever asked for the hold is gone"
+	AskedFor    Reason = "it was asked for"
+)
+
+// settled is how long nothing may change after the command's end before a state
+// that might be on its way somewhere counts as where it ends: an old server that
+// was told to stop and has not yet, or one of several listeners.
+const settled = 250 * time.Millisecond
+
+// readiness judges when to release. It is pure: who calls it looks at the
+// sockets and at the clock.
+type readiness struct {
+	old map[uint64]bool // cookies of the listeners before
+	// places are the addresses that the old ones listened on.
+	places map[place]bool
+
+	// elsewhere says that the server is in another network namespace: who
+	// listens here, such as a proxy of the engine's, says nothing.
+	elsewhere bool
+
+	exited  bool // the command has ended
+	killed  bool // by a signal
+	last    map[uint64]bool
+	changed time.Time // when the listeners, or exited, last changed
+}
+
+// place is where a listener listens.
+type place struct {
+	addr   string
+	device uint32
+}
+
+func placeOf(l sockdiag.Listener) place { return place{l.Addr.String(), l.Device} }
+
+func newReadiness(old []sockdiag.Listener, now time.Time) *readiness {
+	r := &readiness{old: cookies(old), places: make(map[place]bool), last: cookies(old), changed: now}
+	for _, l := range old {
+		r.places[placeOf(l)] = true
+	}
+	return r
+}
+
+func cookies(ls []sockdiag.Listener) map[uint64]bool {
+	m := make(map[uint64]bool, len(ls))
+	for _, l := range ls {
+		m[l.Cookie] = true
+	}
+	return m
+}
+
+// exit tells that the command has ended.
+func (r *readiness) exit(killed bool, now time.Time) {
+	r.exited, r.killed, r.changed = true, killed, now
+}
+
+// judge returns the reason to release now, or "".
+func (r *readiness) judge(ls []sockdiag.Listener, now time.Time) Reason {
+	r.notice(ls, now)
+	if r.killed {
+		return CommandKill
+	}
+	if r.elsewhere {
+		return ""
+	}
+	oldLeft, fresh := 0, 0
+	missing := len(r.places)
+	seen := make(map[place]bool)
+	for _, l := range ls {
+		if r.old[l.Cookie] {
+			oldLeft++
+			continue
+		}
+		fresh++
+		if p := placeOf(l); r.places[p] && !seen[p] {
+			seen[p] = true
+			missing--
+		}
+	}
+	quiet := r.exited && now.Sub(r.changed) >= settled
+	switch {
+	case oldLeft == 0 && fresh > 0 && missing == 0:
+		return NewListens
+	case oldLeft == 0 && fresh > 0 && quiet: // it listens elsewhere now
+		return NewListens
+	case oldLeft > 0 && quiet && fresh == 0:
+		return OldStayed
+	}
+	return ""
+}
+
+// notice notes a change of who listens.
+func (r *readiness) notice(ls []sockdiag.Listener, now time.Time) {
+	is := cookies(ls)
+	same := len(is) == len(r.last)
+	for c := range is {
+		same = same && r.last[c]
+	}
+	if !same {
+		r.last, r.changed = is, now
+	}
+}

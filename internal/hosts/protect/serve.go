@@ -1,0 +1,320 @@
+package protect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/standby"
+)
+
+// Main is a keeper's whole life, in the process that StartKeeper or StartStanding
+// made: it holds and releases as it is told, and releases at once when its starter
+// is gone. args are those that were added there, backends what there is, best
+// first. It returns the exit code.
+func Main(args []string, backends []Backend, log *slog.Logger) int {
+	run := func() error { return serveStarter(args, backends, log) }
+	if len(args) == 2 && args[0] == argStanding {
+		run = func() error { return serveStanding(args[1], backends, log) }
+	}
+	if err := run(); err != nil {
+		log.Error("protect: " + err.Error())
+		return 1
+	}
+	return 0
+}
+
+// serveStarter is a keeper that was started for one protect.
+func serveStarter(args []string, backends []Backend, log *slog.Logger) error {
+	locks := 0
+	if len(args) == 1 {
+		locks, _ = strconv.Atoi(args[0])
+	}
+	// The locks are never used: they are held by being open.
+	standby.Settle(keeperFD+locks, nil)
+	line, err := inherited()
+	if err != nil {
+		return err
+	}
+	return newServer(line, backends, newOwners(), log).run()
+}
+
+// inherited is the socket to the starter.
+func inherited() (*net.UnixConn, error) {
+	f := os.NewFile(keeperFD, "starter")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("the socket to the starter: %w", err)
+	}
+	line, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("the socket to the starter is none"), c.Close())
+	}
+	return line, nil
+}
+
+// server is the keeper's side of one starter. One goroutine does it all but
+// reading.
+type server struct {
+	line     *net.UnixConn
+	backends []Backend
+	owners   *owners
+	ledger   *ledger // of a standing keeper, else nil
+	starter  int     // pid, where there is a ledger
+	log      *slog.Logger
+	requests chan request
+	gone     chan struct{} // closed when the starter is gone
+	ended    chan struct{} // closed when run returns
+}
+
+func newServer(line *net.UnixConn, backends []Backend, o *owners, log *slog.Logger) *server {
+	return &server{
+		line: line, backends: backends, owners: o, log: log,
+		requests: make(chan request), gone: make(chan struct{}), ended: make(chan struct{}),
+	}
+}
+
+// listen reads until the starter is gone.
+func (s *server) listen() {
+	defer close(s.gone)
+	buf, oob := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxRights))
+	for {
+		n, m, flags, _, err := s.line.ReadMsgUnix(buf, oob)
+		r := request{locks: rights(oob[:m])}
+		if err != nil || n <= 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || json.Unmarshal(buf[:n], &r) != nil {
+			r.close()
+			return
+		}
+		select {
+		case s.requests <- r:
+		case <-s.ended:
+			r.close()
+			return
+		}
+	}
+}
+
+// rights are the files that came with a message.
+func rights(oob []byte) (files []*os.File) {
+	ms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range ms {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue // credentials, or what else there may be
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "lock"))
+		}
+	}
+	return files
+}
+
+// run answers until the starter is gone, and closes the line.
+func (s *server) run() error {
+	var listening sync.WaitGroup
+	listening.Go(s.listen)
+	err := s.answerAll()
+	close(s.ended)
+	err = errors.Join(err, s.line.Close())
+	listening.Wait()
+	return err
+}
+
+func (s *server) answerAll() error {
+	for {
+		select {
+		case <-s.gone:
+			return nil
+		case r := <-s.requests:
+			err := s.handle(r)
+			r.close()
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// handle does what is asked while nothing is held.
+func (s *server) handle(r request) error {
+	switch r.Op {
+	case opProbe, opHold:
+		if r.Spec == nil || len(r.Spec.Addresses) == 0 {
+			return errors.New("a request without addresses")
+		}
+		sk, err := newSockets(r.Spec.Addresses, s.owners)
+		if err != nil {
+			return s.answer(answer{Op: r.Op, Error: err.Error()})
+		}
+		defer sk.Close()
+		if r.Op == opProbe {
+			return s.answer(answer{Op: opProbe, Probes: s.probe(sk.Target(*r.Spec))})
+		}
+		return s.hold(*r.Spec, sk)
+	case opTidy:
+		a := answer{Op: opTidy}
+		if err := s.tidy(r.Left); err != nil {
+			a.Error = err.Error()
+		}
+		return s.answer(a)
+	case opExited, opRelease: // of a hold that has ended by itself
+		return nil
+	case opDrain:
+		return s.answer(answer{Op: opDrain, Error: "nothing is held"})
+	}
+	if s.ledger != nil {
+		return s.handleStanding(r)
+	}
+	return fmt.Errorf("unknown request %q", r.Op)
+}
+
+func (s *server) probe(t Target) []Refusal {
+	var rs []Refusal
+	for _, b := range s.backends {
+		r := Refusal{Backend: b.Name()}
+		if err := b.Probe(context.Background(), t); err != nil {
+			r.Why = err.Error()
+		}
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+// tidy undoes what a killed keeper left.
+func (s *server) tidy(l *Left) error {
+	if l == nil || len(l.Of) == 0 {
+		return errors.New("a request without what was left")
+	}
+	sk, err := newSockets(l.Of, s.owners)
+	if err != nil {
+		return err
+	}
+	defer sk.Close()
+	for _, b := range s.backends {
+		if t, ok := b.(Tidier); ok && b.Name() == l.Backend {
+			return t.Tidy(context.Background(), sk.Target(Spec{}), l.What)
+		}
+	}
+	return fmt.Errorf("backend %q leaves nothing", l.Backend)
+}
+
+// hold is one hold, from its beginning to its end.
+func (s *server) hold(spec Spec, sk *Sockets) error {
+	start := time.Now()
+	if !s.ledger.enter() {
+		return s.answer(failure(opHold, errLeaving))
+	}
+	defer s.ledger.leave()
+	s.ledger.prefer(&spec)
+	s.sweep()
+	old, err := sk.Listeners()
+	if err == nil && len(old) == 0 && !spec.Forwarded {
+		err = ErrNothingListens
+	}
+	var h Held
+	var began Began
+	if err == nil {
+		h, began, err = s.begin(spec, sk.Target(spec))
+	}
+	if err != nil {
+		return s.answer(failure(opHold, err))
+	}
+	began.Took = time.Since(start)
+	if l, ok := h.(Leaver); ok {
+		if what := l.Leaves(); what != "" {
+			began.Leaves = &Left{began.Backend, what, spec.Addresses}
+		}
+	}
+	k := &keeping{
+		server: s, sockets: sk, held: h, start: start, limit: spec.Limit, overlap: spec.Overlap,
+		ready: newReadiness(old, start),
+	}
+	k.ready.elsewhere = spec.Forwarded
+	defer s.ledger.began(s.starter, spec, began, h)()
+	err = s.answer(answer{Op: opHold, Began: &began})
+	if err != nil {
+		return errors.Join(err, h.Release(context.Background()))
+	}
+	return k.run()
+}
+
+// sweep lets go what dead protects of whatever port hold up.
+func (s *server) sweep() {
+	for _, b := range s.backends {
+		if w, ok := b.(Sweeper); ok {
+			if err := w.Sweep(); err != nil {
+				s.log.Warn("protect: sweep up behind an earlier hold", "backend", b.Name(), "err", err)
+			}
+		}
+	}
+}
+
+// begin tries the backends in their order.
+func (s *server) begin(spec Spec, t Target) (Held, Began, error) {
+	var began Began
+	for _, b := range s.backends {
+		if spec.Backend != "" && spec.Backend != Auto && spec.Backend != b.Name() {
+			continue
+		}
+		if b.Name() == Migrate && spec.Backend != Migrate && !spec.Overlap {
+			continue // it holds nothing; only for who knows that it will do
+		}
+		h, err := b.Hold(context.Background(), t)
+		if err == nil {
+			began.Backend = b.Name()
+			return h, began, nil
+		}
+		began.Refused = append(began.Refused, Refusal{b.Name(), err.Error()})
+	}
+	err := ErrNoBackend
+	for _, r := range began.Refused {
+		err = fmt.Errorf("%w; %s: %s", err, r.Backend, r.Why)
+	}
+	return nil, began, err
+}
+
+func failure(o op, err error) answer {
+	a := answer{Op: o, Error: err.Error()}
+	switch {
+	case errors.Is(err, ErrNothingListens):
+		a.Kind = kindNothing
+	case errors.Is(err, ErrNoBackend):
+		a.Kind = kindNoBackend
+	case errors.Is(err, errLeaving):
+		a.Kind = kindLeaving
+	}
+	return a
+}
+
+// answer sends; a starter that reads nothing must not hang the keeper.
+func (s *server) answer(a answer) error {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	raw, err := s.line.SyscallConn()
+	if err != nil {
+		return err
+	}
+	e := raw.Write(func(fd uintptr) bool {
+		err = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		return true
+	})
+	if err == unix.EPIPE || err == unix.ECONNRESET || err == unix.EAGAIN {
+		return nil // it is gone, and that is noticed elsewhere, or hangs
+	}
+	return errors.Join(err, e)
+}

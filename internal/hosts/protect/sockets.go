@@ -1,0 +1,72 @@
+package protect
+
+import (
+	"slices"
+	"sync"
+
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/sockdiag"
+)
+
+// Sockets watches the listeners of some addresses, in the network namespace of
+// the thread that made it. Its methods may be called from any goroutine.
+type Sockets struct {
+	diag      *sockdiag.Diag
+	addresses []Address
+	owners    *owners
+
+	mu     sync.Mutex
+	hidden map[uint32]bool // inodes
+}
+
+// NewSockets opens a socket to ask with.
+func NewSockets(addresses []Address) (*Sockets, error) { return newSockets(addresses, newOwners()) }
+
+// newSockets is NewSockets with what is known already about who has which socket
+// open.
+func newSockets(addresses []Address, o *owners) (*Sockets, error) {
+	d, err := sockdiag.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Sockets{diag: d, addresses: addresses, owners: o, hidden: make(map[uint32]bool)}, nil
+}
+
+// Target is what a backend gets, as the spec says.
+func (s *Sockets) Target(spec Spec) Target {
+	return Target{
+		Addresses: s.addresses, Forwarded: spec.Forwarded, Overlap: spec.Overlap,
+		Listeners: s.Listeners, Hide: s.hide,
+		Owners: func(inodes ...uint32) (map[uint32]pidfd.OpenFile, error) { return s.owners.find(spec.PIDs, inodes...) },
+	}
+}
+
+func (s *Sockets) hide(inode uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[inode] = true
+}
+
+func (s *Sockets) ports() []uint16 { return Ports(s.addresses) }
+
+// Listeners are those of the addresses, without what was hidden.
+func (s *Sockets) Listeners() ([]sockdiag.Listener, error) {
+	var ls []sockdiag.Listener
+	for _, port := range s.ports() {
+		all, err := s.diag.Listeners(port)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		for _, l := range all {
+			if !s.hidden[l.Inode] && slices.ContainsFunc(s.addresses, func(a Address) bool { return a.Served(l) }) {
+				ls = append(ls, l)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return ls, nil
+}
+
+// Close ends the asking.
+func (s *Sockets) Close() { _ = s.diag.Close() }

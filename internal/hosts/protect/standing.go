@@ -1,0 +1,248 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/standby"
+)
+
+// argStanding is the first argument of a standing keeper; its socket is the second.
+const argStanding = "standing"
+
+const (
+	// maxClients is how many protects may be connected at once. Who comes then
+	// starts a keeper of their own.
+	maxClients = 64
+	// MaxInstalled is how many addresses may be installed.
+	MaxInstalled = 100
+	// refresh is how often a standing keeper looks whether its servers are still
+	// those that it knows: 0.1 ms of work, and more only when one is new.
+	refresh = 10 * time.Second
+)
+
+// standing is a keeper that stands by for protects to come. At rest it has nothing
+// in the kernel but its socket: no rule, no program, no option.
+type standing struct {
+	backends []Backend
+	owners   *owners
+	ledger   *ledger
+	log      *slog.Logger
+	clients  chan struct{} // bounds them
+}
+
+// serveStanding is a standing keeper's whole life, in the process that
+// StartStanding made. It listens on a socket at path, says so, or what is wrong, to
+// who started it, and ends when it is told to, or by SIGTERM, once nothing is held.
+func serveStanding(path string, backends []Backend, log *slog.Logger) error {
+	term := make(chan os.Signal, 1)
+	standby.Settle(keeperFD, term)
+	defer signal.Stop(term)
+	s := &standing{
+		backends: backends, owners: newOwners(), ledger: newLedger(), log: log,
+		clients: make(chan struct{}, maxClients),
+	}
+	starter := os.NewFile(keeperFD, "starter")
+	l, err := listenAt(path)
+	if err != nil {
+		_, e := io.WriteString(starter, err.Error())
+		return errors.Join(err, e, starter.Close())
+	}
+	if err := starter.Close(); err != nil { // its end without a word is good news
+		return errors.Join(err, l.Close())
+	}
+	return s.serve(l, term)
+}
+
+// listenAt listens on a unix socket that only its owner may connect to. One that is
+// there already is a dead keeper's: who starts one has made sure.
+func listenAt(path string) (*net.UnixListener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("stand by: %w", err)
+	}
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("stand by: %w", err)
+	}
+	return l, nil
+}
+
+// serve serves protects until it is time to go and nothing is held.
+func (s *standing) serve(l *net.UnixListener, term <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var going sync.WaitGroup
+	going.Go(func() { s.keepFresh(ctx) })
+	going.Go(func() {
+		select {
+		case <-term:
+			s.ledger.quit()
+		case <-ctx.Done():
+		}
+	})
+	accepting := make(chan error, 1)
+	go func() { accepting <- s.accept(l) }()
+	var err error
+	select {
+	case err = <-accepting:
+		s.ledger.quit()
+		err = errors.Join(err, l.Close())
+	case <-s.ledger.leaving:
+		err = l.Close() // which removes the socket
+		<-accepting
+	}
+	<-s.ledger.idle
+	cancel()
+	going.Wait()
+	// Who is connected still learns by the end of this process that it is over.
+	return err
+}
+
+// accept takes protects on until the listener is closed.
+func (s *standing) accept(l *net.UnixListener) error {
+	for {
+		c, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("stand by: %w", err)
+		}
+		pid, err := peer(c)
+		if err != nil {
+			s.log.Warn("protect: refuse a client", "err", err)
+			c.Close()
+			continue
+		}
+		select {
+		case s.clients <- struct{}{}:
+			go s.client(c, pid)
+		default:
+			c.Close()
+		}
+	}
+}
+
+func (s *standing) client(c *net.UnixConn, pid int) {
+	defer func() { <-s.clients }()
+	v := newServer(c, s.backends, s.owners, s.log)
+	v.ledger, v.starter = s.ledger, pid
+	if err := v.run(); err != nil {
+		s.log.Warn("protect: a client", "err", err)
+	}
+	s.learn()
+}
+
+// peer makes sure of the process at the other end: it is root's, or of who we are.
+func peer(c *net.UnixConn) (pid int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	e := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(e, err); err != nil {
+		return 0, fmt.Errorf("ask who is at the other end: %w", err)
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return 0, fmt.Errorf("user %d is at the other end", cred.Uid)
+	}
+	return int(cred.Pid), nil
+}
+
+// handleStanding does what only a standing keeper does.
+func (s *server) handleStanding(r request) error {
+	switch r.Op {
+	case opHello:
+		return s.answer(answer{Op: opHello, Hello: &hello{protocol, s.ledger.list()}})
+	case opInstall:
+		a := answer{Op: opInstall}
+		if len(r.Installed) > MaxInstalled {
+			a.Error = fmt.Sprintf("%d addresses are more than %d", len(r.Installed), MaxInstalled)
+		} else {
+			s.ledger.install(r.Installed)
+		}
+		return s.answer(a)
+	case opStatus:
+		st := Standing{Pid: os.Getpid(), Since: s.ledger.since, Ports: s.ledger.report()}
+		s.listening(st.Ports)
+		return s.answer(answer{Op: opStatus, Standing: &st})
+	case opQuit:
+		s.ledger.quit()
+		return s.answer(answer{Op: opQuit})
+	}
+	return fmt.Errorf("unknown request %q", r.Op)
+}
+
+// listening fills in who listens. What cannot be told is no.
+func (s *server) listening(ports []Prepared) {
+	for i := range ports {
+		sk, err := newSockets([]Address{ports[i].Address}, s.owners)
+		if err != nil {
+			return
+		}
+		ls, err := sk.Listeners()
+		sk.Close()
+		ports[i].Listening = err == nil && len(ls) > 0
+	}
+}
+
+// keepFresh makes the first hold as fast as the next, and then looks now and then
+// who serves the ports, until ctx ends.
+func (s *standing) keepFresh(ctx context.Context) {
+	for _, b := range s.backends {
+		if w, ok := b.(Warmer); ok {
+			w.Warm()
+		}
+	}
+	tick := time.NewTicker(refresh)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.learn()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// learn looks up who has the listeners open that there are now, if it is not known.
+func (s *standing) learn() {
+	var as []Address
+	for _, i := range s.ledger.list() {
+		as = append(as, i.Address)
+	}
+	if len(as) == 0 {
+		return
+	}
+	sk, err := newSockets(as, s.owners)
+	if err != nil {
+		return // the next hold looks by itself
+	}
+	defer sk.Close()
+	ls, err := sk.Listeners()
+	if err != nil {
+		return
+	}
+	var inodes []uint32
+	for _, l := range ls {
+		if !slices.Contains(inodes, l.Inode) {
+			inodes = append(inodes, l.Inode)
+		}
+	}
+	s.owners.learn(inodes)
+}

@@ -1,0 +1,135 @@
+package spinup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Cause is why a spin-up failed, in one of few words.
+type Cause string
+
+// The causes.
+const (
+	NoCause     Cause = ""            // it did not fail
+	NoImage     Cause = "no-image"    // there is none of that name
+	BadName     Cause = "bad-name"    // the name is none
+	Denied      Cause = "denied"      // the registry wants other credentials
+	NoPlatform  Cause = "no-platform" // there is none for this kind of machine
+	NoSpace     Cause = "no-space"    // the host's disk is full
+	Unreachable Cause = "unreachable" // the registry does not answer
+	Corrupt     Cause = "corrupt"     // what came is not what was announced
+	CutShort    Cause = "cut-short"   // the engine's answer ended early
+	EngineDown  Cause = "engine-down" // the engine does not answer
+	Canceled    Cause = "canceled"    // somebody stopped it, or its time was up
+	Other       Cause = "other"
+)
+
+// words are what engines and registries say; the first that fits counts. The
+// stream of a pull has an error's text only. One without a space has to stand by
+// itself there: it may be a part of an image's name.
+var words = []struct {
+	cause Cause
+	any   []string
+}{
+	{NoSpace, []string{"no space left on device", "disk quota exceeded"}},
+	{NoPlatform, []string{"no matching manifest for", "no match for platform", "does not match the specified platform", "no manifest found for platform"}},
+	{BadName, []string{"invalid reference format", "repository name must be lowercase"}},
+	{Denied, []string{"no basic auth credentials", "unauthorized", "authentication required", "pull access denied", "access to the resource is denied", "incorrect username or password", "403 forbidden", "401 unauthorized"}},
+	{NoImage, []string{"manifest unknown", "name unknown", "not found", "no such image"}},
+	{Corrupt, []string{"verification failed", "unexpected commit digest", "failed size validation", "failed commit on ref", "invalid checksum", "unexpected eof in archive", "gzip: invalid"}},
+	{Unreachable, []string{"connection refused", "no such host", "i/o timeout", "handshake timeout", "network is unreachable", "no route to host", "server misbehaving", "connection reset", "client.timeout exceeded", "x509", "http response to https client", "eof", "bad gateway", "service unavailable", "gateway timeout", "too many requests"}},
+}
+
+// CauseOf sorts the error of a spin-up.
+func CauseOf(err error) Cause {
+	switch {
+	case err == nil:
+		return NoCause
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return Canceled
+	case errors.Is(err, ErrEndedEarly):
+		return CutShort
+	case errors.Is(err, holdfast.ErrEngine):
+		return EngineDown
+	case errors.Is(err, engine.ErrNoImage):
+		return NoImage
+	}
+	text := strings.ToLower(err.Error())
+	alone := standing(text)
+	for _, w := range words {
+		for _, word := range w.any {
+			if slices.Contains(alone, word) || strings.Contains(word, " ") && strings.Contains(text, word) {
+				return w.cause
+			}
+		}
+	}
+	return Other
+}
+
+// standing are the words of a text that stand by themselves; a reference to an
+// image is one word, with all that its grammar allows
+// (github.com/distribution/reference), without the marks around it.
+func standing(text string) []string {
+	const marks = "./:@_-"
+	alone := strings.FieldsFunc(text, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(marks, r)
+	})
+	for i, word := range alone {
+		alone[i] = strings.Trim(word, marks)
+	}
+	return alone
+}
+
+// causeIn is CauseOf for an error of the given phase. Of the words of registries
+// only some mean the same when a container fails: "executable file not found" is
+// no missing image.
+func causeIn(phase Phase, err error) Cause {
+	cause := CauseOf(err)
+	switch {
+	case phase != Create && phase != Start && phase != Ready:
+		return cause
+	case cause == NoImage && errors.Is(err, engine.ErrNoImage):
+		return cause
+	case slices.Contains([]Cause{NoCause, Canceled, EngineDown, NoSpace, NoPlatform}, cause):
+		return cause
+	}
+	return Other
+}
+
+// Hint says what to do about a cause, "" where there is nothing to say.
+func (c Cause) Hint() string {
+	switch c {
+	case NoImage:
+		return "check the image's name and tag; a private repository looks the same to those who are not logged in"
+	case BadName:
+		return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
+	case Denied:
+		return "log in to the registry (docker login), or check that the account may read the repository"
+	case NoPlatform:
+		return "the image has none for this kind of machine: name another platform, or another tag"
+	case NoSpace:
+		return "free space where the engine keeps its images (docker system df shows what uses it)"
+	case Unreachable:
+		return "check that this host reaches the registry: its name, a proxy, a firewall, its certificate"
+	case Corrupt:
+		return "pull again; if it stays, the registry or a cache before it serves damaged layers"
+	case CutShort:
+		return "look at the engine's log: it may have been restarted"
+	}
+	return ""
+}
+
+// Explain adds its cause's hint to an error that has none.
+func Explain(err error) error {
+	hint := CauseOf(err).Hint()
+	if err == nil || hint == "" || holdfast.HintOf(err) != "" {
+		return err
+	}
+	return holdfast.WithHint(err, hint)
+}

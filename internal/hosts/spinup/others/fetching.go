@@ -1,0 +1,70 @@
+package others
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"holdfast/internal/hosts/spinup"
+)
+
+// How often the engine's directory is looked at, and how often what is found is
+// said again: what is under way ends by itself.
+const (
+	lookEvery  = 500 * time.Millisecond
+	sayAgain   = time.Minute
+	tmpDir     = "tmp"
+	blobPrefix = "GetImageBlob"
+)
+
+// fetching says that somebody's pull is under way, which no event tells before
+// its end: Docker's classic image store keeps each layer in a file of its own
+// from the first byte until it is extracted (moby, distribution/pull_v2.go
+// createDownloadFile; the daemon's temporary directory is in its data root). The
+// containerd image store leaves files of broken downloads behind and is not
+// looked at.
+type fetching struct {
+	cfg  Config
+	said time.Time
+	end  func() // nil: nothing is said
+}
+
+// look goes by what is in the directory now.
+func (f *fetching) look(now time.Time) {
+	if !f.blobs() || f.cfg.Busy() {
+		f.stop()
+		return
+	}
+	if f.end != nil && now.Sub(f.said) < sayAgain {
+		return
+	}
+	end := f.cfg.Begin(spinup.ForOther, "a pull")
+	f.stop()
+	f.end, f.said = end, now
+}
+
+func (f *fetching) stop() {
+	if f.end != nil {
+		f.end()
+		f.end = nil
+	}
+}
+
+// blobs reports whether layers are being fetched or wait to be extracted.
+func (f *fetching) blobs() bool {
+	root := f.cfg.DataRoot()
+	if root == "" {
+		return false
+	}
+	entries, err := os.ReadDir(filepath.Join(root, tmpDir))
+	if err != nil {
+		return false // another image store has none, or the engine is elsewhere
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), blobPrefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,90 @@
+package puller
+
+import (
+	"context"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"holdfast/internal/hosts/spinup"
+)
+
+// atOnce is how many pulls go on beside each other. The engine fetches a few
+// layers at a time whatever is asked of it (three, dockerd's
+// --max-concurrent-downloads), so more would only wait there.
+const atOnce = 16
+
+// Watch is told how several pulls go on. Its functions may be nil. They are
+// called from several goroutines, for one image by one at a time.
+type Watch struct {
+	// Progress is Pull's, of the i-th request; of those that want the same
+	// image, the first.
+	Progress func(i int, p spinup.Pull)
+	// Done tells that the i-th request's image is there, or cannot be had,
+	// while others may still go on; once for each request.
+	Done func(i int, r Result)
+}
+
+// All pulls several images beside each other, and each of them once: the
+// results are in the order of the requests, with Of for those that are the same.
+// It returns when all have ended. One that fails leaves the others alone.
+//
+// A layer that several images have in common, with all layers below it, is
+// fetched once, by the engine. It counts for one of them.
+func (p *Puller) All(ctx context.Context, list []Request, w Watch) []Result {
+	of := same(list)
+	results := make([]Result, len(list))
+	slots := make(chan struct{}, atOnce)
+	var pulling sync.WaitGroup
+	for i, q := range list {
+		if of[i] != i {
+			continue
+		}
+		slots <- struct{}{}
+		pulling.Go(func() {
+			defer func() { <-slots }()
+			var progress func(spinup.Pull)
+			if w.Progress != nil {
+				progress = func(now spinup.Pull) { w.Progress(i, now) }
+			}
+			r := Result{Of: i}
+			r.Record, r.Err = p.Pull(ctx, q, progress)
+			for j := i; j < len(list); j++ {
+				if of[j] != i {
+					continue
+				}
+				results[j] = r
+				if w.Done != nil {
+					w.Done(j, r)
+				}
+			}
+		})
+	}
+	pulling.Wait()
+	return results
+}
+
+// same gives each request the index of the first that wants the same.
+func same(list []Request) []int {
+	type wanted struct{ image, platform string }
+	first := map[wanted]int{}
+	of := make([]int, len(list))
+	for i, q := range list {
+		w := wanted{FullName(q.Image), q.Platform}
+		if _, ok := first[w]; !ok {
+			first[w] = i
+		}
+		of[i] = first[w]
+	}
+	return of
+}
+
+// FullName is an image's name with registry and tag, as in
+// index.docker.io/library/busybox:latest. What is no name is returned as it is.
+func FullName(image string) string {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return image
+	}
+	return ref.Name()
+}

@@ -1,0 +1,61 @@
+package puller
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/docker/cli/cli/config"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// DockerLogins are the logins that `docker login` left: in config.json of
+// DOCKER_CONFIG or ~/.docker, there or with the credential helpers that it names
+// (https://docs.docker.com/reference/cli/docker/login/#credential-stores). The
+// helpers are other programs; they are found on PATH.
+type DockerLogins struct{}
+
+// loginHint says where to look.
+const loginHint = "look at config.json in $DOCKER_CONFIG or ~/.docker, and at the credential helper that it names"
+
+// Login returns the login for an image's registry, the zero value where there is
+// none. The error says why the file or a helper cannot be used, with a hint. A
+// helper that hangs cannot be called back: then Login hangs, too.
+func (DockerLogins) Login(_ context.Context, image string) (engine.Login, error) {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return engine.Login{}, nil // no image either: the pull says so
+	}
+	registry := ref.Context().RegistryStr()
+	login, err := loginAt(registry)
+	if err != nil {
+		return engine.Login{}, holdfast.WithHint(fmt.Errorf("read the login for %s: %w", registry, err), loginHint)
+	}
+	return login, nil
+}
+
+// loginAt asks for one registry. authn.DefaultKeychain would do the same, but one
+// at a time in all of the process, for as long as a helper takes.
+func loginAt(registry string) (engine.Login, error) {
+	file, err := config.Load(os.Getenv("DOCKER_CONFIG"))
+	if err != nil {
+		return engine.Login{}, err
+	}
+	server := registry
+	if server == name.DefaultRegistry {
+		server = authn.DefaultAuthKey
+	}
+	c, err := file.GetAuthConfig(server)
+	if err != nil {
+		return engine.Login{}, err
+	}
+	l := engine.Login{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken}
+	if l != (engine.Login{}) {
+		l.Server = server
+	}
+	return l, nil
+}

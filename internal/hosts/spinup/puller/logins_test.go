@@ -1,0 +1,97 @@
+package puller
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+)
+
+// safe hangs for one registry until it is released, on fake time.
+type safe struct {
+	release chan struct{}
+	asked   atomic.Int32
+}
+
+func (s *safe) Login(_ context.Context, image string) (engine.Login, error) {
+	if image == "other.example.org/app:1" {
+		return engine.Login{Username: "bob"}, nil
+	}
+	s.asked.Add(1)
+	<-s.release
+	return engine.Login{Username: "alice"}, nil
+}
+
+// A question that hangs is waited for once, and asked once; an answer that comes
+// late is taken.
+func TestLoginThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &safe{release: make(chan struct{})}
+		l := newLogins(s)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if got, err := l.get(t.Context(), "r.example.org/app:1"); err == nil || holdfast.HintOf(err) == "" {
+					t.Errorf("%+v, %v", got, err)
+				} else if spinup.CauseOf(errors.Join(errors.New("unauthorized"), err)) != spinup.Denied {
+					t.Errorf("%v hides why the pull failed", err)
+				}
+			})
+		}
+		begun := time.Now()
+		all.Wait()
+		if took := time.Since(begun); took != loginLimit {
+			t.Errorf("the first waited %v", took)
+		}
+		if got, err := l.get(t.Context(), "r.example.org/other:1"); err == nil || time.Since(begun) != loginLimit {
+			t.Errorf("one after them waited: %+v, %v", got, err)
+		}
+		if got, err := l.get(t.Context(), "other.example.org/app:1"); err != nil || got.Username != "bob" {
+			t.Errorf("another registry's: %+v, %v", got, err)
+		}
+		if n := s.asked.Load(); n != 1 {
+			t.Errorf("it was asked %d times", n)
+		}
+		close(s.release)
+		synctest.Wait()
+		if got, err := l.get(t.Context(), "r.example.org/app:1"); err != nil || got.Username != "alice" {
+			t.Errorf("after it answered: %+v, %v", got, err)
+		}
+	})
+}
+
+// Who asks first and goes leaves the answer to the others.
+func TestLoginOutlivesWhoAskedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &safe{release: make(chan struct{})}
+		l := newLogins(s)
+		first, cancel := context.WithCancel(t.Context())
+		go func() {
+			if _, err := l.get(first, "r.example.org/app:1"); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		second := make(chan engine.Login, 1)
+		go func() {
+			got, err := l.get(t.Context(), "r.example.org/app:2")
+			if err != nil {
+				t.Error(err)
+			}
+			second <- got
+		}()
+		cancel()
+		synctest.Wait()
+		close(s.release)
+		if got := <-second; got.Username != "alice" || s.asked.Load() != 1 {
+			t.Errorf("%+v, asked %d times", got, s.asked.Load())
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package puller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+)
+
+// maxAnswer bounds what is read of each of a registry's answers, in bytes:
+// registries refuse manifests over 4 MiB (OCI distribution-spec, "Pushing
+// Manifests").
+const maxAnswer = 4 << 20
+
+// Registries asks the registries themselves for manifests. A registry that the
+// engine reaches by a mirror, a proxy of its own, or with a certificate that
+// only it trusts may be out of reach here: then nothing is known.
+//
+// Docker Hub is not asked: it counts each question for a manifest as a pull
+// (https://docs.docker.com/docker-hub/usage/pulls/).
+type Registries struct{}
+
+// errCounted says why Docker Hub is not asked.
+var errCounted = errors.New("the registry would count the question as a pull")
+
+// Sizes returns the compressed sizes of an image's layers in bytes, by digest.
+func (Registries) Sizes(ctx context.Context, image, platform string, l engine.Login) (map[string]int64, error) {
+	sizes, err := sizesOf(ctx, image, platform, l)
+	if err != nil {
+		return nil, fmt.Errorf("read the manifest of %s: %w", image, err)
+	}
+	return sizes, nil
+}
+
+func sizesOf(ctx context.Context, image, platform string, l engine.Login) (map[string]int64, error) {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return nil, err
+	}
+	if ref.Context().RegistryStr() == name.DefaultRegistry {
+		return nil, errCounted
+	}
+	wanted := &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+	if platform != "" {
+		if wanted, err = v1.ParsePlatform(platform); err != nil {
+			return nil, err
+		}
+	}
+	// One transport for one question: it leaves no connection behind.
+	base := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
+	defer base.CloseIdleConnections()
+	d, err := remote.Get(ref, remote.WithContext(ctx), remote.WithAuth(authn.FromConfig(authn.AuthConfig{
+		Username: l.Username, Password: l.Password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken,
+	})), remote.WithPlatform(*wanted), remote.WithTransport(careful{base}))
+	if err != nil {
+		return nil, err
+	}
+	one, err := d.Image()
+	if err != nil {
+		return nil, err
+	}
+	text, err := one.RawManifest()
+	if err != nil {
+		return nil, err
+	}
+	return spinup.Sizes(text)
+}
+
+// careful is a transport that speaks clear text with this host only, as the
+// engine does, and reads no more than maxAnswer.
+type careful struct{ base http.RoundTripper }
+
+func (c careful) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" && !loopback(req.URL.Hostname()) {
+		return nil, fmt.Errorf("%s would be asked in clear text", req.URL.Host)
+	}
+	res, err := c.base.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(res.Body, maxAnswer), res.Body}
+	return res, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,177 @@
+package puller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+)
+
+// Engine is what pulls: a part of engine.Engine.
+type Engine interface {
+	Info(ctx context.Context) (engine.Info, error)
+	ImageID(ctx context.Context, ref string) (string, error)
+	Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error]
+}
+
+// Logins knows the logins of registries.
+type Logins interface {
+	// Login returns the login for the registry of an image, the zero value
+	// where there is none. It may hang, also when ctx is done: it is asked
+	// in a goroutine of its own, for each registry once at a time.
+	Login(ctx context.Context, image string) (engine.Login, error)
+}
+
+// Manifests knows what images consist of.
+type Manifests interface {
+	// Sizes returns the compressed sizes of an image's layers in bytes, by
+	// digest. A platform of "" is this host's.
+	Sizes(ctx context.Context, image, platform string, l engine.Login) (map[string]int64, error)
+}
+
+// Config is what a Puller works with.
+type Config struct {
+	Engine    Engine
+	Logins    Logins    // nil: nobody is logged in anywhere
+	Manifests Manifests // nil: layers have the sizes that the engine tells
+	// Host and Unpigz are the cohort's: this host's name, and whether the
+	// engine finds unpigz (spinup.HasUnpigz).
+	Host   string
+	Unpigz bool
+	Log    *slog.Logger // nil: nowhere. Says at level debug what could not be learnt
+}
+
+// Puller pulls images. Its methods may be called from any goroutine.
+type Puller struct {
+	c      Config
+	info   asked
+	logins *logins
+	chains chains
+}
+
+// New returns a puller. It asks nobody anything yet.
+func New(c Config) *Puller {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Puller{c: c, info: newAsked(), logins: newLogins(c.Logins), chains: newChains()}
+}
+
+// Request is one image to be pulled.
+type Request struct {
+	Image    string
+	Platform string      // os/arch or os/arch/variant; "" is the engine's own
+	Kind     spinup.Kind // of the record; "" is spinup.ForPull
+	Job      string      // of the record
+	// Missing leaves an image alone that is on this host already: the
+	// registry is not asked. It does not count where a Platform is named,
+	// because the engine does not say which one it has.
+	Missing bool
+}
+
+// Result is how one pull went.
+type Result struct {
+	Record spinup.Record
+	Err    error
+	// Of is the index of the request that the image was pulled for: a
+	// smaller one for each that wanted the same once more. Their records are
+	// one and are to be kept once.
+	Of int
+}
+
+// progressEvery is how often Pull tells how far it is.
+const progressEvery = 100 * time.Millisecond
+
+// Pull pulls one image. The record tells all about it and has a Pull, also where
+// there is an error; nil means that the image is on this host. Whoever makes a
+// container of it gives the record's Pull to a spinup.Timer of its own and
+// keeps that one's record instead.
+//
+// progress, if not nil, gets the figures as they are about ten times a second,
+// and a last time at the end; never twice at once. It must not keep them
+// waiting.
+//
+// Errors are those of the engine with the layer that it was at, ctx's, or
+// spinup.ErrEndedEarly, with a hint where one is known (spinup.Explain). An
+// image that could not be pulled is told by spinup.CauseOf.
+func (p *Puller) Pull(ctx context.Context, q Request, progress func(spinup.Pull)) (spinup.Record, error) {
+	timer := spinup.NewTimer(cmp.Or(q.Kind, spinup.ForPull), q.Image, spinup.Cohort{})
+	timer.Job(q.Job)
+	asking := p.ask(ctx)
+	pull, err := p.pull(ctx, q, asking, progress)
+	if progress != nil {
+		progress(pull)
+	}
+	timer.Pulled(pull)
+	record := timer.End(err)
+	record.Cohort = p.cohort(asking.wait())
+	return record, err
+}
+
+// Cohort is what this host's spin-ups are compared by. The engine is asked until
+// it has answered once.
+func (p *Puller) Cohort(ctx context.Context) (spinup.Cohort, error) {
+	info, err := p.info.get(ctx, p.c.Engine.Info)
+	return p.cohort(info), err
+}
+
+// cohort leaves out what the engine did not say.
+func (p *Puller) cohort(info engine.Info) spinup.Cohort {
+	if info == (engine.Info{}) {
+		return spinup.Cohort{Host: p.c.Host, Unpigz: p.c.Unpigz}
+	}
+	return spinup.NewCohort(p.c.Host, info, p.c.Unpigz)
+}
+
+// pull does the pull itself.
+func (p *Puller) pull(ctx context.Context, q Request, asking *asking, progress func(spinup.Pull)) (spinup.Pull, error) {
+	begun := time.Now()
+	if q.Missing && q.Platform == "" {
+		if _, err := p.c.Engine.ImageID(ctx, q.Image); err == nil {
+			return spinup.Pull{Image: q.Image, Begun: begun, Done: true, Cached: true}, nil
+		}
+		// Whatever is wrong, the pull says it, too.
+	}
+	login, noLogin := p.login(ctx, q.Image)
+	s := p.newStream(q, login, begun, asking)
+	defer s.close()
+	stop := s.tell(progress)
+	err := s.read(p.c.Engine.Pull(ctx, q.Image, engine.PullOptions{Platform: q.Platform, Login: login}))
+	stop()
+	pull, err := s.finish(err)
+	return pull, describe(q, pull, err, noLogin)
+}
+
+// login is the image's login, and why there is none.
+func (p *Puller) login(ctx context.Context, image string) (engine.Login, error) {
+	login, err := p.logins.get(ctx, image)
+	if err != nil {
+		// Most images need none.
+		p.c.Log.Debug("no login for an image's registry", "image", image, "error", err)
+		return engine.Login{}, err
+	}
+	return login, nil
+}
+
+// describe adds to a pull's error what is known beside it.
+func describe(q Request, pull spinup.Pull, err, noLogin error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, spinup.ErrEndedEarly) {
+		err = fmt.Errorf("pull image %s: %w", q.Image, err)
+	}
+	if l, ok := pull.Stuck(); ok && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w (at layer %s, %s)", err, l.ID, l.State)
+	}
+	if cause := spinup.CauseOf(err); noLogin != nil && (cause == spinup.Denied || cause == spinup.NoImage) {
+		err = fmt.Errorf("%w; without a login: %w", err, noLogin)
+	}
+	return spinup.Explain(err)
+}

@@ -1,0 +1,154 @@
+package spinup
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Phase is a part of a spin-up.
+type Phase string
+
+// The phases, in their order.
+const (
+	Download Phase = "download"
+	Extract  Phase = "extract"
+	Create   Phase = "create"
+	Start    Phase = "start"
+	Ready    Phase = "ready"
+)
+
+// Phases are all of them, in their order.
+func Phases() []Phase { return []Phase{Download, Extract, Create, Start, Ready} }
+
+// Kind is what a spin-up was for.
+type Kind string
+
+// The kinds.
+const (
+	ForSession Kind = "session"
+	ForPull    Kind = "pull"  // holdfast pull
+	ForRun     Kind = "run"   // holdfast run
+	ForOther   Kind = "other" // somebody else on the same engine
+	ForPod     Kind = "pod"   // a container of a Kubernetes pod, by the kubelet
+)
+
+// Kinds are all of them.
+func Kinds() []Kind { return []Kind{ForSession, ForPull, ForRun, ForOther, ForPod} }
+
+// Outcome is how a spin-up ended.
+type Outcome string
+
+// The outcomes.
+const (
+	OK      Outcome = "ok"
+	Failed  Outcome = "failed"
+	Stopped Outcome = "stopped" // somebody called it off
+)
+
+// Record is one spin-up: one image, and where there was one, its container.
+type Record struct {
+	ID      string          `json:"id"` // sorts by Begun
+	Kind    Kind            `json:"kind"`
+	Job     string          `json:"job,omitempty"` // what it was a part of: a run's id, a session's key, a pod as namespace/name
+	Image   string          `json:"image"`
+	Digest  string          `json:"digest,omitempty"`
+	Begun   time.Time       `json:"begun"`
+	Took    holdfast.Millis `json:"took_ms"`
+	Outcome Outcome         `json:"outcome"`
+	Cause   Cause           `json:"cause,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Failed  Phase           `json:"failed_in,omitempty"` // the phase of a failure, "" where unknown
+
+	// Times are the phases there were. Of a pull they are the wall times;
+	// of one that joined another's they are the waiting for it.
+	Times map[Phase]holdfast.Millis `json:"times_ms"`
+	// Pull is nil where nobody looked for the image, or watched.
+	Pull *Pull `json:"pull,omitempty"`
+	// Pulled is when somebody's pull of the image ended that came before,
+	// where that is all that is known of it.
+	Pulled    time.Time `json:"pulled,omitzero"`
+	Container string    `json:"container,omitempty"` // full id
+	Name      string    `json:"name,omitempty"`      // the container's
+	Cohort    Cohort    `json:"cohort"`
+	// Collected says that garbage collection deleted something while it ran.
+	Collected bool `json:"collected,omitempty"`
+}
+
+// Cohort is what spin-ups are compared by.
+type Cohort struct {
+	Host       string `json:"host"`
+	Engine     string `json:"engine"` // name and version: "docker 20.10.24"
+	Driver     string `json:"driver"` // overlay2
+	ImageStore string `json:"image_store"`
+	Kernel     string `json:"kernel"`
+	Unpigz     bool   `json:"unpigz"` // the engine can decompress with it, in parallel
+	// Runtime is what the engine runs the container with, where that is not its
+	// default: runsc, say. Only of pods it is known.
+	Runtime string `json:"runtime,omitempty"`
+}
+
+// NewCohort is the cohort of an engine on host. unpigz is HasUnpigz's.
+func NewCohort(host string, info engine.Info, unpigz bool) Cohort {
+	return Cohort{
+		Host: host, Engine: info.Name + " " + info.Version, Driver: info.StorageDriver,
+		ImageStore: info.ImageStore, Kernel: info.Kernel, Unpigz: unpigz,
+	}
+}
+
+// limits of what a record keeps of words and lists that come from outside.
+const (
+	maxWords        = 2048
+	maxRecordLayers = 128 // what overlay2 can mount
+)
+
+// bound cuts what came from outside to a size that a store can promise.
+func (r *Record) bound() {
+	for _, s := range []*string{&r.Image, &r.Digest, &r.Error, &r.Job, &r.Name, &r.Container,
+		&r.Cohort.Host, &r.Cohort.Engine, &r.Cohort.Driver, &r.Cohort.ImageStore, &r.Cohort.Kernel, &r.Cohort.Runtime} {
+		*s = cut(*s)
+	}
+	if r.Pull == nil {
+		return
+	}
+	p := *r.Pull
+	p.Image, p.Digest = cut(p.Image), cut(p.Digest)
+	p.Layers = slices.Clone(p.Layers[:min(len(p.Layers), maxRecordLayers)])
+	for i := range p.Layers {
+		p.Layers[i].ID = p.Layers[i].ID[:min(len(p.Layers[i].ID), 64)]
+	}
+	r.Pull = &p
+}
+
+func cut(s string) string {
+	if len(s) > maxWords {
+		return s[:maxWords] + "…"
+	}
+	return s
+}
+
+// An id begins with the time, in nanoseconds since 1970.
+const (
+	idBytes   = 12
+	timeBytes = 8
+)
+
+// newID is the id of a spin-up that began at t: 24 hex digits that sort by time.
+func newID(t time.Time) string {
+	var b [idBytes]byte
+	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
+	_, _ = rand.Read(b[timeBytes:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// firstID is before the ids of all spin-ups that began at t or later.
+func firstID(t time.Time) string {
+	var b [timeBytes]byte
+	binary.BigEndian.PutUint64(b[:], uint64(max(t.UnixNano(), 0)))
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,325 @@
+// Package warm keeps named images present on this host, so that no spin-up waits
+// for them: those of the configuration, and those that somebody named to the
+// agent. It looks at its start, when the engine says that an image was deleted,
+// and now and then; what is missing it fetches, one image at a time.
+package warm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// MaxImages bounds the list.
+const MaxImages = 256
+
+// Config is what the configuration says.
+type Config struct {
+	Warm  []string      `yaml:"warm"`  // images
+	Check time.Duration `yaml:"check"` // how often to look, about
+}
+
+// DefaultConfig keeps no image.
+func DefaultConfig() Config { return Config{Check: 10 * time.Minute} }
+
+// Validate checks all of it; the error begins with the key.
+func (c Config) Validate() error {
+	if c.Check < time.Second {
+		return fmt.Errorf("check: %v is under 1s", c.Check)
+	}
+	if len(c.Warm) > MaxImages {
+		return fmt.Errorf("warm: %d images, at most %d will do", len(c.Warm), MaxImages)
+	}
+	for _, image := range c.Warm {
+		if err := check(image); err != nil {
+			return fmt.Errorf("warm: %w", err)
+		}
+	}
+	return nil
+}
+
+// NameError is an image's name that is none.
+type NameError struct{ Image string }
+
+func (e *NameError) Error() string { return fmt.Sprintf("%q is no name of an image", e.Image) }
+
+// Hint says what a name looks like.
+func (e *NameError) Hint() string {
+	return "an image is named [registry/]name[:tag] or [registry/]name@sha256:…, in lower case"
+}
+
+func check(image string) error {
+	if _, err := name.ParseReference(image); err != nil || len(image) > 512 {
+		return &NameError{image[:min(len(image), 512)]}
+	}
+	return nil
+}
+
+// Errors that callers decide by.
+var (
+	ErrFixed = errors.New("the image is kept by the configuration")
+	ErrFull  = fmt.Errorf("%d images are kept already: %w", MaxImages, holdfast.ErrBusy)
+)
+
+// Engine is what is asked of the container engine.
+type Engine interface {
+	// ImageID fails with engine.ErrNoImage where the image is not here.
+	ImageID(ctx context.Context, ref string) (string, error)
+	// Watch yields what happens on the engine, beginning with a Gap, until
+	// ctx is done.
+	Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event]
+}
+
+// Deps is what a Keeper works with.
+type Deps struct {
+	Engine Engine
+	// Pull fetches one image.
+	Pull func(ctx context.Context, image string) error
+	// File is where the list of those that were named is kept.
+	File string
+	Log  *slog.Logger
+}
+
+// Waits between tries of an image that cannot be had.
+const (
+	firstRetry = 10 * time.Second
+	lastRetry  = 15 * time.Minute
+)
+
+// pullLimit bounds the fetching of one image: the others wait behind it. It is
+// enough for 70 GB at the 20 MiB/s under which a download counts as slow.
+const pullLimit = time.Hour
+
+// Keeper keeps images. Its methods may be called from any goroutine.
+type Keeper struct {
+	every time.Duration
+	deps  Deps
+	poke  chan struct{} // has room for one: look now
+
+	mu   sync.Mutex
+	list []*image // those of the configuration first
+}
+
+// image is one to be kept. Guarded by Keeper.mu.
+type image struct {
+	holdfast.WarmImage
+	wait time.Duration // before the try after the next
+}
+
+// New returns a keeper that has read the list of what was named. A list that
+// cannot be read is logged, and begun anew with the next name.
+func New(c Config, d Deps) *Keeper {
+	k := &Keeper{every: c.Check, deps: d, poke: make(chan struct{}, 1)}
+	for _, name := range c.Warm {
+		k.add(name, true)
+	}
+	named, err := ReadList(d.File)
+	if err != nil {
+		d.Log.Error("the list of images to keep is begun anew", "error", err)
+	}
+	for _, name := range named {
+		k.add(name, false)
+	}
+	return k
+}
+
+// add puts an image on the list, if it is not there. The caller holds mu, or is
+// New.
+func (k *Keeper) add(name string, fixed bool) {
+	if k.find(name) == nil {
+		k.list = append(k.list, &image{WarmImage: holdfast.WarmImage{Image: name, Fixed: fixed, State: holdfast.WarmUnknown}})
+	}
+}
+
+func (k *Keeper) find(name string) *image {
+	for _, i := range k.list {
+		if i.Image == name {
+			return i
+		}
+	}
+	return nil
+}
+
+// List returns all images, those of the configuration first.
+func (k *Keeper) List() []holdfast.WarmImage {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := make([]holdfast.WarmImage, 0, len(k.list))
+	for _, i := range k.list {
+		out = append(out, i.WarmImage)
+	}
+	return out
+}
+
+// Add keeps more images from now on, also after a restart. *NameError, ErrFull.
+func (k *Keeper) Add(images ...string) error {
+	for _, name := range images {
+		if err := check(name); err != nil {
+			return err
+		}
+	}
+	return k.change(func() error {
+		for _, name := range images {
+			if k.find(name) == nil && len(k.list) >= MaxImages {
+				return ErrFull
+			}
+			k.add(name, false)
+			i := k.find(name)
+			i.Again, i.wait = time.Time{}, 0
+		}
+		return nil
+	})
+}
+
+// Remove keeps images no more. They stay on the host, until somebody deletes
+// them. holdfast.ErrNotFound, ErrFixed.
+func (k *Keeper) Remove(images ...string) error {
+	return k.change(func() error {
+		for _, name := range images {
+			i := k.find(name)
+			switch {
+			case i == nil:
+				return fmt.Errorf("image %s is not kept: %w", name, holdfast.ErrNotFound)
+			case i.Fixed:
+				return holdfast.WithHint(fmt.Errorf("%s: %w", name, ErrFixed), "take it from images.warm in the configuration, and restart the agent")
+			}
+			k.list = slices.DeleteFunc(k.list, func(other *image) bool { return other == i })
+		}
+		return nil
+	})
+}
+
+// change changes the list all or not at all, and writes it down.
+func (k *Keeper) change(do func() error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := slices.Clone(k.list)
+	err := do()
+	if err == nil {
+		var named []string
+		for _, i := range k.list {
+			if !i.Fixed {
+				named = append(named, i.Image)
+			}
+		}
+		err = writeList(k.deps.File, named)
+	}
+	if err != nil {
+		k.list = before
+		return err
+	}
+	k.lookNow()
+	return nil
+}
+
+func (k *Keeper) lookNow() {
+	select {
+	case k.poke <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Run keeps the images until ctx is done.
+func (k *Keeper) Run(ctx context.Context) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watching.Go(func() {
+		for range k.deps.Engine.Watch(ctx, engine.WatchOptions{Actions: []string{"delete", "untag"}}) {
+			k.lookNow()
+		}
+	})
+	for ctx.Err() == nil {
+		t := time.NewTimer(k.round(ctx))
+		select {
+		case <-t.C:
+		case <-k.poke:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+// round looks at every image whose time has come, and returns when to look
+// again. Hosts that began together do not ask their registry together.
+func (k *Keeper) round(ctx context.Context) time.Duration {
+	for _, one := range k.List() {
+		if ctx.Err() == nil && !time.Now().Before(one.Again) {
+			k.look(ctx, one.Image)
+		}
+	}
+	next := jitter(k.every)
+	for _, one := range k.List() {
+		if !one.Again.IsZero() {
+			next = min(next, max(time.Until(one.Again), 0))
+		}
+	}
+	return next
+}
+
+// jitter is d, a tenth more or less.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+}
+
+// look sees to it that one image is here.
+func (k *Keeper) look(ctx context.Context, name string) {
+	limited, cancel := context.WithTimeout(ctx, pullLimit)
+	defer cancel()
+	_, err := k.deps.Engine.ImageID(limited, name)
+	if errors.Is(err, engine.ErrNoImage) {
+		k.set(name, func(i *image) { i.State = holdfast.WarmPulling })
+		k.deps.Log.Info("fetching an image that is to be kept", "image", name)
+		if err = k.deps.Pull(limited, name); err != nil {
+			err = &pullError{err}
+		}
+	}
+	if ctx.Err() != nil {
+		return // it says nothing about the image
+	}
+	k.set(name, func(i *image) { i.seen(err) })
+	if err != nil {
+		k.deps.Log.Warn("an image that is to be kept is not there", "image", name, "error", err)
+	}
+}
+
+// pullError is an image that could not be fetched.
+type pullError struct{ error }
+
+func (e *pullError) Unwrap() error { return e.error }
+
+// seen takes how a look ended.
+func (i *image) seen(err error) {
+	if err == nil {
+		i.State, i.Error, i.Again, i.wait = holdfast.WarmPresent, "", time.Time{}, 0
+		return
+	}
+	i.State = holdfast.WarmUnknown
+	if missing := (*pullError)(nil); errors.As(err, &missing) {
+		i.State = holdfast.WarmMissing
+	}
+	i.wait = min(max(2*i.wait, firstRetry), lastRetry)
+	i.Error, i.Again = err.Error(), time.Now().Add(jitter(i.wait))
+}
+
+// set changes an image that may have been removed meanwhile.
+func (k *Keeper) set(name string, do func(*image)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := k.find(name); i != nil {
+		do(i)
+	}
+}

@@ -1,0 +1,84 @@
+package containerd_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/pkg/oci"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/engine/containerd"
+	"holdfast/test/vm"
+	"holdfast/test/vm/vmtest"
+)
+
+// The lab's kernel may have no AppArmor; that of the machine has it.
+func TestAppArmorInMachine(t *testing.T) {
+	files := map[string]string{}
+	for _, f := range []string{"/sbin/apparmor_parser", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/aarch64-linux-gnu/libc.so.6", "/lib/ld-linux-aarch64.so.1"} {
+		if _, err := os.Stat(f); err == nil {
+			files[f] = f
+		}
+	}
+	vmtest.Run(t, "^TestAppArmor$", vm.Config{Files: files, Busybox: []string{"sh", "mount", "umount", "cat"}})
+}
+
+// Where there is AppArmor a container gets the profile, which is loaded and keeps it
+// from mounting and from the kernel's settings; where there is none it gets none.
+func TestAppArmor(t *testing.T) {
+	if vmtest.Inside() {
+		t.Setenv("PATH", "/sbin:/bin")
+		if err := unix.Mount("securityfs", "/sys/kernel/security", "securityfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := os.Stat("/sys/kernel/security/apparmor")
+	if err != nil && (vmtest.Inside() || !errors.Is(err, fs.ErrNotExist)) {
+		t.Fatal(err)
+	}
+	s := &oci.Spec{Process: &specs.Process{}}
+	for range 2 { // the second time it is loaded
+		if err := containerd.WithAppArmor(t.Context(), nil, nil, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err != nil {
+		if s.Process.ApparmorProfile != "" {
+			t.Errorf("without AppArmor the profile is %q", s.Process.ApparmorProfile)
+		}
+		return
+	}
+	if s.Process.ApparmorProfile != containerd.AppArmorProfile {
+		t.Fatalf("the profile is %q", s.Process.ApparmorProfile)
+	}
+	if !vmtest.Inside() {
+		return // what it does is tried in the machine
+	}
+	text, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
+	if err != nil || !strings.Contains(string(text), containerd.AppArmorProfile+" (enforce)") {
+		t.Fatalf("profiles %q, %v", text, err)
+	}
+	dir := t.TempDir()
+	denied := []string{"mount -t tmpfs none " + dir + " && umount " + dir, "echo x > /proc/sys/kernel/hostname", "cat /sys/kernel/security/apparmor/profiles"}
+	scripts := map[string]bool{"cat /proc/sys/kernel/hostname": true, "echo x > " + dir + "/file": true}
+	for _, s := range denied {
+		scripts[s] = false
+	}
+	for script, allowed := range scripts {
+		confined := `echo "exec ` + containerd.AppArmorProfile + `" > /proc/self/attr/apparmor/exec && exec sh -c '` + script + `'`
+		out, err := exec.Command("sh", "-c", confined).CombinedOutput()
+		if (err == nil) != allowed {
+			t.Errorf("%s: %v\n%s", script, err, out)
+		}
+	}
+	for _, script := range denied {
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+			t.Errorf("without the profile: %s: %v\n%s", script, err, out)
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package containerd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"holdfast/internal/platform/engine"
+)
+
+// unseen is the exit code of a container whose end nobody has seen: Docker's for
+// the same.
+const unseen = 255
+
+// maxJoins bounds the chain of containers that share a network namespace: each
+// may name the next.
+const maxJoins = 4
+
+// Inspect tells all about one container, by id or name.
+func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
+	ctx = e.in(ctx)
+	raw, err := e.find(ctx, id)
+	if err != nil {
+		return engine.Container{}, e.fail(ctx, err, "inspect container %s", id)
+	}
+	c, err := e.inspect(ctx, raw)
+	if err != nil {
+		return engine.Container{}, e.fail(ctx, err, "inspect container %s", id)
+	}
+	return c, nil
+}
+
+func (e *Engine) inspect(ctx context.Context, raw containers.Container) (engine.Container, error) {
+	r := recordOf(raw)
+	s, err := readState(r.Dir)
+	if err != nil {
+		return engine.Container{}, err
+	}
+	t, err := e.task(ctx, raw.ID)
+	if err != nil && !isGone(err) {
+		return engine.Container{}, err
+	}
+	c := known(raw, r)
+	c.State = stateOf(t, s)
+	c.PIDMode, c.Network, c.Restart = r.PIDMode, r.Network, restartOf(raw)
+	c.StartedAt, c.OOMKilled, c.Error = s.Started, s.OOM, s.Error
+	switch {
+	case c.Running():
+		c.Pid = int(t.Pid)
+	case c.State == "exited":
+		c.ExitCode, c.FinishedAt = endOf(t, s)
+	default:
+		c.ExitCode = s.ExitCode // of a start that failed
+	}
+	if spec, err := specOf(raw); err == nil {
+		if spec.Process != nil {
+			c.Env = spec.Process.Env
+		}
+		if spec.Linux != nil {
+			c.CgroupPath = spec.Linux.CgroupsPath
+		}
+	}
+	if !c.Running() {
+		return c, nil
+	}
+	c.Addresses, err = e.addresses(ctx, r, s)
+	return c, err
+}
+
+// known is what needs no other call.
+func known(raw containers.Container, r record) engine.Container {
+	return engine.Container{ID: raw.ID, Name: nameOf(raw), Image: r.Image, Labels: labelsOf(raw), Created: raw.CreatedAt}
+}
+
+// stateOf is the contract's word. A container that was started and has no task
+// any more has ended: with containerd's host, or with its shim.
+func stateOf(t *task.Process, s state) string {
+	if t != nil {
+		switch t.Status {
+		case task.Status_RUNNING:
+			return "running"
+		case task.Status_PAUSED, task.Status_PAUSING:
+			return "paused"
+		case task.Status_STOPPED:
+			return "exited"
+		case task.Status_CREATED:
+			return "created"
+		}
+	}
+	if s.Started.IsZero() {
+		return "created"
+	}
+	return "exited"
+}
+
+// endOf is how and when a container ended.
+func endOf(t *task.Process, s state) (code int, at time.Time) {
+	switch {
+	case t != nil:
+		return int(t.ExitStatus), t.ExitedAt.AsTime()
+	case !s.Ended.IsZero():
+		return s.ExitCode, s.Ended
+	}
+	return unseen, s.Started
+}
+
+// addresses are the container's, or those of the one whose network it has.
+func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, error) {
+	for range maxJoins {
+		other, joined := strings.CutPrefix(r.Network, joins)
+		if !joined {
+			break
+		}
+		owner, err := e.find(ctx, other)
+		if isGone(err) {
+			return nil, nil // its network went with that one
+		}
+		if err != nil {
+			return nil, err
+		}
+		r = recordOf(owner)
+		if s, err = readState(r.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if r.Network != "" || !s.Address.IsValid() {
+		return nil, nil
+	}
+	return []string{s.Address.String()}, nil
+}
+
+// List returns the containers that carry all the labels, oldest first.
+func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
+	ctx = e.in(ctx)
+	list, err := e.list(ctx, labels)
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
+	}
+	return list, nil
+}
+
+func (e *Engine) list(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
+	raw, err := e.rawList(ctx, labels)
+	if err != nil {
+		return nil, err
+	}
+	res, err := e.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, errgrpc.ToNative(err)
+	}
+	running := make(map[string]*task.Process, len(res.Tasks))
+	for _, t := range res.Tasks {
+		running[t.ID] = t
+	}
+	list := make([]engine.Container, 0, len(raw))
+	for _, item := range raw {
+		r := recordOf(item)
+		c := known(item, r)
+		var s state
+		if running[item.ID] == nil {
+			if s, err = readState(r.Dir); err != nil {
+				return nil, err
+			}
+		}
+		c.State = stateOf(running[item.ID], s)
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// rawList returns the containers with all the labels, oldest first.
+func (e *Engine) rawList(ctx context.Context, labels map[string]string) ([]containers.Container, error) {
+	list, err := e.api.ContainerService().List(ctx, filtersOf(labels)...)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b containers.Container) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+// filtersOf selects what carries all the labels (containerd, pkg/filters); "" is
+// any value.
+func filtersOf(labels map[string]string) []string {
+	var all []string
+	for key, value := range labels {
+		f := fmt.Sprintf("labels.%q", key)
+		if value != "" {
+			f += fmt.Sprintf("==%q", value)
+		}
+		all = append(all, f)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return []string{strings.Join(all, ",")}
+}
+
+// Wait returns a container's exit code once it does not run.
+func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
+	ctx = e.in(ctx)
+	c, err := e.find(ctx, id)
+	if err != nil {
+		return 0, e.fail(ctx, err, "wait for container %s", id)
+	}
+	res, err := e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.ID})
+	if err == nil {
+		return int(res.ExitStatus), nil
+	}
+	if err = errgrpc.ToNative(err); !isGone(err) {
+		return 0, e.fail(ctx, err, "wait for container %s", id)
+	}
+	s, err := readState(recordOf(c).Dir)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("wait for container %s: %w", id, err)
+	case s.Started.IsZero():
+		return 0, fmt.Errorf("wait for container %s: it was never started", id)
+	}
+	code, _ := endOf(nil, s)
+	return code, nil
+}
+
+// Kill sends SIGKILL by way of the engine and returns when the container is
+// dead. Its restart policy does not bring it back.
+func (e *Engine) Kill(ctx context.Context, id string) error {
+	ctx = e.in(ctx)
+	c, err := e.find(ctx, id)
+	if err == nil {
+		err = e.stopped(c)
+	}
+	if err == nil {
+		err = e.killTask(ctx, c.ID)
+	}
+	if err != nil {
+		return e.fail(ctx, err, "kill container %s", id)
+	}
+	return nil
+}
+
+// stopped notes that a container is not to be started again by its policy.
+func (e *Engine) stopped(c containers.Container) error {
+	dir := recordOf(c).Dir
+	if restartOf(c) == engine.RestartNo || dir == "" {
+		return nil
+	}
+	s, err := readState(dir)
+	if err != nil {
+		return err
+	}
+	s.Stopped = true
+	if err := writeState(dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // where the directory is gone, another removes it
+}
+
+// killTask kills a container's init and waits until it is dead. One that does not
+// run is no error.
+func (e *Engine) killTask(ctx context.Context, id string) error {
+	_, err := e.api.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
+	err = errgrpc.ToNative(err)
+	if err != nil && !isGone(err) && !errdefs.IsFailedPrecondition(err) {
+		if e.ends(ctx, id) {
+			return nil
+		}
+		return err
+	}
+	// Where there is none, or it is dead, its shim may not have seen that yet: until
+	// then it refuses to delete it.
+	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
+		return err
+	}
+	return nil
+}
+
+// endLimit is how long a shim may take to see that an init has ended.
+const endLimit = 2 * time.Second
+
+// ends reports whether a container's init has ended, or is about to be seen to have:
+// what could not be killed may be dead, of which runtimes other than runc tell in
+// words of their own.
+func (e *Engine) ends(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	for {
+		t, err := e.task(ctx, id)
+		if isGone(err) || err == nil && t.Status == task.Status_STOPPED {
+			return true
+		}
+		if err != nil || !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+}
+
+// deleteTask ends the shim of a dead container. One that is gone is no error.
+func (e *Engine) deleteTask(ctx context.Context, id string) error {
+	_, err := e.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
+		return err
+	}
+	return nil
+}
+
+// Remove deletes a container with its anonymous volumes, killing it first if it
+// runs. containerd frees its files later, in its own time.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	ctx = e.in(ctx)
+	c, err := e.find(ctx, id)
+	if isGone(err) {
+		return nil
+	}
+	if err == nil {
+		err = e.remove(ctx, c)
+	}
+	if err != nil {
+		return e.fail(ctx, err, "remove container %s", id)
+	}
+	return nil
+}
+
+func (e *Engine) remove(ctx context.Context, c containers.Container) error {
+	unlock, err := e.locks.lock(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := e.stopped(c); err != nil {
+		return err
+	}
+	begun := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		err := e.killTask(ctx, c.ID)
+		if err == nil {
+			err = e.deleteTask(ctx, c.ID)
+		}
+		if err == nil {
+			return e.forget(ctx, c)
+		}
+		// Another removes it, and the shim went in the middle of the answer; or that
+		// has not seen the end of it yet.
+		early := errdefs.IsFailedPrecondition(err) && time.Since(begun) < endLimit
+		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !sleep(ctx, wait) {
+			return err
+		}
+	}
+}
+
+// forget deletes a container that has no task, with all that is its own. Who
+// deletes the container itself does the rest: its name may be another's next.
+func (e *Engine) forget(ctx context.Context, c containers.Container) error {
+	err := e.api.ContainerService().Delete(ctx, c.ID)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if c.SnapshotKey != "" {
+		if err = e.api.SnapshotService(c.Snapshotter).Remove(ctx, c.SnapshotKey); isGone(err) {
+			err = nil
+		}
+	}
+	return errors.Join(err, e.freeOwn(c))
+}
+
+// freeOwn gives back what containerd knows nothing of.
+func (e *Engine) freeOwn(c containers.Container) error {
+	dir := recordOf(c).Dir
+	if dir == "" {
+		return nil
+	}
+	e.pumps.drop(c.ID)
+	s, err := readState(dir)
+	if s.Address.IsValid() {
+		err = errors.Join(err, e.net.Release(c.ID, s.Address))
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// SetRestartPolicy changes the policy of an existing container.
+func (e *Engine) SetRestartPolicy(ctx context.Context, id string, p engine.RestartPolicy) error {
+	ctx = e.in(ctx)
+	c, err := e.find(ctx, id)
+	if err == nil {
+		if c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		c.Labels[labelRestart] = string(cmp.Or(p, engine.RestartNo))
+		_, err = e.api.ContainerService().Update(ctx, c, "labels."+labelRestart)
+	}
+	if err != nil {
+		return e.fail(ctx, err, "set the restart policy of container %s", id)
+	}
+	return nil
+}

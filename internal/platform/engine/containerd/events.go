@@ -1,0 +1,314 @@
+package containerd
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	apievents "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"holdfast/internal/platform/engine"
+)
+
+// How long to wait before subscribing again after a break: the first wait, and
+// the longest.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// markTopic is what a subscriber publishes to learn that he is one.
+const markTopic = "/holdfast/subscribed"
+
+// marks tells the marks of this process's subscribers apart.
+type marks struct{ last atomic.Uint64 }
+
+func (m *marks) next() string {
+	return strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatUint(m.last.Add(1), 36)
+}
+
+// subscriptionLimit bounds the wait for one's own mark.
+const subscriptionLimit = 10 * time.Second
+
+// Events yields what happens to containers that carry all the labels until ctx
+// is done. Read without waiting: the daemon keeps for a reader what he has not
+// read.
+func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
+	return func(yield func(engine.Event) bool) {
+		e.follow(ctx, func(ev engine.Event) bool {
+			if !ev.Gap && (ev.Type != engine.OfContainer || !matches(ev.Labels, labels)) {
+				return true
+			}
+			return yield(ev)
+		}, nil)
+	}
+}
+
+// Watch yields what happens in the engine's namespace until ctx is done. containerd
+// keeps no events: of what came before, what can be seen of the containers that
+// are there is told, which is their create, connect and start.
+func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
+	return func(yield func(engine.Event) bool) {
+		since := o.Since
+		if since.IsZero() {
+			since = time.Now()
+		}
+		told := func(ev engine.Event) bool {
+			if !ev.Gap {
+				if ev.Time.After(since) {
+					since = ev.Time
+				}
+				if len(o.Actions) > 0 && !slices.Contains(o.Actions, ev.Action) {
+					return true
+				}
+			}
+			return yield(ev)
+		}
+		e.follow(ctx, told, func(seen *sight) bool {
+			from := since
+			for _, ev := range seen.past(ctx, e, from) {
+				if !told(ev) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// matches reports whether labels has all of want; "" is any value.
+func matches(labels, want map[string]string) bool {
+	for key, value := range want {
+		got, ok := labels[key]
+		if !ok || value != "" && got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// follow subscribes over and over. afterGap, if not nil, is called after each Gap
+// and reports whether the reader wants more.
+func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) {
+	retry := firstRetry
+	for ctx.Err() == nil {
+		subscribed, more := e.subscribe(ctx, yield, afterGap)
+		if !more {
+			return
+		}
+		if subscribed {
+			retry = firstRetry
+		}
+		sleep(ctx, retry)
+		retry = min(2*retry, lastRetry)
+	}
+}
+
+// subscribe yields a Gap and then events until the connection breaks. It reports
+// whether there was a connection, and whether the reader wants more.
+func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) (subscribed, more bool) {
+	ctx, cancel := context.WithCancel(e.in(ctx))
+	stream, errs := e.api.EventService().Subscribe(ctx, "namespace=="+e.cfg.Namespace)
+	defer func() {
+		cancel()
+		for range errs { // closed when the stream's goroutine ends
+		}
+	}()
+	seen := &sight{known: map[string]containers.Container{}}
+	early, ok := e.untilMark(ctx, stream, errs)
+	if !ok || !seen.look(ctx, e) {
+		return false, true
+	}
+	if !yield(engine.Event{Gap: true, Time: time.Now()}) {
+		return true, false
+	}
+	if afterGap != nil && !afterGap(seen) {
+		return true, false
+	}
+	pass := func(env *events.Envelope) bool {
+		for _, ev := range e.translate(ctx, seen, env) {
+			if !yield(ev) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, env := range early {
+		if !pass(env) {
+			return true, false
+		}
+	}
+	for {
+		select {
+		case env := <-stream:
+			if !pass(env) {
+				return true, false
+			}
+		case <-errs:
+			return true, true
+		}
+	}
+}
+
+// untilMark returns once the subscription stands, which the daemon does not tell:
+// an event of one's own has to come by. What comes before it is returned.
+func (e *Engine) untilMark(ctx context.Context, stream <-chan *events.Envelope, errs <-chan error) (early []*events.Envelope, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, subscriptionLimit)
+	defer cancel()
+	mark := e.marks.next()
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for wait := time.Millisecond; ; {
+		select {
+		case <-again.C:
+			// Published before the daemon has begun to listen it is lost.
+			if err := e.api.EventService().Publish(ctx, markTopic, wrapperspb.String(mark)); err != nil {
+				return nil, false
+			}
+			again.Reset(wait)
+			wait *= 2
+		case env := <-stream:
+			if env.Topic != markTopic {
+				early = append(early, env)
+				continue
+			}
+			if v, err := typeurl.UnmarshalAny(env.Event); err == nil {
+				if text, good := v.(*wrapperspb.StringValue); good && text.Value == mark {
+					return early, true
+				}
+			}
+		case <-errs:
+			return nil, false
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// sight is which containers a subscriber knows: events name them by id only.
+type sight struct {
+	known map[string]containers.Container
+}
+
+func (s *sight) look(ctx context.Context, e *Engine) bool {
+	list, err := e.api.ContainerService().List(ctx)
+	if err != nil {
+		return false
+	}
+	for _, c := range list {
+		s.known[c.ID] = c
+	}
+	return true
+}
+
+// of returns a container, as far as it can be known.
+func (s *sight) of(ctx context.Context, e *Engine, id string) (containers.Container, bool) {
+	c, ok := s.known[id]
+	if ok {
+		return c, true
+	}
+	c, err := e.api.ContainerService().Get(ctx, id)
+	if err != nil {
+		return c, false
+	}
+	s.known[id] = c
+	return c, true
+}
+
+// past is what can be seen of the time since then.
+func (s *sight) past(ctx context.Context, e *Engine, since time.Time) []engine.Event {
+	var all []engine.Event
+	for _, c := range s.known {
+		if c.CreatedAt.After(since) {
+			all = append(all, eventOf(c, "create", c.CreatedAt))
+		}
+		r := recordOf(c)
+		if st, err := readState(r.Dir); err == nil && st.Started.After(since) {
+			if r.Network == "" {
+				all = append(all, connectOf(c, "connect", st.Started, e.cfg.Bridge))
+			}
+			all = append(all, eventOf(c, "start", st.Started))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b engine.Event) int { return a.Time.Compare(b.Time) })
+	return all
+}
+
+func eventOf(c containers.Container, action string, at time.Time) engine.Event {
+	return engine.Event{
+		Type: engine.OfContainer, ID: c.ID, Action: action, Labels: labelsOf(c), Name: nameOf(c), Image: recordOf(c).Image, Time: at,
+	}
+}
+
+// connectOf is of the bridge that a container is connected to.
+func connectOf(c containers.Container, action string, at time.Time, bridge string) engine.Event {
+	return engine.Event{Type: engine.OfNetwork, ID: bridge, Name: bridge, Action: action, Container: c.ID, Time: at}
+}
+
+// translate turns one of containerd's events into the contract's.
+func (e *Engine) translate(ctx context.Context, s *sight, env *events.Envelope) []engine.Event {
+	v, err := typeurl.UnmarshalAny(env.Event)
+	if err != nil {
+		return nil // of a kind that is not known here
+	}
+	of := func(id, action string) []engine.Event {
+		c, ok := s.of(ctx, e, id)
+		if !ok {
+			return nil // gone before anybody could look: it had no life
+		}
+		return []engine.Event{eventOf(c, action, env.Timestamp)}
+	}
+	network := func(id, action string) []engine.Event {
+		c, ok := s.of(ctx, e, id)
+		if !ok || recordOf(c).Network != "" {
+			return nil
+		}
+		return []engine.Event{connectOf(c, action, env.Timestamp, e.cfg.Bridge)}
+	}
+	switch ev := v.(type) {
+	case *apievents.ContainerCreate:
+		return of(ev.ID, "create")
+	case *apievents.ContainerUpdate:
+		delete(s.known, ev.ID) // its labels may be others
+		return of(ev.ID, "update")
+	case *apievents.ContainerDelete:
+		out := of(ev.ID, "destroy")
+		delete(s.known, ev.ID)
+		return out
+	case *apievents.TaskStart:
+		return slices.Concat(network(ev.ContainerID, "connect"), of(ev.ContainerID, "start"))
+	case *apievents.TaskExit:
+		if ev.ID != ev.ContainerID {
+			return of(ev.ContainerID, "exec_die")
+		}
+		out := of(ev.ContainerID, "die")
+		for i := range out {
+			out[i].ExitCode = int(ev.ExitStatus)
+		}
+		return slices.Concat(out, network(ev.ContainerID, "disconnect"))
+	case *apievents.TaskOOM:
+		return of(ev.ContainerID, "oom")
+	case *apievents.TaskPaused:
+		return of(ev.ContainerID, "pause")
+	case *apievents.TaskResumed:
+		return of(ev.ContainerID, "unpause")
+	case *apievents.ImageCreate:
+		return imageEvent(ev.Name, "pull", env.Timestamp)
+	case *apievents.ImageUpdate:
+		return imageEvent(ev.Name, "tag", env.Timestamp)
+	case *apievents.ImageDelete:
+		return imageEvent(ev.Name, "delete", env.Timestamp)
+	}
+	return nil
+}
+
+func imageEvent(name, action string, at time.Time) []engine.Event {
+	return []engine.Event{{Type: engine.OfImage, ID: name, Name: name, Action: action, Time: at}}
+}

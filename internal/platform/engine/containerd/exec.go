@@ -1,0 +1,270 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"holdfast/internal/platform/engine"
+)
+
+// notRun are the exit codes of a command that could not be run, by what the
+// runtime says of it.
+const (
+	cannotRun = 126
+	notFound  = 127
+)
+
+// Exec runs a command in a running container and returns its exit code: 126 or
+// 127 where it could not be run. When ctx ends first, the command is killed. A
+// Read of x.Stdin may still be waiting when Exec returns.
+func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error) {
+	ctx = e.in(ctx)
+	raw, err := e.find(ctx, id)
+	if err != nil {
+		return -1, e.fail(ctx, err, "run a command in container %s", id)
+	}
+	size, err := firstSize(ctx, x)
+	if err != nil {
+		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
+	}
+	run := command{e: e, container: raw, x: x, size: size, stdout: &writer{w: x.Stdout}, stderr: &writer{w: x.Stderr}}
+	code, err := run.run(ctx)
+	if written := errors.Join(run.stdout.failed(), run.stderr.failed()); written != nil {
+		return -1, fmt.Errorf("run a command in container %s: write its output: %w", id, written)
+	}
+	if err != nil {
+		return -1, e.fail(ctx, err, "run a command in container %s", id)
+	}
+	return code, nil
+}
+
+// firstSize waits for the terminal's size, where there is one to come.
+func firstSize(ctx context.Context, x engine.Exec) (engine.Size, error) {
+	if !x.TTY || x.Resize == nil {
+		return engine.Size{}, nil
+	}
+	select {
+	case s := <-x.Resize:
+		return s, nil
+	case <-ctx.Done():
+		return engine.Size{}, ctx.Err()
+	}
+}
+
+// command is one command that runs.
+type command struct {
+	e              *Engine
+	container      containers.Container
+	x              engine.Exec
+	size           engine.Size
+	id             string
+	stdout, stderr *writer
+}
+
+func (c *command) run(ctx context.Context) (int, error) {
+	process, err := c.process()
+	if err != nil {
+		return -1, err
+	}
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // it never fails
+	c.id = hex.EncodeToString(raw[:])
+	input := newInput(c.x.Stdin)
+	streams, err := cio.NewCreator(c.streams(input)...)(c.id)
+	if err != nil {
+		return -1, fmt.Errorf("its streams: %w", err)
+	}
+	defer streams.Close()
+	defer streams.Cancel()
+	at := streams.Config()
+	api := c.e.api.TaskService()
+	if _, err := api.Exec(ctx, &tasks.ExecProcessRequest{
+		ContainerID: c.container.ID, ExecID: c.id, Terminal: c.x.TTY, Stdin: at.Stdin, Stdout: at.Stdout, Stderr: at.Stderr, Spec: process,
+	}); err != nil {
+		return -1, errgrpc.ToNative(err)
+	}
+	code, err := c.await(ctx, input, streams)
+	// Its end is not the caller's to wait for any more, but the shim's.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	if err != nil {
+		_, _ = api.Kill(clean, &tasks.KillRequest{ContainerID: c.container.ID, ExecID: c.id, Signal: uint32(syscall.SIGKILL)})
+		_, _ = api.Wait(clean, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+		streams.Cancel()
+		streams.Close()
+	}
+	// This ends the shim's side of the streams, once all output is through.
+	_, deleted := api.DeleteProcess(clean, &tasks.DeleteProcessRequest{ContainerID: c.container.ID, ExecID: c.id})
+	if err != nil {
+		return code, err
+	}
+	if deleted = errgrpc.ToNative(deleted); deleted != nil && !isGone(deleted) {
+		return -1, deleted
+	}
+	streams.Wait()
+	return code, nil
+}
+
+// await starts the command and waits for its end.
+func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int, error) {
+	api := c.e.api.TaskService()
+	if _, err := api.Start(ctx, &tasks.StartRequest{ContainerID: c.container.ID, ExecID: c.id}); err != nil {
+		err = errgrpc.ToNative(err)
+		if code := codeOfExec(err); code != 0 {
+			c.stderr.note(err)
+			streams.Cancel()
+			return code, nil
+		}
+		return -1, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	if c.x.TTY && c.x.Resize != nil {
+		beside.Go(func() { c.resize(ctx) })
+	}
+	if c.x.Stdin != nil {
+		beside.Go(func() {
+			select {
+			case <-input.end:
+				// It may have ended before.
+				_, _ = api.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: c.container.ID, ExecID: c.id, Stdin: true})
+			case <-ctx.Done():
+			}
+		})
+	}
+	res, err := api.Wait(ctx, &tasks.WaitRequest{ContainerID: c.container.ID, ExecID: c.id})
+	if err != nil {
+		return -1, errgrpc.ToNative(err)
+	}
+	return int(res.ExitStatus), nil
+}
+
+// codeOfExec is the exit code for a command that the runtime could not run, 0 for
+// other errors.
+func codeOfExec(err error) int {
+	text := err.Error()
+	switch {
+	case !strings.Contains(text, "exec failed"), isDown(err):
+		return 0
+	case strings.Contains(text, "no such file or directory"), strings.Contains(text, "executable file not found"):
+		return notFound
+	case strings.Contains(text, "permission denied"):
+		return cannotRun
+	}
+	return 0
+}
+
+// process describes the command: as the container's own, with another command
+// line.
+func (c *command) process() (*anypb.Any, error) {
+	spec, err := specOf(c.container)
+	if err != nil {
+		return nil, err
+	}
+	p := *spec.Process
+	p.Args, p.Terminal = c.x.Command, c.x.TTY
+	if c.x.TTY {
+		p.Env = append(p.Env, "TERM=xterm")
+	}
+	text, err := typeurl.MarshalAny(&p)
+	if err != nil {
+		return nil, err
+	}
+	return typeurl.MarshalProto(text), nil
+}
+
+func (c *command) streams(in *input) []cio.Opt {
+	var stdin io.Reader
+	if c.x.Stdin != nil {
+		stdin = in
+	}
+	options := []cio.Opt{cio.WithStreams(stdin, c.stdout, c.stderr), cio.WithFIFODir(filepath.Join(recordOf(c.container).Dir, "exec"))}
+	if c.x.TTY {
+		options = append(options, cio.WithTerminal)
+	}
+	return options
+}
+
+// resize tells the shim of each size until ctx is done or sizes is closed. A
+// wrong size is no reason to end a command.
+func (c *command) resize(ctx context.Context) {
+	size := c.size
+	for {
+		if size.Rows > 0 && size.Cols > 0 {
+			_, _ = c.e.api.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
+				ContainerID: c.container.ID, ExecID: c.id, Width: uint32(size.Cols), Height: uint32(size.Rows),
+			})
+		}
+		var ok bool
+		select {
+		case size, ok = <-c.x.Resize:
+			if !ok {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// input tells when it has ended.
+type input struct {
+	r    io.Reader
+	once sync.Once
+	end  chan struct{}
+}
+
+func newInput(r io.Reader) *input { return &input{r: r, end: make(chan struct{})} }
+
+func (i *input) Read(p []byte) (int, error) {
+	n, err := i.r.Read(p)
+	if err != nil {
+		i.once.Do(func() { close(i.end) })
+	}
+	return n, err
+}
+
+// writer remembers its own error, to tell a reader who has gone from an engine
+// that has. After it what comes is dropped, so that the command goes on. A nil w
+// drops everything.
+type writer struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.w == nil || w.err != nil {
+		return len(p), nil
+	}
+	_, w.err = w.w.Write(p)
+	return len(p), nil
+}
+
+func (w *writer) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// note writes why a command could not be run.
+func (w *writer) note(err error) { fmt.Fprintln(w, err) }

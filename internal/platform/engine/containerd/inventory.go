@@ -1,0 +1,279 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/distribution/reference"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Images lists the namespace's images. What several names point to is one image.
+// One whose content is not for this host, or not here, is left out.
+func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
+	ctx = e.in(ctx)
+	all, err := e.api.ImageService().List(ctx)
+	if err != nil {
+		return nil, e.fail(ctx, err, "list images")
+	}
+	var list []engine.Image
+	at := map[string]int{}
+	for _, img := range all {
+		id := img.Target.Digest.String()
+		if i, known := at[id]; known {
+			list[i].Refs = append(list[i].Refs, familiar(img.Name))
+			continue
+		}
+		one, err := e.imageOf(ctx, img)
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, e.fail(ctx, err, "list images")
+		}
+		at[id] = len(list)
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// familiar is a name as people write it, and as Docker tells it.
+func familiar(name string) string {
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return name
+	}
+	return reference.FamiliarString(named)
+}
+
+// imageOf is an image with the one name.
+func (e *Engine) imageOf(ctx context.Context, img images.Image) (engine.Image, error) {
+	c, err := e.config(ctx, img)
+	if err != nil {
+		return engine.Image{}, err
+	}
+	size, err := e.sizeOf(ctx, img)
+	if err != nil {
+		return engine.Image{}, err
+	}
+	one := engine.Image{ID: img.Target.Digest.String(), Refs: []string{familiar(img.Name)}, Labels: c.Config.Labels, Size: size}
+	if c.Created != nil {
+		one.Created = *c.Created
+	}
+	return one, nil
+}
+
+// sizeOf is what an image has in the content store and in snapshots, in bytes.
+func (e *Engine) sizeOf(ctx context.Context, img images.Image) (int64, error) {
+	key := img.Target.Digest.String()
+	if size, ok := e.images.size(key); ok {
+		return size, nil
+	}
+	size, err := client.NewImage(e.api, img).Usage(ctx, client.WithSnapshotUsage())
+	if err != nil {
+		return 0, err
+	}
+	e.images.setSize(key, size)
+	return size, nil
+}
+
+// InspectImage tells of one image, by name or id, and the digests of its layers,
+// the lowest first. engine.ErrNoImage.
+func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
+	ctx = e.in(ctx)
+	one, diffs, err := e.inspectImage(ctx, ref)
+	if err != nil {
+		return engine.Image{}, nil, e.fail(ctx, err, "find image %s", ref)
+	}
+	return one, diffs, nil
+}
+
+func (e *Engine) inspectImage(ctx context.Context, ref string) (one engine.Image, diffs []string, err error) {
+	img, err := e.image(ctx, ref)
+	if err != nil {
+		return one, nil, err
+	}
+	c, err := e.config(ctx, img)
+	if err == nil {
+		one, err = e.imageOf(ctx, img)
+	}
+	if isGone(err) {
+		return one, nil, fmt.Errorf("%s: %w", ref, engine.ErrNoImage)
+	}
+	if err != nil {
+		return one, nil, err
+	}
+	names, err := e.namesOf(ctx, one.ID)
+	if err != nil {
+		return one, nil, err
+	}
+	one.Refs = names
+	for _, d := range c.RootFS.DiffIDs {
+		diffs = append(diffs, d.String())
+	}
+	return one, diffs, nil
+}
+
+// namesOf are all names of an image.
+func (e *Engine) namesOf(ctx context.Context, id string) ([]string, error) {
+	list, err := e.api.ImageService().List(ctx, fmt.Sprintf("target.digest==%q", id))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, img := range list {
+		names = append(names, familiar(img.Name))
+	}
+	return names, nil
+}
+
+// Holders lists all containers, in any state.
+func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
+	ctx = e.in(ctx)
+	list, err := e.list(ctx, nil)
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
+	}
+	raw, err := e.rawList(ctx, nil)
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
+	}
+	records := make(map[string]record, len(raw))
+	for _, c := range raw {
+		records[c.ID] = recordOf(c)
+	}
+	holders := make([]engine.Holder, 0, len(list))
+	for _, c := range list {
+		r := records[c.ID]
+		holders = append(holders, engine.Holder{
+			ID: c.ID, Name: c.Name, Image: c.Image, ImageID: r.ImageID, State: c.State, Created: c.Created, Labels: c.Labels, Volumes: r.Volumes,
+		})
+	}
+	return holders, nil
+}
+
+// RemoveImage takes one name of an image away, and the image with its last one,
+// unless a container has it. An id is for an image that has one name.
+// engine.ErrRefused; holdfast.ErrNotFound where it is gone already. containerd
+// frees its content and snapshots later, in its own time.
+func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
+	ctx = e.in(ctx)
+	img, err := e.image(ctx, ref)
+	if errors.Is(err, engine.ErrNoImage) {
+		err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+	}
+	if err == nil {
+		err = e.mayRemoveImage(ctx, img)
+	}
+	if err == nil {
+		err = e.api.ImageService().Delete(ctx, img.Name)
+		if isGone(err) {
+			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
+		}
+	}
+	if err != nil {
+		return e.fail(ctx, err, "remove image %s", ref)
+	}
+	return nil
+}
+
+// mayRemoveImage refuses the last name of an image that a container has:
+// containerd itself would only keep the container's own snapshot.
+func (e *Engine) mayRemoveImage(ctx context.Context, img images.Image) error {
+	id := img.Target.Digest.String()
+	names, err := e.namesOf(ctx, id)
+	if err != nil || len(names) > 1 {
+		return err
+	}
+	raw, err := e.rawList(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, c := range raw {
+		if r := recordOf(c); r.ImageID == id || r.ImageID == "" && c.Image == img.Name {
+			return fmt.Errorf("%w: container %s has it", engine.ErrRefused, nameOf(c))
+		}
+	}
+	return nil
+}
+
+// RemoveStopped deletes a container that does not run, with its anonymous
+// volumes. Errors as of RemoveImage.
+func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
+	ctx = e.in(ctx)
+	c, err := e.find(ctx, id)
+	if err == nil {
+		var unlock func()
+		if unlock, err = e.locks.lock(ctx, c.ID); err == nil {
+			defer unlock()
+			t, errTask := e.task(ctx, c.ID)
+			switch {
+			case errTask != nil && !isGone(errTask):
+				err = errTask
+			case errTask == nil && t.Status != task.Status_STOPPED:
+				err = fmt.Errorf("%w: it is running", engine.ErrRefused)
+			default:
+				if err = e.deleteTask(ctx, c.ID); err == nil {
+					err = e.forget(ctx, c)
+				}
+			}
+		}
+	}
+	if err != nil {
+		return e.fail(ctx, err, "remove container %s", id)
+	}
+	return nil
+}
+
+// Volumes lists the named volumes, which are directories.
+func (e *Engine) Volumes(context.Context) ([]engine.Volume, error) {
+	entries, err := os.ReadDir(filepath.Join(e.cfg.Dir, "volumes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	var list []engine.Volume
+	for _, entry := range entries {
+		fi, err := entry.Info()
+		if err != nil || !entry.IsDir() {
+			continue // it went just now, or is nobody's
+		}
+		list = append(list, engine.Volume{Name: entry.Name(), Driver: "local", Created: fi.ModTime()})
+	}
+	return list, nil
+}
+
+// RemoveVolume deletes a volume that no container has. Errors as of RemoveImage.
+func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
+	if !volumeName.MatchString(name) {
+		return fmt.Errorf("remove volume %q: %w", name, holdfast.ErrNotFound)
+	}
+	dir := filepath.Join(e.cfg.Dir, "volumes", name)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove volume %s: %w", name, holdfast.ErrNotFound)
+	}
+	holders, err := e.Holders(ctx)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(holders, func(h engine.Holder) bool { return slices.Contains(h.Volumes, name) }); i >= 0 {
+		return fmt.Errorf("remove volume %s: %w: container %s has it", name, engine.ErrRefused, holders[i].Name)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
+	}
+	return nil
+}
+
+// PruneBuildCache frees nothing: containerd builds nothing.
+func (e *Engine) PruneBuildCache(context.Context, time.Duration, int64) (int64, error) { return 0, nil }

@@ -1,0 +1,146 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	hostconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// downloads is how many layers are fetched at once: as with Docker.
+const downloads = 3
+
+// certsDir is where hosts say how registries are reached: mirrors, certificates,
+// plain HTTP (containerd, docs/hosts.md).
+const certsDir = "/etc/containerd/certs.d"
+
+// Pull fetches an image and yields what happens, ending with the first error.
+// Registries are reached as /etc/containerd/certs.d says, those on loopback by
+// plain HTTP too.
+func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
+	return func(yield func(engine.PullEvent, error) bool) {
+		ctx, cancel := context.WithCancelCause(e.in(ctx))
+		defer cancel(nil)
+		p := newProgress(ctx)
+		done := make(chan error, 1)
+		go func() { done <- e.pull(ctx, cancel, ref, o, p) }()
+		// The goroutine has ended when the sequence has.
+		ended := false
+		defer func() {
+			cancel(nil)
+			if !ended {
+				<-done
+			}
+		}()
+		for {
+			select {
+			case ev := <-p.events:
+				if !yield(ev, nil) {
+					return
+				}
+			case err := <-done:
+				ended = true
+				if err != nil {
+					yield(engine.PullEvent{}, err)
+				}
+				return
+			}
+		}
+	}
+}
+
+// pull fetches and extracts an image and gives it its name.
+func (e *Engine) pull(ctx context.Context, cancel context.CancelCauseFunc, ref string, o engine.PullOptions, p *progress) error {
+	failed := func(err error) error {
+		if cause := context.Cause(ctx); errors.Is(cause, holdfast.ErrEngine) {
+			return holdfast.WithHint(fmt.Errorf("pull image %s: %w", ref, cause), hintDown(cause))
+		}
+		return e.fail(ctx, err, "pull image %s", ref)
+	}
+	platform, err := engine.ParsePlatform(o.Platform)
+	if err != nil {
+		return failed(err)
+	}
+	name, err := fullName(ref)
+	if err != nil {
+		return failed(err)
+	}
+	if _, err := e.api.Version(ctx); err != nil {
+		return failed(err) // before anybody else is asked
+	}
+	watch := e.watchDaemon(ctx, cancel)
+	defer watch()
+	before, _ := e.api.ImageService().Get(ctx, name) // the zero value where there is none
+	p.tell(engine.PullEvent{Status: "Pulling from " + name})
+	options := []client.RemoteOpt{
+		client.WithPullUnpack, client.WithPullSnapshotter(e.cfg.Snapshotter), client.WithMaxConcurrentDownloads(downloads),
+		client.WithResolver(watchedResolver{resolver(ctx, o.Login), p}),
+		client.WithImageHandlerWrapper(p.handler),
+	}
+	if platform != nil {
+		options = append(options, client.WithPlatform(o.Platform))
+	}
+	img, err := e.api.Pull(context.WithValue(ctx, progressKey{}, p), name, options...)
+	if err != nil {
+		return failed(err)
+	}
+	p.finish()
+	p.tell(engine.PullEvent{Status: "Digest: " + img.Target().Digest.String()})
+	status := "Status: Downloaded newer image for "
+	if before.Target.Digest == img.Target().Digest {
+		status = "Status: Image is up to date for "
+	}
+	p.tell(engine.PullEvent{Status: status + name})
+	return nil
+}
+
+// watchDaemon calls a pull off when the daemon goes: one that waits for a
+// registry would not notice. The function that it returns ends the watch.
+func (e *Engine) watchDaemon(ctx context.Context, cancel context.CancelCauseFunc) func() {
+	ctx, stop := context.WithCancel(ctx)
+	// Nothing is published under that topic. What counts is the connection.
+	_, errs := e.api.EventService().Subscribe(ctx, `topic=="/holdfast/none"`)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-errs
+		if ctx.Err() == nil {
+			cancel(fmt.Errorf("%w at %s: it went away", holdfast.ErrEngine, e.cfg.Host))
+		}
+	}()
+	return func() { stop(); <-done }
+}
+
+// resolver reaches registries with a login.
+func resolver(ctx context.Context, l engine.Login) remotes.Resolver {
+	hosts := hostconfig.HostOptions{HostDir: hostconfig.HostDirFromRoot(certsDir)}
+	hosts.Credentials = func(host string) (user, secret string, err error) {
+		switch {
+		case l == (engine.Login{}), l.Server != "" && !sameRegistry(host, l.Server):
+			return "", "", nil
+		case l.IdentityToken != "":
+			return "", l.IdentityToken, nil // without a name it is a refresh token
+		}
+		return l.Username, l.Password, nil
+	}
+	o := docker.ResolverOptions{Hosts: hostconfig.ConfigureHosts(ctx, hosts)}
+	if l.RegistryToken != "" {
+		o.Headers = map[string][]string{"Authorization": {"Bearer " + l.RegistryToken}}
+	}
+	return docker.NewResolver(o)
+}
+
+// sameRegistry reports whether host is where the login is for. Docker's own
+// registry has several names.
+func sameRegistry(host, server string) bool {
+	hub := map[string]bool{"docker.io": true, "registry-1.docker.io": true, "index.docker.io": true, "https://index.docker.io/v1/": true}
+	return host == server || hub[host] && hub[server]
+}

@@ -1,0 +1,135 @@
+package containerd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"holdfast/internal/platform/linux/pidfd"
+)
+
+// youngest is how old a directory or a snapshot has to be to be a stray: a
+// container's are made a moment before the container.
+const youngest = time.Minute
+
+// strays are what containers have, and what may be of nobody.
+type strays struct {
+	owners    map[netip.Addr]string
+	dirs      map[string]string // by the container's id
+	snapshots []string
+	shims     map[string]*pidfd.Process // likewise
+}
+
+func (s strays) close() {
+	for _, p := range s.shims {
+		p.Close()
+	}
+}
+
+// Reap takes back the addresses, files, snapshots and shims of containers that are gone,
+// as when somebody removed them with another tool, or a crash came in between.
+// Run does it now and then.
+func (e *Engine) Reap(ctx context.Context) error {
+	ctx = e.in(ctx)
+	found, err := e.strays(ctx)
+	if err != nil {
+		return e.fail(ctx, err, "look for what removed containers left")
+	}
+	// Asked last: who is not in the list by now has been removed.
+	list, err := e.api.ContainerService().List(ctx)
+	if err != nil {
+		found.close()
+		return e.fail(ctx, err, "list containers")
+	}
+	if err := found.free(ctx, e, list); err != nil {
+		return e.fail(ctx, err, "remove what removed containers left")
+	}
+	return nil
+}
+
+func (e *Engine) strays(ctx context.Context) (s strays, err error) {
+	if s.owners, err = e.net.Owners(); err != nil {
+		return s, err
+	}
+	if s.dirs, err = e.oldDirs(); err != nil {
+		return s, err
+	}
+	err = e.api.SnapshotService(e.cfg.Snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if time.Since(info.Created) > youngest {
+			s.snapshots = append(s.snapshots, info.Name)
+		}
+		return nil
+	}, fmt.Sprintf("labels.%q", ownLabels+"container"))
+	if err != nil {
+		return s, err
+	}
+	s.shims, err = e.oldShims()
+	return s, err
+}
+
+// oldDirs are the containers' directories, by id.
+func (e *Engine) oldDirs() (map[string]string, error) {
+	base := filepath.Join(e.cfg.Dir, "containers")
+	entries, err := os.ReadDir(base)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	dirs := map[string]string{}
+	for _, entry := range entries {
+		fi, err := entry.Info()
+		if err == nil && time.Since(fi.ModTime()) > youngest && fullID.MatchString(entry.Name()) {
+			dirs[entry.Name()] = filepath.Join(base, entry.Name())
+		}
+	}
+	return dirs, nil
+}
+
+// free removes what none of the containers has.
+func (s strays) free(ctx context.Context, e *Engine, list []containers.Container) error {
+	alive, keys, shims := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, c := range list {
+		alive[c.ID], keys[c.SnapshotKey] = true, true
+		shims[cmp.Or(recordOf(c).Shim, c.ID)] = true
+	}
+	errs := []error{endShims(s.shims, shims)}
+	for addr, owner := range s.owners {
+		if !alive[owner] {
+			errs = append(errs, e.net.Release(owner, addr))
+		}
+	}
+	for id, dir := range s.dirs {
+		if !alive[id] {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	for _, key := range s.snapshots {
+		if keys[key] {
+			continue
+		}
+		if err := e.api.SnapshotService(e.cfg.Snapshotter).Remove(ctx, key); err != nil && !isGone(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// freeStray removes the snapshot of a container that never came into being, and
+// reports whether it did.
+func (e *Engine) freeStray(ctx context.Context, key string) bool {
+	service := e.api.SnapshotService(e.cfg.Snapshotter)
+	info, err := service.Stat(ctx, key)
+	if err != nil || time.Since(info.Created) < youngest || info.Labels[ownLabels+"container"] == "" {
+		return false
+	}
+	list, err := e.api.ContainerService().List(ctx, fmt.Sprintf("labels.%q==%q", labelName, key))
+	return err == nil && len(list) == 0 && service.Remove(ctx, key) == nil
+}

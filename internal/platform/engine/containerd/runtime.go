@@ -1,0 +1,67 @@
+package containerd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// shimName is containerd's shim for runc, and for what takes runc's arguments.
+const shimName = "io.containerd.runc.v2"
+
+// defaultRuntime is the name of the runtime that needs no program named.
+const defaultRuntime = "runc"
+
+// runtimeRoots begins the directories that runtimes other than the default keep
+// their containers' state in: what they write there is not runc's.
+const runtimeRoots = "/run/containerd/holdfast-runtime-"
+
+var _ engine.RuntimeTester = (*Engine)(nil)
+
+// badRuntime is what no shim could start.
+func badRuntime(runtimes map[string]string) error {
+	for name, program := range runtimes {
+		if name == "" || strings.Contains(name, "/") || !filepath.IsAbs(program) {
+			return fmt.Errorf("the runtime %q of containers is %q, no absolute path", name, program)
+		}
+	}
+	return nil
+}
+
+// runtime is what containerd is told of a Spec's runtime: the shim for runc starts
+// another program in runc's place (containerd, api/types/runc/options/oci.proto).
+// holdfast.ErrNotFound.
+func (e *Engine) runtime(name string) (containers.RuntimeInfo, error) {
+	info := containers.RuntimeInfo{Name: shimName}
+	program, ok := e.cfg.Runtimes[name]
+	switch {
+	case !ok && (name == "" || name == defaultRuntime):
+		return info, nil
+	case !ok:
+		known := append(slices.Sorted(maps.Keys(e.cfg.Runtimes)), defaultRuntime)
+		return info, holdfast.WithHint(fmt.Errorf("there is no runtime %q, there is %s: %w", name, strings.Join(known, ", "), holdfast.ErrNotFound),
+			fmt.Sprintf("install it, and name its program in engine.runtimes: {%s: /path/to/it}; docs/engines.md", name))
+	}
+	var err error
+	info.Options, err = typeurl.MarshalAnyToProto(&options.Options{BinaryName: program, Root: runtimeRoots + name})
+	return info, err
+}
+
+// TestRuntime runs a container with the runtime.
+func (e *Engine) TestRuntime(ctx context.Context, name string) error {
+	if _, err := e.runtime(name); err != nil {
+		return err
+	}
+	return engine.TryRuntime(ctx, e, name, fmt.Sprintf("ctr run --rm --runc-binary=%s IMAGE trial COMMAND", cmp.Or(e.cfg.Runtimes[name], defaultRuntime)))
+}

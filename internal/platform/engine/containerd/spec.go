@@ -1,0 +1,270 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	aaprofile "github.com/containerd/containerd/v2/contrib/apparmor"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/moby/profiles/seccomp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// cpuPeriod is the window, in microseconds, that CPUs are given out in: the
+// kernel's default.
+const cpuPeriod = 100_000
+
+// initPath is where the host's minimal init is mounted in containers that want
+// one.
+const initPath = "/sbin/holdfast-init"
+
+// inits are static programs that reap (tini), by where packages put them.
+var inits = [...]string{"/usr/bin/tini-static", "/usr/bin/docker-init", "/usr/local/bin/docker-init", "/usr/local/bin/tini-static"}
+
+// appArmorProfile is what containers run under where the host has AppArmor: with
+// the rules of Docker's docker-default. It is loaded into the kernel when the first
+// is created, and stays.
+const appArmorProfile = "holdfast-default"
+
+// runtimeSpec describes the container to runc (opencontainers/runtime-spec,
+// config-linux.md). Its snapshot is there: who a user is stands in its files.
+func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Container) (*oci.Spec, error) {
+	options := []oci.SpecOpts{
+		oci.WithDefaultSpecForPlatform("linux/" + runtime.GOARCH),
+		oci.WithoutRunMount, // what the image has there is to be seen
+		oci.WithCgroup(path.Join(e.cfg.CgroupParent, d.id)),
+		d.process,
+		e.user(d),
+		d.namespaces,
+		d.withOthers,
+		d.limits,
+	}
+	mounts, err := d.mounts(e.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, oci.WithMounts(mounts))
+	if d.spec.Init {
+		options = append(options, withInit)
+	}
+	if d.spec.NoCapabilities {
+		options = append(options, oci.WithCapabilities(nil))
+	}
+	options = append(options, d.withSeccomp) // it depends on the capabilities
+	options = append(options, withAppArmor)
+	return oci.GenerateSpec(ctx, e.api, c, options...)
+}
+
+// process sets what runs: as Docker does, an entrypoint of the Spec's drops the
+// image's command too.
+func (d *draft) process(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	has := d.image.Config
+	entry, command := has.Entrypoint, has.Cmd
+	if len(d.spec.Entrypoint) > 0 {
+		entry, command = d.spec.Entrypoint, nil
+	}
+	if len(d.spec.Command) > 0 {
+		command = d.spec.Command
+	}
+	s.Process.Args = slices.Concat(entry, command)
+	if len(s.Process.Args) == 0 {
+		return errors.New("no command is given, and the image has none")
+	}
+	s.Process.Cwd = "/"
+	if dir := d.spec.WorkDir; dir != "" {
+		s.Process.Cwd = dir
+	} else if has.WorkingDir != "" {
+		s.Process.Cwd = has.WorkingDir
+	}
+	s.Hostname = d.spec.Hostname
+	if s.Hostname == "" {
+		s.Hostname = d.id[:12]
+	}
+	s.Process.Env = environment(s.Hostname, has.Env, d.spec.Env)
+	s.Process.NoNewPrivileges = d.spec.NoNewPrivileges
+	s.Process.Rlimits = nil // the daemon's, as with Docker
+	return nil
+}
+
+// environment is PATH and HOSTNAME, the image's and the Spec's; the last of a
+// name counts.
+func environment(host string, lists ...[]string) []string {
+	all := slices.Concat(append([][]string{{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=" + host}}, lists...)...)
+	at := map[string]int{}
+	var env []string
+	for _, kv := range all {
+		key, _, _ := strings.Cut(kv, "=")
+		if i, ok := at[key]; ok {
+			env[i] = kv
+			continue
+		}
+		at[key] = len(env)
+		env = append(env, kv)
+	}
+	return env
+}
+
+// user is the image's. root needs no look into the image's files.
+func (e *Engine) user(d *draft) oci.SpecOpts {
+	name := d.image.Config.User
+	if name == "" || name == "0" || name == "root" || name == "0:0" {
+		return oci.WithUIDGID(0, 0)
+	}
+	return oci.Compose(oci.WithUser(name), oci.WithAdditionalGIDs(name))
+}
+
+// namespaces are new ones but where the Spec says otherwise. Those of another
+// container get their paths when this one is started.
+func (d *draft) namespaces(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+	var options []oci.SpecOpts
+	if d.spec.Network == "host" {
+		options = append(options, oci.WithHostNamespace(specs.NetworkNamespace))
+	}
+	if d.spec.PIDMode == "host" {
+		options = append(options, oci.WithHostNamespace(specs.PIDNamespace))
+	}
+	if cgroupVersion() == "2" {
+		options = append(options, oci.WithNamespacedCgroup())
+	}
+	return oci.Compose(options...)(ctx, client, c, s)
+}
+
+func (d *draft) limits(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	if s.Linux.Resources == nil {
+		s.Linux.Resources = &specs.LinuxResources{}
+	}
+	r := s.Linux.Resources
+	if d.spec.Memory > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &d.spec.Memory}
+	}
+	if d.spec.CPUs > 0 {
+		period, quota := uint64(cpuPeriod), int64(d.spec.CPUs*cpuPeriod)
+		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if d.spec.PIDs > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &d.spec.PIDs}
+	}
+	return nil
+}
+
+func (d *draft) withSeccomp(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	profile, err := seccomp.GetDefaultProfile(s)
+	if d.seccomp != nil {
+		profile, err = seccomp.LoadProfile(string(d.seccomp), s)
+	}
+	if err != nil {
+		return fmt.Errorf("its seccomp profile: %w", err)
+	}
+	s.Linux.Seccomp = profile
+	return nil
+}
+
+// withAppArmor confines the container where the host can.
+func withAppArmor(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
+	if !apparmor.HostSupports() {
+		return nil
+	}
+	if err := aaprofile.WithDefaultProfile(appArmorProfile)(ctx, client, c, s); err != nil {
+		return fmt.Errorf("its AppArmor profile: %w", err)
+	}
+	return nil
+}
+
+// withInit has a minimal init run the command.
+func withInit(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	for _, program := range inits {
+		if _, err := os.Stat(program); err != nil {
+			continue
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: initPath, Type: "bind", Source: program, Options: []string{"bind", "ro"}})
+		s.Process.Args = append([]string{initPath, "--"}, s.Process.Args...)
+		return nil
+	}
+	return holdfast.WithHint(errors.New("this host has no minimal init for containers"), "install tini (apt-get install tini)")
+}
+
+// checkNetwork refuses networks that only Docker has.
+func checkNetwork(s engine.Spec) error {
+	owner, joins := strings.CutPrefix(s.Network, joins)
+	switch {
+	case len(s.Aliases) > 0:
+		return fmt.Errorf("names on a network: %w", engine.ErrUnsupported)
+	case s.Network == "", s.Network == "none", s.Network == "host", joins && owner != "":
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("network %q: %w", s.Network, engine.ErrUnsupported), "with containerd a container has the network of Holdfast, none, host, or another container's")
+}
+
+// volumeName is how volumes are named, as with Docker.
+var volumeName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+
+// checkMounts looks at what can be wrong before anything is made.
+func checkMounts(list []engine.Mount) error {
+	for _, m := range list {
+		if !path.IsAbs(m.Target) {
+			return fmt.Errorf("mount at %q: that is no absolute path", m.Target)
+		}
+		switch m.Type {
+		case "bind":
+			if !filepath.IsAbs(m.Source) {
+				return fmt.Errorf("mount at %s: its source %q is no absolute path", m.Target, m.Source)
+			}
+			if _, err := os.Stat(m.Source); err != nil {
+				return fmt.Errorf("mount at %s: %w", m.Target, err)
+			}
+		case "volume":
+			if m.Source != "" && !volumeName.MatchString(m.Source) {
+				return fmt.Errorf("mount at %s: %q is no name of a volume", m.Target, m.Source)
+			}
+		case "tmpfs":
+		default:
+			return fmt.Errorf("mount at %s has the type %q, not bind, volume or tmpfs", m.Target, m.Type)
+		}
+	}
+	return nil
+}
+
+// mounts are the container's, the files in /etc that are made for it, and the
+// tree of its cgroups. Volumes are directories below dir, which are made here;
+// those without a name are in the container's own.
+func (d *draft) mounts(dir string) ([]specs.Mount, error) {
+	list := []specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid", "noexec", "nodev"}}}
+	for _, name := range ownFiles {
+		list = append(list, specs.Mount{Destination: "/etc/" + name, Type: "bind", Source: filepath.Join(d.dir, name), Options: []string{"bind", "rprivate"}})
+	}
+	for i, m := range d.spec.Mounts {
+		access := "rw"
+		if m.ReadOnly {
+			access = "ro"
+		}
+		if m.Type == "tmpfs" {
+			list = append(list, specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", access}})
+			continue
+		}
+		source := m.Source
+		if m.Type == "volume" {
+			source = filepath.Join(dir, "volumes", m.Source)
+			if m.Source == "" {
+				source = filepath.Join(d.dir, fmt.Sprintf("volume-%d", i))
+			}
+			if err := os.MkdirAll(source, 0o755); err != nil {
+				return nil, fmt.Errorf("make a volume: %w", err)
+			}
+		}
+		list = append(list, specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate", access}})
+	}
+	return list, nil
+}

@@ -1,0 +1,62 @@
+package docker_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/platform/engine/docker"
+)
+
+// TestActivityTellsOfABreak: an engine that ends in the middle of its answer has
+// not told all, and one that answers with an error nothing.
+func TestActivityTellsOfABreak(t *testing.T) {
+	since := time.Now().Add(-time.Hour)
+	event := func(at time.Time) string {
+		return fmt.Sprintf(`{"Type":"image","Action":"pull","Actor":{"ID":"app:1"},"time":%d,"timeNano":%d}`+"\n", at.Unix(), at.UnixNano())
+	}
+	for name, x := range map[string]struct {
+		answer func(http.ResponseWriter)
+		want   string // p for a pull, g for a gap
+	}{
+		"all is told": {func(w http.ResponseWriter) { fmt.Fprint(w, event(since.Add(time.Minute))) }, "p"},
+		"a break": {func(w http.ResponseWriter) {
+			fmt.Fprint(w, event(since.Add(time.Minute)))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, "pg"},
+		"no answer": {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, "g"},
+		"an error":  {func(w http.ResponseWriter) { http.Error(w, "{}", http.StatusInternalServerError) }, "g"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Api-Version", "1.41")
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case !strings.HasSuffix(r.URL.Path, "/events"):
+					fmt.Fprint(w, "OK")
+				case r.URL.Query().Get("since") == "1": // whether it remembers
+					fmt.Fprint(w, event(since.Add(-time.Minute)))
+				default:
+					x.answer(w)
+				}
+			}))
+			defer host.Close()
+			e := openAt(t, docker.Config{Host: strings.Replace(host.URL, "http://", "tcp://", 1)})
+			got := ""
+			for a := range e.Activity(t.Context(), since, time.Now()) {
+				if a.Gap {
+					got += "g"
+				} else if a.Image == "app:1" {
+					got += "p"
+				}
+			}
+			if got != x.want {
+				t.Errorf("told %q, want %q", got, x.want)
+			}
+		})
+	}
+}

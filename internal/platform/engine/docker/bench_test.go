@@ -1,0 +1,47 @@
+package docker_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/test/lab/labtest"
+)
+
+// BenchmarkCreateStart is what the adapter and the engine take to bring up a
+// container on the default bridge. Its removal is not counted.
+func BenchmarkCreateStart(b *testing.B) {
+	e, _ := open(b)
+	var took []time.Duration
+	for i := 0; b.Loop(); i++ {
+		begin := time.Now()
+		id, err := e.Create(b.Context(), engine.Spec{Name: fmt.Sprintf("bench-%d", i), Image: labtest.Busybox})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := e.Start(b.Context(), id); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(begin))
+		b.StopTimer()
+		if err := e.Remove(b.Context(), id); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkInfo is the price of asking whether the engine is alive.
+func BenchmarkInfo(b *testing.B) {
+	e, _ := open(b)
+	for b.Loop() {
+		if _, err := e.Info(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

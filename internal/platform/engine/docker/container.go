@@ -1,0 +1,243 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"holdfast/internal/platform/engine"
+)
+
+// Create makes a container and returns its full id.
+func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
+	mounts, err := mountsOf(s.Mounts)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
+	}
+	platform, err := platformOf(s.Platform)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
+	}
+	host := &container.HostConfig{
+		NetworkMode:   container.NetworkMode(s.Network),
+		PidMode:       container.PidMode(s.PIDMode),
+		RestartPolicy: restartPolicy(s.Restart),
+		Runtime:       s.Runtime,
+		Mounts:        mounts,
+		Resources: container.Resources{
+			Memory:   s.Memory,
+			NanoCPUs: int64(s.CPUs * 1e9),
+		},
+	}
+	if s.PIDs > 0 {
+		host.PidsLimit = &s.PIDs
+	}
+	if s.Init {
+		host.Init = &s.Init
+	}
+	if s.NoCapabilities {
+		host.CapDrop = []string{"ALL"}
+	}
+	if host.SecurityOpt, err = securityOf(s); err != nil {
+		return "", fmt.Errorf("create container %s: %w", s.Name, err)
+	}
+	res, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name: s.Name,
+		Config: &container.Config{
+			Image:    s.Image,
+			Cmd:      s.Command,
+			Env:      s.Env,
+			Labels:   s.Labels,
+			Hostname: s.Hostname,
+
+			Entrypoint: s.Entrypoint,
+			WorkingDir: s.WorkDir,
+		},
+		HostConfig:       host,
+		NetworkingConfig: endpoints(s),
+		Platform:         platform,
+	})
+	if err != nil {
+		return "", e.fail(ctx, err, "create container %s", s.Name)
+	}
+	return res.ID, nil
+}
+
+// securityOf translates what a container may not do. Of a seccomp profile the API
+// wants the text.
+func securityOf(s engine.Spec) ([]string, error) {
+	var opts []string
+	if s.NoNewPrivileges {
+		opts = append(opts, "no-new-privileges")
+	}
+	if s.Seccomp == "" {
+		return opts, nil
+	}
+	text, err := engine.ReadSeccomp(s.Seccomp)
+	if err != nil {
+		return nil, err
+	}
+	return append(opts, "seccomp="+string(text)), nil
+}
+
+// mountsOf translates mounts. A bind in this form, unlike one in Binds, is an
+// error where its source does not exist: the engine makes no directory on the
+// host.
+func mountsOf(specs []engine.Mount) ([]mount.Mount, error) {
+	var mounts []mount.Mount
+	for _, m := range specs {
+		kind := mount.Type(m.Type)
+		switch kind {
+		case mount.TypeBind, mount.TypeVolume, mount.TypeTmpfs:
+		default:
+			return nil, fmt.Errorf("mount at %s has the type %q, not bind, volume or tmpfs", m.Target, m.Type)
+		}
+		mounts = append(mounts, mount.Mount{Type: kind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	return mounts, nil
+}
+
+func restartPolicy(p engine.RestartPolicy) container.RestartPolicy {
+	if p == "" {
+		p = engine.RestartNo
+	}
+	return container.RestartPolicy{Name: container.RestartPolicyMode(p)}
+}
+
+// Start starts a created container and returns when its init runs.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	if _, err := e.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		return e.fail(ctx, err, "start container %s", id)
+	}
+	return nil
+}
+
+// Wait returns a container's exit code once it does not run.
+func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
+	// Ends the request, and with it the client's goroutine.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// For one that was never started the engine does not wait, and says 0.
+	c, err := e.inspect(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if c.State != nil && c.State.Status == container.StateCreated {
+		return 0, fmt.Errorf("wait for container %s: it was never started", id)
+	}
+	wait := e.api.ContainerWait(ctx, c.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	select {
+	case err := <-wait.Error:
+		return 0, e.fail(ctx, err, "wait for container %s", id)
+	case end := <-wait.Result:
+		if end.Error != nil && end.Error.Message != "" {
+			return 0, fmt.Errorf("wait for container %s: %s", id, end.Error.Message)
+		}
+		return int(end.StatusCode), nil
+	}
+}
+
+// List returns the containers that carry all the labels, oldest first.
+func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
+	res, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: labelFilters(labels)})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
+	}
+	list := make([]engine.Container, 0, len(res.Items))
+	for _, c := range res.Items {
+		list = append(list, engine.Container{
+			ID:      c.ID,
+			Name:    nameOf(c.Names),
+			Image:   c.Image,
+			Labels:  c.Labels,
+			State:   string(c.State),
+			Created: time.Unix(c.Created, 0),
+		})
+	}
+	// The engine sorts by creation, finer than the seconds that it tells,
+	// the newest first.
+	slices.Reverse(list)
+	return list, nil
+}
+
+// nameOf is a container's own name among those that links give it (/a/b).
+func nameOf(names []string) string {
+	for _, n := range names {
+		if n = strings.TrimPrefix(n, "/"); !strings.Contains(n, "/") {
+			return n
+		}
+	}
+	return ""
+}
+
+// labelFilters selects what carries all the labels; "" matches any value.
+func labelFilters(labels map[string]string) client.Filters {
+	filters := client.Filters{}
+	for key, value := range labels {
+		if value != "" {
+			key += "=" + value
+		}
+		filters.Add("label", key)
+	}
+	return filters
+}
+
+// Kill sends SIGKILL by way of the engine, which answers when the container is
+// dead.
+func (e *Engine) Kill(ctx context.Context, id string) error {
+	_, err := e.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "KILL"})
+	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "is not running") {
+		return nil
+	}
+	if err != nil {
+		return e.fail(ctx, err, "kill container %s", id)
+	}
+	return nil
+}
+
+// Remove deletes a container with its anonymous volumes, killing it first if it
+// runs, and returns when it is gone.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		switch {
+		case err == nil || errdefs.IsNotFound(err):
+			return nil
+		case !errdefs.IsConflict(err) || !strings.Contains(err.Error(), "already in progress"):
+			return e.fail(ctx, err, "remove container %s", id)
+		}
+		// Another removes it. Asking again is how to learn that it is done,
+		// and takes over if the other fails.
+		if !sleep(ctx, wait) {
+			return e.fail(ctx, err, "remove container %s", id)
+		}
+	}
+}
+
+// SetRestartPolicy changes the policy of an existing container.
+func (e *Engine) SetRestartPolicy(ctx context.Context, id string, p engine.RestartPolicy) error {
+	policy := restartPolicy(p)
+	if _, err := e.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{RestartPolicy: &policy}); err != nil {
+		return e.fail(ctx, err, "set the restart policy of container %s", id)
+	}
+	return nil
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,142 @@
+// Package docker is the engine contract over the Docker Engine API, versions
+// 1.40 (Docker 19.03) and later. The types of the API never leave the package.
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// DefaultHost is where a Docker daemon listens unless told otherwise
+// (dockerd(8), --host).
+const DefaultHost = "unix:///var/run/docker.sock"
+
+// Config says where the engine is.
+type Config struct {
+	// Host is unix:///path or tcp://host:port. "" is DOCKER_HOST with
+	// DOCKER_CERT_PATH and DOCKER_TLS_VERIFY, and where there is none
+	// DefaultHost.
+	Host string
+	// CAFile, CertFile and KeyFile are PEM files for a tcp host that speaks
+	// TLS: whom to trust, and who we are. All three or none.
+	CAFile, CertFile, KeyFile string
+}
+
+// Engine implements engine.Engine. Its methods may be called from any
+// goroutine.
+type Engine struct {
+	api  *client.Client
+	host string
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// Open connects to the engine and agrees on a version of its API. An engine
+// that does not answer is an error that wraps holdfast.ErrEngine.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	host, options, err := c.resolve()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.New(options...)
+	if err != nil {
+		return nil, fmt.Errorf("use the Docker engine at %s: %w", host, err)
+	}
+	e := &Engine{api: api, host: host}
+	if _, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+		return nil, errors.Join(e.fail(ctx, err, "connect to the Docker engine"), api.Close())
+	}
+	return e, nil
+}
+
+// resolve fills in what the environment says and returns the host and the
+// client's options.
+func (c Config) resolve() (host string, options []client.Opt, err error) {
+	host = cmp.Or(c.Host, os.Getenv(client.EnvOverrideHost), DefaultHost)
+	scheme, _, _ := strings.Cut(host, "://")
+	switch scheme {
+	case "unix", "tcp", "http", "https":
+	default:
+		return "", nil, holdfast.WithHint(fmt.Errorf("the Docker engine's address %q is not supported", host),
+			"use unix:///path/to/docker.sock or tcp://host:port")
+	}
+	tls := 0
+	for _, file := range []string{c.CAFile, c.CertFile, c.KeyFile} {
+		if file != "" {
+			tls++
+		}
+	}
+	switch {
+	case tls == 3:
+		options = append(options, client.WithHost(host), client.WithTLSClientConfig(c.CAFile, c.CertFile, c.KeyFile))
+	case tls != 0:
+		return "", nil, fmt.Errorf("TLS to the Docker engine at %s needs a CA, a certificate and a key", host)
+	case c.Host == "":
+		// It replaces the whole transport, so it comes before the host.
+		options = append(options, client.WithTLSClientConfigFromEnv(), client.WithHost(host))
+	default:
+		options = append(options, client.WithHost(host))
+	}
+	return host, append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(noteAnswer)), nil
+}
+
+// Run waits for ctx: the daemon does everything by itself.
+func (e *Engine) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Close frees the connections.
+func (e *Engine) Close() error { return e.api.Close() }
+
+// Info says what the engine is, in one call.
+func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
+	res, err := e.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return engine.Info{}, e.fail(ctx, err, "ask the engine what it is")
+	}
+	info := engine.Info{
+		Name:          "docker",
+		Version:       res.Info.ServerVersion,
+		APIVersion:    e.api.ClientVersion(),
+		StorageDriver: res.Info.Driver,
+		ImageStore:    imageStore(res.Info.DriverStatus),
+		Kernel:        res.Info.KernelVersion,
+		// Engines before 20.10 do not say and know version 1 only.
+		CgroupVersion: cmp.Or(res.Info.CgroupVersion, "1"),
+		DataRoot:      res.Info.DockerRootDir,
+	}
+	if path, ok := strings.CutPrefix(e.host, "unix://"); ok {
+		info.Socket = path
+	}
+	return info, nil
+}
+
+// ImageID resolves a reference to the id of an image on this host.
+func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
+	res, err := e.api.ImageInspect(ctx, ref)
+	if err != nil {
+		return "", e.fail(ctx, err, "find image %s", ref)
+	}
+	return res.ID, nil
+}
+
+// imageStore tells the containerd image store by what the daemon says of its
+// driver (moby, daemon/containerd/service.go LayerStoreStatus).
+func imageStore(status [][2]string) string {
+	for _, s := range status {
+		if s[0] == "driver-type" && strings.HasPrefix(s[1], "io.containerd.snapshotter") {
+			return engine.ContainerdStore
+		}
+	}
+	return engine.GraphDriver
+}

@@ -1,0 +1,69 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// fail translates an error of the client into the contract's words, with what
+// was being done.
+func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
+	doing = fmt.Sprintf(doing, args...)
+	switch cause := ctx.Err(); {
+	case cause != nil:
+		// What the client says of a cut connection is of no interest.
+		return fmt.Errorf("%s: %w", doing, cause)
+	case isDown(err):
+		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.host, err), hintDown(err))
+	}
+	if kind := kindOf(err); kind != nil {
+		return fmt.Errorf("%s: %w: %w", doing, kind, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// kindOf is the contract's error for what the engine answered, nil where it has
+// none. The engine says 404 of images, containers, networks and routes alike;
+// which of them is in the message only (moby, daemon/images/image.go
+// ErrImageDoesNotExist and daemon/container.go containerNotFound).
+func kindOf(err error) error {
+	message := strings.ToLower(err.Error())
+	switch {
+	case errdefs.IsNotFound(err) && strings.Contains(message, "no such image"):
+		return engine.ErrNoImage
+	case errdefs.IsNotFound(err) && strings.Contains(message, "no such container"):
+		return holdfast.ErrNotFound
+	case errdefs.IsConflict(err) && strings.Contains(message, "already in use"):
+		return engine.ErrConflict
+	}
+	return nil
+}
+
+// isDown reports whether err says that the engine is not there, or went away in
+// the middle of an answer.
+func isDown(err error) bool {
+	var op *net.OpError
+	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err) || errors.As(err, &op) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
+func hintDown(err error) string {
+	message := strings.ToLower(err.Error())
+	switch {
+	case strings.Contains(message, "permission denied"):
+		return "run as root, or as a member of the group that owns the socket (docker)"
+	case strings.Contains(message, "tls") || strings.Contains(message, "certificate"):
+		return "the engine and this host do not agree on TLS: look at the CA, the certificate and the key on both sides"
+	}
+	return "is the Docker daemon running there? Start it (systemctl start docker), or name its address in DOCKER_HOST"
+}

@@ -1,0 +1,148 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/client"
+
+	"holdfast/internal/platform/engine"
+)
+
+// How long to wait before subscribing again after a break: the first wait, and
+// the longest.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// notLabels are the attributes that the engine adds to a container's labels in
+// an event (moby, daemon/events.go).
+var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "execDuration"}
+
+// Events yields what happens to containers that carry all the labels until ctx
+// is done. The engine drops events for a reader that stays more than about a
+// thousand behind (moby, daemon/events/events.go): read without waiting.
+func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
+	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
+	return func(yield func(engine.Event) bool) { e.follow(ctx, filters, time.Now, yield) }
+}
+
+// Watch yields what happens on the whole engine until ctx is done.
+func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
+	filters := client.Filters{}
+	for _, action := range o.Actions {
+		filters.Add("event", action)
+	}
+	return func(yield func(engine.Event) bool) {
+		since := o.Since
+		if since.IsZero() {
+			since = time.Now()
+		}
+		e.follow(ctx, filters, func() time.Time { return since }, func(ev engine.Event) bool {
+			if !ev.Gap {
+				since = ev.Time.Add(1) // "since" has those of that very moment, too
+			}
+			return yield(ev)
+		})
+	}
+}
+
+// follow subscribes over and over, to what happened from the given time on.
+func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
+	retry := firstRetry
+	for ctx.Err() == nil {
+		subscribed, more := e.subscribe(ctx, filters, since(), yield)
+		if !more {
+			return
+		}
+		if subscribed {
+			retry = firstRetry
+		}
+		sleep(ctx, retry)
+		retry = min(2*retry, lastRetry)
+	}
+}
+
+// answeredKey is the context key of an *atomic.Bool that noteAnswer sets: the
+// client tells neither when a subscription stands nor, in time, that it failed.
+type answeredKey struct{}
+
+// noteAnswer is the client's response hook. It runs before the client's Events
+// returns.
+func noteAnswer(res *http.Response) {
+	if answered, ok := res.Request.Context().Value(answeredKey{}).(*atomic.Bool); ok {
+		answered.Store(res.StatusCode == http.StatusOK && strings.HasSuffix(res.Request.URL.Path, "/events"))
+	}
+}
+
+// subscribe yields a Gap and then events until the connection breaks. It
+// reports whether there was a connection, and whether the reader wants more.
+//
+// The engine answers a moment before it listens; since makes it replay what fell
+// in between.
+func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	var answered atomic.Bool
+	ctx = context.WithValue(ctx, answeredKey{}, &answered)
+	stream := e.api.Events(ctx, client.EventsListOptions{
+		Since:   fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond()),
+		Filters: filters,
+	})
+	defer func() {
+		cancel()
+		for range stream.Err { // closed when the stream's goroutine ends
+		}
+	}()
+	if !answered.Load() {
+		return false, true
+	}
+	if !yield(engine.Event{Gap: true, Time: since}) {
+		return true, false
+	}
+	for {
+		select {
+		case m := <-stream.Messages:
+			if !yield(eventOf(m)) {
+				return true, false
+			}
+		case <-stream.Err:
+			return true, true
+		}
+	}
+}
+
+func eventOf(m events.Message) engine.Event {
+	ev := engine.Event{
+		Type:   string(m.Type),
+		ID:     m.Actor.ID,
+		Action: string(m.Action),
+		Name:   m.Actor.Attributes["name"],
+		Labels: make(map[string]string, len(m.Actor.Attributes)),
+		Time:   time.Unix(0, m.TimeNano),
+	}
+	switch m.Type {
+	case events.ContainerEventType:
+		ev.Image = m.Actor.Attributes["image"]
+	case events.NetworkEventType:
+		ev.Container = m.Actor.Attributes["container"]
+	}
+	if m.Action == events.ActionDie {
+		// An engine that sends no number leaves 0.
+		ev.ExitCode, _ = strconv.Atoi(m.Actor.Attributes["exitCode"])
+	}
+	for key, value := range m.Actor.Attributes {
+		ev.Labels[key] = value
+	}
+	for _, key := range notLabels {
+		delete(ev.Labels, key)
+	}
+	return ev
+}

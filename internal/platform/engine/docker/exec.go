@@ -1,0 +1,144 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/client"
+
+	"holdfast/internal/platform/engine"
+)
+
+// Exec runs a command in a running container and returns its exit code: 126 or
+// 127 where it could not be run. When ctx ends first, the command is cut off
+// from its streams but goes on: the engine has no call that ends it. A Read of
+// x.Stdin may still be waiting when Exec returns.
+func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error) {
+	size, err := firstSize(ctx, x)
+	if err != nil {
+		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
+	}
+	created, err := e.api.ExecCreate(ctx, id, client.ExecCreateOptions{
+		Cmd:          x.Command,
+		TTY:          x.TTY,
+		ConsoleSize:  size,
+		AttachStdin:  x.Stdin != nil,
+		AttachStdout: true,
+		AttachStderr: true,
+	})
+	if err != nil {
+		return -1, e.fail(ctx, err, "run a command in container %s", id)
+	}
+	conn, err := e.api.ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: x.TTY, ConsoleSize: size})
+	if err != nil {
+		return -1, e.fail(ctx, err, "run a command in container %s", id)
+	}
+	if err := e.stream(ctx, created.ID, x, size, conn.HijackedResponse); err != nil {
+		return -1, fmt.Errorf("run a command in container %s: %w", id, err)
+	}
+	return e.exitCode(ctx, created.ID)
+}
+
+// firstSize waits for the terminal's size, where there is one to come.
+func firstSize(ctx context.Context, x engine.Exec) (client.ConsoleSize, error) {
+	if !x.TTY || x.Resize == nil {
+		return client.ConsoleSize{}, nil
+	}
+	select {
+	case s := <-x.Resize:
+		return client.ConsoleSize{Height: s.Rows, Width: s.Cols}, nil
+	case <-ctx.Done():
+		return client.ConsoleSize{}, ctx.Err()
+	}
+}
+
+// stream carries the command's streams until its output ends. It closes conn.
+func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size client.ConsoleSize, conn client.HijackedResponse) error {
+	stop := context.AfterFunc(ctx, conn.Close)
+	defer stop()
+	defer conn.Close()
+	if x.Stdin != nil {
+		go func() {
+			// The command may end, or close its input, before all is read.
+			_, _ = io.Copy(conn.Conn, x.Stdin)
+			_ = conn.CloseWrite()
+		}()
+	}
+	if x.TTY && x.Resize != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		resized := make(chan struct{})
+		go func() {
+			defer close(resized)
+			e.resize(ctx, execID, size, x.Resize)
+		}()
+		defer func() { <-resized }()
+		defer cancel()
+	}
+	stdout, stderr := &writer{w: x.Stdout}, &writer{w: x.Stderr}
+	var err error
+	if x.TTY {
+		_, err = io.Copy(stdout, conn.Reader)
+	} else {
+		_, err = stdcopy.StdCopy(stdout, stderr, conn.Reader)
+	}
+	switch {
+	case stdout.err != nil || stderr.err != nil:
+		return fmt.Errorf("write its output: %w", errors.Join(stdout.err, stderr.err))
+	case err != nil || ctx.Err() != nil:
+		return e.fail(ctx, err, "read its output")
+	}
+	return nil
+}
+
+// resize tells the engine of each size until ctx is done or sizes is closed.
+// Engines before API 1.42 ignore the size at the start, so it comes again.
+func (e *Engine) resize(ctx context.Context, execID string, first client.ConsoleSize, sizes <-chan engine.Size) {
+	size := engine.Size{Rows: first.Height, Cols: first.Width}
+	for {
+		if size.Rows > 0 && size.Cols > 0 {
+			e.resizeOnce(ctx, execID, size)
+		}
+		var ok bool
+		select {
+		case size, ok = <-sizes:
+			if !ok {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// resizeOnce tries for a moment, because the terminal comes into being a moment
+// after the engine has accepted the command. A wrong size is no reason to end a
+// command.
+func (e *Engine) resizeOnce(ctx context.Context, execID string, s engine.Size) {
+	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
+		_, err := e.api.ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
+		if err == nil || !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// exitCode waits until the engine has seen the command's end: its output may
+// end before it does.
+func (e *Engine) exitCode(ctx context.Context, execID string) (int, error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		res, err := e.api.ExecInspect(ctx, execID, client.ExecInspectOptions{})
+		if err != nil {
+			return -1, e.fail(ctx, err, "ask for a command's exit code")
+		}
+		if !res.Running {
+			return res.ExitCode, nil
+		}
+		if !sleep(ctx, wait) {
+			return -1, e.fail(ctx, ctx.Err(), "wait for a command's end")
+		}
+	}
+}

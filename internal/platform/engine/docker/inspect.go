@@ -1,0 +1,162 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// maxJoins bounds the chain of containers that share a network namespace: each
+// may name the next.
+const maxJoins = 4
+
+// Inspect tells all about one container, by id or name. For one that shares
+// another's network it asks for that one too.
+func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
+	raw, err := e.inspect(ctx, id)
+	if err != nil {
+		return engine.Container{}, err
+	}
+	c := containerOf(raw)
+	owner, network := raw, c.Network
+	for range maxJoins {
+		joined, ok := strings.CutPrefix(network, "container:")
+		if !ok {
+			break
+		}
+		owner, err = e.inspect(ctx, joined)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return c, nil // its network went with that one
+		}
+		if err != nil {
+			return engine.Container{}, err
+		}
+		network = networkOf(owner)
+	}
+	c.Addresses, c.Published = addressesOf(owner), publishedOf(owner)
+	return c, nil
+}
+
+func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
+	res, err := e.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return container.InspectResponse{}, e.fail(ctx, err, "inspect container %s", id)
+	}
+	return res.Container, nil
+}
+
+// containerOf translates everything but the addresses.
+func containerOf(raw container.InspectResponse) engine.Container {
+	c := engine.Container{
+		ID:      raw.ID,
+		Name:    strings.TrimPrefix(raw.Name, "/"),
+		Created: parseTime(raw.Created),
+		Network: networkOf(raw),
+	}
+	if raw.Config != nil {
+		c.Image, c.Labels, c.Env = raw.Config.Image, raw.Config.Labels, raw.Config.Env
+		// "NONE" switches off the image's (dockerfile(5), HEALTHCHECK).
+		h := raw.Config.Healthcheck
+		c.Healthcheck = h != nil && len(h.Test) > 0 && h.Test[0] != "NONE"
+	}
+	if s := raw.State; s != nil {
+		c.State, c.Pid = string(s.Status), s.Pid
+		c.StartedAt, c.FinishedAt = parseTime(s.StartedAt), parseTime(s.FinishedAt)
+		c.ExitCode, c.OOMKilled, c.Error = s.ExitCode, s.OOMKilled, s.Error
+	}
+	if h := raw.HostConfig; h != nil {
+		c.PIDMode = string(h.PidMode)
+		c.Restart = engine.RestartPolicy(h.RestartPolicy.Name)
+		c.CgroupPath = cgroupPath(h.CgroupParent, raw.ID)
+	}
+	if c.Restart == "" {
+		c.Restart = engine.RestartNo
+	}
+	return c
+}
+
+func networkOf(raw container.InspectResponse) string {
+	if raw.HostConfig == nil {
+		return ""
+	}
+	return string(raw.HostConfig.NetworkMode)
+}
+
+// cgroupPath is where the cgroupfs driver puts a container with a parent of its
+// own. Where the parent is the engine's default, or a slice of systemd's, the
+// engine does not tell.
+func cgroupPath(parent, id string) string {
+	if parent == "" || strings.HasSuffix(parent, ".slice") {
+		return ""
+	}
+	return path.Join("/", parent, id)
+}
+
+// addressesOf returns a container's addresses in all its networks: IPv4 first,
+// and by network name.
+func addressesOf(raw container.InspectResponse) []string {
+	if raw.NetworkSettings == nil {
+		return nil
+	}
+	var v4, v6 []string
+	networks := raw.NetworkSettings.Networks
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		n := networks[name]
+		if n == nil {
+			continue
+		}
+		if n.IPAddress.IsValid() {
+			v4 = append(v4, n.IPAddress.String())
+		}
+		if n.GlobalIPv6Address.IsValid() {
+			v6 = append(v6, n.GlobalIPv6Address.String())
+		}
+	}
+	return append(v4, v6...)
+}
+
+// publishedOf returns a running container's TCP ports that are published, by their
+// number inside.
+func publishedOf(raw container.InspectResponse) []engine.Published {
+	if raw.NetworkSettings == nil {
+		return nil
+	}
+	var ps []engine.Published
+	for inside, bindings := range raw.NetworkSettings.Ports {
+		for _, b := range bindings {
+			port, err := strconv.ParseUint(b.HostPort, 10, 16)
+			if err != nil || inside.Proto() != network.TCP {
+				continue
+			}
+			ps = append(ps, engine.Published{Host: netip.AddrPortFrom(b.HostIP, uint16(port)), Inside: inside.Num()})
+		}
+	}
+	slices.SortFunc(ps, func(a, b engine.Published) int {
+		return cmp.Or(cmp.Compare(a.Inside, b.Inside), a.Host.Compare(b.Host))
+	})
+	return ps
+}
+
+// parseTime reads a time of the engine's. What did not happen is told as year 1,
+// which is Go's zero time.
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}

@@ -1,0 +1,185 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// noName is how the engine lists an image that has no name (moby,
+// daemon/images/images.go).
+const noName = "<none>"
+
+// Images lists all images, those too that only others are built on.
+func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
+	res, err := e.api.ImageList(ctx, client.ImageListOptions{All: true})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list images")
+	}
+	list := make([]engine.Image, 0, len(res.Items))
+	for _, i := range res.Items {
+		list = append(list, engine.Image{
+			ID: i.ID, Parent: i.ParentID, Refs: namesOf(i.RepoTags, i.RepoDigests),
+			Labels: i.Labels, Created: time.Unix(i.Created, 0), Size: i.Size,
+		})
+	}
+	return list, nil
+}
+
+// InspectImage tells of one image, by name or id, and the digests of its layers,
+// the lowest first, which never change. engine.ErrNoImage.
+func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
+	res, err := e.api.ImageInspect(ctx, ref)
+	if err != nil {
+		return engine.Image{}, nil, e.fail(ctx, err, "find image %s", ref)
+	}
+	img := engine.Image{ID: res.ID, Refs: namesOf(res.RepoTags, res.RepoDigests), Created: parseTime(res.Created), Size: res.Size}
+	if res.Config != nil {
+		img.Labels = res.Config.Labels
+	}
+	return img, res.RootFS.Layers, nil
+}
+
+// namesOf are an image's tags and digests.
+func namesOf(tags, digests []string) []string {
+	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return strings.HasPrefix(ref, noName) })
+}
+
+// Holders lists all containers, in any state.
+func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
+	res, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list containers")
+	}
+	list := make([]engine.Holder, 0, len(res.Items))
+	for _, c := range res.Items {
+		h := engine.Holder{
+			ID: c.ID, Name: nameOf(c.Names), Image: c.Image, ImageID: c.ImageID, State: string(c.State),
+			Created: time.Unix(c.Created, 0), Labels: c.Labels, Networks: networksOf(c),
+		}
+		for _, m := range c.Mounts {
+			if m.Name != "" {
+				h.Volumes = append(h.Volumes, m.Name)
+			}
+		}
+		list = append(list, h)
+	}
+	return list, nil
+}
+
+// networksOf are all words by which a container's settings name its networks: of
+// one that never started, the engine tells the name only.
+func networksOf(c container.Summary) []string {
+	words := map[string]bool{c.HostConfig.NetworkMode: true}
+	if c.NetworkSettings != nil {
+		for name, n := range c.NetworkSettings.Networks {
+			words[name] = true
+			if n != nil {
+				words[n.NetworkID] = true
+			}
+		}
+	}
+	delete(words, "")
+	return slices.Sorted(maps.Keys(words))
+}
+
+// ownNetworks are those that the engine makes itself. docker_gwbridge is a swarm's
+// way out of the host (moby, daemon/cluster).
+var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
+
+// Networks lists all networks.
+func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
+	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list networks")
+	}
+	list := make([]engine.Network, 0, len(res.Items))
+	for _, n := range res.Items {
+		list = append(list, engine.Network{
+			ID: n.ID, Name: n.Name, Driver: n.Driver, Scope: n.Scope, Created: n.Created, Labels: n.Labels,
+			Fixed: n.Ingress || n.ConfigOnly || n.Scope != "local" || slices.Contains(ownNetworks[:], n.Name),
+		})
+	}
+	return list, nil
+}
+
+// Volumes lists all volumes. It does not size them.
+func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
+	res, err := e.api.VolumeList(ctx, client.VolumeListOptions{})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list volumes")
+	}
+	list := make([]engine.Volume, 0, len(res.Items))
+	for _, v := range res.Items {
+		list = append(list, engine.Volume{Name: v.Name, Driver: v.Driver, Created: parseTime(v.CreatedAt), Labels: v.Labels})
+	}
+	return list, nil
+}
+
+// RemoveImage takes one name of an image away, and the image with its last one;
+// never by force. What it was built on stays, named or not: that is not what was
+// asked. An id is for an image without a name. engine.ErrRefused;
+// holdfast.ErrNotFound where it is gone already.
+func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
+	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{})
+	return e.refusal(ctx, err, "remove image %s", ref)
+}
+
+// RemoveStopped deletes a container that does not run; never by force, and
+// without its volumes. Errors as of RemoveImage.
+func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
+	_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{})
+	return e.refusal(ctx, err, "remove container %s", id)
+}
+
+// RemoveUnusedNetwork deletes a network, and leaves one alone that anything is
+// connected to, which RemoveNetwork tidies up. Errors as of
+// RemoveImage.
+func (e *Engine) RemoveUnusedNetwork(ctx context.Context, id string) error {
+	_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
+	return e.refusal(ctx, err, "remove network %s", id)
+}
+
+// RemoveVolume deletes a volume that no container has. Errors as of RemoveImage.
+func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
+	_, err := e.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
+	return e.refusal(ctx, err, "remove volume %s", name)
+}
+
+// PruneBuildCache has the builder drop what was not used for unused, but keep
+// that many bytes, and returns how many it freed. What builds use stays.
+func (e *Engine) PruneBuildCache(ctx context.Context, unused time.Duration, keep int64) (int64, error) {
+	filters := client.Filters{}
+	if unused > 0 {
+		filters.Add("until", unused.String())
+	}
+	res, err := e.api.BuildCachePrune(ctx, client.BuildCachePruneOptions{All: true, ReservedSpace: keep, Filters: filters})
+	if err != nil {
+		return 0, e.refusal(ctx, err, "prune the build cache")
+	}
+	return int64(min(res.Report.SpaceReclaimed, 1<<62)), nil
+}
+
+// refusal is fail for removals: the engine answers 409, or for networks 403,
+// when something is in use, and 404 when it is gone (moby, errdefs).
+func (e *Engine) refusal(ctx context.Context, err error, doing string, args ...any) error {
+	switch {
+	case err == nil:
+		return nil
+	case errdefs.IsNotFound(err):
+		return fmt.Errorf("%s: %w: %w", fmt.Sprintf(doing, args...), holdfast.ErrNotFound, err)
+	case errdefs.IsConflict(err), errdefs.IsPermissionDenied(err):
+		return fmt.Errorf("%s: %w: %w", fmt.Sprintf(doing, args...), engine.ErrRefused, err)
+	}
+	return e.fail(ctx, err, doing, args...)
+}

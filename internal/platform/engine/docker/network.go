@@ -1,0 +1,94 @@
+package docker
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// CreateNetwork makes a bridge network and returns its id. Names are not unique
+// in an engine: what is done with the network is done by the id.
+func (e *Engine) CreateNetwork(ctx context.Context, name string, labels map[string]string) (string, error) {
+	res, err := e.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: labels})
+	if err != nil {
+		err = e.fail(ctx, err, "create network %s", name)
+		// libnetwork, ipam: the pools of addresses are used up.
+		if text := err.Error(); strings.Contains(text, "address pool") || strings.Contains(text, "subnetted") {
+			err = holdfast.WithHint(err, "the engine has no addresses left: remove networks that nobody needs (docker network prune), or give it more (default-address-pools in its daemon.json)")
+		}
+		return "", err
+	}
+	return res.ID, nil
+}
+
+// endpointLimit bounds how long RemoveNetwork tries again, while the engine still
+// has something to tidy up. An engine that is slow to answer is the caller's to
+// bound: on a busy host it takes more than half a minute for one network.
+const endpointLimit = 30 * time.Second
+
+// RemoveNetwork deletes a network. One that is gone is no error; one that a
+// container is attached to is. On a busy host an engine may hold a place in a
+// network for a container that it has removed already: that place is given up.
+func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
+	begin := time.Now()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
+		if err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		if !strings.Contains(err.Error(), "active endpoints") || time.Since(begin) > endpointLimit || !e.freeEndpoints(ctx, id) || !sleep(ctx, wait) {
+			return e.fail(ctx, err, "remove network %s", id)
+		}
+	}
+}
+
+// freeEndpoints takes containers that are gone off a network, and reports whether
+// that was all that was attached.
+func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
+	res, err := e.api.NetworkInspect(ctx, id, client.NetworkInspectOptions{})
+	if err != nil {
+		return errdefs.IsNotFound(err)
+	}
+	for attached, endpoint := range res.Network.Containers {
+		_, err := e.api.ContainerInspect(ctx, attached, client.ContainerInspectOptions{})
+		if !errdefs.IsNotFound(err) {
+			return false
+		}
+		// By the endpoint's name: the container has none any more. It may be
+		// gone by itself meanwhile.
+		_, _ = e.api.NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
+	}
+	return true
+}
+
+// LabelledNetworks returns the networks that carry all the labels; a value of ""
+// matches any.
+func (e *Engine) LabelledNetworks(ctx context.Context, labels map[string]string) ([]engine.LabelledNetwork, error) {
+	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
+	if err != nil {
+		return nil, e.fail(ctx, err, "list networks")
+	}
+	list := make([]engine.LabelledNetwork, 0, len(res.Items))
+	for _, n := range res.Items {
+		list = append(list, engine.LabelledNetwork{ID: n.ID, Name: n.Name, Labels: n.Labels, Created: n.Created})
+	}
+	return list, nil
+}
+
+// endpoints gives a container names on its network beside its own; nil where it
+// needs none.
+func endpoints(s engine.Spec) *network.NetworkingConfig {
+	if len(s.Aliases) == 0 {
+		return nil
+	}
+	return &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{
+		s.Network: {Aliases: s.Aliases},
+	}}
+}

@@ -1,0 +1,95 @@
+package docker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/api/types/registry"
+	"github.com/moby/moby/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"holdfast/internal/platform/engine"
+)
+
+// Pull fetches an image and yields the engine's lines, ending with the first
+// error.
+func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
+	return func(yield func(engine.PullEvent, error) bool) {
+		options, err := pullOptions(o)
+		if err != nil {
+			yield(engine.PullEvent{}, fmt.Errorf("pull image %s: %w", ref, err))
+			return
+		}
+		// The end of the request is what makes the engine stop.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := e.api.ImagePull(ctx, ref, options)
+		if err != nil {
+			yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
+			return
+		}
+		defer stream.Close()
+		for m, err := range stream.JSONMessages(ctx) {
+			if err == nil && m.Error != nil {
+				err = m.Error
+			}
+			if err != nil {
+				yield(engine.PullEvent{}, e.fail(ctx, err, "pull image %s", ref))
+				return
+			}
+			if !yield(pullEvent(m), nil) {
+				return
+			}
+		}
+	}
+}
+
+func pullEvent(m jsonstream.Message) engine.PullEvent {
+	ev := engine.PullEvent{Time: time.Now(), Layer: m.ID, Status: m.Status}
+	// The first line has the tag as its id.
+	if strings.HasPrefix(m.Status, "Pulling from ") {
+		ev.Layer = ""
+	}
+	if m.Progress != nil {
+		ev.Current, ev.Total, ev.Units = m.Progress.Current, m.Progress.Total, m.Progress.Units
+	}
+	return ev
+}
+
+func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
+	var options client.ImagePullOptions
+	platform, err := platformOf(o.Platform)
+	if err != nil {
+		return options, err
+	}
+	if platform != nil {
+		options.Platforms = []ocispec.Platform{*platform}
+	}
+	if o.Login == (engine.Login{}) {
+		return options, nil
+	}
+	login, err := json.Marshal(registry.AuthConfig{
+		Username: o.Login.Username, Password: o.Login.Password, ServerAddress: o.Login.Server,
+		IdentityToken: o.Login.IdentityToken, RegistryToken: o.Login.RegistryToken,
+	})
+	if err != nil {
+		return options, err
+	}
+	options.RegistryAuth = base64.URLEncoding.EncodeToString(login)
+	return options, nil
+}
+
+// platformOf reads os/arch or os/arch/variant; nil of "".
+func platformOf(s string) (*ocispec.Platform, error) {
+	p, err := engine.ParsePlatform(s)
+	if p == nil {
+		return nil, err
+	}
+	return &ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}, nil
+}

@@ -1,0 +1,33 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+var _ engine.RuntimeTester = (*Engine)(nil)
+
+// TestRuntime runs a container with the runtime.
+func (e *Engine) TestRuntime(ctx context.Context, name string) error {
+	info, err := e.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return e.fail(ctx, err, "ask the engine for its runtimes")
+	}
+	if _, ok := info.Info.Runtimes[name]; !ok && !strings.Contains(name, ".") { // io.containerd.NAME.v1 need not be registered
+		known := make([]string, 0, len(info.Info.Runtimes))
+		for r := range info.Info.Runtimes {
+			known = append(known, r)
+		}
+		slices.Sort(known)
+		return holdfast.WithHint(fmt.Errorf("the engine has no runtime %q, it has %s: %w", name, strings.Join(known, ", "), holdfast.ErrNotFound),
+			fmt.Sprintf(`install it, add it to "runtimes" in /etc/docker/daemon.json, and reload the engine; docs/untrusted-code.md says how for %s`, name))
+	}
+	return engine.TryRuntime(ctx, e, name, "docker run --rm --runtime="+name)
+}

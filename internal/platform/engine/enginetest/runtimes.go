@@ -1,0 +1,287 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Runtimes is an engine that knows several runtimes.
+type Runtimes struct {
+	Engine interface {
+		engine.Trier
+		engine.RuntimeTester
+		Images(context.Context) ([]engine.Image, error)
+	}
+	Image string   // as Setup.Image
+	Good  []string // runtimes that work, the default's name too
+	// Broken are runtimes that start nothing, each with a word of what its error
+	// says.
+	Broken map[string]string
+	// Sandbox is one of Good, whose containers Saver saves. Their start is a restore
+	// where Saver has staged an image for them.
+	Sandbox string
+	Saver   Saver
+}
+
+// Saver saves containers, memory and files, as internal/platform/runsc does, whose words
+// these are.
+type Saver interface {
+	Checkpoint(ctx context.Context, id string, init int, dir string) error
+	Stage(id, dir string) error
+	Unstage(id string) (used bool, err error)
+}
+
+// RunRuntimes runs the tests of runtimes. dir is an empty directory on the file
+// system that images are staged on.
+func RunRuntimes(t *testing.T, r Runtimes, dir string) {
+	s := &boxes{suite: &suite{Setup: Setup{Engine: r.Engine, Image: r.Image}}, Runtimes: r, dir: dir}
+	t.Run("Trials", s.trials)
+	t.Run("UnknownRuntime", s.unknown)
+	t.Run("Box", s.box)
+	t.Run("GoesOn", s.goesOn)
+}
+
+// boxes is one run.
+type boxes struct {
+	*suite
+	Runtimes
+	dir string
+}
+
+// trials: whether a runtime works is found out by running something with it, and
+// nothing is left of that.
+func (s *boxes) trials(t *testing.T) {
+	before, err := s.Engine.Images(s.context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range s.Good {
+		if err := s.Engine.TestRuntime(s.context(t), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, word := range s.Broken {
+		err := s.Engine.TestRuntime(s.context(t), name)
+		if err == nil || errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(err.Error(), word) || holdfast.HintOf(err) == "" {
+			t.Errorf("%s: %v (%s)", name, err, holdfast.HintOf(err))
+		}
+	}
+	err = s.Engine.TestRuntime(s.context(t), "kata")
+	if !errors.Is(err, holdfast.ErrNotFound) || !strings.Contains(err.Error(), s.Sandbox) || holdfast.HintOf(err) == "" {
+		t.Errorf("kata: %v (%s)", err, holdfast.HintOf(err))
+	}
+	after, err := s.Engine.Images(s.context(t))
+	if err != nil || len(after) != len(before) {
+		t.Errorf("%d images became %d: %v", len(before), len(after), err)
+	}
+	left, err := s.Engine.List(s.context(t), nil)
+	if err != nil || len(left) != 0 {
+		t.Errorf("%d containers are left: %v", len(left), err)
+	}
+}
+
+// unknown: no container of a runtime that is not there runs, under another one say.
+func (s *boxes) unknown(t *testing.T) {
+	spec := s.spec()
+	spec.Runtime = "kata"
+	id, err := s.Engine.Create(s.context(t), spec)
+	if err == nil {
+		t.Cleanup(func() {
+			if err := s.Engine.Remove(context.WithoutCancel(t.Context()), id); err != nil {
+				t.Error(err)
+			}
+		})
+		err = s.Engine.Start(s.context(t), id)
+	}
+	if err == nil || !strings.Contains(err.Error(), "kata") {
+		t.Errorf("a container of it: %v", err)
+	}
+}
+
+// counter counts in its memory, says each number, and serves the last one. It
+// says, too, what it finds in its files.
+const counter = `mkdir /www; httpd -h /www -p 8080; echo root > /kept; echo tmpfs > /tmp/kept; i=0
+while :; do i=$((i+1)); echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; echo $i > /www/new; mv /www/new /www/n; sleep 0.05; done`
+
+func (s *boxes) counts() engine.Spec {
+	spec := s.spec("sh", "-c", counter)
+	spec.Runtime, spec.Init, spec.NoNewPrivileges, spec.Memory = s.Sandbox, true, true, 256<<20
+	spec.Mounts = []engine.Mount{{Type: "tmpfs", Target: "/tmp"}}
+	spec.Hostname = spec.Name
+	return spec
+}
+
+// said is the number of the nth line that a container printed, from 0, or of the
+// last one for -1, once it has more than n.
+func (s *boxes) said(t *testing.T, id string, n int) int {
+	t.Helper()
+	var lines []string
+	for ctx := s.context(t); len(lines) <= max(n, 0); time.Sleep(10 * time.Millisecond) {
+		var out strings.Builder
+		if err := s.Engine.Logs(ctx, id, engine.LogOptions{Tail: -1}, &out); err != nil {
+			t.Fatal(err)
+		}
+		lines = strings.Split(out.String(), "\n")
+		lines = lines[:len(lines)-1] // the last one is not whole
+	}
+	line := lines[len(lines)-1]
+	if n >= 0 {
+		line = lines[n]
+	}
+	first, rest, _ := strings.Cut(line, " ")
+	number, err := strconv.Atoi(first)
+	if err != nil || strings.TrimSpace(rest) != "root tmpfs" {
+		t.Fatalf("it said %q: %v", line, err)
+	}
+	return number
+}
+
+// served is the number that the container's server tells, over its network.
+func (s *boxes) served(t *testing.T, id string) int {
+	t.Helper()
+	c := s.inspect(t, id)
+	if len(c.Addresses) == 0 {
+		t.Fatalf("it has no address: %+v", c)
+	}
+	ctx := s.context(t)
+	var last error
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		n, err := get(ctx, "http://"+c.Addresses[0]+":8080/n")
+		if err == nil {
+			return n
+		}
+		last = err
+	}
+	t.Fatalf("its server does not answer: %v", last)
+	return 0
+}
+
+func get(ctx context.Context, url string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%s, %w", res.Status, err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// box follows a container in a sandbox: it is one, is reached, runs commands, and
+// dies.
+func (s *boxes) box(t *testing.T) {
+	id := s.start(t, s.counts())
+	if n := s.served(t, id); n < 1 {
+		t.Errorf("it serves %d", n)
+	}
+	c := s.inspect(t, id)
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.Pid)); err != nil || !strings.Contains(string(name), "sandbox") {
+		t.Errorf("its init on the host is %q, %v", name, err)
+	}
+	if got := s.shell(t, id, "cat /proc/version; hostname"); !strings.Contains(got, "gvisor") || !strings.HasSuffix(got, c.Name) {
+		t.Errorf("inside it is %q", got)
+	}
+	code, err := s.Engine.Exec(s.context(t), id, engine.Exec{Command: []string{"sh", "-c", "exit 3"}})
+	if code != 3 || err != nil {
+		t.Errorf("a command: exit code %d, %v", code, err)
+	}
+	if err := s.Engine.Kill(s.context(t), id); err != nil {
+		t.Fatal(err)
+	}
+	if c := s.inspect(t, id); c.Running() || c.ExitCode != 137 {
+		t.Errorf("after a kill: %s, exit code %d", c.State, c.ExitCode)
+	}
+	if err := s.Engine.Kill(s.context(t), id); err != nil {
+		t.Errorf("kill of a dead container: %v", err)
+	}
+}
+
+// save checkpoints a container, which ends it, as the engine sees.
+func (s *boxes) save(t *testing.T, id string) (dir string) {
+	t.Helper()
+	dir = filepath.Join(s.dir, "image-"+id[:12])
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Saver.Checkpoint(s.context(t), id, s.inspect(t, id).Pid, dir); err != nil {
+		t.Fatal(err)
+	}
+	s.waitExit(t, id)
+	return dir
+}
+
+// goesOn: a container that was saved goes on as another one, with the next number;
+// again, too. What is no image of it starts nothing.
+func (s *boxes) goesOn(t *testing.T) {
+	old := s.start(t, s.counts())
+	s.said(t, old, 3)
+	var dir string
+	for range 2 {
+		dir = s.save(t, old)
+		next := s.create(t, s.counts())
+		spoiled := filepath.Join(s.dir, "spoiled-"+next[:12])
+		if err := os.CopyFS(spoiled, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Saver.Stage(next, dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Engine.Start(s.context(t), next); err != nil {
+			t.Fatal(err)
+		}
+		if used, err := s.Saver.Unstage(next); !used || err != nil {
+			t.Errorf("used %v, %v", used, err)
+		}
+		n := s.said(t, next, 0)
+		last := s.said(t, old, -1) // by now all that it had said is read
+		if n != last+1 {
+			t.Errorf("%d comes after %d", n, last)
+		}
+		if n := s.served(t, next); n <= last {
+			t.Errorf("it serves %d after %d", n, last)
+		}
+		if c := s.inspect(t, next); s.shell(t, next, "hostname") != c.Name {
+			t.Errorf("its host name is not %s", c.Name)
+		}
+		old, dir = next, spoiled
+	}
+	s.spoiled(t, dir)
+}
+
+// spoiled: a container whose image is not whole does not start, and is removed.
+func (s *boxes) spoiled(t *testing.T, dir string) {
+	if err := os.Truncate(filepath.Join(dir, "checkpoint.img"), 1000); err != nil {
+		t.Fatal(err)
+	}
+	id := s.create(t, s.counts())
+	if err := s.Saver.Stage(id, dir); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Engine.Start(s.context(t), id)
+	if c := s.inspect(t, id); err == nil || c.Running() {
+		t.Errorf("an image that is not whole: started %v, %s", err == nil, c.State)
+	}
+	if _, err := s.Saver.Unstage(id); err != nil {
+		t.Error(err)
+	}
+}

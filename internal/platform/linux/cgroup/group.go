@@ -1,0 +1,258 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/pidfd"
+)
+
+// ErrGuard means that a group must not be killed or frozen: it is a root, or
+// holds this very process.
+var ErrGuard = errors.New("refusing to touch this cgroup")
+
+// maxProcs bounds cgroup.procs: 4 million pids (the kernel's PID_MAX_LIMIT) of
+// seven digits and a newline.
+const maxProcs = 32 << 20
+
+// Group is one cgroup of one hierarchy. It is a value; the group need not exist
+// any more, and one that is gone counts as empty.
+type Group struct {
+	Point       string // mount point of the hierarchy
+	Path        string // below it, absolute: /docker/<id>
+	V2          bool
+	Controllers []string // of v1
+}
+
+// Dir is the group's directory.
+func (g Group) Dir() string { return path.Join(g.Point, g.Path) }
+
+// IsRoot reports whether the group is the root of what is mounted.
+func (g Group) IsRoot() bool { return path.Clean("/"+g.Path) == "/" }
+
+// Has reports whether the group is in the v1 hierarchy of a controller.
+func (g Group) Has(controller string) bool { return slices.Contains(g.Controllers, controller) }
+
+// Topmost returns the outermost group on the way to g, g included, whose own
+// name matches.
+func (g Group) Topmost(match func(name string) bool) (Group, bool) {
+	parts := strings.Split(strings.Trim(g.Path, "/"), "/")
+	for i, name := range parts {
+		if name != "" && match(name) {
+			g.Path = "/" + strings.Join(parts[:i+1], "/")
+			return g, true
+		}
+	}
+	return Group{}, false
+}
+
+// Contains reports whether other is g or lies below it.
+func (g Group) Contains(other Group) bool {
+	return g.Point == other.Point && (g.IsRoot() || other.Path == g.Path || strings.HasPrefix(other.Path, g.Path+"/"))
+}
+
+// Procs lists the pids in the group and all groups below it. A process that our
+// pid namespace does not see is listed as 0. Zombies are not listed.
+func (g Group) Procs() ([]int, error) {
+	var pids []int
+	err := g.walk(func(dir string) error {
+		b, err := kfile.Read(dir+"/cgroup.procs", maxProcs)
+		if errors.Is(err, unix.EOPNOTSUPP) { // a threaded v2 group: its processes are listed above it
+			return nil
+		} else if err != nil {
+			return err
+		}
+		ps, err := ParseProcs(b)
+		pids = append(pids, ps...)
+		return err
+	})
+	return pids, err
+}
+
+// ParseProcs reads cgroup.procs.
+func ParseProcs(b []byte) ([]int, error) {
+	var pids []int
+	for line := range bytes.Lines(b) {
+		pid, err := strconv.Atoi(string(bytes.TrimSuffix(line, []byte("\n"))))
+		if err != nil || pid < 0 {
+			return pids, fmt.Errorf("cgroup.procs: %w: %q", ErrFormat, line)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// walk calls f for the group's directory and each below it. What vanishes
+// meanwhile is no error.
+func (g Group) walk(f func(dir string) error) error {
+	var down func(dir string) error
+	down = func(dir string) error {
+		if err := f(dir); err != nil {
+			return err
+		}
+		// A directory has a link from each of its children: with the usual
+		// two there is nothing below, and nothing to list.
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil || st.Nlink <= 2 {
+			return ignoreGone(err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				if err := ignoreGone(down(path.Join(dir, e.Name()))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return ignoreGone(down(g.Dir()))
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// Empty reports whether no live process is left in the group or below it. On v2
+// this is "populated 0" of cgroup.events: the last process is past the closing
+// of its files. A group that is gone is empty.
+func (g Group) Empty() (bool, error) {
+	if !g.V2 {
+		pids, err := g.Procs()
+		return len(pids) == 0, err
+	}
+	b, err := kfile.Read(g.Dir()+"/cgroup.events", 4096)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, e := os.Stat(g.Dir()); e == nil {
+			return false, fmt.Errorf("%s is a root: %w", g.Dir(), ErrGuard)
+		}
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	n, ok := ParseEvents(b)["populated"]
+	if !ok {
+		return false, fmt.Errorf("%s/cgroup.events: %w: %q", g.Dir(), ErrFormat, b)
+	}
+	return n == 0, nil
+}
+
+// ParseEvents reads the "name number" lines of cgroup.events; others are left
+// out.
+func ParseEvents(b []byte) map[string]int {
+	m := make(map[string]int)
+	for line := range bytes.Lines(b) {
+		k, v, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
+		if n, err := strconv.Atoi(v); err == nil {
+			m[k] = n
+		}
+	}
+	return m
+}
+
+// CanKill reports whether the kernel has cgroup.kill for the group (v2, since
+// Linux 5.14).
+func (g Group) CanKill() bool {
+	return g.V2 && !g.IsRoot() && unix.Access(g.Dir()+"/cgroup.kill", unix.W_OK) == nil
+}
+
+// Kill sends SIGKILL to every process in the group and below it. On v2 the
+// kernel does so in one go that no fork escapes (cgroup.kill). On v1 and on
+// kernels without it the group is frozen, its processes are killed one by one
+// and it is thawed: a fork cannot outrun that, but a process that cannot freeze
+// keeps the group from being frozen whole, so call again until it is Empty. A
+// group that is gone is no error. ErrGuard.
+func (g Group) Kill() error {
+	if err := g.guard(); err != nil {
+		return err
+	}
+	if g.V2 {
+		err := kfile.Write(g.Dir()+"/cgroup.kill", "1")
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	// Nothing to freeze with (v1 without the freezer) still kills; callers
+	// repeat until the group is empty.
+	freezeErr := g.Freeze(20 * time.Millisecond)
+	killErr := g.killEach()
+	return errors.Join(killErr, ignoreUnsupported(freezeErr), g.Thaw())
+}
+
+func ignoreUnsupported(err error) error {
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, errNotFrozen) {
+		return nil
+	}
+	return err
+}
+
+// killEach kills the listed processes by pidfd. They are held first and then
+// listed again, so that a stranger who got the pid of one that died is never
+// hit: a process that is still alive after it was held keeps its pid.
+func (g Group) killEach() error {
+	before, err := g.Procs()
+	if err != nil {
+		return err
+	}
+	held := make(map[int]*pidfd.Process, len(before))
+	defer func() {
+		for _, p := range held {
+			p.Close()
+		}
+	}()
+	for _, pid := range before {
+		if pid == 0 { // outside our pid namespace: nobody we can signal
+			continue
+		}
+		p, openErr := pidfd.Open(pid)
+		switch {
+		case openErr == nil:
+			held[pid] = p
+		case !errors.Is(openErr, pidfd.ErrGone):
+			err = errors.Join(err, openErr)
+		}
+	}
+	after, listErr := g.Procs()
+	err = errors.Join(err, listErr)
+	for _, pid := range after {
+		if p := held[pid]; p != nil {
+			if e := p.Signal(unix.SIGKILL); !errors.Is(e, pidfd.ErrGone) {
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	return err
+}
+
+// guard refuses roots and groups around ourselves.
+func (g Group) guard() error {
+	if g.IsRoot() {
+		return fmt.Errorf("%s is the root of its hierarchy: %w", g.Dir(), ErrGuard)
+	}
+	pids, err := g.Procs()
+	if err != nil {
+		return err
+	}
+	if slices.Contains(pids, os.Getpid()) {
+		return fmt.Errorf("%s holds this process itself: %w", g.Dir(), ErrGuard)
+	}
+	return nil
+}

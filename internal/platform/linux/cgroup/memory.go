@@ -1,0 +1,200 @@
+package cgroup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/kfile"
+)
+
+// NoLimit is a limit that limits nothing.
+const NoLimit = math.MaxInt64
+
+// Memory returns the hierarchy that has the memory controller, and whether there
+// is one.
+func (ms Mounts) Memory() (Mount, bool) {
+	for _, m := range ms {
+		if !m.V2 && (Group{Controllers: m.Controllers}).Has("memory") {
+			return m, true
+		}
+	}
+	for _, m := range ms {
+		b, err := kfile.Read(m.Point+"/cgroup.controllers", 4096)
+		if m.V2 && err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
+			return m, true
+		}
+	}
+	return Mount{}, false
+}
+
+// Group is the group of a path in the hierarchy.
+func (m Mount) Group(p string) Group {
+	return Group{Point: m.Point, Path: path.Clean("/" + p), V2: m.V2, Controllers: m.Controllers}
+}
+
+// Children are the groups directly below g. None where it is gone.
+func (g Group) Children() ([]Group, error) {
+	entries, err := os.ReadDir(g.Dir())
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	var cs []Group
+	for _, e := range entries {
+		if e.IsDir() {
+			c := g
+			c.Path = path.Join(g.Path, e.Name())
+			cs = append(cs, c)
+		}
+	}
+	return cs, nil
+}
+
+// MemoryUsage is what is charged to the group and all below it, in bytes.
+func (g Group) MemoryUsage() (int64, error) {
+	return g.number(pickFile(g.V2, "memory.current", "memory.usage_in_bytes"))
+}
+
+// KernelMemory is what of MemoryUsage the kernel itself holds for the group and all
+// below it, in bytes: page tables, stacks, directory entries, sockets' buffers. On v2
+// since Linux 5.18; before, and on v1 where the kernel does not count it, the error is
+// errors.ErrUnsupported.
+func (g Group) KernelMemory() (int64, error) {
+	if !g.V2 {
+		n, err := g.number("memory.kmem.usage_in_bytes")
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, fmt.Errorf("kernel memory of %s: %w", g.Dir(), errors.ErrUnsupported)
+		}
+		return n, err
+	}
+	m, err := g.MemoryStat()
+	if err != nil {
+		return 0, err
+	}
+	n, ok := m["kernel"]
+	if !ok {
+		return 0, fmt.Errorf("kernel memory of %s: %w", g.Dir(), errors.ErrUnsupported)
+	}
+	return n, nil
+}
+
+// MemoryLimit is the group's own limit in bytes, NoLimit where it has none. On v1.
+func (g Group) MemoryLimit() (int64, error) {
+	n, err := g.number("memory.limit_in_bytes")
+	if n > math.MaxInt64-1<<20 { // the largest number of pages
+		n = NoLimit
+	}
+	return n, err
+}
+
+// MemoryStat reads memory.stat (Documentation/admin-guide/cgroup-v1/memory.rst,
+// cgroup-v2.rst), in which v1 has the group's own figures and, as total_…, those
+// of all below it; v2 has only the latter. Bytes, most of them.
+func (g Group) MemoryStat() (map[string]int64, error) {
+	b, err := kfile.Read(g.Dir()+"/memory.stat", 64<<10)
+	if err != nil {
+		return nil, err
+	}
+	m := make(map[string]int64)
+	for line := range bytes.Lines(b) {
+		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			m[k] = n
+		}
+	}
+	return m, nil
+}
+
+// Reclaim has the kernel take about so many bytes from the group and all below it,
+// whoever they belong to, those of dead groups first: on v2 by memory.reclaim. It
+// returns nil also where the kernel could not find as many. ctx breaks it off.
+// errors.ErrUnsupported on v1, and on v2 before Linux 5.19.
+func (g Group) Reclaim(ctx context.Context, n int64) error {
+	if !g.V2 {
+		return fmt.Errorf("reclaim from %s: %w", g.Dir(), errors.ErrUnsupported)
+	}
+	err := kfile.WriteUntil(ctx, g.Dir()+"/memory.reclaim", strconv.FormatInt(n, 10))
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if _, e := os.Stat(g.Dir()); e == nil {
+			return fmt.Errorf("reclaim from %s: the kernel has no memory.reclaim (Linux 5.19 has): %w", g.Dir(), errors.ErrUnsupported)
+		}
+	}
+	return err
+}
+
+const (
+	// passes bounds how often EmptyMemory asks a v2 kernel. One pass may leave
+	// half of what the kernel's own objects hold (mm/vmscan.c, shrink_slab).
+	passes = 10
+	// passPause is for what is freed only when all CPUs have looked away (RCU).
+	passPause = 20 * time.Millisecond
+)
+
+// EmptyMemory has the kernel take all that it can from the group and all below it:
+// on v1 by memory.force_empty, on v2 by Reclaim, as long as that frees a sixteenth
+// or more. ctx breaks it off.
+func (g Group) EmptyMemory(ctx context.Context) error {
+	if !g.V2 {
+		return kfile.WriteUntil(ctx, g.Dir()+"/memory.force_empty", "0")
+	}
+	before, err := g.MemoryUsage()
+	if err != nil {
+		return err
+	}
+	for range passes {
+		if before == 0 {
+			return nil
+		}
+		if err := g.Reclaim(ctx, before); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(passPause):
+		}
+		after, err := g.MemoryUsage()
+		if err != nil || after > before-before/16 {
+			return nil // or the group has gone
+		}
+		before = after
+	}
+	return nil
+}
+
+func (g Group) number(file string) (int64, error) {
+	b, err := kfile.Read(g.Dir()+"/"+file, 4096)
+	if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "max" {
+		return NoLimit, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s/%s: %w: %q", g.Dir(), file, ErrFormat, text)
+	}
+	return n, nil
+}
+
+func pickFile(v2 bool, a, b string) string {
+	if v2 {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,98 @@
+package cgroup_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// A group's memory is taken back when that is asked for.
+func TestEmptyMemory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("it needs root")
+	}
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := mounts.Memory()
+	if !ok {
+		t.Fatal("there is no memory controller")
+	}
+	g := m.Group("/holdfast-memory-test")
+	if err := os.Mkdir(g.Dir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Rmdir(g.Dir()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := g.EmptyMemory(t.Context()); err != nil {
+		t.Errorf("an empty group: %v", err)
+	}
+	if children, err := m.Group("/").Children(); err != nil || len(children) == 0 {
+		t.Errorf("children of the root: %v, %v", children, err)
+	}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.EmptyMemory(done); !g.V2 && !errors.Is(err, context.Canceled) {
+		t.Errorf("when it is too late: %v", err)
+	}
+	if err := m.Group("/no-such-group").EmptyMemory(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a group that is not: %v", err)
+	}
+	if stat, err := g.MemoryStat(); err != nil || len(stat) < 5 {
+		t.Errorf("figures: %v, %v", stat, err)
+	}
+	// Before Linux 5.18 v2 does not tell.
+	if n, err := g.KernelMemory(); n < 0 || err != nil && (!g.V2 || !errors.Is(err, errors.ErrUnsupported)) {
+		t.Errorf("kernel memory: %d, %v", n, err)
+	}
+	if _, err := m.Group("/no-such-group").KernelMemory(); err == nil {
+		t.Error("a group that is not has kernel memory")
+	}
+}
+
+// A write on which the kernel works, here one to a pipe that nobody reads, is broken
+// off when its time is up.
+func TestWriteUntil(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err = kfile.WriteUntil(ctx, fifo, string(make([]byte, 1<<20))) // more than it holds
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	if ctx.Err() == nil {
+		t.Error("it came back before")
+	}
+	plain := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := kfile.WriteUntil(t.Context(), plain, "7"); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(plain); err != nil || string(b) != "7" {
+		t.Errorf("%q, %v", b, err)
+	}
+}

@@ -1,0 +1,172 @@
+// Package cgroup finds, empties and watches control groups, cgroups(7), on the
+// pure v2 tree, on v1, and on hosts that have both (a "hybrid" with the v2 tree
+// beside v1 controllers).
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// ErrFormat means that the kernel's text does not look as its manual says.
+var ErrFormat = errors.New("unexpected format")
+
+// Mount is one mounted cgroup hierarchy.
+type Mount struct {
+	Point string // where it is mounted
+	Root  string // which cgroup of the hierarchy is mounted there; "/" as a rule
+	// Base is, where the mount shows what is above the root of our cgroup namespace,
+	// that root's path below the mount; else "".
+	Base        string
+	V2          bool     // the unified hierarchy
+	Controllers []string // of v1: freezer, pids, memory, …, or name=systemd; sorted
+}
+
+// Mounts are the hierarchies that can be reached, in the kernel's order.
+type Mounts []Mount
+
+// Find reads which hierarchies are mounted where, for this process.
+func Find(p proc.FS) (Mounts, error) {
+	b, err := kfile.Read(string(p)+"/self/mountinfo", 16<<20)
+	if err != nil {
+		return nil, err
+	}
+	ms, err := ParseMountinfo(b)
+	if err != nil {
+		return nil, err
+	}
+	return ms, ms.rebase(p)
+}
+
+// ParseMountinfo picks the cgroup mounts out of /proc/pid/mountinfo,
+// proc_pid_mountinfo(5). Of a hierarchy mounted twice, the first mount of its
+// root counts, else the first.
+func ParseMountinfo(b []byte) (Mounts, error) {
+	var ms Mounts
+	for line := range bytes.Lines(b) {
+		front, back, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
+		f, g := strings.Fields(front), strings.Fields(back)
+		if !ok || len(f) < 6 || len(g) < 2 {
+			return nil, fmt.Errorf("mountinfo: %w: %q", ErrFormat, line)
+		}
+		if g[0] != "cgroup" && g[0] != "cgroup2" {
+			continue
+		}
+		m := Mount{Root: proc.Unescape(f[3]), Point: proc.Unescape(f[4]), V2: g[0] == "cgroup2"}
+		if !m.V2 && len(g) > 2 {
+			m.Controllers = v1Controllers(g[2])
+		}
+		ms = ms.with(m)
+	}
+	return ms, nil
+}
+
+func (ms Mounts) with(m Mount) Mounts {
+	i := slices.IndexFunc(ms, func(o Mount) bool {
+		return o.V2 == m.V2 && slices.Equal(o.Controllers, m.Controllers)
+	})
+	switch {
+	case i < 0:
+		return append(ms, m)
+	case ms[i].Root != "/" && m.Root == "/":
+		ms[i] = m
+	}
+	return ms
+}
+
+// v1Controllers takes the controllers out of the super block's options, which
+// name rw, xattr, release_agent=… and the like too.
+func v1Controllers(options string) []string {
+	var cs []string
+	for o := range strings.SplitSeq(options, ",") {
+		switch {
+		case strings.HasPrefix(o, "name="):
+			cs = append(cs, o)
+		case o == "rw", o == "ro", o == "xattr", o == "noprefix", o == "clone_children",
+			o == "cpuset_v2_mode", o == "favordynmods", o == "nofavordynmods", o == "",
+			strings.Contains(o, "="):
+		default:
+			cs = append(cs, o)
+		}
+	}
+	slices.Sort(cs)
+	return cs
+}
+
+// Member is one line of /proc/pid/cgroup: where a process is in a hierarchy.
+type Member struct {
+	V2          bool
+	Controllers []string // sorted
+	Path        string   // absolute, from the root of our cgroup namespace
+}
+
+// ParseMembers reads /proc/pid/cgroup, cgroups(7).
+func ParseMembers(b []byte) ([]Member, error) {
+	var ms []Member
+	for line := range bytes.Lines(b) {
+		id, rest, ok1 := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
+		controllers, p, ok2 := strings.Cut(rest, ":")
+		if !ok1 || !ok2 || !strings.HasPrefix(p, "/") {
+			return nil, fmt.Errorf("/proc/pid/cgroup: %w: %q", ErrFormat, line)
+		}
+		m := Member{V2: id == "0" && controllers == "", Path: strings.TrimSuffix(p, " (deleted)")}
+		if controllers != "" {
+			m.Controllers = strings.Split(controllers, ",")
+			slices.Sort(m.Controllers)
+		}
+		ms = append(ms, m)
+	}
+	return ms, nil
+}
+
+// Of returns the groups that a process is in: one per mounted hierarchy that it
+// can be seen in, the unified one first.
+func (ms Mounts) Of(p proc.FS, pid int) ([]Group, error) {
+	members, err := ms.Members(p, pid)
+	if err != nil {
+		return nil, err
+	}
+	var gs []Group
+	for _, mem := range members {
+		g, ok := ms.locate(mem)
+		switch {
+		case !ok:
+		case g.V2:
+			gs = append([]Group{g}, gs...)
+		default:
+			gs = append(gs, g)
+		}
+	}
+	return gs, nil
+}
+
+// locate finds the directory of a membership. None where its hierarchy is not
+// mounted, or the mount does not reach up to it.
+func (ms Mounts) locate(mem Member) (Group, bool) {
+	for _, m := range ms {
+		if m.V2 != mem.V2 || !slices.Equal(m.Controllers, mem.Controllers) {
+			continue
+		}
+		if strings.Contains(mem.Path+"/", "/../") { // outside our cgroup namespace
+			return Group{}, false
+		}
+		clean := path.Clean(mem.Path)
+		rel := clean
+		if m.Root != "/" {
+			cut, ok := strings.CutPrefix(clean, m.Root)
+			if !ok || (cut != "" && cut[0] != '/') {
+				return Group{}, false
+			}
+			rel = "/" + strings.TrimPrefix(cut, "/")
+		}
+		return Group{Point: m.Point, Path: rel, V2: m.V2, Controllers: m.Controllers}, true
+	}
+	return Group{}, false
+}

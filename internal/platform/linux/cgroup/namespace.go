@@ -1,0 +1,108 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// In a cgroup namespace, cgroup_namespaces(7), the kernel shows all paths in /proc from
+// the namespace's root: those of groups elsewhere begin with "/..", and so does the root of
+// a mount that reaches above. A container runtime gives one to each container on v2. Where
+// the namespace's root lies the kernel does not say; it is where our own process is found.
+
+// above is how many levels the root of a mount lies above our namespace's; 0: it does not.
+func (m Mount) above() int {
+	n := strings.Count(m.Root, "/..")
+	if m.Root != strings.Repeat("/..", n) {
+		return 0
+	}
+	return n
+}
+
+// rebase finds the Base of the mounts that reach above our namespace; what such a mount
+// shows counts as its root from then on. One in which our process cannot be found stays
+// as it is.
+func (ms Mounts) rebase(p proc.FS) error {
+	if !slices.ContainsFunc(ms, func(m Mount) bool { return m.above() > 0 }) {
+		return nil
+	}
+	b, err := kfile.Read(string(p)+"/self/cgroup", 1<<20)
+	if err != nil {
+		return err
+	}
+	own, err := ParseMembers(b)
+	if err != nil {
+		return err
+	}
+	for i, m := range ms {
+		j := slices.IndexFunc(own, m.has)
+		if m.above() == 0 || j < 0 {
+			continue
+		}
+		base, err := m.base(own[j].Path)
+		if err != nil {
+			return fmt.Errorf("find our own group below %s: %w", m.Point, err)
+		}
+		if base != "" {
+			ms[i].Root, ms[i].Base = "/", base
+		}
+	}
+	return nil
+}
+
+// has reports whether a membership is in the mount's hierarchy.
+func (m Mount) has(mem Member) bool {
+	return m.V2 == mem.V2 && slices.Equal(m.Controllers, mem.Controllers)
+}
+
+// base finds the group, as deep below the mount as our namespace's root is, in which our
+// process is at its own path. "" where there is none.
+func (m Mount) base(own string) (string, error) {
+	pid, seen := os.Getpid(), 0
+	var down func(dir string, depth int) (string, error)
+	down = func(dir string, depth int) (string, error) {
+		if seen++; seen > maxGroups {
+			return "", fmt.Errorf("there are too many (looked at %d)", seen)
+		}
+		if depth == 0 {
+			b, err := kfile.Read(path.Join(m.Point, dir, own, "cgroup.procs"), maxProcs)
+			if err != nil {
+				return "", ignoreGone(err)
+			}
+			if pids, err := ParseProcs(b); err != nil || !slices.Contains(pids, pid) {
+				return "", err
+			}
+			return dir, nil
+		}
+		below, err := m.Group(dir).Children()
+		for _, g := range below {
+			if found, err := down(g.Path, depth-1); err != nil || found != "" {
+				return found, err
+			}
+		}
+		return "", err
+	}
+	return down("/", m.above())
+}
+
+// Members reads in which groups a process is. Where a mount shows what is above our cgroup
+// namespace, the path is that below the mount.
+func (ms Mounts) Members(p proc.FS, pid int) ([]Member, error) {
+	b, err := p.Cgroup(pid)
+	if err != nil {
+		return nil, err
+	}
+	members, err := ParseMembers(b)
+	for i, mem := range members {
+		if j := slices.IndexFunc(ms, func(m Mount) bool { return m.Base != "" && m.has(mem) }); j >= 0 {
+			members[i].Path = path.Join(ms[j].Base, mem.Path)
+		}
+	}
+	return members, err
+}

@@ -1,0 +1,132 @@
+package cgroup_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/vm"
+	"holdfast/test/vm/vmtest"
+)
+
+// All tests of this package run on whatever hierarchies this host has, and once
+// more on a host that has nothing but v2.
+func TestOnPureV2(t *testing.T) {
+	vmtest.Run(t, ".", vm.Config{Busybox: []string{"sh", "sleep"}})
+}
+
+// storm waits to be moved into its group, and forks for ever, a few at a time.
+const storm = "read go; while :; do for i in 1 2 3 4; do sleep 0.02 & done; wait; done"
+
+// No fork escapes a kill, also none in a group below.
+func TestKillStorm(t *testing.T) {
+	for _, g := range groups(t) {
+		below := g
+		below.Path += "/below"
+		for _, x := range []cgroup.Group{g, below} {
+			into(t, x, exec.Command("sh", "-c", storm))
+		}
+		eventually(t, "both have forked", func() bool { return len(procs(t, below)) > 1 && len(procs(t, g)) > 3 })
+		eventually(t, "the group is empty", func() bool { // on v1, Kill is to be repeated
+			if err := g.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			empty, err := g.Empty()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return empty
+		})
+		if pids := procs(t, g); len(pids) > 0 {
+			t.Errorf("v2=%v: processes in an empty group: %v", g.V2, pids)
+		}
+	}
+}
+
+// A wait ends when the last process does. On v2 nothing else ends it here but
+// the test's own time limit.
+func TestWaitChange(t *testing.T) {
+	for _, g := range groups(t) {
+		pid := into(t, g, exec.Command("sleep", "inf"))
+		later := time.AfterFunc(20*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
+		defer later.Stop()
+		eventually(t, "the group is empty", func() bool {
+			if err := cgroup.WaitChange([]cgroup.Group{g}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			empty, err := g.Empty()
+			return empty && err == nil
+		})
+	}
+}
+
+func TestGroupsOfProcess(t *testing.T) {
+	for _, g := range groups(t) {
+		pid := into(t, g, exec.Command("sleep", "inf"))
+		mounts, err := cgroup.Find(proc.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gs, err := mounts.Of(proc.Host, pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(gs, func(o cgroup.Group) bool { return o.Dir() == g.Dir() && o.V2 == g.V2 }) {
+			t.Errorf("groups %+v, want %+v among them", gs, g)
+		}
+	}
+}
+
+// into starts a command, puts it into the group and has it go on.
+func into(t *testing.T, g cgroup.Group, cmd *exec.Cmd) (pid int) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // it is killed
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = g.Kill()
+		_ = cmd.Process.Kill() // where it never came into the group
+		<-ended
+	})
+	if err := os.WriteFile(g.Dir()+"/cgroup.procs", fmt.Append(nil, cmd.Process.Pid), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
+}
+
+func procs(t *testing.T, g cgroup.Group) []int {
+	t.Helper()
+	pids, err := g.Procs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pids
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// Package pidfd holds on to processes by file descriptor, pidfd_open(2): a
+// signal sent through one reaches that process or none, and it becomes readable
+// when the process is dead.
+package pidfd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// Errors that callers decide by; they come wrapped.
+var (
+	ErrGone   = errors.New("no such process")
+	ErrReused = errors.New("the pid belongs to another process now")
+)
+
+// Process is a handle on one process. Its methods may be called from any
+// goroutine; after Close they fail with os.ErrClosed.
+type Process struct {
+	file  *os.File
+	pid   int
+	start uint64
+}
+
+// Open takes hold of the process that has the pid now. ErrGone.
+func Open(pid int) (*Process, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case err == unix.ESRCH:
+		return nil, fmt.Errorf("open process %d: %w", pid, ErrGone)
+	case err != nil:
+		return nil, fmt.Errorf("open process %d: pidfd_open: %w", pid, err)
+	}
+	p := &Process{file: os.NewFile(uintptr(fd), "pidfd:"+strconv.Itoa(pid)), pid: pid}
+	// The start time is read after the pid is held: if the process is still
+	// alive after that, the time is its own and nobody else's.
+	s, err := proc.Host.Stat(pid)
+	if err == nil && !p.Exited() {
+		p.start = s.Start
+		return p, nil
+	}
+	p.Close()
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = ErrGone
+	}
+	return nil, fmt.Errorf("open process %d: %w", pid, err)
+}
+
+// OpenStarted takes hold of the process that has the pid and started at that
+// time (proc.Stat.Start). ErrGone, ErrReused.
+func OpenStarted(pid int, start uint64) (*Process, error) {
+	p, err := Open(pid)
+	if err != nil {
+		return nil, err
+	}
+	if p.start != start {
+		p.Close()
+		return nil, fmt.Errorf("open process %d: %w (started at tick %d, not %d)", pid, ErrReused, p.start, start)
+	}
+	return p, nil
+}
+
+// Receive makes a handle of a pidfd that came from another process, together
+// with the start time that it told. The descriptor belongs to the handle from
+// then on, also if there is an error.
+func Receive(fd int, start uint64) (*Process, error) {
+	unix.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), "pidfd")
+	info, err := kfile.Read("/proc/self/fdinfo/"+strconv.Itoa(fd), 4096)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	pid, err := ParseFdinfo(string(info))
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Process{file: f, pid: pid, start: start}, nil
+}
+
+// ParseFdinfo finds the pid in the fdinfo of a pidfd: 0 for a process outside
+// our pid namespace, -1 for one that has been reaped.
+func ParseFdinfo(info string) (int, error) {
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
+			pid, err := strconv.Atoi(strings.TrimSpace(v))
+			if err != nil {
+				return 0, fmt.Errorf("fdinfo of a pidfd: %w", err)
+			}
+			return pid, nil
+		}
+	}
+	return 0, errors.New("fdinfo: the descriptor is no pidfd")
+}
+
+// Pid is the process's pid in our pid namespace, also after it has died.
+func (p *Process) Pid() int { return p.pid }
+
+// Start is when the process started, in ticks after boot (proc.Stat.Start).
+func (p *Process) Start() uint64 { return p.start }
+
+// Signal sends a signal. A process that is reaped is ErrGone; one that is dead
+// and not yet reaped takes any signal without effect, kill(2).
+func (p *Process) Signal(sig unix.Signal) error {
+	var err error
+	if e := p.Control(func(fd int) { err = unix.PidfdSendSignal(fd, sig, nil, 0) }); e != nil {
+		return e
+	}
+	switch {
+	case err == unix.ESRCH:
+		return fmt.Errorf("signal process %d: %w", p.pid, ErrGone)
+	case err != nil:
+		return fmt.Errorf("signal process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// Exited reports whether the process is dead: a zombie with no thread left, or
+// reaped. Of a closed handle nobody knows, and it does not count as exited.
+func (p *Process) Exited() bool {
+	n := 0
+	_ = p.Control(func(fd int) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			var err error
+			if n, err = unix.Poll(fds, 0); err != unix.EINTR {
+				return
+			}
+		}
+	})
+	return n > 0
+}
+
+// Control runs f with the descriptor, which stays open for that long.
+func (p *Process) Control(f func(fd int)) error {
+	raw, err := p.file.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { f(int(fd)) })
+	}
+	if err != nil { // all that can go wrong: package os tells it by an error of its own
+		return fmt.Errorf("process %d: %w (%w)", p.pid, os.ErrClosed, err)
+	}
+	return nil
+}
+
+// Dup is a handle of its own on the same process, to be closed apart from p.
+func (p *Process) Dup() (*Process, error) {
+	var fd int
+	var err error
+	if e := p.Control(func(own int) { fd, err = unix.FcntlInt(uintptr(own), unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("another handle on process %d: %w", p.pid, err)
+	}
+	return &Process{file: os.NewFile(uintptr(fd), p.file.Name()), pid: p.pid, start: p.start}, nil
+}
+
+// Close lets go of the process. It may be called more than once.
+func (p *Process) Close() { _ = p.file.Close() }

@@ -1,0 +1,334 @@
+package plug_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/plug"
+	"holdfast/test/vm"
+	"holdfast/test/vm/vmtest"
+)
+
+// All in a machine: few kernels have the qdisc, and lo is everybody's.
+func TestMain(m *testing.M) {
+	os.Exit(vmtest.Main(m, vm.Config{Modules: []string{"sch_prio", "sch_plug", "cls_flower"}}))
+}
+
+const patience = time.Minute
+
+// server answers every connection with its name and closes it.
+type server struct {
+	net.Listener
+	done chan struct{}
+}
+
+func serve(t *testing.T, address, name string) *server {
+	t.Helper()
+	var l net.Listener
+	eventually(t, "listening on "+address, func() bool {
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
+	s := &server{l, make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, name)
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *server) stop() {
+	_ = s.Close() // again by the cleanup
+	<-s.done
+}
+
+// clients connect at once and return what each of them got, or its error.
+func clients(n int, address string) func() []string {
+	got := make([]string, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { got[i] = ask(address) })
+	}
+	return func() []string { wg.Wait(); return got }
+}
+
+func ask(address string) string {
+	c, err := net.DialTimeout("tcp", address, patience)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	b, err := io.ReadAll(c)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func install(t *testing.T, matches ...plug.Match) *plug.Plug {
+	t.Helper()
+	p, err := plug.Install("lo", matches...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Remove(); err != nil {
+			t.Error(err)
+		}
+		if got := qdiscs(t); got != "noqueue" {
+			t.Errorf("left on lo: %s", got)
+		}
+	})
+	return p
+}
+
+// qdiscs are the kinds that lo has, the root's first.
+func qdiscs(t *testing.T) string {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := netlink.QdiscList(lo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, q := range all {
+		kinds = append(kinds, q.Type())
+	}
+	return strings.Join(kinds, " ")
+}
+
+func waiting(t *testing.T, p *plug.Plug, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d SYNs wait", n), func() bool {
+		s, err := p.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Waiting == n
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mustBe fails unless everyone got the same.
+func mustBe(t *testing.T, got []string, want string) {
+	t.Helper()
+	wrong := map[string]int{}
+	for _, g := range got {
+		if g != want {
+			wrong[g]++
+		}
+	}
+	if len(wrong) > 0 {
+		t.Errorf("of %d clients who want %q: %v", len(got), want, wrong)
+	}
+}
+
+// The server stops and another one starts while clients come: all of them reach
+// the other one, by both families, and nobody who was not meant waits.
+func TestHoldOverRestart(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:7100", "[::1]:7101"} {
+		port := netip.MustParseAddrPort(address).Port()
+		p := install(t, plug.Match{Port: port})
+		old := serve(t, address, "old")
+		other := serve(t, "127.0.0.1:7200", "other")
+		mustBe(t, clients(20, address)(), "old")
+		must(t, p.Hold())
+		old.stop()
+		got := clients(200, address)
+		waiting(t, p, 200)
+		mustBe(t, clients(5, "127.0.0.1:7200")(), "other")
+		serve(t, address, "new")
+		must(t, p.Release())
+		mustBe(t, got(), "new")
+		mustBe(t, clients(20, address)(), "new")
+		if s, err := p.Stats(); err != nil || s.Dropped != 0 || s.Waiting != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		other.stop()
+		must(t, p.Remove())
+	}
+}
+
+// What is not a new connection passes a closed plug.
+func TestEstablishedPass(t *testing.T) {
+	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100})
+	l, err := net.Listen("tcp", "127.0.0.1:7100")
+	must(t, err)
+	defer l.Close()
+	near, err := net.Dial("tcp", "127.0.0.1:7100")
+	must(t, err)
+	defer near.Close()
+	far, err := l.Accept()
+	must(t, err)
+	defer far.Close()
+	must(t, p.Hold())
+	must(t, near.SetDeadline(time.Now().Add(patience)))
+	for i := range 100 {
+		_, err := far.Write([]byte{byte(i)})
+		must(t, err)
+		b := make([]byte, 1)
+		if _, err := near.Read(b); err != nil || b[0] != byte(i) {
+			t.Fatalf("byte %d: %v, %v", i, b, err)
+		}
+		_, err = near.Write(b)
+		must(t, err)
+	}
+}
+
+// Only the address that was chosen.
+func TestOtherAddressPasses(t *testing.T) {
+	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100},
+		plug.Match{Addr: netip.MustParseAddr("::1"), Port: 7101})
+	serve(t, "127.0.0.1:7100", "four")
+	serve(t, "127.0.0.2:7100", "other four")
+	serve(t, "[::1]:7100", "six")
+	must(t, p.Hold())
+	mustBe(t, clients(5, "127.0.0.2:7100")(), "other four")
+	mustBe(t, clients(5, "[::1]:7100")(), "six")
+	got := clients(5, "127.0.0.1:7100")
+	waiting(t, p, 5)
+	must(t, p.Release())
+	mustBe(t, got(), "four")
+}
+
+// A hold beyond the first retransmission: who waits has one SYN in the plug, and
+// not one more a second.
+func TestLongHold(t *testing.T) {
+	p := install(t, plug.Match{Port: 7100})
+	must(t, p.Hold())
+	got := clients(50, "127.0.0.1:7100")
+	waiting(t, p, 50)
+	time.Sleep(4 * time.Second) // 1 s and 2 s later they would come again
+	waiting(t, p, 50)
+	serve(t, "127.0.0.1:7100", "up")
+	must(t, p.Release())
+	mustBe(t, got(), "up")
+}
+
+// Whoever installed it is dead: the next one finds it and lets all go.
+func TestFindAfterCrash(t *testing.T) {
+	if _, err := plug.Find("lo"); !errors.Is(err, plug.ErrNone) {
+		t.Errorf("without a plug: %v", err)
+	}
+	first := install(t, plug.Match{Port: 7100})
+	serve(t, "127.0.0.1:7100", "up")
+	must(t, first.Hold())
+	got := clients(50, "127.0.0.1:7100")
+	waiting(t, first, 50)
+	if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrExists) {
+		t.Errorf("a second one: %v", err)
+	}
+	second, err := plug.Find("lo")
+	must(t, err)
+	must(t, second.Remove())
+	mustBe(t, got(), "up")
+	if q := qdiscs(t); q != "noqueue" {
+		t.Errorf("left: %s", q)
+	}
+	must(t, second.Remove()) // twice is fine
+	mustBe(t, clients(5, "127.0.0.1:7100")(), "up")
+}
+
+// A device whose root qdisc somebody has set is left alone.
+func TestForeignQdisc(t *testing.T) {
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	foreign := netlink.NewPrio(netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT})
+	must(t, netlink.QdiscAdd(foreign))
+	before := qdiscs(t)
+	if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrInUse) || !strings.Contains(fmt.Sprint(err), "prio") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := plug.Find("lo"); !errors.Is(err, plug.ErrNone) {
+		t.Errorf("found: %v", err)
+	}
+	if after := qdiscs(t); after != before {
+		t.Errorf("was %s, is %s", before, after)
+	}
+	must(t, netlink.QdiscDel(foreign))
+}
+
+func TestNoSuchDevice(t *testing.T) {
+	if _, err := plug.Install("nope0", plug.Match{Port: 1}); err == nil || !strings.Contains(err.Error(), "nope0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A kernel without one of the modules.
+func TestProbe(t *testing.T) {
+	before := qdiscs(t)
+	must(t, plug.Probe())
+	if after := qdiscs(t); after != before {
+		t.Errorf("was %s, is %s", before, after)
+	}
+	for _, module := range []string{"cls_flower", "sch_plug"} {
+		unload(t, module)
+		if err := plug.Probe(); !errors.Is(err, plug.ErrUnsupported) || !strings.Contains(err.Error(), module) {
+			t.Errorf("without %s: %v", module, err)
+		}
+		if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrUnsupported) {
+			t.Errorf("without %s: %v", module, err)
+		}
+		if after := qdiscs(t); after != before { // undone half-way
+			t.Errorf("was %s, is %s", before, after)
+		}
+	}
+}
+
+// unload removes a module for the time of a test, once nothing uses it: what used
+// it goes with the namespace of a probe, a moment later.
+func unload(t *testing.T, module string) {
+	t.Helper()
+	t.Cleanup(func() {
+		files, err := filepath.Glob("/vm/modules/*.ko")
+		must(t, err)
+		for _, path := range files {
+			f, err := os.Open(path)
+			must(t, err)
+			if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+				t.Errorf("load %s again: %v", path, err)
+			}
+			f.Close()
+		}
+	})
+	eventually(t, module+" is unloaded", func() bool { return unix.DeleteModule(module, unix.O_NONBLOCK) == nil })
+}

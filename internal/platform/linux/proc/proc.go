@@ -1,0 +1,221 @@
+// Package proc reads what the kernel tells about a process in procfs, proc(5).
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/platform/linux/kfile"
+)
+
+// FS is a mounted procfs. A process that is gone gives an error that is
+// fs.ErrNotExist.
+type FS string
+
+// Host is the procfs of this process's own pid namespace.
+const Host FS = "/proc"
+
+// No file read here is longer; those with a bound in the kernel are far
+// shorter (status about 1.5 KiB, cgroup one line of up to a path per hierarchy).
+const maxFile = 1 << 20
+
+// Stat is what is wanted of /proc/pid/stat, proc_pid_stat(5).
+type Stat struct {
+	Pid   int
+	Comm  string // at most 15 bytes, chosen by the process: may hold anything
+	State byte   // R, S, D, Z, T, t, X, I
+	PPid  int
+	Start uint64 // field 22: ticks after boot; with the pid it names one process for good
+}
+
+// ErrFormat means that a file does not look as its manual page says.
+var ErrFormat = errors.New("unexpected format")
+
+// ParseStat reads one line of /proc/pid/stat. The comm may contain spaces and
+// parentheses; it ends at the last one that closes.
+func ParseStat(b []byte) (Stat, error) {
+	before, rest, ok := bytes.Cut(b, []byte(" ("))
+	end := bytes.LastIndexByte(rest, ')')
+	if !ok || end < 0 {
+		return Stat{}, fmt.Errorf("stat: %w: no command in parentheses", ErrFormat)
+	}
+	s := Stat{Comm: string(rest[:end])}
+	f := bytes.Fields(rest[end+1:]) // from field 3 on
+	if len(f) < 20 || len(f[0]) != 1 {
+		return Stat{}, fmt.Errorf("stat: %w: %d fields after the command", ErrFormat, len(f))
+	}
+	s.State = f[0][0]
+	var err [3]error
+	s.Pid, err[0] = strconv.Atoi(string(before))
+	s.PPid, err[1] = strconv.Atoi(string(f[1]))
+	s.Start, err[2] = strconv.ParseUint(string(f[19]), 10, 64)
+	if e := errors.Join(err[:]...); e != nil {
+		return Stat{}, fmt.Errorf("stat: %w: %w", ErrFormat, e)
+	}
+	return s, nil
+}
+
+// Stat reads /proc/pid/stat.
+func (p FS) Stat(pid int) (Stat, error) {
+	b, err := p.read(pid, "stat")
+	if err != nil {
+		return Stat{}, err
+	}
+	return ParseStat(b)
+}
+
+// ParseNSpid finds the pids of a process in /proc/pid/status, from the
+// namespace of the procfs down to the process's own.
+func ParseNSpid(status []byte) ([]int, error) {
+	for line := range bytes.Lines(status) {
+		rest, ok := bytes.CutPrefix(line, []byte("NSpid:"))
+		if !ok {
+			continue
+		}
+		var pids []int
+		for _, f := range bytes.Fields(rest) {
+			n, err := strconv.Atoi(string(f))
+			if err != nil || n < 0 {
+				return nil, fmt.Errorf("status: NSpid: %w: %q", ErrFormat, f)
+			}
+			pids = append(pids, n)
+		}
+		if len(pids) > 0 {
+			return pids, nil
+		}
+	}
+	return nil, fmt.Errorf("status: %w: no NSpid", ErrFormat)
+}
+
+// NSpid is the process's pid in each pid namespace from ours down to its own.
+// One entry means that it lives in ours; a last entry of 1, that it is the init
+// of its own. A zombie has only 0s.
+func (p FS) NSpid(pid int) ([]int, error) {
+	b, err := p.read(pid, "status")
+	if err != nil {
+		return nil, err
+	}
+	return ParseNSpid(b)
+}
+
+// ParseKilled finds in /proc/pid/status whether SIGKILL waits for a process, or for
+// its main thread.
+func ParseKilled(status []byte) (bool, error) {
+	const sigkill = 1 << (9 - 1)
+	masks := 0
+	for line := range bytes.Lines(status) {
+		name, rest, _ := bytes.Cut(line, []byte(":"))
+		if n := string(name); n != "SigPnd" && n != "ShdPnd" {
+			continue
+		}
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(rest)), 16, 64)
+		if err != nil {
+			return false, fmt.Errorf("status: %s: %w: %q", name, ErrFormat, rest)
+		}
+		if mask&sigkill != 0 {
+			return true, nil
+		}
+		masks++
+	}
+	if masks != 2 {
+		return false, fmt.Errorf("status: %w: no pending signals", ErrFormat)
+	}
+	return false, nil
+}
+
+// Killed reports whether SIGKILL waits for the process: it will die as soon as it
+// runs, which one that is frozen, on cgroup v1, does only when it is thawed.
+func (p FS) Killed(pid int) (bool, error) {
+	b, err := p.read(pid, "status")
+	if err != nil {
+		return false, err
+	}
+	return ParseKilled(b)
+}
+
+// Cgroup reads /proc/pid/cgroup; internal/platform/linux/cgroup parses it.
+func (p FS) Cgroup(pid int) ([]byte, error) { return p.read(pid, "cgroup") }
+
+// Cmdline is the argument vector; empty for kernel threads and zombies.
+func (p FS) Cmdline(pid int) ([]string, error) {
+	b, err := p.read(pid, "cmdline")
+	if err != nil || len(b) == 0 {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
+}
+
+// Exe is the path of the executable, in the process's mount namespace.
+func (p FS) Exe(pid int) (string, error) {
+	return os.Readlink(p.path(pid, "exe"))
+}
+
+// Where says in which kernel function a process sleeps: the top of its kernel
+// stack where that may be read, else its wchan, else "".
+func (p FS) Where(pid int) string {
+	if b, err := p.read(pid, "stack"); err == nil {
+		// [<0>] request_wait_answer+0x12c/0x200 [fuse]
+		first, _, _ := strings.Cut(string(b), "\n")
+		_, symbol, _ := strings.Cut(first, "] ")
+		if symbol, _, _ = strings.Cut(symbol, "+"); symbol != "" {
+			return symbol
+		}
+	}
+	if b, err := p.read(pid, "wchan"); err == nil && string(b) != "0" {
+		return string(b)
+	}
+	return ""
+}
+
+// Ancestors are the pids above a process: its parent first, 1 last. A parent
+// outside the pid namespace of the procfs ends the list.
+func (p FS) Ancestors(pid int) ([]int, error) {
+	var up []int
+	for len(up) < 1000 { // a loop can only come from pids reused while we read
+		s, err := p.Stat(pid)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && len(up) > 0:
+			return up, nil // it has gone meanwhile and so is nobody's ancestor
+		case err != nil:
+			return nil, err
+		case s.PPid == 0:
+			return up, nil
+		}
+		up = append(up, s.PPid)
+		pid = s.PPid
+	}
+	return up, nil
+}
+
+// Pids lists all processes.
+func (p FS) Pids() ([]int, error) {
+	d, err := os.Open(string(p))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+func (p FS) path(pid int, file string) string {
+	return string(p) + "/" + strconv.Itoa(pid) + "/" + file
+}
+
+func (p FS) read(pid int, file string) ([]byte, error) {
+	return kfile.Read(p.path(pid, file), maxFile)
+}

@@ -1,0 +1,247 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/keyfile"
+)
+
+// How long certificates are good for. They begin backdate before they are made,
+// for nodes whose clocks are behind.
+const (
+	CAValidity      = 10 * 365 * 24 * time.Hour
+	DefaultValidity = 365 * 24 * time.Hour
+	backdate        = 5 * time.Minute
+)
+
+// maxAddresses bounds how many names and addresses one certificate has.
+const maxAddresses = 64
+
+// InitCA makes an authority in dir, which it creates: ca.pem, and ca.key with
+// mode 0600. It overwrites nothing. It returns until when the authority is good,
+// which is CAValidity from now. now is the present.
+func InitCA(dir string, now time.Time) (until time.Time, err error) {
+	cert, key := filepath.Join(dir, CAFile), filepath.Join(dir, CAKey)
+	for _, path := range []string{cert, key} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			if err == nil {
+				err = fmt.Errorf("%s is there already", path)
+			}
+			return time.Time{}, holdfast.WithHint(err, "an authority is made once for a fleet; name another directory for another one")
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return time.Time{}, err
+	}
+	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("making the authority's key: %w", err)
+	}
+	uses := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	tmpl := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: "Holdfast fleet authority"},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(CAValidity),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, // it signs nodes, no other authorities
+		KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: uses,
+		// Nobody else's URIs. Names and addresses are as a fleet has them.
+		PermittedURIDomains: []string{uriHost}, PermittedDNSDomainsCritical: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, priv.Public(), priv)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("making the authority's certificate: %w", err)
+	}
+	keyPEM, err := encodeKey(priv)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := create(key, keyPEM, 0o600); err != nil {
+		return time.Time{}, err
+	}
+	if err := create(cert, encodeCert(der), 0o644); err != nil {
+		return time.Time{}, errors.Join(err, os.Remove(key))
+	}
+	return tmpl.NotAfter, nil
+}
+
+// Join is what a node's certificate is made of.
+type Join struct {
+	CA        string // directory of the authority
+	Node      holdfast.NodeID
+	Addresses []string      // host names and IP addresses of the node; may be none: nodes check the id
+	Validity  time.Duration // over 0; it ends with the authority's at the latest
+	Out       string        // directory, which is created
+	Renew     bool          // replace a certificate that is there
+	Now       time.Time     // the present
+}
+
+// Do writes node.pem, node.key (mode 0600) and ca.pem to Out and returns until
+// when the certificate is good. With Renew the files change by renaming, the key
+// first; a pair that does not match yet is left alone by who reads it.
+func (j Join) Do() (until time.Time, err error) {
+	ca, err := readCA(j.CA, j.Now)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("the authority: %w", err)
+	}
+	tmpl, err := j.template(ca.Leaf.NotAfter)
+	if err != nil {
+		return time.Time{}, err
+	}
+	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("making the node's key: %w", err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Leaf, priv.Public(), ca.PrivateKey)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("making the node's certificate: %w", err)
+	}
+	keyPEM, err := encodeKey(priv)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return tmpl.NotAfter, j.write(encodeCert(ca.Certificate[0]), encodeCert(der), keyPEM)
+}
+
+func (j Join) write(ca, cert, key []byte) error {
+	if err := os.MkdirAll(j.Out, 0o700); err != nil {
+		return err
+	}
+	f := FilesIn(j.Out)
+	if err := j.mayWrite(f, ca); err != nil {
+		return err
+	}
+	put := create
+	if j.Renew {
+		put = replace
+	}
+	if err := put(f.Key, key, 0o600); err != nil {
+		return err
+	}
+	if err := put(f.Cert, cert, 0o644); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(f.CA); err == nil {
+		return nil // this authority is in it, perhaps beside others
+	}
+	return create(f.CA, ca, 0o644)
+}
+
+// mayWrite looks before anything is written.
+func (j Join) mayWrite(f Files, ca []byte) error {
+	there, err := keyfile.Read(f.CA)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && !bytes.Contains(there, ca) {
+		return holdfast.WithHint(fmt.Errorf("%s is there and of another authority", f.CA), "name another directory with --out")
+	}
+	for _, path := range []string{f.Cert, f.Key} {
+		if _, err := os.Lstat(path); err == nil && !j.Renew {
+			return holdfast.WithHint(fmt.Errorf("%s is there already", path), "replace it with --renew; the agent takes the new one without a restart")
+		}
+	}
+	return nil
+}
+
+func (j Join) template(caEnds time.Time) (*x509.Certificate, error) {
+	if err := checkNode(j.Node); err != nil {
+		return nil, err
+	}
+	if j.Validity <= 0 {
+		return nil, fmt.Errorf("the validity is %v, it has to be over 0", j.Validity)
+	}
+	if len(j.Addresses) > maxAddresses {
+		return nil, fmt.Errorf("there are %d addresses, at most %d are allowed", len(j.Addresses), maxAddresses)
+	}
+	t := &x509.Certificate{
+		NotBefore: j.Now.Add(-backdate), NotAfter: j.Now.Add(j.Validity),
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	t.URIs = append(t.URIs, nodeURI(j.Node))
+	if len(j.Node) <= 64 { // RFC 5280, ub-common-name; it is for people
+		t.Subject.CommonName = string(j.Node)
+	}
+	if t.NotAfter.After(caEnds) {
+		t.NotAfter = caEnds
+	}
+	for _, a := range j.Addresses {
+		if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" {
+			t.IPAddresses = append(t.IPAddresses, net.IP(ip.AsSlice()))
+		} else if isHostName(a) {
+			t.DNSNames = append(t.DNSNames, a)
+		} else {
+			return nil, holdfast.WithHint(fmt.Errorf("%q is neither a host name nor an IP address", a), "give addresses without a port")
+		}
+	}
+	return t, nil
+}
+
+// isHostName: RFC 1123, 2.1.
+func isHostName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if _, err := holdfast.ParseSessionKey(strings.ToLower(label)); err != nil { // a key is a DNS label
+			return false
+		}
+	}
+	return true
+}
+
+// readCA reads an authority that can sign now.
+func readCA(dir string, now time.Time) (*tls.Certificate, error) {
+	certPEM, err := keyfile.Read(filepath.Join(dir, CAFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, holdfast.WithHint(err, "make one with: holdfast node init-ca --out "+dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := keyfile.ReadSecret(filepath.Join(dir, CAKey))
+	if err != nil {
+		return nil, err
+	}
+	ca, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	switch {
+	case !ca.Leaf.IsCA:
+		return nil, fmt.Errorf("%s: the certificate is none of an authority", dir)
+	case now.Before(ca.Leaf.NotBefore), now.After(ca.Leaf.NotAfter):
+		return nil, holdfast.WithHint(fmt.Errorf("%s: it is good from %s to %s only", dir, ca.Leaf.NotBefore.Format(time.DateOnly), ca.Leaf.NotAfter.Format(time.DateOnly)),
+			"docs/fleet-certificates.md says how a new authority takes an old one's place")
+	}
+	return &ca, nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func encodeKey(k *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}

@@ -1,0 +1,316 @@
+package runsc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/internal/platform/runsc"
+	"holdfast/internal/sessions/kill"
+	"holdfast/test/lab"
+	"holdfast/test/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+
+// patience is a deadline against hanging, not an expectation.
+const patience = time.Minute
+
+// stage is an engine with a runtime that restores.
+type stage struct {
+	t      *testing.T
+	ctx    context.Context
+	engine *docker.Engine
+	runsc  runsc.Runtime
+	dir    string // on the file system of the images
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	dir := t.TempDir()
+	s := &stage{t: t, dir: dir, runsc: runsc.Runtime{Program: labtest.Runsc(t), Images: filepath.Join(dir, "staged")}}
+	if err := os.Mkdir(s.runsc.Images, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.runsc.Check(); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(dir, "runtime")
+	if err := s.runsc.Install(script); err != nil {
+		t.Fatal(err)
+	}
+	private := labtest.Private(t, lab.Options{Args: []string{"--add-runtime=runsc=" + script}})
+	busybox, err := lab.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := private.Import(t.Context(), busybox); err != nil {
+		t.Fatal(err)
+	}
+	e, err := docker.Open(t.Context(), docker.Config{Host: private.Host()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	s.engine = e
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	s.ctx = ctx
+	return s
+}
+
+// counter counts in its memory, and says each number and what it finds in its
+// files.
+const counter = `i=0; echo root > /kept; echo tmpfs > /tmp/kept
+while :; do i=$((i+1)); echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; sleep 0.05; done`
+
+func (s *stage) create(name string, change func(*engine.Spec)) string {
+	s.t.Helper()
+	spec := engine.Spec{
+		Name: name, Hostname: name, Image: labtest.Busybox, Runtime: "runsc", Command: []string{"sh", "-c", counter},
+		Env: []string{"EPOCH=" + name}, Init: true, NoNewPrivileges: true, Memory: 256 << 20,
+		Mounts: []engine.Mount{{Type: "tmpfs", Target: "/tmp"}},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	id, err := s.engine.Create(s.ctx, spec)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return id
+}
+
+func (s *stage) start(id string) {
+	s.t.Helper()
+	if err := s.engine.Start(s.ctx, id); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// said is what a container has printed, line by line, once it has more than n.
+func (s *stage) said(id string, n int) []string {
+	s.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var out bytes.Buffer
+		if err := s.engine.Logs(s.ctx, id, engine.LogOptions{Tail: -1}, &out); err != nil {
+			s.t.Fatal(err)
+		}
+		if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) > n && lines[0] != "" {
+			return lines
+		}
+	}
+	s.t.Fatalf("container %.12s says too little", id)
+	return nil
+}
+
+func (s *stage) init(id string) int {
+	s.t.Helper()
+	c, err := s.engine.Inspect(s.ctx, id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c.Pid
+}
+
+// save checkpoints a container and sees it dead.
+func (s *stage) save(id string) (dir string) {
+	s.t.Helper()
+	init := s.init(id)
+	target, err := kill.Open(id, "", init)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer target.Close()
+	dir = filepath.Join(s.dir, "image-"+id[:12])
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.runsc.Checkpoint(s.ctx, id, init, dir); err != nil {
+		s.t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); !target.Init().Exited(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatal("the container does not end")
+		}
+	}
+	return dir
+}
+
+func number(t *testing.T, line string) int {
+	t.Helper()
+	first, rest, _ := strings.Cut(line, " ")
+	n, err := strconv.Atoi(first)
+	if err != nil || strings.TrimSpace(rest) != "root tmpfs" {
+		t.Fatalf("it said %q: %v", line, err)
+	}
+	return n
+}
+
+// A container goes on in another one, from the next number on, with its files;
+// again and again.
+func TestGoesOn(t *testing.T) {
+	s := newStage(t)
+	told := func(name string) func(*engine.Spec) { // a directory of each life's own, at one place
+		dir := filepath.Join(s.dir, "told-"+name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "name"), []byte(name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		return func(spec *engine.Spec) {
+			spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: "/run/told", ReadOnly: true})
+		}
+	}
+	old := s.create("one", told("one"))
+	s.start(old)
+	s.said(old, 5)
+	for _, name := range []string{"two", "three"} {
+		dir := s.save(old)
+		lines := s.said(old, 1)
+		last := number(t, lines[len(lines)-1])
+		next := s.create(name, told(name))
+		if err := s.runsc.Stage(next, dir); err != nil {
+			t.Fatal(err)
+		}
+		s.start(next)
+		if used, err := s.runsc.Unstage(next); !used || err != nil {
+			t.Errorf("used %v, %v", used, err)
+		}
+		if n := number(t, s.said(next, 3)[0]); n != last+1 {
+			t.Errorf("%d comes after %d", n, last)
+		}
+		var env bytes.Buffer
+		if code, err := s.engine.Exec(s.ctx, next, engine.Exec{Command: []string{"cat", "/proc/gvisor/spec_environ"}, Stdout: &env}); code != 0 || err != nil || !strings.Contains(env.String(), "EPOCH="+name) {
+			t.Errorf("exit code %d, %v, %q", code, err, env.String())
+		}
+		var now bytes.Buffer
+		if code, err := s.engine.Exec(s.ctx, next, engine.Exec{Command: []string{"cat", "/run/told/name"}, Stdout: &now}); code != 0 || err != nil || now.String() != name {
+			t.Errorf("exit code %d, %v: it is told %q", code, err, now.String())
+		}
+		if err := s.engine.Remove(s.ctx, old); err != nil {
+			t.Error(err)
+		}
+		old = next
+	}
+	// Without an image a start is a start.
+	plain := s.create("plain", nil)
+	s.start(plain)
+	if n := number(t, s.said(plain, 1)[0]); n != 1 {
+		t.Errorf("it begins with %d", n)
+	}
+	if left, err := os.ReadDir(s.runsc.Images); err != nil || len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// What an image will have is known before: what the container has written to its
+// memory and to its files.
+func TestSize(t *testing.T) {
+	s := newStage(t)
+	size := func(name, command string) (guess, image int64) {
+		id := s.create(name, func(spec *engine.Spec) { spec.Command = []string{"sh", "-c", command + "; echo done; exec sleep 1000"} })
+		s.start(id)
+		s.said(id, 0)
+		guess, err := s.runsc.Size(id, s.init(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := s.save(id)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			fi, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			image += fi.Size()
+		}
+		t.Logf("%s: %d bytes were thought, %d are in the image", name, guess, image)
+		return guess, image
+	}
+	small, smallImage := size("small", ":")
+	big, bigImage := size("big", "head -c 40000000 /dev/urandom > /root-file; head -c 20000000 /dev/urandom > /tmp/file")
+	if grown, real := big-small, bigImage-smallImage; grown < real*9/10 || grown > real*3/2 {
+		t.Errorf("60 MB more are %d bytes more in the image, %d were thought", real, grown)
+	}
+	if smallImage > small+4<<20 {
+		t.Errorf("%d bytes in the image of one that has %d", smallImage, small)
+	}
+	if _, err := s.runsc.Size(strings.Repeat("a", 64), os.Getpid()); !errors.Is(err, runsc.ErrStranger) {
+		t.Errorf("another process: %v", err)
+	}
+}
+
+// What does not fit is refused, and what is refused runs nothing.
+func TestRefuses(t *testing.T) {
+	s := newStage(t)
+	old := s.create("one", nil)
+	s.start(old)
+	s.said(old, 2)
+	init := s.init(old)
+	if err := s.runsc.Checkpoint(s.ctx, strings.Repeat("a", 64), init, t.TempDir()); !errors.Is(err, runsc.ErrStranger) {
+		t.Errorf("another container's: %v", err)
+	}
+	if err := s.runsc.Checkpoint(s.ctx, old, os.Getpid(), t.TempDir()); !errors.Is(err, runsc.ErrStranger) {
+		t.Errorf("another process: %v", err)
+	}
+	dir := s.save(old)
+	copied := func(name string, spoil func(dir string)) string {
+		to := filepath.Join(s.dir, name)
+		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		spoil(to)
+		return to
+	}
+	for name, c := range map[string]struct {
+		change func(*engine.Spec)
+		spoil  func(dir string)
+	}{
+		"command": {func(spec *engine.Spec) { spec.Command = []string{"sleep", "1000"} }, func(string) {}},
+		"mounts":  {func(spec *engine.Spec) { spec.Mounts = nil }, func(string) {}},
+		"state": {nil, func(dir string) {
+			if err := os.Truncate(filepath.Join(dir, "checkpoint.img"), 1000); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"pages": {nil, func(dir string) {
+			if err := os.Truncate(filepath.Join(dir, "pages.img"), 4096); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		id := s.create("bad-"+name, c.change)
+		if err := s.runsc.Stage(id, copied("bad-"+name, c.spoil)); err != nil {
+			t.Fatal(err)
+		}
+		err := s.engine.Start(s.ctx, id)
+		c, inspectErr := s.engine.Inspect(s.ctx, id)
+		if err == nil || inspectErr != nil || c.Running() {
+			t.Errorf("%s: started %v, running %v, %v", name, err == nil, c.Running(), inspectErr)
+		}
+		t.Logf("%s: %v", name, err)
+		if _, err := s.runsc.Unstage(id); err != nil {
+			t.Error(err)
+		}
+	}
+	torn := copied("torn", func(dir string) { os.Remove(filepath.Join(dir, "pages_meta.img")) })
+	if err := s.runsc.Stage(s.create("torn", nil), torn); !errors.Is(err, runsc.ErrTorn) {
+		t.Errorf("torn: %v", err)
+	}
+	if err := s.runsc.Stage("../../etc", dir); err == nil {
+		t.Error("a path was taken for a container")
+	}
+	if err := s.runsc.Sweep(); err != nil {
+		t.Error(err)
+	}
+}

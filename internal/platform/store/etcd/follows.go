@@ -1,0 +1,129 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+const (
+	// historyReads is how many revisions of a key one transaction reads; etcd allows
+	// 128 operations by default (see releaseBatch).
+	historyReads = 100
+	// longestGap is after how many revisions without a record the rest of the
+	// history is watched instead of read one by one.
+	longestGap = 2 * historyReads
+)
+
+// Follows reads what the key was between both claims: it looks for the end of the
+// life before by dividing what is between them, and for other lives from there on.
+// A watch of the past would tell the same, but etcd serves those every 100 ms only
+// (watchResyncPeriod in its mvcc/watchable_store.go), and somebody waits.
+func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error) {
+	if before <= 0 || next <= before {
+		return false, nil
+	}
+	alive, gone := int64(before), int64(next) // at the first it is the life before, at the second it is not
+	lives, err := s.livesAt(ctx, key, []int64{alive, gone})
+	if err != nil || lives[0] != before || lives[1] != next {
+		return false, err
+	}
+	for gone-alive > 1 {
+		at := between(alive, gone)
+		if lives, err = s.livesAt(ctx, key, at); err != nil {
+			return false, err
+		}
+		for i, life := range lives {
+			switch life {
+			case before:
+				alive = at[i]
+			case 0:
+				gone = min(gone, at[i])
+			default:
+				return false, nil
+			}
+		}
+	}
+	if int64(next)-gone > longestGap {
+		return s.watchedFollows(ctx, key, before, next)
+	}
+	for ; gone < int64(next); gone += historyReads {
+		if lives, err = s.livesAt(ctx, key, between(gone-1, min(gone+historyReads, int64(next)))); err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(lives, func(life holdfast.Epoch) bool { return life != 0 }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// between are up to historyReads revisions between two, all of them where there are
+// no more, in their order.
+func between(from, to int64) (at []int64) {
+	n := min(to-from-1, historyReads)
+	for i := range n {
+		at = append(at, from+(to-from)*(i+1)/(n+1))
+	}
+	return at
+}
+
+// livesAt are the claims that the key was under at the revisions, 0 where it was
+// nobody's. store.ErrForgotten.
+func (s *Store) livesAt(ctx context.Context, key holdfast.SessionKey, at []int64) ([]holdfast.Epoch, error) {
+	doing := fmt.Sprintf("read the history of %s", key)
+	var reads []clientv3.Op
+	for _, revision := range at {
+		reads = append(reads, clientv3.OpGet(sessionPrefix+string(key), clientv3.WithRev(revision), clientv3.WithKeysOnly()))
+	}
+	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).Then(reads...).Commit()
+	})
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		err = fmt.Errorf("%w: %w", store.ErrForgotten, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	lives := make([]holdfast.Epoch, len(at))
+	for i, one := range r.Responses {
+		if kvs := one.GetResponseRange().Kvs; len(kvs) > 0 {
+			lives[i] = holdfast.Epoch(kvs[0].CreateRevision)
+		}
+	}
+	return lives, nil
+}
+
+// watchedFollows is Follows by a watch that begins in the past.
+func (s *Store) watchedFollows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error) {
+	doing := fmt.Sprintf("read the history of %s", key)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), sessionPrefix+string(key), clientv3.WithRev(int64(before)))
+	seen := false
+	for r := range changes {
+		if err := r.Err(); errors.Is(err, rpctypes.ErrCompacted) {
+			return false, fmt.Errorf("%s: %w: %w", doing, store.ErrForgotten, err)
+		} else if err != nil {
+			return false, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, err)
+		}
+		for _, e := range r.Events {
+			switch of := holdfast.Epoch(e.Kv.CreateRevision); {
+			case e.Type == mvccpb.DELETE:
+			case of == before:
+				seen = true
+			default:
+				return seen && of == next, nil
+			}
+		}
+	}
+	return false, fmt.Errorf("%s: %w: %w", doing, holdfast.ErrStore, context.Cause(ctx))
+}

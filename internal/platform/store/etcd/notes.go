@@ -1,0 +1,100 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// notePrefix is where notes are.
+const notePrefix = prefix + "notes/"
+
+func noteOf(kv *mvccpb.KeyValue) store.Note {
+	return store.Note{Name: strings.TrimPrefix(string(kv.Key), notePrefix), Value: kv.Value, Revision: holdfast.Revision(kv.ModRevision)}
+}
+
+func (s *Store) putNote(doing, name string, value []byte, id store.LeaseID) (clientv3.Op, error) {
+	if err := store.CheckNote(name, value); err != nil {
+		return clientv3.Op{}, err
+	}
+	if err := s.checkRoom(doing); err != nil {
+		return clientv3.Op{}, err
+	}
+	var o []clientv3.OpOption
+	if id != 0 {
+		o = append(o, clientv3.WithLease(clientv3.LeaseID(id)))
+	}
+	return clientv3.OpPut(notePrefix+name, string(value), o...), nil
+}
+
+// PutNote writes a note.
+func (s *Store) PutNote(ctx context.Context, name string, value []byte, id store.LeaseID) error {
+	const doing = "put a note"
+	put, err := s.putNote(doing, name, value, id)
+	if err != nil {
+		return err
+	}
+	_, err = call(ctx, s, doing, func(ctx context.Context) (clientv3.OpResponse, error) { return s.client.Do(ctx, put) })
+	return err
+}
+
+// TakeNote writes a note if there is none.
+func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id store.LeaseID) (store.Note, error) {
+	const doing = "take a note"
+	put, err := s.putNote(doing, name, value, id)
+	if err != nil {
+		return store.Note{}, err
+	}
+	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(notePrefix+name), "=", 0)).
+			Then(put).
+			Else(clientv3.OpGet(notePrefix + name)).
+			Commit()
+	})
+	if err != nil {
+		return store.Note{}, err
+	}
+	if r.Succeeded {
+		return store.Note{Name: name, Value: value, Revision: holdfast.Revision(r.Header.Revision)}, nil
+	}
+	if len(r.Responses) != 1 || len(r.Responses[0].GetResponseRange().GetKvs()) != 1 {
+		return store.Note{}, fmt.Errorf("%s: %w", doing, errors.New("etcd's answer is not the one to our question"))
+	}
+	return noteOf(r.Responses[0].GetResponseRange().Kvs[0]), fmt.Errorf("%s: %s: %w", doing, name, store.ErrTaken)
+}
+
+// ListNotes returns notes by name.
+func (s *Store) ListNotes(ctx context.Context, prefix string) ([]store.Note, error) {
+	r, err := call(ctx, s, "list notes", func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, notePrefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := make([]store.Note, 0, len(r.Kvs))
+	for _, kv := range r.Kvs {
+		list = append(list, noteOf(kv))
+	}
+	return list, nil
+}
+
+// DropNote deletes a note.
+func (s *Store) DropNote(ctx context.Context, n store.Note) error {
+	key := notePrefix + n.Name
+	same := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
+	if n.Revision != 0 {
+		same = clientv3.Compare(clientv3.ModRevision(key), "=", int64(n.Revision))
+	}
+	_, err := call(ctx, s, "drop a note", func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).If(same).Then(clientv3.OpDelete(key)).Commit()
+	})
+	return err
+}

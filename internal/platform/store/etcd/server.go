@@ -1,0 +1,309 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/features"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// ServerConfig is what an embedded server needs.
+type ServerConfig struct {
+	// DataDir is the server's own directory, made if need be, mode 0700.
+	DataDir string
+	// Timeout bounds each call; 0 is 2 s.
+	Timeout time.Duration
+	// Log gets etcd's warnings and errors; nil is none.
+	Log *slog.Logger
+}
+
+// Server is an etcd of one member inside this process. It listens nowhere: its
+// store talks to it by function calls.
+type Server struct {
+	etcd  *etcdserver.EtcdServer
+	lock  *os.File
+	store *Store
+	dead  *failure
+	dir   string
+}
+
+// How long Close waits. A server that has failed holds goroutines that never
+// end; then there is nothing to wait for.
+const (
+	closeTimeout       = 10 * time.Second
+	closeTimeoutFailed = time.Second
+)
+
+// Open starts a server and returns when it takes writes. It fails with ErrInUse
+// where another server has the directory, with ErrNoSpace where its filesystem
+// is full, and with a hint where its files are broken or not ours to read.
+//
+// After an error from broken files, etcd may still hold some of them: start
+// again in a new process.
+func Open(ctx context.Context, c ServerConfig) (*Server, error) {
+	log := cmpLog(c.Log)
+	lock, err := prepareDir(c.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the embedded etcd: %w", err)
+	}
+	s := &Server{lock: lock, dead: newFailure(), dir: c.DataDir}
+	if err := s.start(ctx, log); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err)
+	}
+	s.store = &Store{
+		client:  v3client.New(s.etcd),
+		log:     log,
+		timeout: timeoutOr(c.Timeout),
+		where:   "the embedded etcd does not answer: see the agent's log, and whether the disk under " + c.DataDir + " is slow or broken",
+		quota:   "start the agent again: it compacts the embedded etcd's database and goes on",
+		room:    func() error { return needFree(c.DataDir, minFree()) },
+		dead:    s.dead,
+	}
+	if err := s.clearAlarms(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the embedded etcd in %s: %w", c.DataDir, err), s.Close())
+	}
+	return s, nil
+}
+
+// clearAlarms makes room in a database that has reached its quota. etcd itself
+// would refuse writes until somebody did, and nobody else can get at it.
+func (s *Server) clearAlarms(ctx context.Context) error {
+	alarms, err := s.store.client.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for alarms: %w", err)
+	}
+	if len(alarms.Alarms) == 0 {
+		return nil
+	}
+	_, at, err := s.store.listAt(ctx, 0)
+	if err != nil {
+		return err
+	}
+	_, err = s.store.client.Compact(ctx, int64(at), clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("compact: %w", err)
+	}
+	if err := s.etcd.Defragment(); err != nil {
+		return fmt.Errorf("defragment: %w", err)
+	}
+	if _, err := s.store.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+		return fmt.Errorf("clear the alarm: %w", err)
+	}
+	return nil
+}
+
+// Store returns the server's store. It is good until Close.
+func (s *Server) Store() store.Store { return s.store }
+
+// Failed is closed when the server can do no more, although nobody closed it:
+// its disk failed, or filled up behind the reserve. All calls return an error
+// then; Err says why. Only a new process can open the directory again.
+func (s *Server) Failed() <-chan struct{} { return s.dead.done() }
+
+// Err is why the server failed, with a hint, nil while it has not.
+func (s *Server) Err() error { return s.explain(s.dead.err()) }
+
+// Close stops the server and waits until all of it has stopped. Leases and
+// records stay on disk: a lease goes on for its full TTL from the next Open.
+func (s *Server) Close() error {
+	timeout := closeTimeout
+	if s.dead.err() != nil {
+		timeout = closeTimeoutFailed
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		// A call that reads the database while it is closed would panic.
+		s.store.inFlight.end()
+		s.store.client.Close() // ends the watches; nothing in it can fail
+		s.etcd.HardStop()
+	}()
+	select {
+	case <-stopped:
+		return errors.Join(s.Err(), s.lock.Close())
+	case <-time.After(timeout):
+		// etcd still has the files, so the lock stays ours.
+		if err := s.Err(); err != nil {
+			return fmt.Errorf("close the embedded etcd, which has failed: %w", err)
+		}
+		return fmt.Errorf("close the embedded etcd: it did not stop within %v", timeout)
+	}
+}
+
+// prepareDir makes the directory ours: mode, lock, room.
+func prepareDir(dir string) (*os.File, error) {
+	if err := makeDir(dir); err != nil {
+		return nil, withFileHint(dir, err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, withFileHint(dir, err)
+	}
+	want := minFree()
+	if _, err := os.Stat(dbPath(dir)); errors.Is(err, os.ErrNotExist) {
+		want = minFreeNew()
+	}
+	if err := needFree(dir, want); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("close the data directory to others: %w", err)
+	}
+	return nil
+}
+
+func withFileHint(dir string, err error) error {
+	if hint := fileHint(dir, err); hint != "" {
+		return holdfast.WithHint(err, hint)
+	}
+	return err
+}
+
+// start brings the server up until it takes writes.
+func (s *Server) start(ctx context.Context, log *slog.Logger) error {
+	conf, err := s.config(log)
+	if err != nil {
+		return err
+	}
+	if s.etcd, err = s.load(ctx, conf); err != nil {
+		return s.explain(err)
+	}
+	if err := fillHoles(dbPath(s.dir)); err != nil {
+		s.etcd.Cleanup()
+		return s.explain(err)
+	}
+	s.etcd.Start()
+	select {
+	case <-s.etcd.ReadyNotify():
+		return nil
+	case <-s.dead.done():
+		err = s.Err()
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.etcd.HardStop()
+	return err
+}
+
+// load reads the directory. etcd ends the process or panics where it finds
+// something broken; here it ends a goroutine, and says why.
+func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserver.EtcdServer, error) {
+	type result struct {
+		server *etcdserver.EtcdServer
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r := result{err: errEnded}
+		defer func() {
+			if p := recover(); p != nil {
+				r.err = fmt.Errorf("read etcd's files: %v", p)
+			}
+			done <- r
+		}()
+		// A database that was cut off is a fault in mapped memory.
+		debug.SetPanicOnFault(true)
+		if r.err = checkFiles(s.dir, conf.Logger); r.err == nil {
+			r.server, r.err = etcdserver.NewServer(conf)
+		}
+	}()
+	select {
+	case r := <-done:
+		if err := s.dead.err(); err != nil {
+			return nil, err
+		}
+		return r.server, r.err
+	case <-s.dead.done(): // in a goroutine of etcd's own, for which it waits
+		return nil, s.dead.err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// explain adds what to do.
+func (s *Server) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if hint := fileHint(s.dir, err); hint != "" {
+		return holdfast.WithHint(err, hint)
+	}
+	return holdfast.WithHint(err, "the files in "+s.dir+" seem to be broken: restore them, or move the directory away to begin with an empty store; containers that run are then strays")
+}
+
+// config is for one member with few writes: fast to elect itself, small in
+// memory, quick to clean up.
+func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
+	const name = "holdfast"
+	logger := zapLogger(log, s.dead)
+	// A member needs an address, but nobody listens or connects there.
+	urls, err := types.NewURLs([]string{"http://127.0.0.1:2380"})
+	if err != nil {
+		return config.ServerConfig{}, fmt.Errorf("make the member's address: %w", err)
+	}
+	return config.ServerConfig{
+		Name:                name,
+		DataDir:             s.dir,
+		Logger:              logger,
+		PeerURLs:            urls,
+		ClientURLs:          urls,
+		InitialPeerURLsMap:  types.URLsMap{name: urls},
+		InitialClusterToken: name,
+		NewCluster:          true,
+
+		// The least lease is 1.5 elections, rounded up to a second
+		// (NewServer in etcd's etcdserver/server.go). With one member an
+		// election is only the wait at the start.
+		TickMs:                     100,
+		ElectionTicks:              2,
+		InitialElectionTickAdvance: true,
+
+		SnapshotCount:          5000, // writes between snapshots of the raft log, which is in memory
+		SnapshotCatchUpEntries: 100,  // nobody has to catch up
+		MaxSnapFiles:           2,
+		MaxWALFiles:            2,
+
+		AutoCompactionMode:                "periodic",
+		AutoCompactionRetention:           5 * time.Minute, // the history that watches may need
+		QuotaBackendBytes:                 256 << 20,
+		BootstrapDefragThresholdMegabytes: 32,
+
+		BcryptCost:                  10, // of passwords, which nobody has here; 0 is warned of
+		MaxTxnOps:                   128,
+		MaxRequestBytes:             1 << 20,
+		WarningApplyDuration:        500 * time.Millisecond,
+		WarningUnaryRequestDuration: time.Second,
+		WatchProgressNotifyInterval: time.Minute,
+		DowngradeCheckTime:          time.Minute,
+		CompactHashCheckTime:        time.Hour,
+		MaxLearners:                 1,
+		V2Deprecation:               config.V2DeprDefault,
+		ServerFeatureGate:           features.NewDefaultServerFeatureGate(name, logger),
+	}, nil
+}

@@ -1,0 +1,50 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// leftKey is where Suspend leaves something for the next claim of a session.
+func leftKey(key holdfast.SessionKey) string {
+	return notePrefix + store.SuspendedNotes + string(key)
+}
+
+// leftIn is what a claim's transaction took away.
+func leftIn(r *clientv3.TxnResponse) string {
+	if len(r.Responses) != 2 {
+		return ""
+	}
+	for _, kv := range r.Responses[1].GetResponseDeleteRange().GetPrevKvs() {
+		return string(kv.Value)
+	}
+	return ""
+}
+
+// Suspend deletes a record and leaves a note, in one transaction.
+func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
+	doing := fmt.Sprintf("suspend %s", o.Key)
+	put, err := s.putNote(doing, store.SuspendedNotes+string(o.Key), []byte(text), 0)
+	if err != nil {
+		return err
+	}
+	key := sessionPrefix + string(o.Key)
+	r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(key), "=", int64(o.Revision))).
+			Then(clientv3.OpDelete(key), put).
+			Commit()
+	})
+	if err != nil {
+		return err
+	}
+	if !r.Succeeded {
+		return fmt.Errorf("%s: %w", doing, store.ErrStale)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package memory
+
+import (
+	"context"
+	"slices"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// Watch yields what happens to session records. While the store is down it
+// yields nothing, and afterwards what the reader missed.
+func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
+	out := make(chan store.Event)
+	go func() {
+		defer close(out)
+		view := s.viewAt(after)
+		for {
+			events, at, changed := s.since(after, view)
+			for _, e := range events {
+				select {
+				case out <- e:
+					view.Apply(e)
+				case <-ctx.Done():
+					return
+				}
+			}
+			after = at
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// since returns the events after a revision, the revision that they lead to,
+// and what is closed when there may be more.
+func (s *Store) since(after holdfast.Revision, view store.View) ([]store.Event, holdfast.Revision, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.fault != none:
+		return nil, after, s.changed
+	case after < s.gone:
+		return view.CatchUp(s.owners(), s.revision), s.revision, s.changed
+	}
+	first := slices.IndexFunc(s.events, func(e store.Event) bool { return e.Revision > after })
+	if first < 0 {
+		return nil, max(after, s.revision), s.changed
+	}
+	return slices.Clone(s.events[first:]), s.revision, s.changed
+}
+
+// viewAt is what a reader knows who has seen everything up to the revision.
+// Where the history no longer tells, a remembered list may.
+func (s *Store) viewAt(after holdfast.Revision) store.View {
+	if view, ok := s.lists.View(after); ok {
+		return view
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	view := store.View{}
+	if after < s.gone {
+		return view
+	}
+	for key, r := range s.sessions {
+		if r.owner.Revision <= after {
+			view[key] = r.owner.Revision
+		}
+	}
+	// A record that was changed or deleted since was there if its first
+	// event after the revision is no claim.
+	seen := map[holdfast.SessionKey]bool{}
+	for _, e := range s.events {
+		if e.Revision <= after || seen[e.Key] {
+			continue
+		}
+		seen[e.Key] = true
+		if e.Deleted || holdfast.Revision(e.Owner.Epoch) <= after {
+			view[e.Key] = 0
+		}
+	}
+	return view
+}

@@ -1,0 +1,41 @@
+package deadman
+
+import (
+	"sync"
+
+	"holdfast/internal/platform/linux/boottime"
+)
+
+// aim is the newest deadline. It may be set from any goroutine, and no setter
+// waits for a deadman.
+type aim struct {
+	mu       sync.Mutex // held for moments
+	deadline boottime.Instant
+	missed   bool // one passed before the next was set
+}
+
+// set sets another deadline, the zero Instant being none.
+func (a *aim) set(deadline boottime.Instant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.missed = a.missed || a.deadline != 0 && a.deadline.Until() <= 0
+	a.deadline = deadline
+}
+
+// begin sets the deadline that an earlier agent left, unless there is one.
+func (a *aim) begin(deadline boottime.Instant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.deadline == 0 {
+		a.deadline = deadline
+	}
+}
+
+// take returns the deadline, and whether one had passed since the last take
+// before another was set.
+func (a *aim) take() (deadline boottime.Instant, missed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	missed, a.missed = a.missed, false
+	return a.deadline, missed
+}

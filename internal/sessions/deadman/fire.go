@@ -1,0 +1,209 @@
+package deadman
+
+import (
+	"context"
+	"maps"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/sessions/kill"
+)
+
+const (
+	// killLimit bounds one try to see what is held dead, killPause is the time
+	// until the next.
+	killLimit = 5 * time.Second
+	killPause = time.Second
+	// searchPause is the time between two looks for expected containers, as
+	// long as one takes at most a tenth of that; after searchBusy a look every
+	// searchLater is enough: an engine that has not started a container by
+	// then hangs.
+	searchPause = 50 * time.Millisecond
+	searchBusy  = time.Minute
+	searchLater = time.Second
+)
+
+// firing is what a deadman does once its deadline has passed.
+type firing struct {
+	passed   bool             // the deadline has, and all that was there is condemned
+	since    boottime.Instant // when one passed last
+	deadline boottime.Instant // that one
+	under    bool             // a kill is under way
+	nextKill boottime.Instant
+	nextLook boottime.Instant
+	searched bool // there was a look that found nothing alive
+
+	reports chan holdfast.KillReport
+	current *Fired            // of the kill under way
+	names   map[string]string // of what it kills; who asks meanwhile may change what is held
+	closing []*kill.Target    // let go while the kill used them
+	found   map[string]bool   // expected ones that were killed
+	fired   *Fired            // not told yet
+}
+
+// take returns what there is to tell: once, or while it goes on what there is
+// so far and later all of it.
+func (f *firing) take() *Fired {
+	fired := f.fired
+	if !f.under && !f.passed {
+		f.fired = nil
+	}
+	return fired
+}
+
+// begin forgets what was tried for the deadline before.
+func (f *firing) begin(deadline boottime.Instant) {
+	f.passed, f.deadline, f.since = true, deadline, boottime.Now()
+	f.nextKill, f.nextLook, f.searched, f.found = 0, 0, false, nil
+}
+
+// letGo closes a target, once no kill uses it.
+func (f *firing) letGo(t *kill.Target) {
+	if f.under {
+		f.closing = append(f.closing, t)
+	} else {
+		t.Close()
+	}
+}
+
+// nextAct is when act has something to do, 0 for when the timer says so.
+func (s *server) nextAct() boottime.Instant {
+	var next boottime.Instant
+	if !s.firing.under && len(s.doomed()) > 0 {
+		next = max(s.firing.nextKill, 1)
+	}
+	if len(s.sought()) > 0 {
+		next = sooner(next, max(s.firing.nextLook, 1))
+	}
+	return next
+}
+
+// act condemns what there is, if the deadline has passed, and kills what is
+// condemned, also when there is a new deadline by now: that may be of a new
+// lease, and others may own what was there under the old one.
+func (s *server) act() {
+	s.collect()
+	f := &s.firing
+	if s.overdue() {
+		// Else poll(2) would return at once again and again.
+		_ = s.timer.Set(0)
+	}
+	if s.overdue() && !f.passed {
+		f.begin(s.deadline)
+		s.condemn()
+		if !s.idle() {
+			s.log.Error("deadman: the agent has not renewed this node's lease; killing its containers",
+				"held", len(s.held), "expected", len(s.expected), "late", -s.deadline.Until())
+		}
+	}
+	if doomed := s.doomed(); len(doomed) > 0 && !f.under && f.nextKill.Until() <= 0 {
+		s.kill(doomed)
+	}
+	if sought := s.sought(); len(sought) > 0 && f.nextLook.Until() <= 0 {
+		s.look(sought)
+	}
+}
+
+// record is what to tell of this deadline.
+func (s *server) record() *Fired {
+	if s.firing.fired == nil || s.firing.fired.Deadline != s.firing.deadline {
+		s.firing.fired = &Fired{Deadline: s.firing.deadline, At: boottime.Now()}
+	}
+	return s.firing.fired
+}
+
+// kill makes what is held and condemned dead.
+func (s *server) kill(doomed []*held) {
+	s.firing.current = s.record()
+	targets := make([]*kill.Target, 0, len(doomed))
+	s.firing.names = make(map[string]string, len(doomed))
+	for _, h := range doomed {
+		s.firing.names[h.target.ID] = h.Name
+		// Before anything that can fail or take time.
+		_ = h.target.Init().Signal(unix.SIGKILL)
+		targets = append(targets, h.target)
+	}
+	s.firing.under = true
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+		defer cancel()
+		k := kill.Killer{Log: s.log}
+		report := k.Kill(ctx, targets)
+		s.firing.reports <- report
+		s.poke()
+	}()
+	runtime.Gosched() // there is one processor: let it begin before poll(2) blocks that
+}
+
+// collect takes note of a kill that has ended.
+func (s *server) collect() {
+	f := &s.firing
+	select {
+	case report := <-f.reports:
+		f.under = false
+		fired := f.current
+		for _, id := range report.Dead {
+			fired.Dead++
+			fired.name(f.names[id])
+			if h := s.held[id]; h != nil && h.target.Init().Exited() {
+				f.closing = append(f.closing, h.target)
+				delete(s.held, id)
+			}
+		}
+		fired.Left = len(report.Left)
+		f.nextKill = boottime.Now().Add(killPause)
+		s.log.Error("deadman: killed", "dead", len(report.Dead), "left", len(report.Left), "took", report.Took)
+		// The kernel takes its time over the containers' mounts.
+		closing := f.closing
+		f.closing = nil
+		go func() {
+			for _, t := range closing {
+				t.Close()
+			}
+		}()
+	default:
+	}
+}
+
+// look kills everything in the control groups of containers that are sought, by
+// name by id.
+func (s *server) look(sought map[string]string) {
+	f := &s.firing
+	begun := boottime.Now()
+	groups, err := s.opener.Search(slices.Collect(maps.Keys(sought)))
+	if err != nil {
+		s.log.Error("deadman: looking for expected containers", "err", err)
+	}
+	f.searched = err == nil
+	for id, gs := range groups {
+		for _, g := range gs {
+			if empty, err := g.Empty(); err == nil && empty {
+				continue
+			}
+			f.searched = false
+			err := g.Kill()
+			if f.found[id] {
+				continue
+			}
+			if f.found == nil {
+				f.found = make(map[string]bool)
+			}
+			f.found[id] = true
+			fired := s.record()
+			fired.Found++
+			fired.name(sought[id])
+			s.log.Error("deadman: killed an expected container", "container", sought[id], "id", id, "group", g.Dir(), "err", err)
+		}
+	}
+	pause := searchPause
+	if boottime.Now() > f.since.Add(searchBusy) {
+		pause = searchLater
+	}
+	cost := -begun.Until()
+	f.nextLook = boottime.Now().Add(max(pause, 10*cost))
+}

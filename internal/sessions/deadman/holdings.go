@@ -1,0 +1,170 @@
+package deadman
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/sessions/kill"
+)
+
+// held is a container in a deadman's hands.
+type held struct {
+	container
+	target *kill.Target
+	late   bool // condemned before it was held: searched for, too
+}
+
+// list is a batch of all containers, in the order of their ids.
+func (s *server) list(from int) []container {
+	all := make([]container, 0, len(s.held)+len(s.expected))
+	for _, h := range s.held {
+		all = append(all, h.container)
+	}
+	for _, c := range s.expected {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b container) int { return strings.Compare(a.ID, b.ID) })
+	from = min(from, len(all))
+	return all[from:min(from+batch, len(all))]
+}
+
+// expect notes a container that is about to start, or that was noted elsewhere
+// and moved here.
+func (s *server) expect(c container, moved bool) error {
+	switch {
+	case s.deadline == 0 || s.overdue() && !moved:
+		return ErrOverdue
+	case !moved && (s.expected[c.ID].Condemned || s.held[c.ID] != nil && s.held[c.ID].Condemned):
+		return fmt.Errorf("it was there when one had passed: %w", ErrOverdue)
+	case s.held[c.ID] != nil:
+		return nil
+	case s.full():
+		return errFull
+	}
+	c.Condemned = c.Condemned || s.overdue()
+	s.expected[c.ID] = c
+	s.firing.searched = false
+	return nil
+}
+
+var errFull = fmt.Errorf("%d containers are too many", maxContainers)
+
+func (s *server) full() bool { return len(s.expected)+len(s.held) >= maxContainers }
+
+// hold takes hold of a running container. One that cannot be held stays
+// expected, or becomes so: whatever is in its control groups dies by that. That
+// its init is dead by now is no error.
+func (s *server) hold(c container) error {
+	before, known := s.expected[c.ID]
+	h := s.held[c.ID]
+	switch {
+	case s.deadline == 0:
+		return ErrOverdue
+	case h != nil && h.Pid == c.Pid && h.Start == c.Start:
+		return nil
+	case h == nil && !known && s.full():
+		return errFull
+	}
+	c.Condemned = c.Condemned || before.Condemned || h != nil && h.Condemned || s.overdue()
+	t, err := s.open(c)
+	if err != nil {
+		s.expected[c.ID] = container{ID: c.ID, Name: c.Name, Condemned: c.Condemned}
+		s.firing.searched = false
+		if errors.Is(err, kill.ErrGone) {
+			return nil
+		}
+		return err
+	}
+	s.forget([]string{c.ID})
+	s.held[c.ID] = &held{c, t, c.Condemned}
+	if c.Condemned {
+		_ = t.Init().Signal(unix.SIGKILL) // it may be dead; a kill under way does not know of it
+		s.firing.nextKill, s.firing.nextLook = 0, 0
+	}
+	return nil
+}
+
+// open takes hold of the very process that the agent means.
+func (s *server) open(c container) (*kill.Target, error) {
+	t, err := s.opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrProtected) { // by what was above this process once?
+		if err = s.newOpener(); err == nil {
+			t, err = s.opener.Open(c.ID, c.Name, c.Pid)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.Start() != c.Start {
+		t.Close()
+		return nil, fmt.Errorf("container %.12s: process %d is another one now: %w", c.ID, c.Pid, kill.ErrGone)
+	}
+	return t, nil
+}
+
+// forget lets go of containers.
+func (s *server) forget(ids []string) {
+	for _, id := range ids {
+		if h := s.held[id]; h != nil {
+			s.firing.letGo(h.target)
+			delete(s.held, id)
+		}
+		delete(s.expected, id)
+	}
+}
+
+// prune lets go of containers that are dead: their agent may have died before it
+// could say so.
+func (s *server) prune() {
+	for id, h := range s.held {
+		if !h.target.Alive() {
+			s.forget([]string{id})
+		}
+	}
+}
+
+// condemn has everything die that is there: the deadline has passed.
+func (s *server) condemn() {
+	for _, h := range s.held {
+		h.Condemned = true
+	}
+	for id, c := range s.expected {
+		c.Condemned = true
+		s.expected[id] = c
+	}
+}
+
+// condemned reports whether anything is.
+func (s *server) condemned() bool { return len(s.doomed()) > 0 || len(s.sought()) > 0 }
+
+// doomed is what is held and condemned.
+func (s *server) doomed() []*held {
+	var all []*held
+	for _, h := range s.held {
+		if h.Condemned {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// sought are the names of what has to be searched for, by id: what is expected
+// and condemned, and what a kill under way may not know of.
+func (s *server) sought() map[string]string {
+	all := make(map[string]string)
+	for id, c := range s.expected {
+		if c.Condemned {
+			all[id] = c.Name
+		}
+	}
+	for id, h := range s.held {
+		if h.late {
+			all[id] = h.Name
+		}
+	}
+	return all
+}

@@ -1,0 +1,134 @@
+package deadman
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/sessions/kill"
+)
+
+// What was there when a deadline passed dies although there is another deadline
+// by then, and what comes later does not.
+func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
+	c, late, held := newClient(t, runDir(t)), newID(), newID()
+	c.Extend(soon(500 * time.Millisecond))
+	for _, id := range []string{late, held} {
+		if err := c.Expect(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	passed := newBox(t, newID())
+	hold(t, c, passed)
+	<-passed.died // so the deadline has passed
+	c.Extend(soon(time.Hour))
+	fresh := newBox(t, newID())
+	if err := c.Expect(fresh.ID); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, c, fresh)
+	if err := c.Expect(late); err == nil {
+		t.Error("a condemned container may be started")
+	}
+	<-newBox(t, late).died // it is searched for
+	b := newBox(t, held)
+	if target, err := kill.Open(b.ID, b.Name, b.Pid); err == nil { // the search may have been sooner
+		_ = c.Hold(target) // or is, now
+		target.Close()
+	}
+	<-b.died
+	// The next deadman knows it, too.
+	old := c.Pid()
+	if err := unix.Kill(old, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another one stands by", func() bool { p := c.Pid(); return p != 0 && p != old })
+	<-newBox(t, late).died
+	// What is forgotten is not condemned any more.
+	c.Forget(late, held)
+	again := newBox(t, late)
+	hold(t, c, again)
+	if !again.alive() || !fresh.alive() {
+		t.Error("what came after the extension is dead")
+	}
+}
+
+// A deadman that is dead by the time of the next deadline has not said what it
+// condemned: all that was there is.
+func TestCondemnedOutlivesTheDeadman(t *testing.T) {
+	c, b, late := start(t, argv(), runDir(t), t.Output()), newBox(t, newID()), newID()
+	deadline := soon(time.Second) // well under answerLimit
+	c.Extend(deadline)
+	hold(t, c, b)
+	if err := c.Expect(late); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(c.Pid(), unix.SIGSTOP); err != nil { // it does nothing any more
+		t.Fatal(err)
+	}
+	waitUntil(deadline)
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.link.gone
+	if !b.alive() {
+		t.Fatal("it was killed by the first deadman")
+	}
+	c.Extend(soon(time.Hour))
+	fresh := newBox(t, newID())
+	hold(t, c, fresh)
+	b.diedNotBefore(t, deadline)
+	newBox(t, late).diedNotBefore(t, deadline)
+	// Only once: what comes after the extension is not condemned with the next.
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.link.gone
+	if err := c.Expect(newID()); err != nil {
+		t.Fatal(err)
+	}
+	if !fresh.alive() {
+		t.Error("what came after the extension is dead")
+	}
+}
+
+// What is told of only after the deadline is killed at once.
+func TestHoldAfterTheDeadline(t *testing.T) {
+	c, b := newClient(t, runDir(t)), newBox(t, newID())
+	c.Extend(soon(0))
+	hold(t, c, b)
+	<-b.died
+}
+
+// A container that was taken over and could not be told of is not forgotten with
+// what nobody has taken over.
+func TestFailedHoldIsNotForgotten(t *testing.T) {
+	dir, b := runDir(t), newBox(t, newID())
+	first := newAgent(t, dir)
+	first.must(order{Extend: soon(time.Hour)})
+	first.must(order{Hold: b.container})
+	first.kill()
+	c := start(t, argv(), dir, t.Output())
+	c.Extend(soon(time.Hour))
+	target, err := kill.Open(b.ID, b.Name, b.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.Close()
+	c.argv = []string{"/nonexistent"} // no other one can be started for a while
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.link.gone
+	if err := c.Hold(target); err == nil {
+		t.Fatal("a deadman that is dead was told")
+	}
+	c.argv = argv()
+	run(t, c)
+	eventually(t, "another one stands by", func() bool { return c.Pid() != 0 })
+	c.Forget(c.Heirs()...)
+	deadline := soon(100 * time.Millisecond)
+	c.Extend(deadline)
+	b.diedNotBefore(t, deadline)
+}

@@ -1,0 +1,327 @@
+package deadman
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/pidfd"
+)
+
+const (
+	// answerLimit is how long a deadman may take to answer. It takes well
+	// under a millisecond; one that does not answer in this time hangs.
+	answerLimit = 2 * time.Second
+	startLimit  = 10 * time.Second
+	// helloLimit is answerLimit for what an earlier agent's deadman has to
+	// answer: nobody else knows what it holds, so it is not given up lightly.
+	helloLimit = 10 * time.Second
+)
+
+// link is a connection to one deadman.
+type link struct {
+	conn    *net.UnixConn
+	process *pidfd.Process
+	child   *os.Process // the same, where this process has started it
+	status  status
+	fired   *Fired // that hello told
+
+	asked      uint64
+	answers    chan reply
+	gone       chan struct{} // closed when the other end has closed it
+	superseded atomic.Bool
+}
+
+// errGone means that a socket is a dead deadman's.
+var errGone = errors.New("nobody listens there")
+
+// connect says hello to the deadman behind dir/name, for a node. errGone,
+// errForeign, ErrOtherNode.
+func connect(dir, name string, node holdfast.NodeID) (*link, error) {
+	l, err := dial(dir, name)
+	if err != nil {
+		return nil, fmt.Errorf("deadman %s: %w", name, err)
+	}
+	go l.listen()
+	a, err := l.greet(request{Op: opHello, Version: protocol, Node: node})
+	if err == nil && a.Code == codeOther && a.Status != nil {
+		l.close()
+		return nil, fmt.Errorf("deadman %s stands behind node %s, of which %d containers may run: %w", name, a.Status.Node, a.Status.Held+a.Status.Expected, ErrOtherNode)
+	}
+	if err == nil && a.Status == nil {
+		err = errors.New("it does not say who it is")
+	}
+	if errors.Is(err, ErrSuperseded) {
+		l.close()
+		return nil, err
+	}
+	if err != nil {
+		// It would kill by a deadline that nobody could move any more.
+		l.kill()
+		return nil, fmt.Errorf("deadman %s: it was of no use, and is killed: %w", name, err)
+	}
+	l.status, l.fired = *a.Status, a.Fired
+	return l, nil
+}
+
+func dial(dir, name string) (*link, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	addr, done, err := short(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	switch err := unix.Connect(fd, addr); err {
+	case nil:
+	case unix.ECONNREFUSED, unix.ENOENT:
+		return nil, errGone
+	default:
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	pid, err := peerOf(fd)
+	if err != nil {
+		return nil, err
+	}
+	process, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrGone) {
+		return nil, errGone
+	} else if err != nil {
+		return nil, err
+	}
+	conn, err := net.FileConn(f)
+	if err != nil {
+		process.Close()
+		return nil, err
+	}
+	return &link{
+		conn: conn.(*net.UnixConn), process: process,
+		answers: make(chan reply, 1), gone: make(chan struct{}),
+	}, nil
+}
+
+// listen passes answers on until the connection ends.
+func (l *link) listen() {
+	defer close(l.gone)
+	buf := make([]byte, maxMessage)
+	for {
+		n, err := l.conn.Read(buf)
+		if err != nil || n == 0 {
+			return
+		}
+		var r reply
+		if json.Unmarshal(buf[:n], &r) != nil {
+			return
+		}
+		if r.Seq == 0 {
+			l.superseded.Store(true)
+			return
+		}
+		select {
+		case l.answers <- r:
+		default: // to a question that was given up
+		}
+	}
+}
+
+// greet asks the first question. A deadman that does not answer may only have
+// been stopped: it is woken, and then does first what it missed.
+func (l *link) greet(r request) (reply, error) {
+	a, err := l.ask(r)
+	if errors.Is(err, errSilent) {
+		_ = l.process.Signal(unix.SIGCONT) // it may have ended
+		a, err = l.await(l.asked, helloLimit-answerLimit)
+	}
+	return a, err
+}
+
+// errSilent means that there was no answer in time.
+var errSilent = errors.New("no answer")
+
+// ask asks one question; one at a time. A refusal is in the reply. An error
+// means that this deadman is of no use any more, or is another agent's.
+func (l *link) ask(r request) (reply, error) {
+	l.asked++
+	r.Seq = l.asked
+	b, err := json.Marshal(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := l.conn.SetWriteDeadline(time.Now().Add(answerLimit)); err != nil {
+		return reply{}, err
+	}
+	if _, err := l.conn.Write(b); err != nil {
+		return reply{}, l.why(err)
+	}
+	return l.await(r.Seq, answerLimit)
+}
+
+// await waits for the answer to a question.
+func (l *link) await(seq uint64, limit time.Duration) (reply, error) {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		select {
+		case a := <-l.answers:
+			if a.Seq == seq {
+				return a, nil
+			}
+		case <-l.gone:
+			select {
+			case a := <-l.answers: // its last, to stand-down
+				if a.Seq == seq {
+					return a, nil
+				}
+			default:
+			}
+			return reply{}, l.why(errors.New("it is gone"))
+		case <-late.C:
+			return reply{}, fmt.Errorf("%w in %v", errSilent, limit)
+		}
+	}
+}
+
+func (l *link) why(err error) error {
+	select {
+	case <-l.gone:
+		if l.superseded.Load() {
+			return ErrSuperseded
+		}
+	default:
+	}
+	return err
+}
+
+// do asks a question whose refusal is an error too.
+func (l *link) do(r request) (reply, error) {
+	a, err := l.ask(r)
+	if err == nil {
+		err = a.refusal()
+	}
+	return a, err
+}
+
+// refusal is why the deadman did not do what it was asked, nil if it did.
+func (r reply) refusal() error {
+	if r.Error == "" {
+		return nil
+	}
+	if err := r.Code.err(); err != nil {
+		return err
+	}
+	return errors.New(r.Error)
+}
+
+// list is all that it has.
+func (l *link) list() ([]container, error) {
+	var all []container
+	for {
+		a, err := l.do(request{Op: opList, From: len(all)})
+		if err != nil || len(a.List) == 0 {
+			return all, err
+		}
+		all = append(all, a.List...)
+	}
+}
+
+// put has it take a container on.
+func (l *link) put(c container) error {
+	r := request{Op: opHold, Container: &c}
+	if c.Pid == 0 {
+		r.Op, r.Moved = opExpect, true
+	}
+	_, err := l.do(r)
+	return err
+}
+
+// close ends the connection and leaves the deadman as it is.
+func (l *link) close() {
+	l.conn.Close()
+	<-l.gone
+	l.process.Close()
+	if l.child != nil {
+		_ = l.child.Release()
+	}
+}
+
+// kill ends a deadman that hangs or has ended, or whose work another one does.
+func (l *link) kill() {
+	_ = l.process.Signal(unix.SIGKILL) // it may have ended
+	l.bury()
+}
+
+// bury is close for a deadman that ends.
+func (l *link) bury() {
+	if child := l.child; child != nil {
+		l.child = nil
+		go func() { _, _ = child.Wait() }() // nobody waits for how it ended
+	}
+	l.close()
+}
+
+// spawn starts a deadman and connects to it once it listens.
+func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
+	const appending = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	path := filepath.Join(dir, logName)
+	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
+		if err := os.Truncate(path, 0); err != nil {
+			return nil, fmt.Errorf("start a deadman: %w", err)
+		}
+	}
+	log, err := os.OpenFile(path, appending, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start a deadman: %w", err)
+	}
+	defer log.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start a deadman: %w", err)
+	}
+	defer r.Close()
+	cmd := exec.Command(argv[0], append(argv[1:len(argv):len(argv)], dir)...)
+	// One thread's worth of work; the rest of the environment is not its
+	// business. Not our standard error either: who waits for the end of that
+	// pipe would wait for the deadman's.
+	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=madvdontneed=1"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = w, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return nil, fmt.Errorf("start a deadman: %w", err)
+	}
+	buf := make([]byte, len(ready))
+	err = r.SetReadDeadline(time.Now().Add(startLimit))
+	if err == nil {
+		_, err = r.Read(buf)
+	}
+	var l *link
+	if err == nil && string(buf) == ready {
+		l, err = connect(dir, socketName(cmd.Process.Pid), node)
+	}
+	if l == nil {
+		_ = cmd.Process.Kill() // it has ended, or hangs
+		_ = cmd.Wait()         // killed
+		return nil, fmt.Errorf("start a deadman: it does not come up, see %s: %w", path, errors.Join(err, ErrNone))
+	}
+	l.child = cmd.Process
+	return l, nil
+}
+
+// maxLog is where a log begins anew, in bytes.
+const maxLog = 1 << 20

@@ -1,0 +1,166 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// Local is what this node does itself. Its methods may be called from any
+// goroutine and return when ctx is done.
+type Local interface {
+	// Acquire boots the session here if it must, waits until it is ready and
+	// counts a connection, until the function is called. Errors:
+	// *holdfast.ElsewhereError when the claim was lost, holdfast.ErrDraining,
+	// ErrBusy, ErrStore, ErrEngine, a *holdfast.BootError, ctx's.
+	Acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error)
+	// Join is Acquire for what this node has already, booting, ready or
+	// leaving: it begins nothing. holdfast.ErrNotFound as soon as this node
+	// has it no longer.
+	Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error)
+	// Refused tells that the route could not be reached.
+	Refused(key holdfast.SessionKey, r holdfast.Route)
+}
+
+// Config is what a Fleet needs to know.
+type Config struct {
+	Node holdfast.NodeID // this one
+	// MaxShare is the share of all nodes, 0 to 1, that may be out of rotation
+	// because they are degraded; 0: none is.
+	MaxShare float64
+}
+
+// Deps is what a Fleet works with.
+type Deps struct {
+	Store store.Store
+	Local Local
+	Dial  Dial
+	// Fetch makes sure that this node has the template's images, with those
+	// of its init steps.
+	Fetch func(ctx context.Context, template string) error
+	// Able is why sessions of the template cannot be had on this node, nil
+	// where they can; nil: all can.
+	Able func(template string) error
+	// Caller is the node that sent a request, by its certificate; "" for
+	// none of the fleet.
+	Caller func(*http.Request) holdfast.NodeID
+	// Draining reports whether this node takes no new session, so that it
+	// is nobody's successor. nil: never.
+	Draining func() bool
+	// Own hears of every record of this node that the directory learns of;
+	// it must not block or call back. nil: nobody.
+	Own func(holdfast.Owner)
+	// Claimed hears of every claim that the directory learns of, this node's too;
+	// it must not block or call back. nil: nobody.
+	Claimed func(holdfast.SessionKey, holdfast.Epoch)
+	// Receive takes images in; nil: this node takes none.
+	Receive Receive
+	// Give writes the image of a session's life to w, which is gone here then; nil:
+	// this node has none. holdfast.ErrNotFound before anything is written.
+	Give func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
+	// Prefer is the node that has an image of a session that nobody serves, "" for
+	// none; nil: there are none.
+	Prefer  func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Fleet finds where sessions are served and has them served. Any goroutine may
+// call its methods; they work while Run does.
+type Fleet struct {
+	cfg   Config
+	deps  Deps
+	log   *slog.Logger
+	dir   *Directory
+	nodes *nodes
+	peers *peers
+	next  *expected
+
+	mu      sync.Mutex
+	life    context.Context // of Run; nil outside it
+	tasks   sync.WaitGroup  // what Run waits for
+	flights map[wish]*flight
+	fetches map[string]*fetching // by template, under way
+	heirs   map[holdfast.SessionKey]heir
+}
+
+// New returns a Fleet that does nothing yet.
+func New(cfg Config, deps Deps) *Fleet {
+	f := &Fleet{
+		cfg: cfg, deps: deps, log: deps.Log,
+		dir:     NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
+		nodes:   newNodes(deps.Store, cfg.Node, rand.IntN),
+		peers:   newPeers(deps.Dial, deps.Metrics),
+		flights: map[wish]*flight{}, heirs: map[holdfast.SessionKey]heir{},
+		fetches: map[string]*fetching{},
+	}
+	f.nodes.share = cfg.MaxShare
+	f.next = newExpected(f)
+	f.dir.gone = f.next.gone
+	if deps.Draining == nil {
+		f.deps.Draining = func() bool { return false }
+	}
+	if deps.Own != nil {
+		f.dir.own = deps.Own
+	}
+	if deps.Claimed != nil {
+		f.dir.claimed = deps.Claimed
+	}
+	return f
+}
+
+// Directory is the fleet's sessions as this node knows them.
+func (f *Fleet) Directory() *Directory { return f.dir }
+
+// Run keeps the directory, answers and asks until ctx is done. When it returns,
+// nothing of it runs any more. It is called once.
+func (f *Fleet) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	f.mu.Lock()
+	if f.life != nil {
+		f.mu.Unlock()
+		return errors.New("fleet: Run is called twice")
+	}
+	f.life = ctx
+	f.mu.Unlock()
+
+	g.Go(func() error { return f.dir.Run(ctx) })
+	g.Go(func() error { f.next.run(ctx); return nil })
+	err := g.Wait()
+	f.mu.Lock()
+	f.life = nil // nothing new starts
+	f.mu.Unlock()
+	f.tasks.Wait()
+	f.peers.close()
+	return err
+}
+
+func (f *Fleet) errNotRunning() error {
+	return fmt.Errorf("node %s is starting or stopping: %w", f.cfg.Node, holdfast.ErrDraining)
+}
+
+// spawn runs work beside Run. It reports false, and does not run it, outside Run.
+func (f *Fleet) spawn(work func(life context.Context)) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.spawnLocked(work)
+}
+
+func (f *Fleet) spawnLocked(work func(life context.Context)) bool {
+	if f.life == nil {
+		return false
+	}
+	life := f.life
+	f.tasks.Go(func() { work(life) })
+	return true
+}

@@ -1,0 +1,198 @@
+// Package gateway is where clients come in: HTTP and WebSockets for a session
+// by path (/s/<key>/) or by host (<key>.<domain>). A request whose session is
+// not ready is parked until it is, within bounds, instead of being refused.
+//
+// The gateway is an origin of its own. What sessions serve is not trusted: it
+// shares no cookie, no login and no listener with the API, and never sees the
+// connect token that a request came with.
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/sessions/gateway/keep"
+	"holdfast/internal/sessions/gateway/relay"
+	"holdfast/internal/sessions/gateway/token"
+)
+
+// Sessions is what the gateway needs to know of sessions. Its methods are
+// called from many goroutines.
+type Sessions interface {
+	// Acquire says where key is served, booting it if nobody serves it,
+	// and keeps it from being stopped for idleness until release is called
+	// (exactly once). It blocks until the session is ready or ctx is done;
+	// a session that is ready is returned without waiting. Where r.Left is
+	// closed, requests under way to another node are cut off a moment
+	// later: it must not be while that node still serves r.Epoch. Errors:
+	// *holdfast.BootError, holdfast.ErrNotFound, ErrDraining, ErrBusy,
+	// ErrStore, ErrEngine, or ctx's.
+	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)
+
+	// Refused reports that r could not be reached, before a byte was sent,
+	// or that it broke off as its session left, so that the next Acquire
+	// looks again past any cache.
+	Refused(key holdfast.SessionKey, r holdfast.Route)
+}
+
+// Gateway serves clients, and what other nodes forward. Its only methods to call
+// are Run, Finish, LastAnswer, Hop, InFlight and ServeHTTP.
+type Gateway struct {
+	cfg       Config
+	sessions  Sessions
+	peers     Peers // nil: no other nodes
+	metrics   *Metrics
+	log       *slog.Logger
+	tls       *tls.Config     // nil: plain HTTP
+	tokens    *token.Verifier // nil: nobody is asked for one
+	parking   *parking
+	handlers  *handlers
+	relay     *relay.Relay
+	keeper    *keep.Keeper
+	up        atomic.Bool // the relay and the keeper take upgraded connections
+	finishing atomic.Bool // see Finish
+	upgraded  atomic.Int64
+	dialer    net.Dialer
+	pool      *http.Transport // to sessions' servers
+	nodes     *http.Transport // to other nodes
+	buffers   *bufferPool
+	proxy     *httputil.ReverseProxy
+	cut       context.Context // ends forwarded requests; done by cutNow
+	cutNow    context.CancelFunc
+}
+
+// New returns a gateway; it loads the certificate and the tokens' secrets, and
+// starts nothing. Without peers a route to another node is an error.
+func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Gateway, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg: cfg, sessions: s, peers: peers, metrics: m, log: log,
+		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
+		handlers: newHandlers(),
+		relay:    relay.New(runtime.GOMAXPROCS(0)),
+		keeper:   keep.New(),
+		buffers:  &bufferPool{},
+	}
+	if err := g.openTokens(); err != nil {
+		return nil, err
+	}
+	if cfg.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, holdfast.WithHint(fmt.Errorf("gateway: certificate: %w", err),
+				"gateway.cert_file and gateway.key_file have to be a PEM certificate chain and its key")
+		}
+		g.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	g.cut, g.cutNow = context.WithCancel(context.Background())
+	g.pool = g.newPool(idlePerSession, time.Second)
+	g.nodes = g.newPool(idlePerNode, 2*offerTime) // see offer
+	g.proxy = g.newProxy()
+	return g, nil
+}
+
+// Run serves ln until ctx is done. Then it takes no more requests, sends parked
+// ones away with 503, lets the others finish within StopTimeout, closes
+// upgraded connections (WebSockets with 1012), and returns when nothing of it
+// runs any more. ln is closed in any case. Run may be called once.
+func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
+	// Requests and upgraded connections outlive ctx for as long as they may.
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	relayCtx, stopRelay := context.WithCancel(base)
+	defer stopRelay()
+
+	relayEnd := make(chan error, 1)
+	relayUp := make(chan struct{})
+	go func() { relayEnd <- g.runUpgraded(relayCtx, func() { g.up.Store(true); close(relayUp) }) }()
+	select {
+	case <-relayUp:
+	case err := <-relayEnd:
+		ln.Close()
+		return fmt.Errorf("gateway: %w", err)
+	}
+
+	srv := g.server(base)
+	serveEnd := make(chan error, 1)
+	go func() { serveEnd <- g.serve(srv, newLimitListener(ln, g.cfg.MaxConnections)) }()
+
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-serveEnd: // before ctx: the listener broke
+		serveEnd <- nil
+	case failed = <-relayEnd:
+		relayEnd <- nil
+	}
+	g.stop(srv, cancel, stopRelay)
+	failed = errors.Join(failed, <-serveEnd, <-relayEnd)
+	g.pool.CloseIdleConnections()
+	g.nodes.CloseIdleConnections()
+	if failed != nil {
+		return fmt.Errorf("gateway: %w", failed)
+	}
+	return nil
+}
+
+// stop ends requests, the server and upgraded connections, in parallel where
+// they do not hang on each other. cancel ends what takes too long.
+func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
+	g.parking.close()
+	g.handlers.close() // what comes now on an open connection gets 503
+	stopRelay()
+	defer time.AfterFunc(g.cfg.StopTimeout, g.cutNow).Stop()
+	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
+	defer done()
+	if err := srv.Shutdown(bound); err != nil {
+		g.log.Warn("requests were cut off at the end of the stop timeout", "err", err)
+		cancel()
+		srv.Close()
+	}
+	g.handlers.wait()
+}
+
+// InFlight says how many requests wait for their sessions, how many others are
+// under way, and how many upgraded connections are open; other nodes' forwarded
+// ones are among them. Any goroutine may call it.
+func (g *Gateway) InFlight() (parked, requests, upgraded int) {
+	parked = int(g.parking.parked.Load())
+	return parked, max(0, g.handlers.count()-parked), int(g.upgraded.Load())
+}
+
+func (g *Gateway) serve(srv *http.Server, ln net.Listener) error {
+	var err error
+	if g.tls != nil {
+		err = srv.ServeTLS(ln, "", "")
+	} else {
+		err = srv.Serve(ln)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (g *Gateway) server(base context.Context) *http.Server {
+	return &http.Server{
+		Handler:           g,
+		TLSConfig:         g.tls,
+		ReadHeaderTimeout: g.cfg.HeaderTimeout,
+		IdleTimeout:       g.cfg.IdleTimeout,
+		MaxHeaderBytes:    g.cfg.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withConn,
+	}
+}

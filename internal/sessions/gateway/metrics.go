@@ -1,0 +1,97 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/sessions/gateway/keep"
+)
+
+// Metrics are the gateway's collectors.
+type Metrics struct {
+	connects *prometheus.CounterVec // by kind
+	errors   *prometheus.CounterVec // by reason
+	parked   prometheus.Gauge
+	parkTime prometheus.Histogram
+	upgraded prometheus.Gauge
+	kept     *prometheus.CounterVec // by outcome
+	keptTime prometheus.Histogram
+
+	forwarded   *prometheus.CounterVec // by result
+	hopRefusals *prometheus.CounterVec // by reason
+}
+
+// NewMetrics makes the collectors and registers them with reg. It panics where
+// they are registered already.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_connects_total",
+			Help: "Requests for a session, by kind: request or upgrade.",
+		}, []string{"kind"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_connect_errors_total",
+			Help: "Requests that the gateway answered itself because they could not be served, by reason.",
+		}, []string{"reason"}),
+		parked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_gateway_parked_requests",
+			Help: "Requests that wait for their session right now.",
+		}),
+		parkTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:                        "holdfast_gateway_park_seconds",
+			Help:                        "How long requests waited for their session; a session that is ready falls into the first bucket.",
+			Buckets:                     []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60},
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}),
+		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_gateway_upgraded_connections",
+			Help: "Open upgraded connections (WebSockets, mostly), those that other nodes forward included.",
+		}),
+		kept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_kept_sockets_total",
+			Help: "WebSockets of templates with websocket: keep whose server went away, by what became of them.",
+		}, []string{"outcome"}),
+		keptTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:                        "holdfast_gateway_kept_socket_seconds",
+			Help:                        "How long WebSockets that were kept had no server.",
+			Buckets:                     []float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60},
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}),
+		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_forwarded_total",
+			Help: "Requests sent to other nodes, by result; each try counts.",
+		}, []string{"result"}),
+		hopRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_hop_refusals_total",
+			Help: "Requests of other nodes that were refused before a byte went to their session, by reason.",
+		}, []string{"reason"}),
+	}
+	// Known label values start at 0, so that a rate sees the first error.
+	m.connects.WithLabelValues("request")
+	m.connects.WithLabelValues("upgrade")
+	for _, r := range reasons {
+		m.errors.WithLabelValues(r)
+	}
+	for _, o := range keep.Outcomes() {
+		m.kept.WithLabelValues(string(o))
+	}
+	for _, r := range results {
+		m.forwarded.WithLabelValues(r)
+	}
+	for _, r := range refusals {
+		m.hopRefusals.WithLabelValues(r)
+	}
+	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.kept, m.keptTime, m.forwarded, m.hopRefusals)
+	return m
+}
+
+// handover counts what became of a kept socket whose server went away.
+func (m *Metrics) handover(o keep.Outcome, took time.Duration) {
+	m.kept.WithLabelValues(string(o)).Inc()
+	if o == keep.Kept {
+		m.keptTime.Observe(took.Seconds())
+	}
+}

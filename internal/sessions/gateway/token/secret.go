@@ -1,0 +1,150 @@
+package token
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/keyfile"
+)
+
+// Bounds of secrets.
+const (
+	MinSecret  = 32 // bytes, the size of the hash (RFC 2104, 3)
+	maxSecret  = 512
+	maxSecrets = 16 // that count at the same time
+	maxID      = 32
+)
+
+// Secret signs tokens. ID tells secrets apart and is in every token: 1 to 32 of
+// a-z, A-Z, 0-9, '-' and '_'.
+type Secret struct {
+	ID  string
+	Key []byte
+}
+
+// NewSecret makes a secret of random bytes. id "" is a random one.
+func NewSecret(id string) (Secret, error) {
+	if id == "" {
+		b := make([]byte, 4)
+		rand.Read(b) // never fails (crypto/rand)
+		id = "k" + hex.EncodeToString(b)
+	}
+	if !validID(id) {
+		return Secret{}, badID(id)
+	}
+	s := Secret{ID: id, Key: make([]byte, MinSecret)}
+	rand.Read(s.Key)
+	return s, nil
+}
+
+// Line is the secret as a line of a secrets file.
+func (s Secret) Line() string { return s.ID + " " + base64.StdEncoding.EncodeToString(s.Key) }
+
+// String keeps the key out of logs.
+func (s Secret) String() string { return "secret " + s.ID }
+
+// GoString keeps it out of %#v, too.
+func (s Secret) GoString() string { return s.String() }
+
+func (s Secret) mac(text string) []byte {
+	h := hmac.New(sha256.New, s.Key)
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}
+
+func find(secrets []Secret, id string) (Secret, bool) {
+	for _, s := range secrets {
+		if s.ID == id {
+			return s, true
+		}
+	}
+	return Secret{}, false
+}
+
+func validID(s string) bool {
+	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	})
+}
+
+func badID(id string) error {
+	return holdfast.WithHint(fmt.Errorf("%q is no id of a secret", id), "an id has 1 to 32 of a-z, A-Z, 0-9, '-' and '_'")
+}
+
+// ReadSecrets reads a secrets file: a line for each, its id, a space, and at
+// least MinSecret random bytes in base64 as `openssl rand -base64 32` prints
+// them. The first signs, all count. Empty lines and those that begin with '#'
+// are skipped. Others must not be able to read the file. No error has a secret
+// in it.
+func ReadSecrets(path string) ([]Secret, error) {
+	text, err := keyfile.ReadSecret(path)
+	if err != nil {
+		err = fmt.Errorf("secrets of connect tokens: %w", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = holdfast.WithHint(err, "make one: (umask 077; holdfast token new-secret > "+path+")")
+		}
+		return nil, err
+	}
+	secrets, err := parseSecrets(string(text))
+	if err != nil {
+		return nil, holdfast.WithHint(fmt.Errorf("secrets of connect tokens: %s: %w", path, err), "`holdfast token new-secret` prints a line for it")
+	}
+	return secrets, nil
+}
+
+func parseSecrets(text string) ([]Secret, error) {
+	var all []Secret
+	for n, words := range keyfile.Lines(text) {
+		if len(words) != 2 || !validID(words[0]) {
+			return nil, fmt.Errorf("line %d is not an id, a space and a secret", n)
+		}
+		key, err := base64.StdEncoding.DecodeString(words[1])
+		switch _, twice := find(all, words[0]); {
+		case err != nil:
+			return nil, fmt.Errorf("line %d: the secret is no base64", n)
+		case len(key) < MinSecret || len(key) > maxSecret:
+			return nil, fmt.Errorf("line %d: the secret has %d bytes, from %d to %d are allowed", n, len(key), MinSecret, maxSecret)
+		case twice:
+			return nil, fmt.Errorf("line %d: the id %s is there twice", n, words[0])
+		}
+		all = append(all, Secret{words[0], key})
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there is no secret in it")
+	}
+	if len(all) > maxSecrets {
+		return nil, fmt.Errorf("there are %d secrets, at most %d count at the same time", len(all), maxSecrets)
+	}
+	return all, nil
+}
+
+// Verifier checks tokens against a secrets file as it is now: it is read again
+// when it changes, at most once in keyfile.Every. A file that cannot be used
+// leaves what was read before. Any goroutine may use it. It runs nothing.
+type Verifier struct {
+	secrets *keyfile.Watched[[]Secret]
+}
+
+// OpenVerifier reads the file a first time.
+func OpenVerifier(path string, log *slog.Logger) (*Verifier, error) {
+	w, err := keyfile.Watch(log, func() ([]Secret, error) { return ReadSecrets(path) }, path)
+	if err != nil {
+		return nil, err
+	}
+	return &Verifier{w}, nil
+}
+
+// Verify is the function Verify with the file's secrets, now.
+func (v *Verifier) Verify(token string) (Grant, error) {
+	return Verify(v.secrets.Get(), token, time.Now())
+}

@@ -1,0 +1,256 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/sessions/gateway/token"
+)
+
+// Where a request has its token: in Authorization as a bearer token, in the
+// cookie, or, in the first request of a browser, in this field of the URL's
+// query, which is exchanged for the cookie.
+const (
+	tokenField  = "holdfast_token"
+	tokenCookie = "holdfast_token"
+
+	// hostCookie is its name where sessions are neighbours: one of them
+	// cannot have browsers send a cookie of that name to another (RFC 6265bis,
+	// 4.1.3.2). Browsers take it over TLS only, and for whole hosts.
+	hostCookie = "__Host-" + tokenCookie
+)
+
+// cookieName is which cookie counts. Where a proxy took the TLS off we do not
+// know of it, and take the plain one.
+func cookieName(t target, r *http.Request) string {
+	if t.prefix == "" && r.TLS != nil {
+		return hostCookie
+	}
+	return tokenCookie
+}
+
+// maxTokenCookies bounds how many cookies of that name are looked at. There are
+// several where a page of a neighbouring host has set one (RFC 6265, 8.6).
+const maxTokenCookies = 4
+
+// deniedError is a request without a token that lets it in. What is wrong with
+// the token is for the log and the metrics only.
+type deniedError struct {
+	reason string // the metrics' label
+	status int
+	err    error
+}
+
+func (d *deniedError) Error() string { return d.err.Error() }
+func (d *deniedError) Unwrap() error { return d.err }
+
+// tokenReasons are the labels of deniedErrors, those of the worst tokens first.
+var tokenReasons = []string{"token_missing", "token_invalid", "token_expired", "token_scope"}
+
+func denied(reason string, err error) *deniedError {
+	d := &deniedError{reason: reason, status: http.StatusUnauthorized, err: err}
+	if reason == "token_scope" {
+		d.status = http.StatusForbidden
+	}
+	return d
+}
+
+// admitToken checks the request's token for its session and takes it out of the
+// request: a session has no business with it. A token in the URL of a browser's
+// request is answered by a redirect to the same URL without it, and a cookie;
+// answered is then true. The error is a *deniedError.
+func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (answered bool, err error) {
+	bearer := takeBearer(r.Header)
+	cookies := takeCookies(r.Header, cookieName(t, r))
+	field, query, inURL := takeField(r.URL.RawQuery)
+	r.URL.RawQuery = query
+	takeReferer(r.Header)
+	browses := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
+
+	if t.path == "" && !inURL {
+		return false, nil // only to be sent to its slash, where the cookie counts
+	}
+	tokens := slices.Concat(bearer, cookies)
+	if inURL && browses {
+		tokens = slices.Concat([]string{field}, tokens)
+	}
+	text, grant, err := g.firstThatAllows(t.key, tokens)
+	if err != nil {
+		return false, err
+	}
+	if !inURL || !browses {
+		return false, nil
+	}
+	if text == field {
+		http.SetCookie(w, cookieFor(text, grant, t, r))
+	}
+	unread(w, r)
+	h := w.Header()
+	h.Set("Location", sameOrigin(t, query))
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusSeeOther)
+	return true, nil
+}
+
+// firstThatAllows returns the first token that lets its bearer connect to key,
+// or what is wrong with the best one.
+func (g *Gateway) firstThatAllows(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
+	best := denied("token_missing", errors.New("there is no token"))
+	for _, text := range tokens {
+		grant, err := g.tokens.Verify(text)
+		if err == nil && grant.Allows(key) {
+			return text, grant, nil
+		}
+		why := denied("token_invalid", err)
+		switch {
+		case err == nil:
+			why = denied("token_scope", errors.New("the token is for other sessions"))
+		case errors.Is(err, token.ErrExpired):
+			why = denied("token_expired", err)
+		}
+		if slices.Index(tokenReasons, why.reason) > slices.Index(tokenReasons, best.reason) {
+			best = why
+		}
+	}
+	return "", token.Grant{}, best
+}
+
+// cookieFor keeps the token where only the session's own requests bring it:
+// below its path, or on its host.
+func cookieFor(text string, g token.Grant, t target, r *http.Request) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName(t, r), Value: text,
+		Path:    t.prefix + "/",
+		Expires: g.Expires, MaxAge: max(1, int(time.Until(g.Expires).Seconds())),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil,
+	}
+}
+
+// sameOrigin is the reference that leads a browser to the target's own URL with
+// another query. It has no host, so it cannot lead elsewhere: two slashes at the
+// start would be read as one (RFC 3986, 4.2), which the dot keeps apart.
+// t.path is escaped, so that no backslash is in it.
+func sameOrigin(t target, query string) string {
+	path := t.prefix + t.path
+	if t.path == "" {
+		path += "/"
+	}
+	if strings.HasPrefix(path, "//") {
+		path = "/." + path
+	}
+	if query != "" {
+		path += "?" + query
+	}
+	return path
+}
+
+// takeBearer takes our tokens out of Authorization. What does not look like one
+// is the session's.
+func takeBearer(h http.Header) (tokens []string) {
+	var kept []string
+	for _, v := range h["Authorization"] {
+		scheme, text, _ := strings.Cut(v, " ")
+		text = strings.TrimSpace(text)
+		if strings.EqualFold(scheme, "Bearer") && strings.HasPrefix(text, token.Version+".") {
+			tokens = append(tokens, text)
+			continue
+		}
+		kept = append(kept, v)
+	}
+	put(h, "Authorization", kept)
+	return tokens[:min(len(tokens), 1)]
+}
+
+// takeCookies takes our cookies out of all that came, and leaves the others as
+// they are. It returns those of the name that counts.
+func takeCookies(h http.Header, counts string) (tokens []string) {
+	cutCookies(h, func(name, value string) bool {
+		if name == counts {
+			tokens = append(tokens, strings.Trim(value, `"`))
+		}
+		return name == tokenCookie || name == hostCookie
+	})
+	return tokens[:min(len(tokens), maxTokenCookies)]
+}
+
+// dropLogin takes the cookie of a dashboard's login out: browsers send it here,
+// too, where the dashboard is another port of the same host. The names are those
+// of api.LoginCookie.
+func dropLogin(h http.Header) {
+	cutCookies(h, func(name, _ string) bool { return name == "holdfast_login" || name == "__Host-holdfast_login" })
+}
+
+// cutCookies takes out the cookies that cut says, and leaves the others as they
+// are.
+func cutCookies(h http.Header, cut func(name, value string) bool) {
+	var lines []string
+	for _, line := range h["Cookie"] {
+		var kept []string
+		for c := range strings.SplitSeq(line, ";") {
+			name, value, _ := strings.Cut(c, "=")
+			if !cut(strings.TrimSpace(name), strings.TrimSpace(value)) {
+				kept = append(kept, c)
+			}
+		}
+		if line = strings.TrimSpace(strings.Join(kept, ";")); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	put(h, "Cookie", lines)
+}
+
+func put(h http.Header, name string, values []string) {
+	if len(values) == 0 {
+		delete(h, name)
+		return
+	}
+	h[name] = values
+}
+
+// takeField takes our field out of a query and leaves the rest as it was sent.
+func takeField(query string) (text, rest string, found bool) {
+	var kept []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && plain == tokenField {
+			if !found {
+				text, _ = url.QueryUnescape(value) // "" is no token either
+			}
+			found = true
+			continue
+		}
+		kept = append(kept, pair)
+	}
+	if !found {
+		return "", query, false
+	}
+	return text, strings.Join(kept, "&"), true
+}
+
+// takeReferer removes a Referer that has a token in it: that of a page that we
+// refused, for one.
+func takeReferer(h http.Header) {
+	if strings.Contains(strings.Join(h["Referer"], " "), tokenField) {
+		h.Del("Referer")
+	}
+}
+
+// openTokens reads the secrets, where there are any.
+func (g *Gateway) openTokens() error {
+	if g.cfg.TokensFile == "" {
+		return nil
+	}
+	v, err := token.OpenVerifier(g.cfg.TokensFile, g.log)
+	if err != nil {
+		return fmt.Errorf("gateway.tokens_file: %w", err)
+	}
+	g.tokens = v
+	return nil
+}

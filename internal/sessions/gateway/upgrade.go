@@ -1,0 +1,176 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/sessions/gateway/relay"
+)
+
+// maxInterim bounds the 1xx responses before the one that counts.
+const maxInterim = 8
+
+// writeHeadTimeout is how long a client may take to accept the head of a 101.
+const writeHeadTimeout = 10 * time.Second
+
+// switched is a server's agreement to an upgrade: from here on its connection
+// carries the other protocol.
+type switched struct {
+	resp  *http.Response
+	conn  net.Conn
+	ahead []byte // read from conn after the head
+}
+
+func (*switched) Error() string { return "switching protocols" }
+
+// roundTripUpgrade asks the server for an upgrade, on a connection of its own.
+// Agreement is the error *switched; any other response is a response.
+func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, error) {
+	ctx := req.Context()
+	raw, err := g.dial(ctx, y.trip.route)
+	if err != nil {
+		return nil, err
+	}
+	conn := &countedConn{Conn: raw}
+	y.conn = conn
+	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
+	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	if y.trip.keepsHere(req.Header) != nil {
+		req = plainFrames(req)
+	}
+	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes, &y.answered)
+	if err != nil || resp.StatusCode == http.StatusSwitchingProtocols {
+		if !unhook() {
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("upgrade: %w", err)
+	}
+	conn.SetDeadline(time.Time{})
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		if ctx.Err() != nil {
+			conn.SetDeadline(time.Unix(1, 0))
+		}
+		resp.Body = &connBody{resp.Body, conn}
+		return resp, nil
+	}
+	b, _ := ahead.Peek(ahead.Buffered())
+	return nil, &switched{resp: resp, conn: raw, ahead: b}
+}
+
+// handshake writes req and reads the head of its response. ahead is what the
+// body is read through; answered is set with its first byte.
+func handshake(conn net.Conn, req *http.Request, maxHeader int, answered *atomic.Bool) (resp *http.Response, ahead *bufio.Reader, err error) {
+	if err := req.Write(conn); err != nil {
+		return nil, nil, err
+	}
+	limited := &io.LimitedReader{R: conn, N: int64(maxHeader)}
+	ahead = bufio.NewReader(limited)
+	if _, err := ahead.Peek(1); err != nil {
+		return nil, nil, err
+	}
+	answered.Store(true)
+	for range maxInterim {
+		resp, err = http.ReadResponse(ahead, req)
+		if err != nil {
+			if limited.N <= 0 {
+				err = fmt.Errorf("the response's header is longer than %d bytes", maxHeader)
+			}
+			return nil, nil, err
+		}
+		if resp.StatusCode >= 200 {
+			break
+		}
+		if resp.StatusCode == http.StatusSwitchingProtocols {
+			if asked, got := req.Header.Get("Upgrade"), resp.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
+				return nil, nil, fmt.Errorf("the server switched to %q, %q was asked for", got, asked)
+			}
+			break
+		}
+	}
+	if resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, nil, errors.New("the server sends interim responses only")
+	}
+	limited.N = math.MaxInt64
+	return resp, ahead, nil
+}
+
+// connBody is a body whose connection ends with it.
+type connBody struct {
+	io.ReadCloser
+	conn net.Conn
+}
+
+func (b *connBody) Close() error {
+	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
+}
+
+// upgrade answers the client with the server's 101 and relays from then on.
+// With an error nothing has been answered.
+func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *switched) error {
+	client, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		s.conn.Close()
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	client, free := takeOut(client)
+
+	policy := t.keeping(req, s)
+	head := s.resp
+	head.Request = req
+	_ = rewriteResponse(head)
+	if policy != nil && t.hop {
+		if err := sayKeep(head.Header, *policy); err != nil {
+			policy = nil
+		}
+	}
+	rw.Writer.Reset(client)
+	client.SetDeadline(time.Now().Add(writeHeadTimeout))
+	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\n")
+	head.Header.Write(rw)
+	rw.WriteString("\r\n")
+	if err := rw.Flush(); err != nil { // the client has gone
+		client.Close()
+		free()
+		s.conn.Close()
+		return nil
+	}
+	client.SetDeadline(time.Time{})
+
+	g.metrics.upgraded.Inc()
+	g.upgraded.Add(1)
+	ended := func() {
+		free()
+		g.metrics.upgraded.Dec()
+		g.upgraded.Add(-1)
+	}
+	if policy != nil {
+		err = g.addKept(req, t, s, *policy, client, early, ended)
+	} else {
+		release, over := t.take(), ended // the relay's from now on
+		ended = func() { over(); release() }
+		err = g.relay.Add(relay.Spec{
+			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,
+			WebSocket: isWebSocket(req.Header),
+			Left:      t.route.Left,
+			Done:      ended,
+		})
+	}
+	if err != nil { // stopping
+		ended()
+		g.log.Debug("an upgraded connection came too late", "session", t.key, "err", err)
+	}
+	return nil
+}

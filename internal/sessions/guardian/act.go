@@ -1,0 +1,80 @@
+package guardian
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/kfile"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/sessions/kill"
+)
+
+// killBudget is how long a guardian tries to kill containers.
+const killBudget = 10 * time.Second
+
+// perform carries one undo out. What is gone needs no undoing.
+func (pt part) perform() error {
+	switch pt.kind {
+	case Continue:
+		return signalAll(pt.processes, unix.SIGCONT)
+	case Restore:
+		var err error
+		for _, l := range pt.limits {
+			err = errors.Join(err, l.restore())
+		}
+		return err
+	case Leave:
+		var err error
+		for _, c := range pt.nets {
+			_, e := leave(c)
+			err = errors.Join(err, e)
+		}
+		return err
+	case Kill:
+		ctx, cancel := context.WithTimeout(context.Background(), killBudget)
+		defer cancel()
+		var k kill.Killer
+		var err error
+		for _, l := range k.Kill(ctx, pt.targets).Left {
+			err = errors.Join(err, fmt.Errorf("container %s is not dead: %s", l.Name, l.Reason))
+		}
+		return err
+	}
+	return fmt.Errorf("unknown undo %q", pt.kind)
+}
+
+// signalAll signals every process that is still there.
+func signalAll(processes []*pidfd.Process, sig unix.Signal) error {
+	var err error
+	for _, p := range processes {
+		if e := p.Signal(sig); !errors.Is(e, pidfd.ErrGone) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// restore writes the old limit back where the low one stands. Somebody may write
+// another one in between; the kernel has nothing against that.
+func (l Limit) restore() error {
+	if err := l.validate(); err != nil { // it may be from a file
+		return err
+	}
+	now, err := kfile.Read(l.File, 4096)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || strings.TrimSpace(string(now)) != l.Low {
+		return err
+	}
+	if err := kfile.Write(l.File, l.Old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

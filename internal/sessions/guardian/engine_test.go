@@ -1,0 +1,383 @@
+package guardian_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/kill"
+	"holdfast/test/lab/labtest"
+)
+
+type host struct {
+	t   *testing.T
+	lab labtest.Daemon
+	engine.Engine
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	daemon, e := labtest.Either(t)
+	return &host{t, daemon, e}
+}
+
+// run starts n containers.
+func (h *host) run(n int) []guardian.Container {
+	h.t.Helper()
+	var cs []guardian.Container
+	for range n {
+		id, err := h.Create(h.t.Context(), engine.Spec{Image: labtest.Busybox, Network: "none"})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.t.Cleanup(func() {
+			if err := h.Remove(context.Background(), id); err != nil {
+				h.t.Error(err)
+			}
+		})
+		if err := h.Start(h.t.Context(), id); err != nil {
+			h.t.Fatal(err)
+		}
+		c, err := h.Inspect(h.t.Context(), id)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		s, err := proc.Host.Stat(c.Pid)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		cs = append(cs, guardian.Container{ID: id, Name: c.Name, Pid: c.Pid, Start: s.Start})
+	}
+	return cs
+}
+
+// enginePids finds the daemon, its containerd and the shims by what they are
+// called, independent of what is tested.
+func (h *host) enginePids() map[int]string {
+	h.t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	pids := make(map[int]string)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		s, err := proc.ParseStat(b)
+		if err == nil && s.State != 'Z' && (s.Comm == "dockerd" || strings.HasPrefix(s.Comm, "containerd")) {
+			pids[s.Pid] = s.Comm
+		}
+	}
+	return pids
+}
+
+// stopped are those of the engine's processes that are stopped by a signal.
+func (h *host) stopped() []string {
+	h.t.Helper()
+	var names []string
+	for pid, name := range h.enginePids() {
+		if s, err := proc.Host.Stat(pid); err == nil && s.State == 'T' {
+			names = append(names, fmt.Sprintf("%s %d", name, pid))
+		}
+	}
+	return names
+}
+
+func (h *host) eventually(what string, ok func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// mustRun fails unless the whole engine runs soon and answers.
+func (h *host) mustRun() {
+	h.t.Helper()
+	h.eventually("engine and shims run", func() bool { return len(h.stopped()) == 0 })
+	if _, err := h.Info(h.t.Context()); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// killer starts a killer process and returns its output and how it ended.
+func (h *host) killer(o order) (*exec.Cmd, *bytes.Buffer) {
+	h.t.Helper()
+	o.Socket = h.lab.Socket()
+	arg, err := json.Marshal(o)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.Command("/proc/self/exe", "killer", string(arg))
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr // which the guardian has too, and outlives it with
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	return cmd, &out
+}
+
+// A quieted kill that is not disturbed.
+func TestQuiet(t *testing.T) {
+	h := newHost(t)
+	dir := t.TempDir()
+	cmd, out := h.killer(order{Dir: dir, Containers: h.run(3)})
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"Quiet:true", "quiet.stopped", "quiet.disarm"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	// The daemons and three shims, each with a step of its own.
+	if n := strings.Count(out.String(), "quiet.stop\n"); n != 1+daemons()+3 {
+		t.Errorf("%d steps of stopping\n%s", n, out)
+	}
+	if !strings.Contains(out.String(), "Notice:}") {
+		t.Errorf("the engine was not continued as it was stopped:\n%s", out)
+	}
+	h.mustRun()
+	if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
+// SIGKILL at every step of a quieted kill: the engine runs again.
+func TestKilledAtEveryStep(t *testing.T) {
+	h := newHost(t)
+	var longest time.Duration
+	for at := 1; ; at++ {
+		if at > 100 {
+			t.Fatal("the steps do not end")
+		}
+		dir := t.TempDir()
+		cmd, out := h.killer(order{Dir: dir, Containers: h.run(2), At: at, Do: "kill"})
+		err := cmd.Wait()
+		died := time.Now()
+		h.mustRun()
+		longest = max(longest, time.Since(died))
+		if err == nil { // it came to its end: there are fewer steps
+			if want := lastStop(2) + 9 + daemons(); at-1 != want {
+				t.Errorf("%d steps, want %d:\n%s", at-1, want, out)
+			}
+			t.Logf("the engine ran again after at most %v", longest)
+			return
+		}
+		if cmd.ProcessState.ExitCode() != -1 {
+			t.Fatalf("step %d: it ended by itself: %v\n%s", at, err, out)
+		}
+		h.eventually("the guardian cleans up", func() bool {
+			left, _ := filepath.Glob(dir + "/*")
+			return len(left) == 0
+		})
+	}
+}
+
+// lastStop is the step at which all of the engine is stopped, for n containers:
+// quiet, find, arm, stop, stop for each of the processes, stopped.
+func lastStop(n int) int { return 4 + (daemons() + n) + 1 }
+
+// daemons is how many processes an engine is beside its shims: dockerd and its
+// containerd, or that alone.
+func daemons() int {
+	if labtest.OnContainerd() {
+		return 1
+	}
+	return 2
+}
+
+// A starter that hangs: the guardian continues the engine at the deadline.
+func TestStarterHangs(t *testing.T) {
+	h := newHost(t)
+	cmd, out := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: lastStop(2), Do: "stop"})
+	h.eventually("the starter hangs", func() bool {
+		s, err := proc.Host.Stat(cmd.Process.Pid)
+		return err == nil && s.State == 'T'
+	})
+	h.mustRun()
+	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil { // it goes on and does its work
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
+		t.Errorf("the report does not say that the guardian stepped in:\n%s", out)
+	}
+	h.mustRun()
+}
+
+// A starter that hangs before it has stopped anything, for longer than the engine
+// may be stopped: it finds out, and the engine runs.
+func TestStarterHangsEarly(t *testing.T) {
+	h := newHost(t)
+	const firstStop = 4 // quiet, find, arm, stop
+	cmd, out := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: firstStop, Do: "stop"})
+	h.eventually("the starter hangs", func() bool {
+		s, err := proc.Host.Stat(cmd.Process.Pid)
+		return err == nil && s.State == 'T'
+	})
+	time.Sleep(guardian.DefaultQuietCap + 500*time.Millisecond) // the deadline passes meanwhile
+	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out.String(), "Quiet:false") || !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
+		t.Errorf("it did not notice:\n%s", out)
+	}
+	h.mustRun()
+}
+
+// A guardian that is killed: its starter continues the engine at once, although
+// the goroutine that kills is stuck.
+func TestGuardianKilled(t *testing.T) {
+	h := newHost(t)
+	cmd, _ := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: lastStop(2), Do: "kill-guardian"})
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	}()
+	h.eventually("the guardian is dead", func() bool { return len(children(t, cmd.Process.Pid)) == 0 })
+	h.mustRun()
+}
+
+// Both are killed: the next one to start continues the engine.
+func TestBothKilled(t *testing.T) {
+	h := newHost(t)
+	dir := t.TempDir()
+	cmd, out := h.killer(order{Dir: dir, Containers: h.run(2), At: lastStop(2), Do: "kill-both"})
+	_ = cmd.Wait() // killed
+	var pid int
+	_, line, _ := strings.Cut(out.String(), "guardian ")
+	if _, err := fmt.Sscan(line, &pid); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if n, err := guardian.Recover(dir); n != 0 || err != nil {
+		t.Errorf("recovered from a guardian that lives: %d, %v", n, err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("the guardian is dead", func() bool { _, err := proc.Host.Stat(pid); return err != nil })
+	// The daemons and two shims: this is what all the tests above would see without
+	// a guardian.
+	if s := h.stopped(); len(s) != daemons()+2 {
+		t.Errorf("stopped: %v", s)
+	}
+	if n, err := guardian.Recover(dir); n != 1 || err != nil {
+		t.Errorf("recovered %d, %v", n, err)
+	}
+	h.mustRun()
+	if n, err := guardian.Recover(dir); n != 0 || err != nil {
+		t.Errorf("recovered twice: %d, %v", n, err)
+	}
+}
+
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	pids, err := proc.Host.Pids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(pids, func(p int) bool {
+		s, err := proc.Host.Stat(p)
+		return err != nil || s.PPid != pid || s.State == 'Z'
+	})
+}
+
+// Where the engine cannot be found or guarded, the kill goes on without quiet
+// and says why.
+func TestCannotQuiet(t *testing.T) {
+	h := newHost(t)
+	impostor := filepath.Join(t.TempDir(), "docker.sock")
+	l, err := net.Listen("unix", impostor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	guard, err := guardian.Start(guardianArgv(t.TempDir()), slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guard.Close()
+	closed, err := guardian.Start(guardianArgv(t.TempDir()), slog.Default())
+	if err = errors.Join(err, closed.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, why string
+		engine    *guardian.Engine
+	}{
+		{"ourselves", "must not be stopped", &guardian.Engine{Guardian: guard, Socket: impostor}},
+		{"nobody", "no such file", &guardian.Engine{Guardian: guard, Socket: impostor + ".none"}},
+		{"no guardian", guardian.ErrNoGuardian.Error(), &guardian.Engine{Guardian: closed, Socket: h.lab.Socket()}},
+	} {
+		x := h.run(1)[0]
+		target, err := kill.Open(x.ID, x.Name, x.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := kill.Killer{Quieter: c.engine, QuietFrom: 1, Log: slog.New(slog.DiscardHandler)}
+		r := k.Kill(t.Context(), []*kill.Target{target})
+		if r.Quiet || !strings.Contains(r.Notice, c.why) || len(r.Dead) != 1 || len(r.Left) != 0 {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+		target.Close()
+		c.engine.Close()
+	}
+	h.mustRun()
+}
+
+// Who serves a socket that systemd listens on is found by who else has it open.
+func TestListeningInodes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("unix", path) // has the same path, and listens to nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := guardian.ListeningInodes(table, func(p string) bool { return p == path })
+	if !slices.Equal(got, []uint64{st.Ino}) {
+		t.Errorf("got %v, want %d", got, st.Ino)
+	}
+}

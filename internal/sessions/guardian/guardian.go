@@ -1,0 +1,182 @@
+package guardian
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/linux/pidfd"
+)
+
+// Guardian is the starter's side: a guardian process that stands by. Its methods
+// may be called from any goroutine.
+type Guardian struct {
+	argv []string
+	log  *slog.Logger
+
+	mu     sync.Mutex // held through each question and its answer
+	side   *side      // nil once closed
+	nextID uint64
+}
+
+// Armed is a plan that a guardian has taken on. Its methods may be called from
+// any goroutine.
+type Armed struct {
+	g    *Guardian
+	side *side
+	id   uint64
+	plan Plan
+	done chan struct{} // closed when the plan is no longer in a guardian's hands
+}
+
+// Start starts a guardian and returns when it runs. argv is a command whose
+// process calls Main, as a rule this program's own executable and "guardian".
+// The guardian outlives a SIGINT, SIGTERM or SIGHUP to its starter's session; it
+// ends when its starter does, or on Close. If it is killed, the next Arm starts
+// another.
+func Start(argv []string, log *slog.Logger) (*Guardian, error) {
+	g := &Guardian{argv: argv, log: log}
+	var err error
+	if g.side, err = g.spawn(); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// undoHere carries out in the starter what does no harm there: containers are
+// not killed because a guardian was; their starter lives, and finds another.
+func (a *Armed) undoHere() error {
+	var err error
+	for _, u := range a.plan.Undo {
+		if u.Kind.harmless() {
+			err = errors.Join(err, part{kind: u.Kind, processes: u.Processes, limits: u.Limits}.perform())
+		}
+	}
+	return err
+}
+
+// Arm gives the plan to the guardian and returns when the guardian has
+// acknowledged that it will carry it out: only then may the risky act begin.
+// What it fails on (ErrNoGuardian among them) means that nothing is armed.
+func (g *Guardian) Arm(p Plan) (*Armed, error) {
+	if err := p.validate(); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.ensure(); err != nil {
+		return nil, err
+	}
+	g.nextID++
+	a := &Armed{g: g, side: g.side, id: g.nextID, plan: p, done: make(chan struct{})}
+	ms, fds := p.messages(a.id)
+	// Registered first: a guardian that dies right after its answer is seen.
+	a.side.register(a)
+	r, err := a.side.ask(ms, fds, answerLimit)
+	if err == nil && r.Error != "" {
+		err = errors.New(r.Error)
+	}
+	if err != nil {
+		a.side.unregister(a)
+		// It may have taken the plan on all the same, and would carry it out.
+		_ = a.side.process.Kill()
+		return nil, fmt.Errorf("arm the guardian: %w", err)
+	}
+	return a, nil
+}
+
+// ensure replaces a guardian that has died.
+func (g *Guardian) ensure() error {
+	if g.side == nil {
+		return fmt.Errorf("arm the guardian: it is closed: %w", ErrNoGuardian)
+	}
+	if !g.side.isGone() {
+		return nil
+	}
+	s, err := g.spawn()
+	if err != nil {
+		return err
+	}
+	g.log.Warn("guardian: it had died; started another", "pid", s.process.Pid)
+	g.side = s
+	return nil
+}
+
+// Extend sets another deadline. ErrUndone.
+func (a *Armed) Extend(deadline boottime.Instant) error {
+	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
+}
+
+// Check asks whether the plan still stands. A risky act that was begun late may
+// have begun after it was undone; a check behind the act tells. ErrUndone.
+func (a *Armed) Check() error {
+	return a.question("check", message{Op: opCheck, ID: a.id}, answerLimit)
+}
+
+// CarryOut has the guardian undo now, because the starter could not. After an
+// error it goes on with that.
+func (a *Armed) CarryOut() error {
+	err := a.question("call", message{Op: opUndo, ID: a.id}, disarmLimit)
+	if err == nil {
+		a.side.unregister(a)
+	}
+	return err
+}
+
+// Disarm ends the guard, once the risky act is over. ErrUndone says that someone
+// else ended it before.
+func (a *Armed) Disarm() error {
+	err := a.question("disarm", message{Op: opDisarm, ID: a.id}, disarmLimit)
+	a.side.unregister(a)
+	return err
+}
+
+// Done is closed when the plan is no longer in a guardian's hands, and that is
+// known here: after Disarm, or when the guardian has died.
+func (a *Armed) Done() <-chan struct{} { return a.done }
+
+func (a *Armed) question(what string, m message, limit time.Duration) error {
+	a.g.mu.Lock()
+	defer a.g.mu.Unlock()
+	if !a.side.has(a) {
+		return fmt.Errorf("%s the guardian of %q: %w", what, a.plan.Name, ErrUndone)
+	}
+	r, err := a.side.ask([]message{m}, [][]*pidfd.Process{nil}, limit)
+	switch {
+	case err != nil:
+	case r.Undone:
+		err = ErrUndone // and it keeps the plan, until it is disarmed
+	case r.Error != "":
+		err = errors.New(r.Error)
+	}
+	if err != nil {
+		return fmt.Errorf("%s the guardian of %q: %w", what, a.plan.Name, err)
+	}
+	return nil
+}
+
+// Pid is the guardian's process, 0 where none stands by.
+func (g *Guardian) Pid() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.side == nil || g.side.isGone() {
+		return 0
+	}
+	return g.side.process.Pid
+}
+
+// Close ends the guardian and waits for its end. What is still armed is undone. One with
+// a plan that lasts (Leave) lives on, and Close does not wait for that.
+func (g *Guardian) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.side == nil {
+		return nil
+	}
+	g.side.close()
+	g.side = nil
+	return nil
+}

@@ -1,0 +1,357 @@
+package guardian_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/internal/sessions/guardian"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/kill/killtest"
+)
+
+// sleeper is a process that a test stops.
+func sleeper(t *testing.T) *pidfd.Process {
+	t.Helper()
+	cmd := exec.Command("sleep", "inf")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := pidfd.Open(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	})
+	return p
+}
+
+// contained is a sleeper in a container's control group.
+func contained(t *testing.T, id string) *pidfd.Process {
+	t.Helper()
+	p, err := pidfd.Open(killtest.Sleeper(t, id).Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func stop(t *testing.T, p *pidfd.Process) {
+	t.Helper()
+	if err := p.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process is stopped", func() bool { return stateOf(p) == 'T' })
+}
+
+func stateOf(p *pidfd.Process) byte {
+	s, err := proc.Host.Stat(p.Pid())
+	if err != nil {
+		return 0
+	}
+	return s.State
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	(&host{t: t}).eventually(what, ok)
+}
+
+func start(t *testing.T, dir string) *guardian.Guardian {
+	t.Helper()
+	g, err := guardian.Start(guardianArgv(dir), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+func continuing(deadline time.Duration, ps ...*pidfd.Process) guardian.Plan {
+	return guardian.Plan{
+		Name: "a test", Deadline: boottime.Now().Add(deadline),
+		Undo: []guardian.Undo{{Kind: guardian.Continue, Processes: ps}},
+	}
+}
+
+func TestDisarmedPlanIsNotCarriedOut(t *testing.T) {
+	dir := t.TempDir()
+	g, p := start(t, dir), sleeper(t)
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files, _ := filepath.Glob(dir + "/undo-*"); len(files) != 1 {
+		t.Errorf("files while armed: %v", files)
+	}
+	stop(t, p)
+	if err := armed.Disarm(); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done()
+	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
+		t.Errorf("disarmed twice: %v", err)
+	}
+	if err := g.Close(); err != nil { // its end would carry out what is armed
+		t.Fatal(err)
+	}
+	if s := stateOf(p); s != 'T' {
+		t.Errorf("the process is in state %c", s)
+	}
+	if files, _ := filepath.Glob(dir + "/*"); len(files) != 0 {
+		t.Errorf("files left: %v", files)
+	}
+}
+
+func TestDeadlineIsExtended(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	far, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, p)
+	if err := far.Extend(boottime.Now()); err != nil { // nearer, that is
+		t.Fatal(err)
+	}
+	eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
+	eventually(t, "the plan is gone", func() bool {
+		return errors.Is(far.Extend(boottime.Now().Add(time.Hour)), guardian.ErrUndone)
+	})
+}
+
+// A starter that stalled stops what was continued already: it is continued again,
+// until the plan is disarmed.
+func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := armed.Check(); err != nil {
+		t.Errorf("it does not stand: %v", err)
+	}
+	if err := armed.Extend(boottime.Now()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deadline has passed", func() bool { return errors.Is(armed.Check(), guardian.ErrUndone) })
+	for range 3 {
+		if err := p.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // it takes effect when the process runs next
+		eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
+	}
+	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
+		t.Errorf("disarmed: %v", err)
+	}
+	stop(t, p)
+	time.Sleep(300 * time.Millisecond) // three times as long as until it would come again
+	if s := stateOf(p); s != 'T' {
+		t.Errorf("it goes on after it was disarmed: state %c", s)
+	}
+}
+
+// A starter that cannot undo has the guardian do it.
+func TestCarryOut(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, p)
+	if err := armed.CarryOut(); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done()
+	if s := stateOf(p); s == 'T' {
+		t.Errorf("the process is in state %c", s)
+	}
+}
+
+// More descriptors than one message takes.
+func TestManyProcesses(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	ps := make([]*pidfd.Process, 600)
+	for i := range ps {
+		ps[i] = p
+	}
+	ps[599] = sleeper(t)
+	if _, err := g.Arm(continuing(time.Hour, ps...)); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, p)
+	stop(t, ps[599])
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if p, q := stateOf(p), stateOf(ps[599]); p == 'T' || q == 'T' {
+		t.Errorf("states %c, %c", p, q)
+	}
+}
+
+// A guardian that was killed is replaced, and one that stands by ignores what a
+// terminal or a service manager sends.
+func TestGuardianIsHardToDisturb(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	first := g.Pid()
+	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
+		if err := unix.Kill(first, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	armed, err := g.Arm(continuing(time.Hour, p))
+	if err != nil || g.Pid() != first {
+		t.Fatalf("it did not survive: %v", err)
+	}
+	stop(t, p)
+	if err := unix.Kill(first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done() // its starter has undone it
+	if s := stateOf(p); s == 'T' {
+		t.Errorf("the process is in state %c", s)
+	}
+	if _, err := g.Arm(continuing(time.Hour, p)); err != nil || g.Pid() == first || g.Pid() == 0 {
+		t.Errorf("not replaced: %v", err)
+	}
+}
+
+// A plan that kills containers: a process in a pid namespace of its own.
+func TestKillPlan(t *testing.T) {
+	g := start(t, t.TempDir())
+	id := strings.Repeat("0123", 16)
+	id2 := strings.Repeat("4567", 16)
+	victim, bystander := contained(t, id), contained(t, id2)
+	other := guardian.Container{ID: id2, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a pid used again
+	_, err := g.Arm(guardian.Plan{
+		Name: "a test", Deadline: boottime.Now(),
+		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
+			{ID: id, Name: "victim", Pid: victim.Pid(), Start: victim.Start()}, other,
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the container is dead", victim.Exited)
+	if bystander.Exited() {
+		t.Error("a process that only has the pid was killed")
+	}
+}
+
+// Containers are not killed because their guardian was.
+func TestKillPlanOfAKilledGuardian(t *testing.T) {
+	dir := t.TempDir()
+	g, victim := start(t, dir), sleeper(t)
+	armed, err := g.Arm(guardian.Plan{
+		Name: "a test", Deadline: boottime.Now().Add(time.Hour),
+		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
+			{ID: strings.Repeat("0123", 16), Pid: victim.Pid(), Start: victim.Start()},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(g.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done()
+	// Its socket closes a moment before it is dead, and until then its plan is
+	// its own.
+	eventually(t, "the plan is recovered", func() bool {
+		n, err := guardian.Recover(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	})
+	if victim.Exited() {
+		t.Error("the container was killed")
+	}
+}
+
+func TestBadPlansAreRefused(t *testing.T) {
+	g, p := start(t, t.TempDir()), sleeper(t)
+	for name, plan := range map[string]guardian.Plan{
+		"no deadline": {Undo: []guardian.Undo{{Kind: guardian.Continue, Processes: []*pidfd.Process{p}}}},
+		"no kind":     {Deadline: 1, Undo: []guardian.Undo{{Processes: []*pidfd.Process{p}}}},
+		"mixed":       {Deadline: 1, Undo: []guardian.Undo{{Kind: guardian.Kill, Processes: []*pidfd.Process{p}}}},
+	} {
+		if _, err := g.Arm(plan); err == nil {
+			t.Errorf("%s: armed", name)
+		}
+	}
+	p.Close()
+	if _, err := g.Arm(continuing(time.Hour, p)); err == nil {
+		t.Error("armed with a closed handle")
+	}
+}
+
+// Start fails with a command that is no guardian, and leaves nothing behind.
+func TestNoGuardianThere(t *testing.T) {
+	for _, argv := range [][]string{{"/bin/true"}, {"/no/such/file"}} {
+		if g, err := guardian.Start(argv, slog.Default()); err == nil {
+			g.Close()
+			t.Errorf("%v: started", argv)
+		}
+	}
+}
+
+// State files that are cut off, of another boot, or of pids used again.
+func TestRecoverIsCareful(t *testing.T) {
+	dir, p := t.TempDir(), sleeper(t)
+	stop(t, p)
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("undo-1-1.json", `{"boot_id":"`)
+	write("undo-1-2.json", `{"boot_id":"another","undo":[{"kind":"continue","processes":[{"pid":`+strconv.Itoa(p.Pid())+`,"start":`+strconv.Itoa(int(p.Start()))+`}]}]}`)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("undo-1-3.json", `{"boot_id":"`+strings.TrimSpace(string(boot))+`","undo":[{"kind":"continue","processes":[{"pid":`+strconv.Itoa(p.Pid())+`,"start":1}]}]}`)
+	if n, err := guardian.Recover(dir); n != 1 || err != nil {
+		t.Errorf("recovered %d, %v", n, err)
+	}
+	if s := stateOf(p); s != 'T' {
+		t.Errorf("a process that only has the pid was continued: %c", s)
+	}
+	if files, _ := filepath.Glob(dir + "/*"); len(files) != 0 {
+		t.Errorf("files left: %v", files)
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	id := strings.Repeat("ab", 32)
+	p := contained(t, id)
+	x, err := kill.Open(id, "n", p.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	want := guardian.Container{ID: x.ID, Name: "n", Pid: p.Pid(), Start: p.Start()}
+	if got := guardian.ContainerOf(x); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,133 @@
+package guardian_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/sessions/guardian"
+)
+
+// limitFile stands for a limit of a memory cgroup; all values have three digits,
+// because a file on a disk is not cut off when it is written.
+func limitFile(t *testing.T, value string) (string, func() string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "memory.limit_in_bytes")
+	if err := os.WriteFile(file, []byte(value), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, func() string {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+}
+
+func restoring(file string, deadline time.Duration) guardian.Plan {
+	return guardian.Plan{Name: "a test", Deadline: boottime.Now().Add(deadline), Undo: []guardian.Undo{
+		{Kind: guardian.Restore, Limits: []guardian.Limit{{File: file, Low: "100", Old: "900"}}},
+	}}
+}
+
+// A limit is written back at the deadline, again when a starter that stalled lowers
+// it late, and not when somebody has set another one.
+func TestLimitIsRestored(t *testing.T) {
+	g := start(t, t.TempDir())
+	file, value := limitFile(t, "900")
+	other, another := limitFile(t, "500")
+	armed, err := g.Arm(restoring(file, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Arm(restoring(other, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := os.WriteFile(file, []byte("100"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the limit is the old one", func() bool { return value() == "900" })
+	}
+	if another() != "500" {
+		t.Errorf("a limit that another has set became %s", another())
+	}
+	_ = armed.Disarm() // it was carried out
+	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if value() != "100" {
+		t.Error("it goes on after it was disarmed")
+	}
+}
+
+// Whose guardian was killed restores by itself; where both were, the next start
+// does, and until then it is known that the limit is not the real one.
+func TestLimitOfTheDead(t *testing.T) {
+	dir := t.TempDir()
+	g := start(t, dir)
+	file, value := limitFile(t, "900")
+	armed, err := g.Arm(restoring(file, time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if on, err := guardian.Guards(dir, file); err != nil || !on {
+		t.Errorf("it is not seen to be guarded: %v", err)
+	}
+	if err := unix.Kill(g.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-armed.Done()
+	if value() != "900" {
+		t.Errorf("its starter left %s", value())
+	}
+	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil { // as if it had been killed, too
+		t.Fatal(err)
+	}
+	eventually(t, "the plan is recovered", func() bool {
+		n, err := guardian.Recover(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	})
+	if value() != "900" {
+		t.Errorf("the next start left %s", value())
+	}
+	if on, err := guardian.Guards(dir, file); err != nil || on {
+		t.Errorf("still guarded: %v", err)
+	}
+}
+
+// A guardian is root: it writes to limits of memory cgroups only.
+func TestNoOtherFileIsWritten(t *testing.T) {
+	g := start(t, t.TempDir())
+	for _, l := range []guardian.Limit{
+		{File: "/etc/passwd", Low: "100", Old: "900"},
+		{File: "memory.limit_in_bytes", Low: "100", Old: "900"},
+		{File: "/sys/fs/../memory.limit_in_bytes", Low: "100", Old: "900"},
+		{File: "/sys/memory.limit_in_bytes", Low: "100", Old: "root::0:0"},
+		{File: "/sys/memory.limit_in_bytes", Low: "", Old: "900"},
+	} {
+		p := guardian.Plan{Deadline: 1, Undo: []guardian.Undo{{Kind: guardian.Restore, Limits: []guardian.Limit{l}}}}
+		if _, err := g.Arm(p); err == nil {
+			t.Errorf("armed: %+v", l)
+		}
+	}
+	mixed := restoring("/sys/memory.limit_in_bytes", time.Hour)
+	mixed.Undo[0].Containers = []guardian.Container{{ID: "x", Pid: 1}}
+	if _, err := g.Arm(mixed); err == nil {
+		t.Error("a plan of two kinds is armed")
+	}
+}

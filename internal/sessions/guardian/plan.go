@@ -1,0 +1,239 @@
+// Package guardian stands behind risky acts: a small process of the same binary
+// that is told how to undo an act, and by when, before the act begins. It undoes
+// when its starter dies, when the deadline passes (and, where that does no harm,
+// again and again from then on), and not when it is disarmed.
+//
+// The starter and the guardian watch each other over one socket: if the
+// guardian dies first, the starter undoes by itself. If both are killed, the
+// next one to start reads the plan from a file and undoes then (Recover).
+//
+// The protocol is JSON messages on a SOCK_SEQPACKET socketpair (unix(7)), with
+// the pidfds beside them. The end of the socket is how each side learns that the
+// other is gone.
+package guardian
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/sessions/kill"
+)
+
+// Errors that callers decide by; they come wrapped.
+var (
+	// ErrUndone means that a plan was carried out before it was disarmed:
+	// the deadline passed, or the guardian died.
+	ErrUndone = errors.New("it was undone already")
+	// ErrNoGuardian means that no guardian stands by, so that nothing risky
+	// may begin.
+	ErrNoGuardian = errors.New("no guardian stands by")
+)
+
+// Kind says what an undo does.
+type Kind string
+
+// The kinds of undo. Another kind is another constant here, a case in perform
+// and one in harmless.
+const (
+	// Continue sends SIGCONT to the processes.
+	Continue Kind = "continue"
+	// Kill makes the containers dead.
+	Kill Kind = "kill"
+	// Restore writes back limits of memory cgroups that were lowered.
+	Restore Kind = "restore"
+	// Leave takes away bridges of containers with their way out of the host, once no
+	// container is on them, and unless somebody else looks after them by then. It may
+	// take as long as a container lives: it is done behind everything else, when the
+	// starter is gone, and the guardian lives until then. Its plan has nothing else,
+	// and no deadline.
+	Leave Kind = "leave"
+)
+
+// harmless reports whether an undo does no harm when it is done although nobody
+// needs it: by a starter whose guardian has died, or from a file after both have.
+// A stopped process has to run again in any case, and a limit is only written back
+// where it is the one that was lowered. Containers are not killed then: their
+// agent, or the next one, decides about them by its records.
+func (k Kind) harmless() bool { return k == Continue || k == Restore }
+
+// Undo is one part of a plan.
+type Undo struct {
+	Kind       Kind
+	Processes  []*pidfd.Process // of Continue; they stay the caller's
+	Containers []Container      // of Kill
+	Limits     []Limit          // of Restore
+	Nets       []vethnet.Config // of Leave
+}
+
+// Limit is a limit of a memory cgroup that a risky act lowers.
+type Limit struct {
+	File string `json:"file"` // absolute: …/memory.limit_in_bytes
+	// Low is what the act writes, as the kernel shows it, and Old what is
+	// written back as long as the file shows Low.
+	Low string `json:"low"`
+	Old string `json:"old"`
+}
+
+// Container names a container to be killed, for kill.Open; Start is the start
+// time of its init.
+type Container struct {
+	ID    string `json:"id"`
+	Name  string `json:"name,omitempty"`
+	Pid   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// ContainerOf describes a target.
+func ContainerOf(t *kill.Target) Container {
+	return Container{ID: t.ID, Name: t.Name, Pid: t.Pid(), Start: t.Start()}
+}
+
+// Plan is what has to be done, and by when, if nobody says otherwise.
+type Plan struct {
+	Name     string           // for logs: "quiet the engine"
+	Deadline boottime.Instant // 0 for Leave
+	Undo     []Undo           // in this order
+}
+
+// process is a Process as it is written down.
+type process struct {
+	Pid   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+// message goes from starter to guardian. The descriptors of Processes travel
+// with it (SCM_RIGHTS, unix(7)), in their order.
+type message struct {
+	Op         op               `json:"op"`
+	Seq        uint64           `json:"seq"` // of the question; its answer carries it
+	ID         uint64           `json:"id"`
+	Name       string           `json:"name,omitempty"`
+	Deadline   boottime.Instant `json:"deadline,omitempty"`
+	Kind       Kind             `json:"kind,omitempty"`
+	Processes  []process        `json:"processes,omitempty"`
+	Containers []Container      `json:"containers,omitempty"`
+	Limits     []Limit          `json:"limits,omitempty"`
+	Nets       []vethnet.Config `json:"nets,omitempty"`
+}
+
+type op string
+
+const (
+	opAdd    op = "add"    // append an undo to the plan ID, which is not armed yet; no reply
+	opArm    op = "arm"    // the plan is whole and counts from now on
+	opExtend op = "extend" // another deadline
+	opCheck  op = "check"  // does it still stand?
+	opUndo   op = "undo"   // carry it out now and forget it
+	opDisarm op = "disarm" // forget the plan
+)
+
+// reply goes from guardian to starter, one for each message but add.
+type reply struct {
+	Seq    uint64 `json:"seq"`
+	Error  string `json:"error,omitempty"`
+	Undone bool   `json:"undone,omitempty"` // the plan was carried out before
+}
+
+const (
+	// maxFDs bounds the descriptors of one message: the kernel's
+	// SCM_MAX_FD is 253.
+	maxFDs = 250
+	// maxContainers keeps a message well under the least socket buffer, and so
+	// does maxLimits.
+	maxContainers = 100
+	maxLimits     = 8
+	maxNets       = 8
+	// maxMessage bounds a message; longer ones are refused.
+	maxMessage = 128 << 10
+	// maxPlans and maxParts bound what a guardian takes on.
+	maxPlans = 64
+	maxParts = 1024
+)
+
+// againAfter is the time between two goes at a plan that nobody has disarmed
+// although its deadline has passed.
+const againAfter = 100 * time.Millisecond
+
+// messages splits a plan into messages, the last of which arms it. With each
+// come the processes whose descriptors travel with it.
+func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
+	var ms []message
+	var fds [][]*pidfd.Process
+	for _, u := range p.Undo {
+		for rest := u.Processes; len(rest) > 0; {
+			n := min(maxFDs, len(rest))
+			m := message{Op: opAdd, ID: id, Kind: u.Kind}
+			for _, x := range rest[:n] {
+				m.Processes = append(m.Processes, process{x.Pid(), x.Start()})
+			}
+			ms, fds = append(ms, m), append(fds, rest[:n])
+			rest = rest[n:]
+		}
+		for rest := u.Containers; len(rest) > 0; {
+			n := min(maxContainers, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Containers: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
+		for rest := u.Limits; len(rest) > 0; {
+			n := min(maxLimits, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Limits: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
+		for rest := u.Nets; len(rest) > 0; {
+			n := min(maxNets, len(rest))
+			ms, fds = append(ms, message{Op: opAdd, ID: id, Kind: u.Kind, Nets: rest[:n]}), append(fds, nil)
+			rest = rest[n:]
+		}
+	}
+	return append(ms, message{Op: opArm, ID: id, Name: p.Name, Deadline: p.Deadline}), append(fds, nil)
+}
+
+// validate refuses what a guardian could not carry out.
+func (p Plan) validate() error {
+	if p.lasts() != (p.Deadline == 0) || p.Deadline < 0 {
+		return fmt.Errorf("plan %q: the deadline %d does not fit what is to be undone", p.Name, p.Deadline)
+	}
+	for _, u := range p.Undo {
+		switch {
+		case u.Kind == Continue && len(u.Containers)+len(u.Limits)+len(u.Nets) == 0:
+		case u.Kind == Kill && len(u.Processes)+len(u.Limits)+len(u.Nets) == 0:
+		case u.Kind == Restore && len(u.Processes)+len(u.Containers)+len(u.Nets) == 0:
+		case u.Kind == Leave && len(p.Undo) == 1 && len(u.Processes)+len(u.Containers)+len(u.Limits) == 0:
+		default:
+			return fmt.Errorf("plan %q: %d processes, %d containers, %d limits and %d nets do not fit undo %q",
+				p.Name, len(u.Processes), len(u.Containers), len(u.Limits), len(u.Nets), u.Kind)
+		}
+		for _, l := range u.Limits {
+			if err := l.validate(); err != nil {
+				return fmt.Errorf("plan %q: %w", p.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// lasts reports whether the plan is one that outlasts its starter.
+func (p Plan) lasts() bool {
+	return slices.ContainsFunc(p.Undo, func(u Undo) bool { return u.Kind == Leave })
+}
+
+// validate refuses what is no limit of a memory cgroup: a guardian is root, and
+// writes where it is told to.
+func (l Limit) validate() error {
+	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File || len(l.File) > 4096 || filepath.Base(l.File) != "memory.limit_in_bytes" {
+		return fmt.Errorf("%q is no limit of a memory cgroup", l.File)
+	}
+	for _, v := range []string{l.Low, l.Old} {
+		if _, err := strconv.ParseInt(v, 10, 64); err != nil {
+			return fmt.Errorf("limit %s: %w", l.File, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+package guardian
+
+import (
+	"log/slog"
+
+	"holdfast/internal/platform/linux/standby"
+)
+
+// socketFD is the guardian's end of the socket: the first extra file of
+// exec.Cmd.
+const socketFD = 3
+
+// Main is a guardian's whole life, in the process that Start made. dir is where
+// its plans are written down, "" for nowhere. It returns the exit code.
+func Main(dir string, log *slog.Logger) int {
+	standby.Settle(socketFD, nil)
+	s, err := newServer(dir, log)
+	if err == nil {
+		err = s.run()
+	}
+	if err != nil {
+		log.Error("guardian: " + err.Error())
+		return 1
+	}
+	return 0
+}

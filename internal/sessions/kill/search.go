@@ -1,0 +1,51 @@
+package kill
+
+import (
+	"slices"
+	"strings"
+
+	"holdfast/internal/platform/linux/cgroup"
+)
+
+// Searchable reports whether a container of this id can be found by its control
+// group alone: lower-case hex digits, as Docker and Kubernetes make ids, so that
+// no other group on the host is called that.
+func Searchable(id string) bool {
+	return len(id) >= minIDLen && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// Search finds the control groups of containers by their ids alone: of a
+// container, say, that the engine is only about to start, so that nobody can
+// hold its init. It returns the groups by id; ids that are not Searchable, that
+// have no group, or that this very process is in, are left out. It walks through
+// all groups of the host. What was found before an error is returned with it.
+func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !Searchable(id) })
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var where cgroup.Mounts
+	for _, m := range o.mounts {
+		if m.V2 || slices.Contains(m.Controllers, "freezer") { // as in wanted
+			where = append(where, m)
+		}
+	}
+	idOf := func(name string) string {
+		for _, id := range ids {
+			if strings.Contains(name, id) {
+				return id
+			}
+		}
+		return ""
+	}
+	groups, err := where.Search(func(name string) bool { return idOf(name) != "" })
+	found := make(map[string][]cgroup.Group)
+	for _, g := range groups {
+		if slices.ContainsFunc(o.own, g.Contains) {
+			continue
+		}
+		id := idOf(g.Path[strings.LastIndexByte(g.Path, '/')+1:])
+		found[id] = append(found[id], g)
+	}
+	return found, err
+}

@@ -1,0 +1,347 @@
+// Package kill makes containers dead and sees it, without asking the engine.
+//
+// A container is dead when its init's pidfd is readable and its control group
+// is empty. Both are needed: a pid namespace's init is waitable only after
+// everything else in the namespace is gone (pid_namespaces(7)), but a container
+// that shares a pid namespace, and whatever was put into the control group from
+// outside, outlives its init.
+package kill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/pidfd"
+	"holdfast/internal/platform/linux/proc"
+)
+
+// Errors that callers decide by; they come wrapped.
+var (
+	// ErrGone means that the container's init was dead before it was held.
+	ErrGone = pidfd.ErrGone
+	// ErrProtected means that the pid is that of this process, of one above
+	// it, of the host's init, or of the container that this process is in.
+	ErrProtected = errors.New("this process must not be killed")
+	// ErrStranger means that no control group of the process carries the
+	// container's id: the pid is another process's by now, or the engine's on
+	// another host, or the container has no control group that could show
+	// it empty.
+	ErrStranger = errors.New("it is in no control group of the container")
+)
+
+// minIDLen is the shortest container id that a control group is recognised by:
+// the 12 hex digits that engines show. Anything shorter might be a word.
+const minIDLen = 12
+
+// Target is a container that can be killed: a handle on its init, taken when
+// the container starts, so that no later reuse of the pid can mislead. It costs
+// two descriptors. Its methods may be called from any goroutine.
+type Target struct {
+	ID   string // the engine's full id
+	Name string
+	Key  holdfast.SessionKey // "" where the container serves no session
+
+	init *pidfd.Process
+	// shim is the process above init that reaps it and everything that was
+	// started in the container from outside; nil where that is no shim.
+	shim *pidfd.Process
+	// alone is true where init is pid 1 of a pid namespace: the kernel takes
+	// everything in there down with it.
+	alone  bool
+	groups []cgroup.Group // those of the container itself, the unified one first
+	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero where there is none
+
+	mu     sync.Mutex
+	closed bool
+	mounts *int // descriptor of the mount namespace, from a Kill until Close
+}
+
+// Open takes hold of a running container by its init's pid in our pid
+// namespace, as the engine gives it. ErrGone, ErrProtected, ErrStranger.
+func Open(id, name string, pid int) (*Target, error) {
+	o, err := NewOpener()
+	if err != nil {
+		return nil, err
+	}
+	return o.Open(id, name, pid)
+}
+
+// Opener opens targets. It knows once and for all what Open would have to find
+// out each time: where control groups are mounted and who we are.
+type Opener struct {
+	// NoShims opens targets without their shims, for a Killer that does not
+	// stop the engine: one descriptor each instead of two.
+	NoShims bool
+
+	mounts    cgroup.Mounts
+	memory    cgroup.Mount // the one with the memory controller; zero where there is none
+	protected map[int]bool
+	own       []cgroup.Group // of this process
+}
+
+// NewOpener looks at this process and its mounts.
+func NewOpener() (*Opener, error) {
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	up, err := proc.Host.Ancestors(os.Getpid())
+	if err != nil {
+		return nil, fmt.Errorf("find the processes above this one: %w", err)
+	}
+	own, err := mounts.Of(proc.Host, os.Getpid())
+	if err != nil {
+		return nil, fmt.Errorf("find the control groups of this process: %w", err)
+	}
+	o := &Opener{mounts: mounts, own: own, protected: map[int]bool{1: true, os.Getpid(): true}}
+	o.memory, _ = mounts.Memory()
+	for _, pid := range up {
+		o.protected[pid] = true
+	}
+	return o, nil
+}
+
+// Open is like the function Open.
+func (o *Opener) Open(id, name string, pid int) (*Target, error) {
+	t, err := o.open(id, name, pid)
+	if err != nil {
+		return nil, fmt.Errorf("hold container %s: %w", nameOf(id, name), err)
+	}
+	return t, nil
+}
+
+// ending waits a moment for a process without a control group to be dead: one that
+// exits leaves its groups before its pidfd tells (do_exit in kernel/exit.c:
+// cgroup_exit comes before exit_notify).
+func ending(p *pidfd.Process) bool {
+	for range 20 {
+		if p.Exited() {
+			return true
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return false
+}
+
+func (o *Opener) open(id, name string, pid int) (*Target, error) {
+	if pid <= 0 || o.protected[pid] {
+		return nil, fmt.Errorf("process %d: %w", pid, ErrProtected)
+	}
+	init, err := pidfd.Open(pid)
+	if err != nil {
+		return nil, err
+	}
+	t := &Target{ID: id, Name: name, init: init}
+	if err := t.look(o); err != nil {
+		t.Close()
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("process %d: %w", pid, ErrGone)
+		}
+		return nil, err
+	}
+	// All of that was true of the process that is held, if it lives still.
+	if init.Exited() {
+		t.Close()
+		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+	}
+	if len(t.groups) == 0 {
+		defer t.Close()
+		if ending(init) {
+			return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
+		}
+		return nil, fmt.Errorf("process %d: %w", pid, ErrStranger)
+	}
+	if o.inside(t) {
+		t.Close()
+		return nil, fmt.Errorf("process %d is the init of the container that this one runs in: %w", pid, ErrProtected)
+	}
+	return t, nil
+}
+
+// inside reports whether this process is in the container. Its ancestors do not
+// tell: what was started there by way of the engine is the shim's child.
+func (o *Opener) inside(t *Target) bool {
+	return slices.ContainsFunc(t.groups, func(g cgroup.Group) bool { return slices.ContainsFunc(o.own, g.Contains) })
+}
+
+// look finds out what is around init.
+func (t *Target) look(o *Opener) error {
+	pid := t.init.Pid()
+	pids, err := proc.Host.NSpid(pid)
+	if err != nil {
+		return err
+	}
+	t.alone = len(pids) > 1 && pids[len(pids)-1] == 1
+	groups, err := o.mounts.Of(proc.Host, pid)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		own, ok := g.Topmost(t.owns)
+		if !ok {
+			continue
+		}
+		if wanted(own) {
+			t.groups = append(t.groups, own)
+		}
+		if own.Point == o.memory.Point {
+			t.memory = own
+		}
+	}
+	if !o.NoShims {
+		t.shim, err = o.findShim(pid)
+	}
+	return err
+}
+
+// owns reports whether a control group of this name is the container's own:
+// <id> (cgroupfs) or docker-<id>.scope, cri-containerd-<id>.scope (systemd).
+func (t *Target) owns(name string) bool {
+	return len(t.ID) >= minIDLen && strings.Contains(name, t.ID)
+}
+
+// wanted picks the hierarchies that are looked at. An engine puts a container
+// into the same group of each, so the unified one and one of v1 tell all; the
+// freezer is the one of v1 that can also hold a group still.
+func wanted(g cgroup.Group) bool { return g.V2 || g.Has("freezer") }
+
+// shimPrefix is how containerd's shims are called: containerd-shim,
+// containerd-shim-runc-v2, containerd-shim-runsc-v1. A comm holds 15 bytes.
+const shimPrefix = "containerd-shim"
+
+// findShim holds the parent of init if that is one of containerd's shims.
+func (o *Opener) findShim(init int) (*pidfd.Process, error) {
+	s, err := proc.Host.Stat(init)
+	if err != nil {
+		return nil, err
+	}
+	if s.PPid == 0 || o.protected[s.PPid] {
+		return nil, nil
+	}
+	shim, err := pidfd.Open(s.PPid)
+	if errors.Is(err, pidfd.ErrGone) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	// The comm is what a process calls itself; the executable is what it is.
+	exe, err := proc.Host.Exe(s.PPid)
+	if err != nil || !strings.HasPrefix(path.Base(exe), shimPrefix) {
+		shim.Close()
+		return nil, nil //nolint:nilerr // a parent that we cannot see is no shim of ours
+	}
+	return shim, nil
+}
+
+// Pid is init's pid in our pid namespace.
+func (t *Target) Pid() int { return t.init.Pid() }
+
+// Start is when init started, in ticks after boot.
+func (t *Target) Start() uint64 { return t.init.Start() }
+
+// Init is the handle on the container's init. It belongs to the target.
+func (t *Target) Init() *pidfd.Process { return t.init }
+
+// Shim is the handle on the process that reaps init, nil where that is no shim.
+// It belongs to the target.
+func (t *Target) Shim() *pidfd.Process { return t.shim }
+
+// Alone reports whether the container has a pid namespace of its own.
+func (t *Target) Alone() bool { return t.alone }
+
+// Memory is what is left of a container's memory. It holds nothing, and may be used
+// when the target is closed.
+type Memory struct{ group cgroup.Group }
+
+// Memory is the container's.
+func (t *Target) Memory() Memory { return Memory{t.memory} }
+
+// Empty has the kernel take back what is charged to the group of a dead container,
+// so that it goes when the engine removes it, and does not stay as a dying one that
+// slows down reclaims (internal/hosts/doctor). The engine has to wait for it meanwhile;
+// ctx breaks it off. A group that is gone is no error. Dirty pages stay: they are
+// not waited for.
+func (m Memory) Empty(ctx context.Context) error {
+	if m.group.Point == "" || m.group.IsRoot() {
+		return nil
+	}
+	err := m.group.EmptyMemory(ctx)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported):
+		return nil
+	case err != nil:
+		return fmt.Errorf("empty the memory of %s: %w", m.group.Dir(), err)
+	}
+	return nil
+}
+
+// Groups are the control groups that have to be empty.
+func (t *Target) Groups() []cgroup.Group { return t.groups }
+
+// Alive reports whether anything of the container may still run. It asks the
+// kernel; an error to read counts as alive.
+func (t *Target) Alive() bool {
+	empty, err := t.empty()
+	return !t.init.Exited() || !empty || err != nil
+}
+
+// empty reports whether no live process is left in the container's groups.
+func (t *Target) empty() (bool, error) {
+	for _, g := range t.groups {
+		if empty, err := g.Empty(); err != nil || !empty {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// holdMounts keeps the container's mount namespace until Close. Where it cannot
+// be had, it is taken down with its last process, as usual.
+func (t *Target) holdMounts() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.mounts != nil {
+		return
+	}
+	path := fmt.Sprintf("%s/%d/ns/mnt", proc.Host, t.init.Pid())
+	if fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		t.mounts = &fd
+	}
+}
+
+// Close lets go of the container, and after a Kill of its mounts, which may take
+// the kernel some milliseconds to take down. It may be called more than once.
+func (t *Target) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	if t.mounts != nil {
+		unix.Close(*t.mounts)
+		t.mounts = nil
+	}
+	t.init.Close()
+	if t.shim != nil {
+		t.shim.Close()
+	}
+}
+
+func (t *Target) String() string { return nameOf(t.ID, t.Name) }
+
+func nameOf(id, name string) string {
+	if name != "" {
+		return name
+	}
+	return id[:min(minIDLen, len(id))]
+}

@@ -1,0 +1,126 @@
+// Package runtimes knows which of the engine's runtimes run containers on this
+// host. It tries each that a template names, so that a template whose runtime is
+// missing is refused with the reason, and other nodes are asked, instead of every
+// boot failing in its own way.
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Times of Run.
+const (
+	trialTime = time.Minute // for one trial, its tidying up excepted
+	again     = 30 * time.Second
+)
+
+var errEngine = errors.New("this engine has its default runtime only")
+
+// Checker tries runtimes. Its methods may be called from any goroutine.
+type Checker struct {
+	names []string
+	try   func(ctx context.Context, runtime string) error
+	works *prometheus.GaugeVec // by runtime
+	log   *slog.Logger
+	pause time.Duration // between two trials of one that does not work
+
+	mu     sync.Mutex
+	failed map[string]error // of those that were tried and do not work
+}
+
+// New returns a checker of the named runtimes, of which "" and repetitions do not
+// count; it registers its metrics with reg and starts nothing.
+func New(names []string, e engine.Engine, reg prometheus.Registerer, log *slog.Logger) *Checker {
+	c := &Checker{
+		names: slices.Clone(names), log: log, pause: again, failed: map[string]error{},
+		try: func(context.Context, string) error { return errEngine },
+		works: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_runtime_works",
+			Help: "Whether a runtime that a template names ran a container when it was last tried, by runtime.",
+		}, []string{"runtime"}),
+	}
+	slices.Sort(c.names)
+	c.names = slices.DeleteFunc(slices.Compact(c.names), func(name string) bool { return name == "" })
+	if t, ok := e.(engine.RuntimeTester); ok {
+		c.try = t.TestRuntime
+	}
+	reg.MustRegister(c.works)
+	return c
+}
+
+// Run tries every runtime, and those that do not work again and again, until ctx
+// is done.
+func (c *Checker) Run(ctx context.Context) error {
+	left := c.names
+	for len(left) > 0 {
+		var bad []string
+		for _, name := range left {
+			if !c.once(ctx, name) {
+				bad = append(bad, name)
+			}
+		}
+		left = bad
+		t := time.NewTimer(c.pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// once reports whether a runtime works.
+func (c *Checker) once(ctx context.Context, name string) bool {
+	begun := time.Now()
+	bound, cancel := context.WithTimeout(ctx, trialTime)
+	defer cancel()
+	err := c.try(bound, name)
+	if ctx.Err() != nil {
+		return true // nobody wants to know any more
+	}
+	c.mu.Lock()
+	before := c.failed[name]
+	delete(c.failed, name)
+	if err != nil {
+		c.failed[name] = err
+	}
+	c.mu.Unlock()
+	if err == nil {
+		c.works.WithLabelValues(name).Set(1)
+		c.log.Info("runtime works", "runtime", name, "took", time.Since(begun).Round(time.Millisecond))
+		return true
+	}
+	c.works.WithLabelValues(name).Set(0)
+	if before == nil || before.Error() != err.Error() {
+		c.log.Warn("a template's runtime does not work: this node refuses its sessions", "runtime", name, "err", err, "hint", holdfast.HintOf(err))
+	}
+	return false
+}
+
+// Check is why containers of the runtime cannot be had, nil where nothing is known
+// against it: "", one that works, or one that was not tried yet. The error wraps
+// holdfast.ErrNotFound: as far as others are concerned this node lacks the
+// template.
+func (c *Checker) Check(runtime string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.failed[runtime]
+	if err == nil {
+		return nil
+	}
+	return holdfast.WithHint(fmt.Errorf("the runtime %s does not work on this node (%v): %w", runtime, err, holdfast.ErrNotFound), holdfast.HintOf(err))
+}

@@ -1,0 +1,216 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Adopted says what Adopt found.
+type Adopted struct {
+	Sessions int // containers taken over as they run
+	Strays   int // containers without a record that fits, killed
+	Stuck    int // containers that are not seen dead; Run goes on trying
+	Released int // records without a container, given up; in Run, after its snapshot, where that is due
+}
+
+// Adopt takes over what an earlier agent of this node left: running containers
+// whose record says "ready" go on as they are; containers without a record that
+// fits are killed, seen dead and removed; records without a container are given up.
+// What cannot be seen dead keeps its own key, and no other, from being served. It
+// comes before Run. A container that the engine cannot tell about, although it can
+// about others, is one without a record that fits. An error means that the engine
+// or the store did not answer at all, and leaves what runs as it is. Only when LeaseLost is called
+// meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
+// was found is killed; the error is ErrLeaseLost then, and Adopt may be called
+// again.
+func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
+	ctx, done := m.beginAdoption(ctx)
+	defer done()
+	var a Adopted
+	containers, err := m.listOwn(ctx)
+	if err != nil {
+		err = fmt.Errorf("listing this node's containers: %w", err)
+	} else {
+		a, err = m.adopt(ctx, containers)
+	}
+	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		m.abandon(containers)
+		return Adopted{}, errors.Join(ErrLeaseLost, err)
+	}
+	if err != nil {
+		m.letGo()
+	}
+	return a, err
+}
+
+func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Adopted, error) {
+	var a Adopted
+	owners, err := m.owned(ctx)
+	if err != nil {
+		return a, fmt.Errorf("reading this node's sessions: %w", err)
+	}
+	keys := map[string]holdfast.SessionKey{} // what may run and must not, by id
+	for _, o := range owners {
+		if o.ContainerID != "" {
+			keys[o.ContainerID] = o.Key
+		}
+	}
+	taken, err := m.takeOverAll(ctx, containers, owners)
+	if err != nil {
+		return a, err
+	}
+	// Behind that: what holds the network of a session is taken over with it.
+	for _, id := range m.heirs() {
+		if _, known := keys[id]; !known {
+			keys[id] = ""
+		}
+	}
+	for _, c := range containers {
+		key := holdfast.SessionKey(c.Labels[LabelSession])
+		if taken[c.ID] {
+			delete(owners, keys[c.ID])
+			delete(keys, c.ID)
+			a.Sessions++
+			continue
+		}
+		if c.Labels[LabelWarm] != "" {
+			key = keys[c.ID] // of the record that names it; "" for one that nobody has claimed, as far as is known
+		}
+		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
+		a.Strays++
+		keys[c.ID] = key
+	}
+	left := m.endStrays(ctx, slices.Collect(maps.Keys(keys)))
+	if ctx.Err() != nil {
+		return a, context.Cause(ctx)
+	}
+	a.Stuck = m.keepStuck(left, keys, owners)
+	// Every container that belongs to a record still here is now dead.
+	rest := slices.Collect(maps.Values(owners))
+	a.Released = len(rest)
+	later, now := m.dueForSnapshot(rest)
+	if len(now) > 0 {
+		if err := m.giveUp(ctx, now); err != nil {
+			return a, fmt.Errorf("giving up sessions without a container: %w", err)
+		}
+	}
+	m.keepForSnapshot(later)
+	return a, nil
+}
+
+// keepStuck keeps what was not seen dead, each at the cost of its own key, and
+// takes the records of those out of owners. A container that only the deadman
+// has told of may belong to any record that names none. It returns how many
+// containers there are.
+func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.SessionKey, owners map[holdfast.SessionKey]holdfast.Owner) int {
+	byKey := map[holdfast.SessionKey][]string{}
+	for id, err := range left {
+		m.log.Error("a container of an earlier agent is not seen dead; its session stays owned, and this is tried again", "session", keys[id], "container", short(id), "err", err)
+		if err := m.expect(id); err != nil { // else it would be forgotten
+			m.log.Error("a container that is not seen dead", "container", short(id), "err", err)
+		}
+		byKey[keys[id]] = append(byKey[keys[id]], id)
+	}
+	if nameless := byKey[""]; len(nameless) > 0 {
+		for key, o := range owners {
+			if o.ContainerID == "" {
+				byKey[key] = append(byKey[key], nameless...)
+				delete(byKey, "")
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, ids := range byKey {
+		o, ok := owners[key]
+		if !ok {
+			o = holdfast.Owner{Key: key}
+		}
+		delete(owners, key)
+		m.keepStuckLocked(o, ids)
+	}
+	return len(left)
+}
+
+// listOwn is this node's containers, in whatever state.
+func (m *Manager) listOwn(ctx context.Context) ([]engine.Container, error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
+}
+
+// owned is this node's records, by key.
+func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.Owner, error) {
+	all, _, err := m.deps.Store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mine := map[holdfast.SessionKey]holdfast.Owner{}
+	for _, o := range all {
+		if o.Node == m.cfg.Node {
+			mine[o.Key] = o
+		}
+	}
+	return mine, nil
+}
+
+// Info is a session as people see it.
+type Info struct {
+	Owner       holdfast.Owner // with what its boot took, once it is ready
+	Connections int
+	IdleSince   time.Time // zero while somebody is connected
+	Error       string    // why it did not boot, or cannot be ended
+}
+
+// List returns the sessions of this node, in no order.
+func (m *Manager) List() []Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Info, 0, len(m.sessions))
+	for _, e := range m.sessions {
+		out = append(out, e.infoLocked(m.cfg.Node))
+	}
+	return out
+}
+
+// Get returns one session of this node. holdfast.ErrNotFound.
+func (m *Manager) Get(key holdfast.SessionKey) (Info, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.sessions[key]
+	if e == nil {
+		return Info{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
+	}
+	return e.infoLocked(m.cfg.Node), nil
+}
+
+func (e *entry) infoLocked(node holdfast.NodeID) Info {
+	i := Info{Owner: e.owner, Connections: e.conns}
+	if e.conns == 0 {
+		i.IdleSince = e.idleSince
+	}
+	i.Owner.Key, i.Owner.Node, i.Owner.Template = e.key, node, e.template.Name
+	switch e.phase {
+	case booting:
+		i.Owner.State = holdfast.Starting
+	case leaving, failed:
+		i.Owner.State = holdfast.Leaving
+	}
+	if e.err != nil {
+		i.Error = e.err.Error()
+	}
+	if e.stuck {
+		i.Error = "its container cannot be seen dead"
+		if len(e.strays) > 0 {
+			i.Error += ": " + names(e.strays)
+		}
+	}
+	return i
+}

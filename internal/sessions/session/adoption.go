@@ -1,0 +1,111 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+)
+
+// adoption is an Adopt on its way.
+type adoption struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed at its end
+}
+
+// beginAdoption returns a context that LeaseLost cancels.
+func (m *Manager) beginAdoption(ctx context.Context) (context.Context, func()) {
+	a := &adoption{done: make(chan struct{})}
+	ctx, a.cancel = context.WithCancelCause(ctx)
+	m.mu.Lock()
+	m.adoption = a
+	m.mu.Unlock()
+	return ctx, func() {
+		a.cancel(nil)
+		m.mu.Lock()
+		m.adoption = nil
+		m.mu.Unlock()
+		close(a.done)
+	}
+}
+
+// abortAdoption ends an Adopt under way and waits until it has killed what it
+// found.
+func (m *Manager) abortAdoption(ctx context.Context) {
+	m.mu.Lock()
+	a := m.adoption
+	m.mu.Unlock()
+	if a == nil {
+		return
+	}
+	a.cancel(ErrLeaseLost)
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+	}
+}
+
+// abandon kills what an Adopt found, in the order in which that can be relied
+// on: what it has got hold of at once, and then what the engine has to be asked
+// about.
+func (m *Manager) abandon(found []engine.Container) {
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	m.mu.Lock()
+	held := m.markLocked(slices.Collect(maps.Values(m.sessions))...)
+	m.mu.Unlock()
+	var dead []string
+	if len(held) > 0 {
+		report := m.deps.Killer.Kill(ctx, targets(held))
+		m.deps.Metrics.killed(report)
+		dead = report.Dead
+		m.forget(dead...)
+		for _, e := range held {
+			if slices.Contains(dead, e.target.ID) {
+				m.unwatch(e)
+				m.dropNetwork(e)
+			}
+		}
+	}
+	m.letGo()
+	var err error
+	if found == nil { // it did not come to that
+		found, err = m.listOwn(ctx)
+	}
+	if err = errors.Join(err, notDead(m.endStrays(ctx, without(found, dead)))); err != nil {
+		m.log.Error("the lease was lost while taking over: not everything is seen dead", "err", err)
+	}
+}
+
+// letGo forgets all that an Adopt has taken over, and leaves it as it is.
+func (m *Manager) letGo() {
+	m.mu.Lock()
+	held := slices.Collect(maps.Values(m.sessions))
+	m.orphans = nil
+	m.mu.Unlock()
+	for _, e := range held {
+		m.close(e)
+	}
+}
+
+// without are the ids of the containers but these.
+func without(list []engine.Container, but []string) (ids []string) {
+	for _, c := range list {
+		if !slices.Contains(but, c.ID) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+// targets are the entries' handles.
+func targets(entries []*entry) []*kill.Target {
+	out := make([]*kill.Target, len(entries))
+	for i, e := range entries {
+		out[i] = e.target
+	}
+	return out
+}

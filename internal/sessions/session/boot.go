@@ -1,0 +1,313 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+)
+
+// Bounds of a boot's parts.
+const (
+	claimTimeout   = 30 * time.Second // the store may be away for a moment
+	pullTimeout    = 10 * time.Minute // of an image; a registry that is slower than that fails the boot
+	engineTimeout  = 60 * time.Second // so may the engine; a start can queue behind others
+	exitTimeout    = 2 * time.Second  // for the engine to notice a death
+	cleanupTimeout = 30 * time.Second // one try to remove what a failed boot left
+	logLines       = 20               // of a container that failed, for its error
+	logBytes       = 4 << 10
+)
+
+// boot claims the session and brings its container up, then settles the entry.
+// What a failed boot left is removed before its ownership is given up. ctx may
+// end the boot, life is the Manager's.
+func (m *Manager) boot(ctx, life context.Context, e *entry) {
+	started := time.Now()
+	b := &attempt{m: m, e: e, timings: map[string]time.Duration{}}
+	err := b.run(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("session %s: %w", e.key, cause)
+	}
+	m.deps.Metrics.booted(b.timings, time.Since(started), err)
+	b.endSpinup(ctx, err)
+	if err == nil {
+		return
+	}
+	if elsewhere(err) {
+		m.yield(e, err)
+		return
+	}
+	m.log.Warn("session did not boot", "session", e.key, "err", err)
+	m.mu.Lock()
+	e.err = err
+	e.phase = leaving
+	close(e.settled)
+	close(e.left)
+	m.mu.Unlock()
+
+	b.undo(life)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if context.Cause(ctx) != nil { // it was told to give up: that is no failure to remember
+		m.dropLocked(e)
+		return
+	}
+	e.phase = failed
+	e.failedAt = time.Now()
+	m.forgetLaterLocked(e)
+}
+
+// elsewhere reports whether a boot ended because another node has the session.
+func elsewhere(err error) bool {
+	var other *holdfast.ElsewhereError
+	return errors.As(err, &other)
+}
+
+// yield ends an entry whose claim another node won. Nothing is left of it, and
+// there is nothing to remember: the next to ask finds out where it is by then.
+func (m *Manager) yield(e *entry, err error) {
+	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
+	m.dropNetwork(e)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.err, e.phase = err, leaving
+	e.buryLocked()
+	close(e.settled)
+	close(e.left)
+	m.dropLocked(e)
+}
+
+// forgetLaterLocked drops a failed entry once it has answered for
+// failureMemory.
+func (m *Manager) forgetLaterLocked(e *entry) {
+	m.spawnLocked(func(ctx context.Context) {
+		select {
+		case <-time.After(failureMemory):
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		m.dropLocked(e)
+		m.mu.Unlock()
+	})
+}
+
+// attempt is one boot on its way.
+type attempt struct {
+	m       *Manager
+	e       *entry
+	owner   holdfast.Owner      // as the store has it; zero before the claim
+	unsure  bool                // a claim was sent and never answered
+	slotted bool                // one of Manager.boots is ours
+	left    *holdfast.Suspended // what the life before has left for this one; nil: nothing
+	alone   chan error          // nil where nobody has had the session since then; of one that has left something
+	// The container that the boot is at: a step's or the session's own. Those
+	// before it were seen dead.
+	spec      engine.Spec // without a name before the first
+	container string
+	target    *kill.Target
+	spinup    *spinup.Timer            // of that container; nil where it is recorded
+	timings   map[string]time.Duration // by phase
+	answered  time.Duration            // of the phase ready: until the server answered
+}
+
+// phase times f under a name, adding to what the phase took before; its error is
+// a BootError of that phase, unless it says that the session is elsewhere.
+func (b *attempt) phase(name string, f func() error) error {
+	start := time.Now()
+	err := f()
+	b.timings[name] += time.Since(start)
+	if err == nil || elsewhere(err) {
+		return err
+	}
+	return &holdfast.BootError{Key: b.e.key, Phase: name, Err: err}
+}
+
+// took is what the boot took until the server answered.
+func (b *attempt) took() holdfast.Phases {
+	of := func(name string) holdfast.Millis { return holdfast.Millis(b.timings[name]) }
+	return holdfast.Phases{
+		Queue: of("queue"), Claim: of("claim"), Pull: of("pull"), Init: of("init"),
+		Create: of("create"), Start: of("start"), Ready: holdfast.Millis(b.answered),
+	}
+}
+
+func (b *attempt) run(ctx context.Context) error {
+	warm := b.warmWaits()
+	if !warm {
+		if err := b.slot(ctx); err != nil {
+			return err
+		}
+	}
+	defer b.leaveSlot()
+	eased := b.m.ease(warm)
+	defer eased()
+	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
+		return err
+	}
+	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
+	defer b.resume(ctx)()
+	if warm {
+		if done, err := b.thaw(ctx); done {
+			return b.ended(ctx, err)
+		}
+		if err := b.slot(ctx); err != nil {
+			return err
+		}
+	}
+	// The record says "starting" while the engine creates: neither waits
+	// for the other.
+	specs := b.e.template.specs(b.owner)
+	if err := b.tell(&specs[len(specs)-1]); err != nil {
+		return &holdfast.BootError{Key: b.e.key, Phase: "create", Err: err}
+	}
+	advanced := make(chan error, 1)
+	go func() { advanced <- b.advance(ctx, holdfast.Starting) }()
+	err := b.createNext(ctx, specs, 0)
+	if advErr := <-advanced; err == nil && advErr != nil {
+		err = &holdfast.BootError{Key: b.e.key, Phase: "claim", Err: advErr}
+	}
+	for i, step := range b.e.template.Steps {
+		if err == nil {
+			err = b.step(ctx, step)
+		}
+		if err == nil {
+			err = b.createNext(ctx, specs, i+1)
+		}
+	}
+	if err == nil {
+		err = b.startOrRestore(ctx, specs[len(specs)-1])
+	}
+	eased()
+	if err == nil {
+		err = b.readied(b.phase("ready", func() error { return b.ready(ctx) }))
+	}
+	return b.ended(ctx, err)
+}
+
+// readied notes how the phase ready went.
+func (b *attempt) readied(err error) error {
+	b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
+	return err
+}
+
+// ended kills the container of a boot that failed.
+func (b *attempt) ended(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	b.kill(ctx)
+	return b.withLog(ctx, err)
+}
+
+// createNext makes one of the claim's containers. The last is the session's own:
+// it may join a ready network, which nobody else has had.
+func (b *attempt) createNext(ctx context.Context, specs []engine.Spec, i int) error {
+	if i == len(specs)-1 {
+		b.takeNetwork(&specs[i])
+	}
+	return b.create(ctx, specs[i])
+}
+
+// kill makes the container of a boot that failed dead, if it was got hold of,
+// without waiting for the engine: a node that is cut off has little time.
+// Removing it follows, and is what is relied on.
+func (b *attempt) kill(ctx context.Context) {
+	if b.target == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	report := b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target})
+	b.m.deps.Metrics.killed(report)
+	if len(report.Dead) > 0 {
+		b.m.mu.Lock()
+		b.e.buryLocked()
+		b.m.mu.Unlock()
+	}
+}
+
+// slot waits for one of the boots that may run at once.
+func (b *attempt) slot(ctx context.Context) error {
+	return b.phase("queue", func() error {
+		select {
+		case b.m.boots <- struct{}{}:
+			b.slotted = true
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// leaveSlot lets another boot go on. It may be called without a slot.
+func (b *attempt) leaveSlot() {
+	if b.slotted {
+		b.slotted = false
+		<-b.m.boots
+	}
+}
+
+// ready waits until the session's server answers and publishes where.
+func (b *attempt) ready(ctx context.Context) error {
+	started := time.Now()
+	c, err := b.grab(ctx)
+	if errors.Is(err, errDied) {
+		return b.exit(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if b.e.holder != nil {
+		b.nameIt()
+	}
+	addr, err := address(c, b.e.template)
+	if err != nil {
+		return err
+	}
+	return b.serve(ctx, c.ID, addr, started)
+}
+
+// serve waits until the server at addr answers and publishes it.
+func (b *attempt) serve(ctx context.Context, id, addr string, started time.Time) error {
+	if err := awaitReady(ctx, addr, b.e.template.Ready, b.target.Alive); err != nil {
+		if errors.Is(err, errDied) {
+			return b.exit(ctx)
+		}
+		return err
+	}
+	b.answered = time.Since(started)
+	b.owner.ContainerID, b.owner.Address, b.owner.ReadyAt, b.owner.Boot = id, addr, time.Now().UTC(), b.took()
+	if err := b.advance(ctx, holdfast.Ready); err != nil {
+		return err
+	}
+	return b.m.settle(ctx, b)
+}
+
+// settle makes the entry ready, unless it was told to give up meanwhile.
+func (m *Manager) settle(ctx context.Context, b *attempt) error {
+	m.mu.Lock()
+	if err := ctx.Err(); err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	m.enterLocked(b.e, b.owner, b.target)
+	m.watchLocked(b.e) // before anybody can end it, and so close what is watched
+	close(b.e.settled)
+	m.mu.Unlock()
+	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)
+	return nil
+}
+
+func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
+	e.owner, e.target, e.phase, e.idleSince, e.tenure = o, t, ready, time.Now(), m.tenure
+	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep}
+}
+
+// short is the usual short form of a container id.
+func short(id string) string { return id[:min(12, len(id))] }

@@ -1,0 +1,101 @@
+package session
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/warmpool"
+)
+
+// chaosPool is the warm containers of one agent after the other.
+type chaosPool struct {
+	dir  string
+	pool *warmpool.Pool
+	stop func() // as an agent that is killed
+
+	mu    sync.Mutex
+	given map[string]int // how often each was handed out
+}
+
+func newChaosPool(t *testing.T) *chaosPool {
+	dir, err := os.MkdirTemp("", "hf") // short, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &chaosPool{dir: dir, given: map[string]int{}}
+}
+
+// next makes the pool of the next agent. run, after its adoption, has it fill.
+func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run func()) {
+	opener, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 3
+	p.pool = warmpool.New(warmpool.Config{Node: "n1", Dir: p.dir, Templates: []warmpool.Template{{
+		Name: tmpl.Name, Image: tmpl.Image, Most: most,
+		Spec:  func(name, dir, label string) engine.Spec { return tmpl.WarmSpec("n1", name, dir, warmpool.Dir, label) },
+		Await: tmpl.Await,
+	}}}, warmpool.Deps{
+		Engine: fake, Opener: opener, Killer: &kill.Killer{}, Deadman: holding{&recorder{fake: fake}},
+		Metrics: warmpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+	})
+	p.stop = func() {}
+	return func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		running.Go(func() { _ = p.pool.Run(ctx) })
+		p.stop = func() { cancel(); running.Wait() }
+		t.Cleanup(p.stop)
+		await(t, "the containers are warm", func() bool { return p.pool.Counts()[0].Ready == most })
+	}
+}
+
+// holding is a deadman that can hold what it is given.
+type holding struct{ *recorder }
+
+func (h holding) Hold(t *kill.Target) error {
+	h.note("hold", t.ID, true)
+	return nil
+}
+
+func (p *chaosPool) Ready(template string) bool { return p.pool.Ready(template) }
+
+func (p *chaosPool) Take(template string) (WarmContainer, bool) {
+	c := p.pool.Take(template)
+	if c == nil {
+		return nil, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.given[c.ID()]++
+	return c, true
+}
+
+// judge looks at what became of all that were ever warm.
+func (p *chaosPool) judge(t *testing.T, fake *fakeEngine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.given) == 0 {
+		t.Error("no warm container was claimed: nothing was tested")
+	}
+	for id, n := range p.given {
+		if n != 1 {
+			t.Errorf("%s was handed out %d times", short(id), n)
+		}
+	}
+	fake.set(func() {
+		for _, id := range fake.heard {
+			if p.given[id] == 0 {
+				t.Errorf("%s was told who it is, and was nobody's", short(id))
+			}
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+func (b *attempt) claim(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	err := retry(ctx, holdfast.ErrStore, func() error {
+		lease := b.m.deps.Lease()
+		if lease == 0 && b.m.cfg.Others {
+			return errFenced
+		}
+		if lease == 0 {
+			return fmt.Errorf("this node cannot renew its lease: %w", holdfast.ErrStore)
+		}
+		o, err := b.m.deps.Store.Claim(ctx, holdfast.Owner{
+			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
+			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
+		}, lease)
+		if errors.Is(err, store.ErrTaken) && b.lost(o) {
+			err = nil
+		}
+		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
+		if errors.Is(err, store.ErrTaken) && o.Node != b.m.cfg.Node {
+			return &holdfast.ElsewhereError{Owner: o}
+		}
+		if errors.Is(err, store.ErrTaken) {
+			// Ours, of an earlier time, and no session of this
+			// Manager's: this entry is the key's only one.
+			if err := b.m.clear(ctx, o); err != nil {
+				return err
+			}
+			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
+		}
+		if err != nil {
+			return err
+		}
+		b.owner = o
+		return nil
+	})
+	if errors.Is(err, errFenced) {
+		err = fmt.Errorf("%w: %w", err, holdfast.ErrStore)
+	}
+	return err
+}
+
+// errFenced ends a claim at once where others can be asked.
+var errFenced = errors.New("this node cannot renew its lease")
+
+// lost reports whether a record is our own and nobody here knows it: a claim
+// that was written although its answer got lost. Nothing runs under it, because
+// a container is created only with the epoch of an answered claim.
+func (b *attempt) lost(o holdfast.Owner) bool {
+	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
+}
+
+// advance moves the record on; only boot and what follows it write it.
+func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
+	next := b.owner
+	next.State = s
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrStore, func() error {
+		got, err := b.m.deps.Store.Advance(ctx, next)
+		if errors.Is(err, store.ErrStale) && sameWrite(got, next) {
+			err = nil // an earlier try was written, its answer lost
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", s, err)
+		}
+		b.owner = got
+		return nil
+	})
+}
+
+// sameWrite reports whether the record is what we tried to write.
+func sameWrite(got, want holdfast.Owner) bool {
+	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
+}

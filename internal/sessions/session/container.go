@@ -1,0 +1,200 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+)
+
+// create makes the container, pulling its image where this host has none.
+func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
+	phase := "create"
+	if spec.Labels[LabelStep] != "" {
+		phase = "init"
+	}
+	b.spec = spec
+	b.beginSpinup(spec)
+	var took time.Duration
+	try := func() error {
+		begun := time.Now()
+		defer func() { took = time.Since(begun) }()
+		return b.phase(phase, func() error { return b.createOnce(ctx, spec) })
+	}
+	err := try()
+	if !errors.Is(err, engine.ErrNoImage) {
+		b.created(took, err)
+		if err == nil {
+			b.spinup.Pulled(spinup.Pull{Image: spec.Image, Cached: true, Done: true})
+		}
+		return err
+	}
+	// It may take minutes, in which others can start what is here.
+	b.leaveSlot()
+	err = b.phase("pull", func() error {
+		figures, err := b.m.pulls.fetch(ctx, spec.Image)
+		b.spinup.Pulled(figures)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.slot(ctx); err != nil {
+		return err
+	}
+	err = try()
+	b.created(took, err)
+	return err
+}
+
+// created notes how the spin-up's create went.
+func (b *attempt) created(took time.Duration, err error) {
+	b.spinup.Took(spinup.Create, took, err)
+	b.spinup.Container(b.container, b.spec.Name)
+}
+
+func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return retry(ctx, holdfast.ErrEngine, func() error {
+		id, err := b.m.deps.Engine.Create(ctx, spec)
+		if errors.Is(err, engine.ErrConflict) {
+			id, err = b.madeBefore(ctx, spec)
+		}
+		if err != nil {
+			return err
+		}
+		b.container = id
+		return nil
+	})
+}
+
+// madeBefore finds the container that an earlier try of the same create made,
+// whose answer got lost. The name holds the epoch; only where agents of
+// different stores share an engine another's container may be called like that.
+func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, error) {
+	c, err := b.m.deps.Engine.Inspect(ctx, spec.Name)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // try again
+	}
+	if err != nil {
+		return "", err
+	}
+	if c.State != "created" || !madeOf(c, spec) {
+		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be going
+	}
+	return c.ID, nil
+}
+
+// madeOf reports whether a container was made of the spec, by its labels; an
+// image may add others.
+func madeOf(c engine.Container, spec engine.Spec) bool {
+	for name, value := range spec.Labels {
+		if c.Labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *attempt) start(ctx context.Context) error {
+	if err := b.m.expect(b.container); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return b.spinup.Time(spinup.Start, func() error {
+		return retry(ctx, holdfast.ErrEngine, func() error { return b.m.deps.Engine.Start(ctx, b.container) })
+	})
+}
+
+func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	err = retry(ctx, holdfast.ErrEngine, func() error {
+		c, err = b.m.deps.Engine.Inspect(ctx, b.container)
+		return err
+	})
+	return c, err
+}
+
+// grab takes hold of the container's init. errDied where it is too late for that.
+func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
+	c, err := b.inspect(ctx)
+	if err != nil {
+		return c, err
+	}
+	if !c.Running() {
+		return c, errDied
+	}
+	b.target, err = b.m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return c, errDied
+	}
+	if err != nil {
+		return c, fmt.Errorf("opening the container's init: %w", err)
+	}
+	b.target.Key = b.e.key
+	b.m.hold(b.target)
+	return c, nil
+}
+
+// exit is why a container that is dead ended, once the engine has noticed.
+func (b *attempt) exit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+	for {
+		c, err := b.m.deps.Engine.Inspect(ctx, b.container)
+		if err == nil && !c.Running() {
+			return exited(c, " before it was ready")
+		}
+		select {
+		case <-time.After(firstPause):
+		case <-ctx.Done():
+			return errDied
+		}
+	}
+}
+
+// exited is the error of a container that ended, when is a clause.
+func exited(c engine.Container, when string) error {
+	switch {
+	case c.OOMKilled:
+		return holdfast.WithHint(errors.New("the container ran out of memory"), "raise the template's memory")
+	case c.Error != "":
+		return fmt.Errorf("the container ended with exit code %d: %s", c.ExitCode, c.Error)
+	}
+	return fmt.Errorf("the container ended with exit code %d%s", c.ExitCode, when)
+}
+
+// withLog adds the container's last lines to a boot's error.
+func (b *attempt) withLog(ctx context.Context, err error) error {
+	var boot *holdfast.BootError
+	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // one that was told to give up has nothing to explain
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	boot.Log = b.m.lastLines(ctx, b.container)
+	return err
+}
+
+// lastLines is the end of a container's output, "" where it cannot be had.
+func (m *Manager) lastLines(ctx context.Context, id string) string {
+	var buf bytes.Buffer
+	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {
+		return ""
+	}
+	text := buf.Bytes()
+	if len(text) > logBytes {
+		text = text[len(text)-logBytes:]
+	}
+	return strings.ToValidUTF8(string(text), "�")
+}

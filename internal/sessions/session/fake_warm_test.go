@@ -1,0 +1,65 @@
+package session
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"holdfast"
+	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/internal/sessions/warmpool"
+)
+
+// key is whose container it is: by its label, or by what a warm one holds in its
+// directory. "" for one that nobody has claimed.
+func (c *fakeContainer) key() holdfast.SessionKey {
+	if c.told == "" {
+		return holdfast.SessionKey(c.Labels[LabelSession])
+	}
+	text, err := os.ReadFile(filepath.Join(c.told, warmpool.FileName))
+	var i holdfast.Identity
+	if err != nil || json.Unmarshal(text, &i) != nil {
+		return ""
+	}
+	return i.Session
+}
+
+// onlyOne notes a problem where another container runs for the same key. f.mu is held.
+func (f *fakeEngine) onlyOne(c *fakeContainer, what string) {
+	key := c.key()
+	for _, other := range f.containers {
+		if key != "" && other != c && other.State == "running" && other.key() == key && !other.dead() {
+			f.problems = append(f.problems, fmt.Sprintf("%s %s while %s runs for %s", c.Name, what, other.Name, key))
+		}
+	}
+}
+
+// program is what runs in a warm container: it connects before it answers, and says
+// that it has heard who it is. It is not frozen with the container's process.
+func (f *fakeEngine) program(c *fakeContainer) {
+	conn, err := net.Dial("unix", filepath.Join(c.told, warmpool.SocketName))
+	if err != nil {
+		return // its agent has ended
+	}
+	go func() {
+		defer conn.Close()
+		if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+			return
+		}
+		f.set(func() {
+			f.heard = append(f.heard, c.ID)
+			f.onlyOne(c, "is claimed")
+		})
+		fmt.Fprintln(conn, "ready")
+	}()
+}
+
+// end kills what runs, frozen or not, and sees it reaped.
+func (c *fakeContainer) end() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = killtest.Thaw(c.ID)  // likewise
+	<-c.ended
+}

@@ -1,0 +1,66 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store/memory"
+)
+
+// TestFence takes the store away for less and for more than the fence.
+func TestFence(t *testing.T) {
+	mem, fake := memory.New(1000), newFakeEngine(t)
+	lease := NewLease(LeaseConfig{
+		File: filepath.Join(t.TempDir(), "lease"), TTL: 10 * time.Second,
+		Renew: 50 * time.Millisecond, Publish: time.Second, Fence: time.Second, KillBudget: 2 * time.Second,
+	}, mem, testLog(t))
+	if err := lease.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, setup{store: mem, engine: fake, held: lease, cfg: Config{Templates: []Template{anywhere(t)}}})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- lease.Run(ctx, func() holdfast.Node { return holdfast.Node{ID: n.cfg.Node} }, n.LeaseLost)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	r := n.serve(t, "alice")
+
+	mem.SetHung(true)
+	time.Sleep(300 * time.Millisecond) // well under the fence
+	mem.SetHung(false)
+	time.Sleep(1500 * time.Millisecond) // long enough for a fence that did not see the renewals
+	if got := n.serve(t, "alice"); got.Epoch != r.Epoch {
+		t.Errorf("a short outage was noticed: epoch %d became %d", r.Epoch, got.Epoch)
+	}
+
+	mem.SetHung(true)
+	<-r.Left
+	await(t, "the container is dead", func() bool { return len(fake.running()) == 0 })
+	if id := lease.ID(); id != 0 {
+		t.Errorf("claims go on under lease %d", id)
+	}
+	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	if _, _, err := n.Acquire(short, "bob", ""); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a session of a node that is cut off: %v", err)
+	}
+	mem.SetHung(false)
+	// It was dead before the lease could expire: the lease is there still.
+	if err := mem.KeepAlive(t.Context(), lease.held.Load().ID); err != nil {
+		t.Errorf("the lease: %v", err)
+	}
+	if again := n.serve(t, "alice"); again.Epoch <= r.Epoch {
+		t.Errorf("epoch %d after %d", again.Epoch, r.Epoch)
+	}
+	n.serve(t, "bob") // who asked meanwhile was not forgotten
+}

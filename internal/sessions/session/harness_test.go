@@ -1,0 +1,237 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/memory"
+	"holdfast/internal/sessions/hook"
+	"holdfast/internal/sessions/kill"
+	"holdfast/test/lab/labtest"
+)
+
+// TestMain is, by its arguments, also a keeper of a snapshot command.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "hook" {
+		syscall.Exit(hook.Main(os.Args[2:])) // os.Exit takes a second under -race
+	}
+	os.Exit(labtest.Main(m))
+}
+
+// node is a manager on a real engine with a store that faults can be made in.
+type node struct {
+	*Manager
+	engine engine.Engine
+	store  *memory.Store
+	lease  atomic.Int64
+	opener *kill.Opener
+	end    func() // stops the manager as a stop of the agent does
+}
+
+// web is a template whose server answers at once.
+func web() Template {
+	return Template{
+		Name: "web", Image: labtest.TestServer, Port: 8080,
+		Ready: Readiness{HTTPPath: "/healthz", Timeout: 20 * time.Second},
+	}
+}
+
+// setup is what a test may change of a node.
+type setup struct {
+	id     holdfast.NodeID
+	store  *memory.Store         // nil: a new one
+	engine engine.Engine         // nil: the shared one
+	faulty store.Store           // what the manager sees of the store; nil: the store
+	held   *Lease                // the node's lease; nil: one that lasts
+	dead   Deadman               // nil: none
+	watch  func(Watcher) Watcher // what the manager sees of the watcher; nil: the watcher
+	heard  Spinups               // nil: nobody
+	nets   Networks              // nil: none
+	warm   WarmPool              // nil: none
+	mover  Mover                 // nil: memory is lost
+	cfg    Config
+}
+
+// newNode starts a manager, adopting what is there.
+func newNode(t *testing.T, s setup) *node {
+	t.Helper()
+	n, watcher := unstarted(t, s)
+	if _, err := n.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.run(t, watcher)
+	return n
+}
+
+// unstarted makes a manager, and the watcher that has to run beside it.
+func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
+	t.Helper()
+	e := s.engine
+	if e == nil {
+		e = openEngine(t)
+	}
+	if s.store == nil {
+		s.store = memory.New(1000)
+	}
+	if s.faulty == nil {
+		s.faulty = s.store
+	}
+	lease, _, err := s.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opener, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := kill.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Node = s.id
+	if s.cfg.Node == "" {
+		s.cfg.Node = holdfast.NodeID(t.Name())
+	}
+	if s.cfg.Templates == nil {
+		s.cfg.Templates = []Template{web()}
+	}
+	if s.cfg.Boots == 0 {
+		s.cfg.Boots = 8
+	}
+	if s.watch == nil {
+		s.watch = func(w Watcher) Watcher { return w }
+	}
+	n := &node{engine: e, store: s.store, opener: opener}
+	n.lease.Store(int64(lease))
+	id := func() store.LeaseID { return store.LeaseID(n.lease.Load()) }
+	if s.held != nil {
+		id = s.held.ID
+	}
+	n.Manager = New(s.cfg, Deps{
+		Store: s.faulty, Engine: e, Opener: opener, Killer: &kill.Killer{}, Watcher: s.watch(watcher),
+		Deadman: s.dead, Hooks: hook.Runner{"/proc/self/exe", "hook"}, Lease: id, Metrics: NewMetrics(prometheus.NewRegistry()), Spinups: s.heard, Networks: s.nets, Warm: s.warm, Mover: s.mover, Log: testLog(t),
+	})
+	return n, watcher
+}
+
+func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+
+// daemon is the package's engine itself.
+func daemon(t *testing.T) labtest.Daemon {
+	t.Helper()
+	d, _ := labtest.Either(t)
+	return d
+}
+
+// openEngine connects to the package's engine.
+func openEngine(t *testing.T) engine.Engine {
+	t.Helper()
+	_, e := labtest.Either(t)
+	return e
+}
+
+// run runs the manager until end is called or the test ends, and then removes
+// the node's containers.
+func (n *node) run(t *testing.T, w *kill.Watcher) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{}, 3)
+	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
+	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
+	await(t, "the manager runs", func() bool { return n.spawn(func(context.Context) {}) })
+	go func() { _ = n.WatchOwn(ctx); ended <- struct{}{} }() // as the assembler does
+	stopped := false
+	n.end = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			for range 3 {
+				<-ended
+			}
+		}
+	}
+	t.Cleanup(func() {
+		n.end()
+		for _, c := range n.containers(t) {
+			if err := n.engine.Remove(context.Background(), c.ID); err != nil {
+				t.Errorf("cleaning up: %v", err)
+			}
+		}
+	})
+}
+
+// containers are those of the node, in whatever state.
+func (n *node) containers(t *testing.T) []engine.Container {
+	t.Helper()
+	list, err := n.engine.List(context.Background(), map[string]string{LabelNode: string(n.cfg.Node)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// records are the sessions that the store knows.
+func (n *node) records(t *testing.T) []holdfast.Owner {
+	t.Helper()
+	list, _, err := n.store.List(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// empty waits until the engine has none of the node's containers and the store
+// no record.
+func (n *node) empty(t *testing.T) {
+	t.Helper()
+	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
+}
+
+// serve acquires the session and returns its route; it is released at once.
+func (n *node) serve(t *testing.T, key holdfast.SessionKey) holdfast.Route {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, release, err := n.Acquire(ctx, key, "")
+	if err != nil {
+		t.Fatalf("session %s: %v", key, err)
+	}
+	release()
+	return r
+}
+
+// answers reports whether the session's server answers on the route.
+func answers(r holdfast.Route) error {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get("http://" + r.Address + "/healthz")
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode >= 300 {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// await polls until ok or, much later than anything takes, the test fails.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited a minute until %s", what)
+}

@@ -1,0 +1,249 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/memory"
+)
+
+// slowStore is a store whose renewals can hang, each for as long as its caller
+// lets it, and take their time.
+type slowStore struct {
+	store.Store
+	hang  atomic.Int32 // this many renewals from now on
+	delay atomic.Int64 // of each answer
+	tries atomic.Int32
+}
+
+func (s *slowStore) KeepAlive(ctx context.Context, id store.LeaseID) error {
+	s.tries.Add(1)
+	if s.hang.Add(-1) >= 0 {
+		<-ctx.Done()
+		return holdfast.ErrStore
+	}
+	err := s.Store.KeepAlive(ctx, id)
+	time.Sleep(time.Duration(s.delay.Load()))
+	return err
+}
+
+// quick is a timing for tests that wait for the fence.
+func quick(t *testing.T) LeaseConfig {
+	return LeaseConfig{
+		Node: "a", File: filepath.Join(t.TempDir(), "lease"), TTL: 5 * time.Second,
+		Renew: 50 * time.Millisecond, Publish: 50 * time.Millisecond, Fence: 2 * time.Second, KillBudget: time.Second,
+	}
+}
+
+// runLease runs a lease that is held until the test ends.
+func runLease(t *testing.T, l *Lease, lost func(context.Context)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx, func() holdfast.Node { return holdfast.Node{ID: l.cfg.Node} }, lost) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func mustNotBeLost(t *testing.T) func(context.Context) {
+	return func(context.Context) { t.Error("the lease was lost") }
+}
+
+// Whoever stands behind the agent hears of each renewal, from the first on, and
+// is given its sending and not its answer.
+func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
+	cfg := quick(t)
+	cfg.Fence = time.Minute // nothing here waits for it
+	var mu sync.Mutex
+	var told []boottime.Instant
+	cfg.Deadline = func(d boottime.Instant) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, d)
+	}
+	slow := &slowStore{Store: memory.New(100)}
+	l := NewLease(cfg, slow, testLog(t))
+	before := boottime.Now()
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := boottime.Now(); len(told) != 1 || told[0] < before.Add(cfg.timing().Deadline()) || told[0] > after.Add(cfg.timing().Deadline()) {
+		t.Fatalf("told %v after %v", told, before)
+	}
+	slow.delay.Store(int64(300 * time.Millisecond))
+	runLease(t, l, mustNotBeLost(t))
+	await(t, "renewals are told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) > 5 })
+	mu.Lock()
+	defer mu.Unlock()
+	if last := told[len(told)-1]; last > boottime.Now().Add(cfg.timing().Deadline()-300*time.Millisecond) {
+		t.Error("it counts from the answer")
+	}
+	if !slices.IsSorted(told) {
+		t.Errorf("the deadline went back: %v", told)
+	}
+}
+
+// One connection that hangs, or a store that answers late, is no outage.
+func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
+	cfg := quick(t)
+	cfg.Fence, cfg.TTL = 10*time.Second, 20*time.Second
+	slow := &slowStore{Store: memory.New(100)}
+	l := NewLease(cfg, slow, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held := l.held.Load()
+	slow.hang.Store(maxTries - 1)
+	begun := boottime.Now()
+	runLease(t, l, mustNotBeLost(t))
+	await(t, "a renewal got past those that hang", func() bool { return held.good.Load() > int64(begun) })
+	if waited := -begun.Until(); waited > cfg.Fence/2 {
+		t.Errorf("it was renewed after %v: when those that hung were given up", waited)
+	}
+}
+
+// While the lease cannot be renewed, what it holds is ended until nothing is left:
+// that may not have been possible at first.
+func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
+	mem, cfg := memory.New(100), quick(t)
+	cfg.KillBudget = 100 * time.Millisecond
+	l := NewLease(cfg, mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	id := l.ID()
+	var lost atomic.Int32
+	runLease(t, l, func(ctx context.Context) {
+		if lost.Add(1) < 3 {
+			<-ctx.Done() // something does not die
+		}
+	})
+	mem.SetHung(true)
+	await(t, "it is lost three times", func() bool { return lost.Load() == 3 })
+	time.Sleep(10 * leastPause)
+	if n := lost.Load(); n != 3 {
+		t.Errorf("it is lost %d times although nothing was left", n)
+	}
+	if got := l.ID(); got != 0 {
+		t.Errorf("claims go on under lease %d", got)
+	}
+	mem.SetHung(false)
+	await(t, "the node has a lease again", func() bool { return l.ID() != 0 })
+	if mem.KeepAlive(t.Context(), id) == nil && l.ID() != id {
+		t.Error("another lease was taken although the old one lives")
+	}
+}
+
+// A lease that is gone from the store is replaced after what it held was ended,
+// and not before.
+func TestGoneLeaseIsReplaced(t *testing.T) {
+	cfg := quick(t)
+	mem := memory.New(100)
+	l := NewLease(cfg, mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := l.ID()
+	var lost atomic.Int32
+	runLease(t, l, func(context.Context) {
+		if id := l.ID(); id != 0 {
+			t.Errorf("claims go on under lease %d", id)
+		}
+		lost.Add(1)
+	})
+	if err := mem.Revoke(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "there is another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	if lost.Load() == 0 {
+		t.Error("nothing was ended")
+	}
+	await(t, "its record hangs on the new lease", func() bool {
+		nodes, err := mem.Nodes(t.Context())
+		return err == nil && len(nodes) == 1 && nodes[0].Lease == int64(l.ID())
+	})
+	again := NewLease(cfg, mem, testLog(t))
+	if err := again.Hold(t.Context()); err != nil || again.ID() != l.ID() {
+		t.Errorf("the next agent has lease %d, not %d: %v", again.ID(), l.ID(), err)
+	}
+}
+
+// Two hosts with one id: the second waits as long as a lease lives, then refuses.
+// One whose record goes meanwhile was our own.
+func TestTwin(t *testing.T) {
+	mem := memory.New(100)
+	cfg := quick(t)
+	cfg.TTL, cfg.Fence, cfg.KillBudget = time.Second, 500*time.Millisecond, 200*time.Millisecond
+	other, _, err := mem.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin := holdfast.Node{ID: "a", Address: "192.0.2.7:7070", Lease: int64(other)}
+	if err := mem.PutNode(t.Context(), twin, other); err != nil {
+		t.Fatal(err)
+	}
+	l := NewLease(cfg, mem, testLog(t))
+	err = l.Hold(t.Context())
+	if !errors.Is(err, ErrTwin) || !strings.Contains(err.Error(), twin.Address) || holdfast.HintOf(err) == "" || l.ID() != 0 {
+		t.Errorf("beside a twin: %v (%q), lease %d", err, holdfast.HintOf(err), l.ID())
+	}
+	time.AfterFunc(200*time.Millisecond, func() {
+		if err := mem.Revoke(context.Background(), other); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.Hold(t.Context()); err != nil || l.ID() == 0 {
+		t.Errorf("after the other one's end: %v", err)
+	}
+}
+
+// A lease that was taken with a shorter life keeps the fence that fits it; one
+// with a longer life takes the configuration's.
+func TestKeptLeaseKeepsItsTiming(t *testing.T) {
+	for name, c := range map[string]struct {
+		ttl       time.Duration // of the configuration later
+		wantFence time.Duration
+	}{
+		"the new one is longer":  {60 * time.Second, 2 * time.Second},
+		"the new one is shorter": {4 * time.Second, 30 * time.Second},
+	} {
+		mem, cfg := memory.New(100), quick(t)
+		if err := NewLease(cfg, mem, testLog(t)).Hold(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cfg.TTL, cfg.Fence = c.ttl, 30*time.Second
+		l := NewLease(cfg, mem, testLog(t))
+		if err := l.Hold(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.held.Load().Timing.Fence; got != c.wantFence {
+			t.Errorf("%s: the fence is %v, want %v", name, got, c.wantFence)
+		}
+	}
+}
+
+// A file that cannot be read is no reason not to start.
+func TestSpoiltLeaseFile(t *testing.T) {
+	cfg := quick(t)
+	if err := os.WriteFile(cfg.File, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l := NewLease(cfg, memory.New(100), testLog(t)); l.Hold(t.Context()) != nil || l.ID() == 0 {
+		t.Error("there is no lease")
+	}
+}

@@ -1,0 +1,147 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
+	"holdfast/internal/platform/linux/proc"
+	"holdfast/test/lab/labtest"
+)
+
+// leftBehind is how many bytes of page cache are charged below the engine's group
+// to groups that are gone. (The kernel's count of dying groups is of the whole host,
+// where others make and remove some at the same time.)
+func leftBehind(t *testing.T) int64 {
+	t.Helper()
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, ok := mounts.Memory()
+	if !ok {
+		t.Fatal("there is no memory controller")
+	}
+	g := m.Group(daemon(t).CgroupParent())
+	cache := func(g cgroup.Group) int64 {
+		s, err := g.MemoryStat()
+		if err != nil {
+			return 0 // it has gone
+		}
+		return s["total_cache"] + s["file"]
+	}
+	n := cache(g)
+	children, err := g.Children()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range children {
+		n -= cache(c)
+	}
+	return n
+}
+
+// dyingGroups is the kernel's count of memory cgroups less the directories.
+func dyingGroups(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/cgroups")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] == "memory" {
+			n, _ = strconv.Atoi(f[2])
+		}
+	}
+	mounts, err := cgroup.Find(proc.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := mounts.Memory()
+	_ = filepath.WalkDir(m.Point, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			n--
+		}
+		return nil
+	})
+	return n
+}
+
+// What sessions have read of files that outlive them does not keep their memory
+// cgroups when they are gone; without the emptying it does, each of them.
+func TestDeadSessionsLeaveNoMemory(t *testing.T) {
+	const sessions, size = 6, 1 << 20
+	dir := filepath.Join(daemon(t).Scratch(), t.Name())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := func(prefix string, empty bool) (int64, int) {
+		for i := range sessions {
+			name := filepath.Join(dir, fmt.Sprintf("%s-%d", prefix, i))
+			fresh(t, name, size)
+		}
+		tmpl := web()
+		tmpl.Mounts = []engine.Mount{{Type: "bind", Source: filepath.Join(dir, "{key}"), Target: "/data"}}
+		tmpl.Image, tmpl.Ready.HTTPPath = labtest.Busybox, ""
+		tmpl.Command = []string{"sh", "-c", "cat /data > /dev/null; exec busybox httpd -f -p 8080"}
+		n := newNode(t, setup{id: holdfast.NodeID(prefix), cfg: Config{Templates: []Template{tmpl}}})
+		if !empty {
+			for range cap(n.empties) { // no slot is left
+				n.empties <- struct{}{}
+			}
+		}
+		bytes, groups := leftBehind(t), dyingGroups(t)
+		for i := range sessions {
+			key := holdfast.SessionKey(fmt.Sprintf("%s-%d", prefix, i))
+			n.serve(t, key)
+			if r, err := n.Stop(t.Context(), key); err != nil || len(r.Left) > 0 {
+				t.Fatalf("stop %s: %+v, %v", key, r, err)
+			}
+		}
+		n.empty(t)
+		settled := leftBehind(t)
+		for range 20 { // groups go in the kernel's own time
+			time.Sleep(100 * time.Millisecond)
+			settled = min(settled, leftBehind(t))
+		}
+		return settled - bytes, dyingGroups(t) - groups
+	}
+	without, stayed := run("without", false)
+	with, stay := run("with", true)
+	t.Logf("%d sessions that read %d bytes each: without emptying %d bytes and %d dying groups stay, with it %d and %d", sessions, size, without, stayed, with, stay)
+	if without < sessions*size*9/10 {
+		t.Errorf("without emptying only %d bytes stay: the test shows nothing", without)
+	}
+	if with > without/4 {
+		t.Errorf("with emptying %d of %d bytes stay", with, without)
+	}
+}
+
+// fresh makes a file that no page of is in memory.
+func fresh(t *testing.T, name string, size int) {
+	t.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,284 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/netpool"
+	"holdfast/test/lab/labtest"
+)
+
+// pooled is a template whose server tells its host name, on a ready network.
+func pooled() Template {
+	return Template{
+		Name: "pooled", Image: labtest.Busybox, Command: []string{"httpd", "-f", "-p", "8080", "-h", "/etc"}, Port: 8080, Pooled: true,
+		Ready: Readiness{HTTPPath: "/hostname", Timeout: 20 * time.Second},
+	}
+}
+
+// nets is a pool of networks of a node on the package's engine.
+type nets struct {
+	*netpool.Pool
+	engine engine.Engine
+	node   string
+	busy   atomic.Bool
+	stop   func()
+}
+
+// newNets makes a pool; it runs from fill on.
+func newNets(t *testing.T, size int) *nets {
+	t.Helper()
+	return newNetsOn(t, openEngine(t), size)
+}
+
+// newNetsOn is newNets on an engine.
+func newNetsOn(t *testing.T, e engine.Engine, size int) *nets {
+	t.Helper()
+	return newNetsWith(t, e, nil, size)
+}
+
+// newNetsWith is newNetsOn with a deadman; nil is none.
+func newNetsWith(t *testing.T, e engine.Engine, dead netpool.Deadman, size int) *nets {
+	t.Helper()
+	n := &nets{engine: e, node: strings.ReplaceAll(t.Name(), "/", "-")}
+	opener, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Pool = netpool.New(netpool.Config{Node: holdfast.NodeID(n.node), Size: size}, netpool.Deps{
+		Engine: n.engine, Opener: opener, Deadman: dead, Busy: n.busy.Load, Metrics: netpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+	})
+	n.stop = func() {}
+	t.Cleanup(func() {
+		n.stop()
+		if err := n.End(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// fill runs the pool until it is full.
+func (n *nets) fill(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = n.Run(ctx) }()
+	n.stop = func() { cancel(); <-ended }
+	n.full(t)
+}
+
+func (n *nets) full(t *testing.T) {
+	t.Helper()
+	await(t, "the networks are ready", func() bool { ready, _, size := n.Counts(); return ready == size })
+}
+
+// holders are the containers that hold networks, by id.
+func (n *nets) holders(t *testing.T) map[string]bool {
+	t.Helper()
+	list, err := n.engine.List(context.Background(), map[string]string{netpool.Label: n.node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, c := range list {
+		ids[c.ID] = true
+	}
+	return ids
+}
+
+// holder is whose network a session's container has joined, "" for its own.
+func (n *node) holder(t *testing.T, r holdfast.Route) string {
+	t.Helper()
+	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Addresses) == 0 || !strings.HasPrefix(r.Address, c.Addresses[0]+":") {
+		t.Errorf("the route to %s leads to %s; its container has %v", r.Key, r.Address, c.Addresses)
+	}
+	id, _ := strings.CutPrefix(c.Network, joins)
+	return id
+}
+
+func (n *node) shell(t *testing.T, r holdfast.Route, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if code, err := n.engine.Exec(t.Context(), r.ContainerID, engine.Exec{Command: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out}); err != nil || code != 0 {
+		t.Fatalf("%s: code %d, %v: %s", script, code, err, &out)
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func TestSessionsJoinReadyNetworksThatNobodyHadBefore(t *testing.T) {
+	pool := newNets(t, 2)
+	pool.fill(t)
+	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{pooled()}}})
+	pool.busy.Store(true) // nothing is made meanwhile
+	routes := map[string]holdfast.Route{}
+	seen := map[string]bool{}
+	for _, key := range []holdfast.SessionKey{"alice", "bob", "carol"} {
+		r := n.serve(t, key)
+		routes[string(key)] = r
+		for script, want := range map[string]string{
+			"hostname": string(key), "cat /etc/hostname": string(key), "echo $HOSTNAME": string(key),
+			"grep -w " + string(key) + " /etc/hosts | cut -f1": strings.TrimSuffix(r.Address, ":8080"),
+		} {
+			if got := n.shell(t, r, script); got != want {
+				t.Errorf("%s in %s: %q, wanted %q", script, key, got, want)
+			}
+		}
+		holder := n.holder(t, r)
+		if key == "carol" && holder != "" && holder != "default" && holder != "bridge" {
+			t.Errorf("with no network ready carol has %s's", holder)
+		}
+		if key != "carol" && (!pool.holders(t)[holder] || seen[holder]) {
+			t.Errorf("%s is in the network of %q, after %v", key, holder, seen)
+		}
+		seen[holder] = true
+	}
+	if ready, used, _ := pool.Counts(); ready != 0 || used != 2 {
+		t.Errorf("%d networks are ready, %d used", ready, used)
+	}
+	if _, err := n.Stop(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	pool.busy.Store(false)
+	pool.full(t)
+	await(t, "alice's network is gone", func() bool { _, used, _ := pool.Counts(); return used == 1 && len(pool.holders(t)) == 3 })
+	again := n.serve(t, "alice")
+	if holder := n.holder(t, again); seen[holder] || !pool.holders(t)[holder] {
+		t.Errorf("alice came back in the network of %q, after %v", holder, seen)
+	}
+	// A network that ends takes its session along: nobody could reach it.
+	if err := n.engine.Kill(t.Context(), n.holder(t, routes["bob"])); err != nil {
+		t.Fatal(err)
+	}
+	<-routes["bob"].Left
+	if err := reaches(n.serve(t, "bob")); err != nil {
+		t.Error(err)
+	}
+	for _, key := range []holdfast.SessionKey{"alice", "bob", "carol"} {
+		if _, err := n.Stop(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.empty(t)
+	await(t, "no network is used", func() bool {
+		ready, used, _ := pool.Counts()
+		return used == 0 && ready == 2 && len(pool.holders(t)) == 2
+	})
+}
+
+// reaches reports whether something listens at the end of a route.
+func reaches(r holdfast.Route) error {
+	conn, err := net.DialTimeout("tcp", r.Address, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
+	pool := newNets(t, 1)
+	pool.fill(t)
+	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{pooled()}}})
+	alice := n.serve(t, "alice")
+	pool.full(t)
+	bob := n.serve(t, "bob")
+	pool.full(t)
+	before := pool.holders(t)
+	n.end()
+	pool.stop() // as an agent that is killed: nothing is ended
+
+	// Meanwhile bob's network goes.
+	if err := n.engine.Remove(t.Context(), n.holder(t, bob)); err != nil {
+		t.Fatal(err)
+	}
+	// Its deadman knows of all that ran, and what this agent takes over is no heir.
+	dead := &heirs{left: maps.Clone(before)}
+	next := newNetsWith(t, openEngine(t), dead, 1)
+	m := newNode(t, setup{store: n.store, nets: next, dead: dead, cfg: Config{Templates: []Template{pooled()}}})
+	if r := m.serve(t, "alice"); r.Epoch != alice.Epoch || r.ContainerID != alice.ContainerID || reaches(r) != nil {
+		t.Errorf("alice is at %+v (%v), was at %+v", r, reaches(r), alice)
+	}
+	if r := m.serve(t, "bob"); r.Epoch <= bob.Epoch || reaches(r) != nil {
+		t.Errorf("bob has lost his network and is at %+v, was at %+v", r, bob)
+	}
+	next.fill(t)
+	holder := m.holder(t, alice)
+	await(t, "what the last agent kept ready is gone", func() bool {
+		now := next.holders(t)
+		for id := range before {
+			if now[id] != (id == holder) {
+				return false
+			}
+		}
+		return len(now) == 2
+	})
+	if _, err := m.Stop(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
+}
+
+// heirs is a deadman with what an earlier agent told it of.
+type heirs struct {
+	mu   sync.Mutex
+	left map[string]bool // by id
+}
+
+func (h *heirs) Forget(ids ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		delete(h.left, id)
+	}
+}
+
+func (h *heirs) Expect(id string) error { h.Forget(id); return nil }
+
+func (h *heirs) Hold(t *kill.Target) error { return h.Expect(t.ID) }
+
+func (h *heirs) Heirs() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.left))
+}
+
+// TestBootThatFailsEndsItsNetwork: it may have seen something.
+func TestBootThatFailsEndsItsNetwork(t *testing.T) {
+	pool := newNets(t, 1)
+	pool.fill(t)
+	before := pool.holders(t)
+	broken := pooled()
+	broken.Command = []string{"false"}
+	n := newNode(t, setup{nets: pool, cfg: Config{Templates: []Template{broken}}})
+	if _, _, err := n.Acquire(t.Context(), "alice", ""); err == nil {
+		t.Fatal("it boots")
+	}
+	n.empty(t)
+	await(t, "another network is ready", func() bool {
+		now := pool.holders(t)
+		for id := range before {
+			if now[id] {
+				return false
+			}
+		}
+		ready, used, _ := pool.Counts()
+		return ready == 1 && used == 0 && len(now) == 1
+	})
+}

@@ -1,0 +1,132 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/neigh"
+)
+
+// Polling of a container that is not ready: from a millisecond on, then a tenth
+// of the time waited, so that polling adds at most a tenth to a boot and a slow
+// starter is not asked thousands of times.
+const (
+	firstPoll   = time.Millisecond
+	longestPoll = 250 * time.Millisecond
+	probeLimit  = 2 * time.Second // for one answer
+)
+
+// errDied is returned when the container's init is dead.
+var errDied = errors.New("the container ended")
+
+// address is where a container's server is reached from this host.
+func address(c engine.Container, t Template) (string, error) {
+	host := "127.0.0.1"
+	if t.Network != "host" {
+		if len(c.Addresses) == 0 {
+			return "", holdfast.WithHint(errors.New("the container has no address"), "check the template's network")
+		}
+		host = c.Addresses[0]
+	}
+	return net.JoinHostPort(host, strconv.Itoa(t.Port)), nil
+}
+
+// awaitReady returns when the server at addr answers as r asks for. The error
+// says what was wrong the last time it was asked.
+func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	start := time.Now()
+	probe := connectProbe
+	if r.HTTPPath != "" {
+		probe = httpProbe("http://" + addr + r.HTTPPath)
+	}
+	var last error
+	for {
+		if !errors.Is(last, syscall.ECONNREFUSED) { // else it has been found
+			findAnew(addr)
+		}
+		err := probing(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err // and not that the time was up in the middle of the next
+		}
+		if !alive() {
+			return errDied
+		}
+		pause := min(max(firstPoll, time.Since(start)/10), longestPoll)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return holdfast.WithHint(fmt.Errorf("not ready after %v: %w", time.Since(start).Round(time.Millisecond), last),
+				"check the template's port and readiness, or give ready.timeout more time")
+		}
+	}
+}
+
+// firstDial is what the first connect may take. What is sent to a container whose
+// network is just coming up may be lost, and the kernel would send it again only
+// after a second.
+const firstDial = 50 * time.Millisecond
+
+// findAnew has the kernel look for the address anew if it does not know where it
+// is: it may be looking, once a second, for a container that had the address before,
+// for those whose connections that has left open. Where it may not be told to, it does
+// it in its own time.
+func findAnew(addr string) {
+	if host, err := netip.ParseAddrPort(addr); err == nil && !host.Addr().IsLoopback() {
+		_ = neigh.AskAgain(host.Addr().AsSlice())
+	}
+}
+
+// probing connects to addr, in the time dial, and asks what is there.
+func probing(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	d := net.Dialer{Timeout: dial}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return probe(ctx, conn)
+}
+
+// connectProbe is content with the connection.
+func connectProbe(context.Context, net.Conn) error { return nil }
+
+func httpProbe(url string) func(context.Context, net.Conn) error {
+	return func(ctx context.Context, conn net.Conn) error {
+		client := &http.Client{
+			Transport: &http.Transport{
+				DisableKeepAlives: true,
+				DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode >= 400 {
+			return fmt.Errorf("GET %s: %s", url, res.Status)
+		}
+		return nil
+	}
+}

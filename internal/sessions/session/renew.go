@@ -1,0 +1,271 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/store"
+)
+
+const (
+	// maxTries is how many renewals may be waiting for an answer. A new one is
+	// sent all the same: what hangs is one connection, as a rule, and a slow
+	// store may answer each of them in time although it takes longer than Renew.
+	maxTries = 4
+	// longestTry bounds a try where there is no fence.
+	longestTry = 30 * time.Second
+	// leastPause is the least time between two tries to end what is fenced.
+	leastPause = 50 * time.Millisecond
+)
+
+// Run renews the lease and publishes the node's record until ctx is done. It may
+// run from Hold on. lost is called when the lease is gone: every record under it
+// is, so what runs here must die before anything else is claimed; then a new
+// lease is taken. It is also called when the lease has not been renewed for
+// Fence; nothing is claimed then until it was. It returns when all is ended, or
+// when its context is done, and then it is called again. The calls come from
+// several goroutines. It returns ErrTwin, after lost, when the node's record hangs
+// on another lease; any other error means that renewing cannot even begin.
+func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
+	// Timers that take a descriptor are made now: there may be none left later.
+	renew, err := boottime.NewAlarm()
+	if err != nil {
+		return fmt.Errorf("renewing the node's lease: %w", err)
+	}
+	defer renew.Close()
+	guard, err := boottime.NewAlarm()
+	if err != nil {
+		return fmt.Errorf("renewing the node's lease: %w", err)
+	}
+	defer guard.Close()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	// Whoever finds a twin ends what is held first.
+	stop := func(err error) {
+		if errors.Is(err, ErrTwin) {
+			l.log.Error("this node stops: its id is in use by another agent", "err", err)
+			end(err)
+		}
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { stop(l.renew(ctx, renew, lost)) })
+	parts.Go(func() { stop(l.publish(ctx, self, lost)) })
+	if l.cfg.Fence > 0 {
+		parts.Go(func() { l.guard(ctx, guard, lost) })
+	}
+	parts.Wait()
+	if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+		return err
+	}
+	return nil
+}
+
+// outage logs when something stops working and when it works again.
+type outage struct {
+	mu   sync.Mutex
+	away bool
+	log  *slog.Logger
+	what string
+}
+
+func (o *outage) tell(ctx context.Context, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil && !o.away:
+		o.log.Warn("the store does not take "+o.what+" (will be tried again)", "err", err)
+	case err == nil && o.away:
+		o.log.Info("the store takes " + o.what + " again")
+	}
+	o.away = err != nil
+}
+
+// renew sends a renewal every Renew, whatever became of those before it. ErrTwin,
+// or nil when ctx is done.
+func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	state := &outage{log: l.log, what: "the renewal of this node's lease"}
+	free := make(chan struct{}, maxTries)
+	var tries sync.WaitGroup
+	defer tries.Wait()
+	for {
+		h := l.held.Load()
+		if alarm.Wait(ctx, boottime.Now().Add(h.Timing.Renew)) != nil {
+			if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+				return err
+			}
+			return nil
+		}
+		if h = l.held.Load(); h.gone.Load() {
+			continue // it is being replaced
+		}
+		select {
+		case free <- struct{}{}:
+		default:
+			continue
+		}
+		tries.Go(func() {
+			defer func() { <-free }()
+			err := l.try(ctx, h)
+			state.tell(ctx, err)
+			if errors.Is(err, store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
+				if err := l.replace(ctx, lost); err != nil {
+					end(err)
+				}
+			}
+		})
+	}
+}
+
+// try renews the lease once.
+func (l *Lease) try(ctx context.Context, h *lease) error {
+	limit := longestTry
+	if h.Timing.Fence > 0 {
+		limit = h.Timing.Fence / 2 // a hung call must not eat the fence (etcd#6922)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	sent := boottime.Now()
+	if err := l.store.KeepAlive(ctx, h.ID); err != nil {
+		return fmt.Errorf("renewing the node's lease: %w", err)
+	}
+	l.renewed(h, sent)
+	return nil
+}
+
+// replace ends what was held under a lease that is gone and gets another one,
+// not before all of that was seen dead: others may own it by now, and the new
+// lease's deadline would be that of what still runs. ErrTwin, or nil when ctx is
+// done or there is another lease.
+func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
+	l.log.Error("the node's lease has expired; ending what it held")
+	l.endAll(ctx, lost)
+	limit := l.cfg.TTL + l.cfg.TTL/2
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, 2*limit)
+		err := l.grantWithin(limited, limit)
+		cancel()
+		if err == nil {
+			l.log.Info("this node has a new lease")
+			return nil
+		}
+		if errors.Is(err, ErrTwin) && ctx.Err() == nil {
+			return err
+		}
+		l.log.Error("this node gets no new lease (will be tried again)", "err", err)
+		select {
+		case <-time.After(min(l.cfg.Renew, time.Second)):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// endAll calls lost until it has returned before its time was over: all is dead.
+// Or until ctx is done.
+func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, l.cfg.TTL)
+		lost(limited)
+		ended := limited.Err() == nil
+		cancel()
+		if ended {
+			return
+		}
+		l.log.Error("what the node's lease held is not all seen dead (will be tried again); nothing new is claimed")
+		select {
+		case <-time.After(max(l.cfg.Renew/4, leastPause)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// guard ends what the lease holds when it has not been renewed for Fence. It does
+// not wait for the store: that is what may be hanging.
+func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) {
+	fenced, ended := false, false
+	for {
+		h := l.held.Load()
+		next := h.fence()
+		switch overdue := next.Until() <= 0; {
+		case !overdue && fenced:
+			l.log.Warn("the node's lease is renewed; what it held was ended")
+			fenced, ended = false, false
+		case overdue && !fenced:
+			l.log.Error("the node's lease could not be renewed; ending what it holds before others may claim it", "fence", h.Timing.Fence)
+			fenced = true
+		}
+		if fenced && !ended {
+			killing, cancel := context.WithTimeout(ctx, h.Timing.KillBudget)
+			lost(killing)
+			ended = killing.Err() == nil
+			cancel()
+		}
+		if fenced {
+			next = boottime.Now().Add(max(h.Timing.Renew/4, leastPause))
+		}
+		if alarm.Wait(ctx, next) != nil {
+			return
+		}
+	}
+}
+
+// publish writes the node's record every Publish. Where it hangs on another lease
+// all that this node has is ended: ErrTwin.
+func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
+	state := &outage{log: l.log, what: "this node's record"}
+	tick := time.NewTicker(l.cfg.Publish)
+	defer tick.Stop()
+	for {
+		h := l.held.Load()
+		err := l.publishOnce(ctx, h, self())
+		state.tell(ctx, err)
+		// A lease that is gone is another matter: it is being replaced.
+		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
+			err := l.twin(ctx)
+			l.log.Error("another agent has this node's id; ending what this one has", "err", err)
+			l.endAll(ctx, lost)
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-l.changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Changed has the node's record written now, and not only when it is its time:
+// it says whether the node takes sessions. Any goroutine may call it; it does not
+// wait.
+func (l *Lease) Changed() {
+	select {
+	case l.changed <- struct{}{}:
+	default: // it is about to be
+	}
+}
+
+// publishTime bounds one writing of the node's record.
+const publishTime = 2 * time.Second
+
+func (l *Lease) publishOnce(ctx context.Context, h *lease, n holdfast.Node) error {
+	if h.gone.Load() {
+		return nil // there will be another one, which is told of elsewhere
+	}
+	n.Lease = int64(h.ID)
+	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.Publish, publishTime))
+	defer cancel()
+	if err := l.store.PutNode(ctx, n, h.ID); err != nil {
+		return fmt.Errorf("publishing the node's record: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/store"
+)
+
+// Mover carries what containers have in memory from one life of their session to
+// the next. Its methods may be called from any goroutine.
+type Mover interface {
+	// Choose decides which of the sessions can be saved by a moment, in which
+	// order, and says why the others cannot. It does not wait.
+	Choose(until time.Time, all []Leaving) Choice
+	// Save saves the container and takes the image to whoever is to have the
+	// session next; it returns the image's bytes. Without an error the container
+	// ends by itself.
+	Save(ctx context.Context, l Leaving) (bytes int64, err error)
+	// Reserve keeps room for the session's memory until release is called, once, or
+	// says why it cannot be kept here. It does not wait.
+	Reserve(l Leaving) (_ Leaving, release func(), err error)
+	// Suspend saves the container, which Reserve has returned, and keeps the image
+	// for the session's next life. Without an error the container ends by itself.
+	Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error)
+	// Stage has the start of the created container of a claim be a restore,
+	// and reports whether it will be: where there is an image of the life right
+	// before that claim, which is left where that life was suspended. An error is
+	// why there is none that can be used.
+	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
+	// Started is called once after a container that was staged was started, with
+	// the error of that.
+	Started(container string, err error)
+}
+
+// startOrRestore starts the container, from an image where there is one. One that
+// does not go on from its image is made anew, without.
+func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
+	start := func() error { return b.phase("start", func() error { return b.start(ctx) }) }
+	mover := b.m.deps.Mover
+	if mover == nil || !b.e.template.SaveMemory {
+		if b.left != nil {
+			b.lostMemory(holdfast.ErrNoMemory)
+		}
+		return start()
+	}
+	if b.left != nil {
+		if err := <-b.alone; err != nil {
+			b.lostMemory(err)
+			b.left = nil
+		}
+	}
+	staged, err := mover.Stage(ctx, b.owner, b.left, b.container)
+	if err != nil {
+		b.lostMemory(err)
+	}
+	if !staged {
+		return start()
+	}
+	err = start()
+	mover.Started(b.container, err)
+	b.m.deps.Metrics.restores.WithLabelValues(outcomeOf(err)).Inc()
+	if err == nil {
+		b.owner.Memory = holdfast.Restored
+		b.m.log.Info("session goes on from its memory", "session", b.e.key, "epoch", b.owner.Epoch)
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	b.lostMemory(fmt.Errorf("its container did not go on from its image: %w", err))
+	if err := b.phase("create", func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
+		return err
+	}
+	if err := b.create(ctx, spec); err != nil {
+		return err
+	}
+	return start()
+}
+
+// maxReason bounds why a memory was lost, in bytes of its record.
+const maxReason = 512
+
+// lostMemory notes why the session boots fresh although there was an image.
+func (b *attempt) lostMemory(err error) {
+	text := strings.ToValidUTF8(err.Error(), "")
+	b.owner.Memory = "lost: " + text[:min(len(text), maxReason)]
+	b.m.log.Warn("a session's memory is lost, and it boots fresh", "session", b.e.key, "epoch", b.owner.Epoch, "err", err)
+}
+
+// resume looks at what the life before has left: the session is of the template
+// that it was of, where nobody has named another one. done ends what it has begun.
+func (b *attempt) resume(ctx context.Context) (done func()) {
+	if b.owner.Left == "" {
+		return func() {}
+	}
+	left, err := b.readLeft()
+	if err != nil {
+		b.lostMemory(err)
+		return func() {}
+	}
+	b.left = &left
+	return b.lookBack(ctx, left.Epoch, b.owner.Epoch)
+}
+
+// readLeft is what the life before has left, of the template that the session has now.
+func (b *attempt) readLeft() (left holdfast.Suspended, err error) {
+	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
+		return left, errors.New("what was left of it cannot be read")
+	}
+	if left.Template != b.e.template.Name && !b.e.wished {
+		t, err := b.m.template(left.Template)
+		if err == nil {
+			err = b.m.deps.Runtime(t.Runtime)
+		}
+		if err != nil {
+			return left, err
+		}
+		b.m.mu.Lock()
+		b.e.template = t
+		b.m.mu.Unlock()
+		b.owner.Template = t.Name // written with the next state
+	}
+	if left.Template != b.e.template.Name {
+		return left, fmt.Errorf("it was of template %s", left.Template)
+	}
+	return left, nil
+}
+
+// lookBack begins to ask whether anybody has had the session since it was suspended,
+// until done is called: a store may take a tenth of a second to tell, which is less than
+// the container takes to be made. b.alone has the answer.
+func (b *attempt) lookBack(ctx context.Context, before, next holdfast.Epoch) (done func()) {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	b.alone = make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.alone <- retry(ctx, holdfast.ErrStore, func() error { return b.m.follows(ctx, b.e.key, before, next) })
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// follows is an error where somebody has had the session between two lives: an agent of
+// a version that does not know of suspended sessions leaves alone what its claim should
+// have taken. A store that has forgotten the time in between says nothing against it:
+// whoever keeps the image has looked on (docs/moving.md).
+func (m *Manager) follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) error {
+	ok, err := m.deps.Store.Follows(ctx, key, before, next)
+	switch {
+	case errors.Is(err, store.ErrForgotten):
+		return nil
+	case err == nil && !ok:
+		return fmt.Errorf("it has lived since it was suspended at epoch %d", before)
+	}
+	return err
+}

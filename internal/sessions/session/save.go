@@ -1,0 +1,182 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/sessions/kill"
+)
+
+// Leaving is a session that leaves, and whose container could be saved.
+type Leaving struct {
+	Owner     holdfast.Owner
+	Target    *kill.Target
+	Priority  int  // the template's
+	Connected bool // clients were connected
+
+	// Bytes and OnDisk are the Mover's, from Choose: what the image may have, and
+	// that there is no room for it in memory.
+	Bytes  int64
+	OnDisk bool
+}
+
+// Choice is which sessions are saved.
+type Choice struct {
+	Save  []Leaving     // in the order in which to begin
+	Lanes int           // so many side by side; over 0 where there is one
+	Takes time.Duration // all of them, as it is thought
+	Lost  []holdfast.LostMemory
+}
+
+// saved are dead sessions that were saved and could not be given up yet.
+type saved struct {
+	mu   sync.Mutex
+	dead []*entry
+}
+
+func (s *saved) add(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = append(s.dead, e)
+}
+
+func (s *saved) take() []*entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dead := s.dead
+	s.dead = nil
+	return dead
+}
+
+// Saves are the sessions of a batch that are saved before they are given up.
+type Saves struct {
+	b       *Batch
+	until   time.Time
+	choice  Choice
+	entries []*entry // of choice.Save, one for one
+
+	mu     sync.Mutex
+	report holdfast.SaveReport
+}
+
+// Keep takes those sessions out of the batch that can be saved by a moment: what is
+// killed with the batch does not wait for them. It comes right after Condemn. nil
+// where nothing was to be saved.
+func (b *Batch) Keep(until time.Time) *Saves {
+	var all []Leaving
+	if b.m.deps.Mover == nil {
+		return nil
+	}
+	b.m.mu.Lock()
+	for _, e := range b.entries {
+		if e.template.SaveMemory {
+			all = append(all, Leaving{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0})
+		}
+	}
+	b.m.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	s := &Saves{b: b, until: until, choice: b.m.deps.Mover.Choose(until, all)}
+	for _, l := range s.choice.Save {
+		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == l.Owner.Key })
+		s.entries = append(s.entries, b.entries[i])
+		b.entries = slices.Delete(b.entries, i, i+1)
+	}
+	for _, l := range s.choice.Lost {
+		b.m.deps.Metrics.saves.WithLabelValues("left").Observe(0)
+		b.m.log.Warn("a session's memory is lost: it is not saved", "session", l.Key, "epoch", l.Epoch, "bytes", l.Bytes, "reason", l.Reason)
+	}
+	return s
+}
+
+// Count is how many sessions are to be saved.
+func (s *Saves) Count() int { return len(s.entries) }
+
+// Run saves the sessions and hands each over as soon as it is saved, or could not
+// be: it is killed and seen dead, its snapshot is taken, and it is given up. It may
+// run beside the batch's other methods; what it could not give up is for a Release
+// after it. It is called once.
+func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
+	begun := time.Now()
+	s.report.Kill = holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}}
+	s.report.Snapshots.Failed = []holdfast.SnapshotFailure{}
+	s.report.Memory = holdfast.MemoryReport{Thought: holdfast.Millis(s.choice.Takes), Lost: append([]holdfast.LostMemory{}, s.choice.Lost...)}
+	saving, cancel := context.WithDeadline(ctx, s.until)
+	defer cancel()
+	var g errgroup.Group
+	g.SetLimit(max(1, s.choice.Lanes))
+	for i, e := range s.entries {
+		g.Go(func() error {
+			s.save(saving, s.choice.Save[i])
+			s.handOver(ctx, e)
+			return nil
+		})
+	}
+	_ = g.Wait() // nobody fails
+	s.report.Memory.Took = holdfast.Millis(time.Since(begun))
+	return s.report
+}
+
+// save saves one session, or notes why not.
+func (s *Saves) save(ctx context.Context, l Leaving) {
+	m, begun := s.b.m, time.Now()
+	n, err := m.deps.Mover.Save(ctx, l)
+	m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.report.Memory.Lost = append(s.report.Memory.Lost, holdfast.LostMemory{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Bytes: l.Bytes, Reason: reason(err)})
+		m.log.Warn("a session's memory is lost: its container was not saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "err", err)
+		return
+	}
+	s.report.Memory.Saved++
+	s.report.Memory.Bytes += n
+	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "thought", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+}
+
+// handOver ends one session, saved or not, and gives it up.
+func (s *Saves) handOver(ctx context.Context, e *entry) {
+	m := s.b.m
+	kill := m.deps.Killer.Kill(ctx, targets([]*entry{e}))
+	dead := m.seenDead([]*entry{e}, kill)
+	s.mu.Lock()
+	s.report.Kill.Dead = append(s.report.Kill.Dead, kill.Dead...)
+	s.report.Kill.Left = append(s.report.Kill.Left, kill.Left...)
+	s.mu.Unlock()
+	if len(dead) == 0 {
+		return
+	}
+	if with, _ := m.splitBySnapshot(dead); len(with) > 0 {
+		s.tookSnapshot(e, m.snap(ctx, e))
+	}
+	if err := m.releaseDead(ctx, dead); err != nil {
+		m.log.Debug("a saved session is not given up yet", "session", e.key, "err", err)
+		s.b.saved.add(e)
+		return
+	}
+	s.mu.Lock()
+	s.report.Released++
+	s.mu.Unlock()
+}
+
+func (s *Saves) tookSnapshot(e *entry, shot snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.report.Snapshots
+	r.Count++
+	r.Took += shot.took
+	r.Longest = max(r.Longest, shot.took)
+	if shot.err != nil {
+		r.Failed = append(r.Failed, shot.failure(e))
+	}
+}
+
+func (s snapshot) failure(e *entry) holdfast.SnapshotFailure {
+	return holdfast.SnapshotFailure{Key: e.key, Epoch: e.owner.Epoch, Took: s.took, Reason: reason(s.err), Output: s.output}
+}

@@ -1,0 +1,232 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/sessions/hook"
+)
+
+// tenure lasts as long as a lease of the node's: no snapshot is taken of what
+// was held under one that is gone, because another node may have the session.
+type tenure struct {
+	context.Context
+	end context.CancelCauseFunc
+}
+
+func newTenure() tenure {
+	ctx, end := context.WithCancelCause(context.Background())
+	return tenure{ctx, end}
+}
+
+// snapshot is what became of a session's snapshot command. The zero value is of
+// one that has not run.
+type snapshot struct {
+	done   bool
+	took   holdfast.Millis
+	err    error
+	output string
+}
+
+func (s snapshot) ran() bool { return s.done }
+
+// problem is what a person should know of it, "" where it went well.
+func (s snapshot) problem() string {
+	if s.err == nil {
+		return ""
+	}
+	return "the snapshot failed: " + s.err.Error()
+}
+
+// snapshotOf is the snapshot command of a template as it is configured now.
+func (m *Manager) snapshotOf(template string) Snapshot {
+	for _, t := range m.cfg.Templates {
+		if t.Name == template {
+			return t.Snapshot
+		}
+	}
+	return Snapshot{}
+}
+
+// splitBySnapshot tells the sessions whose snapshot is still to be taken from
+// the others.
+func (m *Manager) splitBySnapshot(dead []*entry) (with, without []*entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range dead {
+		if e.snapshotDueLocked() {
+			with = append(with, e)
+		} else {
+			without = append(without, e)
+		}
+	}
+	return with, without
+}
+
+// snapshotDueLocked reports whether a snapshot is to be taken once the session is
+// dead, or is being taken.
+func (e *entry) snapshotDueLocked() bool {
+	return len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.tenure.Context != nil && e.tenure.Err() == nil
+}
+
+// snapAndRelease takes the snapshot of a dead session and gives it up. Where the
+// Manager's life ends in the middle, the session stays owned: the next agent
+// finds it and takes the snapshot again.
+func (m *Manager) snapAndRelease(ctx context.Context, e *entry) {
+	if with, _ := m.splitBySnapshot([]*entry{e}); len(with) > 0 {
+		m.snap(ctx, e)
+		if ctx.Err() != nil && e.tenure.Err() == nil {
+			return
+		}
+	}
+	m.releaseUntilDone(ctx, []*entry{e})
+}
+
+// snap runs the session's snapshot command, when it is its turn, until ctx is
+// done at the latest. What comes of it changes nothing for the session.
+func (m *Manager) snap(ctx context.Context, e *entry) snapshot {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(e.tenure, func() { cancel(context.Cause(e.tenure)) })
+	defer stop()
+	s := snapshot{done: true}
+	select {
+	case m.snaps <- struct{}{}:
+		s = m.runSnapshot(ctx, e)
+		<-m.snaps
+	case <-ctx.Done():
+		s.err = fmt.Errorf("there was no time for it: %w", context.Cause(ctx))
+	}
+	outcome := "ok"
+	if s.err != nil {
+		outcome = "failed"
+		m.log.Warn("snapshot failed; the session is given up all the same", "session", e.key, "epoch", e.owner.Epoch, "took", s.took, "err", s.err, "output", s.output)
+	}
+	m.deps.Metrics.snaps.WithLabelValues(outcome).Observe(time.Duration(s.took).Seconds())
+	m.mu.Lock()
+	e.snapshot = s
+	m.mu.Unlock()
+	return s
+}
+
+func (m *Manager) runSnapshot(ctx context.Context, e *entry) snapshot {
+	ctx, cancel := context.WithTimeout(ctx, e.template.Snapshot.Timeout)
+	defer cancel()
+	m.mu.Lock()
+	o := e.owner
+	m.mu.Unlock()
+	until, _ := ctx.Deadline()
+	r := m.deps.Hooks.Run(ctx, e.template.Snapshot.command(o, until))
+	return snapshot{done: true, took: holdfast.Millis(r.Took), err: r.Err, output: r.Output}
+}
+
+// command is the snapshot command of a record's session.
+func (s Snapshot) command(o holdfast.Owner, until time.Time) hook.Command {
+	epoch := strconv.FormatInt(int64(o.Epoch), 10)
+	fill := strings.NewReplacer("{key}", string(o.Key), "{epoch}", epoch)
+	c := hook.Command{Env: []string{
+		"HOLDFAST_SESSION=" + string(o.Key),
+		"HOLDFAST_EPOCH=" + epoch,
+		"HOLDFAST_CONTAINER=" + o.ContainerID,
+		"HOLDFAST_TEMPLATE=" + o.Template,
+		"HOLDFAST_NODE=" + string(o.Node),
+		"HOLDFAST_DEADLINE=" + until.UTC().Format(time.RFC3339),
+		"HOLDFAST_DEADLINE_SECONDS=" + strconv.Itoa(int(math.Floor(time.Until(until).Seconds()))),
+	}}
+	for _, arg := range s.Command {
+		c.Args = append(c.Args, fill.Replace(arg))
+	}
+	return c
+}
+
+// dueForSnapshot tells the records whose session once ran, and whose template
+// has a snapshot command, from the others.
+func (m *Manager) dueForSnapshot(owners []holdfast.Owner) (due, others []holdfast.Owner) {
+	for _, o := range owners {
+		if len(m.snapshotOf(o.Template).Command) > 0 && o.ContainerID != "" {
+			due = append(due, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	return due, others
+}
+
+// keepForSnapshot makes entries of records whose container was found dead. Run
+// takes the snapshot; an earlier agent may have done so, and not come to give the
+// session up.
+func (m *Manager) keepForSnapshot(due []holdfast.Owner) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range due {
+		e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
+		e.owner, e.phase, e.tenure = o, leaving, m.tenure
+		e.route.ContainerID = o.ContainerID
+		close(e.settled)
+		close(e.left)
+		e.buryLocked()
+		m.sessions[o.Key] = e
+	}
+}
+
+// Snapshot runs the snapshot commands of the sessions that were seen dead, a few
+// at a time, until ctx is done at the latest; then what is left of them failed.
+// No session waits for another's: each is given up at once after its own, and
+// those that have none before all others.
+func (b *Batch) Snapshot(ctx context.Context) holdfast.SnapshotReport {
+	with, without := b.m.splitBySnapshot(b.dead)
+	if len(with) == 0 {
+		return holdfast.SnapshotReport{}
+	}
+	begun := time.Now()
+	r := holdfast.SnapshotReport{Count: len(with), Failed: []holdfast.SnapshotFailure{}}
+	var (
+		mu   sync.Mutex
+		left []*entry // not given up: Release does it
+		all  sync.WaitGroup
+	)
+	giveUp := func(entries []*entry) {
+		err := b.m.releaseDead(ctx, entries)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			left = append(left, entries...)
+			return
+		}
+		b.given += len(entries)
+	}
+	if len(without) > 0 {
+		all.Go(func() { giveUp(without) })
+	}
+	for _, e := range with {
+		all.Go(func() {
+			s := b.m.snap(ctx, e)
+			giveUp([]*entry{e})
+			mu.Lock()
+			defer mu.Unlock()
+			r.Longest = max(r.Longest, s.took)
+			if s.err != nil {
+				r.Failed = append(r.Failed, s.failure(e))
+			}
+		})
+	}
+	all.Wait()
+	b.dead = left
+	r.Took = holdfast.Millis(time.Since(begun))
+	return r
+}
+
+// reason is an error for people: what a deadline is called in Go is none.
+func reason(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, hook.ErrTime) {
+		return "there was no time for it"
+	}
+	return err.Error()
+}

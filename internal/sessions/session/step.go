@@ -1,0 +1,86 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+)
+
+// step runs an init step, whose container is made, to its end.
+func (b *attempt) step(ctx context.Context, s Step) error {
+	err := b.phase("init", func() error {
+		running, cancel := context.WithTimeout(ctx, s.Timeout)
+		defer cancel()
+		err := b.runStep(running)
+		if err == nil {
+			return nil
+		}
+		if running.Err() != nil && ctx.Err() == nil {
+			err = holdfast.WithHint(fmt.Errorf("not done after %v", s.Timeout), "give the step's timeout more time, if it may need that")
+		}
+		return fmt.Errorf("init step %s: %w", s.Name, err)
+	})
+	return err
+}
+
+func (b *attempt) runStep(ctx context.Context) error {
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	b.endSpinup(ctx, nil) // it is up; how it ends is the step's work
+	if _, err := b.grab(ctx); err != nil && !errors.Is(err, errDied) {
+		return err
+	}
+	code, err := b.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		c, err := b.inspect(ctx)
+		if err != nil {
+			c.ExitCode = code // all that is known of it
+		}
+		return exited(c, "")
+	}
+	return b.leaveBehind(ctx)
+}
+
+// wait returns the container's exit code. The answer may get lost: then it is
+// asked for again.
+func (b *attempt) wait(ctx context.Context) (int, error) {
+	for {
+		code, err := b.m.deps.Engine.Wait(ctx, b.container)
+		if err == nil || errors.Is(err, holdfast.ErrNotFound) || ctx.Err() != nil {
+			return code, err
+		}
+		b.m.log.Debug("waiting for an init step (will be tried again)", "container", b.spec.Name, "err", err)
+		select {
+		case <-time.After(10 * firstPause):
+		case <-ctx.Done():
+			return 0, err
+		}
+	}
+}
+
+// leaveBehind sees a container dead that ended by itself, and lets go of it.
+// What shared its control group dies with it: the next may not run beside it.
+func (b *attempt) leaveBehind(ctx context.Context) error {
+	if b.target != nil {
+		ctx, cancel := context.WithTimeout(ctx, killTimeout)
+		defer cancel()
+		report := b.m.deps.Killer.Kill(ctx, []*kill.Target{b.target})
+		if len(report.Left) > 0 {
+			return fmt.Errorf("it has ended, and cannot be seen dead: %s", report.Left[0].Reason)
+		}
+		b.target.Close()
+	}
+	b.m.forget(b.container)
+	b.m.remove(b.container)
+	b.spec, b.container, b.target = engine.Spec{}, "", nil
+	return nil
+}

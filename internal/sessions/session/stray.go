@@ -1,0 +1,193 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast"
+	"holdfast/internal/sessions/kill"
+)
+
+// strayCalls is how many strays the engine is asked about at once: a call about
+// one of them may hang.
+const strayCalls = 16
+
+// endStrays kills containers of this node that no session wants, and sees them
+// dead: those that can be got hold of, also where others cannot. What the engine
+// says of them is not enough: it may not know what it once started (it has
+// another data directory, or is another engine), or call it ended. It returns
+// why, by id, for those that are not seen dead. The dead are forgotten by the
+// deadman; their removal is left to the engine's own time, but for those that
+// were never started: the engine may hold an earlier agent's order to start one.
+func (m *Manager) endStrays(ctx context.Context, ids []string) map[string]error {
+	live, left := m.openStrays(ctx, ids)
+	defer func() {
+		for _, t := range live {
+			t.Close()
+		}
+	}()
+	if len(live) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+		defer cancel()
+		report := m.deps.Killer.Kill(ctx, live)
+		m.deps.Metrics.killed(report)
+		for _, l := range report.Left {
+			left[l.ContainerID] = fmt.Errorf("it cannot be killed: %s", l.Reason)
+		}
+	}
+	for id, err := range m.seeDead(ctx, ids) {
+		left[id] = errors.Join(left[id], err)
+	}
+	for _, id := range ids {
+		if left[id] == nil {
+			m.forget(id)
+			m.remove(id)
+		}
+	}
+	return left
+}
+
+// openStrays takes hold of those that run, as the engine has it, and returns by
+// id why that is not known of others.
+func (m *Manager) openStrays(ctx context.Context, ids []string) ([]*kill.Target, map[string]error) {
+	var (
+		mu    sync.Mutex
+		calls errgroup.Group
+		live  []*kill.Target
+		left  = map[string]error{}
+	)
+	calls.SetLimit(strayCalls)
+	for _, id := range ids {
+		calls.Go(func() error {
+			t, err := m.openStray(ctx, id)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				left[id] = err
+			}
+			if t != nil {
+				live = append(live, t)
+			}
+			return nil
+		})
+	}
+	_ = calls.Wait() // they return none
+	return live, left
+}
+
+// openStray returns nil for a container that does not run and will not, by what
+// the engine says.
+func (m *Manager) openStray(ctx context.Context, id string) (*kill.Target, error) {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	c, err := m.deps.Engine.Inspect(ctx, id)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !c.Running() {
+		if ended(c) {
+			return nil, nil
+		}
+		return nil, m.deps.Engine.Remove(ctx, id)
+	}
+	t, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) {
+		return nil, nil
+	}
+	return t, err
+}
+
+// seeDead kills what the kernel runs in the control groups of containers, and
+// returns why, by id, for those whose groups are not seen empty.
+func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
+	left := map[string]error{}
+	groups, err := m.deps.Opener.Search(ids)
+	if err != nil {
+		for _, id := range ids {
+			left[id] = err
+		}
+		return left
+	}
+	for end, pause := time.Now().Add(killTimeout), firstPause; ; pause = min(2*pause, longestPause) {
+		clear(left)
+		for id, its := range groups {
+			for _, g := range its {
+				if empty, err := g.Empty(); err != nil || !empty {
+					left[id] = errors.Join(left[id], fmt.Errorf("processes run in %s", g.Dir()), err, g.Kill())
+				}
+			}
+		}
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return left
+		}
+	}
+}
+
+// keepStuckLocked makes an entry of a record, or of a key without one, whose
+// containers an earlier agent started and nobody has seen dead. Its key stays
+// taken, and Run goes on trying. Where the key has another entry, or there is
+// none, it is an entry beside the others.
+func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
+	e := newEntry(o.Key, Template{Name: o.Template})
+	if due, _ := m.dueForSnapshot([]holdfast.Owner{o}); len(due) > 0 {
+		e.template.Snapshot = m.snapshotOf(o.Template)
+	}
+	e.owner, e.phase, e.stuck, e.strays, e.tenure = o, leaving, true, containers, m.tenure
+	close(e.settled)
+	close(e.left)
+	if o.Key == "" || m.sessions[o.Key] != nil {
+		m.orphans = append(m.orphans, e)
+		return
+	}
+	m.sessions[o.Key] = e
+}
+
+// endStuck ends an entry of keepStuckLocked.
+func (m *Manager) endStuck(ctx context.Context, e *entry) {
+	done := m.persist(ctx, "ending a container of an earlier agent", e.key, func(ctx context.Context) error {
+		return notDead(m.endStrays(ctx, e.strays))
+	})
+	if !done {
+		return // the next agent finds it
+	}
+	m.mu.Lock()
+	e.stuck = false
+	e.buryLocked()
+	m.orphans = slices.DeleteFunc(m.orphans, func(x *entry) bool { return x == e })
+	m.mu.Unlock()
+	m.releaseLater([]*entry{e})
+}
+
+// notDead is what endStrays returned as an error.
+func notDead(left map[string]error) error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(left)) {
+		errs = append(errs, fmt.Errorf("container %s is not seen dead: %w", short(id), left[id]))
+	}
+	return errors.Join(errs...)
+}
+
+// names are the first digits of ids, for a person.
+func names(ids []string) string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = short(id)
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,243 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+const (
+	// suspendTime bounds the saving of one session for its next life.
+	suspendTime = 5 * time.Minute
+	// lastSuspend is what of that is left once the agent ends.
+	lastSuspend = 10 * time.Second
+	// suspendsAtOnce is how many sessions are suspended side by side for being idle.
+	suspendsAtOnce = 2
+)
+
+// Suspend saves the session's memory for its next life, sees its container dead and
+// gives the session up; whoever connects next gets it back as it was. Whoever is
+// connected is cut off as by Stop. One that boots is waited for. Where the saving
+// fails the session has ended all the same, without its memory, and the error says
+// so. holdfast.ErrNotFound; holdfast.ErrNoMemory where it was not even tried, and the session
+// goes on; ctx's error, and then the rest is done all the same.
+func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
+	_, release, err := m.Join(ctx, key)
+	if err != nil {
+		return holdfast.SuspendReport{}, err
+	}
+	release()
+	begun := time.Now()
+	m.mu.Lock()
+	e := m.sessions[key]
+	if e == nil || e.phase != ready {
+		m.mu.Unlock()
+		return holdfast.SuspendReport{}, notHere(key)
+	}
+	l := e.leavingLocked()
+	m.mu.Unlock()
+	l, letGo, err := m.reserve(e, l)
+	if err != nil {
+		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, err)
+	}
+	m.mu.Lock()
+	going := m.markLocked(e)
+	m.mu.Unlock()
+	if len(going) == 0 {
+		letGo()
+		return holdfast.SuspendReport{}, notHere(key) // somebody else ends it
+	}
+	type result struct {
+		holdfast.SuspendReport
+		err error
+	}
+	done := make(chan result, 1)
+	started := m.spawn(func(life context.Context) {
+		defer letGo()
+		r, err := m.suspend(life, e, l)
+		done <- result{r, err}
+	})
+	if !started {
+		letGo()
+		return holdfast.SuspendReport{}, fmt.Errorf("session %s: %w", key, errNotRunning)
+	}
+	select {
+	case r := <-done:
+		r.Took = holdfast.Millis(time.Since(begun))
+		return r.SuspendReport, r.err
+	case <-ctx.Done():
+		return holdfast.SuspendReport{}, fmt.Errorf("waiting for session %s to be suspended: %w", key, ctx.Err())
+	}
+}
+
+// leavingLocked is the session as the Mover wants it.
+func (e *entry) leavingLocked() Leaving {
+	return Leaving{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
+}
+
+// reserve has the Mover keep room for a session's memory, or is why it cannot be kept.
+func (m *Manager) reserve(e *entry, l Leaving) (_ Leaving, release func(), err error) {
+	switch {
+	case !e.template.SaveMemory:
+		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "docs/moving.md says what that needs")
+	case m.deps.Mover == nil:
+		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log says at its start what is missing for it")
+	}
+	if l, release, err = m.deps.Mover.Reserve(l); err != nil {
+		return l, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
+	}
+	return l, release, nil
+}
+
+// suspend saves and ends an entry that is marked as leaving, and that there is room
+// for. life is the Manager's.
+func (m *Manager) suspend(life context.Context, e *entry, l Leaving) (r holdfast.SuspendReport, err error) {
+	m.announce(life, e)
+	m.mu.Lock()
+	l.Owner = e.owner
+	m.mu.Unlock()
+	saving, cancel := context.WithTimeout(context.WithoutCancel(life), suspendTime)
+	defer context.AfterFunc(life, func() { time.AfterFunc(lastSuspend, cancel) })()
+	begun := time.Now()
+	r.Suspended, err = m.deps.Mover.Suspend(saving, l)
+	cancel()
+	m.deps.Metrics.suspends.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())
+	if err != nil {
+		m.log.Warn("a session's memory is lost: it could not be suspended", "session", e.key, "epoch", l.Owner.Epoch, "err", err)
+		err = fmt.Errorf("session %s has ended without its memory: %w", e.key, err)
+	}
+	killing, cancel := context.WithTimeout(context.WithoutCancel(life), killTimeout)
+	report := m.deps.Killer.Kill(killing, targets([]*entry{e}))
+	cancel()
+	r.Left = report.Left
+	dead := m.seenDead([]*entry{e}, report)
+	if len(dead) == 0 { // it stays owned, until it is
+		return r, err
+	}
+	if with, _ := m.splitBySnapshot(dead); len(with) > 0 {
+		m.snap(life, e)
+	}
+	if err != nil {
+		m.releaseUntilDone(life, dead)
+		return r, err
+	}
+	kept := false
+	if !m.persist(life, "suspending a session", e.key, func(ctx context.Context) (err error) {
+		kept, err = m.leave(ctx, e, r.Suspended)
+		return err
+	}) {
+		return r, fmt.Errorf("session %s: the store does not take it: %w", e.key, holdfast.ErrStore)
+	}
+	m.finish(e)
+	if !kept {
+		m.log.Warn("a session's memory is lost: it was given up before it was suspended", "session", e.key, "epoch", l.Owner.Epoch)
+		return r, fmt.Errorf("session %s has ended without its memory: its record was gone before: %w", e.key, holdfast.ErrStore)
+	}
+	m.log.Info("session suspended", "session", e.key, "epoch", l.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+	return r, nil
+}
+
+// leave gives a dead session up, and leaves what it goes on from to its next claim.
+// kept is false where the record is gone, or another's by now: then nobody has a use
+// for it.
+func (m *Manager) leave(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	o := e.owner
+	m.mu.Unlock()
+	for {
+		err := m.deps.Store.Suspend(ctx, o, string(text))
+		if !errors.Is(err, store.ErrStale) {
+			return err == nil, err
+		}
+		// An answer of ours may have got lost: of this write, or of one before.
+		now, err := m.deps.Store.Get(ctx, o.Key)
+		if errors.Is(err, holdfast.ErrNotFound) {
+			return m.leftAlready(ctx, o.Key, string(text))
+		}
+		if err != nil {
+			return false, err
+		}
+		if now.Epoch != o.Epoch || now.Node != o.Node || now.Revision == o.Revision {
+			return false, nil
+		}
+		o = now
+	}
+}
+
+// leftAlready reports whether a session has left that text.
+func (m *Manager) leftAlready(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
+	all, err := m.deps.Store.ListNotes(ctx, store.SuspendedNotes+string(key))
+	for _, n := range all {
+		if n.Name == store.SuspendedNotes+string(key) && string(n.Value) == text {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// suspendIdle has idle sessions suspended whose templates say so, a few at a time. A
+// session is closed to newcomers only when its turn has come: until then it can be
+// used, and drained, like any other.
+func (m *Manager) suspendIdle() {
+	for range cap(m.suspends) {
+		select {
+		case m.suspends <- struct{}{}:
+		default:
+			return
+		}
+		started := m.spawn(func(life context.Context) {
+			defer func() { <-m.suspends }()
+			for life.Err() == nil {
+				e := m.markOneIdle()
+				if e == nil {
+					return
+				}
+				m.suspendOrStop(life, e)
+			}
+		})
+		if !started {
+			<-m.suspends
+			return
+		}
+	}
+}
+
+// markOneIdle closes one idle session that is to be suspended to newcomers; nil where
+// there is none.
+func (m *Manager) markOneIdle() *entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.sessions {
+		if e.template.SuspendIdle && m.idleLocked(e) {
+			m.markLocked(e)
+			return e
+		}
+	}
+	return nil
+}
+
+// suspendOrStop ends a session that is marked as leaving.
+func (m *Manager) suspendOrStop(life context.Context, e *entry) {
+	m.mu.Lock()
+	l := e.leavingLocked()
+	m.mu.Unlock()
+	l, release, err := m.reserve(e, l)
+	if err != nil {
+		m.log.Warn("an idle session is stopped, and its memory lost", "session", e.key, "err", err)
+		m.announce(life, e)
+		m.end(life, []*entry{e})
+		return
+	}
+	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
+	defer release()
+	_, _ = m.suspend(life, e, l) // it is logged
+}

@@ -1,0 +1,276 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// sleepers is a node whose second template can be suspended.
+func sleepers(t *testing.T, mv *slow, idle time.Duration) *node {
+	t.Helper()
+	kept := web()
+	kept.Name, kept.SaveMemory, kept.SuspendIdle = "kept", true, idle > 0
+	return newNode(t, setup{mover: mv, cfg: Config{Templates: []Template{web(), kept}, IdleStop: idle}})
+}
+
+// quickly is a mover whose saving takes no time.
+func quickly() *slow {
+	mv := &slow{end: make(chan struct{}), fails: map[holdfast.SessionKey]bool{}, lost: map[holdfast.SessionKey]bool{}}
+	close(mv.end)
+	return mv
+}
+
+func (n *node) notes(t *testing.T) []store.Note {
+	t.Helper()
+	list, err := n.store.ListNotes(context.Background(), store.SuspendedNotes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// What is suspended is nobody's, and the next claim, of whatever template it asks
+// for, has what was left; the one after that has not.
+func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
+	mv := quickly()
+	n := sleepers(t, mv, 0)
+	first, err := n.Start(t.Context(), "a", "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := n.Suspend(t.Context(), "a")
+	if err != nil || r.Epoch != first.Owner.Epoch || r.Bytes != 7 || r.Took <= 0 || len(r.Left) != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if len(n.records(t)) != 0 || len(n.notes(t)) != 1 {
+		t.Errorf("records %v, notes %v", n.records(t), n.notes(t))
+	}
+	again := n.serve(t, "a") // of the default template, as far as it knows
+	i, err := n.Get("a")
+	if err != nil || i.Owner.Template != "kept" || i.Owner.Memory != "lost: it is a test's" || again.Epoch <= first.Owner.Epoch {
+		t.Errorf("%+v, %v", i, err)
+	}
+	if len(mv.left) != 1 || mv.left[0].Epoch != first.Owner.Epoch || len(n.notes(t)) != 0 {
+		t.Errorf("it was given %+v; notes %v", mv.left, n.notes(t))
+	}
+	if o, err := n.store.Get(t.Context(), "a"); err != nil || o.Template != "kept" || o.Memory != i.Owner.Memory {
+		t.Errorf("the record: %+v, %v", o, err)
+	}
+	if _, err := n.Stop(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	n.serve(t, "a")
+	if i, err := n.Get("a"); err != nil || i.Owner.Memory != "" || len(mv.left) != 1 {
+		t.Errorf("a later life: %+v, %v", i, err)
+	}
+
+	// Another template that somebody names gets nothing of it.
+	if _, err := n.Stop(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Suspend(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := n.Start(t.Context(), "a", "web")
+	if err != nil || other.Owner.Template != "web" || other.Owner.Memory != "lost: it was of template kept" || len(n.notes(t)) != 0 || len(mv.left) != 1 {
+		t.Errorf("%+v, %v", other, err)
+	}
+}
+
+func TestSuspendThatCannotBe(t *testing.T) {
+	mv := quickly()
+	mv.fails["torn"], mv.lost["full"] = true, true
+	n := sleepers(t, mv, 0)
+	for key, template := range map[holdfast.SessionKey]string{"plain": "web", "full": "kept", "torn": "kept"} {
+		if _, err := n.Start(t.Context(), key, template); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for key, says := range map[holdfast.SessionKey]string{"plain": "does not say handover: memory", "full": "no room"} {
+		if _, err := n.Suspend(t.Context(), key); !errors.Is(err, holdfast.ErrNoMemory) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if i, err := n.Get(key); err != nil || i.Owner.State != holdfast.Ready {
+			t.Errorf("%s does not go on: %+v, %v", key, i, err)
+		}
+	}
+	if _, err := n.Suspend(t.Context(), "torn"); err == nil || errors.Is(err, holdfast.ErrNoMemory) || !strings.Contains(err.Error(), "ended without its memory") {
+		t.Errorf("torn: %v", err)
+	}
+	if _, err := n.Get("torn"); !errors.Is(err, holdfast.ErrNotFound) || len(n.notes(t)) != 0 {
+		t.Errorf("torn: %v, notes %v", err, n.notes(t))
+	}
+	if _, err := n.Suspend(t.Context(), "nobody"); !errors.Is(err, holdfast.ErrNotFound) {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+// Room is reserved while a session is suspended, and is there again for the next one.
+func TestSuspendReservesRoom(t *testing.T) {
+	mv := &slow{end: make(chan struct{}), room: 1}
+	n := sleepers(t, mv, 0)
+	for _, key := range []holdfast.SessionKey{"a", "b"} {
+		if _, err := n.Start(t.Context(), key, "kept"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
+	await(t, "a leaves", func() bool {
+		o, err := n.store.Get(context.Background(), "a")
+		return err == nil && o.State == holdfast.Leaving
+	})
+	if _, err := n.Suspend(t.Context(), "b"); !errors.Is(err, holdfast.ErrNoMemory) {
+		t.Errorf("where there is room for one: %v", err)
+	}
+	if i, err := n.Get("b"); err != nil || i.Owner.State != holdfast.Ready {
+		t.Errorf("it does not go on: %+v, %v", i, err)
+	}
+	close(mv.end)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	await(t, "the room is given back", func() bool {
+		mv.mu.Lock()
+		defer mv.mu.Unlock()
+		return mv.reserved == 0
+	})
+	if _, err := n.Suspend(t.Context(), "b"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an agent claims that knows of no suspended sessions keeps its note, and lives
+// on without its memory: nobody goes back to that.
+func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
+	mv := quickly()
+	n := sleepers(t, mv, 0)
+	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Suspend(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	lease, _, err := n.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := n.store.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "old", State: holdfast.Claimed}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.Left), 0); err != nil { // as if it had not been taken
+		t.Fatal(err)
+	}
+	if _, err := n.store.Release(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	n.serve(t, "a")
+	if i, err := n.Get("a"); err != nil || !strings.Contains(i.Owner.Memory, "it has lived since") || len(mv.left) != 0 || len(n.notes(t)) != 0 {
+		t.Errorf("%+v, %v; it was given %+v", i, err, mv.left)
+	}
+}
+
+// While the store is away a session that was saved stays owned; what is written when
+// it is back is what the next claim finds.
+func TestSuspendWithoutAStore(t *testing.T) {
+	mv := &slow{end: make(chan struct{})}
+	n := sleepers(t, mv, 0)
+	if _, err := n.Start(t.Context(), "a", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
+	await(t, "it leaves", func() bool {
+		o, err := n.store.Get(context.Background(), "a")
+		return err == nil && o.State == holdfast.Leaving
+	})
+	n.store.SetDown(true)
+	close(mv.end)
+	await(t, "its container is gone", func() bool {
+		i, err := n.Get("a")
+		return err == nil && i.Owner.State == holdfast.Leaving && !n.running(t, i.Owner.ContainerID)
+	})
+	n.store.SetDown(false)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if len(n.records(t)) != 0 || len(n.notes(t)) != 1 {
+		t.Errorf("records %v, notes %v", n.records(t), n.notes(t))
+	}
+}
+
+func (n *node) running(t *testing.T, id string) bool {
+	t.Helper()
+	c, err := n.engine.Inspect(context.Background(), id)
+	return err == nil && c.Running()
+}
+
+// A lease that is lost meanwhile: nobody is left anything, since another node may
+// have had the session.
+func TestSuspendWithoutALease(t *testing.T) {
+	mv := &slow{end: make(chan struct{})}
+	n := sleepers(t, mv, 0)
+	first, err := n.Start(t.Context(), "a", "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := n.Suspend(t.Context(), "a"); done <- err }()
+	await(t, "it leaves", func() bool {
+		o, err := n.store.Get(context.Background(), "a")
+		return err == nil && o.State == holdfast.Leaving
+	})
+	if err := n.store.Revoke(t.Context(), store.LeaseID(n.lease.Load())); err != nil {
+		t.Fatal(err)
+	}
+	n.LeaseLost(t.Context())
+	await(t, "the engine sees its container dead", func() bool { return !n.running(t, first.Owner.ContainerID) })
+	lease, _, err := n.store.Grant(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := n.store.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "other", State: holdfast.Claimed}, lease)
+	if err != nil || other.Left != "" {
+		t.Errorf("%+v, %v", other, err)
+	}
+	close(mv.end)
+	if err := <-done; !errors.Is(err, holdfast.ErrStore) {
+		t.Errorf("it says %v", err)
+	}
+	if len(n.notes(t)) != 0 {
+		t.Errorf("it left %v beside another's session", n.notes(t))
+	}
+	if now, err := n.store.Get(t.Context(), "a"); err != nil || now.Epoch != other.Epoch {
+		t.Errorf("the other's record: %+v, %v", now, err)
+	}
+}
+
+// What is idle is suspended, where its template says so, and else stopped.
+func TestIdleIsSuspended(t *testing.T) {
+	mv := quickly()
+	mv.lost["full"] = true
+	n := sleepers(t, mv, 100*time.Millisecond)
+	for key, template := range map[holdfast.SessionKey]string{"plain": "web", "full": "kept", "a": "kept", "b": "kept", "c": "kept"} {
+		if _, err := n.Start(t.Context(), key, template); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.empty(t)
+	var names []string
+	for _, note := range n.notes(t) {
+		names = append(names, strings.TrimPrefix(note.Name, store.SuspendedNotes))
+	}
+	if got := strings.Join(names, " "); got != "a b c" {
+		t.Errorf("suspended are %q", got)
+	}
+}

@@ -1,0 +1,134 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+)
+
+// adoptTime bounds one question about a container that may be taken over, and
+// askTime how long those are asked about again that the engine could not tell of.
+const (
+	adoptTime = 10 * time.Second
+	askTime   = 30 * time.Second
+)
+
+// errUnclear means that the engine answers, but not what is with a container.
+var errUnclear = errors.New("the engine does not tell what became of its container")
+
+// takeOverAll takes over the containers that run as their records say, and
+// returns which those are, by id. An error means that the engine does not answer,
+// or the kernel: nothing may be killed for that.
+func (m *Manager) takeOverAll(ctx context.Context, containers []engine.Container, owners map[holdfast.SessionKey]holdfast.Owner) (map[string]bool, error) {
+	taken := map[string]bool{}
+	var unclear []holdfast.Owner
+	byContainer := map[string]holdfast.Owner{}
+	for _, o := range owners {
+		byContainer[o.ContainerID] = o
+	}
+	for _, c := range containers {
+		o, ok := byContainer[c.ID]
+		if !ok || o.State != holdfast.Ready {
+			continue
+		}
+		var err error
+		taken[c.ID], err = m.takeOver(ctx, o)
+		if errors.Is(err, errUnclear) {
+			unclear = append(unclear, o)
+		} else if err != nil {
+			return taken, fmt.Errorf("taking session %s over: %w", o.Key, err)
+		}
+	}
+	asking, cancel := context.WithTimeout(ctx, m.askTime)
+	defer cancel()
+	for _, o := range unclear {
+		var err error
+		if taken[o.ContainerID], err = m.askAgain(ctx, asking, o); err != nil {
+			return taken, fmt.Errorf("taking session %s over: %w", o.Key, err)
+		}
+	}
+	return taken, nil
+}
+
+// askAgain is takeOver for a container that the engine could not tell of, until
+// asking is done. Then it is one that nobody could keep: not to be taken over.
+func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool, error) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		if _, err := m.listOwn(ctx); err != nil {
+			return false, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-asking.Done():
+		}
+		taken, err := m.takeOver(asking, o)
+		switch {
+		case err == nil:
+			return taken, nil
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case asking.Err() != nil:
+			m.log.Error("a session's container cannot be taken over; ending it", "session", o.Key, "container", short(o.ContainerID), "err", err)
+			return false, nil
+		case !errors.Is(err, errUnclear):
+			return false, err
+		}
+	}
+}
+
+// takeOver makes the record's container a ready session again, if it runs. An
+// error means that this could not be found out: errUnclear where the engine may
+// know about others.
+func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, adoptTime)
+	defer cancel()
+	c, err := m.deps.Engine.Inspect(limited, o.ContainerID)
+	switch {
+	case err == nil || errors.Is(err, holdfast.ErrNotFound):
+	case ctx.Err() != nil || errors.Is(err, holdfast.ErrEngine):
+		return false, err
+	default:
+		return false, fmt.Errorf("%w: %w", errUnclear, err)
+	}
+	if err != nil || !c.Running() || !madeFor(c, o) {
+		return false, nil
+	}
+	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
+	if errors.Is(err, kill.ErrGone) || errors.Is(err, kill.ErrStranger) || errors.Is(err, kill.ErrProtected) {
+		return false, nil // nobody could ever end it by that pid
+	}
+	if err != nil {
+		return false, err
+	}
+	holder, whole, err := m.adoptNetwork(limited, c)
+	if err != nil || !whole {
+		target.Close()
+		return false, err
+	}
+	target.Key = o.Key
+	m.hold(target)
+	// The container is what it is, whatever the template says by now.
+	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.holder = holder
+	m.enterLocked(e, o, target)
+	close(e.settled)
+	m.sessions[o.Key] = e
+	m.watchLocked(e)
+	return true, nil
+}
+
+// madeFor reports whether a container is the record's: made for its claim, or warm
+// before it. A warm one is of no other claim than that which names it.
+func madeFor(c engine.Container, o holdfast.Owner) bool {
+	if c.Labels[LabelWarm] != "" {
+		return c.Labels[LabelTemplate] == o.Template
+	}
+	return epochOf(c) == o.Epoch && c.Labels[LabelSession] == string(o.Key)
+}

@@ -1,0 +1,77 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// Where a container whose memory can be saved finds who it is in this life, as a
+// holdfast.Identity in JSON: its environment is of the life in which it was started.
+// A warm container finds the same there.
+const (
+	ToldDir  = "/run/holdfast"
+	ToldFile = "session.json"
+)
+
+// toldDir is the directory of this host that a life's container has at ToldDir.
+func (m *Manager) toldDir(o holdfast.Owner) string {
+	return filepath.Join(m.cfg.Told, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
+}
+
+// tell has the session's own container be told who it is, where that matters.
+func (b *attempt) tell(spec *engine.Spec) error {
+	if b.m.cfg.Told == "" || !b.e.template.SaveMemory {
+		return nil
+	}
+	text, err := json.Marshal(b.e.template.identity(b.owner))
+	if err != nil {
+		return err
+	}
+	dir := b.m.toldDir(b.owner)
+	// Any user of the container may read it; of this host only root gets there.
+	err = errors.Join(os.MkdirAll(b.m.cfg.Told, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, ToldFile), append(text, '\n'), 0o644))
+	if err != nil {
+		return fmt.Errorf("tell the container who it is: %w", err)
+	}
+	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: ToldDir, ReadOnly: true})
+	return nil
+}
+
+// untell removes what the container of a life was told, which is dead.
+func (m *Manager) untell(o holdfast.Owner) {
+	if m.cfg.Told == "" || o.Epoch == 0 {
+		return
+	}
+	if err := os.RemoveAll(m.toldDir(o)); err != nil {
+		m.log.Warn("what a container was told stays behind", "session", o.Key, "epoch", o.Epoch, "err", err)
+	}
+}
+
+// sweepTold removes what an earlier agent's containers were told that are gone.
+func (m *Manager) sweepTold() {
+	if m.cfg.Told == "" {
+		return
+	}
+	keep := map[string]bool{}
+	m.mu.Lock()
+	for _, e := range m.sessions {
+		keep[filepath.Base(m.toldDir(e.owner))] = true
+	}
+	for _, e := range m.orphans {
+		keep[filepath.Base(m.toldDir(e.owner))] = true
+	}
+	m.mu.Unlock()
+	entries, _ := os.ReadDir(m.cfg.Told) // without it there is nothing to remove
+	for _, e := range entries {
+		if !keep[e.Name()] {
+			_ = os.RemoveAll(filepath.Join(m.cfg.Told, e.Name())) // the next agent tries again
+		}
+	}
+}

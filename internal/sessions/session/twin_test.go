@@ -1,0 +1,154 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/linux/boottime"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/store/memory"
+)
+
+// meeting is a store in which two agents both see that there is no twin before
+// either of them writes.
+type meeting struct {
+	store.Store
+	both *sync.WaitGroup
+	once *sync.Once
+}
+
+func (s meeting) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
+	s.once.Do(func() { s.both.Done(); s.both.Wait() })
+	return s.Store.Grant(ctx, ttl)
+}
+
+// Of two hosts with one id that come up at once one gets it.
+func TestTwinsThatStartTogether(t *testing.T) {
+	mem := memory.New(100)
+	var both sync.WaitGroup
+	both.Add(2)
+	errs := make(chan error, 2)
+	for range 2 {
+		cfg := quick(t)
+		cfg.TTL, cfg.Fence, cfg.KillBudget = time.Second, 500*time.Millisecond, 200*time.Millisecond
+		l := NewLease(cfg, meeting{mem, &both, &sync.Once{}}, testLog(t))
+		go func() {
+			err := l.Hold(t.Context())
+			for ; err == nil && t.Context().Err() == nil; time.Sleep(cfg.Renew) { // the winner lives
+				if mem.KeepAlive(t.Context(), l.held.Load().ID) != nil {
+					break
+				}
+				select {
+				case errs <- nil:
+				default:
+				}
+			}
+			if err != nil {
+				errs <- err
+			}
+		}()
+	}
+	var won, refused bool
+	for !won || !refused {
+		switch err := <-errs; {
+		case err == nil:
+			won = true
+		case errors.Is(err, ErrTwin) && !refused:
+			refused = true
+		default:
+			t.Fatal(err)
+		}
+	}
+}
+
+// An agent that finds its node's record on another lease later on ends what it
+// has, until nothing is left, and stops.
+func TestTwinThatComesLater(t *testing.T) {
+	mem := memory.New(100)
+	l := NewLease(quick(t), takenStore{mem}, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var lost atomic.Int32
+	err := l.Run(t.Context(), func() holdfast.Node { return holdfast.Node{ID: "a", Address: "192.0.2.7:7070"} }, func(context.Context) {
+		lost.Add(1)
+		if id := l.ID(); id != 0 {
+			t.Errorf("claims go on under lease %d", id)
+		}
+	})
+	if !errors.Is(err, ErrTwin) || lost.Load() != 1 {
+		t.Errorf("beside a twin: %v, lost %d times", err, lost.Load())
+	}
+}
+
+// takenStore takes the first record of a node, and no other one.
+type takenStore struct{ store.Store }
+
+func (s takenStore) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) error {
+	if !n.Draining {
+		return store.ErrNodeTaken
+	}
+	return s.Store.PutNode(ctx, n, id)
+}
+
+// No other lease is taken, and no deadline told, before what a gone one held is
+// seen dead.
+func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
+	cfg, mem := quick(t), memory.New(100)
+	cfg.TTL, cfg.Fence, cfg.KillBudget = 2*time.Second, time.Second, 200*time.Millisecond
+	var dead atomic.Bool
+	var early atomic.Int32
+	cfg.Deadline = func(boottime.Instant) {
+		if !dead.Load() {
+			early.Add(1)
+		}
+	}
+	l := NewLease(cfg, mem, testLog(t))
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := l.ID()
+	if err := mem.Revoke(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	early.Store(0)
+	begun := time.Now()
+	var calls atomic.Int32
+	runLease(t, l, func(ctx context.Context) {
+		if time.Since(begun) > 2*cfg.TTL { // some longer than one call
+			dead.Store(true)
+		}
+		if !dead.Load() {
+			calls.Add(1)
+			<-ctx.Done()
+		}
+	})
+	await(t, "there is another lease", func() bool { id := l.ID(); return id != 0 && id != old })
+	if !dead.Load() || early.Load() > 0 || calls.Load() < 2 {
+		t.Errorf("dead %v, %d deadlines were told before, lost was called %d times", dead.Load(), early.Load(), calls.Load())
+	}
+}
+
+// In a store of its own a node whose lease was not kept has it again: nobody
+// else can be its twin, and its record would stand in the way for a day.
+func TestOwnStoreGivesTheLeaseBack(t *testing.T) {
+	mem, cfg := memory.New(100), quick(t)
+	cfg.Fence, cfg.KillBudget, cfg.TTL = 0, 0, time.Hour
+	first := NewLease(cfg, mem, testLog(t))
+	if err := first.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(cfg.File); err != nil {
+		t.Fatal(err)
+	}
+	second := NewLease(cfg, mem, testLog(t))
+	if err := second.Hold(t.Context()); err != nil || second.ID() != first.ID() {
+		t.Errorf("lease %d, not %d: %v", second.ID(), first.ID(), err)
+	}
+}

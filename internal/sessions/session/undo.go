@@ -1,0 +1,83 @@
+package session
+
+import (
+	"context"
+	"errors"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+)
+
+// undo removes the container of a failed boot, sees to it that it is gone, and
+// then gives the claim up. It tries until it has succeeded or the agent stops,
+// in which case the next agent finds both by label and record.
+func (b *attempt) undo(life context.Context) {
+	if b.target != nil {
+		defer b.target.Close()
+	}
+	if b.spec.Name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
+		return // it may run: the record stays, for the next agent
+	}
+	b.m.dropNetwork(b.e)
+	b.m.untell(b.owner)
+	b.m.mu.Lock()
+	b.e.buryLocked()
+	b.m.mu.Unlock()
+	if b.container != "" {
+		b.m.forget(b.container)
+	}
+	if b.owner.Epoch != 0 || b.unsure {
+		b.m.persist(life, "releasing a failed boot", b.e.key, b.giveUp)
+	}
+}
+
+// removeContainer removes the container, which Remove kills if it runs. Where its
+// id is not known it is looked for by its name, because an engine may create one
+// and answer with an error. One that is dead and cannot be removed for now does
+// not keep its key.
+func (b *attempt) removeContainer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+	defer cancel()
+	if b.container == "" {
+		c, err := b.m.deps.Engine.Inspect(ctx, b.spec.Name)
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !madeOf(c, b.spec) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.container = c.ID
+	}
+	err := b.m.deps.Engine.Remove(ctx, b.container)
+	if err == nil {
+		return nil
+	}
+	if c, look := b.m.deps.Engine.Inspect(ctx, b.container); look == nil && ended(c) && len(b.m.seeDead(ctx, []string{c.ID})) == 0 {
+		b.m.remove(c.ID)
+		return nil
+	}
+	return err
+}
+
+// ended reports whether a container ran and never will again: a created one may
+// be about to start.
+func ended(c engine.Container) bool {
+	return c.State == "exited" || c.State == "dead" || c.State == "removing"
+}
+
+// giveUp releases the claim, also one whose answer never came.
+func (b *attempt) giveUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	if b.owner.Epoch == 0 {
+		o, err := b.m.deps.Store.Get(ctx, b.e.key)
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !b.lost(o) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.owner = o
+	}
+	return b.m.giveUp(ctx, []holdfast.Owner{b.owner})
+}

@@ -1,0 +1,351 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/warmpool"
+	"holdfast/test/lab/echoserver"
+	"holdfast/test/lab/labtest"
+)
+
+// warms is a pool of warm containers of one template on the package's engine.
+type warms struct {
+	*warmpool.Pool
+	engine engine.Engine
+	dir    string
+	busy   atomic.Bool
+	stop   func()
+}
+
+func (w *warms) Take(template string) (WarmContainer, bool) {
+	c := w.Pool.Take(template)
+	return c, c != nil
+}
+
+// warmTemplate is the test server, with a workspace of its own for each key.
+func warmTemplate(t *testing.T, keys ...string) Template {
+	t.Helper()
+	dir := t.TempDir()
+	for _, key := range keys {
+		if err := os.Mkdir(filepath.Join(dir, key), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, key, "whose"), []byte(key), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := web()
+	w.Env = map[string]string{"WHO": "I am {key}", "COLOUR": "blue"}
+	w.Mounts = []engine.Mount{{Type: "bind", Source: dir + "/{key}", Target: "/work/space"}}
+	return w
+}
+
+// newWarms is a pool of that many; it runs from fill on.
+func newWarms(t *testing.T, node string, tmpl Template, most int) *warms {
+	t.Helper()
+	return newWarmsOn(t, openEngine(t), node, tmpl, most)
+}
+
+// newWarmsOn is newWarms on an engine.
+func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most int) *warms {
+	t.Helper()
+	w := &warms{engine: e, dir: t.TempDir()}
+	opener, err := kill.NewOpener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Pool = warmpool.New(warmpool.Config{Node: holdfast.NodeID(node), Dir: w.dir, Templates: []warmpool.Template{{
+		Name: tmpl.Name, Image: tmpl.Image, Most: most, Await: tmpl.Await,
+		Spec: func(name, dir, label string) engine.Spec {
+			return tmpl.WarmSpec(holdfast.NodeID(node), name, dir, warmpool.Dir, label)
+		},
+	}}}, warmpool.Deps{
+		Engine: w.engine, Opener: opener, Killer: &kill.Killer{}, Busy: w.busy.Load,
+		Metrics: warmpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+	})
+	w.stop = func() {}
+	t.Cleanup(func() {
+		w.stop()
+		if err := w.End(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// fill runs the pool until it is full. It comes after an adoption, which ends what
+// nobody has claimed.
+func (w *warms) fill(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = w.Run(ctx) }()
+	w.stop = func() { cancel(); <-ended }
+	w.full(t)
+}
+
+func (w *warms) full(t *testing.T) {
+	t.Helper()
+	await(t, "the containers are warm", func() bool { c := w.Counts()[0]; return c.Ready == c.Want })
+}
+
+// reply is what a session's server says of itself.
+func reply(t *testing.T, r holdfast.Route) echoserver.Reply {
+	t.Helper()
+	res, err := (&http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + r.Address + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var out echoserver.Reply
+	if err := json.NewDecoder(res.Body).Decode(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// inside is a file as a session's container has it.
+func (n *node) inside(t *testing.T, r holdfast.Route, file string) string {
+	t.Helper()
+	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/%s", c.Pid, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// isWarm reports whether a session's container was there before it.
+func (n *node) isWarm(t *testing.T, r holdfast.Route) bool {
+	t.Helper()
+	c, err := n.engine.Inspect(t.Context(), r.ContainerID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Labels[LabelWarm] != ""
+}
+
+// isItself checks that a session's container knows who it is, and has its own
+// workspace.
+func (n *node) isItself(t *testing.T, r holdfast.Route) {
+	t.Helper()
+	got := reply(t, r)
+	if got.Session != string(r.Key) || got.Epoch != strconv.Itoa(int(r.Epoch)) || got.Hostname != string(r.Key) {
+		t.Errorf("%s at epoch %d says that it is %q at %q on %q", r.Key, r.Epoch, got.Session, got.Epoch, got.Hostname)
+	}
+	if n.isWarm(t, r) && (got.Env["WHO"] != "I am "+string(r.Key) || got.Env["COLOUR"] != "blue") {
+		t.Errorf("%s was told %v", r.Key, got.Env)
+	}
+	if whose := n.inside(t, r, "work/space/whose"); whose != string(r.Key) {
+		t.Errorf("%s has the workspace of %q", r.Key, whose)
+	}
+}
+
+func TestWarmContainersServeOneSessionEach(t *testing.T) {
+	tmpl := warmTemplate(t, "alice", "bob", "carol")
+	pool := newWarms(t, t.Name(), tmpl, 2)
+	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
+	pool.fill(t)
+	pool.busy.Store(true) // none is made meanwhile
+	routes := map[holdfast.SessionKey]holdfast.Route{}
+	for _, key := range []holdfast.SessionKey{"alice", "bob", "carol"} {
+		r := n.serve(t, key)
+		routes[key] = r
+		n.isItself(t, r)
+		if warm := n.isWarm(t, r); warm != (key != "carol") {
+			t.Errorf("the container of %s is warm: %v", key, warm)
+		}
+	}
+	// Nobody sees anything of another: of mounts, of what was told, of processes,
+	// of the network.
+	for _, key := range []holdfast.SessionKey{"alice", "bob"} {
+		other := map[holdfast.SessionKey]string{"alice": "bob", "bob": "alice"}[key]
+		for _, file := range []string{"proc/1/mountinfo", "run/holdfast/session.json", "etc/hostname", "etc/hosts", "proc/1/net/tcp"} {
+			if text := n.inside(t, routes[key], file); strings.Contains(text, other) {
+				t.Errorf("%s of %s tells of %s:\n%s", file, key, other, text)
+			}
+		}
+	}
+	seen := map[string]string{}
+	for key, r := range routes {
+		c, err := n.engine.Inspect(t.Context(), r.ContainerID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ns := range []string{"net", "mnt", "pid", "ipc", "uts"} {
+			link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", c.Pid, ns))
+			if err != nil || seen[link] != "" {
+				t.Errorf("%s shares %s with %s, %v", key, link, seen[link], err)
+			}
+			seen[link] = string(key)
+		}
+	}
+	for _, key := range []holdfast.SessionKey{"alice", "bob"} { // the doctor goes by that
+		c, err := n.engine.Inspect(t.Context(), routes[key].ContainerID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, err := os.ReadFile(filepath.Join(c.Labels[LabelTold], warmpool.FileName))
+		if err != nil || !strings.Contains(string(told), `"session":"`+string(key)+`"`) {
+			t.Errorf("where %s was told: %s, %v", key, told, err)
+		}
+	}
+	n.mu.Lock()
+	for key, e := range n.sessions {
+		if e.target.Key != key {
+			t.Errorf("who kills the container of %s calls it %q", key, e.target.Key)
+		}
+	}
+	n.mu.Unlock()
+	pool.busy.Store(false)
+	pool.full(t)
+	if report, err := n.Stop(t.Context(), "alice"); err != nil || len(report.Dead) != 1 || report.Dead[0] != routes["alice"].ContainerID {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	again := n.serve(t, "alice")
+	n.isItself(t, again)
+	if again.ContainerID == routes["alice"].ContainerID || !n.isWarm(t, again) {
+		t.Errorf("alice came back as %+v", again)
+	}
+	// One that dies while it waits serves nobody.
+	pool.full(t)
+	for _, c := range n.containers(t) {
+		if c.Labels[LabelWarm] != "" && c.ID != again.ContainerID && c.ID != routes["bob"].ContainerID {
+			if err := n.engine.Remove(t.Context(), c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := n.Stop(t.Context(), "carol"); err != nil {
+		t.Fatal(err)
+	}
+	n.isItself(t, n.serve(t, "carol"))
+}
+
+// TestBurstOverAWarmPool: more come at once than there are warm containers, with
+// -long a hundred to twenty. Each gets a container, and none that another has.
+func TestBurstOverAWarmPool(t *testing.T) {
+	burst, most := 12, 4
+	if labtest.Long() {
+		burst, most = 100, 20
+	}
+	keys := []string{}
+	for i := range burst {
+		keys = append(keys, fmt.Sprintf("k%d", i))
+	}
+	tmpl := warmTemplate(t, keys...)
+	pool := newWarms(t, t.Name(), tmpl, most)
+	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
+	pool.fill(t)
+	var wg sync.WaitGroup
+	routes := make([]holdfast.Route, len(keys))
+	for i, key := range keys {
+		wg.Go(func() { routes[i] = n.serve(t, holdfast.SessionKey(key)) })
+	}
+	wg.Wait()
+	whose, warm := map[string]holdfast.SessionKey{}, 0
+	for _, r := range routes {
+		if other := whose[r.ContainerID]; other != "" {
+			t.Errorf("%s and %s have the same container", r.Key, other)
+		}
+		whose[r.ContainerID] = r.Key
+		n.isItself(t, r)
+		if n.isWarm(t, r) {
+			warm++
+		}
+	}
+	if warm < most {
+		t.Errorf("%d of %d warm containers were used", warm, most)
+	}
+}
+
+func TestNextAgentKeepsWhatWasClaimedAndEndsWhatWaited(t *testing.T) {
+	tmpl := warmTemplate(t, "alice", "bob")
+	pool := newWarms(t, t.Name(), tmpl, 2)
+	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
+	pool.fill(t)
+	alice := n.serve(t, "alice")
+	pool.full(t)
+	n.end()
+	pool.stop() // as an agent that is killed: what waits stays frozen
+
+	m := newNode(t, setup{store: n.store, cfg: Config{Templates: []Template{tmpl}}})
+	if r := m.serve(t, "alice"); r.ContainerID != alice.ContainerID || r.Epoch != alice.Epoch {
+		t.Errorf("alice is at %+v, was at %+v", r, alice)
+	}
+	m.isItself(t, alice)
+	await(t, "what waited is gone", func() bool { return len(m.containers(t)) == 1 })
+	m.isItself(t, m.serve(t, "bob"))
+	if _, err := m.Stop(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWarmContainerWithoutItsWorkspaceServesNobody: the mount cannot be attached, so
+// the container has not heard who it was to be, and is dead before another is made.
+func TestWarmContainerWithoutItsWorkspaceServesNobody(t *testing.T) {
+	tmpl := warmTemplate(t, "alice")
+	pool := newWarms(t, t.Name(), tmpl, 1)
+	n := newNode(t, setup{warm: pool, cfg: Config{Templates: []Template{tmpl}}})
+	pool.fill(t)
+	pool.busy.Store(true)
+	waiting := n.containers(t)[0].ID
+	if _, _, err := n.Acquire(t.Context(), "bob", ""); err == nil || !strings.Contains(err.Error(), "bob") {
+		t.Errorf("it boots, %v", err)
+	}
+	await(t, "nothing is left", func() bool { return len(n.containers(t)) == 0 && len(n.records(t)) == 0 })
+	if c, err := n.engine.Inspect(t.Context(), waiting); err == nil {
+		t.Errorf("the warm container is %s", c.State)
+	}
+	n.isItself(t, n.serve(t, "alice"))
+}
+
+// TestMemoryOfAWarmContainer measures what docs/pools.md says: what a host has less
+// for each, with a program that needs little.
+func TestMemoryOfAWarmContainer(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("a measurement: run it with -long")
+	}
+	const n = 24
+	tmpl := pooled()
+	newNode(t, setup{})
+	one := newWarms(t, t.Name(), tmpl, 1)
+	one.fill(t) // what the first costs is the engine's
+	before := available(t)
+	newWarms(t, t.Name(), tmpl, n).fill(t)
+	t.Logf("for each of %d warm containers the host has %d KiB less", n, (before-available(t))/n)
+}
+
+// available is the host's MemAvailable in KiB.
+func available(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kib int64
+	_, rest, _ := strings.Cut(string(text), "MemAvailable:")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib
+}

@@ -1,0 +1,219 @@
+// Package labtest gives a package's tests a private Docker engine.
+//
+//	func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
+//
+//	func TestSomething(t *testing.T) {
+//		engine := labtest.Engine(t) // one for the package, started by the first
+//		engine.Host()
+//	}
+//
+// The whole test binary runs in the lab, as root. Without root, -short skips
+// the tests that ask for an engine, and nothing else does.
+package labtest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"holdfast"
+	"holdfast/internal/platform/engine/docker"
+	"holdfast/test/lab"
+)
+
+// Images that the shared engine has. Their containers run until killed.
+const (
+	Busybox    = "busybox:latest"    // command: sleep inf
+	TestServer = "testserver:latest" // test/lab/testserver, listening on :8080
+)
+
+var long = flag.Bool("long", false, "all cases of the tests of which make test has a part")
+
+// Long reports whether the test program was told -long: to run all cases of what
+// make test has a part of.
+func Long() bool { return *long }
+
+// server is the static test server, built by the first engine that gets it.
+var server struct {
+	sync.Mutex
+	dir string // "" until then
+}
+
+// shared is the package's engine. A test binary has one.
+var shared struct {
+	sync.Mutex
+	engine *lab.Engine
+	err    error
+}
+
+// Main runs a package's tests in a lab, ends the shared engine, checks that no
+// goroutine is left (options are goleak's) and returns the exit code.
+func Main(m *testing.M, options ...goleak.Option) int {
+	flag.Parse()
+	if !lab.Inside() {
+		if testing.Short() {
+			return m.Run()
+		}
+		code, err := lab.Reenter()
+		if err != nil {
+			return complain(err)
+		}
+		return code
+	}
+	code := m.Run()
+	if err := errors.Join(stopShared(), stopContainerd(), os.RemoveAll(server.dir)); err != nil && code == 0 {
+		code = complain(err)
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			code = complain(err)
+		}
+	}
+	return code
+}
+
+func complain(err error) int {
+	fmt.Fprintln(os.Stderr, "error:", err)
+	if hint := holdfast.HintOf(err); hint != "" {
+		fmt.Fprintln(os.Stderr, "hint:", hint)
+	}
+	return 1
+}
+
+// Engine returns the package's shared engine, with live restore and the images
+// Busybox and TestServer. The test removes the containers it makes.
+func Engine(t testing.TB) *lab.Engine {
+	t.Helper()
+	needLab(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.engine == nil && shared.err == nil {
+		shared.engine, shared.err = startShared()
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.engine
+}
+
+// Docker is a client of the package's shared engine, for one test.
+func Docker(t testing.TB) *docker.Engine {
+	t.Helper()
+	e, err := docker.Open(t.Context(), docker.Config{Host: Engine(t).Host()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// Private starts an engine for one test, with the image TestServer, and stops it
+// at the test's end.
+func Private(t testing.TB, o lab.Options) *lab.Engine {
+	t.Helper()
+	needLab(t)
+	e, err := lab.StartEngine(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := ImportServer(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// needLab skips where -short asked for it, and fails where TestMain forgot
+// Main.
+func needLab(t testing.TB) {
+	t.Helper()
+	if lab.Inside() {
+		return
+	}
+	if testing.Short() {
+		t.Skip("-short: a private engine takes its time, and root")
+	}
+	t.Fatal("TestMain does not call labtest.Main")
+}
+
+func startShared() (*lab.Engine, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	engine, err := lab.StartEngine(ctx, lab.Options{LiveRestore: true})
+	if err != nil {
+		return nil, err
+	}
+	if err := importImages(ctx, engine); err != nil {
+		return nil, errors.Join(err, engine.Stop())
+	}
+	return engine, nil
+}
+
+func importImages(ctx context.Context, engine *lab.Engine) error {
+	busybox, err := lab.Busybox()
+	if err != nil {
+		return err
+	}
+	if err := engine.Import(ctx, busybox); err != nil {
+		return err
+	}
+	return ImportServer(ctx, engine)
+}
+
+// ImportServer puts the image TestServer into an engine.
+func ImportServer(ctx context.Context, engine *lab.Engine) error {
+	path, err := builtServer(ctx)
+	if err != nil {
+		return err
+	}
+	image, err := lab.Binary(TestServer, path)
+	if err != nil {
+		return err
+	}
+	return engine.Import(ctx, image)
+}
+
+// builtServer is the path of the test server. Main removes it.
+func builtServer(ctx context.Context) (string, error) {
+	server.Lock()
+	defer server.Unlock()
+	const name = "testserver"
+	if server.dir != "" {
+		return filepath.Join(server.dir, name), nil
+	}
+	dir, err := os.MkdirTemp("", "testserver-")
+	if err != nil {
+		return "", err
+	}
+	if err := BuildTestServer(ctx, filepath.Join(dir, name)); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	server.dir = dir
+	return filepath.Join(dir, name), nil
+}
+
+// BuildTestServer builds the static test server to the file path.
+func BuildTestServer(ctx context.Context, path string) error {
+	return Build(ctx, "holdfast/test/lab/testserver", path)
+}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.engine == nil {
+		return nil
+	}
+	return shared.engine.Stop()
+}

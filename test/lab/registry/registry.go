@@ -1,0 +1,196 @@
+// Package registry is a real image registry on loopback for tests and benches
+// (Debian's docker-registry, which is CNCF distribution), with images of random
+// layers to put into it and a proxy that goes wrong on demand. Engines allow
+// plain HTTP to 127.0.0.0/8, so nothing has to be set up in them.
+package registry
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/test/lab"
+)
+
+// Options is what may differ between registries. The zero value lets anybody in.
+type Options struct {
+	// User and Password are asked for if User is not "".
+	User, Password string
+	// Dir is where its directory is made; "" is TMPDIR or /tmp.
+	Dir string
+}
+
+// Registry is a running registry. Its methods may be called from any goroutine.
+type Registry struct {
+	host  string
+	dir   string
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when it was reaped
+}
+
+// Start starts a registry on a free port of 127.0.0.1 and returns when it
+// answers.
+func Start(ctx context.Context, o Options) (*Registry, error) {
+	program, err := exec.LookPath("docker-registry")
+	if err != nil {
+		return nil, holdfast.WithHint(errors.New("no image registry is installed (docker-registry not found)"), "apt-get install docker-registry")
+	}
+	dir, err := os.MkdirTemp(o.Dir, "registry-")
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{dir: dir, ended: make(chan struct{})}
+	if err := r.start(ctx, program, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("start a registry: %w", err), r.Stop())
+	}
+	return r, nil
+}
+
+func (r *Registry) start(ctx context.Context, program string, o Options) error {
+	host, err := lab.FreePort() // should somebody take it before the registry does, it ends at its start
+	if err != nil {
+		close(r.ended)
+		return err
+	}
+	r.host = host
+	if err := r.configure(o); err != nil {
+		close(r.ended)
+		return err
+	}
+	out, err := os.OpenFile(r.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		close(r.ended)
+		return err
+	}
+	defer out.Close()
+	cmd := exec.Command(program, "serve", filepath.Join(r.dir, "config.yml"))
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "OTEL_TRACES_EXPORTER=none"}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		close(r.ended)
+		return err
+	}
+	r.cmd = cmd
+	go func() {
+		_ = cmd.Wait() // it was told to end, or waitReady says how it ended
+		close(r.ended)
+	}()
+	return r.waitReady(ctx)
+}
+
+// configure writes the configuration
+// (https://distribution.github.io/distribution/about/configuration/).
+func (r *Registry) configure(o Options) error {
+	config := fmt.Sprintf(`version: 0.1
+log: {level: warn, accesslog: {disabled: false}}
+storage: {filesystem: {rootdirectory: %q}, redirect: {disable: true}}
+http: {addr: %q, relativeurls: true}
+`, filepath.Join(r.dir, "data"), r.host)
+	if o.User != "" {
+		hash, err := bcrypt.GenerateFromPassword([]byte(o.Password), bcrypt.MinCost)
+		if err != nil {
+			return err
+		}
+		passwords := filepath.Join(r.dir, "htpasswd")
+		if err := os.WriteFile(passwords, fmt.Appendf(nil, "%s:%s\n", o.User, hash), 0o600); err != nil {
+			return err
+		}
+		config += fmt.Sprintf("auth: {htpasswd: {realm: test, path: %q}}\n", passwords)
+	}
+	return os.WriteFile(filepath.Join(r.dir, "config.yml"), []byte(config), 0o600)
+}
+
+func (r *Registry) waitReady(ctx context.Context) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.ended:
+			log, _ := os.ReadFile(r.logFile())
+			return fmt.Errorf("it ended: %s", log)
+		case <-tick.C:
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.host+"/v2/", nil)
+			if err != nil {
+				return err
+			}
+			if res, err := client.Do(req); err == nil {
+				return res.Body.Close()
+			}
+		}
+	}
+}
+
+// Host is the registry's host:port, the beginning of an image's name in it.
+func (r *Registry) Host() string { return r.host }
+
+func (r *Registry) logFile() string { return filepath.Join(r.dir, "registry.log") }
+
+// Stop ends the registry and removes its data. It is the last call.
+func (r *Registry) Stop() error {
+	var errs []error
+	if r.cmd != nil {
+		if err := r.cmd.Process.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, err)
+		}
+	}
+	<-r.ended
+	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
+}
+
+// Access is one line of the registry's access log.
+type Access struct {
+	Method string
+	Path   string
+	Status int
+	Bytes  int64 // of the body, as written to the connection
+}
+
+// Blob is the digest of the blob that was asked for, "" if it was none.
+func (a Access) Blob() string { return blobOf(a.Path) }
+
+func blobOf(path string) string {
+	_, digest, ok := strings.Cut(path, "/blobs/")
+	if !ok || !strings.HasPrefix(digest, "sha256:") {
+		return ""
+	}
+	return digest
+}
+
+// combined is a line in Apache's combined log format.
+var combined = regexp.MustCompile(`"([A-Z]+) (\S+) HTTP/[0-9.]+" (\d{3}) (\d+) `)
+
+// Accesses are the requests so far that have ended.
+func (r *Registry) Accesses() ([]Access, error) {
+	f, err := os.Open(r.logFile())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Access
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		m := combined.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		status, _ := strconv.Atoi(m[3])        // digits
+		n, _ := strconv.ParseInt(m[4], 10, 64) // digits
+		out = append(out, Access{Method: m[1], Path: m[2], Status: status, Bytes: n})
+	}
+	return out, nil
+}
