@@ -145,13 +145,14 @@ func (f *Fleet) board(what wish) (*flight, error) {
 	defer f.mu.Unlock()
 	fl := f.flights[what]
 	if fl == nil {
-		if f.life == nil {
+		life := f.tasks.Context()
+		if life == nil {
 			return nil, f.errNotRunning()
 		}
-		ctx, cancel := context.WithCancel(f.life)
+		ctx, cancel := context.WithCancel(life)
 		fl = &flight{wish: what, done: make(chan struct{}), cancel: cancel}
 		f.flights[what] = fl
-		f.spawnLocked(func(context.Context) {
+		f.tasks.Go(func(context.Context) {
 			err := newQuest(f, fl).run(ctx)
 			cancel()
 			f.land(fl, err)
@@ -168,7 +169,7 @@ func (f *Fleet) land(fl *flight, err error) {
 	if f.flights[fl.wish] == fl {
 		delete(f.flights, fl.wish)
 	}
-	if errors.Is(err, context.Canceled) && (f.life == nil || f.life.Err() != nil) {
+	if errors.Is(err, context.Canceled) && f.ended() {
 		err = f.errNotRunning()
 	}
 	fl.err = err

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // Local is what this node does itself. Its methods may be called from any
@@ -87,8 +87,7 @@ type Fleet struct {
 	next  *expected
 
 	mu      sync.Mutex
-	life    context.Context // of Run; nil outside it
-	tasks   sync.WaitGroup  // what Run waits for
+	tasks   tasks.Group // open while Run is active; sealed with mu held
 	flights map[wish]*flight
 	fetches map[string]*fetching // by template, under way
 	heirs   map[holdfast.SessionKey]heir
@@ -127,20 +126,19 @@ func (f *Fleet) Directory() *Directory { return f.dir }
 func (f *Fleet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	f.mu.Lock()
-	if f.life != nil {
-		f.mu.Unlock()
-		return errors.New("fleet: Run is called twice")
-	}
-	f.life = ctx
+	err := f.tasks.Open(ctx)
 	f.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
 
 	g.Go(func() error { return f.dir.Run(ctx) })
 	g.Go(func() error { f.next.run(ctx); return nil })
-	err := g.Wait()
+	err = g.Wait()
 	f.mu.Lock()
-	f.life = nil // nothing new starts
+	f.tasks.Seal()
 	f.mu.Unlock()
-	f.tasks.Wait()
+	f.tasks.Close()
 	f.peers.close()
 	return err
 }
@@ -149,18 +147,8 @@ func (f *Fleet) errNotRunning() error {
 	return fmt.Errorf("node %s is starting or stopping: %w", f.cfg.Node, holdfast.ErrDraining)
 }
 
-// spawn runs work beside Run. It reports false, and does not run it, outside Run.
-func (f *Fleet) spawn(work func(life context.Context)) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.spawnLocked(work)
-}
-
-func (f *Fleet) spawnLocked(work func(life context.Context)) bool {
-	if f.life == nil {
-		return false
-	}
-	life := f.life
-	f.tasks.Go(func() { work(life) })
-	return true
+// ended reports whether Run has returned, or is about to.
+func (f *Fleet) ended() bool {
+	ctx := f.tasks.Context()
+	return ctx == nil || ctx.Err() != nil
 }

@@ -109,7 +109,7 @@ func (f *Fleet) think(w http.ResponseWriter, r *http.Request, limit time.Duratio
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	done := make(chan any, 1)
-	started := f.spawn(func(life context.Context) {
+	started := f.tasks.Go(func(life context.Context) {
 		defer context.AfterFunc(life, cancel)()
 		done <- work(ctx)
 	})

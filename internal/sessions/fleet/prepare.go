@@ -377,7 +377,7 @@ func (f *Fleet) beginFetches(templates []string) (all []*fetching, ok bool) {
 		one := f.fetches[name]
 		if one == nil {
 			one = &fetching{done: make(chan struct{})}
-			if !f.spawnLocked(func(life context.Context) { f.fetchOne(life, name, one) }) {
+			if !f.tasks.Go(func(life context.Context) { f.fetchOne(life, name, one) }) {
 				return nil, false
 			}
 			f.fetches[name] = one

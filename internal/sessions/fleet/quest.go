@@ -166,7 +166,7 @@ func (q *quest) beside(what string, look func()) {
 	if _, busy := q.looks.LoadOrStore(what, true); busy {
 		return
 	}
-	q.f.spawn(func(context.Context) {
+	q.f.tasks.Go(func(context.Context) {
 		defer q.looks.Delete(what)
 		look()
 	})
@@ -377,7 +377,7 @@ func (q *quest) try(ctx context.Context, node holdfast.NodeID, place bool, templ
 func (q *quest) ask(node holdfast.NodeID, r acquireRequest, doubted bool) (<-chan error, context.CancelFunc, error) {
 	f, answer := q.f, make(chan error, 1)
 	asking, cancel := context.WithCancel(context.Background())
-	started := f.spawn(func(life context.Context) {
+	started := f.tasks.Go(func(life context.Context) {
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
 		o, err := f.ask(asking, node, r)

@@ -86,7 +86,7 @@ func (m *Manager) yield(e *entry, err error) {
 // forgetLaterLocked drops a failed entry once it has answered for
 // failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
-	m.spawnLocked(func(ctx context.Context) {
+	m.tasks.Go(func(ctx context.Context) {
 		select {
 		case <-time.After(failureMemory):
 		case <-ctx.Done():

@@ -55,7 +55,7 @@ func (m *Manager) WatchOwn(ctx context.Context) error {
 }
 
 func (m *Manager) disownLocked(o holdfast.Owner) {
-	if m.life == nil || o.Node != m.cfg.Node {
+	if m.tasks.Context() == nil || o.Node != m.cfg.Node {
 		return
 	}
 	if e := m.sessions[o.Key]; e != nil && e.phase != failed {
@@ -73,7 +73,7 @@ func (m *Manager) disownLocked(o holdfast.Owner) {
 	close(e.left)
 	e.buryLocked()
 	m.sessions[o.Key] = e
-	m.spawnLocked(func(ctx context.Context) {
+	m.tasks.Go(func(ctx context.Context) {
 		m.persist(ctx, "giving up a record without a session", o.Key, func(ctx context.Context) error { return m.clear(ctx, o) })
 		m.mu.Lock()
 		defer m.mu.Unlock()

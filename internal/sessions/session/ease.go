@@ -15,7 +15,7 @@ func (m *Manager) ease(warm bool) (stop func()) {
 		return func() {}
 	}
 	done := make(chan struct{})
-	begun := m.spawn(func(context.Context) {
+	begun := m.tasks.Go(func(context.Context) {
 		defer m.easing.Store(false)
 		m.deps.Ease(done)
 	})

@@ -149,7 +149,7 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 	ended := make(chan struct{}, 3)
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
-	await(t, "the manager runs", func() bool { return n.spawn(func(context.Context) {}) })
+	await(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
 	go func() { _ = n.WatchOwn(ctx); ended <- struct{}{} }() // as the assembler does
 	stopped := false
 	n.end = func() {

@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
 )
@@ -94,9 +94,9 @@ type Manager struct {
 
 	easing atomic.Bool // a boot keeps the kernel ready for all
 
+	tasks tasks.Group // open while Run is active; sealed with mu held
+
 	mu       sync.Mutex
-	life     context.Context // of Run; nil outside it
-	tasks    sync.WaitGroup  // what Run waits for
 	sessions map[holdfast.SessionKey]*entry
 	draining bool
 	orphans  []*entry  // stuck, and not the entry of their key
@@ -180,11 +180,10 @@ func New(cfg Config, deps Deps) *Manager {
 func (m *Manager) Run(ctx context.Context) error {
 	m.sweepTold() // before anything boots
 	m.mu.Lock()
-	if m.life != nil {
+	if err := m.tasks.Open(ctx); err != nil {
 		m.mu.Unlock()
-		return errors.New("session: Run is called twice")
+		return fmt.Errorf("session: %w", err)
 	}
-	m.life = ctx
 	select {
 	case <-m.begun: // an earlier Run has ended
 	default:
@@ -198,16 +197,16 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 
-	m.spawn(m.removeTrash)
-	m.spawn(m.removeTrash)
+	m.tasks.Go(m.removeTrash)
+	m.tasks.Go(m.removeTrash)
 	if m.cfg.IdleStop > 0 {
-		m.spawn(m.stopIdle)
+		m.tasks.Go(m.stopIdle)
 	}
 	<-ctx.Done()
 	m.mu.Lock()
-	m.life = nil // nothing new starts
+	m.tasks.Seal()
 	m.mu.Unlock()
-	m.tasks.Wait()
+	m.tasks.Close()
 	return nil
 }
 
@@ -216,15 +215,15 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) resumeLocked(e *entry) {
 	switch {
 	case e.phase == ready && (e.target.Init().Exited() || e.cut()): // nobody could be told
-		m.spawnLocked(func(ctx context.Context) { m.died(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
-		m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })
 	case e.phase == leaving && e.stuck && e.target == nil:
-		m.spawnLocked(func(ctx context.Context) { m.endStuck(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.endStuck(ctx, e) })
 	case e.phase == leaving && e.stuck: // the lease was lost meanwhile
-		m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 	case e.phase == leaving && e.isDead():
-		m.spawnLocked(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
 	}
 }
 
@@ -234,22 +233,6 @@ var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast
 // Booting is how many containers are being started right now: those that only wait
 // for an image, or for their turn, are none.
 func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
-
-// spawn runs f beside Run. It reports false, and does not run f, outside Run.
-func (m *Manager) spawn(f func(context.Context)) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.spawnLocked(f)
-}
-
-func (m *Manager) spawnLocked(f func(context.Context)) bool {
-	if m.life == nil {
-		return false
-	}
-	ctx := m.life
-	m.tasks.Go(func() { f(ctx) })
-	return true
-}
 
 // beginLocked makes an entry and starts its boot.
 func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry, error) {
@@ -267,14 +250,15 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	if err := m.deps.Runtime(t.Runtime); err != nil {
 		return nil, fmt.Errorf("session %s: template %s: %w", key, t.Name, err)
 	}
-	if m.life == nil {
+	life := m.tasks.Context()
+	if life == nil {
 		return nil, fmt.Errorf("session %s: %w", key, errNotRunning)
 	}
-	ctx, cancel := context.WithCancelCause(m.life)
+	ctx, cancel := context.WithCancelCause(life)
 	e := newEntry(key, t)
 	e.cancel, e.wished = cancel, template != ""
 	m.sessions[key] = e
-	m.spawnLocked(func(life context.Context) {
+	m.tasks.Go(func(life context.Context) {
 		defer cancel(nil)
 		m.boot(ctx, life, e)
 	})

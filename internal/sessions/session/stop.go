@@ -155,10 +155,10 @@ func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
 func (m *Manager) releaseLater(dead []*entry) {
 	with, without := m.splitBySnapshot(dead)
 	if len(without) > 0 {
-		m.spawn(func(ctx context.Context) { m.releaseUntilDone(ctx, without) })
+		m.tasks.Go(func(ctx context.Context) { m.releaseUntilDone(ctx, without) })
 	}
 	for _, e := range with {
-		m.spawn(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.snapAndRelease(ctx, e) })
 	}
 }
 
@@ -275,7 +275,7 @@ func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && (!e.target.Alive() || e.cut())
 	m.mu.Unlock()
 	if dead {
-		m.spawn(func(ctx context.Context) { m.died(ctx, e) })
+		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })
 	}
 }
 

@@ -57,7 +57,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		err error
 	}
 	done := make(chan result, 1)
-	started := m.spawn(func(life context.Context) {
+	started := m.tasks.Go(func(life context.Context) {
 		defer letGo()
 		r, err := m.suspend(life, e, l)
 		done <- result{r, err}
@@ -194,7 +194,7 @@ func (m *Manager) suspendIdle() {
 		default:
 			return
 		}
-		started := m.spawn(func(life context.Context) {
+		started := m.tasks.Go(func(life context.Context) {
 			defer func() { <-m.suspends }()
 			for life.Err() == nil {
 				e := m.markOneIdle()

@@ -44,7 +44,7 @@ func (m *Manager) emptyMemory(left kill.Memory) {
 	default:
 		return
 	}
-	begun := m.spawn(func(ctx context.Context) {
+	begun := m.tasks.Go(func(ctx context.Context) {
 		defer func() { <-m.empties }()
 		ctx, cancel := context.WithTimeout(ctx, emptyLimit)
 		defer cancel()

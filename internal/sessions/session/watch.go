@@ -14,11 +14,11 @@ func (m *Manager) watchLocked(e *entry) {
 	}
 	m.log.Error("watching a container (will be tried again; until then it is looked at every second)", "session", e.key, "err", err)
 	e.unwatched = true
-	m.spawnLocked(func(ctx context.Context) { m.watchLater(ctx, e) })
+	m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })
 }
 
 func (m *Manager) addWatch(e *entry) error {
-	died := func() { m.spawn(func(ctx context.Context) { m.died(ctx, e) }) }
+	died := func() { m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) }) }
 	err := m.deps.Watcher.Add(e.target, died)
 	if e.holder != nil {
 		err = errors.Join(err, m.deps.Watcher.Add(e.holder, died))
@@ -68,7 +68,7 @@ func (m *Manager) unwatch(e *entry) {
 func (m *Manager) stuckLocked(e *entry) {
 	m.log.Error("container cannot be seen dead; its session stays owned", "session", e.key, "container", short(e.owner.ContainerID))
 	e.stuck = true
-	m.spawnLocked(func(ctx context.Context) { m.awaitDeath(ctx, e) })
+	m.tasks.Go(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 }
 
 // stuckPoll is how often a container that would not die is looked at.

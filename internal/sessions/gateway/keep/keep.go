@@ -20,8 +20,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
+
+	"holdfast/internal/platform/tasks"
 
 	"holdfast"
 )
@@ -111,9 +112,7 @@ type Spec struct {
 type Keeper struct {
 	pool buffers
 
-	mu   sync.Mutex
-	life context.Context // of Run; nil outside it
-	ends sync.WaitGroup
+	sockets tasks.Group // open while Run is active
 }
 
 // New returns a keeper that does nothing before Run.
@@ -123,19 +122,12 @@ func New() *Keeper { return &Keeper{} }
 // can be said) and returns when all are closed and all Done calls have returned.
 // started is called when Add may be used.
 func (k *Keeper) Run(ctx context.Context, started func()) error {
-	k.mu.Lock()
-	if k.life != nil {
-		k.mu.Unlock()
-		return errors.New("keeper of sockets: Run is called twice")
+	if err := k.sockets.Open(ctx); err != nil {
+		return fmt.Errorf("keeper of sockets: %w", err)
 	}
-	k.life = ctx
-	k.mu.Unlock()
 	started()
 	<-ctx.Done()
-	k.mu.Lock()
-	k.life = nil
-	k.mu.Unlock()
-	k.ends.Wait()
+	k.sockets.Close()
 	return nil
 }
 
@@ -143,14 +135,10 @@ func (k *Keeper) Run(ctx context.Context, started func()) error {
 // them any more. With an error both are closed, and neither Release nor Done is
 // called.
 func (k *Keeper) Add(s Spec) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.life == nil {
+	if !k.sockets.Go(func(ctx context.Context) { newSocket(s, &k.pool, ctx).run() }) {
 		s.Client.Close()
 		s.Server.Conn.Close()
 		return fmt.Errorf("keep a socket: %w", ErrClosed)
 	}
-	so := newSocket(s, &k.pool, k.life)
-	k.ends.Go(so.run)
 	return nil
 }
