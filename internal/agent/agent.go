@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
-	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/deadman"
@@ -110,7 +110,7 @@ type Agent struct {
 	networks  *netpool.Pool
 	warmed    *warmpool.Pool
 	sessions  *session.Manager
-	warm      *warm.Keeper
+	prefetch  *prefetch.Keeper
 	load      *load
 	told      atomic.Pointer[holdfast.Node] // what this node published last
 	doctor    *doctorPart                   // nil where it is switched off
@@ -342,7 +342,7 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 	if err != nil {
 		return err
 	}
-	a.keepWarm(p, a.engine)
+	a.keepPrefetched(p, a.engine)
 	if err := a.sweepJobs(p); err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/others"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/underway"
-	"holdfast/internal/hosts/spinup/warm"
 )
 
 // newCollector makes the collector. Also where it is not enabled it follows what
@@ -22,7 +22,7 @@ import (
 func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
 	c := gc.New(a.cfg.Collection(), gc.Deps{
 		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.list, LockDir: a.cfg.RunDir,
-		Metrics: gc.NewMetrics(a.metrics), Log: a.log, Keep: a.warmNames,
+		Metrics: gc.NewMetrics(a.metrics), Log: a.log, Keep: a.prefetchNames,
 	})
 	a.spinups.collected = func(r spinup.Record, slow bool) bool {
 		return c.Observe(r.Begun, time.Duration(r.Took), slow)
@@ -30,11 +30,11 @@ func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
 	return c
 }
 
-// warmNames are the images that somebody wants present on this host. It is called
+// prefetchNames are the images that somebody wants present on this host. It is called
 // once everything serves.
-func (a *Agent) warmNames() ([]string, error) {
+func (a *Agent) prefetchNames() ([]string, error) {
 	var names []string
-	for _, image := range a.warm.List() {
+	for _, image := range a.prefetch.List() {
 		names = append(names, config.FamiliarName(image.Image))
 	}
 	return names, nil
@@ -42,7 +42,7 @@ func (a *Agent) warmNames() ([]string, error) {
 
 // keptNames are those of an agent that may not run right now.
 func keptNames(dataDir string) ([]string, error) {
-	names, err := warm.ReadList(filepath.Join(dataDir, warm.FileName))
+	names, err := prefetch.ReadList(filepath.Join(dataDir, prefetch.FileName))
 	for i, image := range names {
 		names[i] = config.FamiliarName(image)
 	}

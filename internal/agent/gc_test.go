@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/hosts/spinup/prefetch"
 )
 
 // TestWhatAnAgentKeepsStaysWithoutIt: by the names under which the engine has it;
@@ -18,7 +18,7 @@ func TestWhatAnAgentKeepsStaysWithoutIt(t *testing.T) {
 	}
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, warm.FileName), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, prefetch.FileName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/gc"
-	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/test/lab/labtest"
 )
 
@@ -352,13 +352,13 @@ func TestImagesKeptPresentStay(t *testing.T) {
 		}
 	}
 	planned(1, "--config", p.config())
-	list := filepath.Join(p.dir, "data", warm.FileName)
+	list := filepath.Join(p.dir, "data", prefetch.FileName)
 	if err := os.WriteFile(list, []byte(`{"images": ["old:1"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	planned(0, "--config", p.config())
 	p.start("agent")
 	planned(0)
-	p.must("pull", "--warm", "--remove", "old:1")
+	p.must("pull", "--prefetch", "--remove", "old:1")
 	planned(1)
 }

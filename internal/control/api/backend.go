@@ -15,7 +15,7 @@ import (
 // node's sessions returns a *holdfast.ElsewhereError for another one's, and the
 // request is passed on, once.
 type Backend interface {
-	WarmBackend
+	PrefetchBackend
 	Spinups
 	Collector
 	Protector

@@ -50,9 +50,9 @@ func examples() map[string]example {
 		"replaceSessions":      {method: "POST", path: "/v1/replace", body: `{"keys":["alice","stuck"],"parallel":1,"timeout_ms":60000}`},
 		"listReplacementsByID": {method: "GET", path: "/v1/nodes/n1/replacements"},
 		"listReplacements":     {method: "GET", path: "/v1/replacements?limit=3"},
-		"listWarmImages":       {method: "GET", path: "/v1/warm-images"},
-		"addWarmImages":        {method: "POST", path: "/v1/warm-images", body: `{"images":["redis:7"]}`},
-		"removeWarmImages":     {method: "POST", path: "/v1/warm-images/remove", body: `{"images":["redis:7"]}`},
+		"listPrefetchImages":   {method: "GET", path: "/v1/prefetch"},
+		"addPrefetchImages":    {method: "POST", path: "/v1/prefetch", body: `{"images":["redis:7"]}`},
+		"removePrefetchImages": {method: "POST", path: "/v1/prefetch/remove", body: `{"images":["redis:7"]}`},
 		"planCollection":       {method: "GET", path: "/v1/gc/plan"},
 		"runCollection":        {method: "POST", path: "/v1/gc/run", body: "{}"},
 		"collectionStatus":     {method: "GET", path: "/v1/gc/status"},
@@ -202,7 +202,7 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.AddWarmImages(t.Context(), []string{"redis:7"}); err != nil {
+	if err := b.AddPrefetchImages(t.Context(), []string{"redis:7"}); err != nil {
 		t.Fatal(err)
 	}
 	b.SetSpinups(apitest.Samples())

@@ -105,5 +105,5 @@ func routes() []route {
 			access: forAnyone, limit: limitAsk, answer: Health{}, handle: (*server).readyz},
 		{method: "GET", path: "/metrics", id: "metrics", summary: "Metrics in the Prometheus text format.",
 			access: forReader, limit: limitAsk, media: mediaText, query: []param{{"name[]", "only metrics of this name", ""}}, handle: (*server).metrics},
-	}, upgradeRoutes(), warmRoutes(), spinupRoutes(), gcRoutes(), protectRoutes(), doctorRoutes(), recordingRoutes())
+	}, upgradeRoutes(), prefetchRoutes(), spinupRoutes(), gcRoutes(), protectRoutes(), doctorRoutes(), recordingRoutes())
 }

@@ -95,7 +95,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 // schemaName is a type's name in the document. Those of other packages say what
 // they are about.
 func schemaName(t reflect.Type) string {
-	for tail, prefix := range map[string]string{"internal/hosts/spinup": "Spinup", "internal/hosts/spinup/underway": "UnderWay", "internal/hosts/gc": "GC",
+	for tail, prefix := range map[string]string{"internal/hosts/spinup": "Spinup", "internal/hosts/spinup/underway": "UnderWay", "internal/hosts/spinup/prefetch": "Prefetch", "internal/hosts/gc": "GC",
 		"internal/hosts/doctor": "Doctor", "internal/hosts/doctor/watch": "Doctor", "internal/hosts/doctor/ranking": "Ranking", "internal/hosts/doctor/rule": "Rule"} {
 		if strings.HasSuffix(t.PkgPath(), tail) {
 			return prefix + t.Name()

@@ -20,14 +20,14 @@ func (a *app) pullCmd() *cobra.Command {
 		Short: "Pull images and say how long each phase took",
 		Long: "Pull images through this host's engine, with the logins of docker login, and say what was fetched and extracted, how fast, and what of it was slow.\n" +
 			"Several images are pulled beside each other; a layer that they share is fetched once.",
-		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --warm redis:7",
+		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --prefetch redis:7",
 		Args:    args(0, maxImages, "at most 256 images"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			switch {
-			case o.warm:
-				return a.pullWarm(cmd, words, o)
+			case o.prefetch:
+				return a.pullPrefetch(cmd, words, o)
 			case o.remove:
-				return usage(cmd, errors.New("--remove goes with --warm"))
+				return usage(cmd, errors.New("--remove goes with --prefetch"))
 			case len(words) == 0:
 				return usage(cmd, fmt.Errorf("%s needs an image, or several", cmd.CommandPath()))
 			}
@@ -39,14 +39,14 @@ func (a *app) pullCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.platform, "platform", "", "pull for another kind of machine, such as linux/arm64")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print the images' full names and nothing else")
-	f.BoolVar(&o.warm, "warm", false, "have the agent keep the images present on this host from now on; without IMAGE: list those it keeps")
+	f.BoolVar(&o.prefetch, "prefetch", false, "have the agent keep the images present on this host from now on; without IMAGE: list those it keeps")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if !o.warm || !o.remove {
+		if !o.prefetch || !o.remove {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return a.completeWarm(cmd, words)
+		return a.completePrefetch(cmd, words)
 	}
-	f.BoolVar(&o.remove, "remove", false, "with --warm: keep the images no more; they are not deleted")
+	f.BoolVar(&o.remove, "remove", false, "with --prefetch: keep the images no more; they are not deleted")
 	return cmd
 }
 
@@ -56,7 +56,7 @@ const maxImages = 256
 type pullOptions struct {
 	platform string
 	quiet    bool
-	warm     bool
+	prefetch bool
 	remove   bool
 }
 

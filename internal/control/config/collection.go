@@ -14,7 +14,7 @@ import (
 func (c Config) Collection() gc.Config {
 	policy := c.GC
 	policy.Keep = slices.Clone(policy.Keep)
-	for _, image := range c.Images.Warm {
+	for _, image := range c.Images.Prefetch {
 		policy.Keep = append(policy.Keep, FamiliarName(image))
 	}
 	for _, t := range c.Templates {

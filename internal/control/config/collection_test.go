@@ -8,7 +8,7 @@ import (
 func TestImagesOfTemplatesAreKept(t *testing.T) {
 	c, err := load(t, `
 gc: {keep: ["base/*"]}
-images: {warm: [redis]}
+images: {prefetch: [redis]}
 templates:
   - {name: a, image: web, port: 80, init_steps: [{name: i, image: docker.io/library/busybox:1, command: [x]}]}
   - {name: b, image: "registry.example.org:5000/team/app:2", port: 80}

@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/spinup"
-	"holdfast/internal/hosts/spinup/warm"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/preempt"
 )
@@ -31,24 +31,24 @@ const DefaultPath = "/etc/holdfast/holdfast.yaml"
 // Config is everything that the agent can be told. Durations are written as
 // "30s", sizes as "512MiB".
 type Config struct {
-	Node      string         `yaml:"node"`     // id of this host; default: its host name
-	DataDir   string         `yaml:"data_dir"` // the lease's id and the embedded store
-	RunDir    string         `yaml:"run_dir"`  // what must not survive a boot of the host
-	Log       Log            `yaml:"log"`
-	Engine    Engine         `yaml:"engine"`
-	Store     Store          `yaml:"store"`
-	Fleet     Fleet          `yaml:"fleet"`
-	Gateway   Gateway        `yaml:"gateway"`
-	API       API            `yaml:"api"`
-	Sessions  Sessions       `yaml:"sessions"`
-	Drain     Drain          `yaml:"drain"`
-	Spinup    spinup.Config  `yaml:"spinup"`
-	Images    warm.Config    `yaml:"images"`
-	GC        gc.Config      `yaml:"gc"`
-	Doctor    Doctor         `yaml:"doctor"`
-	Preempt   preempt.Config `yaml:"preempt"`
-	Moving    Moving         `yaml:"moving"`
-	Templates []Template     `yaml:"templates"`
+	Node      string          `yaml:"node"`     // id of this host; default: its host name
+	DataDir   string          `yaml:"data_dir"` // the lease's id and the embedded store
+	RunDir    string          `yaml:"run_dir"`  // what must not survive a boot of the host
+	Log       Log             `yaml:"log"`
+	Engine    Engine          `yaml:"engine"`
+	Store     Store           `yaml:"store"`
+	Fleet     Fleet           `yaml:"fleet"`
+	Gateway   Gateway         `yaml:"gateway"`
+	API       API             `yaml:"api"`
+	Sessions  Sessions        `yaml:"sessions"`
+	Drain     Drain           `yaml:"drain"`
+	Spinup    spinup.Config   `yaml:"spinup"`
+	Images    prefetch.Config `yaml:"images"`
+	GC        gc.Config       `yaml:"gc"`
+	Doctor    Doctor          `yaml:"doctor"`
+	Preempt   preempt.Config  `yaml:"preempt"`
+	Moving    Moving          `yaml:"moving"`
+	Templates []Template      `yaml:"templates"`
 
 	NodeGiven bool `yaml:"-"` // Node was configured, and is not just the host's name
 }
@@ -251,7 +251,7 @@ func Default() Config {
 		Sessions: Sessions{IdleStop: 30 * time.Minute, Boots: 8, Max: 1000, Networks: 4},
 		Drain:    Drain{Budget: 30 * time.Second, Quiet: true},
 		Spinup:   spinup.DefaultConfig(),
-		Images:   warm.DefaultConfig(),
+		Images:   prefetch.DefaultConfig(),
 		GC:       gc.DefaultConfig(),
 		Moving:   defaultMoving(),
 		Doctor:   Doctor{Watch: watch.DefaultConfig(), Rotation: rotation.DefaultConfig(), Proc: "/proc", Sys: "/sys"},

@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/doctor/baseline"
 	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/underway"
 )
 
@@ -37,7 +38,7 @@ type Backend struct {
 	fault      error
 	sessions   []api.Session
 	history    []holdfast.Replacement // the newest first
-	warm       []holdfast.WarmImage
+	prefetch   []prefetch.Entry
 	spinups    []spinup.Record // likewise
 	underWay   []underway.Entry
 	begun      int

@@ -10,22 +10,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/hosts/spinup/prefetch"
 )
 
-// pullWarm is `holdfast pull --warm`: without images it lists those that the
+// pullPrefetch is `holdfast pull --prefetch`: without images it lists those that the
 // agent keeps.
-func (a *app) pullWarm(cmd *cobra.Command, images []string, o pullOptions) error {
+func (a *app) pullPrefetch(cmd *cobra.Command, images []string, o pullOptions) error {
 	switch {
 	case o.platform != "":
-		return usage(cmd, errors.New("--warm keeps images for this host: it does not go with --platform"))
+		return usage(cmd, errors.New("--prefetch keeps images for this host: it does not go with --platform"))
 	case o.remove && len(images) == 0:
 		return usage(cmd, errors.New("--remove needs an image, or several"))
 	case len(images) > 0 && !o.remove:
 		// An agent that cannot be asked is known before the pull.
 		if err := a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-			_, err := c.WarmImages(ctx)
+			_, err := c.PrefetchImages(ctx)
 			return err
 		}); err != nil {
 			return err
@@ -37,15 +37,15 @@ func (a *app) pullWarm(cmd *cobra.Command, images []string, o pullOptions) error
 		}
 	}
 	return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
-		var kept []holdfast.WarmImage
+		var kept []prefetch.Entry
 		var err error
 		switch {
 		case o.remove:
-			kept, err = c.RemoveWarmImages(ctx, images)
+			kept, err = c.RemovePrefetchImages(ctx, images)
 		case len(images) > 0:
-			kept, err = c.AddWarmImages(ctx, images)
+			kept, err = c.AddPrefetchImages(ctx, images)
 		default:
-			kept, err = c.WarmImages(ctx)
+			kept, err = c.PrefetchImages(ctx)
 		}
 		if err != nil {
 			return err
@@ -54,14 +54,14 @@ func (a *app) pullWarm(cmd *cobra.Command, images []string, o pullOptions) error
 			a.ui.note("%s kept on this host", count(len(kept), "image"))
 			return nil
 		}
-		return a.ui.result(kept, func(w io.Writer) { a.warmText(w, kept) })
+		return a.ui.result(kept, func(w io.Writer) { a.prefetchText(w, kept) })
 	})
 }
 
-// completeWarm completes one more image that the agent was told to keep.
-func (a *app) completeWarm(cmd *cobra.Command, words []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completePrefetch completes one more image that the agent was told to keep.
+func (a *app) completePrefetch(cmd *cobra.Command, words []string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
-		all, err := c.WarmImages(ctx)
+		all, err := c.PrefetchImages(ctx)
 		for _, i := range all {
 			if !i.Fixed && !slices.Contains(words, i.Image) {
 				out = append(out, cobra.CompletionWithDesc(i.Image, string(i.State)))
@@ -71,7 +71,7 @@ func (a *app) completeWarm(cmd *cobra.Command, words []string) ([]cobra.Completi
 	})
 }
 
-func (a *app) warmText(w io.Writer, kept []holdfast.WarmImage) {
+func (a *app) prefetchText(w io.Writer, kept []prefetch.Entry) {
 	fmt.Fprintln(w, "IMAGE\tFROM\tSTATE\tNEXT TRY\tERROR")
 	for _, i := range kept {
 		from, again := "command", ""

@@ -1,4 +1,4 @@
-package warm
+package prefetch
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 )
 
 // FileName is the list's in an agent's data directory.
-const FileName = "warm-images.json"
+const FileName = "prefetch.json"
 
 // maxFile bounds what is read: MaxImages names of 512 bytes, and room.
 const maxFile = 1 << 18

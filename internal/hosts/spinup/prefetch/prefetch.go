@@ -1,8 +1,9 @@
-// Package warm keeps named images present on this host, so that no spin-up waits
-// for them: those of the configuration, and those that somebody named to the
-// agent. It looks at its start, when the engine says that an image was deleted,
-// and now and then; what is missing it fetches, one image at a time.
-package warm
+// Package prefetch keeps named images present on this host, so that no spin-up
+// waits for a pull of them: the images of the configuration, and those that the
+// operator added through the agent. It checks at its start, when the engine
+// reports that an image was deleted, and periodically. It pulls missing images
+// one at a time.
+package prefetch
 
 import (
 	"context"
@@ -26,8 +27,8 @@ const MaxImages = 256
 
 // Config is what the configuration says.
 type Config struct {
-	Warm  []string      `yaml:"warm"`  // images
-	Check time.Duration `yaml:"check"` // how often to look, about
+	Prefetch []string      `yaml:"prefetch"` // images
+	Check    time.Duration `yaml:"check"`    // how often to look, about
 }
 
 // DefaultConfig keeps no image.
@@ -38,12 +39,12 @@ func (c Config) Validate() error {
 	if c.Check < time.Second {
 		return fmt.Errorf("check: %v is under 1s", c.Check)
 	}
-	if len(c.Warm) > MaxImages {
-		return fmt.Errorf("warm: %d images, at most %d will do", len(c.Warm), MaxImages)
+	if len(c.Prefetch) > MaxImages {
+		return fmt.Errorf("prefetch: %d images, at most %d will do", len(c.Prefetch), MaxImages)
 	}
-	for _, image := range c.Warm {
+	for _, image := range c.Prefetch {
 		if err := check(image); err != nil {
-			return fmt.Errorf("warm: %w", err)
+			return fmt.Errorf("prefetch: %w", err)
 		}
 	}
 	return nil
@@ -65,6 +66,27 @@ func check(image string) error {
 	}
 	return nil
 }
+
+// Entry is an image that a node keeps present on its host.
+type Entry struct {
+	Image string `json:"image"`
+	Fixed bool   `json:"fixed"` // named in the configuration, not by a command
+	State State  `json:"state"`
+	// Error is why the last pull failed. Again is the time of the next try.
+	Error string    `json:"error,omitempty"`
+	Again time.Time `json:"again,omitzero"`
+}
+
+// State says whether an image is on the host.
+type State string
+
+// The states.
+const (
+	Unknown State = "unknown" // not checked yet, or the engine does not answer
+	Present State = "present"
+	Pulling State = "pulling"
+	Missing State = "missing"
+)
 
 // Errors that callers decide by.
 var (
@@ -113,7 +135,7 @@ type Keeper struct {
 
 // image is one to be kept. Guarded by Keeper.mu.
 type image struct {
-	holdfast.WarmImage
+	Entry
 	wait time.Duration // before the try after the next
 }
 
@@ -121,7 +143,7 @@ type image struct {
 // cannot be read is logged, and begun anew with the next name.
 func New(c Config, d Deps) *Keeper {
 	k := &Keeper{every: c.Check, deps: d, poke: make(chan struct{}, 1)}
-	for _, name := range c.Warm {
+	for _, name := range c.Prefetch {
 		k.add(name, true)
 	}
 	named, err := ReadList(d.File)
@@ -138,7 +160,7 @@ func New(c Config, d Deps) *Keeper {
 // New.
 func (k *Keeper) add(name string, fixed bool) {
 	if k.find(name) == nil {
-		k.list = append(k.list, &image{WarmImage: holdfast.WarmImage{Image: name, Fixed: fixed, State: holdfast.WarmUnknown}})
+		k.list = append(k.list, &image{Entry: Entry{Image: name, Fixed: fixed, State: Unknown}})
 	}
 }
 
@@ -152,12 +174,12 @@ func (k *Keeper) find(name string) *image {
 }
 
 // List returns all images, those of the configuration first.
-func (k *Keeper) List() []holdfast.WarmImage {
+func (k *Keeper) List() []Entry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := make([]holdfast.WarmImage, 0, len(k.list))
+	out := make([]Entry, 0, len(k.list))
 	for _, i := range k.list {
-		out = append(out, i.WarmImage)
+		out = append(out, i.Entry)
 	}
 	return out
 }
@@ -192,7 +214,7 @@ func (k *Keeper) Remove(images ...string) error {
 			case i == nil:
 				return fmt.Errorf("image %s is not kept: %w", name, holdfast.ErrNotFound)
 			case i.Fixed:
-				return holdfast.WithHint(fmt.Errorf("%s: %w", name, ErrFixed), "take it from images.warm in the configuration, and restart the agent")
+				return holdfast.WithHint(fmt.Errorf("%s: %w", name, ErrFixed), "take it from images.prefetch in the configuration, and restart the agent")
 			}
 			k.list = slices.DeleteFunc(k.list, func(other *image) bool { return other == i })
 		}
@@ -281,7 +303,7 @@ func (k *Keeper) look(ctx context.Context, name string) {
 	defer cancel()
 	_, err := k.deps.Engine.ImageID(limited, name)
 	if errors.Is(err, engine.ErrNoImage) {
-		k.set(name, func(i *image) { i.State = holdfast.WarmPulling })
+		k.set(name, func(i *image) { i.State = Pulling })
 		k.deps.Log.Info("fetching an image that is to be kept", "image", name)
 		if err = k.deps.Pull(limited, name); err != nil {
 			err = &pullError{err}
@@ -304,12 +326,12 @@ func (e *pullError) Unwrap() error { return e.error }
 // seen takes how a look ended.
 func (i *image) seen(err error) {
 	if err == nil {
-		i.State, i.Error, i.Again, i.wait = holdfast.WarmPresent, "", time.Time{}, 0
+		i.State, i.Error, i.Again, i.wait = Present, "", time.Time{}, 0
 		return
 	}
-	i.State = holdfast.WarmUnknown
+	i.State = Unknown
 	if missing := (*pullError)(nil); errors.As(err, &missing) {
-		i.State = holdfast.WarmMissing
+		i.State = Missing
 	}
 	i.wait = min(max(2*i.wait, firstRetry), lastRetry)
 	i.Error, i.Again = err.Error(), time.Now().Add(jitter(i.wait))

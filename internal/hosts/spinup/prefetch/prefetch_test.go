@@ -1,4 +1,4 @@
-package warm
+package prefetch
 
 import (
 	"context"
@@ -93,7 +93,7 @@ func (h *host) set(do func()) {
 
 func (h *host) keeper(t *testing.T, file string, images ...string) *Keeper {
 	t.Helper()
-	return New(Config{Warm: images, Check: 10 * time.Minute}, Deps{Engine: h, Pull: h.pull, File: file, Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Prefetch: images, Check: 10 * time.Minute}, Deps{Engine: h, Pull: h.pull, File: file, Log: slog.New(slog.DiscardHandler)})
 }
 
 // run runs a keeper until the test's end, on fake time.
@@ -111,13 +111,13 @@ func run(t *testing.T, k *Keeper) {
 	synctest.Wait()
 }
 
-func state(k *Keeper, name string) holdfast.WarmImage {
+func state(k *Keeper, name string) Entry {
 	for _, i := range k.List() {
 		if i.Image == name {
 			return i
 		}
 	}
-	return holdfast.WarmImage{}
+	return Entry{}
 }
 
 // What is missing is fetched at the start, when an image is deleted, and at the
@@ -128,7 +128,7 @@ func TestKeepsImages(t *testing.T) {
 		h.there["there:1"] = true
 		k := h.keeper(t, filepath.Join(t.TempDir(), "list"), "there:1", "missing:1")
 		run(t, k)
-		if h.pulled() != 1 || h.pulls[0] != "missing:1" || state(k, "missing:1").State != holdfast.WarmPresent {
+		if h.pulled() != 1 || h.pulls[0] != "missing:1" || state(k, "missing:1").State != Present {
 			t.Fatalf("pulled %v, %+v", h.pulls, k.List())
 		}
 		h.set(func() { delete(h.there, "there:1") })
@@ -154,7 +154,7 @@ func TestBacksOff(t *testing.T) {
 		h.refuse = errors.New("no such image")
 		k := h.keeper(t, filepath.Join(t.TempDir(), "list"), "bad:1")
 		run(t, k)
-		if i := state(k, "bad:1"); i.State != holdfast.WarmMissing || i.Error != "no such image" || time.Until(i.Again) > 11*time.Second {
+		if i := state(k, "bad:1"); i.State != Missing || i.Error != "no such image" || time.Until(i.Again) > 11*time.Second {
 			t.Fatalf("%+v", i)
 		}
 		time.Sleep(4 * time.Hour)
@@ -174,13 +174,13 @@ func TestBacksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if i := state(k, "bad:1"); i.State != holdfast.WarmPresent || i.Error != "" || !i.Again.IsZero() || !i.Fixed {
+		if i := state(k, "bad:1"); i.State != Present || i.Error != "" || !i.Again.IsZero() || !i.Fixed {
 			t.Errorf("%+v", i)
 		}
 		h.set(func() { h.down = holdfast.ErrEngine })
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
-		if i := state(k, "bad:1"); i.State != holdfast.WarmUnknown || i.Error == "" {
+		if i := state(k, "bad:1"); i.State != Unknown || i.Error == "" {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -195,10 +195,10 @@ func TestPullThatHangs(t *testing.T) {
 		run(t, k)
 		time.Sleep(pullLimit)
 		synctest.Wait()
-		if i := state(k, "hangs:1"); i.State != holdfast.WarmMissing || i.Error == "" || i.Again.IsZero() {
+		if i := state(k, "hangs:1"); i.State != Missing || i.Error == "" || i.Again.IsZero() {
 			t.Errorf("%+v", i)
 		}
-		if i := state(k, "behind:1"); i.State != holdfast.WarmPresent {
+		if i := state(k, "behind:1"); i.State != Present {
 			t.Errorf("%+v", i)
 		}
 	})
@@ -268,8 +268,8 @@ func TestConfig(t *testing.T) {
 		t.Error(err)
 	}
 	for want, c := range map[string]Config{
-		"check: ": {Check: time.Millisecond},
-		"warm: ":  {Check: time.Hour, Warm: []string{"NO NAME"}},
+		"check: ":    {Check: time.Millisecond},
+		"prefetch: ": {Check: time.Hour, Prefetch: []string{"NO NAME"}},
 	} {
 		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast"
 	"holdfast/bench"
+	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/platform/engine"
 	"holdfast/test/lab"
 	"holdfast/test/spinup/scene"
@@ -76,10 +76,10 @@ func TestImagesThatAreKept(t *testing.T) {
 	push(t, s, "test/named:1", scene.Layers(910, 300_000))
 	fixed, named := s.Registry.Host()+"/test/fixed:1", s.Registry.Host()+"/test/named:1"
 	u := newUser(t, s.Private.Host())
-	u.agentConfig("images: {warm: [\"" + fixed + "\"]}")
+	u.agentConfig("images: {prefetch: [\"" + fixed + "\"]}")
 	stop := u.agent()
 	until(t, "the configured image is there", func() bool { return has(t, s.Engine, fixed) })
-	if e := u.must("pull", "--warm", named); !strings.HasPrefix(e.out, "pull stats: ") {
+	if e := u.must("pull", "--prefetch", named); !strings.HasPrefix(e.out, "pull stats: ") {
 		t.Errorf("%q, %q", e.out, e.err)
 	}
 	for _, image := range []string{fixed, named} {
@@ -90,21 +90,21 @@ func TestImagesThatAreKept(t *testing.T) {
 	remove(t, s, named)
 	u.agent()
 	until(t, "the next agent has fetched it", func() bool { return has(t, s.Engine, named) })
-	var kept []holdfast.WarmImage
+	var kept []prefetch.Entry
 	until(t, "all is there", func() bool {
-		if err := json.Unmarshal([]byte(u.must("pull", "--warm", "--json").out), &kept); err != nil {
+		if err := json.Unmarshal([]byte(u.must("pull", "--prefetch", "--json").out), &kept); err != nil {
 			t.Fatal(err)
 		}
-		return len(kept) == 2 && kept[0].State == holdfast.WarmPresent && kept[1].State == holdfast.WarmPresent
+		return len(kept) == 2 && kept[0].State == prefetch.Present && kept[1].State == prefetch.Present
 	})
 	if kept[0].Image != fixed || !kept[0].Fixed || kept[1].Image != named || kept[1].Fixed {
 		t.Errorf("%+v", kept)
 	}
-	if e := u.run("pull", "--warm", "--remove", fixed); e.code != 2 || len(starting(e.err, "hint: ")) != 1 {
+	if e := u.run("pull", "--prefetch", "--remove", fixed); e.code != 2 || len(starting(e.err, "hint: ")) != 1 {
 		t.Errorf("%d, %s", e.code, e.err)
 	}
-	u.must("pull", "--warm", "--remove", named)
-	if out := u.must("pull", "--warm").out; strings.Contains(out, named) {
+	u.must("pull", "--prefetch", "--remove", named)
+	if out := u.must("pull", "--prefetch").out; strings.Contains(out, named) {
 		t.Errorf("%q", out)
 	}
 }

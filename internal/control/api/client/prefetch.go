@@ -1,0 +1,31 @@
+package client
+
+import (
+	"context"
+
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/spinup/prefetch"
+)
+
+// PrefetchImages lists the images that the agent keeps present on its host.
+func (c *Client) PrefetchImages(ctx context.Context) ([]prefetch.Entry, error) {
+	var a api.PrefetchImages
+	err := c.get(ctx, "/v1/prefetch", &a)
+	return a.Images, err
+}
+
+// AddPrefetchImages has the agent keep more images, and returns all of them. It does
+// not wait until they are there.
+func (c *Client) AddPrefetchImages(ctx context.Context, images []string) ([]prefetch.Entry, error) {
+	var a api.PrefetchImages
+	err := c.post(ctx, "/v1/prefetch", api.PrefetchRequest{Images: images}, &a)
+	return a.Images, err
+}
+
+// RemovePrefetchImages has the agent keep images no more, and returns the others.
+// holdfast.ErrNotFound.
+func (c *Client) RemovePrefetchImages(ctx context.Context, images []string) ([]prefetch.Entry, error) {
+	var a api.PrefetchImages
+	err := c.post(ctx, "/v1/prefetch/remove", api.PrefetchRequest{Images: images}, &a)
+	return a.Images, err
+}
