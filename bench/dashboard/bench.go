@@ -52,7 +52,7 @@ func Run(ctx context.Context, o Options) (bench.Result, error) {
 	f := NewFleet(o.Nodes, o.Sessions, 1)
 	log := slog.New(slog.DiscardHandler)
 	access := api.Options{Admin: true, Log: log}
-	d, err := dashboard.New(f, dashboard.Options{Access: access, API: http.NotFoundHandler(), Metrics: f.Metrics(), Log: log})
+	d, err := dashboard.New(f.Source(), dashboard.Options{Access: access, API: http.NotFoundHandler(), Metrics: f.Metrics(), Log: log})
 	if err != nil {
 		return bench.Result{}, err
 	}

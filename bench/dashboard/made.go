@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/dashboard"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -101,9 +102,13 @@ func (f *Fleet) Change() {
 	}
 }
 
-// Version implements the pages' source, as Nodes and Sessions do.
-func (f *Fleet) Version() api.Version {
-	return api.Version{Version: "v1.4.2", Node: f.nodes[0].ID}
+// Source returns the source of the pages.
+func (f *Fleet) Source() dashboard.Source {
+	return dashboard.Source{
+		Version: api.Version{Version: "v1.4.2", Node: f.nodes[0].ID}, Nodes: f.Nodes, Sessions: f.Sessions,
+		Spinups: f.Spinups, Spinup: f.Spinup, SlowRules: spinup.DefaultRules, GCStatus: f.GCStatus, GCHistory: f.GCHistory, Protection: f.Protection,
+		DoctorStatus: f.DoctorStatus, DoctorHistory: f.DoctorHistory, Ranking: f.DoctorFleet, Recordings: f.Recordings, Recording: f.Recording,
+	}
 }
 
 // Nodes lists all nodes, by id.

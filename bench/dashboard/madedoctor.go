@@ -48,7 +48,7 @@ func (f *Fleet) DoctorStatus(context.Context) (api.DoctorStatus, error) {
 }
 
 // DoctorHistory is a week's.
-func (f *Fleet) DoctorHistory(_ context.Context, _ time.Time, limit int) (h watch.History, _ error) {
+func (f *Fleet) DoctorHistory(_ time.Time, limit int) (h watch.History, _ error) {
 	for i := range min(limit, 60) {
 		e := watch.Event{At: f.made.Add(-time.Duration(i*163+41) * time.Minute), Kind: watch.Began, Finding: madeFinding()}
 		if i%2 == 1 {
@@ -76,7 +76,7 @@ func (f *Fleet) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking, 
 }
 
 // Recordings are two of one host, before and after it got sick.
-func (f *Fleet) Recordings(context.Context) ([]recordings.Recording, error) {
+func (f *Fleet) Recordings() ([]recordings.Recording, error) {
 	var all []recordings.Recording
 	for i := range 2 {
 		p := f.recording(i == 0)
@@ -88,7 +88,7 @@ func (f *Fleet) Recordings(context.Context) ([]recordings.Recording, error) {
 }
 
 // Recording is the sick one's at nine, and the healthy one's otherwise.
-func (f *Fleet) Recording(_ context.Context, id string) (*profile.Profile, error) {
+func (f *Fleet) Recording(id string) (*profile.Profile, error) {
 	return f.recording(id == "20260101-090000-000"), nil
 }
 

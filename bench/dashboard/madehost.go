@@ -27,7 +27,7 @@ func (f *Fleet) GCStatus(context.Context) (gc.Status, error) {
 }
 
 // GCHistory has a cycle for every few hours.
-func (f *Fleet) GCHistory(_ context.Context, limit int) (all []gc.Cycle, _ error) {
+func (f *Fleet) GCHistory(limit int) (all []gc.Cycle, _ error) {
 	for i := range min(120, limit) {
 		free := int64(60+i%17) << 30
 		c := gc.Cycle{Begun: f.made.Add(-time.Duration(i*3+1) * time.Hour), Took: holdfast.Millis(time.Duration(20+i%40) * time.Second), Ended: true, Trigger: gc.ByMark,

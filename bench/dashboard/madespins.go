@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -70,7 +69,7 @@ func (f *Fleet) timeSpinup(r *spinup.Record, slow float64, pulled bool) {
 }
 
 // Spinups lists those that the filter takes, the newest first.
-func (f *Fleet) Spinups(_ context.Context, by spinup.Filter) (out []spinup.Record, _ error) {
+func (f *Fleet) Spinups(by spinup.Filter) (out []spinup.Record, _ error) {
 	for _, r := range f.spinups {
 		if by.Takes(r) && (by.Limit <= 0 || len(out) < by.Limit) {
 			out = append(out, r)
@@ -80,7 +79,7 @@ func (f *Fleet) Spinups(_ context.Context, by spinup.Filter) (out []spinup.Recor
 }
 
 // Spinup returns one. holdfast.ErrNotFound.
-func (f *Fleet) Spinup(_ context.Context, id string) (spinup.Record, error) {
+func (f *Fleet) Spinup(id string) (spinup.Record, error) {
 	for _, r := range f.spinups {
 		if r.ID == id {
 			return r, nil
@@ -89,13 +88,10 @@ func (f *Fleet) Spinup(_ context.Context, id string) (spinup.Record, error) {
 	return spinup.Record{}, fmt.Errorf("spin-up %s: %w", id, holdfast.ErrNotFound)
 }
 
-// SlowRules are the default ones.
-func (f *Fleet) SlowRules() spinup.Rules { return spinup.DefaultRules() }
-
 // Metrics are a busy node's.
 func (f *Fleet) Metrics() prometheus.Gatherer {
 	reg := prometheus.NewRegistry()
-	m := spinup.NewMetrics(reg, f.SlowRules())
+	m := spinup.NewMetrics(reg, spinup.DefaultRules())
 	for _, r := range f.spinups {
 		m.Observe(r)
 	}

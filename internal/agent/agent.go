@@ -349,12 +349,13 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 	p.start("garbage collection", a.runCollector)
 	a.startDoctor(p)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
+	parts := a.apiParts()
 	routes := func(o api.Options) http.Handler {
 		o.Metrics, o.Log = prom, a.log
 		if a.peers != nil {
 			o.Forward = a.forward
 		}
-		return api.New(backend{a}, o)
+		return api.New(parts, o)
 	}
 	p.start("api socket", func(ctx context.Context) error {
 		return api.Serve(ctx, l.socket, routes(api.Options{Admin: true}), a.log)

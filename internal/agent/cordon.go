@@ -14,8 +14,9 @@ import (
 // agent and of the host, until a person lifts it.
 func (a *Agent) cordonFile() string { return filepath.Join(a.cfg.DataDir, "cordoned") }
 
-// cordon refuses new sessions. What the node has stays.
-func (a *Agent) cordon() error {
+// Cordon implements api.NodeService: the node refuses new sessions and keeps those
+// that it has.
+func (a *Agent) Cordon() error {
 	if err := os.WriteFile(a.cordonFile(), nil, 0o600); err != nil {
 		return fmt.Errorf("keeping the cordon: %w", err)
 	}
@@ -30,9 +31,9 @@ func (a *Agent) cordoned() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// uncordon takes sessions again, after a cordon or once a drain under way is
-// over.
-func (a *Agent) uncordon() error {
+// Uncordon implements api.NodeService: the node accepts sessions again, after a
+// cordon or when a running drain has ended.
+func (a *Agent) Uncordon() error {
 	if err := os.Remove(a.cordonFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lifting the cordon: %w", err)
 	}

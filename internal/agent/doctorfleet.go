@@ -56,7 +56,7 @@ func (a *Agent) publishHealth(ctx context.Context) error {
 	return whenever(ctx, recordTick, func() {
 		now := time.Now()
 		if since := now.Sub(last.record.At); since >= last.wait || a.lease.ID() != last.lease {
-			a.chooseBaseline(ctx)
+			hostDoctor{a.doctor.watch, a}.chooseBaseline(ctx)
 			if err := a.publishOnce(ctx, now, &last); err != nil && ctx.Err() == nil {
 				a.log.Debug("doctor: this host's record for the fleet (will be tried again)", "err", err)
 			}
@@ -161,15 +161,15 @@ func (a *Agent) fleetHealth(ctx context.Context) ([]ranking.Record, error) {
 	return all, nil
 }
 
-// baselines are those of the fleet, and those that a command saved on this host
+// Baselines are those of the fleet, and those that a command saved on this host
 // while no agent ran. Where both have one of a name the newer counts.
-func (a *Agent) baselines(ctx context.Context) ([]baseline.Baseline, error) {
+func (h hostDoctor) Baselines(ctx context.Context) ([]baseline.Baseline, error) {
 	byName := make(map[string]baseline.Baseline)
-	local, err := a.doctor.local.List()
+	local, err := h.a.doctor.local.List()
 	if err != nil {
-		a.log.Warn("doctor: baselines of this host", "err", err)
+		h.a.log.Warn("doctor: baselines of this host", "err", err)
 	}
-	notes, err := a.store.ListNotes(ctx, baselineNotes)
+	notes, err := h.a.store.ListNotes(ctx, baselineNotes)
 	if err != nil && len(local) == 0 {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (a *Agent) baselines(ctx context.Context) ([]baseline.Baseline, error) {
 	for _, n := range notes {
 		b, err := baseline.Decode(n.Value)
 		if err != nil {
-			a.log.Warn("doctor: a baseline of the fleet cannot be read", "note", n.Name, "err", err)
+			h.a.log.Warn("doctor: a baseline of the fleet cannot be read", "note", n.Name, "err", err)
 			continue
 		}
 		if mine, ok := byName[b.Name]; !ok || b.At.After(mine.At) {
@@ -190,56 +190,56 @@ func (a *Agent) baselines(ctx context.Context) ([]baseline.Baseline, error) {
 }
 
 // chooseBaseline looks which baseline goes for this host.
-func (a *Agent) chooseBaseline(ctx context.Context) {
-	all, err := a.baselines(ctx)
+func (h hostDoctor) chooseBaseline(ctx context.Context) {
+	all, err := h.Baselines(ctx)
 	if err != nil {
 		return // the one that was known goes on
 	}
-	b, err := baseline.Choose(all, a.doctor.kernel, a.cfg.Doctor.Role)
+	b, err := baseline.Choose(all, h.a.doctor.kernel, h.a.cfg.Doctor.Role)
 	if err != nil {
-		a.doctor.known.Store(nil)
+		h.a.doctor.known.Store(nil)
 		return
 	}
 	known := b.Known()
-	a.doctor.known.Store(&known)
+	h.a.doctor.known.Store(&known)
 }
 
 // maxBaselines bounds those of a fleet.
 const maxBaselines = 200
 
-// saveBaseline keeps one for the whole fleet.
-func (a *Agent) saveBaseline(ctx context.Context, b baseline.Baseline) error {
-	a.doctor.saving.Lock()
-	defer a.doctor.saving.Unlock()
+// SaveBaseline keeps one for the whole fleet.
+func (h hostDoctor) SaveBaseline(ctx context.Context, b baseline.Baseline) error {
+	h.a.doctor.saving.Lock()
+	defer h.a.doctor.saving.Unlock()
 	value, err := baseline.Encode(b)
 	if err != nil {
 		return err
 	}
-	all, err := a.baselines(ctx)
+	all, err := h.Baselines(ctx)
 	if err != nil {
 		return err
 	}
 	if len(all) >= maxBaselines && !slices.ContainsFunc(all, func(x baseline.Baseline) bool { return x.Name == b.Name }) {
 		return holdfast.WithHint(fmt.Errorf("there are %d baselines", len(all)), "remove some with: holdfast doctor baseline rm")
 	}
-	if err := a.store.PutNote(ctx, baselineNotes+b.Name, value, 0); err != nil {
+	if err := h.a.store.PutNote(ctx, baselineNotes+b.Name, value, 0); err != nil {
 		return err
 	}
-	a.chooseBaseline(ctx)
+	h.chooseBaseline(ctx)
 	return nil
 }
 
-func (a *Agent) removeBaseline(ctx context.Context, name string) error {
-	a.doctor.saving.Lock()
-	defer a.doctor.saving.Unlock()
+func (h hostDoctor) RemoveBaseline(ctx context.Context, name string) error {
+	h.a.doctor.saving.Lock()
+	defer h.a.doctor.saving.Unlock()
 	if err := baseline.CheckName(name); err != nil {
 		return err
 	}
-	here := a.doctor.local.Remove(name)
+	here := h.a.doctor.local.Remove(name)
 	if here != nil && !errors.Is(here, holdfast.ErrNotFound) {
 		return here
 	}
-	notes, err := a.store.ListNotes(ctx, baselineNotes+name)
+	notes, err := h.a.store.ListNotes(ctx, baselineNotes+name)
 	if err != nil {
 		return err
 	}
@@ -247,9 +247,9 @@ func (a *Agent) removeBaseline(ctx context.Context, name string) error {
 	if there < 0 {
 		return here
 	}
-	if err := a.store.DropNote(ctx, notes[there]); err != nil {
+	if err := h.a.store.DropNote(ctx, notes[there]); err != nil {
 		return err
 	}
-	a.chooseBaseline(ctx)
+	h.chooseBaseline(ctx)
 	return nil
 }

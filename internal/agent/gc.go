@@ -59,18 +59,6 @@ func (a *Agent) runCollector(ctx context.Context) error {
 	return nil
 }
 
-func (b backend) GCPlan(ctx context.Context) (gc.Proposal, error) { return b.a.collector.Plan(ctx) }
-
-func (b backend) GCRun(ctx context.Context, told func(gc.Outcome, bool)) (gc.Cycle, error) {
-	return b.a.collector.Collect(ctx, gc.ByHand, told)
-}
-
-func (b backend) GCStatus(ctx context.Context) (gc.Status, error) { return b.a.collector.Status(ctx) }
-
-func (b backend) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
-	return b.a.collector.History(limit)
-}
-
 // GC is garbage collection on a host without an agent. Its methods may be called
 // from any goroutine.
 type GC struct {

@@ -23,7 +23,7 @@ func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(ap
 		p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, h, a.log) })
 		return nil
 	}
-	d, err := dashboard.New(backend{a}, dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Metrics: a.metrics, Log: a.log})
+	d, err := dashboard.New(dashboard.SourceOf(a.apiParts()), dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Metrics: a.metrics, Log: a.log})
 	if err != nil {
 		return err
 	}

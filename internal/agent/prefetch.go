@@ -2,18 +2,15 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
-	"holdfast"
-	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/puller"
 	"holdfast/internal/platform/engine"
 )
 
-// keepPrefetched keeps images present on this host.
+// keepPrefetched starts the keeper that pulls the configured images ahead of use.
 func (a *Agent) keepPrefetched(p *parts, e engine.Engine) {
 	pulls := puller.New(puller.Config{
 		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
@@ -26,30 +23,10 @@ func (a *Agent) keepPrefetched(p *parts, e engine.Engine) {
 			record, err := pulls.Pull(ctx, puller.Request{Image: image, Missing: true, Job: "prefetch"}, nil)
 			a.spinups.Record(record)
 			if err == nil {
-				a.log.Info("an image that is to be kept is here", "image", image, "pull", record.Pull.Line())
+				a.log.Info("pulled an image ahead of use", "image", image, "pull", record.Pull.Line())
 			}
 			return err
 		},
 	})
-	p.start("images that are kept", a.prefetch.Run)
-}
-
-func (b backend) PrefetchImages(context.Context) ([]prefetch.Entry, error) {
-	return b.a.prefetch.List(), nil
-}
-
-func (b backend) AddPrefetchImages(_ context.Context, images []string) error {
-	return prefetchError(b.a.prefetch.Add(images...))
-}
-
-func (b backend) RemovePrefetchImages(_ context.Context, images []string) error {
-	return prefetchError(b.a.prefetch.Remove(images...))
-}
-
-// prefetchError makes the mistakes of who asks bad requests.
-func prefetchError(err error) error {
-	if name := (*prefetch.NameError)(nil); errors.As(err, &name) || errors.Is(err, prefetch.ErrFixed) {
-		return &api.Error{Code: api.CodeBadRequest, Message: err.Error(), Advice: holdfast.HintOf(err)}
-	}
-	return err
+	p.start("prefetch", a.prefetch.Run)
 }

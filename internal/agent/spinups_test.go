@@ -104,16 +104,15 @@ func TestRecordsWaitForTheStore(t *testing.T) {
 // told to come again, and not that it is lost.
 func TestRecordsAreRefusedUntilTheStoreIsOpen(t *testing.T) {
 	s := keeping(t)
-	b := backend{&Agent{spinups: s}}
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.AddSpinup(t.Context(), ended("x")); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
+	if err := s.Add(ended("x")); !errors.Is(err, holdfast.ErrBusy) || holdfast.HintOf(err) == "" {
 		t.Error(err)
 	}
 	s.open()
 	defer s.close()
-	if err := b.AddSpinup(t.Context(), ended("x")); err != nil || s.count(t) != 1 {
+	if err := s.Add(ended("x")); err != nil || s.count(t) != 1 {
 		t.Errorf("%v, %d records", err, s.count(t))
 	}
 }

@@ -24,9 +24,9 @@ const (
 	quietLook = 20 * time.Millisecond
 )
 
-// upgrade starts the next agent and has this one end for it. Up to its return
-// everything can still be called off.
-func (a *Agent) upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, error) {
+// Upgrade implements api.AgentService: it starts the next agent and ends this one.
+// Until it returns, the upgrade can be cancelled.
+func (a *Agent) Upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, error) {
 	if len(a.opt.Next) == 0 {
 		return api.Upgrade{}, errors.New("this agent cannot be upgraded while it runs")
 	}
@@ -115,11 +115,3 @@ func homeOf(c config.Config) handoff.Home {
 	}
 	return h
 }
-
-// Upgrade implements api.Backend.
-func (b backend) Upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, error) {
-	return b.a.upgrade(ctx, trial)
-}
-
-// LastUpgrade implements api.Backend.
-func (b backend) LastUpgrade() api.Upgrade { return b.a.upgrades.report() }

@@ -65,7 +65,7 @@ var house = []room{
 	{"internal/hosts/doctor/...", []string{"", "internal/hosts/doctor/...", "internal/platform/engine", "internal/platform/linux/..."}},
 	{"internal/hosts/doctor/fact", nil},
 	{"internal/hosts/doctor/rule", []string{"internal/hosts/doctor/fact"}},
-	{"internal/control/api", []string{"", "internal/control/api/frame", "internal/platform/keyfile", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},
+	{"internal/control/api", []string{"", "internal/control/api/frame", "internal/platform/keyfile", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/...", "internal/hosts/protect", "internal/hosts/protect/history"}},
 	{"internal/control/api/frame", nil},
 	{"internal/control/api/client", []string{"", "internal/control/api", "internal/control/api/frame", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},
 	{"internal/control/api/apitest", []string{"", "internal/control/api", "internal/hosts/gc", "internal/hosts/spinup", "internal/hosts/spinup/underway", "internal/hosts/spinup/prefetch", "internal/hosts/doctor/..."}},

@@ -19,14 +19,17 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
+// sourced has what the pages show.
+type sourced interface{ Source() dashboard.Source }
+
 // serveMade serves the pages over a made-up fleet.
-func serveMade(t *testing.T, f dashboard.Source) string {
+func serveMade(t *testing.T, f sourced) string {
 	t.Helper()
 	return serveWith(t, f, &apitest.Backend{})
 }
 
 // serveWith is serveMade with what answers when somebody presses a button.
-func serveWith(t *testing.T, f dashboard.Source, acts *apitest.Backend) string {
+func serveWith(t *testing.T, f sourced, acts *apitest.Backend) string {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	o := api.Options{Admin: true, Log: log}
@@ -34,7 +37,7 @@ func serveWith(t *testing.T, f dashboard.Source, acts *apitest.Backend) string {
 	if m, ok := f.(interface{ Metrics() prometheus.Gatherer }); ok {
 		metrics = m.Metrics()
 	}
-	d, err := dashboard.New(f, dashboard.Options{Access: o, API: api.New(acts, o), Metrics: metrics, Log: log,
+	d, err := dashboard.New(f.Source(), dashboard.Options{Access: o, API: api.New(acts.Parts(), o), Metrics: metrics, Log: log,
 		SessionURL: func(*http.Request, holdfast.SessionKey) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +61,7 @@ func serveWith(t *testing.T, f dashboard.Source, acts *apitest.Backend) string {
 // belongs here.
 func pages(t *testing.T, f *made.Fleet) []struct{ name, path string } {
 	t.Helper()
-	spins, err := f.Spinups(t.Context(), spinup.Filter{Limit: 1})
+	spins, err := f.Spinups(spinup.Filter{Limit: 1})
 	if err != nil || len(spins) != 1 || spins[0].Pull == nil {
 		t.Fatalf("a spin-up with a pull: %+v, %v", spins, err)
 	}

@@ -11,6 +11,7 @@ import (
 	made "holdfast/bench/dashboard"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
+	"holdfast/internal/control/dashboard"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/test/browser"
 	"holdfast/test/lab/labtest"
@@ -207,6 +208,12 @@ type odd struct {
 
 const endless = "abcdefghijklmnopqrstuvwxyz0123456789-abcdefghijklmnopqrstuvwxyz"
 
+func (f odd) Source() dashboard.Source {
+	s := f.Fleet.Source()
+	s.Nodes, s.Sessions, s.Spinups, s.Spinup = f.Nodes, f.Sessions, f.Spinups, f.Spinup
+	return s
+}
+
 func (f odd) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	all, err := f.Fleet.Nodes(ctx)
 	for i := range all {
@@ -230,8 +237,8 @@ func (f odd) Sessions(ctx context.Context) ([]api.Session, error) {
 	return all, err
 }
 
-func (f odd) Spinups(ctx context.Context, by spinup.Filter) ([]spinup.Record, error) {
-	all, err := f.Fleet.Spinups(ctx, by)
+func (f odd) Spinups(by spinup.Filter) ([]spinup.Record, error) {
+	all, err := f.Fleet.Spinups(by)
 	if f.empty {
 		return nil, err
 	}
@@ -243,8 +250,8 @@ func (f odd) Spinups(ctx context.Context, by spinup.Filter) ([]spinup.Record, er
 	return all, err
 }
 
-func (f odd) Spinup(ctx context.Context, id string) (spinup.Record, error) {
-	r, err := f.Fleet.Spinup(ctx, id)
+func (f odd) Spinup(id string) (spinup.Record, error) {
+	r, err := f.Fleet.Spinup(id)
 	r.Image, r.Job, r.Error = strings.Repeat("registry/", 40)+"x", endless, strings.Repeat("no_space_left_", 50)
 	r.Outcome = spinup.Failed
 	return r, err

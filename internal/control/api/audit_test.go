@@ -151,7 +151,7 @@ func TestAuditOfTheSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log.logger()}), log.logger())
+		ended <- api.Serve(ctx, l, api.New(b.Parts(), api.Options{Admin: true, Log: log.logger()}), log.logger())
 	}()
 	defer func() {
 		cancel()

@@ -1,56 +1,102 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
+	"holdfast/internal/hosts/doctor/profile"
 	"holdfast/internal/hosts/doctor/ranking"
+	"holdfast/internal/hosts/doctor/recordings"
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// Doctor is the part of a Backend that watches its host. Where it is switched off
-// its methods return holdfast.ErrNotFound, with a hint.
+// Doctor diagnoses the agent's host.
 type Doctor interface {
-	// DoctorStatus is what is known of the host now.
-	DoctorStatus(ctx context.Context) (DoctorStatus, error)
+	// Status returns the current diagnosis of the host.
+	Status(ctx context.Context) (DoctorStatus, error)
 
-	// DoctorHistory is what was known since then, at most limit events (0: all
+	// History returns the diagnosis since then, at most limit events (0: all
 	// that are kept).
-	DoctorHistory(ctx context.Context, since time.Time, limit int) (watch.History, error)
+	History(since time.Time, limit int) (watch.History, error)
 
-	// DoctorEvents yields what happens to findings until ctx is done, when the
-	// channel is closed. holdfast.ErrBusy.
-	DoctorEvents(ctx context.Context) (<-chan watch.Event, error)
+	// Events yields changes of findings until ctx is done; then the channel is
+	// closed. holdfast.ErrBusy.
+	Events(ctx context.Context) (<-chan watch.Event, error)
 
-	// DoctorFleet says what separates the slow nodes from the fast ones.
-	DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error)
+	// Ranking returns the facts that separate the fleet's slow nodes from its
+	// fast ones.
+	Ranking(ctx context.Context, by ranking.By) (ranking.Ranking, error)
 
-	// Baselines lists those of the fleet and of this host, by name.
+	// Baselines lists the baselines of the fleet and of this host, by name.
 	Baselines(ctx context.Context) ([]baseline.Baseline, error)
 
-	// SaveBaseline keeps one for the whole fleet; one of the same name is replaced.
+	// SaveBaseline keeps a baseline for the whole fleet. It replaces one of the
+	// same name.
 	SaveBaseline(ctx context.Context, b baseline.Baseline) error
 
-	// RemoveBaseline removes one. holdfast.ErrNotFound.
+	// RemoveBaseline removes a baseline. holdfast.ErrNotFound.
 	RemoveBaseline(ctx context.Context, name string) error
 }
 
-// DoctorStatus is what an agent knows of its host.
+// DoctorOff is a Doctor and Recordings for an agent without a doctor. Each
+// method returns holdfast.ErrNotFound with a hint.
+type DoctorOff struct{}
+
+func doctorOff() error {
+	return holdfast.WithHint(fmt.Errorf("the agent's doctor is switched off: %w", holdfast.ErrNotFound), "set doctor.enabled; holdfast doctor works without it")
+}
+
+// Status implements Doctor.
+func (DoctorOff) Status(context.Context) (s DoctorStatus, err error) { return s, doctorOff() }
+
+// History implements Doctor.
+func (DoctorOff) History(time.Time, int) (h watch.History, err error) { return h, doctorOff() }
+
+// Events implements Doctor.
+func (DoctorOff) Events(context.Context) (<-chan watch.Event, error) { return nil, doctorOff() }
+
+// Ranking implements Doctor.
+func (DoctorOff) Ranking(context.Context, ranking.By) (r ranking.Ranking, err error) {
+	return r, doctorOff()
+}
+
+// Baselines implements Doctor.
+func (DoctorOff) Baselines(context.Context) ([]baseline.Baseline, error) { return nil, doctorOff() }
+
+// SaveBaseline implements Doctor.
+func (DoctorOff) SaveBaseline(context.Context, baseline.Baseline) error { return doctorOff() }
+
+// RemoveBaseline implements Doctor.
+func (DoctorOff) RemoveBaseline(context.Context, string) error { return doctorOff() }
+
+// List implements Recordings.
+func (DoctorOff) List() ([]recordings.Recording, error) { return nil, doctorOff() }
+
+// Open implements Recordings.
+func (DoctorOff) Open(string) (*profile.Profile, error) { return nil, doctorOff() }
+
+// Record implements Recordings.
+func (DoctorOff) Record(context.Context, time.Duration, string) (r recordings.Recording, err error) {
+	return r, doctorOff()
+}
+
+// DoctorStatus is the current diagnosis of an agent's host.
 type DoctorStatus struct {
 	watch.Status
 	Node   holdfast.NodeID `json:"node"`
 	Kernel string          `json:"kernel"`
 	Role   string          `json:"role,omitempty"`
-	// Degraded is why containers are slow on this host, "" where they are not
-	// known to be.
+	// Degraded is why containers are slow on this host, "" if they are not known
+	// to be slow.
 	Degraded      string    `json:"degraded,omitempty"`
 	DegradedSince time.Time `json:"degraded_since,omitzero"`
-	// Resting says that it gets no new session because of it.
+	// Resting says that the node gets no new sessions because it is degraded.
 	Resting bool `json:"resting"`
 }
 
@@ -59,104 +105,87 @@ type Baselines struct {
 	Baselines []baseline.Baseline `json:"baselines"`
 }
 
-// BaselineName names one.
+// BaselineName names a baseline.
 type BaselineName struct {
 	Name string `json:"name"`
 }
 
-// doctorRoutes are those about the host's health.
-func doctorRoutes() []route {
+type doctorHandlers struct{ doctor Doctor }
+
+func doctorRoutes(d Doctor) []route {
+	h := doctorHandlers{d}
 	return []route{
-		{method: "GET", path: "/v1/doctor", id: "doctorStatus", summary: "What the doctor knows of this host now.",
-			access: forReader, limit: limitAsk, answer: DoctorStatus{}, handle: (*server).doctorStatus},
+		{method: "GET", path: "/v1/doctor", id: "doctorStatus", summary: "The doctor's current diagnosis of this host.",
+			access: forReader, limit: limitAsk, answer: DoctorStatus{}, handle: asking(h.status)},
 		{method: "GET", path: "/v1/nodes/{node}/doctor", id: "doctorStatusByID", summary: "As doctorStatus, of the given node's host.",
-			access: forReader, at: atItsNode, limit: limitAsk, answer: DoctorStatus{}, handle: (*server).doctorStatus},
+			access: forReader, at: atItsNode, limit: limitAsk, answer: DoctorStatus{}, handle: asking(h.status)},
 		{method: "GET", path: "/v1/doctor/history", id: "doctorHistory", summary: "Findings that began, changed and ended on this host, the newest first.",
-			access: forReader, limit: limitAsk, answer: watch.History{}, handle: (*server).doctorHistory,
+			access: forReader, limit: limitAsk, answer: watch.History{}, handle: asking(h.history),
 			query: []param{
-				{"since", "only those of then or later", time.Time{}},
-				{"limit", "at most that many; 0 is all that are kept", 0},
-				{"samples", "the host's facts over time, too", false},
+				{"since", "only those of that time or later", time.Time{}},
+				limitParam,
+				{"samples", "also the host's facts over time", false},
 			}},
-		{method: "GET", path: "/v1/doctor/events", id: "doctorEvents", summary: "Findings as they begin, change and end; one line for each. Ends where its reader is too slow.",
-			access: forReader, answer: watch.Event{}, media: mediaNDJSON, handle: (*server).doctorEvents},
-		{method: "GET", path: "/v1/doctor/fleet", id: "doctorFleet", summary: "Which facts separate the fleet's slow nodes from its fast ones.",
-			access: forReader, limit: limitStats, answer: ranking.Ranking{}, handle: (*server).doctorFleet,
-			query: []param{{"by", "what nodes are split by: p50 or p99 of a container's create and start, or slow, the share of slow spin-ups; p50 where absent", ""}}},
+		{method: "GET", path: "/v1/doctor/events", id: "doctorEvents", summary: "Findings as they begin, change and end; one line for each. The stream ends if its reader is too slow.",
+			access: forReader, stream: true, answer: watch.Event{}, media: mediaNDJSON, handle: h.events},
+		{method: "GET", path: "/v1/doctor/fleet", id: "doctorFleet", summary: "The facts that separate the fleet's slow nodes from its fast ones.",
+			access: forReader, limit: limitStats, answer: ranking.Ranking{}, handle: asking(h.ranking),
+			query: []param{{"by", "how nodes are split: by p50 or p99 of a container's create and start, or by slow, the share of slow spin-ups; p50 if absent", ""}}},
 		{method: "GET", path: "/v1/doctor/baselines", id: "listBaselines", summary: "Baselines of healthy hosts, by name.",
-			access: forReader, limit: limitAsk, answer: Baselines{}, handle: (*server).baselines},
-		{method: "POST", path: "/v1/doctor/baselines", id: "saveBaseline", summary: "Keep a baseline for the whole fleet; one of the same name is replaced.",
-			access: forAdmin, limit: limitAsk, request: baseline.Baseline{}, status: http.StatusNoContent, handle: (*server).saveBaseline},
+			access: forReader, limit: limitAsk, answer: Baselines{}, handle: asking(h.baselines)},
+		{method: "POST", path: "/v1/doctor/baselines", id: "saveBaseline", summary: "Keep a baseline for the whole fleet; replaces one of the same name.",
+			access: forAdmin, limit: limitAsk, request: baseline.Baseline{}, status: http.StatusNoContent, handle: changing(h.saveBaseline)},
 		{method: "POST", path: "/v1/doctor/baselines/remove", id: "removeBaseline", summary: "Remove a baseline.",
-			access: forAdmin, limit: limitAsk, request: BaselineName{}, status: http.StatusNoContent, handle: (*server).removeBaseline},
+			access: forAdmin, limit: limitAsk, request: BaselineName{}, status: http.StatusNoContent, handle: changing(h.removeBaseline)},
 	}
 }
 
-func (s *server) doctorStatus(w http.ResponseWriter, r *http.Request) error {
-	st, err := s.b.DoctorStatus(r.Context())
-	if err != nil {
-		return err
-	}
+func (h doctorHandlers) status(r *http.Request) (DoctorStatus, error) {
+	st, err := h.doctor.Status(r.Context())
 	st.Findings, st.Facts, st.Checked = notNil(st.Findings), notNil(st.Facts), notNil(st.Checked)
 	st.Gaps, st.Bursts = notNil(st.Gaps), notNil(st.Bursts)
 	for i := range st.Findings {
 		st.Findings[i].Finding = whole(st.Findings[i].Finding)
 	}
-	return writeJSON(w, st)
+	return st, err
 }
 
-// whole is a finding without lists that are nil.
+// whole returns a finding whose lists are not nil.
 func whole(f doctor.Finding) doctor.Finding {
 	f.Evidence, f.Cures = notNil(f.Evidence), notNil(f.Cures)
 	return f
 }
 
-func (s *server) doctorHistory(w http.ResponseWriter, r *http.Request) error {
+func (h doctorHandlers) history(r *http.Request) (watch.History, error) {
 	q := r.URL.Query()
-	since, err := timeOf(q, "since")
-	if err != nil {
-		return err
+	since, err1 := timeOf(q, "since")
+	limit, err2 := limitOf(r)
+	samples, err3 := boolOf(q, "samples")
+	if err := cmp.Or(err1, err2, err3); err != nil {
+		return watch.History{}, err
 	}
-	limit, err := limitOf(r)
-	if err != nil {
-		return err
-	}
-	samples := false
-	if v := q.Get("samples"); v != "" {
-		if samples, err = strconv.ParseBool(v); err != nil {
-			return badQuery("samples", v, "true or false")
-		}
-	}
-	h, err := s.b.DoctorHistory(r.Context(), since, limit)
-	if err != nil {
-		return err
-	}
-	h.Events, h.Samples = notNil(h.Events), notNil(h.Samples)
-	for i := range h.Events {
-		h.Events[i].Finding = whole(h.Events[i].Finding)
+	all, err := h.doctor.History(since, limit)
+	all.Events, all.Samples = notNil(all.Events), notNil(all.Samples)
+	for i := range all.Events {
+		all.Events[i].Finding = whole(all.Events[i].Finding)
 	}
 	if !samples {
-		h.Samples = []watch.Sample{}
+		all.Samples = []watch.Sample{}
 	}
-	return writeJSON(w, h)
+	return all, err
 }
 
-// doctorEvents has no deadline: nothing may happen for days.
-func (s *server) doctorEvents(w http.ResponseWriter, r *http.Request) error {
-	closed, err := s.open()
-	if err != nil {
-		return err
-	}
-	defer closed()
+// events has no deadline: there may be no event for days.
+func (h doctorHandlers) events(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	ch, err := s.b.DoctorEvents(ctx)
+	ch, err := h.doctor.Events(ctx)
 	if err != nil {
 		return err
 	}
 	lines := &events{stream: stream{w: w, media: mediaNDJSON}}
 	lines.begin()
-	_ = http.NewResponseController(w).Flush() // who waits is to know that it follows; a failure shows at the first line
+	_ = http.NewResponseController(w).Flush() // tells the client that events follow; an error shows at the first line
 	for e := range ch {
 		e.Finding = whole(e.Finding)
 		if lines.send(e); lines.lost {
@@ -166,55 +195,33 @@ func (s *server) doctorEvents(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) doctorFleet(w http.ResponseWriter, r *http.Request) error {
+func (h doctorHandlers) ranking(r *http.Request) (ranking.Ranking, error) {
 	by, err := ranking.ParseBy(r.URL.Query().Get("by"))
 	if err != nil {
-		return &Error{Code: CodeBadRequest, Message: bounded(err.Error())}
+		return ranking.Ranking{}, badRequest("%s", bounded(err.Error()))
 	}
-	all, err := s.b.DoctorFleet(r.Context(), by)
-	if err != nil {
-		return err
-	}
+	all, err := h.doctor.Ranking(r.Context(), by)
 	all.Nodes, all.LeftOut, all.Facts, all.Same = notNil(all.Nodes), notNil(all.LeftOut), notNil(all.Facts), notNil(all.Same)
-	return writeJSON(w, all)
+	return all, err
 }
 
-func (s *server) baselines(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.b.Baselines(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, Baselines{notNil(all)})
+func (h doctorHandlers) baselines(r *http.Request) (Baselines, error) {
+	all, err := h.doctor.Baselines(r.Context())
+	return Baselines{notNil(all)}, err
 }
 
-func (s *server) saveBaseline(w http.ResponseWriter, r *http.Request) error {
-	var b baseline.Baseline
-	if err := decode(w, r, &b); err != nil {
-		return err
-	}
+func (h doctorHandlers) saveBaseline(r *http.Request, b baseline.Baseline) error {
 	note(r.Context(), "baseline", bounded(b.Name))
 	if err := b.Validate(); err != nil {
-		return &Error{Code: CodeBadRequest, Message: err.Error()}
+		return badRequest("%v", err)
 	}
-	if err := s.b.SaveBaseline(r.Context(), b); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return h.doctor.SaveBaseline(r.Context(), b)
 }
 
-func (s *server) removeBaseline(w http.ResponseWriter, r *http.Request) error {
-	var q BaselineName
-	if err := decode(w, r, &q); err != nil {
-		return err
-	}
+func (h doctorHandlers) removeBaseline(r *http.Request, q BaselineName) error {
 	note(r.Context(), "baseline", bounded(q.Name))
 	if err := baseline.CheckName(q.Name); err != nil {
-		return &Error{Code: CodeBadRequest, Message: err.Error()}
+		return badRequest("%v", err)
 	}
-	if err := s.b.RemoveBaseline(r.Context(), q.Name); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return h.doctor.RemoveBaseline(r.Context(), q.Name)
 }

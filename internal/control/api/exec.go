@@ -17,12 +17,46 @@ import (
 
 // Times of an exec stream.
 const (
-	pingEvery   = 15 * time.Second // a client that is gone is noticed within this
-	lingerLimit = 2 * time.Second  // for the client to hang up after Exit
+	pingEvery   = 15 * time.Second // a lost client is noticed within this time
+	lingerLimit = 2 * time.Second  // for the client to close after Exit
 )
 
-// exec checks the request as any other, then takes the connection over.
-func (s *server) exec(w http.ResponseWriter, r *http.Request) error {
+// Exec is a command to run in a session's container.
+type Exec struct {
+	Command []string
+	TTY     bool
+	// Stdin, Stdout and Stderr may be nil. With TTY all output goes to
+	// Stdout.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize delivers the terminal's size and is never closed. A SessionService
+	// gets it with TTY only, and then always with a first size in it. A client
+	// may leave it nil.
+	Resize <-chan Size
+}
+
+// Size is a terminal's size in characters.
+type Size struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// ExecRequest opens an exec stream; package frame describes what follows it.
+type ExecRequest struct {
+	Command []string `json:"command"` // not empty
+	TTY     bool     `json:"tty,omitempty"`
+	Stdin   bool     `json:"stdin,omitempty"` // stdin frames will follow
+	Size    *Size    `json:"size,omitempty"`  // first size of the terminal; 80 by 24 if absent
+}
+
+// ExecExit is the payload of the last frame of an exec stream.
+type ExecExit struct {
+	ExitCode int    `json:"exit_code"`
+	Error    *Error `json:"error,omitempty"` // the command could not be run
+}
+
+// exec checks the request like any other, then takes over the connection.
+func (h sessionHandlers) exec(w http.ResponseWriter, r *http.Request) error {
 	key, err := keyOf(r)
 	if err != nil {
 		return err
@@ -32,37 +66,32 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(q.Command) == 0 || q.Command[0] == "" {
-		return &Error{Code: CodeBadRequest, Message: "the command is empty"}
+		return badRequest("the command is empty")
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), frame.Protocol) {
-		return &Error{Code: CodeBadRequest, Message: "exec needs the header Upgrade: " + frame.Protocol}
+		return badRequest("exec needs the header Upgrade: %s", frame.Protocol)
 	}
 	note(r.Context(), "command", bounded(q.Command[0])) // not its arguments: they may be secret
-	closed, err := s.open()
-	if err != nil {
-		return err
-	}
-	defer closed()
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return &Error{Code: CodeBadRequest, Message: "exec needs a connection of its own", Advice: "use HTTP/1.1"}
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{}) // those of the request are past
-	if err := s.serveExec(r.Context(), conn, rw.Reader, key, q); err != nil {
+	_ = conn.SetDeadline(time.Time{}) // drop the deadlines of the request
+	if err := h.serveExec(r.Context(), conn, rw.Reader, key, q); err != nil {
 		return sent{err}
 	}
 	return nil
 }
 
-func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
+func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader, key holdfast.SessionKey, q ExecRequest) error {
 	const accept = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n"
 	if _, err := io.WriteString(conn, accept); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Whoever waits on the connection stops when the agent ends.
+	// Reads and writes of the connection end when the agent ends.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(lingerLimit)) })
 	defer stop()
 
@@ -74,25 +103,29 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 		e.Stdin = stdin
 	}
 	if q.TTY {
-		// There is always a first size: the backend may wait for one.
-		resize <- cmp.Or(q.size(), Size{Rows: 24, Cols: 80})
+		// There is always a first size: Exec may wait for one.
+		size := Size{Rows: 24, Cols: 80}
+		if q.Size != nil && *q.Size != (Size{}) {
+			size = *q.Size
+		}
+		resize <- size
 		e.Resize = resize
 	}
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
 		hear(f, feed, resize)
-		cancel() // the client is gone
+		cancel() // the client has disconnected
 	}()
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		ping(ctx, f, s.pingEvery, cancel)
+		ping(ctx, f, cmp.Or(h.pingEvery, pingEvery), cancel)
 	}()
 
-	code, err := s.b.Exec(ctx, key, e)
+	code, err := h.sessions.Exec(ctx, key, e)
 	failed := err
-	_ = stdin.CloseWithError(io.ErrClosedPipe) // nobody reads on: let hear discard
+	_ = stdin.CloseWithError(io.ErrClosedPipe) // no more reads: hear discards the rest
 	exit := ExecExit{ExitCode: code}
 	if err != nil {
 		exit = ExecExit{ExitCode: -1, Error: toError(err)}
@@ -101,8 +134,8 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	if err == nil {
 		err = f.Write(frame.Exit, b)
 	}
-	// Hang up after the client did: closing with bytes unread would reset
-	// the connection, and Exit might not arrive.
+	// Close after the client: closing with unread bytes would reset the
+	// connection, and the client might not get Exit.
 	_ = conn.SetReadDeadline(time.Now().Add(lingerLimit))
 	<-heard
 	cancel()
@@ -110,7 +143,7 @@ func (s *server) serveExec(ctx context.Context, conn net.Conn, in *bufio.Reader,
 	return cmp.Or(failed, err)
 }
 
-// hear takes the client's frames until it hangs up.
+// hear reads the client's frames until the client disconnects.
 func hear(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
 	for {
 		kind, p, err := f.Read()
@@ -124,7 +157,7 @@ func hear(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
 				_ = stdin.Close()
 				continue
 			}
-			// An error means that the command reads no more: discard.
+			// An error means that the command reads no more input: discard it.
 			_, _ = stdin.Write(p)
 		case frame.Resize:
 			var size Size
@@ -135,7 +168,8 @@ func hear(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
 	}
 }
 
-// putNewest puts the newest size where one that nobody took may still be.
+// putNewest puts a size into a channel with room for one, in place of an older
+// size that was not read.
 func putNewest(ch chan Size, s Size) {
 	for {
 		select {
@@ -150,9 +184,9 @@ func putNewest(ch chan Size, s Size) {
 	}
 }
 
-// ping writes now and then until ctx is done, and calls lost when that fails:
-// hear does not notice a client that is gone while the command leaves its input
-// unread.
+// ping writes a Ping frame at intervals until ctx is done, and calls lost if
+// that fails: hear does not notice that the client has disconnected while the
+// command leaves its input unread.
 func ping(ctx context.Context, f *frame.Conn, every time.Duration, lost func()) {
 	t := time.NewTicker(every)
 	defer t.Stop()

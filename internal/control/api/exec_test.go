@@ -21,6 +21,12 @@ type deaf struct {
 	begun, ended chan struct{}
 }
 
+func (b deaf) Parts() api.Parts {
+	p := b.Backend.Parts()
+	p.Sessions = b
+	return p
+}
+
 func (b deaf) Exec(ctx context.Context, _ holdfast.SessionKey, e api.Exec) (int, error) {
 	if _, err := e.Stdin.Read(make([]byte, 1)); err != nil {
 		return 0, err
@@ -35,7 +41,7 @@ func (b deaf) Exec(ctx context.Context, _ holdfast.SessionKey, e api.Exec) (int,
 // unread than fits on the way.
 func TestPingNoticesHangUp(t *testing.T) {
 	b := deaf{&apitest.Backend{}, make(chan struct{}), make(chan struct{})}
-	s := httptest.NewServer(api.NewPinging(b, api.Options{Admin: true}, 5*time.Millisecond))
+	s := httptest.NewServer(api.NewPinging(b.Parts(), api.Options{Admin: true}, 5*time.Millisecond))
 	defer s.Close()
 	c, err := client.New(client.Options{URL: s.URL})
 	if err != nil {

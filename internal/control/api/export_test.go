@@ -7,10 +7,9 @@ import (
 )
 
 // NewPinging is New with another time between pings.
-func NewPinging(b Backend, o Options, every time.Duration) http.Handler {
-	s := newServer(b, o)
-	s.pingEvery = every
-	return s.handler()
+func NewPinging(p Parts, o Options, every time.Duration) http.Handler {
+	p.pingEvery = every
+	return New(p, o)
 }
 
 // ToError is toError for tests.
@@ -19,19 +18,20 @@ func ToError(err error) *Error { return toError(err) }
 // RouteID is the identity of a line in the route table.
 type RouteID struct{ Method, Path, ID string }
 
-// RouteTable is the route table as tests may see it.
+// RouteTable returns the identities of all routes.
 func RouteTable() []RouteID {
 	var list []RouteID
-	for _, rt := range routes() {
+	for _, rt := range newServer(Parts{}, Options{}).table {
 		list = append(list, RouteID{rt.method, rt.path, rt.id})
 	}
 	return list
 }
 
-// Document is the document of the route table without the line of the given id.
+// Document returns the OpenAPI document of the route table without the route with
+// the given id.
 func Document(without string) map[string]any {
 	var table []route
-	for _, rt := range routes() {
+	for _, rt := range newServer(Parts{}, Options{}).table {
 		if rt.id != without {
 			table = append(table, rt)
 		}
@@ -43,10 +43,8 @@ func Document(without string) map[string]any {
 	return doc
 }
 
-// MaxBody is the longest body.
-const (
-	MaxBody = maxBody
-)
+// MaxBody is the longest body, in bytes.
+const MaxBody = maxBody
 
-// NewPace is how lines about strangers are bounded.
+// NewPace returns the bound of audit lines about unknown callers.
 func NewPace() func(time.Time) (skipped int, ok bool) { return new(pace).step }

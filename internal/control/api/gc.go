@@ -7,26 +7,26 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// Collector is the garbage collection of a Backend.
+// Collector collects garbage. *gc.Collector is one.
 type Collector interface {
-	// GCPlan says what would be deleted now.
-	GCPlan(ctx context.Context) (gc.Proposal, error)
+	// Plan returns what a cycle would delete now.
+	Plan(ctx context.Context) (gc.Proposal, error)
 
-	// GCRun carries it out and calls told after each deletion. When ctx is
-	// done it begins no more. holdfast.ErrBusy while another one runs.
-	GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
+	// Collect runs a cycle and calls told after each deletion. When ctx is done
+	// it begins no more deletions. holdfast.ErrBusy while another cycle runs.
+	Collect(ctx context.Context, why gc.Trigger, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
 
-	// GCStatus tells how things stand.
-	GCStatus(ctx context.Context) (gc.Status, error)
+	// Status returns the disk's use and the effect of deletions on spin-ups.
+	Status(ctx context.Context) (gc.Status, error)
 
-	// GCHistory lists the last cycles, the newest first, at most limit (0:
-	// all that are kept).
-	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
+	// History lists the last cycles, the newest first, at most limit (0: all
+	// that are kept).
+	History(limit int) ([]gc.Cycle, error)
 }
 
-// GCEvent is one line of a collection: what became of one deletion, or, as the
-// last, the cycle. An Error comes beside the cycle, with what was done until
-// then.
+// GCEvent is one line of a collection: the outcome of one deletion, or, in the
+// last line, the cycle. If the collection failed the cycle has what was done
+// until then, and Error is set.
 type GCEvent struct {
 	Deleted *gc.Outcome `json:"deleted,omitempty"`
 	Skipped *gc.Outcome `json:"skipped,omitempty"`
@@ -34,42 +34,40 @@ type GCEvent struct {
 	Error   *Error      `json:"error,omitempty"`
 }
 
-// GCCycles is the answer to a question for past cycles.
+// GCCycles is the answer to a list of past cycles.
 type GCCycles struct {
 	Cycles []gc.Cycle `json:"cycles"`
 }
 
-// gcRoutes are those about garbage collection.
-func gcRoutes() []route {
+type gcHandlers struct{ collector Collector }
+
+func gcRoutes(c Collector) []route {
+	h := gcHandlers{c}
 	return []route{
 		{method: "GET", path: "/v1/gc/plan", id: "planCollection", summary: "What garbage collection would delete now, and why.",
-			access: forReader, limit: limitStats, answer: gc.Proposal{}, handle: (*server).gcPlan},
-		{method: "POST", path: "/v1/gc/run", id: "runCollection", summary: "Collect garbage now; a line for each deletion, then one with the cycle. When the caller leaves, no more is deleted.",
-			access: forAdmin, request: Empty{}, answer: GCEvent{}, media: mediaNDJSON, handle: (*server).gcRun},
-		{method: "GET", path: "/v1/gc/status", id: "collectionStatus", summary: "How full the disk is, and what deletions did to spin-ups.",
-			access: forReader, limit: limitAsk, answer: gc.Status{}, handle: (*server).gcStatus},
+			access: forReader, limit: limitStats, answer: gc.Proposal{}, handle: asking(h.plan)},
+		{method: "POST", path: "/v1/gc/run", id: "runCollection", summary: "Collect garbage now; a line for each deletion, then one with the cycle. If the caller disconnects, no more is deleted.",
+			access: forAdmin, request: Empty{}, answer: GCEvent{}, media: mediaNDJSON, handle: h.run},
+		{method: "GET", path: "/v1/gc/status", id: "collectionStatus", summary: "The disk's use, and the effect of deletions on spin-ups.",
+			access: forReader, limit: limitAsk, answer: gc.Status{}, handle: asking(h.status)},
 		{method: "GET", path: "/v1/gc/history", id: "listCollections", summary: "Past cycles of garbage collection, the newest first.",
-			access: forReader, limit: limitAsk, answer: GCCycles{}, query: []param{{"limit", "at most that many; 0 is all that are kept", 0}},
-			handle: (*server).gcHistory},
+			access: forReader, limit: limitAsk, answer: GCCycles{}, query: []param{limitParam}, handle: asking(h.history)},
 	}
 }
 
-func (s *server) gcPlan(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.b.GCPlan(r.Context())
-	if err != nil {
-		return err
-	}
+func (h gcHandlers) plan(r *http.Request) (gc.Proposal, error) {
+	p, err := h.collector.Plan(r.Context())
 	p.Deletions = notNil(p.Deletions)
-	return writeJSON(w, p)
+	return p, err
 }
 
-// gcRun is bound to its caller.
-func (s *server) gcRun(w http.ResponseWriter, r *http.Request) error {
+// run is bound to its caller: when the caller disconnects, no more is deleted.
+func (h gcHandlers) run(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(w, r, &Empty{}); err != nil {
 		return err
 	}
 	lines := &events{stream: stream{w: w, media: mediaNDJSON}}
-	cy, err := s.b.GCRun(r.Context(), func(o gc.Outcome, deleted bool) {
+	cy, err := h.collector.Collect(r.Context(), gc.ByHand, func(o gc.Outcome, deleted bool) {
 		if deleted {
 			lines.send(GCEvent{Deleted: &o})
 		} else {
@@ -79,33 +77,18 @@ func (s *server) gcRun(w http.ResponseWriter, r *http.Request) error {
 	cy.Deleted, cy.Skipped = notNil(cy.Deleted), notNil(cy.Skipped)
 	note(r.Context(), "deleted", len(cy.Deleted))
 	note(r.Context(), "skipped", len(cy.Skipped))
-	switch {
-	case err != nil && !lines.begun:
-		return err
-	case err != nil:
-		lines.send(GCEvent{Cycle: &cy, Error: toError(err)})
-		return sent{err}
-	}
-	lines.send(GCEvent{Cycle: &cy})
-	return nil
+	return lines.end(err, func(e *Error) any { return GCEvent{Cycle: &cy, Error: e} })
 }
 
-func (s *server) gcStatus(w http.ResponseWriter, r *http.Request) error {
-	st, err := s.b.GCStatus(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, st)
+func (h gcHandlers) status(r *http.Request) (gc.Status, error) {
+	return h.collector.Status(r.Context())
 }
 
-func (s *server) gcHistory(w http.ResponseWriter, r *http.Request) error {
+func (h gcHandlers) history(r *http.Request) (GCCycles, error) {
 	limit, err := limitOf(r)
 	if err != nil {
-		return err
+		return GCCycles{}, err
 	}
-	list, err := s.b.GCHistory(r.Context(), limit)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, GCCycles{notNil(list)})
+	list, err := h.collector.History(limit)
+	return GCCycles{notNil(list)}, err
 }

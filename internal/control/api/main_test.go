@@ -17,13 +17,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// agent is an *apitest.Backend, perhaps with other parts.
+type agent interface{ Parts() api.Parts }
+
 // serve answers with a real HTTP server on loopback until the test ends.
-func serve(t *testing.T, b api.Backend, o api.Options) *httptest.Server {
+func serve(t *testing.T, b agent, o api.Options) *httptest.Server {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := httptest.NewServer(api.New(b, o))
+	s := httptest.NewServer(api.New(b.Parts(), o))
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()

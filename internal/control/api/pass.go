@@ -14,69 +14,69 @@ import (
 	"holdfast"
 )
 
-// PassedHeader marks a request that another node has passed on. It is answered
-// here, or not at all.
+// PassedHeader marks a request that another node has passed on. This node answers
+// it or refuses it, and never passes it on again.
 const PassedHeader = "X-Holdfast-Passed"
 
-// place says where a route is answered.
+// place says which node answers a route.
 type place int
 
 const (
-	here       place = iota // by whichever node is asked
-	atItsNode               // by the node that the path names
-	atItsOwner              // by the node that owns the session
+	here       place = iota // the node that gets the request
+	atItsNode               // the node that the path names
+	atItsOwner              // the node that owns the session
 )
 
-// answer answers a request here, or has another node do it.
+// answer answers a request on this node, or passes it on to another node.
 func (s *server) answer(w http.ResponseWriter, r *http.Request, rt route, c caller) error {
-	node, err := s.whereabouts(r, rt)
+	node, err := s.nodeFor(r, rt)
 	if err != nil {
 		return err
 	}
-	if node == "" && (rt.at != atItsOwner || !s.passes(r)) {
-		return rt.handle(s, w, r)
-	}
-	// Kept, because it may be sent on after it was read here.
-	body, err := readBody(w, r)
-	if err != nil {
-		return err
-	}
-	if node == "" {
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		err := rt.handle(s, w, r)
-		var moved *holdfast.ElsewhereError
-		var told sent
-		if !errors.As(err, &moved) || errors.As(err, &told) || moved.Owner.Node == s.node {
-			return err
-		}
-		node = moved.Owner.Node // it went there a moment ago
-	}
-	if rt.limit == 0 {
+	if node != "" && rt.limit == 0 || rt.stream {
 		closed, err := s.open()
 		if err != nil {
 			return err
 		}
 		defer closed()
 	}
+	if node == "" && (rt.at != atItsOwner || !s.passes(r)) {
+		return rt.handle(w, r)
+	}
+	// The body is kept: it may be passed on after the handler has read it.
+	body, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	if node == "" {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		err := rt.handle(w, r)
+		var moved *holdfast.ElsewhereError
+		var told sent
+		if !errors.As(err, &moved) || errors.As(err, &told) || moved.Owner.Node == s.parts.Version.Node {
+			return err
+		}
+		node = moved.Owner.Node // the session has just moved there
+	}
 	return s.pass(w, r, body, node, c)
 }
 
-// passes reports whether a request may be passed on.
+// passes reports whether a request may be passed on to another node.
 func (s *server) passes(r *http.Request) bool {
 	return s.forward != nil && r.Header.Get(PassedHeader) == ""
 }
 
-// whereabouts is the other node that is to answer, "" for this one.
-func (s *server) whereabouts(r *http.Request, rt route) (holdfast.NodeID, error) {
+// nodeFor returns the node that must answer, "" for this node.
+func (s *server) nodeFor(r *http.Request, rt route) (holdfast.NodeID, error) {
 	switch rt.at {
 	case atItsNode:
 		node := holdfast.NodeID(r.PathValue("node"))
-		if node == s.node {
+		if node == s.parts.Version.Node {
 			return "", nil
 		}
 		if !s.passes(r) {
-			return "", &Error{Code: CodeNotFound, Message: fmt.Sprintf("this is node %s, and it does not reach node %q", s.node, bounded(string(node))),
-				Advice: "ask that node itself"}
+			return "", &Error{Code: CodeNotFound, Message: fmt.Sprintf("this is node %s, and it does not reach node %q", s.parts.Version.Node, bounded(string(node))),
+				Advice: "send the request to that node"}
 		}
 		return node, nil
 	case atItsOwner:
@@ -84,18 +84,18 @@ func (s *server) whereabouts(r *http.Request, rt route) (holdfast.NodeID, error)
 		if err != nil || !s.passes(r) {
 			return "", err
 		}
-		// Whatever is wrong here is the handler's to tell.
-		if one, err := s.b.Session(r.Context(), key); err == nil && one.Node != s.node && one.State != holdfast.IsSuspended {
+		// The handler reports any error.
+		if one, err := s.parts.Sessions.Session(r.Context(), key); err == nil && one.Node != s.parts.Version.Node && one.State != holdfast.IsSuspended {
 			return one.Node, nil
 		}
 	}
 	return "", nil
 }
 
-// pass has a node answer in our place.
+// pass passes a request on to a node and copies its answer.
 func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to holdfast.NodeID, c caller) error {
 	note(r.Context(), "passed_to", to)
-	trip, err := s.forward(to)
+	transport, err := s.forward(to)
 	if err != nil {
 		err = fmt.Errorf("node %s: %w", bounded(string(to)), err)
 		if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
@@ -109,13 +109,13 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 	}
 	var failed error
 	proxy := &httputil.ReverseProxy{
-		Transport:     trip,
-		FlushInterval: -1, // at once: lines and logs are read as they come
+		Transport:     transport,
+		FlushInterval: -1, // at once: the caller follows lines and logs
 		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, c) },
 		ModifyResponse: func(resp *http.Response) error {
 			for name := range w.Header() {
-				resp.Header.Del(name) // set here already
+				resp.Header.Del(name) // set already
 			}
 			if resp.StatusCode >= http.StatusBadRequest {
 				failed = sent{fmt.Errorf("node %s answered with status %d", to, resp.StatusCode)}
@@ -128,8 +128,8 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, body []byte, to ho
 	return failed
 }
 
-// rewrite makes the request one that a node sends. What a browser or a program
-// proved itself with stays here.
+// rewrite makes the request one of this node. It removes the caller's
+// credentials.
 func rewrite(p *httputil.ProxyRequest, c caller) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "node", "node"
 	for name := range p.Out.Header {
@@ -152,5 +152,5 @@ func unanswered(node holdfast.NodeID, err error) error {
 		return fmt.Errorf("node %s: %w", node, err)
 	}
 	return &Error{Code: CodeNodeDown, Message: fmt.Sprintf("node %s does not answer: %v", node, err),
-		Advice: "if it is gone, its sessions come up elsewhere once its lease has run out; `holdfast node ls` shows the nodes that are up"}
+		Advice: "if the node is down, its sessions start on other nodes once its lease has expired; `holdfast node ls` shows the nodes that are up"}
 }

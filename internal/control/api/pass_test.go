@@ -33,6 +33,12 @@ type member struct {
 	claimed *holdfast.ElsewhereError
 }
 
+func (m *member) Parts() api.Parts {
+	p := m.Backend.Parts()
+	p.Sessions = m
+	return p
+}
+
 func (m *member) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
 	s, err := m.Backend.Session(ctx, key)
 	for _, o := range *m.others {
@@ -107,10 +113,10 @@ func newFleet(t *testing.T) *fleet {
 			return tr, nil
 		}
 	}
-	hops["n1"] = listen(t, api.New(f.n1, api.Options{Peer: peer, Forward: forward(id1)}), id1.ServerTLS())
-	hops["n2"] = listen(t, f.at2.handler(api.New(f.n2, api.Options{Peer: peer, Forward: forward(id2), Log: f.log2.logger()})), id2.ServerTLS())
+	hops["n1"] = listen(t, api.New(f.n1.Parts(), api.Options{Peer: peer, Forward: forward(id1)}), id1.ServerTLS())
+	hops["n2"] = listen(t, f.at2.handler(api.New(f.n2.Parts(), api.Options{Peer: peer, Forward: forward(id2), Log: f.log2.logger()})), id2.ServerTLS())
 	hops["moved"] = hops["n2"] // its address is another's by now
-	f.public = listen(t, api.New(f.n1, api.Options{Tokens: tokens(t, "deploy "+newToken, ""), Forward: forward(id1), Log: f.log1.logger()}), nil)
+	f.public = listen(t, api.New(f.n1.Parts(), api.Options{Tokens: tokens(t, "deploy "+newToken, ""), Forward: forward(id1), Log: f.log1.logger()}), nil)
 	var err error
 	if f.c, err = client.New(client.Options{URL: "http://" + f.public, Token: newToken}); err != nil {
 		t.Fatal(err)

@@ -1,15 +1,26 @@
 package api
 
 import (
-	"context"
+	"errors"
 	"net/http"
 	"strings"
 
+	"holdfast"
 	"holdfast/internal/hosts/spinup/prefetch"
 )
 
-// PrefetchImages is the answer to everything about the images that a node keeps
-// present on its host.
+// Prefetcher keeps images present on the host. *prefetch.Keeper is one.
+type Prefetcher interface {
+	// List lists the images, those of the configuration first.
+	List() []prefetch.Entry
+	// Add adds images, also after a restart. It does not wait for their pulls.
+	Add(images ...string) error
+	// Remove removes images from the list; they stay on the host.
+	// holdfast.ErrNotFound.
+	Remove(images ...string) error
+}
+
+// PrefetchImages lists the images that a node keeps present on its host.
 type PrefetchImages struct {
 	Images []prefetch.Entry `json:"images"` // those of the configuration first
 }
@@ -19,57 +30,43 @@ type PrefetchRequest struct {
 	Images []string `json:"images"`
 }
 
-// PrefetchBackend is what the agent does about such images, for a Backend.
-type PrefetchBackend interface {
-	// PrefetchImages lists them.
-	PrefetchImages(ctx context.Context) ([]prefetch.Entry, error)
-	// AddPrefetchImages keeps more from now on, also after a restart. It does
-	// not wait until they are there.
-	AddPrefetchImages(ctx context.Context, images []string) error
-	// RemovePrefetchImages keeps them no more; they stay on the host.
-	// holdfast.ErrNotFound.
-	RemovePrefetchImages(ctx context.Context, images []string) error
-}
+type prefetchHandlers struct{ images Prefetcher }
 
-// prefetchRoutes are those about images that are kept present.
-func prefetchRoutes() []route {
+func prefetchRoutes(p Prefetcher) []route {
+	h := prefetchHandlers{p}
 	return []route{
 		{method: "GET", path: "/v1/prefetch", id: "listPrefetchImages", summary: "The images that this node keeps present on its host.",
-			access: forReader, limit: limitAsk, answer: PrefetchImages{}, handle: (*server).prefetchImages},
-		{method: "POST", path: "/v1/prefetch", id: "addPrefetchImages", summary: "Keep more images present; answers before they are there.",
-			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: (*server).addPrefetchImages},
-		{method: "POST", path: "/v1/prefetch/remove", id: "removePrefetchImages", summary: "Keep images no more. They stay on the host.",
-			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: (*server).removePrefetchImages},
+			access: forReader, limit: limitAsk, answer: PrefetchImages{}, handle: asking(h.list)},
+		{method: "POST", path: "/v1/prefetch", id: "addPrefetchImages", summary: "Keep more images present; answers before they are pulled.",
+			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.add)},
+		{method: "POST", path: "/v1/prefetch/remove", id: "removePrefetchImages", summary: "Stop keeping images present. They stay on the host.",
+			access: forAdmin, limit: limitAsk, request: PrefetchRequest{}, answer: PrefetchImages{}, handle: doing(h.remove)},
 	}
 }
 
-func (s *server) prefetchImages(w http.ResponseWriter, r *http.Request) error {
-	images, err := s.b.PrefetchImages(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, PrefetchImages{notNil(images)})
+func (h prefetchHandlers) list(*http.Request) (PrefetchImages, error) {
+	return PrefetchImages{notNil(h.images.List())}, nil
 }
 
-func (s *server) addPrefetchImages(w http.ResponseWriter, r *http.Request) error {
-	return s.changePrefetchImages(w, r, s.b.AddPrefetchImages)
+func (h prefetchHandlers) add(r *http.Request, q PrefetchRequest) (PrefetchImages, error) {
+	return h.change(r, q, h.images.Add)
 }
 
-func (s *server) removePrefetchImages(w http.ResponseWriter, r *http.Request) error {
-	return s.changePrefetchImages(w, r, s.b.RemovePrefetchImages)
+func (h prefetchHandlers) remove(r *http.Request, q PrefetchRequest) (PrefetchImages, error) {
+	return h.change(r, q, h.images.Remove)
 }
 
-func (s *server) changePrefetchImages(w http.ResponseWriter, r *http.Request, change func(context.Context, []string) error) error {
-	var q PrefetchRequest
-	if err := decode(w, r, &q); err != nil {
-		return err
-	}
+func (h prefetchHandlers) change(r *http.Request, q PrefetchRequest, change func(...string) error) (PrefetchImages, error) {
 	note(r.Context(), "images", bounded(strings.Join(q.Images, " ")))
 	if len(q.Images) == 0 {
-		return &Error{Code: CodeBadRequest, Message: "images: there is none"}
+		return PrefetchImages{}, badRequest("images: the list is empty")
 	}
-	if err := change(r.Context(), q.Images); err != nil {
-		return err
+	err := change(q.Images...)
+	if name := (*prefetch.NameError)(nil); errors.As(err, &name) || errors.Is(err, prefetch.ErrFixed) {
+		err = &Error{Code: CodeBadRequest, Message: err.Error(), Advice: holdfast.HintOf(err)}
 	}
-	return s.prefetchImages(w, r)
+	if err != nil {
+		return PrefetchImages{}, err
+	}
+	return h.list(r)
 }

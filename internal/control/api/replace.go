@@ -11,8 +11,93 @@ import (
 	"holdfast"
 )
 
-// replace is bound to its caller: when that leaves, no more is begun.
-func (s *server) replace(w http.ResponseWriter, r *http.Request) error {
+// Replacer gives sessions new containers.
+type Replacer interface {
+	// Replace gives sessions new containers, a few at a time. It calls progress
+	// when each replacement begins and when it has ended. When ctx is done it
+	// begins no more and waits for those that run; it returns soon when the
+	// agent ends. A replacement that failed is in the report and is not an
+	// error. holdfast.ErrBusy while another Replace runs.
+	Replace(ctx context.Context, q Replace, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error)
+
+	// Replacements lists past replacements of this node, the newest first, at
+	// most limit (0: all).
+	Replacements(limit int) ([]holdfast.Replacement, error)
+}
+
+// Bounds and defaults of replacing sessions.
+const (
+	MaxReplaceParallel    = 64
+	DefaultReplaceTimeout = 5 * time.Minute
+	MaxReplaceTimeout     = time.Hour
+	MaxReplaced           = 10_000 // sessions in one request
+)
+
+// ReplaceRequest asks for new containers for sessions: for the Keys, for all of
+// a Node, or for All; exactly one of the three.
+type ReplaceRequest struct {
+	Keys []holdfast.SessionKey `json:"keys,omitempty"`
+	Node holdfast.NodeID       `json:"node,omitempty"`
+	All  bool                  `json:"all,omitempty"`
+	// Parallel is how many sessions are replaced at a time, up to
+	// MaxReplaceParallel; 0 is 1.
+	Parallel int `json:"parallel,omitempty"`
+	// Timeout is how long one replacement may take, up to MaxReplaceTimeout; 0
+	// is DefaultReplaceTimeout.
+	Timeout holdfast.Millis `json:"timeout_ms,omitempty"`
+}
+
+// Replace is a request whose sessions have been found.
+type Replace struct {
+	Keys     []holdfast.SessionKey // each once
+	Parallel int                   // at least 1
+	Timeout  time.Duration         // over 0
+}
+
+// ReplaceEvent is one line of the answer: a replacement that begins, one that
+// has ended, and last the report. Error is set if nothing could be done.
+type ReplaceEvent struct {
+	Began  *holdfast.Replacement   `json:"began,omitempty"`
+	Ended  *holdfast.Replacement   `json:"ended,omitempty"`
+	Report *holdfast.ReplaceReport `json:"report,omitempty"`
+	Error  *Error                  `json:"error,omitempty"`
+}
+
+// Replacements is the answer to a list of past replacements.
+type Replacements struct {
+	Replacements []holdfast.Replacement `json:"replacements"`
+}
+
+type replaceHandlers struct {
+	replacer Replacer
+	sessions SessionService
+	nodes    NodeService
+}
+
+func replaceRoutes(p Replacer, s SessionService, n NodeService) []route {
+	h := replaceHandlers{p, s, n}
+	return []route{
+		{method: "POST", path: "/v1/replace", id: "replaceSessions", summary: "Give sessions new containers, a few at a time; a line when each replacement begins and when it has ended, then one with the report. If the caller disconnects, no more are begun.",
+			access: forAdmin, request: ReplaceRequest{}, answer: ReplaceEvent{}, media: mediaNDJSON, handle: h.replace},
+		{method: "GET", path: "/v1/replacements", id: "listReplacements", summary: "Past replacements by this node's agent, the newest first.",
+			access: forReader, limit: limitAsk, answer: Replacements{}, query: []param{limitParam}, handle: asking(h.list)},
+		{method: "GET", path: "/v1/nodes/{node}/replacements", id: "listReplacementsByID", summary: "As listReplacements, of the given node's agent.",
+			access: forReader, at: atItsNode, limit: limitAsk, answer: Replacements{}, query: []param{limitParam}, handle: asking(h.list)},
+	}
+}
+
+func (h replaceHandlers) list(r *http.Request) (Replacements, error) {
+	limit, err := limitOf(r)
+	if err != nil {
+		return Replacements{}, err
+	}
+	rows, err := h.replacer.Replacements(limit)
+	return Replacements{notNil(rows)}, err
+}
+
+// replace is bound to its caller: when the caller disconnects, no more
+// replacements are begun.
+func (h replaceHandlers) replace(w http.ResponseWriter, r *http.Request) error {
 	var q ReplaceRequest
 	if err := decode(w, r, &q); err != nil {
 		return err
@@ -21,12 +106,12 @@ func (s *server) replace(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	note(r.Context(), "which", q.which())
-	keys, err := s.replaceKeys(r.Context(), q)
+	keys, err := h.keys(r.Context(), q)
 	if err != nil {
 		return err
 	}
 	lines := &events{stream: stream{w: w, media: mediaNDJSON}}
-	rep, err := s.b.Replace(r.Context(), Replace{
+	rep, err := h.replacer.Replace(r.Context(), Replace{
 		Keys: keys, Parallel: max(q.Parallel, 1), Timeout: cmp.Or(time.Duration(q.Timeout), DefaultReplaceTimeout),
 	}, func(ended bool, row holdfast.Replacement) {
 		if ended {
@@ -38,15 +123,7 @@ func (s *server) replace(w http.ResponseWriter, r *http.Request) error {
 	rep.Rows, rep.Gone, rep.Unbegun = notNil(rep.Rows), notNil(rep.Gone), notNil(rep.Unbegun)
 	note(r.Context(), "replaced", len(rep.Rows)-rep.Failed())
 	note(r.Context(), "failed", rep.Failed())
-	switch {
-	case err != nil && !lines.begun:
-		return err
-	case err != nil:
-		lines.send(ReplaceEvent{Report: &rep, Error: toError(err)})
-		return sent{err}
-	}
-	lines.send(ReplaceEvent{Report: &rep})
-	return nil
+	return lines.end(err, func(e *Error) any { return ReplaceEvent{Report: &rep, Error: e} })
 }
 
 func (q ReplaceRequest) check() error {
@@ -58,11 +135,11 @@ func (q ReplaceRequest) check() error {
 	}
 	switch timeout := time.Duration(q.Timeout); {
 	case ways != 1:
-		return &Error{Code: CodeBadRequest, Message: "exactly one of keys, node and all has to be given"}
+		return badRequest("exactly one of keys, node and all must be given")
 	case q.Parallel < 0 || q.Parallel > MaxReplaceParallel:
-		return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("parallel is %d, it has to be between 1 and %d", q.Parallel, MaxReplaceParallel)}
+		return badRequest("parallel is %d, it must be between 1 and %d", q.Parallel, MaxReplaceParallel)
 	case timeout < 0 || timeout > MaxReplaceTimeout:
-		return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("the timeout is %v, it has to be over 0 and at most %v", timeout, MaxReplaceTimeout)}
+		return badRequest("the timeout is %v, it must be over 0 and at most %v", timeout, MaxReplaceTimeout)
 	}
 	for _, k := range q.Keys {
 		if _, err := holdfast.ParseSessionKey(string(k)); err != nil {
@@ -72,7 +149,7 @@ func (q ReplaceRequest) check() error {
 	return nil
 }
 
-// which says for the audit log what is to be replaced.
+// which names the sessions for the audit log.
 func (q ReplaceRequest) which() string {
 	switch {
 	case q.All:
@@ -85,12 +162,12 @@ func (q ReplaceRequest) which() string {
 	return fmt.Sprintf("%d sessions, the first %s", len(q.Keys), q.Keys[0])
 }
 
-// replaceKeys finds the sessions. A key that was named has to exist; one that
-// is leaving already is not looked for.
-func (s *server) replaceKeys(ctx context.Context, q ReplaceRequest) ([]holdfast.SessionKey, error) {
+// keys finds the sessions. A key that the request names must exist. All and Node
+// leave out sessions that are leaving already.
+func (h replaceHandlers) keys(ctx context.Context, q ReplaceRequest) ([]holdfast.SessionKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, limitAsk)
 	defer cancel()
-	all, err := s.b.Sessions(ctx)
+	all, err := h.sessions.Sessions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -114,18 +191,19 @@ func (s *server) replaceKeys(ctx context.Context, q ReplaceRequest) ([]holdfast.
 		}
 	}
 	if q.Node != "" && len(keys) == 0 {
-		return nil, s.checkNode(ctx, q.Node)
+		return nil, h.checkNode(ctx, q.Node)
 	}
 	if len(keys) > MaxReplaced {
-		return nil, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("these are %d sessions, at most %d are replaced by one request", len(keys), MaxReplaced),
-			Advice: "go node by node"}
+		return nil, &Error{Code: CodeBadRequest, Message: fmt.Sprintf("these are %d sessions, one request replaces at most %d", len(keys), MaxReplaced),
+			Advice: "replace the sessions node by node"}
 	}
 	return keys, nil
 }
 
-// checkNode tells a node without sessions from one that is not up.
-func (s *server) checkNode(ctx context.Context, id holdfast.NodeID) error {
-	nodes, err := s.b.Nodes(ctx)
+// checkNode returns nil for a node without sessions, and an error for one that is
+// not up.
+func (h replaceHandlers) checkNode(ctx context.Context, id holdfast.NodeID) error {
+	nodes, err := h.nodes.Nodes(ctx)
 	if err != nil {
 		return err
 	}

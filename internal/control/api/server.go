@@ -16,81 +16,80 @@ import (
 	"holdfast"
 )
 
-// Options says who is let in on a listener. The zero value is the careful one:
-// read-only, and only under a loopback name.
+// Options say which callers a listener accepts. The zero value is read-only and
+// accepts only loopback names.
 type Options struct {
-	// Admin is for a listener that vouches for its callers, the root-only
-	// unix socket: every route, no token.
+	// Admin is for a listener that authenticates its callers by itself, the
+	// root-only unix socket: every route, no token.
 	Admin bool
-	// Peer is for a listener that only nodes of the fleet can connect to,
-	// and says which one sent a request: the routes that nodes pass on to
-	// each other, no token. "" is refused.
+	// Peer is for a listener that only nodes of the fleet can connect to. It
+	// returns the node that sent a request. The routes that nodes pass on to
+	// each other are open, without a token. A request of node "" is refused.
 	Peer func(*http.Request) holdfast.NodeID
-	// Tokens, where not nil, open the routes of their scope to who sends one
-	// as a bearer token, and close all but the probes to who does not.
+	// Tokens, if not nil, open the routes of their scope to a request with one
+	// of them as bearer token. Without a token only the probes answer.
 	Tokens *Tokens
-	// Logins, where not nil, stand for the token that their browser showed.
+	// Logins, if not nil, stand for the token with which a browser logged in.
 	// They count with Tokens only.
 	Logins *Logins
-	// Forward returns what carries requests to another node, over HTTP/1.1.
-	// It may be the same one for many requests. The error wraps
-	// holdfast.ErrNotFound where no such node is up. nil: requests are not
-	// passed on.
+	// Forward returns the transport of requests to another node, over HTTP/1.1.
+	// It may return the same transport for many requests. The error wraps
+	// holdfast.ErrNotFound if the node is not up. nil: requests are not passed
+	// on.
 	Forward func(node holdfast.NodeID) (http.RoundTripper, error)
-	// Hosts are the names, beside loopback, that the Host header may carry
-	// where there is no token.
+	// Hosts are the names, beside loopback, that the Host header may have
+	// if no token is configured.
 	Hosts []string
 	// Metrics answers /metrics; nil: not found.
 	Metrics http.Handler
 	// Log gets a line with the attribute audit=true for every request that
-	// may change something, also for one that is refused; nil: none.
+	// may change something, also for a refused one; nil: no lines.
 	Log *slog.Logger
 }
 
-// Bounds of what a caller can make the agent hold.
+// Bounds of the resources that callers can use.
 const (
 	maxBody    = 64 << 10
 	bodyLimit  = 10 * time.Second // to send a body
-	maxStreams = 128              // logs and execs open at once
+	maxStreams = 128              // open logs, execs and event streams
 	retryAfter = "2"              // seconds, with 503
 )
 
 type server struct {
-	b         Backend
-	node      holdfast.NodeID // this one
-	guard     guard
-	cross     *http.CrossOriginProtection
-	audit     audit
-	forward   func(holdfast.NodeID) (http.RoundTripper, error)
-	table     []route
-	doc       []byte
-	prom      http.Handler
-	log       *slog.Logger
-	streams   chan struct{} // a token for each open stream
-	pingEvery time.Duration
+	parts   Parts
+	guard   guard
+	cross   *http.CrossOriginProtection
+	audit   audit
+	forward func(holdfast.NodeID) (http.RoundTripper, error)
+	table   []route
+	doc     []byte
+	prom    http.Handler
+	log     *slog.Logger
+	streams chan struct{} // a token for each open stream
 }
 
-// New makes the handler for one listener.
-func New(b Backend, o Options) http.Handler { return newServer(b, o).handler() }
+// New returns the handler for one listener.
+func New(p Parts, o Options) http.Handler { return newServer(p, o).handler() }
 
-// NewMetrics makes the handler for a process that has only figures to show:
-// /healthz and Options.Metrics at /metrics, for whom an agent's are.
+// NewMetrics returns the handler for a process without an agent: /healthz, and
+// Options.Metrics at /metrics with the access rules of an agent.
 func NewMetrics(o Options) http.Handler {
-	own := slices.DeleteFunc(routes(), func(r route) bool { return r.id != "healthz" && r.id != "metrics" })
-	return bareServer(own, o).handler()
+	s := bareServer(o)
+	s.table = slices.DeleteFunc(s.ownRoutes(), func(r route) bool { return r.id != "healthz" && r.id != "metrics" })
+	return s.handler()
 }
 
-func newServer(b Backend, o Options) *server {
-	s := bareServer(routes(), o)
-	s.b, s.node, s.forward = b, b.Version().Node, o.Forward
+func newServer(p Parts, o Options) *server {
+	s := bareServer(o)
+	s.parts, s.forward = p, o.Forward
+	s.table = append(p.routes(), s.ownRoutes()...)
 	s.doc = document(s.table)
 	return s
 }
 
-// bareServer answers routes that need no backend.
-func bareServer(table []route, o Options) *server {
-	s := &server{guard: newGuard(o), cross: http.NewCrossOriginProtection(), table: table, prom: o.Metrics, log: o.Log,
-		streams: make(chan struct{}, maxStreams), pingEvery: pingEvery}
+// bareServer returns a server without routes.
+func bareServer(o Options) *server {
+	s := &server{guard: newGuard(o), cross: http.NewCrossOriginProtection(), prom: o.Metrics, log: o.Log, streams: make(chan struct{}, maxStreams)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -98,14 +97,14 @@ func bareServer(table []route, o Options) *server {
 	return s
 }
 
-// handler answers every route of the table by its method, everything else with
-// an error of ours.
+// handler answers the table's routes by their methods, and all other requests
+// with an Error.
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	allowed := map[string][]string{}
 	for _, rt := range s.table {
 		if s.guard.peer != nil && rt.at == here {
-			continue // no node has a reason to ask that of another
+			continue // nodes do not ask that of each other
 		}
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, rt) })
 		allowed[rt.path] = append(allowed[rt.path], rt.method)
@@ -121,7 +120,7 @@ func (s *server) handler() http.Handler {
 // serve answers one request of a known route.
 func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	h := w.Header()
-	// What a session logs is nobody's to trust: never let a browser run it.
+	// The logs of a session are untrusted: a browser must never run them.
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
@@ -136,7 +135,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 		err = s.checkOrigin(r)
 	}
 	if err == nil {
-		err = errCut // where the handler does not return
+		err = errCut // if the handler panics
 		err = s.handle(w, r, rt, c)
 	}
 	var told sent
@@ -145,10 +144,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 }
 
-// errCut is the result of a request whose answer broke in the middle.
+// errCut is the result of a request whose handler broke off its answer.
 var errCut = errors.New("the answer was cut off")
 
-// checkOrigin refuses what a browser was made to send by another site's page.
+// checkOrigin refuses a request that another site's page made a browser send.
 func (s *server) checkOrigin(r *http.Request) error {
 	if err := s.cross.Check(r); err != nil {
 		return &Error{Code: CodeCrossOrigin, Message: "the request comes from another site's page"}
@@ -167,13 +166,13 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route, c call
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), rt.limit)
 	defer cancel()
-	// Without a deadline a caller who does not read would keep the handler.
+	// Without a deadline a caller that does not read would block the handler.
 	deadline(rc.SetWriteDeadline, rt.limit+bodyLimit)
 	return s.answer(w, r.WithContext(ctx), rt, c)
 }
 
-// deadline sets a connection's deadline. A writer that has none, as in tests,
-// does without.
+// deadline sets a connection's deadline. It ignores the error of a writer without
+// deadlines, as in tests.
 func deadline(set func(time.Time) error, d time.Duration) { _ = set(time.Now().Add(d)) }
 
 func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string) {
@@ -182,7 +181,7 @@ func (s *server) badMethod(w http.ResponseWriter, r *http.Request, allow string)
 		return
 	}
 	w.Header().Set("Allow", allow)
-	refuse(w, r, &Error{Code: CodeBadMethod, Message: r.Method + " is not for " + r.URL.Path, Advice: "use " + allow})
+	refuse(w, r, &Error{Code: CodeBadMethod, Message: "method " + r.Method + " is not allowed for " + r.URL.Path, Advice: "use " + allow})
 }
 
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
@@ -207,7 +206,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		if errors.As(err, &size) {
 			return nil, err
 		}
-		return nil, &Error{Code: CodeBadRequest, Message: "reading the body: " + err.Error()}
+		return nil, badRequest("reading the body: %v", err)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	return b, nil
@@ -228,10 +227,10 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return &Error{Code: CodeBadRequest, Message: "the body: " + strings.TrimPrefix(err.Error(), "json: ")}
+		return badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return &Error{Code: CodeBadRequest, Message: "the body: there is more after the JSON value"}
+		return badRequest("the body: there is more after the JSON value")
 	}
 	return nil
 }
@@ -243,7 +242,7 @@ func writeJSON(w http.ResponseWriter, v any) error {
 		return err
 	}
 	w.Header().Set("Content-Type", mediaJSON)
-	_, _ = w.Write(append(b, '\n')) // a caller that is gone needs no answer
+	_, _ = w.Write(append(b, '\n')) // the caller may have disconnected
 	return nil
 }
 
@@ -253,16 +252,15 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, err)
 }
 
-// Unread bounds what a request's body may still cost that is answered without
-// having read it, for handlers beside New's: net/http waits for the rest before
-// the answer goes out. It must be called before anything is written.
+// Unread bounds the time for the rest of a body that the handler has not read:
+// net/http waits for it before it sends the answer. Handlers beside New's call
+// it before they write anything.
 func Unread(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
 	}
-	// A writer that has no deadline, as in tests, does without.
 	deadline(http.NewResponseController(w).SetReadDeadline, bodyLimit/10)
-	w.Header().Set("Connection", "close") // what comes after the deadline would be taken for the next request
+	w.Header().Set("Connection", "close") // the rest of the body would be read as the next request
 }
 
 // writeError answers with err. It must be the first thing written.
@@ -276,7 +274,7 @@ func writeError(w http.ResponseWriter, err error) {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	b, err := json.Marshal(ErrorBody{*e})
-	if err != nil { // strings only: cannot be
+	if err != nil { // cannot fail: strings only
 		b = nil
 	}
 	h.Set("Content-Type", mediaJSON)

@@ -331,7 +331,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	log := slog.New(slog.DiscardHandler)
-	go func() { ended <- api.ServeUpTo(ctx, 2, l, api.New(b, api.Options{Admin: true}), log) }()
+	go func() { ended <- api.ServeUpTo(ctx, 2, l, api.New(b.Parts(), api.Options{Admin: true}), log) }()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -376,6 +376,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 // crowd has more sessions than one request replaces.
 type crowd struct{ *apitest.Backend }
+
+func (c crowd) Parts() api.Parts {
+	p := c.Backend.Parts()
+	p.Sessions = c
+	return p
+}
 
 func (crowd) Sessions(context.Context) ([]api.Session, error) {
 	all := make([]api.Session, api.MaxReplaced+1)

@@ -15,46 +15,125 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 )
 
-// filterQuery are the parameters that choose records.
+// Bounds of answers about spin-ups.
+const (
+	DefaultSpinups = 50   // records in a list
+	MaxSpinups     = 1000 // records in a list, if the caller asks for them
+	// DefaultUnderWay and MaxUnderWay are how long an announced spin-up counts
+	// if it is not ended.
+	DefaultUnderWay = 5 * time.Minute
+	MaxUnderWay     = underway.MaxLife
+)
+
+// Spinups are the records of the spin-ups on the agent's host.
+type Spinups interface {
+	// List lists records, the newest first, without the layers of pulls.
+	List(f spinup.Filter) ([]spinup.Record, error)
+
+	// Get returns the record with the id, or with the only id that begins with
+	// it. holdfast.ErrNotFound.
+	Get(id string) (spinup.Record, error)
+
+	// Report returns how often phases were slow. holdfast.ErrNotFound if the
+	// question names an unknown group.
+	Report(q spinup.Question) (spinup.Report, error)
+
+	// Rules are the agent's rules for slow phases.
+	Rules() spinup.Rules
+
+	// Add keeps a record that was checked. It returns when the record is on
+	// disk. holdfast.ErrBusy while the records are not open.
+	Add(r spinup.Record) error
+}
+
+// UnderWay are the spin-ups that have not ended. *underway.List is one.
+type UnderWay interface {
+	// Active lists them, the oldest first.
+	Active() []underway.Entry
+
+	// Begin counts a spin-up as under way until End, or for life.
+	// holdfast.ErrBusy if there are too many.
+	Begin(kind, name string, life time.Duration) (underway.Entry, error)
+
+	// End ends a spin-up that Begin began. holdfast.ErrNotFound.
+	End(id string) error
+}
+
+// SpinupList is the answer to a list of spin-ups.
+type SpinupList struct {
+	Spinups []JudgedSpinup `json:"spinups"`
+}
+
+// JudgedSpinup is a record with the phases that the agent's rules call slow.
+type JudgedSpinup struct {
+	spinup.Record
+	Slow []spinup.Phase `json:"slow"`
+}
+
+// SpinupsUnderWay is the answer to a list of spin-ups that have not ended.
+type SpinupsUnderWay struct {
+	UnderWay []underway.Entry `json:"under_way"`
+}
+
+// BeginSpinupRequest announces a spin-up.
+type BeginSpinupRequest struct {
+	// Name is for the operator; at most 128 bytes.
+	Name string `json:"name,omitempty"`
+	// Kind is pull or run for Holdfast's own commands, and absent for all other
+	// programs.
+	Kind spinup.Kind `json:"kind,omitempty"`
+	// For is how long it counts if it is not ended, up to MaxUnderWay; 0 is
+	// DefaultUnderWay.
+	For holdfast.Millis `json:"for_ms,omitempty"`
+}
+
+// SpinupAdded is the answer when a record is kept.
+type SpinupAdded struct {
+	ID string `json:"id"`
+}
+
+// filterQuery are the parameters that select records.
 var filterQuery = []param{
-	{"since", "only those that began then or later", time.Time{}},
-	{"until", "only those that began before", time.Time{}},
+	{"since", "only those that began at that time or later", time.Time{}},
+	{"until", "only those that began before that time", time.Time{}},
 	{"kind", "only of this kind: session, pull, run or other", ""},
-	{"image", "only of this image; without a tag: of any", ""},
+	{"image", "only of this image; without a tag: of any tag", ""},
 	{"job", "only of this session or run", ""},
-	{"outcome", "only those that ended like this: ok, failed or stopped", ""},
+	{"outcome", "only with this outcome: ok, failed or stopped", ""},
 	{"slow", "only those with a slow phase", false},
 }
 
-// spinupRoutes are those about spin-ups.
-func spinupRoutes() []route {
+type spinupHandlers struct {
+	spinups  Spinups
+	underWay UnderWay
+}
+
+func spinupRoutes(s Spinups, u UnderWay) []route {
+	h := spinupHandlers{s, u}
 	return []route{
 		{method: "GET", path: "/v1/spinups", id: "listSpinups", summary: "Spin-ups on this host, the newest first, without the layers of their pulls.",
 			access: forReader, limit: limitAsk, answer: SpinupList{},
-			query:  append(slices.Clone(filterQuery), param{"limit", "at most that many, up to 1000; 50 where absent", 0}),
-			handle: (*server).listSpinups},
+			query:  append(slices.Clone(filterQuery), param{"limit", "at most that many, up to 1000; 50 if absent", 0}),
+			handle: asking(h.list)},
 		{method: "GET", path: "/v1/spinups/{id}", id: "getSpinup", summary: "One spin-up, by its id or the beginning of it, with every layer.",
-			access: forReader, limit: limitAsk, answer: JudgedSpinup{}, handle: (*server).getSpinup},
-		{method: "POST", path: "/v1/spinups", id: "addSpinup", summary: "Keep the record of a spin-up that a command did.",
-			access: forAdmin, limit: limitAsk, request: spinup.Record{}, answer: SpinupAdded{}, handle: (*server).addSpinup},
-		{method: "GET", path: "/v1/spinup-stats", id: "spinupStats", summary: "How often each phase was slow, in groups that are compared with the first, or before and after a moment.",
+			access: forReader, limit: limitAsk, answer: JudgedSpinup{}, handle: asking(h.get)},
+		{method: "POST", path: "/v1/spinups", id: "addSpinup", summary: "Keep the record of a spin-up that a command made.",
+			access: forAdmin, limit: limitAsk, request: spinup.Record{}, answer: SpinupAdded{}, handle: doing(h.add)},
+		{method: "GET", path: "/v1/spinup-stats", id: "spinupStats", summary: "How often each phase was slow, in groups that are compared with the first, or before and after a time.",
 			access: forReader, limit: limitStats, answer: spinup.Report{},
 			query: append(slices.Clone(filterQuery),
-				param{"by", "what is a group: " + strings.Join(groupings(), ", "), ""},
-				param{"against", "the group that the others are compared with; the largest where absent", ""},
-				param{"at", "two groups: what began before then, and the rest", time.Time{}}),
-			handle: (*server).spinupStats},
+				param{"by", "what makes a group: " + strings.Join(groupings(), ", "), ""},
+				param{"against", "the group that the others are compared with; the largest if absent", ""},
+				param{"at", "compare two groups: spin-ups that began before that time, and the rest", time.Time{}}),
+			handle: asking(h.stats)},
 		{method: "GET", path: "/v1/spinups-under-way", id: "spinupsUnderWay", summary: "Spin-ups on this host that have not ended.",
-			access: forReader, limit: limitAsk, answer: SpinupsUnderWay{}, handle: (*server).spinupsUnderWay},
-		{method: "POST", path: "/v1/spinups-under-way", id: "beginSpinup", summary: "Announce a spin-up: what waits for quiet waits until it is ended, or its time is up.",
-			access: forAdmin, limit: limitAsk, request: BeginSpinupRequest{}, answer: underway.Entry{}, handle: (*server).beginSpinup},
-		{method: "POST", path: "/v1/spinups-under-way/{id}/end", id: "endSpinup", summary: "End a spin-up that was announced.",
-			access: forAdmin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: (*server).endSpinup},
+			access: forReader, limit: limitAsk, answer: SpinupsUnderWay{}, handle: asking(h.active)},
+		{method: "POST", path: "/v1/spinups-under-way", id: "beginSpinup", summary: "Announce a spin-up: garbage collection waits until it is ended, or its time is up.",
+			access: forAdmin, limit: limitAsk, request: BeginSpinupRequest{}, answer: underway.Entry{}, handle: doing(h.begin)},
+		{method: "POST", path: "/v1/spinups-under-way/{id}/end", id: "endSpinup", summary: "End an announced spin-up.",
+			access: forAdmin, limit: limitAsk, request: Empty{}, status: http.StatusNoContent, handle: changing(h.end)},
 	}
 }
-
-// limitStats is for the reading of all records, and a hundred bootstraps.
-const limitStats = time.Minute
 
 func groupings() (names []string) {
 	for _, by := range spinup.Groupings() {
@@ -63,29 +142,26 @@ func groupings() (names []string) {
 	return names
 }
 
-func (s *server) listSpinups(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.spinupFilter(r.URL.Query())
+func (h spinupHandlers) list(r *http.Request) (list SpinupList, err error) {
+	f, err := h.filter(r.URL.Query())
 	if err != nil {
-		return err
+		return list, err
 	}
 	f.Limit = DefaultSpinups
 	if v := r.URL.Query().Get("limit"); v != "" {
 		if f.Limit, err = strconv.Atoi(v); err != nil || f.Limit < 1 || f.Limit > MaxSpinups {
-			return badQuery("limit", v, fmt.Sprintf("a whole number from 1 to %d", MaxSpinups))
+			return list, badQuery("limit", v, fmt.Sprintf("a whole number from 1 to %d", MaxSpinups))
 		}
 	}
-	records, err := s.b.Spinups(r.Context(), f)
-	if err != nil {
-		return err
-	}
-	list := SpinupList{Spinups: []JudgedSpinup{}}
+	records, err := h.spinups.List(f)
+	list.Spinups = []JudgedSpinup{}
 	for _, one := range records {
-		list.Spinups = append(list.Spinups, Judge(one, s.b.SlowRules()))
+		list.Spinups = append(list.Spinups, Judge(one, h.spinups.Rules()))
 	}
-	return writeJSON(w, list)
+	return list, err
 }
 
-// Judge is a record with what the rules say of it, as the API shows it.
+// Judge returns a record as the API shows it.
 func Judge(r spinup.Record, rules spinup.Rules) JudgedSpinup {
 	if r.Times == nil {
 		r.Times = map[spinup.Phase]holdfast.Millis{}
@@ -98,62 +174,42 @@ func Judge(r spinup.Record, rules spinup.Rules) JudgedSpinup {
 	return JudgedSpinup{Record: r, Slow: notNil(rules.Slow(r))}
 }
 
-func (s *server) getSpinup(w http.ResponseWriter, r *http.Request) error {
-	one, err := s.b.Spinup(r.Context(), r.PathValue("id"))
+func (h spinupHandlers) get(r *http.Request) (JudgedSpinup, error) {
+	one, err := h.spinups.Get(r.PathValue("id"))
 	if err != nil {
-		return err
+		return JudgedSpinup{}, err
 	}
-	return writeJSON(w, Judge(one, s.b.SlowRules()))
+	return Judge(one, h.spinups.Rules()), nil
 }
 
-func (s *server) addSpinup(w http.ResponseWriter, r *http.Request) error {
-	var one spinup.Record
-	if err := decode(w, r, &one); err != nil {
-		return err
-	}
+func (h spinupHandlers) add(r *http.Request, one spinup.Record) (SpinupAdded, error) {
 	note(r.Context(), "spinup", bounded(one.ID))
 	if err := one.Validate(); err != nil {
-		return &Error{Code: CodeBadRequest, Message: "the record: " + err.Error()}
+		return SpinupAdded{}, badRequest("the record: %v", err)
 	}
-	if err := s.b.AddSpinup(r.Context(), one); err != nil {
-		return err
-	}
-	return writeJSON(w, SpinupAdded{one.ID})
+	return SpinupAdded{one.ID}, h.spinups.Add(one)
 }
 
-func (s *server) spinupStats(w http.ResponseWriter, r *http.Request) error {
+func (h spinupHandlers) stats(r *http.Request) (report spinup.Report, err error) {
 	values := r.URL.Query()
-	f, err := s.spinupFilter(values)
-	if err != nil {
-		return err
+	q := spinup.Question{By: spinup.By(values.Get("by")), Against: values.Get("against")}
+	if q.Filter, err = h.filter(values); err != nil {
+		return report, err
 	}
-	q := spinup.Question{Filter: f, By: spinup.By(values.Get("by")), Against: values.Get("against")}
 	if q.At, err = timeOf(values, "at"); err != nil {
-		return err
+		return report, err
 	}
 	if err := q.Check(); err != nil {
-		return &Error{Code: CodeBadRequest, Message: err.Error()}
+		return report, badRequest("%v", err)
 	}
-	report, err := s.b.SpinupReport(r.Context(), q)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, report)
+	return h.spinups.Report(q)
 }
 
-func (s *server) spinupsUnderWay(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.b.SpinupsUnderWay(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, SpinupsUnderWay{notNil(all)})
+func (h spinupHandlers) active(*http.Request) (SpinupsUnderWay, error) {
+	return SpinupsUnderWay{notNil(h.underWay.Active())}, nil
 }
 
-func (s *server) beginSpinup(w http.ResponseWriter, r *http.Request) error {
-	var q BeginSpinupRequest
-	if err := decode(w, r, &q); err != nil {
-		return err
-	}
+func (h spinupHandlers) begin(r *http.Request, q BeginSpinupRequest) (none underway.Entry, err error) {
 	note(r.Context(), "name", bounded(q.Name))
 	life := cmp.Or(time.Duration(q.For), DefaultUnderWay)
 	kind := underway.Outside
@@ -161,34 +217,21 @@ func (s *server) beginSpinup(w http.ResponseWriter, r *http.Request) error {
 	case q.Kind == spinup.ForPull || q.Kind == spinup.ForRun:
 		kind = string(q.Kind)
 	case q.Kind != "":
-		return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("kind is %q, it has to be pull, run or absent", bounded(string(q.Kind)))}
+		return none, badRequest("kind is %q, it must be pull, run or absent", bounded(string(q.Kind)))
 	}
 	switch {
 	case life < 0 || life > MaxUnderWay:
-		return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("the time is %v, it has to be over 0 and at most %v", life, MaxUnderWay)}
+		return none, badRequest("the time is %v, it must be over 0 and at most %v", life, MaxUnderWay)
 	case len(q.Name) > underway.MaxName:
-		return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("the name has %d bytes, at most %d will do", len(q.Name), underway.MaxName)}
+		return none, badRequest("the name has %d bytes, at most %d are allowed", len(q.Name), underway.MaxName)
 	}
-	e, err := s.b.BeginSpinup(r.Context(), kind, q.Name, life)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, e)
+	return h.underWay.Begin(kind, q.Name, life)
 }
 
-func (s *server) endSpinup(w http.ResponseWriter, r *http.Request) error {
-	if err := decode(w, r, &Empty{}); err != nil {
-		return err
-	}
-	if err := s.b.EndSpinup(r.Context(), r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
+func (h spinupHandlers) end(r *http.Request, _ Empty) error { return h.underWay.End(r.PathValue("id")) }
 
-// spinupFilter reads the parameters of filterQuery.
-func (s *server) spinupFilter(q url.Values) (spinup.Filter, error) {
+// filter reads the parameters of filterQuery.
+func (h spinupHandlers) filter(q url.Values) (spinup.Filter, error) {
 	f := spinup.Filter{Kind: spinup.Kind(q.Get("kind")), Image: q.Get("image"), Job: q.Get("job"), Outcome: spinup.Outcome(q.Get("outcome"))}
 	if f.Kind != "" && !slices.Contains(spinup.Kinds(), f.Kind) {
 		return f, badQuery("kind", string(f.Kind), "session, pull, run or other")
@@ -196,39 +239,13 @@ func (s *server) spinupFilter(q url.Values) (spinup.Filter, error) {
 	if f.Outcome != "" && !slices.Contains(spinup.Outcomes(), f.Outcome) {
 		return f, badQuery("outcome", string(f.Outcome), "ok, failed or stopped")
 	}
-	var err error
-	if f.Since, err = timeOf(q, "since"); err != nil {
-		return f, err
+	var err1, err2 error
+	f.Since, err1 = timeOf(q, "since")
+	f.Until, err2 = timeOf(q, "until")
+	slow, err3 := boolOf(q, "slow")
+	if slow {
+		rules := h.spinups.Rules()
+		f.Slow = &rules
 	}
-	if f.Until, err = timeOf(q, "until"); err != nil {
-		return f, err
-	}
-	if v := q.Get("slow"); v != "" {
-		slow, err := strconv.ParseBool(v)
-		if err != nil {
-			return f, badQuery("slow", v, "true or false")
-		}
-		if slow {
-			rules := s.b.SlowRules()
-			f.Slow = &rules
-		}
-	}
-	return f, nil
-}
-
-// timeOf reads a parameter that is a time, the zero one where it is absent.
-func timeOf(q url.Values, name string) (time.Time, error) {
-	v := q.Get(name)
-	if v == "" {
-		return time.Time{}, nil
-	}
-	t, err := time.Parse(time.RFC3339Nano, v)
-	if err != nil {
-		return t, badQuery(name, v, "a time such as 2026-11-01T12:00:00Z")
-	}
-	return t, nil
-}
-
-func badQuery(name, value, want string) error {
-	return &Error{Code: CodeBadRequest, Message: fmt.Sprintf("%s is %q, it has to be %s", name, bounded(value), want)}
+	return f, cmp.Or(err1, err2, err3)
 }

@@ -32,7 +32,7 @@ func TestRecordsFromOutsideAreChecked(t *testing.T) {
 			t.Errorf("%s: status %d: %s", name, r.status, r.body)
 		}
 	}
-	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 1 {
+	if got, err := b.Parts().Spinups.List(spinup.Filter{}); err != nil || len(got) != 1 {
 		t.Errorf("%d are kept, %v", len(got), err)
 	}
 	largest := good

@@ -40,7 +40,7 @@ func TestTokensAreRotated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := api.New(&apitest.Backend{}, api.Options{Tokens: all})
+		h := api.New(new(apitest.Backend).Parts(), api.Options{Tokens: all})
 		step := func(what string, want map[string]int) {
 			t.Helper()
 			time.Sleep(keyfile.Every)

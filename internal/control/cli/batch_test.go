@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/apitest"
 	"holdfast/internal/hosts/spinup"
 )
@@ -27,20 +28,27 @@ func hundred() []spinup.Record {
 // there are recordAtOnce of them, as a slow disk makes them wait for each other.
 type gathering struct {
 	*apitest.Backend
+	api.Spinups
 	store *spinup.Store
 	here  atomic.Int32
 	all   chan struct{}
 }
 
-func (g *gathering) AddSpinup(ctx context.Context, r spinup.Record) error {
+func (g *gathering) Parts() api.Parts {
+	p := g.Backend.Parts()
+	g.Spinups, p.Spinups = p.Spinups, g
+	return p
+}
+
+func (g *gathering) Add(r spinup.Record) error {
 	if g.here.Add(1) == recordAtOnce {
 		close(g.all)
 	}
 	select {
 	case <-g.all:
 		return g.store.Append(r)
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-time.After(20 * time.Second):
+		return errors.New("too few records came together")
 	}
 }
 
@@ -74,25 +82,34 @@ func TestAHundredGoToDisk(t *testing.T) {
 }
 
 // choosy is an agent that does not take every image's record.
-type choosy struct{ *apitest.Backend }
+type choosy struct {
+	*apitest.Backend
+	api.Spinups
+}
 
-func (c choosy) AddSpinup(ctx context.Context, r spinup.Record) error {
+func (c choosy) Parts() api.Parts {
+	p := c.Backend.Parts()
+	c.Spinups, p.Spinups = p.Spinups, &c
+	return p
+}
+
+func (c *choosy) Add(r spinup.Record) error {
 	if strings.HasSuffix(r.Image, "5") {
 		return errors.New("no fives")
 	}
-	return c.Backend.AddSpinup(ctx, r)
+	return c.Spinups.Add(r)
 }
 
 // One that cannot be kept does not cost the others, and those that are lost are
 // counted.
 func TestOneThatIsLostCostsNoOther(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
-	d.agent(t, choosy{b})
+	d.agent(t, choosy{Backend: b})
 	err := d.Record(t.Context(), hundred()...)
 	if err == nil || !strings.HasPrefix(err.Error(), "recording the spin-up of image-5: ") || !strings.HasSuffix(err.Error(), "(10 of 100 are lost)") {
 		t.Error(err)
 	}
-	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 90 {
+	if got, err := b.Parts().Spinups.List(spinup.Filter{}); err != nil || len(got) != 90 {
 		t.Errorf("%d records, %v", len(got), err)
 	}
 }

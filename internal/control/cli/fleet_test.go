@@ -21,6 +21,12 @@ import (
 // ofThree is an agent whose fleet has three nodes, one of which does not answer.
 type ofThree struct{ *apitest.Backend }
 
+func (b ofThree) Parts() api.Parts {
+	p := b.Backend.Parts()
+	p.Nodes = b
+	return p
+}
+
 func (b ofThree) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	all, err := b.Backend.Nodes(ctx)
 	return append(all, holdfast.Node{ID: "n2", Trouble: "disk full"}, holdfast.Node{ID: "n3", Draining: true, Trouble: "hot"}), err
@@ -44,9 +50,9 @@ func TestReplacementsOfAFleet(t *testing.T) {
 	n1, n2 := &apitest.Backend{}, &apitest.Backend{Node: "n2"}
 	n1.SetHistory(rows("n1", apitest.Began, time.Second))
 	n2.SetHistory(rows("n2", apitest.Began.Add(time.Minute), time.Minute))
-	far := httptest.NewServer(api.New(n2, api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n1" }}))
+	far := httptest.NewServer(api.New(n2.Parts(), api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n1" }}))
 	defer far.Close()
-	near := httptest.NewServer(api.New(ofThree{n1}, api.Options{Forward: func(node holdfast.NodeID) (http.RoundTripper, error) {
+	near := httptest.NewServer(api.New(ofThree{n1}.Parts(), api.Options{Forward: func(node holdfast.NodeID) (http.RoundTripper, error) {
 		if node == "n2" {
 			return toNode{far}, nil
 		}

@@ -186,7 +186,7 @@ func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result,
 }
 
 // startAgent serves b on a unix socket until the test ends.
-func startAgent(b api.Backend, socket string, cleanup func(func())) error {
+func startAgent(b interface{ Parts() api.Parts }, socket string, cleanup func(func())) error {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func startAgent(b api.Backend, socket string, cleanup func(func())) error {
 	log := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log}), log) }()
+	go func() { ended <- api.Serve(ctx, l, api.New(b.Parts(), api.Options{Admin: true, Log: log}), log) }()
 	cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -233,7 +233,7 @@ func TestScripts(t *testing.T) {
 
 // startRemote serves b over TLS, too: at $REMOTE for who has the token
 // 0123456789abcdef, or fedcba9876543210 to look, and trusts $WORK/ca.pem.
-func startRemote(b api.Backend, e *testscript.Env) error {
+func startRemote(b interface{ Parts() api.Parts }, e *testscript.Env) error {
 	files := api.TokenFiles{Admin: filepath.Join(e.WorkDir, "api.tokens"), Read: filepath.Join(e.WorkDir, "api.read-tokens")}
 	for file, text := range map[string]string{files.Admin: "ops 0123456789abcdef\n", files.Read: "grafana fedcba9876543210\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -244,7 +244,7 @@ func startRemote(b api.Backend, e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	s := httptest.NewTLSServer(api.New(b, api.Options{Tokens: tokens}))
+	s := httptest.NewTLSServer(api.New(b.Parts(), api.Options{Tokens: tokens}))
 	e.Defer(s.Close)
 	e.Setenv("REMOTE", s.URL)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})

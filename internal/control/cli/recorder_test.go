@@ -45,7 +45,7 @@ func newDesk(t *testing.T) *desk {
 }
 
 // agent serves b on the desk's socket until the test ends.
-func (d *desk) agent(t *testing.T, b api.Backend) {
+func (d *desk) agent(t *testing.T, b interface{ Parts() api.Parts }) {
 	t.Helper()
 	l, err := net.Listen("unix", d.socket)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *desk) agent(t *testing.T, b api.Backend) {
 	log := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.New(b, api.Options{Admin: true, Log: log}), log) }()
+	go func() { ended <- api.Serve(ctx, l, api.New(b.Parts(), api.Options{Admin: true, Log: log}), log) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -123,17 +123,17 @@ func TestRecorderTellsTheAgent(t *testing.T) {
 	d.agent(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	end := d.Begin(ctx, spinup.ForRun, strings.Repeat("n", 1000))
-	eventually(t, "the agent knows", func() bool { got, _ := b.SpinupsUnderWay(ctx); return len(got) == 1 && got[0].Kind == "run" })
+	eventually(t, "the agent knows", func() bool { got := b.Parts().UnderWay.Active(); return len(got) == 1 && got[0].Kind == "run" })
 	cancel() // Ctrl-C: the record is kept all the same
 	end()
-	if got, _ := b.SpinupsUnderWay(t.Context()); len(got) != 0 {
+	if got := b.Parts().UnderWay.Active(); len(got) != 0 {
 		t.Errorf("it is still under way: %+v", got)
 	}
 	one, two := done("a"), done("b")
 	if err := d.Record(ctx, one, two); err != nil {
 		t.Error(err)
 	}
-	got, err := b.Spinups(t.Context(), spinup.Filter{})
+	got, err := b.Parts().Spinups.List(spinup.Filter{})
 	if err != nil || len(got) != 2 || got[0].ID == got[1].ID {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -182,7 +182,7 @@ func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
 	if err := <-recorded; err != nil {
 		t.Error(err)
 	}
-	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 1 {
+	if got, err := b.Parts().Spinups.List(spinup.Filter{}); err != nil || len(got) != 1 {
 		t.Errorf("%+v, %v; it said %q", got, err, &d.said)
 	}
 }
@@ -199,7 +199,7 @@ func TestRecorderWaitsForAnAgentThatIsNotReady(t *testing.T) {
 	if err := <-recorded; err != nil {
 		t.Error(err)
 	}
-	if got, err := b.Spinups(t.Context(), spinup.Filter{}); err != nil || len(got) != 2 {
+	if got, err := b.Parts().Spinups.List(spinup.Filter{}); err != nil || len(got) != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

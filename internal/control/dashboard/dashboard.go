@@ -21,24 +21,35 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// Source is what the pages show. Any goroutine may call it.
-type Source interface {
-	Version() api.Version
-	Nodes(ctx context.Context) ([]holdfast.Node, error)
-	Sessions(ctx context.Context) ([]api.Session, error)
+// Source is what the pages read. Any goroutine may call its functions.
+type Source struct {
+	Version  api.Version
+	Nodes    func(ctx context.Context) ([]holdfast.Node, error)
+	Sessions func(ctx context.Context) ([]api.Session, error)
 
-	// These are of this node, as api.Backend has them.
-	Spinups(ctx context.Context, f spinup.Filter) ([]spinup.Record, error)
-	Spinup(ctx context.Context, id string) (spinup.Record, error)
-	SlowRules() spinup.Rules
-	GCStatus(ctx context.Context) (gc.Status, error)
-	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
-	Protection(ctx context.Context) (api.Protection, error)
-	DoctorStatus(ctx context.Context) (api.DoctorStatus, error)
-	DoctorHistory(ctx context.Context, since time.Time, limit int) (watch.History, error)
-	Recordings(ctx context.Context) ([]recordings.Recording, error)
-	Recording(ctx context.Context, id string) (*profile.Profile, error)
-	DoctorFleet(ctx context.Context, by ranking.By) (ranking.Ranking, error)
+	// These are of this node, as in api.Parts.
+	Spinups       func(f spinup.Filter) ([]spinup.Record, error)
+	Spinup        func(id string) (spinup.Record, error)
+	SlowRules     func() spinup.Rules
+	GCStatus      func(ctx context.Context) (gc.Status, error)
+	GCHistory     func(limit int) ([]gc.Cycle, error)
+	Protection    func(ctx context.Context) (api.Protection, error)
+	DoctorStatus  func(ctx context.Context) (api.DoctorStatus, error)
+	DoctorHistory func(since time.Time, limit int) (watch.History, error)
+	Ranking       func(ctx context.Context, by ranking.By) (ranking.Ranking, error)
+	Recordings    func() ([]recordings.Recording, error)
+	Recording     func(id string) (*profile.Profile, error)
+}
+
+// SourceOf returns the Source that reads the parts of an agent.
+func SourceOf(p api.Parts) Source {
+	return Source{
+		Version: p.Version, Nodes: p.Nodes.Nodes, Sessions: p.Sessions.Sessions,
+		Spinups: p.Spinups.List, Spinup: p.Spinups.Get, SlowRules: p.Spinups.Rules,
+		GCStatus: p.GC.Status, GCHistory: p.GC.History, Protection: p.Protection,
+		DoctorStatus: p.Doctor.Status, DoctorHistory: p.Doctor.History, Ranking: p.Doctor.Ranking,
+		Recordings: p.Recordings.List, Recording: p.Recordings.Open,
+	}
 }
 
 // Options are a Dashboard's.
@@ -109,8 +120,8 @@ func New(s Source, o Options) (*Dashboard, error) {
 	d.collected = newReading(minEvery/2, func(ctx context.Context) (collection, error) { return readCollection(ctx, s) })
 	d.protection = newReading(minEvery/2, s.Protection)
 	d.doctor = newReading(minEvery/2, s.DoctorStatus)
-	d.history = newReading(historyFresh, func(ctx context.Context) (watch.History, error) {
-		return s.DoctorHistory(ctx, time.Time{}, historyKept)
+	d.history = newReading(historyFresh, func(context.Context) (watch.History, error) {
+		return s.DoctorHistory(time.Time{}, historyKept)
 	})
 	d.gathered = newReading(minEvery/2, func(context.Context) (gathered, error) { return gather(o.Metrics) })
 	d.hub = newHub(d.fragments)

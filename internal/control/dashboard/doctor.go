@@ -199,7 +199,7 @@ func compareParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	all, err := d.source.DoctorFleet(ctx, by)
+	all, err := d.source.Ranking(ctx, by)
 	data := compareData{Off: offOf(err)}
 	for _, x := range []struct {
 		by   ranking.By

@@ -20,7 +20,7 @@ func readCollection(ctx context.Context, s Source) (c collection, err error) {
 	if c.status, err = s.GCStatus(ctx); err != nil {
 		return c, err
 	}
-	c.cycles, err = s.GCHistory(ctx, maxCycles)
+	c.cycles, err = s.GCHistory(maxCycles)
 	return c, err
 }
 

@@ -61,11 +61,11 @@ func serveWith(t *testing.T, withTokens bool, more dashboard.Options) *site {
 		}
 		o.Logins = api.NewLogins(o.Tokens, log)
 	}
-	more.Access, more.API, more.Log = o, api.New(s.back, o), log
+	more.Access, more.API, more.Log = o, api.New(s.back.Parts(), o), log
 	more.SessionURL = func(_ *http.Request, key holdfast.SessionKey) string {
 		return "http://127.0.0.1:7070/s/" + string(key) + "/"
 	}
-	d, err := dashboard.New(s.back, more)
+	d, err := dashboard.New(dashboard.SourceOf(s.back.Parts()), more)
 	if err != nil {
 		t.Fatal(err)
 	}

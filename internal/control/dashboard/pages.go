@@ -148,7 +148,7 @@ type menuItem struct {
 }
 
 func (d *Dashboard) frame(title, here string, c api.Caller) frame {
-	v := d.source.Version()
+	v := d.source.Version
 	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Who: c.Who, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Who != ""}
 	for _, p := range pages() {
 		if p.menu && c.Who != "" {

@@ -30,8 +30,8 @@ type recordingRow struct {
 	Kernel              string
 }
 
-func recordingsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
-	all, err := d.source.Recordings(ctx)
+func recordingsParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
+	all, err := d.source.Recordings()
 	data := recordingsData{Off: offOf(err), Admin: v.admin, Lengths: []int{10, 5, 30, 60}}
 	for _, r := range all {
 		data.Rows = append(data.Rows, recordingRowOf(r))
@@ -64,8 +64,8 @@ type recordingData struct {
 // Rows of a recording's tables.
 const recordingTop = 30
 
-func recordingParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
-	p, err := d.recording(ctx, v.query.key)
+func recordingParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
+	p, err := d.recording(v.query.key)
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +77,14 @@ func recordingParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 
 // recording reads one. A few are read at a time: they take memory. The error is an
 // *api.Error.
-func (d *Dashboard) recording(ctx context.Context, id string) (*profile.Profile, error) {
+func (d *Dashboard) recording(id string) (*profile.Profile, error) {
 	select {
 	case d.heavy <- struct{}{}:
 		defer func() { <-d.heavy }()
 	default:
 		return nil, &api.Error{Code: api.CodeBusy, Message: "other recordings are being read at this moment"}
 	}
-	p, err := d.source.Recording(ctx, id)
+	p, err := d.source.Recording(id)
 	if err != nil {
 		return nil, api.ErrorOf(err)
 	}
@@ -97,7 +97,7 @@ func (d *Dashboard) difference(w http.ResponseWriter, r *http.Request, _ api.Cal
 	var sides [2]*profile.Profile
 	for i, name := range []string{"good", "bad"} {
 		var err error
-		if sides[i], err = d.recording(r.Context(), r.URL.Query().Get(name)); err != nil {
+		if sides[i], err = d.recording(r.URL.Query().Get(name)); err != nil {
 			d.problem(w, r, err)
 			return
 		}

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -100,19 +99,17 @@ type spins struct {
 }
 
 // get returns all, the newest first. Nobody may change them.
-func (c *spins) get(ctx context.Context) ([]spin, error) {
+func (c *spins) get() ([]spin, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.read) < spinsFresh {
 		return c.all, c.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
-	defer cancel()
 	var f spinup.Filter
 	if len(c.all) > 0 && time.Since(c.whole) < spinsAll {
 		f.Since = c.all[0].begun.Add(-spinsBack)
 	}
-	records, err := c.source.Spinups(ctx, f)
+	records, err := c.source.Spinups(f)
 	if c.read, c.err = time.Now(), err; err != nil {
 		return c.all, err
 	}

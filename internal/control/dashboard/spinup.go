@@ -153,7 +153,7 @@ const (
 
 func spinupParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	q := spinQueryOf(v.query)
-	all, err := d.spins.get(ctx)
+	all, err := d.spins.get()
 	data := spinData{Per: q.per.Name, By: string(q.by), Rules: rulesOf(d.source.SlowRules())}
 	if err != nil {
 		data.Trouble = err.Error()
@@ -346,7 +346,7 @@ type slowData struct {
 }
 
 func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
-	all, err := d.spins.get(ctx)
+	all, err := d.spins.get()
 	data := slowData{Back: v.query.with("/spinup", "phase", "", "group", "", "since", "", "until", "")}
 	if err != nil {
 		data.Trouble = err.Error()
@@ -418,7 +418,7 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	if id == "" || strings.Trim(id, "0123456789abcdef") != "" {
 		return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%q is no id of a spin-up", id)}
 	}
-	r, err := d.source.Spinup(ctx, id)
+	r, err := d.source.Spinup(id)
 	if err != nil {
 		return nil, api.ErrorOf(err)
 	}

@@ -1,6 +1,6 @@
 // Package apitest has a Backend that keeps sessions in memory and starts no
-// container: for tests of what travels between the API and its callers, and for
-// faults that a real agent cannot be made to have. Tests only.
+// container. Tests use it to check the traffic between the API and its callers,
+// and to cause faults that a real agent does not have. Tests only.
 package apitest
 
 import (
@@ -22,14 +22,15 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 )
 
-// Backend is an agent of one node. The zero value is ready to use. Some
-// keys have a meaning: "broken" fails to boot, "stuck" cannot be killed.
+// Backend is an agent of one node. The zero value is ready to use. Some keys
+// have a meaning: "broken" fails to boot, "stuck" cannot be killed, "torn" has
+// lost its memory when it is resumed.
 type Backend struct {
-	// Node is its id; "" is "n1".
+	// Node is the node's id; "" is "n1".
 	Node holdfast.NodeID
-	// PID is what Version says; 0 is none.
+	// PID is the process id in the version; 0 is none.
 	PID int
-	// Gate, where not nil, makes every start wait until it is closed.
+	// Gate, if not nil, makes every start wait until it is closed.
 	Gate chan struct{}
 	// Stopped is called by StopAgent; may be nil.
 	Stopped func(keep bool)
@@ -51,32 +52,43 @@ type Backend struct {
 	upgrades   []api.Upgrade // that LastUpgrade returns, one after the other; the last one stays
 }
 
-// Began is when everything here began, so that outputs can be compared.
+// Began is when everything here began. It is fixed: tests compare outputs.
 var Began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// SetFault makes every method that can fail return err, until it is nil again.
+// SetFault makes every method that returns an error return err.
 func (b *Backend) SetFault(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.fault = err
 }
 
-// Version implements api.Backend.
-func (b *Backend) Version() api.Version {
-	return api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID}
+// Parts returns the parts of the agent, for api.New. A test replaces some of
+// them.
+func (b *Backend) Parts() api.Parts {
+	return api.Parts{
+		Version: api.Version{Version: "v1.0.0", Go: "go1.26.0", OS: "linux", Arch: "amd64", Node: b.node(), PID: b.PID},
+		Agent:   b, Sessions: b, Nodes: b, Replacer: b, Prefetcher: prefetcher{b}, Spinups: spinups{b}, UnderWay: underWay{b},
+		GC: collector{b}, Protection: b.Protection, Doctor: doctorOf{b}, Recordings: recordingsOf{b},
+	}
+}
+
+func (b *Backend) failure() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fault
 }
 
 func (b *Backend) node() holdfast.NodeID { return cmp.Or(b.Node, "n1") }
 
-// Sessions implements api.Backend. Without sessions it returns nil, as an agent
-// may.
+// Sessions implements api.SessionService. Without sessions it returns
+// nil, as an agent may.
 func (b *Backend) Sessions(context.Context) ([]api.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.sessions), b.fault
 }
 
-// Session implements api.Backend.
+// Session implements api.SessionService.
 func (b *Backend) Session(_ context.Context, key holdfast.SessionKey) (api.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,15 +110,22 @@ func (b *Backend) find(key holdfast.SessionKey) (int, error) {
 	return i, nil
 }
 
-// StartSession implements api.Backend.
+// StartSession implements api.SessionService.
 func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
 	if b.Gate != nil {
 		<-b.Gate
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	memory := ""
 	if i, err := b.find(key); err == nil {
-		return b.sessions[i], nil
+		if b.sessions[i].State != holdfast.IsSuspended {
+			return b.sessions[i], nil
+		}
+		b.sessions = slices.Delete(b.sessions, i, i+1)
+		if memory = holdfast.Restored; key == "torn" {
+			memory = "lost: the image is not whole"
+		}
 	}
 	switch {
 	case b.fault != nil:
@@ -123,7 +142,7 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 	b.epoch++
 	s := api.Session{Owner: holdfast.Owner{Key: key, Node: b.node(), Epoch: b.epoch, Revision: holdfast.Revision(b.epoch) + 2,
 		State: holdfast.Ready, Template: template, ContainerID: strings.Repeat(fmt.Sprintf("%08x", b.epoch), 8),
-		Address: fmt.Sprintf("172.17.0.%d:8080", b.epoch+1), ClaimedAt: Began, ReadyAt: Began.Add(400 * time.Millisecond)},
+		Address: fmt.Sprintf("172.17.0.%d:8080", b.epoch+1), ClaimedAt: Began, ReadyAt: Began.Add(400 * time.Millisecond), Memory: memory},
 		Connections: int(b.epoch) - 1}
 	if s.Connections == 0 {
 		s.IdleSince = Began.Add(time.Minute)
@@ -137,7 +156,7 @@ func leftover(s api.Session) holdfast.Leftover {
 	return holdfast.Leftover{ContainerID: s.ContainerID, Name: "holdfast-" + string(s.Key), Key: s.Key, Pids: []int{41, 42}, Reason: "still in its cgroup"}
 }
 
-// MoveSession implements api.Backend: with one node it is a stop. Elsewhere there are
+// MoveSession implements api.SessionService: with one node it is a stop. Elsewhere there are
 // the nodes n2, which loses what the session "heavy" has in memory, n3, which
 // drains, and n4, which cannot run it.
 func (b *Backend) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
@@ -176,7 +195,7 @@ func (b *Backend) moveElsewhere(key holdfast.SessionKey, to holdfast.NodeID) (ho
 	return r, nil
 }
 
-// SuspendSession implements api.Backend. The key "plain" cannot be suspended.
+// SuspendSession implements api.SessionService. The key "plain" cannot be suspended.
 func (b *Backend) SuspendSession(_ context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,29 +212,7 @@ func (b *Backend) SuspendSession(_ context.Context, key holdfast.SessionKey) (ho
 	return holdfast.SuspendReport{Suspended: kept, Took: holdfast.Millis(310 * time.Millisecond)}, nil
 }
 
-// ResumeSession implements api.Backend. The key "torn" has lost its memory.
-func (b *Backend) ResumeSession(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
-	b.mu.Lock()
-	i, err := b.find(key)
-	if err != nil || b.sessions[i].State != holdfast.IsSuspended {
-		b.mu.Unlock()
-		if err != nil {
-			return api.Session{}, err
-		}
-		return b.StartSession(ctx, key, "")
-	}
-	template := b.sessions[i].Template
-	b.sessions = slices.Delete(b.sessions, i, i+1)
-	b.mu.Unlock()
-	s, err := b.StartSession(ctx, key, template)
-	s.Memory = holdfast.Restored
-	if key == "torn" {
-		s.Memory = "lost: the image is not whole"
-	}
-	return s, err
-}
-
-// StopSession implements api.Backend.
+// StopSession implements api.SessionService.
 func (b *Backend) StopSession(_ context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,7 +228,7 @@ func (b *Backend) StopSession(_ context.Context, key holdfast.SessionKey) (holdf
 	return holdfast.KillReport{Took: holdfast.Millis(12 * time.Millisecond), Dead: []string{s.ContainerID}}, nil
 }
 
-// Logs implements api.Backend: lines 1 to 3, and with Follow one more at a time
+// Logs implements api.SessionService: lines 1 to 3, and with Follow one more at a time
 // until ctx is done. The key "cut" breaks after its lines.
 func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
 	if _, err := b.Session(ctx, key); err != nil {
@@ -266,7 +263,7 @@ func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOp
 	return nil
 }
 
-// Exec implements api.Backend with commands of its own: echo WORD…, cat, warn
+// Exec implements api.SessionService with commands of its own: echo WORD…, cat, warn
 // WORD… (to Stderr), exit N, wait (until ctx is done), tty (says what it was
 // given), size (waits for a second terminal size, and says both), read (says
 // what came up to a carriage return).
@@ -314,7 +311,7 @@ func (b *Backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec)
 	return 0, err
 }
 
-// Nodes implements api.Backend.
+// Nodes implements api.NodeService.
 func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,7 +319,7 @@ func (b *Backend) Nodes(context.Context) ([]holdfast.Node, error) {
 		Max: 1000, Boots: 1, Slots: 8, Networks: 3, NetworksKept: 4, Warm: 2, WarmWanted: 3, CPULoad: 0.25, Pressure: 0.04, Memory: holdfast.Memory{Total: 8 << 30, Available: 6 << 30}, Since: Began, SeenAt: Began}}, b.fault
 }
 
-// Drain implements api.Backend.
+// Drain implements api.NodeService.
 func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -353,23 +350,23 @@ func (b *Backend) Drain(_ context.Context, q api.DrainRequest, progress func(hol
 	return rep, nil
 }
 
-// Cordon implements api.Backend.
-func (b *Backend) Cordon(context.Context) error {
+// Cordon implements api.NodeService.
+func (b *Backend) Cordon() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.draining = b.fault == nil
 	return b.fault
 }
 
-// Uncordon implements api.Backend.
-func (b *Backend) Uncordon(context.Context) error {
+// Uncordon implements api.NodeService.
+func (b *Backend) Uncordon() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.draining = false
 	return b.fault
 }
 
-// StopAgent implements api.Backend.
+// StopAgent implements api.AgentService.
 func (b *Backend) StopAgent(keep bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -379,9 +376,5 @@ func (b *Backend) StopAgent(keep bool) error {
 	return b.fault
 }
 
-// Ready implements api.Backend.
-func (b *Backend) Ready(context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.fault
-}
+// Ready implements api.AgentService.
+func (b *Backend) Ready(context.Context) error { return b.failure() }

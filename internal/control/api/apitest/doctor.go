@@ -16,16 +16,16 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// SetDoctor has the backend's host be a sick one, in a fleet of sick and healthy
-// ones; otherwise it is a healthy one on its own.
+// SetDoctor makes the backend's host a sick one, in a fleet of sick and healthy
+// hosts. Without it the host is healthy and alone.
 func (b *Backend) SetDoctor() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sick = true
 }
 
-// someFinding is a finding with a bit of everything. Its lists may be nil, as a
-// rule's.
+// someFinding is a finding with some of every field. Its lists may be nil, as those
+// of a rule.
 func someFinding() doctor.Finding {
 	return doctor.Finding{
 		Finding: rule.Finding{
@@ -37,8 +37,11 @@ func someFinding() doctor.Finding {
 	}
 }
 
-// DoctorStatus implements api.Backend.
-func (b *Backend) DoctorStatus(context.Context) (api.DoctorStatus, error) {
+// doctorOf implements api.Doctor.
+type doctorOf struct{ b *Backend }
+
+func (d doctorOf) Status(context.Context) (api.DoctorStatus, error) {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := api.DoctorStatus{Node: b.node(), Kernel: "6.1.0-18-amd64", Role: "ci", Status: watch.Status{
@@ -59,8 +62,8 @@ func (b *Backend) DoctorStatus(context.Context) (api.DoctorStatus, error) {
 	return s, b.fault
 }
 
-// DoctorHistory implements api.Backend.
-func (b *Backend) DoctorHistory(_ context.Context, since time.Time, limit int) (watch.History, error) {
+func (d doctorOf) History(since time.Time, limit int) (watch.History, error) {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var h watch.History
@@ -82,8 +85,9 @@ func (b *Backend) DoctorHistory(_ context.Context, since time.Time, limit int) (
 	return h, b.fault
 }
 
-// DoctorEvents implements api.Backend: one event, and the end.
-func (b *Backend) DoctorEvents(context.Context) (<-chan watch.Event, error) {
+// Events yields one event and ends.
+func (d doctorOf) Events(context.Context) (<-chan watch.Event, error) {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault != nil {
@@ -95,8 +99,9 @@ func (b *Backend) DoctorEvents(context.Context) (<-chan watch.Event, error) {
 	return ch, nil
 }
 
-// DoctorFleet implements api.Backend: a fleet in which old hosts are slow.
-func (b *Backend) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking, error) {
+// Ranking is of a fleet in which old hosts are slow.
+func (d doctorOf) Ranking(_ context.Context, by ranking.By) (ranking.Ranking, error) {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []ranking.Record
@@ -116,15 +121,15 @@ func (b *Backend) DoctorFleet(_ context.Context, by ranking.By) (ranking.Ranking
 	return ranking.Rank(all, by), b.fault
 }
 
-// Baselines implements api.Backend.
-func (b *Backend) Baselines(context.Context) ([]baseline.Baseline, error) {
+func (d doctorOf) Baselines(context.Context) ([]baseline.Baseline, error) {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.baselines), b.fault
 }
 
-// SaveBaseline implements api.Backend.
-func (b *Backend) SaveBaseline(_ context.Context, x baseline.Baseline) error {
+func (d doctorOf) SaveBaseline(_ context.Context, x baseline.Baseline) error {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault == nil {
@@ -133,8 +138,8 @@ func (b *Backend) SaveBaseline(_ context.Context, x baseline.Baseline) error {
 	return b.fault
 }
 
-// RemoveBaseline implements api.Backend.
-func (b *Backend) RemoveBaseline(_ context.Context, name string) error {
+func (d doctorOf) RemoveBaseline(_ context.Context, name string) error {
+	b := d.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.baselines)
@@ -145,7 +150,7 @@ func (b *Backend) RemoveBaseline(_ context.Context, name string) error {
 	return b.fault
 }
 
-// SomeBaseline is a healthy host's.
+// SomeBaseline is the baseline of a healthy host.
 func SomeBaseline() baseline.Baseline {
 	return baseline.Baseline{
 		Name: "ci-6.1.0", At: Began, Node: "n9", Kernel: "6.1.0", Role: "ci", Seconds: 30,

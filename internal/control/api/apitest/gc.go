@@ -8,16 +8,16 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// Collection is what a Backend's garbage collection says.
+// Collection is what a Backend's garbage collection answers.
 type Collection struct {
 	Plan     gc.Proposal
-	Outcomes []gc.Outcome // of a run: deleted, but for those with the kind volume
+	Outcomes []gc.Outcome // of a run: deleted, except those of the kind volume
 	Cycle    gc.Cycle
 	Status   gc.Status
 	History  []gc.Cycle
 }
 
-// SetCollection says what the backend's garbage collection answers.
+// SetCollection sets the answers of garbage collection.
 func (b *Backend) SetCollection(c Collection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -30,15 +30,16 @@ func (b *Backend) collected() (Collection, error) {
 	return b.collection, b.fault
 }
 
-// GCPlan implements api.Collector.
-func (b *Backend) GCPlan(context.Context) (gc.Proposal, error) {
-	c, err := b.collected()
+// collector implements api.Collector.
+type collector struct{ b *Backend }
+
+func (x collector) Plan(context.Context) (gc.Proposal, error) {
+	c, err := x.b.collected()
 	return c.Plan, err
 }
 
-// GCRun implements api.Collector.
-func (b *Backend) GCRun(_ context.Context, told func(gc.Outcome, bool)) (gc.Cycle, error) {
-	c, err := b.collected()
+func (x collector) Collect(_ context.Context, _ gc.Trigger, told func(gc.Outcome, bool)) (gc.Cycle, error) {
+	c, err := x.b.collected()
 	if err != nil {
 		return gc.Cycle{}, err
 	}
@@ -48,15 +49,13 @@ func (b *Backend) GCRun(_ context.Context, told func(gc.Outcome, bool)) (gc.Cycl
 	return c.Cycle, nil
 }
 
-// GCStatus implements api.Collector.
-func (b *Backend) GCStatus(context.Context) (gc.Status, error) {
-	c, err := b.collected()
+func (x collector) Status(context.Context) (gc.Status, error) {
+	c, err := x.b.collected()
 	return c.Status, err
 }
 
-// GCHistory implements api.Collector.
-func (b *Backend) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
-	c, err := b.collected()
+func (x collector) History(limit int) ([]gc.Cycle, error) {
+	c, err := x.b.collected()
 	if limit > 0 {
 		c.History = c.History[:min(limit, len(c.History))]
 	}

@@ -1,7 +1,6 @@
 package apitest
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -9,42 +8,43 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 )
 
-// PrefetchImages implements api.Backend.
-func (b *Backend) PrefetchImages(context.Context) ([]prefetch.Entry, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.prefetch), b.fault
+// prefetcher implements api.Prefetcher. An image is present as soon as it is
+// added.
+type prefetcher struct{ b *Backend }
+
+func (p prefetcher) List() []prefetch.Entry {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	return slices.Clone(p.b.prefetch)
 }
 
-// AddPrefetchImages implements api.Backend: what is added is there.
-func (b *Backend) AddPrefetchImages(_ context.Context, images []string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (p prefetcher) Add(images ...string) error {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
 	for _, image := range images {
-		if b.fault == nil && b.prefetchImage(image) < 0 {
-			b.prefetch = append(b.prefetch, prefetch.Entry{Image: image, State: prefetch.Present})
+		if p.b.fault == nil && p.find(image) < 0 {
+			p.b.prefetch = append(p.b.prefetch, prefetch.Entry{Image: image, State: prefetch.Present})
 		}
 	}
-	return b.fault
+	return p.b.fault
 }
 
-// RemovePrefetchImages implements api.Backend.
-func (b *Backend) RemovePrefetchImages(_ context.Context, images []string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (p prefetcher) Remove(images ...string) error {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
 	for _, image := range images {
-		i := b.prefetchImage(image)
-		if b.fault != nil {
-			return b.fault
+		i := p.find(image)
+		if p.b.fault != nil {
+			return p.b.fault
 		}
 		if i < 0 {
 			return fmt.Errorf("image %s is not kept: %w", image, holdfast.ErrNotFound)
 		}
-		b.prefetch = slices.Delete(b.prefetch, i, i+1)
+		p.b.prefetch = slices.Delete(p.b.prefetch, i, i+1)
 	}
 	return nil
 }
 
-func (b *Backend) prefetchImage(image string) int {
-	return slices.IndexFunc(b.prefetch, func(w prefetch.Entry) bool { return w.Image == image })
+func (p prefetcher) find(image string) int {
+	return slices.IndexFunc(p.b.prefetch, func(e prefetch.Entry) bool { return e.Image == image })
 }

@@ -8,14 +8,14 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// SetProtection says what the backend knows of holds.
+// SetProtection sets what Protection returns.
 func (b *Backend) SetProtection(p api.Protection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.protection = p
 }
 
-// Protection implements api.Protector.
+// Protection is the protection of api.Parts.
 func (b *Backend) Protection(context.Context) (api.Protection, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"holdfast/internal/hosts/doctor/recordings"
 )
 
-// SomeRecording is of a host whose logger drains all CPUs, or does not.
+// SomeRecording is a recording of a host. If the host is sick, its logger drains
+// the LRU caches of all CPUs.
 func SomeRecording(sick bool) *profile.Profile {
 	p := &profile.Profile{
 		Meta: profile.Meta{Format: 1, Host: "n1", Kernel: "6.1.0", CPUs: 4, Hz: 99, Began: Began, Seconds: 10},
@@ -25,24 +26,25 @@ func SomeRecording(sick bool) *profile.Profile {
 	return p
 }
 
-// Recordings implements api.Recorder: a healthy one, and after SetDoctor a sick
-// one.
-func (b *Backend) Recordings(context.Context) ([]recordings.Recording, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// recordingsOf implements api.Recordings: one of a healthy host, and after
+// SetDoctor one of a sick host.
+type recordingsOf struct{ b *Backend }
+
+func (x recordingsOf) List() ([]recordings.Recording, error) {
+	x.b.mu.Lock()
+	defer x.b.mu.Unlock()
 	healthy := recordings.Recording{ID: "20260102-020405-000", At: Began.Add(-time.Hour), Seconds: 10, Host: "n1", Kernel: "6.1.0", CPUs: 4, Samples: 1460, Busy: .37, Bytes: 900}
 	all := []recordings.Recording{healthy}
-	if b.sick {
+	if x.b.sick {
 		sick := healthy
 		sick.ID, sick.At, sick.Samples, sick.Busy = "20260102-030405-000", Began, 3160, .8
 		all = []recordings.Recording{sick, healthy}
 	}
-	return all, b.fault
+	return all, x.b.fault
 }
 
-// Recording implements api.Recorder.
-func (b *Backend) Recording(ctx context.Context, id string) (*profile.Profile, error) {
-	all, err := b.Recordings(ctx)
+func (x recordingsOf) Open(id string) (*profile.Profile, error) {
+	all, err := x.List()
 	for _, r := range all {
 		if r.ID == id && err == nil {
 			return SomeRecording(r.Samples > 2000), nil
@@ -54,8 +56,7 @@ func (b *Backend) Recording(ctx context.Context, id string) (*profile.Profile, e
 	return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
 }
 
-// Record implements api.Recorder.
-func (b *Backend) Record(ctx context.Context, _ time.Duration, _ string) (recordings.Recording, error) {
-	all, err := b.Recordings(ctx)
+func (x recordingsOf) Record(context.Context, time.Duration, string) (recordings.Recording, error) {
+	all, err := x.List()
 	return all[0], err
 }

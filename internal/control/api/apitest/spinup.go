@@ -1,7 +1,6 @@
 package apitest
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,101 +11,99 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 )
 
-// SetSpinups gives the backend records, in any order.
+// SetSpinups sets the records, in any order.
 func (b *Backend) SetSpinups(records []spinup.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spinups = slices.SortedFunc(slices.Values(records), func(x, y spinup.Record) int { return strings.Compare(y.ID, x.ID) })
 }
 
-// Spinups implements api.Spinups.
-func (b *Backend) Spinups(_ context.Context, f spinup.Filter) ([]spinup.Record, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// spinups implements api.Spinups.
+type spinups struct{ b *Backend }
+
+func (s spinups) List(f spinup.Filter) ([]spinup.Record, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
 	var out []spinup.Record
-	for _, r := range b.spinups {
+	for _, r := range s.b.spinups {
 		if f.Takes(r) && (f.Limit <= 0 || len(out) < f.Limit) {
 			out = append(out, r)
 		}
 	}
-	return out, b.fault
+	return out, s.b.fault
 }
 
-// Spinup implements api.Spinups.
-func (b *Backend) Spinup(_ context.Context, id string) (spinup.Record, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range b.spinups {
-		if b.fault == nil && strings.HasPrefix(r.ID, id) {
+func (s spinups) Get(id string) (spinup.Record, error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	for _, r := range s.b.spinups {
+		if s.b.fault == nil && strings.HasPrefix(r.ID, id) {
 			return r, nil
 		}
 	}
-	if b.fault != nil {
-		return spinup.Record{}, b.fault
+	if s.b.fault != nil {
+		return spinup.Record{}, s.b.fault
 	}
 	return spinup.Record{}, fmt.Errorf("spin-up %s: %w", id, holdfast.ErrNotFound)
 }
 
-// SpinupReport implements api.Spinups.
-func (b *Backend) SpinupReport(ctx context.Context, q spinup.Question) (spinup.Report, error) {
-	records, err := b.Spinups(ctx, q.Filter)
+func (s spinups) Report(q spinup.Question) (spinup.Report, error) {
+	records, err := s.List(q.Filter)
 	if err != nil {
 		return spinup.Report{}, err
 	}
-	return spinup.NewReport(records, q, b.SlowRules())
+	return spinup.NewReport(records, q, s.Rules())
 }
 
-// SlowRules implements api.Spinups.
-func (b *Backend) SlowRules() spinup.Rules { return spinup.DefaultRules() }
+func (spinups) Rules() spinup.Rules { return spinup.DefaultRules() }
 
-// AddSpinup implements api.Spinups.
-func (b *Backend) AddSpinup(_ context.Context, r spinup.Record) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fault == nil {
-		b.spinups = append([]spinup.Record{r}, b.spinups...)
+func (s spinups) Add(r spinup.Record) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if s.b.fault == nil {
+		s.b.spinups = append([]spinup.Record{r}, s.b.spinups...)
 	}
-	return b.fault
+	return s.b.fault
 }
 
-// SpinupsUnderWay implements api.Spinups.
-func (b *Backend) SpinupsUnderWay(context.Context) ([]underway.Entry, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.underWay), b.fault
+// underWay implements api.UnderWay; ids count from 1.
+type underWay struct{ b *Backend }
+
+func (u underWay) Active() []underway.Entry {
+	u.b.mu.Lock()
+	defer u.b.mu.Unlock()
+	return slices.Clone(u.b.underWay)
 }
 
-// BeginSpinup implements api.Spinups; ids count from 1.
-func (b *Backend) BeginSpinup(_ context.Context, kind, name string, life time.Duration) (underway.Entry, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fault != nil {
-		return underway.Entry{}, b.fault
+func (u underWay) Begin(kind, name string, life time.Duration) (underway.Entry, error) {
+	u.b.mu.Lock()
+	defer u.b.mu.Unlock()
+	if u.b.fault != nil {
+		return underway.Entry{}, u.b.fault
 	}
-	b.begun++
-	e := underway.Entry{ID: fmt.Sprintf("%016d", b.begun), Kind: kind, Name: name, Begun: Began, Until: Began.Add(life)}
-	b.underWay = append(b.underWay, e)
+	u.b.begun++
+	e := underway.Entry{ID: fmt.Sprintf("%016d", u.b.begun), Kind: kind, Name: name, Begun: Began, Until: Began.Add(life)}
+	u.b.underWay = append(u.b.underWay, e)
 	return e, nil
 }
 
-// EndSpinup implements api.Spinups.
-func (b *Backend) EndSpinup(_ context.Context, id string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fault != nil {
-		return b.fault
+func (u underWay) End(id string) error {
+	u.b.mu.Lock()
+	defer u.b.mu.Unlock()
+	if u.b.fault != nil {
+		return u.b.fault
 	}
-	i := slices.IndexFunc(b.underWay, func(e underway.Entry) bool { return e.ID == id })
+	i := slices.IndexFunc(u.b.underWay, func(e underway.Entry) bool { return e.ID == id })
 	if i < 0 {
 		return fmt.Errorf("spin-up %q is not under way: %w", id, holdfast.ErrNotFound)
 	}
-	b.underWay = slices.Delete(b.underWay, i, i+1)
+	u.b.underWay = slices.Delete(u.b.underWay, i, i+1)
 	return nil
 }
 
 // Samples are records as an agent may have them, the same every time, the newest
-// at Began: of two drivers, of which one is slow to create; a session's with a
-// pull of two layers, a failure, and one by others.
+// at Began: of two drivers, of which one is slow to create; a record of a session
+// with a pull of two layers, a failure, and a record of another program.
 func Samples() []spinup.Record {
 	var out []spinup.Record
 	add := func(kind spinup.Kind, image, driver string) *spinup.Record {

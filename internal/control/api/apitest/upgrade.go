@@ -9,11 +9,11 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// FailingTrial is the trial that an upgrade does not stand here.
+// FailingTrial is the trial in which an upgrade fails.
 const FailingTrial = 7 * time.Second
 
-// Upgrade implements api.Backend: LastUpgrade then goes through the states, one
-// with each call.
+// Upgrade implements api.AgentService: LastUpgrade then returns one state after
+// the other.
 func (b *Backend) Upgrade(_ context.Context, trial time.Duration) (api.Upgrade, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,7 +38,7 @@ func (b *Backend) Upgrade(_ context.Context, trial time.Duration) (api.Upgrade, 
 	return u, nil
 }
 
-// LastUpgrade implements api.Backend.
+// LastUpgrade implements api.AgentService.
 func (b *Backend) LastUpgrade() api.Upgrade {
 	b.mu.Lock()
 	defer b.mu.Unlock()

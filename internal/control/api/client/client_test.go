@@ -32,14 +32,14 @@ const patience = 20 * time.Second
 
 // agent serves b on a unix socket, as the real one does, until the function it
 // returns is called or the test ends.
-func agent(t *testing.T, b api.Backend) (*client.Client, func()) {
+func agent(t *testing.T, b interface{ Parts() api.Parts }) (*client.Client, func()) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := serveOn(t, l, api.New(b, api.Options{Admin: true}))
+	stop := serveOn(t, l, api.New(b.Parts(), api.Options{Admin: true}))
 	return dial(t, client.Options{Socket: socket}), stop
 }
 
@@ -232,7 +232,7 @@ func TestOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert, conf := certificate(t)
-	serveOn(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), api.New(started(t, "alice"), api.Options{Tokens: tokens}))
+	serveOn(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), api.New(started(t, "alice").Parts(), api.Options{Tokens: tokens}))
 	url := "https://" + l.Addr().String()
 	ctx := within(t)
 

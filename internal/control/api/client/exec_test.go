@@ -109,6 +109,12 @@ type watched struct {
 	returned chan error
 }
 
+func (b watched) Parts() api.Parts {
+	p := b.Backend.Parts()
+	p.Sessions = b
+	return p
+}
+
 func (b watched) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
 	code, err := b.Backend.Exec(ctx, key, e)
 	b.returned <- err

@@ -21,7 +21,7 @@ func TestOverADialer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := serveOn(t, l, api.New(started(t, "alice"), api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n2" }}))
+	stop := serveOn(t, l, api.New(started(t, "alice").Parts(), api.Options{Peer: func(*http.Request) holdfast.NodeID { return "n2" }}))
 	dials := 0
 	c := dial(t, client.Options{Name: "node n1", URL: "https://not.used", Dial: func(ctx context.Context) (net.Conn, error) {
 		dials++
@@ -76,7 +76,7 @@ func TestReplaceEndsWithItsCaller(t *testing.T) {
 		t.Error(err)
 	}
 	stop() // waits for what is under way
-	past, err := b.Replacements(t.Context(), 0)
+	past, err := b.Replacements(0)
 	if err != nil || len(past) != 1 || past[0].Key != "alice" {
 		t.Errorf("%+v, %v", past, err)
 	}

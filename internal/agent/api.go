@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/hosts/protect"
+	"holdfast/internal/sessions/replace"
+)
+
+// apiParts returns what the API and the dashboard serve.
+func (a *Agent) apiParts() api.Parts {
+	v := api.BuildVersion()
+	if a.opt.Version != "" {
+		v.Version = a.opt.Version
+	}
+	v.Node, v.PID = a.node, os.Getpid()
+	p := api.Parts{
+		Version: v, Agent: a, Sessions: sessions{a}, Nodes: a, Replacer: a,
+		Prefetcher: a.prefetch, Spinups: a.spinups, UnderWay: a.spinups.list, GC: a.collector,
+		Protection: func(ctx context.Context) (api.Protection, error) {
+			return api.ReadProtection(ctx, protect.LockDir, a.log)
+		},
+		Doctor: api.DoctorOff{}, Recordings: api.DoctorOff{},
+	}
+	if a.doctor != nil {
+		p.Doctor, p.Recordings = hostDoctor{a.doctor.watch, a}, a.doctor.recordings
+	}
+	return p
+}
+
+// Ready implements api.AgentService.
+func (a *Agent) Ready(ctx context.Context) error {
+	if a.sessions.Draining() {
+		return fmt.Errorf("node %s: %w", a.node, holdfast.ErrDraining)
+	}
+	if _, err := a.engine.Info(ctx); err != nil {
+		return err
+	}
+	_, err := a.store.Node(ctx, a.node)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		return fmt.Errorf("node %s has no record: %w", a.node, holdfast.ErrStore)
+	}
+	return err
+}
+
+// StopAgent implements api.AgentService.
+func (a *Agent) StopAgent(keep bool) error {
+	a.end(ending{keep: keep})
+	return nil
+}
+
+// LastUpgrade implements api.AgentService.
+func (a *Agent) LastUpgrade() api.Upgrade { return a.upgrades.report() }
+
+// Nodes implements api.NodeService. The other nodes are as they published
+// themselves last, a moment ago; the counts of this node are current.
+func (a *Agent) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	all, err := a.store.Nodes(ctx)
+	for i := range all {
+		if all[i].ID == a.node {
+			all[i].Sessions, all[i].Boots = a.sessions.Counts()
+			all[i].Draining = a.sessions.Draining()
+		}
+	}
+	return all, err
+}
+
+// Drain implements api.NodeService.
+func (a *Agent) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
+	return a.drain(ctx, drainOptions(a.cfg.Drain, q), progress), nil
+}
+
+// Replace implements api.Replacer.
+func (a *Agent) Replace(ctx context.Context, q api.Replace, progress func(bool, holdfast.Replacement)) (holdfast.ReplaceReport, error) {
+	if !a.replacing.TryLock() {
+		return holdfast.ReplaceReport{}, fmt.Errorf("another replacement of sessions is under way on node %s: %w", a.node, holdfast.ErrBusy)
+	}
+	defer a.replacing.Unlock()
+	o := replace.Options{Keys: q.Keys, Parallel: q.Parallel, Timeout: q.Timeout, History: a.history}
+	return replace.Run(ctx, o, moves{a}, progress), nil
+}
+
+// Replacements implements api.Replacer.
+func (a *Agent) Replacements(limit int) ([]holdfast.Replacement, error) { return a.history.List(limit) }

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"holdfast"
+	"holdfast/internal/control/api"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/session"
+)
+
+// sessions implements api.SessionService: it joins this node's sessions with the
+// records and the suspended sessions of the store.
+type sessions struct{ a *Agent }
+
+// keptSessions are the sessions in the store: those with an owner, and the
+// suspended ones.
+type keptSessions struct {
+	owners    []holdfast.Owner
+	suspended []suspendedNote
+}
+
+func (a *Agent) readSessions(ctx context.Context) (k keptSessions, err error) {
+	if k.owners, _, err = a.store.List(ctx); err == nil {
+		k.suspended, err = suspendedAll(ctx, a.store)
+	}
+	return k, err
+}
+
+func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
+	here := map[holdfast.SessionKey]api.Session{}
+	for _, i := range s.a.sessions.List() {
+		here[i.Owner.Key] = wire(i)
+	}
+	kept, err := s.a.kept.get(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing sessions: %w", err)
+	}
+	for _, o := range kept.owners {
+		if _, ok := here[o.Key]; !ok {
+			here[o.Key] = api.Session{Owner: o}
+		}
+	}
+	for _, x := range kept.suspended {
+		if _, ok := here[x.Key]; !ok { // it may have been claimed meanwhile
+			here[x.Key] = wireSuspended(x.Suspended)
+		}
+	}
+	all := make([]api.Session, 0, len(here))
+	for _, one := range here {
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(x, y api.Session) int { return strings.Compare(string(x.Key), string(y.Key)) })
+	return all, nil
+}
+
+func wire(i session.Info) api.Session {
+	return api.Session{Owner: i.Owner, Connections: i.Connections, IdleSince: i.IdleSince, LastError: i.Error}
+}
+
+// wireSuspended is a session that is suspended.
+func wireSuspended(s holdfast.Suspended) api.Session {
+	return api.Session{
+		Owner:     holdfast.Owner{Key: s.Key, Node: s.Node, Epoch: s.Epoch, State: holdfast.IsSuspended, Template: s.Template, ClaimedAt: s.TakenAt},
+		Suspended: &s,
+	}
+}
+
+func (s sessions) Session(ctx context.Context, key holdfast.SessionKey) (api.Session, error) {
+	if i, err := s.a.sessions.Get(key); err == nil {
+		return wire(i), nil
+	}
+	o, err := s.a.store.Get(ctx, key)
+	if errors.Is(err, holdfast.ErrNotFound) {
+		var kept holdfast.Suspended
+		if kept, _, err = suspendedOne(ctx, s.a.store, key); err == nil {
+			return wireSuspended(kept), nil
+		}
+	}
+	if errors.Is(err, holdfast.ErrNotFound) {
+		err = holdfast.ErrNotFound // the store's own text adds nothing
+	}
+	if err != nil {
+		return api.Session{}, fmt.Errorf("session %s: %w", key, err)
+	}
+	return api.Session{Owner: o}, nil
+}
+
+func (s sessions) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
+	o, err := s.a.start(ctx, key, template)
+	if err != nil {
+		return api.Session{}, err
+	}
+	if i, err := s.a.sessions.Get(key); err == nil {
+		return wire(i), nil
+	}
+	return api.Session{Owner: o}, nil
+}
+
+func (s sessions) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
+	if q.Elsewhere {
+		return s.a.handOver(ctx, key, q.To)
+	}
+	r, err := s.a.move(ctx, key, func() {})
+	return holdfast.MoveReport{KillReport: r}, err
+}
+
+func (s sessions) StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
+	r, err := s.a.sessions.Stop(ctx, key)
+	if !errors.Is(err, holdfast.ErrNotFound) {
+		return r, err
+	}
+	kept, note, lookErr := suspendedOne(ctx, s.a.store, key)
+	if lookErr != nil {
+		return r, err
+	}
+	if s.a.mover != nil {
+		s.a.mover.forget(ctx, suspendedNote{kept, note}, stoppedByHand)
+	} else if err := s.a.store.DropNote(ctx, note); err != nil {
+		return r, err
+	}
+	return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}, Notice: "the session was suspended; its memory is deleted"}, nil
+}
+
+func (s sessions) SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
+	return s.a.sessions.Suspend(ctx, key)
+}
+
+// container returns the id of a session's container on this node.
+func (s sessions) container(key holdfast.SessionKey) (string, error) {
+	i, err := s.a.sessions.Get(key)
+	if err != nil {
+		return "", err
+	}
+	if i.Owner.ContainerID == "" {
+		return "", fmt.Errorf("session %s has no running container: %w", key, holdfast.ErrNotFound)
+	}
+	return i.Owner.ContainerID, nil
+}
+
+func (s sessions) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
+	id, err := s.container(key)
+	if err != nil {
+		return err
+	}
+	return s.a.engine.Logs(ctx, id, engine.LogOptions{Tail: o.Tail, Follow: o.Follow, Timestamps: o.Timestamps}, w)
+}
+
+func (s sessions) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
+	id, err := s.container(key)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return s.a.engine.Exec(ctx, id, engine.Exec{
+		Command: e.Command, TTY: e.TTY,
+		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr,
+		Resize: sizes(ctx, e.Resize),
+	})
+}
+
+// sizes passes terminal sizes on, in the engine's type, until ctx is done.
+func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
+	if in == nil {
+		return nil
+	}
+	out := make(chan engine.Size)
+	go func() {
+		for {
+			select {
+			case s := <-in:
+				select {
+				case out <- engine.Size{Rows: uint(s.Rows), Cols: uint(s.Cols)}:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

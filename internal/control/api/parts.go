@@ -1,0 +1,50 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Parts are the parts of an agent that the API serves. Each part has a file in
+// this package with its routes, its handlers and, where tests replace the part,
+// the interface that the handlers need.
+//
+// Any goroutine may call the methods of a part. They return when ctx is done. An
+// error that a caller decides by wraps a sentinel of the root package,
+// *holdfast.KeyError or *holdfast.BootError; any other error is answered as
+// "internal". A method that can only act on this node's sessions returns a
+// *holdfast.ElsewhereError for a session of another node. The request is then
+// passed on once.
+type Parts struct {
+	Version    Version
+	Agent      AgentService
+	Sessions   SessionService
+	Nodes      NodeService
+	Replacer   Replacer
+	Prefetcher Prefetcher
+	Spinups    Spinups
+	UnderWay   UnderWay
+	GC         Collector
+	Protection func(ctx context.Context) (Protection, error)
+	Doctor     Doctor     // DoctorOff if the doctor is switched off
+	Recordings Recordings // likewise
+
+	pingEvery time.Duration // between pings of an exec stream; 0 is pingEvery
+}
+
+// routes lists the routes of all parts.
+func (p Parts) routes() []route {
+	return slices.Concat(
+		agentRoutes(p.Agent),
+		sessionRoutes(p.Sessions, p.pingEvery),
+		nodeRoutes(p.Nodes),
+		replaceRoutes(p.Replacer, p.Sessions, p.Nodes),
+		prefetchRoutes(p.Prefetcher),
+		spinupRoutes(p.Spinups, p.UnderWay),
+		gcRoutes(p.GC),
+		protectRoutes(p.Protection),
+		doctorRoutes(p.Doctor),
+		recordingRoutes(p.Recordings),
+	)
+}

@@ -1,0 +1,237 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast"
+)
+
+// SessionService starts, shows and ends sessions.
+type SessionService interface {
+	// Sessions lists all sessions, by key.
+	Sessions(ctx context.Context) ([]Session, error)
+
+	// Session returns one session, also of another node: its Node decides which
+	// node answers a request. holdfast.ErrNotFound.
+	Session(ctx context.Context, key holdfast.SessionKey) (Session, error)
+
+	// StartSession returns when the session is ready, also if it was ready
+	// before. A suspended session gets its memory back; its Memory says so. With
+	// a template of "" the agent chooses. *holdfast.BootError.
+	StartSession(ctx context.Context, key holdfast.SessionKey, template string) (Session, error)
+
+	// StopSession returns when the container is seen dead and the record is
+	// released. A container that could not be killed is in the report and is not
+	// an error. holdfast.ErrNotFound.
+	StopSession(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error)
+
+	// SuspendSession saves the session's memory and stops the session; the next
+	// connect restores it. An error that wraps holdfast.ErrNoMemory means that
+	// nothing was tried and the session goes on. holdfast.ErrNotFound.
+	SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error)
+
+	// MoveSession is StopSession for a session that is to start again: if
+	// another node takes it, that node is told first and claims it. With
+	// q.Elsewhere nothing begins if no node takes it: holdfast.ErrNotFound for a
+	// node that is not up or cannot run the session, holdfast.ErrDraining,
+	// holdfast.ErrBusy.
+	MoveSession(ctx context.Context, key holdfast.SessionKey, q MoveRequest) (holdfast.MoveReport, error)
+
+	// Logs copies the container's output to w. holdfast.ErrNotFound.
+	Logs(ctx context.Context, key holdfast.SessionKey, o LogOptions, w io.Writer) error
+
+	// Exec runs a command in the container and returns its exit code once
+	// its output is written. holdfast.ErrNotFound.
+	Exec(ctx context.Context, key holdfast.SessionKey, e Exec) (exitCode int, err error)
+}
+
+// Session is a session's record, with details that only its own node knows.
+type Session struct {
+	holdfast.Owner
+	Connections int       `json:"connections"`          // open through the gateway
+	IdleSince   time.Time `json:"idle_since,omitzero"`  // set while Connections is 0
+	LastError   string    `json:"last_error,omitempty"` // of the last boot that failed or container that died
+	// Suspended is set in the state suspended: the session has no record and no
+	// container, and the next connect restores its memory.
+	Suspended *holdfast.Suspended `json:"suspended,omitempty"`
+}
+
+// Sessions is the answer to a list of sessions.
+type Sessions struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// StartRequest asks for a session to be started.
+type StartRequest struct {
+	// Template names what to start; "" leaves the choice to the agent.
+	Template string `json:"template,omitempty"`
+}
+
+// MoveRequest asks for a session to leave its node. The zero value asks for a new
+// container, on another node if one takes the session.
+type MoveRequest struct {
+	// Elsewhere asks for the session to continue on another node, with its memory
+	// if its template says so. The session stays if no node takes it.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	// To names that node; it needs Elsewhere. "" leaves the choice to the agent.
+	To holdfast.NodeID `json:"to,omitempty"`
+}
+
+// LogOptions selects log lines.
+type LogOptions struct {
+	Tail       int // last n lines; below 0 is all
+	Follow     bool
+	Timestamps bool
+}
+
+type sessionHandlers struct {
+	sessions  SessionService
+	pingEvery time.Duration // 0 is pingEvery
+}
+
+func sessionRoutes(s SessionService, pingEvery time.Duration) []route {
+	h := sessionHandlers{s, pingEvery}
+	return []route{
+		{method: "GET", path: "/v1/sessions", id: "listSessions", summary: "All sessions, by key.",
+			access: forReader, limit: limitAsk, answer: Sessions{}, handle: asking(h.list)},
+		{method: "GET", path: "/v1/sessions/{key}", id: "getSession", summary: "One session.",
+			access: forReader, at: atItsOwner, limit: limitAsk, answer: Session{}, handle: asking(h.get)},
+		{method: "POST", path: "/v1/sessions/{key}/start", id: "startSession", summary: "Start a session; answers when it is ready.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: StartRequest{}, answer: Session{}, handle: ofKey(h.start)},
+		{method: "POST", path: "/v1/sessions/{key}/stop", id: "stopSession", summary: "Kill a session's container; answers when it is seen dead.",
+			access: forAdmin, at: atItsOwner, limit: limitStop, request: Empty{}, answer: holdfast.KillReport{}, handle: ofKey(h.stop)},
+		{method: "POST", path: "/v1/sessions/{key}/move", id: "moveSession", summary: "Stop a session that is to start on another node, which is told first; answers when the container is seen dead and, if the memory moves along, the other node has it.",
+			access: forAdmin, at: atItsOwner, limit: limitMove, request: MoveRequest{}, answer: holdfast.MoveReport{}, handle: ofKey(h.move)},
+		{method: "POST", path: "/v1/sessions/{key}/suspend", id: "suspendSession", summary: "Save a session's memory for the next connect and end its container; answers when it is seen dead.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: holdfast.SuspendReport{}, handle: ofKey(h.suspend)},
+		{method: "POST", path: "/v1/sessions/{key}/resume", id: "resumeSession", summary: "Start a suspended session with its memory; answers when it is ready.",
+			access: forAdmin, at: atItsOwner, limit: limitStart, request: Empty{}, answer: Session{}, handle: ofKey(h.resume)},
+		{method: "GET", path: "/v1/sessions/{key}/logs", id: "sessionLogs", summary: "The container's output. An error after the first byte is in the trailer " + ErrorTrailer + ".",
+			access: forAdmin, at: atItsOwner, stream: true, media: mediaText, query: []param{
+				{"tail", "last lines to begin with; below 0 is all", 0},
+				{"follow", "continue with new output", false},
+				{"timestamps", "begin each line with its time", false},
+			}, handle: h.logs},
+		{method: "POST", path: "/v1/sessions/{key}/exec", id: "execSession", summary: "Run a command in the container, over an upgrade to holdfast-exec/1.",
+			access: forAdmin, at: atItsOwner, stream: true, request: ExecRequest{}, status: http.StatusSwitchingProtocols, handle: h.exec},
+	}
+}
+
+// ofKey is doing for a route whose path has a session's key.
+func ofKey[Q, T any](do func(context.Context, holdfast.SessionKey, Q) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		key, err := keyOf(r)
+		if err != nil {
+			return err
+		}
+		return doing(func(r *http.Request, q Q) (T, error) { return do(r.Context(), key, q) })(w, r)
+	}
+}
+
+// detached returns a context that goes on when the caller disconnects: once a
+// container has begun to die, its death has to be seen.
+func detached(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}
+
+func (h sessionHandlers) list(r *http.Request) (Sessions, error) {
+	all, err := h.sessions.Sessions(r.Context())
+	return Sessions{notNil(all)}, err
+}
+
+func (h sessionHandlers) get(r *http.Request) (Session, error) {
+	key, err := keyOf(r)
+	if err != nil {
+		return Session{}, err
+	}
+	return h.sessions.Session(r.Context(), key)
+}
+
+func (h sessionHandlers) start(ctx context.Context, key holdfast.SessionKey, q StartRequest) (Session, error) {
+	return h.sessions.StartSession(ctx, key, q.Template)
+}
+
+// resume starts a session that is suspended, or about to be, from its own
+// template.
+func (h sessionHandlers) resume(ctx context.Context, key holdfast.SessionKey, _ Empty) (Session, error) {
+	s, err := h.sessions.Session(ctx, key)
+	if err != nil {
+		return Session{}, err
+	}
+	template := ""
+	if s.State == holdfast.IsSuspended || s.State == holdfast.Leaving {
+		template = s.Template
+	}
+	return h.sessions.StartSession(ctx, key, template)
+}
+
+func (h sessionHandlers) stop(ctx context.Context, key holdfast.SessionKey, _ Empty) (holdfast.KillReport, error) {
+	ctx, cancel := detached(ctx, limitStop)
+	defer cancel()
+	rep, err := h.sessions.StopSession(ctx, key)
+	rep.Dead, rep.Left, rep.Steps = notNil(rep.Dead), notNil(rep.Left), notNil(rep.Steps)
+	return rep, err
+}
+
+func (h sessionHandlers) move(ctx context.Context, key holdfast.SessionKey, q MoveRequest) (holdfast.MoveReport, error) {
+	if q.To != "" && !q.Elsewhere {
+		return holdfast.MoveReport{}, badRequest("to needs elsewhere")
+	}
+	ctx, cancel := detached(ctx, limitMove)
+	defer cancel()
+	rep, err := h.sessions.MoveSession(ctx, key, q)
+	rep.Dead, rep.Left, rep.Steps, rep.Memory.Lost = notNil(rep.Dead), notNil(rep.Left), notNil(rep.Steps), notNil(rep.Memory.Lost)
+	return rep, err
+}
+
+func (h sessionHandlers) suspend(ctx context.Context, key holdfast.SessionKey, _ Empty) (holdfast.SuspendReport, error) {
+	ctx, cancel := detached(ctx, limitStart)
+	defer cancel()
+	rep, err := h.sessions.SuspendSession(ctx, key)
+	rep.Left = notNil(rep.Left)
+	return rep, err
+}
+
+// logs has no deadline for writing: a reader may pause for any time.
+func (h sessionHandlers) logs(w http.ResponseWriter, r *http.Request) error {
+	key, err := keyOf(r)
+	if err != nil {
+		return err
+	}
+	o, err := logOptions(r)
+	if err != nil {
+		return err
+	}
+	out := &stream{w: w, media: mediaText}
+	err = h.sessions.Logs(r.Context(), key, o, out)
+	if err != nil && !out.begun {
+		return err
+	}
+	out.begin()
+	if err != nil {
+		b, _ := json.Marshal(toError(err)) // strings only
+		w.Header().Set(ErrorTrailer, string(b))
+		return sent{err}
+	}
+	return nil
+}
+
+func logOptions(r *http.Request) (o LogOptions, err error) {
+	o.Tail = -1
+	q := r.URL.Query()
+	if v := q.Get("tail"); v != "" {
+		if o.Tail, err = strconv.Atoi(v); err != nil {
+			return o, badQuery("tail", v, "a whole number")
+		}
+	}
+	if o.Follow, err = boolOf(q, "follow"); err != nil {
+		return o, err
+	}
+	o.Timestamps, err = boolOf(q, "timestamps")
+	return o, err
+}
