@@ -1,4 +1,4 @@
-# make up and make test are the two to know; both install what is missing.
+# The main targets are up and test; both install missing packages.
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .PHONY: build dist demo-image up down test test-long test-short lint bench-tools clean
@@ -9,10 +9,10 @@ build: ## bin/holdfast, one static binary
 dist: ## dist/: static programs and Debian packages for amd64 and arm64
 	@packaging/dev/dist.sh
 
-demo-image: ## holdfast-demo:latest, built here from nothing
+demo-image: ## holdfast-demo:latest, built without a base image
 	@packaging/dev/image.sh
 
-up: ## an agent with a first session to open; RUNSC=1: and one under gVisor
+up: ## an agent and a first session; with RUNSC=1 also a template under gVisor
 	@packaging/dev/up.sh
 
 down: ## stops what make up started
@@ -21,17 +21,17 @@ down: ## stops what make up started
 test: ## lint, and every test with the race detector
 	@packaging/dev/test.sh
 
-test-long: ## all cases of the tests of which make test has a part
+test-long: ## all cases of the tests that make test runs in part
 	@packaging/dev/test.sh long
 
-test-short: ## what needs no engine
+test-short: ## tests that need no engine
 	@packaging/dev/test.sh short
 
 lint:
 	@packaging/dev/lint.sh
 
-bench-tools: ## the peers that holdfast bench compares with
+bench-tools: ## installs the programs that holdfast bench compares with
 	@packaging/dev/bench-tools.sh
 
-clean: ## built files; var/dev belongs to make down
+clean: ## removes built files, but not var/dev, which make down manages
 	rm -rf bin dist

@@ -1,11 +1,11 @@
-// Line is the WebSocket to the shell: what is said on it, and what the page is
-// told of its ups and downs. reconnect.js brings it back.
+// Line is the WebSocket to the shell. It sends input, and it notifies the page of output and
+// of changes of the connection's state. reconnect.js restores a lost connection.
 import { reconnecting } from "./reconnect.js";
 
 const chunk = 16 * 1024; // bytes in a message, under the server's limit
 
 export class Line {
-  ended = false; // the shell was left by exit: nothing to come back to unasked
+  ended = false; // the shell has exited: reconnect only on request
 
   #on;
   #link = null;
@@ -17,7 +17,7 @@ export class Line {
     this.#on = on;
   }
 
-  // now connects, unless that has happened.
+  // now connects, unless there is a connection.
   now() {
     this.ended = false;
     if (this.#link) this.#link.connect();
@@ -33,8 +33,8 @@ export class Line {
     });
   }
 
-  // hurry ends a pause.
-  hurry() {
+  // retry ends the pause before the next try.
+  retry() {
     if (!this.ended) this.now();
   }
 
@@ -60,7 +60,7 @@ export class Line {
   #opened() {
     this.#open = true;
     this.#on.state("open", "Connected");
-    this.resize(); // it may have changed since
+    this.resize(); // the size may have changed since
   }
 
   #lost(e, pause) {

@@ -1,4 +1,4 @@
-// The page: a terminal, a header, and the line that keeps them together.
+// The page: a terminal, a header, and the connection that feeds both.
 import { Terminal } from "./vendor/xterm.mjs";
 import { FitAddon } from "./vendor/addon-fit.mjs";
 import { Line } from "./line.js";
@@ -17,7 +17,7 @@ const terminal = new Terminal({
   fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace',
   fontSize: 14,
   cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches,
-  minimumContrastRatio: 4.5, // the sixteen colours have to be read on white too
+  minimumContrastRatio: 4.5, // the sixteen colours have to be readable on white, too
   scrollback: 5000,
   theme: theme(),
 });
@@ -28,7 +28,7 @@ terminal.textarea.setAttribute("aria-label", "Terminal. Press F6 to leave it.");
 fit.fit();
 terminal.focus();
 
-let shown = ""; // the container that the terminal has last shown output of
+let shown = ""; // the container of the last output in the terminal
 
 const line = new Line({
   size: () => ({ rows: terminal.rows, cols: terminal.cols }),
@@ -49,10 +49,10 @@ const line = new Line({
   lost: (message) => note(message),
 });
 
-// note writes a line of the page's own into the terminal, clear of whatever
-// mode the last program left it in.
+// note writes a message of the page into the terminal. It first resets the modes that the
+// last program may have set.
 function note(text) {
-  // Leaving a screen that is not the alternate one would move the cursor.
+  // The sequence that leaves the alternate screen moves the cursor if that screen is not active.
   const leave = terminal.buffer.active.type === "alternate" ? "\x1b[?1049l" : "";
   terminal.write(`${leave}\x1b[?1000;1002;1003;2004l\x1b[?25h\x1b[0m\r\n\x1b[2m[${text}]\x1b[0m\r\n`);
 }
@@ -68,13 +68,13 @@ find("again").addEventListener("click", () => {
   line.now();
   terminal.focus();
 });
-addEventListener("online", () => line.hurry());
-document.addEventListener("visibilitychange", () => document.hidden || line.hurry());
+addEventListener("online", () => line.retry());
+document.addEventListener("visibilitychange", () => document.hidden || line.retry());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   terminal.options.theme = theme();
 });
 
-// F6 goes in and out, for those who use no mouse: Tab belongs to the shell.
+// F6 moves the focus in and out of the terminal without a mouse; Tab belongs to the shell.
 terminal.attachCustomKeyEventHandler((e) => e.key !== "F6");
 addEventListener("keydown", (e) => {
   if (e.key !== "F6") return;
@@ -100,7 +100,7 @@ find("keys").addEventListener("click", (e) => {
   const key = keys[e.target.dataset?.key];
   if (!key) return;
   terminal.input(key.length === 3 && terminal.modes.applicationCursorKeysMode ? key.replace("[", "O") : key);
-  terminal.focus(); // or the keyboard on the screen goes away
+  terminal.focus(); // otherwise the on-screen keyboard closes
 });
 
 line.now();

@@ -1,9 +1,9 @@
-// reconnecting opens a WebSocket and opens it anew whenever it is lost, until
-// the server closes it with 1000 or you call close. Messages are not its
-// business: what was on its way, or is sent meanwhile, is lost.
+// reconnecting opens a WebSocket and reopens it whenever it is lost, until the server
+// closes it with 1000 or the caller calls close. It does not repeat messages: data that was
+// in transit, or is sent without a connection, is lost.
 //
-// url() is asked before every try. on.message(data) is needed; on.open(),
-// on.connecting(tries), on.lost(event, pause in ms) and on.end() are not.
+// It calls url() before every try. on.message(data) is required. on.open(),
+// on.connecting(tries), on.lost(event, pause in ms) and on.end() are optional.
 export function reconnecting(url, on) {
   const first = 250, longest = 10_000; // ms between tries
   const steady = 5_000; // ms after which a connection counts as good
@@ -22,8 +22,8 @@ export function reconnecting(url, on) {
       socket = null;
       if (performance.now() - opened > steady) tries = 0;
       if (e.code === 1000 || !wanted) { tries = 0; on.end?.(); return; }
-      // 1012: the session is about to be served again, and the gateway lets
-      // the next try wait for it. Anything else may hit many clients at once.
+      // 1012: the session will be served again soon, and the gateway parks the next try
+      // until then. Any other loss may affect many clients at once, hence the random pause.
       const pause = e.code === 1012 && tries === 0 ? 0
         : Math.min(first * 2 ** tries, longest) * (0.5 + Math.random() / 2);
       tries++;
@@ -33,7 +33,7 @@ export function reconnecting(url, on) {
   }
   connect();
   return {
-    connect, // now, unless there is a connection: for a button, or "online"
+    connect, // connects now, unless there is a connection: for a button, or the event "online"
     send: (data) => socket?.readyState === WebSocket.OPEN && !socket.send(data),
     close() { wanted = false; clearTimeout(timer); socket?.close(1000); },
   };

@@ -1,5 +1,5 @@
--- Run once, when a database is made. Choose a password. The first line makes a
--- server that is being set up read its accounts, so that it takes new ones.
+-- Executed once, when a database is created. Choose a password. The first statement makes
+-- the bootstrap server load its grant tables, so that it accepts new accounts.
 FLUSH PRIVILEGES;
 CREATE DATABASE app;
 CREATE USER app IDENTIFIED BY 'change-me';

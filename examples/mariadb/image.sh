@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds mariadb:local from Debian's packages on this host: the server, its
-# client, the libraries that they are linked to, a shell. Nothing is pulled.
+# client, their shared libraries and a shell. Nothing is pulled.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../packaging/dev/lib.sh"
 
@@ -15,8 +15,8 @@ umask 022
 mkdir -p "$root"/{bin,data,etc/mysql,usr/share}
 mkdir -m 1777 "$root/tmp"
 
-# with_libraries PROGRAM… copies programs, and what the loader would load for
-# them, to where they are here.
+# with_libraries PROGRAM… copies programs and their shared libraries into the image, to the
+# same paths as on this host.
 with_libraries() {
   local program
   for program; do

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Prints the directory of another containerd than the installed one, for the tests'
-# -containerd: of the version of the client that go.mod names, which is the newest. It is
-# built where it is not there yet, without the plugin for Kubernetes' interface: some
-# minutes of one core. runc is the installed one.
+# Prints the directory of a containerd of the client version in go.mod, the newest one,
+# for the tests' flag -containerd. If it does not exist yet, the script builds it without
+# the CRI plugin, which takes a few minutes of one core. It uses the installed runc.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds what a release has, into dist/: for each architecture the static program
-# the Debian package and the container image, and SHA256SUMS. The same commit gives the same bytes,
-# wherever it is built.
+# Builds the files of a release into dist/: for each architecture the static program, the
+# Debian package and the container image, and SHA256SUMS. The same commit gives the same
+# bytes on every machine.
 #   dist.sh [ARCH…]   default: amd64 arm64
-# DIST names another directory, which has to be empty, VERSION another version.
+# DIST names another directory, which has to be empty; VERSION sets the version.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
-# Without a tag: 0.0.0 and the number of commits, so that packages have an order.
+# Without a tag the version is 0.0.0 and the number of commits, so that packages sort.
 version=${VERSION:-$(git describe --tags --dirty 2>/dev/null || echo "0.0.0-$(git rev-list --count HEAD)-g$(git describe --always --dirty)")}
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH
@@ -22,7 +22,7 @@ else
 fi
 mkdir -p "$dist"/generated/{man,completions}
 
-# compile ARCH OUT
+# compile ARCH OUT builds the static program of an architecture.
 compile() {
   CGO_ENABLED=0 GOOS=linux GOARCH=$1 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$2" ./cmd/holdfast
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stops what make up started, and nothing else: first the agent, which drains,
-# then the Docker daemon if it was make up that started it.
+# Stops the processes that make up started, and no others: first the agent, which
+# drains, then the Docker daemon, if make up started it.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -10,7 +10,7 @@ if running agent >/dev/null; then
   tail -c "+$from" "$state/agent.log"
   say "the agent has drained and ended"
 else
-  say "no agent of make up runs"
+  say "no agent started by make up is running"
 fi
 
 case $(cat "$state/engine.by" 2>/dev/null) in
@@ -19,8 +19,8 @@ case $(cat "$state/engine.by" 2>/dev/null) in
     say "the Docker daemon is stopped"
     ;;
   us)
-    if stop engine 60; then say "the Docker daemon is stopped"; else say "the Docker daemon had ended already"; fi
+    if stop engine 60; then say "the Docker daemon is stopped"; else say "the Docker daemon had already ended"; fi
     ;;
-  *) say "make up started no Docker daemon: nothing to stop there" ;;
+  *) say "make up started no Docker daemon: none to stop" ;;
 esac
 rm -f "$state/engine.by"

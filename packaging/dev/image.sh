@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds holdfast-demo:latest from the demo's server and busybox, without any
-# base image: nothing is pulled. The same sources give the same layer, and an
-# image that is there already is left as it is.
+# Builds holdfast-demo:latest from the demo's server and busybox, without a base
+# image: nothing is pulled. The same sources give the same layer. If the image
+# exists already, the script does not change it.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 need docker=docker.io
-# Debian's other busybox is linked to libraries that the image has not.
+# Debian's package busybox is dynamically linked to libraries that the image lacks.
 dpkg-query -W -f='${db:Status-Status}\n' busybox-static 2>/dev/null | grep -qx installed ||
   need static-busybox=busybox-static
 engine_answers || die "no container engine answers" "make up starts one; or set DOCKER_HOST"

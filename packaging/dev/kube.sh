@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Prints the path of a part of Kubernetes for tests: kube-apiserver, or the one that is
-# named (kubelet). It is built where it is not there yet: some seven minutes of one core.
-# Several may ask at a time; one builds, at idle priority, and the others wait for it.
+# Prints the path of a Kubernetes program for tests: kube-apiserver, or the program named
+# in the argument (kubelet). If it does not exist yet, the script builds it, which takes
+# about seven minutes of one core. Concurrent calls are safe: one builds at idle priority,
+# and the others wait.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../test/kube/apiserver"
 
@@ -13,7 +14,7 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 if [[ ! -x $binary ]]; then
-  # As the tests of test/kubedrain are built, so that both share the compiled packages.
+  # The same flags as for the tests of test/kubedrain, so that both share compiled packages.
   CGO_ENABLED=0 chrt -i 0 go build -p 2 -ldflags '-s -w' -o "$binary.new" "k8s.io/kubernetes/cmd/$part" >&2
   mv "$binary.new" "$binary"
 fi

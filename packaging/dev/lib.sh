@@ -1,5 +1,5 @@
-# Shared by the scripts beside it; sourced, not run. They work in the top
-# folder of the clone and keep what they start in var/dev.
+# Functions for the scripts in this directory; sourced, not run. The scripts run in
+# the top directory of the clone. Logs and pid files of their processes are in var/dev.
 # shellcheck shell=bash
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
@@ -17,8 +17,8 @@ root_is_possible() {
   [[ $(id -u) = 0 ]] || command -v sudo >/dev/null || die "sudo is not installed" "run this as root"
 }
 
-# need COMMAND=PACKAGE… installs the Debian packages of the commands that are
-# missing. The services in them are not started: policy-rc.d forbids it.
+# need COMMAND=PACKAGE… installs the Debian packages of missing commands. It does not
+# start their services: policy-rc.d prevents that.
 need() {
   local pair missing=()
   for pair; do
@@ -26,7 +26,7 @@ need() {
   done
   [[ ${#missing[@]} -gt 0 ]] || return 0
   command -v apt-get >/dev/null ||
-    die "not installed: ${missing[*]}" "these scripts install by themselves on Debian only"
+    die "not installed: ${missing[*]}" "these scripts install packages on Debian only; install them by hand"
   say "installing ${missing[*]}"
   local policy=/usr/sbin/policy-rc.d ours='' failed=''
   if [[ ! -e $policy ]]; then
@@ -35,7 +35,7 @@ need() {
   fi
   install_packages "${missing[@]}" || failed=yes
   [[ -z $ours ]] || as_root rm -f $policy
-  [[ -z $failed ]] || die "could not install ${missing[*]}" "look at what apt-get says above"
+  [[ -z $failed ]] || die "could not install ${missing[*]}" "see the output of apt-get above"
 }
 
 install_packages() {
@@ -44,23 +44,23 @@ install_packages() {
   as_root "${get[@]}" update && as_root "${get[@]}" install --no-install-recommends "$@"
 }
 
-# The engine's command, as one who may use its socket.
+# engine runs the engine's client as root, which may use its socket.
 engine() { as_root env ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} docker "$@"; }
 engine_answers() { engine version >/dev/null 2>&1; }
 
-# born PID prints when a process started, in ticks after boot (proc(5), stat,
-# field 22); with it a pid file cannot mean another process than it did. It
-# fails where there is no such process.
+# born PID prints the start time of a process, in ticks after boot (proc(5), stat,
+# field 22). With the start time a pid file cannot refer to a reused pid. It fails if
+# the process does not exist.
 born() {
   local stat fields
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
   read -ra fields <<<"${stat##*) }" # field 3 and on
-  [[ ${fields[0]} != Z ]] || return 1 # dead; in a container nobody may reap it
+  [[ ${fields[0]} != Z ]] || return 1 # a zombie: in a container its parent may never reap it
   printf '%s\n' "${fields[19]}"
 }
 
-# launch NAME COMMAND… runs a command as root in the background, with
-# var/dev/NAME.log and var/dev/NAME.pid.
+# launch NAME COMMAND… runs a command as root in the background. Its output goes to
+# var/dev/NAME.log, its pid to var/dev/NAME.pid.
 launch() {
   local name=$1 pid
   shift
@@ -69,13 +69,13 @@ launch() {
   printf '%s %s\n' "$pid" "$(born "$pid" || echo gone)" >"$state/$name.pid"
 }
 
-# running NAME prints the pid of what launch started, if it still runs.
+# running NAME prints the pid of the process that launch started, if it still runs.
 running() {
   local pid start
   read -r pid start 2>/dev/null <"$state/$1.pid" && [[ $(born "$pid") = "$start" ]] && printf '%s\n' "$pid"
 }
 
-# stop NAME SECONDS ends what launch started and waits for it.
+# stop NAME SECONDS sends SIGTERM to the process that launch started and waits for its end.
 stop() {
   local name=$1 pid i
   pid=$(running "$name") || return 1
@@ -87,7 +87,7 @@ stop() {
   die "$name (pid $pid) has not ended within $2 s" "its log is $state/$name.log"
 }
 
-# answers PORT PATH asks for a page of this host and succeeds on status 200.
+# answers PORT PATH sends a GET request to this host and succeeds on status 200.
 answers() {
   local status
   exec 3<>"/dev/tcp/127.0.0.1/$1" || return 1

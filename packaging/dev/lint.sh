@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The checks that need no engine and run no test.
+# Static checks, which need no engine and run no tests.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 unformatted=$(gofmt -l .)
-[[ -z $unformatted ]] || die "not formatted: $unformatted" "gofmt -w does it"
+[[ -z $unformatted ]] || die "not formatted: $unformatted" "run gofmt -w on them"
 large=$(git ls-files -z | xargs -0 stat -c '%s %n' -- 2>/dev/null | awk '$1 > 2 * 1024 * 1024 { print $2 }')
-[[ -z $large ]] || die "over 2 MB: $large" "built files do not belong in the sources"
+[[ -z $large ]] || die "over 2 MB: $large" "remove built files from the repository"
 go vet ./...
 go tool staticcheck ./...
-# A module of its own.
+# packaging/deb is a separate module.
 go -C packaging/deb vet ./...
 need shellcheck=shellcheck
 shellcheck -x -P SCRIPTDIR packaging/dev/*.sh examples/*/*.sh test/machine/*.sh .ci/run

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds gVisor's runsc, static and at one version, for the tests and for make up
-# RUNSC=1. One that is there already at this version is left as it is. The first
-# time it takes minutes of CPU, which everything else comes before.
-#   runsc.sh [FILE]    default: where the tests look for it
+# Builds gVisor's runsc, static and at a fixed version, for the tests and for make up
+# RUNSC=1. If it exists already at this version, the script does not build it again. The
+# first build takes minutes of CPU time, at idle priority.
+#   runsc.sh [FILE]    default: the path at which the tests look for it
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -23,8 +23,8 @@ work=$(mktemp -d -p "$(dirname "$file")")
 trap 'rm -rf "$work"' EXIT
 idle=()
 ! command -v chrt >/dev/null || idle=(chrt -i 0)
-say "building runsc; the first time takes minutes"
-# A dynamic one cannot start itself anew in its own sandbox.
+say "building runsc; the first build takes some minutes"
+# A dynamically linked runsc cannot re-execute itself in its own sandbox.
 (cd / && CGO_ENABLED=0 GOFLAGS='' GOBIN="$work" "${idle[@]}" go install \
   -ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$version" "gvisor.dev/gvisor/runsc@$version")
 mv "$work/runsc" "$file"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Brings up everything for a first session: an engine if none answers, the
-# binary, the demo's image, the agent. Twice is harmless; make down undoes it.
-# With RUNSC=1 a second template runs under gVisor: runsc is built, and registered
-# with an engine that is started here.
+# Prepares a first session: starts an engine if none answers, builds the binary and the
+# demo's image, and starts the agent. The script is idempotent; make down stops the
+# processes. With RUNSC=1 a second template runs under gVisor: the script builds runsc and
+# registers it with an engine that it starts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -38,7 +38,7 @@ start_engine() {
     sleep 0.5
   done
   [[ ! -f $state/engine.log ]] || tail -n 15 "$state/engine.log" >&2
-  die "the Docker daemon does not come up" "its log is var/dev/engine.log, or in journalctl -u docker"
+  die "the Docker daemon does not start" "see var/dev/engine.log or journalctl -u docker"
 }
 
 start_agent() {
@@ -50,13 +50,13 @@ start_agent() {
     sleep 0.1
   done
   tail -n 15 "$state/agent.log" >&2
-  die "the agent does not come up" "its whole log is var/dev/agent.log"
+  die "the agent does not start" "see var/dev/agent.log"
 }
 
-# gvisor builds runsc and has an engine that is started here know it.
+# gvisor builds runsc and registers it with an engine that this script starts.
 gvisor() {
   packaging/dev/runsc.sh "$state/runsc"
-  # The agent writes the second one when it starts.
+  # The agent writes the second program when it starts.
   runsc=("--add-runtime=runsc=$state/runsc" "--add-runtime=runsc-holdfast=$state/runsc-holdfast")
 }
 
@@ -65,8 +65,8 @@ root_is_possible
 mkdir -p "$state"
 if pid=$(running agent); then
   answers 7071 /readyz ||
-    die "the agent runs (pid $pid) and takes no sessions" "after holdfast drain: make down, then make up"
-  say "the agent runs already (pid $pid); make down first to run a newer build"
+    die "the agent runs (pid $pid) but accepts no sessions" "after holdfast drain: run make down, then make up"
+  say "the agent is already running (pid $pid); for a newer build run make down first"
   finish
   exit
 fi
@@ -75,9 +75,9 @@ runsc=()
 [[ -z ${RUNSC:-} ]] || gvisor
 engine_answers || start_engine
 if [[ -n ${RUNSC:-} ]] && ! engine info -f '{{json .Runtimes}}' | grep -q '"runsc-holdfast"'; then
-  die "the engine that runs here does not know runsc-holdfast" "add it to runtimes in /etc/docker/daemon.json, with the path $state/runsc-holdfast, and reload the engine; then make up again"
+  die "the running engine has no runtime runsc-holdfast" "add it to runtimes in /etc/docker/daemon.json, with the path $state/runsc-holdfast, and reload the engine; then run make up again"
 fi
-[[ -e bin/holdfast ]] || say "building; the first time takes some minutes"
+[[ -e bin/holdfast ]] || say "building; the first build takes some minutes"
 make --no-print-directory build demo-image
 sed "s|@STATE@|$state|" packaging/dev/holdfast.yaml >"$state/holdfast.yaml"
 [[ -z ${RUNSC:-} ]] || sed "s|@STATE@|$state|g" packaging/dev/gvisor.yaml >>"$state/holdfast.yaml"
