@@ -2,12 +2,12 @@ package bench
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"holdfast/internal/platform/atomicfile"
 )
 
 // WritePage puts a table into a page, in place of what is between the lines begin
@@ -23,17 +23,8 @@ func WritePage(path, begin, end string, table []byte) error {
 		return fmt.Errorf("write the table: %s has no lines %q and %q", path, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
 	text := slices.Concat(before, []byte(begin), []byte("\n"), table, []byte("\n"), []byte(end), after)
-	f, err := os.CreateTemp(filepath.Dir(path), ".table-") // a page is never half written
-	if err != nil {
+	if err := atomicfile.WriteNoSync(path, text, 0o644); err != nil {
 		return fmt.Errorf("write the table: %w", err)
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write the table: %w", err), os.Remove(f.Name()))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/pki"
@@ -215,10 +216,7 @@ func (x *experiment) bury(ctx context.Context, m *node) error {
 		return err
 	}
 	file := filepath.Join(x.ticks(), string(m.id)+echoserver.GoneSuffix)
-	if err := os.WriteFile(file+".new", strconv.AppendInt(nil, int64(revision), 10), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return atomicfile.WriteNoSync(file, strconv.AppendInt(nil, int64(revision), 10), 0o644)
 }
 
 // settled is how long nothing may come up for a machine to be gone.

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor/cure"
 	"holdfast/internal/hosts/doctor/probe"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
 )
@@ -77,14 +78,5 @@ func replaceFile(name string, old, text []byte) error {
 	if err := os.WriteFile(name+".before-cure", old, fi.Mode().Perm()); err != nil {
 		return err
 	}
-	next := name + ".cure"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, fi.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(next))
-	}
-	return os.Rename(next, name)
+	return atomicfile.Write(name, text, fi.Mode().Perm())
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/store/trace"
 )
@@ -107,7 +108,7 @@ func (a *Agent) settleID() error {
 	kept := holdfast.NodeID(strings.TrimSpace(string(text)))
 	switch {
 	case kept == "":
-		if err := keepFile(path, string(a.node)+"\n"); err != nil {
+		if err := atomicfile.Write(path, []byte(string(a.node)+"\n"), 0o600); err != nil {
 			return fmt.Errorf("keeping the node's id: %w", err)
 		}
 	case kept == a.node:
@@ -119,20 +120,6 @@ func (a *Agent) settleID() error {
 		a.node = kept
 	}
 	return nil
-}
-
-// keepFile writes a file so that a power cut leaves the old one or the new one.
-func keepFile(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
 }
 
 // openStore opens the cluster's store, or the embedded one. failed tells when

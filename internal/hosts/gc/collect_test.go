@@ -27,7 +27,7 @@ func hosted(t *testing.T, c Config, m *model, spinups Spinups, log *slog.Logger,
 	t.Helper()
 	m.root = t.TempDir()
 	store := NewStore(t.TempDir(), log)
-	store.noSync = true
+	store.file.NoSync = true
 	return New(c, Deps{
 		Engine: m, Store: store, Spinups: spinups, LockDir: t.TempDir(), Log: log,
 		Disk: func(string) (Disk, error) {
@@ -434,7 +434,7 @@ func TestUsesOfNetworksAndVolumesAreKept(t *testing.T) {
 func TestManyUsesAreWrittenOrCountAsMissed(t *testing.T) {
 	for _, full := range []error{nil, unix.ENOSPC} {
 		store := NewStore(t.TempDir(), quietLog())
-		store.noSync, store.full = true, full
+		store.file.NoSync, store.full = true, full
 		tr := &tracker{engine: newModel(noon), store: store, log: quietLog()}
 		begin := time.Now()
 		for i := range maxNews + 1 {

@@ -194,7 +194,7 @@ func TestCycleBesideOthers(t *testing.T) {
 			}
 		}
 		store := NewStore(fmt.Sprintf("%s/%d", dir, rapid.Uint64().Draw(t, "store")), slog.New(slog.DiscardHandler))
-		store.noSync = true
+		store.file.NoSync = true
 		past := Uses{Last: map[string]time.Time{}}
 		for id := range m.images {
 			past.Last[id] = m.now.Add(-time.Hour)

@@ -4,20 +4,16 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
-	"holdfast"
+	"holdfast/internal/platform/boltfile"
 )
 
 // Store keeps on disk what a collector must know after a restart: when things
@@ -25,11 +21,10 @@ import (
 // opened for each call only, so that a command can read it beside an agent. Its
 // methods may be called from any goroutine.
 type Store struct {
-	path   string
-	log    *slog.Logger
-	most   int   // uses that are kept
-	noSync bool  // in tests: what is not asked for is that a power cut leaves it
-	full   error // in tests: what every write fails with, as on a full disk
+	file boltfile.File
+	log  *slog.Logger
+	most int   // uses that are kept
+	full error // in tests: every write fails with it, as on a full disk
 
 	failing atomic.Bool   // the last write failed, which has been said
 	writing chan struct{} // has one in it while cycles are written
@@ -39,7 +34,13 @@ type Store struct {
 
 // NewStore is the store in a data directory; nothing is opened yet.
 func NewStore(dataDir string, log *slog.Logger) *Store {
-	return &Store{path: filepath.Join(dataDir, "gc.db"), log: log, most: usesKept, writing: make(chan struct{}, 1)}
+	return &Store{
+		file: boltfile.File{
+			Path: filepath.Join(dataDir, "gc.db"), Name: "the garbage collector's records",
+			Buckets: [][]byte{usesBucket, cyclesBucket, metaBucket}, Timeout: openTimeout, Log: log,
+		},
+		log: log, most: usesKept, writing: make(chan struct{}, 1),
+	}
 }
 
 var (
@@ -72,89 +73,31 @@ func volumeKey(name string) string { return "volume " + name }
 
 func networkKey(id string) string { return "network " + id }
 
-// open does something with the file. A damaged one is moved aside: what was used
-// when is unknown then, and that means now.
-func (s *Store) open(write bool, do func(*bbolt.Tx) error) error {
-	err := s.openFile(write, do)
-	if !write {
-		return err
-	}
-	switch {
-	case err != nil && !s.failing.Swap(true):
-		s.log.Error("what the collector keeps cannot be written (it goes on, and tries again)", "err", err)
-	case err == nil && s.failing.Swap(false):
-		s.log.Info("what the collector keeps is written again")
-	}
-	return err
-}
+// view reads the file; it does not call do where there is none.
+func (s *Store) view(do func(*bbolt.Tx) error) error { return s.file.View(do) }
 
-func (s *Store) openFile(write bool, do func(*bbolt.Tx) error) error {
-	if !write {
-		// To look is not to write, which a full disk would refuse.
-		if info, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-			return nil
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
-		return fmt.Errorf("open what the collector keeps: %w", err)
-	}
-	err := s.try(write, do)
-	if errors.Is(err, berrors.ErrInvalid) || errors.Is(err, berrors.ErrChecksum) || errors.Is(err, berrors.ErrVersionMismatch) || errors.Is(err, errDamaged) {
-		aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
-		if moved := os.Rename(s.path, aside); moved != nil {
-			return fmt.Errorf("move what the collector kept aside: %w", moved)
-		}
-		s.log.Warn("what the garbage collector kept was damaged and is begun anew", "moved_to", aside, "error", err)
-		err = s.try(write, do)
-	}
-	if errors.Is(err, berrors.ErrTimeout) {
-		err = holdfast.WithHint(fmt.Errorf("%w: %s is held open", holdfast.ErrBusy, s.path), "another process has had it open for seconds; try again")
-	}
-	if err != nil {
-		return fmt.Errorf("open what the collector keeps: %w", err)
-	}
-	return nil
-}
-
-var errDamaged = errors.New("the file is damaged")
-
-// try opens the file once. bbolt panics at a broken page.
-func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errDamaged, r)
-		}
-	}()
-	db, err := bbolt.Open(s.path, 0o600, &bbolt.Options{Timeout: openTimeout, NoSync: s.noSync})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if !write {
-		return db.View(func(tx *bbolt.Tx) error {
-			if tx.Bucket(metaBucket) == nil {
-				return nil // just begun
-			}
-			return do(tx)
-		})
-	}
-	return db.Update(func(tx *bbolt.Tx) error {
+// update writes the file. When a damaged one is replaced, the times of last use are
+// unknown, which counts as used now.
+func (s *Store) update(do func(*bbolt.Tx) error) error {
+	err := s.file.Update(func(tx *bbolt.Tx) error {
 		if s.full != nil {
 			return s.full
 		}
-		for _, b := range [][]byte{usesBucket, cyclesBucket, metaBucket} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
 		return do(tx)
 	})
+	switch {
+	case err != nil && !s.failing.Swap(true):
+		s.log.Error("the garbage collector's records cannot be written; the collector goes on and tries again", "err", err)
+	case err == nil && s.failing.Swap(false):
+		s.log.Info("the garbage collector's records are written again")
+	}
+	return err
 }
 
 // Uses reads when things were used last.
 func (s *Store) Uses() (Uses, error) {
 	u := Uses{Last: map[string]time.Time{}}
-	err := s.open(false, func(tx *bbolt.Tx) error {
+	err := s.view(func(tx *bbolt.Tx) error {
 		u.Seen, u.Blind = readTime(tx.Bucket(metaBucket).Get(seenKey)), readTime(tx.Bucket(metaBucket).Get(blindKey))
 		return tx.Bucket(usesBucket).ForEach(func(k, v []byte) error {
 			u.Last[string(k)] = readTime(v)
@@ -167,7 +110,7 @@ func (s *Store) Uses() (Uses, error) {
 // Note adds uses. Of a thing that was used later already, that stays. Those of new
 // things, for which there is no room, count as missed: the store is blind until now.
 func (s *Store) Note(u Uses) error {
-	return s.open(true, func(tx *bbolt.Tx) error {
+	return s.update(func(tx *bbolt.Tx) error {
 		uses, meta := tx.Bucket(usesBucket), tx.Bucket(metaBucket)
 		room, dropped := s.most-uses.Stats().KeyN, 0
 		for k, t := range u.Last {
@@ -192,7 +135,7 @@ func (s *Store) Note(u Uses) error {
 
 // Forget drops the uses of what is not there any more.
 func (s *Store) Forget(there func(key string) bool) error {
-	return s.open(true, func(tx *bbolt.Tx) error {
+	return s.update(func(tx *bbolt.Tx) error {
 		uses := tx.Bucket(usesBucket)
 		var gone [][]byte
 		if err := uses.ForEach(func(k, _ []byte) error {
@@ -215,7 +158,7 @@ func (s *Store) Forget(there func(key string) bool) error {
 // Harm reads what deletions did to spin-ups.
 func (s *Store) Harm() (Harm, error) {
 	var h Harm
-	err := s.open(false, func(tx *bbolt.Tx) error {
+	err := s.view(func(tx *bbolt.Tx) error {
 		v := tx.Bucket(metaBucket).Get(harmKey)
 		if v == nil {
 			return nil
@@ -231,7 +174,7 @@ func (s *Store) SaveHarm(h Harm) error {
 	if err != nil {
 		return err
 	}
-	return s.open(true, func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(harmKey, value) })
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(harmKey, value) })
 }
 
 func timeKey(t time.Time) []byte {

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.etcd.io/bbolt"
+
+	"holdfast/internal/platform/boltfile"
 )
 
 // SaveCycle keeps a cycle as far as it has come. One that cannot be written is
@@ -30,7 +32,7 @@ func (s *Store) WriteLate() error {
 	if len(list) == 0 {
 		return nil
 	}
-	if err := s.open(true, func(tx *bbolt.Tx) error {
+	if err := s.update(func(tx *bbolt.Tx) error {
 		for _, c := range list {
 			if err := putCycle(tx.Bucket(cyclesBucket), c); err != nil {
 				return err
@@ -81,12 +83,12 @@ func (s *Store) Cycles(limit int) ([]Cycle, error) {
 // written are the cycles on disk, as Cycles.
 func (s *Store) written(limit int) ([]Cycle, error) {
 	list := []Cycle{}
-	err := s.open(false, func(tx *bbolt.Tx) error {
+	err := s.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(cyclesBucket).Cursor()
 		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
 			var one Cycle
 			if err := json.Unmarshal(v, &one); err != nil {
-				return fmt.Errorf("%w: a cycle: %w", errDamaged, err)
+				return fmt.Errorf("%w: a cycle: %w", boltfile.ErrDamaged, err)
 			}
 			list = append(list, one)
 		}

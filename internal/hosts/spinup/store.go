@@ -16,6 +16,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"holdfast"
+	"holdfast/internal/platform/boltfile"
 )
 
 // ErrInUse says that another process has the store open.
@@ -71,14 +72,10 @@ func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
 		return nil, fmt.Errorf("open the spin-up records: %w", err)
 	}
 	db, err := openChecked(path)
-	var damaged *damagedError
-	if errors.As(err, &damaged) {
-		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
-		if err := os.Rename(path, aside); err != nil {
-			return nil, fmt.Errorf("move the damaged spin-up records aside: %w", err)
+	if errors.Is(err, boltfile.ErrDamaged) {
+		if err = boltfile.SetAside(path, "the spin-up records", log, err); err == nil {
+			db, err = openChecked(path)
 		}
-		log.Warn("the spin-up records were damaged and are begun anew", "moved_to", aside, "error", err)
-		db, err = openChecked(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the spin-up records: %w", err)
@@ -94,12 +91,15 @@ func OpenStore(path string, keep Keep, log *slog.Logger) (*Store, error) {
 // once: nothing of them is changed, not even what a Keep would let go of, and
 // Append fails. holdfast.ErrNotFound, ErrInUse; a damaged file is an error.
 func ReadStore(path string) (*Store, error) {
-	ok, err := isFile(path)
-	if err == nil && !ok {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		err = holdfast.ErrNotFound
 	}
 	if err == nil {
 		err = checkFile(path)
+	}
+	if errors.Is(err, boltfile.ErrDamaged) {
+		err = holdfast.WithHint(err, "an agent that starts with this file moves it aside and begins new records")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the spin-up records: %w", err)
@@ -282,8 +282,8 @@ func (s *Store) each(f Filter, do func(Record) bool) error {
 // for.
 const openTimeout = 2 * time.Second
 
-// openChecked opens the file and reads all of it. The error is a *damagedError
-// where the file is at fault.
+// openChecked opens the file after it has read all of it. boltfile.ErrDamaged,
+// ErrInUse.
 func openChecked(path string) (*bbolt.DB, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
@@ -314,20 +314,16 @@ func openChecked(path string) (*bbolt.DB, error) {
 // openFile opens the file, with ErrInUse where another process has it.
 func openFile(path string, o bbolt.Options) (*bbolt.DB, error) {
 	o.Timeout = openTimeout
-	db, err := bbolt.Open(path, 0o600, &o)
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
-	}
-	return db, err
+	db, err := boltfile.Open(path, o)
+	return db, inUse(err)
 }
 
-// isFile reports whether there is something to check at path.
-func isFile(path string) (bool, error) {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return false, nil
+// inUse is err, as ErrInUse where another process has the file.
+func inUse(err error) error {
+	if errors.Is(err, berrors.ErrTimeout) {
+		return holdfast.WithHint(ErrInUse, "is an agent running with the same data directory?")
 	}
-	return err == nil, err
+	return err
 }
 
 // Stats groups the records that the filter takes; see Summarize.

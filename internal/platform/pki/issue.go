@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/keyfile"
 )
 
@@ -128,7 +129,7 @@ func (j Join) write(ca, cert, key []byte) error {
 	}
 	put := create
 	if j.Renew {
-		put = replace
+		put = atomicfile.Write
 	}
 	if err := put(f.Key, key, 0o600); err != nil {
 		return err

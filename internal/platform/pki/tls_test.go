@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -269,7 +270,7 @@ func TestAuthorityIsReplacedUnderWay(t *testing.T) {
 		both = append(both, b...)
 	}
 	for _, f := range []Files{home, moved} {
-		if err := replace(f.CA, both, 0o644); err != nil {
+		if err := atomicfile.Write(f.CA, both, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/deathsig"
 )
 
@@ -104,17 +105,7 @@ func (r Runtime) Install(path string) error {
 	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, text) {
 		return nil
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".runtime-*")
-	if err != nil {
-		return fmt.Errorf("install the runtime: %w", err)
-	}
-	defer os.Remove(tmp.Name()) // fails once it is renamed
-	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, text, 0o755); err != nil {
 		return fmt.Errorf("install the runtime at %s: %w", path, err)
 	}
 	return nil

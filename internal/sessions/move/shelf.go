@@ -17,6 +17,7 @@ import (
 	"filippo.io/age"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 )
 
 // Shelf keeps images on disk, sealed: each in one file, mode 0600, encrypted and
@@ -135,7 +136,7 @@ func (s *Shelf) put(ctx context.Context, l Label, dir string) error {
 	if err := os.Link(f.Name(), filepath.Join(s.o.Dir, name)); err != nil {
 		return err
 	}
-	return syncDir(s.o.Dir)
+	return atomicfile.SyncDir(s.o.Dir)
 }
 
 func (s *Shelf) seal(w io.Writer, l Label, dir string) error {
@@ -145,14 +146,6 @@ func (s *Shelf) seal(w io.Writer, l Label, dir string) error {
 		return err
 	}
 	return errors.Join(Pack(sealed, l, dir), sealed.Close(), buffered.Flush())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Take opens the image of the session's life epoch into dir, as Unpack does, and
@@ -218,7 +211,7 @@ func (s *Shelf) take(ctx context.Context, key holdfast.SessionKey, epoch holdfas
 		}
 		return nil, err
 	}
-	if err := syncDir(s.o.Dir); err != nil {
+	if err := atomicfile.SyncDir(s.o.Dir); err != nil {
 		return nil, err
 	}
 	return openOnce(taken)

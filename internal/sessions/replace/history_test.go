@@ -58,14 +58,14 @@ func TestHistoryIsKept(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	h := NewHistory(dir)
-	h.max = 2000
+	h.file.Max = 2000
 	add(t, h, 0, 200)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Fatalf("%v, %v", entries, err)
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err != nil || info.Size() > h.max {
+		if info, err := e.Info(); err != nil || info.Size() > h.file.Max {
 			t.Errorf("%s has %d bytes, %v", e.Name(), info.Size(), err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestHistoryOutlivesATornLine(t *testing.T) {
 	} {
 		h := NewHistory(t.TempDir())
 		add(t, h, 0, 2)
-		f, err := os.OpenFile(h.path, os.O_APPEND|os.O_WRONLY, 0)
+		f, err := os.OpenFile(h.file.Path, os.O_APPEND|os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
 )
@@ -284,16 +284,7 @@ func (l *Lease) keep(h *lease) error {
 	if err != nil {
 		return fmt.Errorf("keeping the lease: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(l.cfg.File), ".lease-")
-	if err != nil {
-		return fmt.Errorf("keeping the lease: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), l.cfg.File)
-	}
-	if err != nil {
+	if err := atomicfile.Write(l.cfg.File, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keeping the lease: %w", err)
 	}
 	return nil

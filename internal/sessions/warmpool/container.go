@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/nsmount"
@@ -58,7 +58,7 @@ func (c *Container) Tell(ctx context.Context, i holdfast.Identity, mounts []engi
 		return false, err
 	}
 	text = append(text, '\n')
-	if err := publish(filepath.Join(c.dir, FileName), text); err != nil {
+	if err := atomicfile.WriteNoSync(filepath.Join(c.dir, FileName), text, 0o644); err != nil {
 		return false, err
 	}
 	c.talk.send(text)
@@ -89,15 +89,6 @@ func (c *Container) attach(mounts []engine.Mount) error {
 		return errors.New("the container ended")
 	}
 	return nil
-}
-
-// publish writes a file that is there as a whole or not at all.
-func publish(file string, text []byte) error {
-	tmp := file + ".new"
-	if err := os.WriteFile(tmp, text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, file)
 }
 
 // freezer is the container's control group that can be frozen.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 )
 
 // DirName is where baselines are in the data directory.
@@ -43,16 +44,7 @@ func (d Dir) Save(b Baseline) error {
 			return holdfast.WithHint(fmt.Errorf("save baseline %s: there are %d", b.Name, len(all)), "remove some with: holdfast doctor baseline rm")
 		}
 	}
-	f, err := os.CreateTemp(string(d), ".baseline-")
-	if err != nil {
-		return fmt.Errorf("save baseline %s: %w", b.Name, err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), d.path(b.Name))
-	}
-	if err != nil {
+	if err := atomicfile.Write(d.path(b.Name), text, 0o600); err != nil {
 		return fmt.Errorf("save baseline %s: %w", b.Name, err)
 	}
 	return nil

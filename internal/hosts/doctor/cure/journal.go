@@ -1,16 +1,12 @@
 package cure
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"holdfast/internal/platform/journal"
 )
 
 // FileName is the journal's name in the data directory.
@@ -18,7 +14,7 @@ const FileName = "cures.jsonl"
 
 // Bounds of the journal.
 const (
-	maxJournal  = 4 << 20 // bytes; then the older half goes
+	maxJournal  = 2 << 20 // bytes of each of its two files
 	keptEntries = 500
 )
 
@@ -47,66 +43,17 @@ func (j Journal) add(e entry) error {
 	if j.Path == "" {
 		return nil
 	}
-	if err := j.write(e); err != nil {
+	err := os.MkdirAll(filepath.Dir(j.Path), 0o700)
+	if err == nil {
+		err = j.file().Append(e)
+	}
+	if err != nil {
 		return fmt.Errorf("write the cure down: %w", err)
 	}
 	return nil
 }
 
-func (j Journal) write(e entry) error {
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(j.Path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(j.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
-	fi, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if fi.Size() > maxJournal {
-		if err := halve(f); err != nil {
-			return err
-		}
-	}
-	// One write: a reader sees the line or not. A line that was cut off by a
-	// crash before is ended.
-	out := append(line, '\n')
-	if n, _ := f.Seek(0, 2); n > 0 {
-		var last [1]byte
-		if _, err := f.ReadAt(last[:], n-1); err == nil && last[0] != '\n' {
-			out = append([]byte{'\n'}, out...)
-		}
-	}
-	if _, err := f.Write(out); err != nil {
-		return err
-	}
-	return f.Sync()
-}
-
-// halve drops the older half of the lines, in place: the lock is the file's.
-func halve(f *os.File) error {
-	text, err := os.ReadFile(f.Name())
-	if err != nil {
-		return err
-	}
-	text = text[len(text)/2:]
-	_, text, _ = bytes.Cut(text, []byte("\n"))
-	if err := f.Truncate(0); err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return err
-}
+func (j Journal) file() journal.File { return journal.File{Path: j.Path, Max: maxJournal} }
 
 // interrupted is what is said of a cure that began and did not end.
 const interrupted = "it has not ended: it is at work, or its process was killed, and a guardian undid what was to be undone"
@@ -117,18 +64,12 @@ func (j Journal) List(limit int) ([]Report, error) {
 	if limit < 0 {
 		return nil, fmt.Errorf("limit is %d, it has to be 0 or more", limit)
 	}
-	text, err := os.ReadFile(j.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return []Report{}, nil
-	} else if err != nil {
+	entries, err := journal.Read(j.file(), func(e entry) bool { return e.Cure != "" })
+	if err != nil {
 		return nil, fmt.Errorf("read the record of cures: %w", err)
 	}
 	rs := []Report{}
-	for line := range bytes.Lines(text) {
-		var e entry
-		if json.Unmarshal(line, &e) != nil || e.Cure == "" {
-			continue
-		}
+	for _, e := range entries {
 		i := slices.IndexFunc(rs, func(r Report) bool {
 			return r.At.Equal(e.At) && r.Cure == e.Cure && r.Target == e.Target
 		})

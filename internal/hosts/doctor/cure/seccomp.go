@@ -14,6 +14,8 @@ import (
 
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"holdfast/internal/platform/atomicfile"
 )
 
 // fadviseCalls are the names of posix_fadvise among the system calls of all
@@ -132,19 +134,8 @@ func Fadvise(t FadviseTarget) Cure {
 
 // writeFile writes a file whole or not at all.
 func writeFile(name string, text []byte) error {
-	dir := filepath.Dir(name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".cure-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // nothing, once it is renamed
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return atomicfile.Write(name, text, 0o644)
 }

@@ -8,11 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/google/pprof/profile"
+
+	"holdfast/internal/platform/atomicfile"
 )
 
 // Bounds of a file: what a recording of ours cannot be longer than, by the bounds
@@ -22,15 +23,15 @@ const (
 	maxUnpacked = 64 << 20
 )
 
-// File is a recording that is about to be written: what is at its path stays as
-// it was until the whole is there.
+// File is a recording that is about to be written. The file at its path stays as
+// it is until Commit.
 type File struct {
+	*atomicfile.File
 	path string
-	tmp  *os.File
 }
 
-// Create begins a file, readable by its owner only: a recording tells of all that
-// runs on a host. It finds out whether there is room before the recording begins.
+// Create begins a file. It finds out whether it can be written before the
+// recording begins.
 func Create(path string) (*File, error) {
 	st, err := os.Lstat(path)
 	switch {
@@ -39,11 +40,11 @@ func Create(path string) (*File, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
+	f, err := atomicfile.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	return &File{path: path, tmp: tmp}, nil
+	return &File{f, path}, nil
 }
 
 // Commit writes the recording and puts it at its path.
@@ -51,35 +52,18 @@ func (f *File) Commit(p *Profile) error {
 	return f.CommitWith(func(w io.Writer) error { return Write(w, p) })
 }
 
-// CommitWith puts what write writes at the path.
+// CommitWith calls write for the content, and puts it at the path. Only the file's
+// owner may read it: a recording shows everything that runs on a host.
 func (f *File) CommitWith(write func(io.Writer) error) error {
-	err := write(f.tmp)
-	if err == nil {
-		err = f.tmp.Sync()
-	}
-	if e := f.tmp.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.tmp.Name(), f.path)
-	}
-	if err != nil {
-		os.Remove(f.tmp.Name()) // the error that counts is the first
-		f.tmp = nil
+	if err := write(f.File); err != nil {
+		f.Abort()
 		return fmt.Errorf("write %s: %w", f.path, err)
 	}
-	f.tmp = nil
-	return nil
+	return f.File.Commit(0o600)
 }
 
-// Abort leaves nothing, if there was no Commit.
-func (f *File) Abort() {
-	if f.tmp != nil {
-		f.tmp.Close()
-		os.Remove(f.tmp.Name())
-		f.tmp = nil
-	}
-}
+// Abort removes what was written, if there was no Commit.
+func (f *File) Abort() { _ = f.File.Abort() }
 
 // Write writes a recording, packed.
 func Write(w io.Writer, p *Profile) error {

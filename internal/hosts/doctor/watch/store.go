@@ -3,17 +3,14 @@ package watch
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
 	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
-	"holdfast"
+	"holdfast/internal/platform/boltfile"
 )
 
 // FileName is the store's file in the data directory.
@@ -23,14 +20,19 @@ const FileName = "doctor.db"
 // that a command can read it beside an agent. Its methods may be called from any
 // goroutine.
 type Store struct {
-	path string
+	file boltfile.File
 	keep time.Duration
-	log  *slog.Logger
 }
 
 // NewStore is the store in a data directory; nothing is opened yet.
 func NewStore(dataDir string, keep time.Duration, log *slog.Logger) *Store {
-	return &Store{path: filepath.Join(dataDir, FileName), keep: keep, log: log}
+	return &Store{
+		file: boltfile.File{
+			Path: filepath.Join(dataDir, FileName), Name: "the doctor's history",
+			Buckets: [][]byte{eventsBucket, samplesBucket}, Timeout: storeTimeout, Log: log,
+		},
+		keep: keep,
+	}
 }
 
 var (
@@ -49,64 +51,9 @@ const (
 	compactEvery = time.Hour
 )
 
-var errDamaged = errors.New("the file is damaged")
-
-// open does something with the file. A damaged one is moved aside and begun anew.
-func (s *Store) open(write bool, do func(*bbolt.Tx) error) error {
-	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
-		return fmt.Errorf("open the doctor's history: %w", err)
-	}
-	err := s.try(write, do)
-	if errors.Is(err, berrors.ErrInvalid) || errors.Is(err, berrors.ErrChecksum) || errors.Is(err, berrors.ErrVersionMismatch) || errors.Is(err, errDamaged) {
-		aside := s.path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000")
-		if moved := os.Rename(s.path, aside); moved != nil {
-			return fmt.Errorf("move the doctor's history aside: %w", moved)
-		}
-		s.log.Warn("the doctor's history was damaged and is begun anew", "moved_to", aside, "error", err)
-		err = s.try(write, do)
-	}
-	if errors.Is(err, berrors.ErrTimeout) {
-		err = holdfast.WithHint(fmt.Errorf("%w: %s is held open", holdfast.ErrBusy, s.path), "another process has had it open for seconds; try again")
-	}
-	if err != nil {
-		return fmt.Errorf("open the doctor's history: %w", err)
-	}
-	return nil
-}
-
-// try opens the file once. bbolt panics at a broken page.
-func (s *Store) try(write bool, do func(*bbolt.Tx) error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errDamaged, r)
-		}
-	}()
-	db, err := bbolt.Open(s.path, 0o600, &bbolt.Options{Timeout: storeTimeout})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if !write {
-		return db.View(func(tx *bbolt.Tx) error {
-			if tx.Bucket(samplesBucket) == nil {
-				return nil // just begun
-			}
-			return do(tx)
-		})
-	}
-	return db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{eventsBucket, samplesBucket} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return do(tx)
-	})
-}
-
 // AddEvents keeps events, and lets go of the oldest over the bounds.
 func (s *Store) AddEvents(events []Event) error {
-	return s.open(true, func(tx *bbolt.Tx) error {
+	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(eventsBucket)
 		for _, e := range events {
 			if err := put(b, e.At, e); err != nil {
@@ -119,7 +66,7 @@ func (s *Store) AddEvents(events []Event) error {
 
 // AddSample keeps a sample.
 func (s *Store) AddSample(one Sample) error {
-	return s.open(true, func(tx *bbolt.Tx) error {
+	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(samplesBucket)
 		if err := put(b, one.At, one); err != nil {
 			return err
@@ -130,7 +77,7 @@ func (s *Store) AddSample(one Sample) error {
 
 // Compact joins samples that are older than a day, as of now.
 func (s *Store) Compact(now time.Time) error {
-	return s.open(true, func(tx *bbolt.Tx) error {
+	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(samplesBucket)
 		end := now.Add(-wholeFor).Truncate(coarse)
 		var keys [][]byte
@@ -158,7 +105,7 @@ func (s *Store) Compact(now time.Time) error {
 		for k, v := c.First(); k != nil && keyTime(k).Before(end); k, v = c.Next() {
 			x := kept{key: append([]byte{}, k...)}
 			if err := json.Unmarshal(v, &x.one); err != nil {
-				return fmt.Errorf("%w: a sample: %w", errDamaged, err)
+				return fmt.Errorf("%w: a sample: %w", boltfile.ErrDamaged, err)
 			}
 			old = append(old, x)
 		}
@@ -178,7 +125,7 @@ func (s *Store) Compact(now time.Time) error {
 // as many samples (0: all).
 func (s *Store) History(since time.Time, limit int) (History, error) {
 	h := History{Events: []Event{}, Samples: []Sample{}}
-	err := s.open(false, func(tx *bbolt.Tx) error {
+	err := s.file.View(func(tx *bbolt.Tx) error {
 		h = History{Events: []Event{}, Samples: []Sample{}}
 		if err := each(tx.Bucket(eventsBucket), since, limit, func(v []byte) error {
 			var e Event
@@ -203,7 +150,7 @@ func each(b *bbolt.Bucket, since time.Time, limit int, do func([]byte) error) er
 	c, n := b.Cursor(), 0
 	for k, v := c.Last(); k != nil && !keyTime(k).Before(since) && (limit <= 0 || n < limit); k, v = c.Prev() {
 		if err := do(v); err != nil {
-			return fmt.Errorf("%w: %w", errDamaged, err)
+			return fmt.Errorf("%w: %w", boltfile.ErrDamaged, err)
 		}
 		n++
 	}

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/linux/kfile"
 )
 
@@ -156,9 +157,5 @@ func write(dir string, h History) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, fileName)
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
-		return errors.Join(err, os.Remove(file+".new"))
-	}
-	return os.Rename(file+".new", file)
+	return atomicfile.WriteNoSync(filepath.Join(dir, fileName), b, 0o600)
 }

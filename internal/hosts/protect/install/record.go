@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/atomicfile"
 )
 
 // maxRecord bounds a record, in bytes.
@@ -84,7 +85,7 @@ func write(file string, ports []protect.Installed) error {
 		err = os.MkdirAll(filepath.Dir(file), 0o700)
 	}
 	if err == nil {
-		err = replace(file, append(b, '\n'))
+		err = atomicfile.Write(file, append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write down what is installed: %w", err)
@@ -92,41 +93,9 @@ func write(file string, ports []protect.Installed) error {
 	return nil
 }
 
-// fresh is where a file is written before it takes another's place.
-func fresh(file string) string { return file + ".new" }
-
-// replace writes a file that is whole also after a power cut.
-func replace(file string, b []byte) (err error) {
-	f, err := os.OpenFile(fresh(file), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(fresh(file), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(fresh(file)))
-	}
-	return syncDir(filepath.Dir(file))
-}
-
 func remove(file string) error {
-	for _, f := range []string{fresh(file), file} {
-		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the record of what is installed: %w", err)
-		}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the record of what is installed: %w", err)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

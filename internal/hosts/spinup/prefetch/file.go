@@ -7,7 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"holdfast/internal/platform/atomicfile"
 )
 
 // FileName is the list's in an agent's data directory.
@@ -56,16 +57,7 @@ func writeList(path string, images []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+FileName+"-")
-	if err != nil {
-		return fmt.Errorf("keep the list of images: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keep the list of images: %w", err)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"holdfast"
+	"holdfast/internal/platform/atomicfile"
 	"holdfast/internal/platform/engine"
 )
 
@@ -127,10 +128,7 @@ func readState(dir string) (state, error) {
 func writeState(dir string, s state) error {
 	text, err := json.Marshal(s)
 	if err == nil {
-		draft := filepath.Join(dir, stateFile+".new")
-		if err = os.WriteFile(draft, text, 0o600); err == nil {
-			err = os.Rename(draft, filepath.Join(dir, stateFile))
-		}
+		err = atomicfile.WriteNoSync(filepath.Join(dir, stateFile), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of a container: %w", err)

@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"time"
+
+	"holdfast/internal/platform/atomicfile"
 )
 
 // Pace is how long something takes: Fixed whatever the size, and PerMB for every
@@ -126,16 +127,7 @@ func (r Rates) Store(path string) error {
 	if err != nil {
 		return fmt.Errorf("keep how fast sessions are saved: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".rates-*")
-	if err != nil {
-		return fmt.Errorf("keep how fast sessions are saved: %w", err)
-	}
-	defer os.Remove(tmp.Name()) // fails once it is renamed
-	_, err = tmp.Write(text)
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.WriteNoSync(path, text, 0o600); err != nil {
 		return fmt.Errorf("keep how fast sessions are saved: %w", err)
 	}
 	return nil

@@ -1,0 +1,120 @@
+// Package journal keeps rows of JSON in a file, one row a line, in bounded space.
+// It is for histories that people read with cat and grep.
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/atomicfile"
+)
+
+// File is a journal at Path and, of the time before, at Path with ".1". Neither
+// becomes larger than Max bytes. Its methods may be called from any goroutine and
+// process.
+type File struct {
+	Path string
+	Max  int64 // bytes of a file; one that would become larger is renamed
+}
+
+func (f File) older() string { return f.Path + ".1" }
+
+// Append writes v as a row. When it returns nil the row survives a power cut.
+func (f File) Append(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	for {
+		again, err := f.append(append(line, '\n'))
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// append writes a line. It reports again where another writer has renamed the file
+// meanwhile, or where the line does not fit and this call has renamed the file.
+func (f File) append(line []byte) (again bool, err error) {
+	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close() // and with it the lock
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	if now, err := os.Stat(f.Path); err != nil || !os.SameFile(info, now) {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return true, err
+	}
+	size := info.Size()
+	if size > 0 && size+int64(len(line)) > f.Max {
+		return true, os.Rename(f.Path, f.older())
+	}
+	// A host that went down while it wrote leaves a line without an end. It costs
+	// that row and not the next.
+	last := []byte{'\n'}
+	if size > 0 {
+		if _, err := file.ReadAt(last, size-1); err != nil {
+			return false, err
+		}
+	}
+	if last[0] != '\n' {
+		line = append([]byte{'\n'}, line...)
+	}
+	if _, err := file.Write(line); err != nil {
+		return false, err
+	}
+	if err := file.Sync(); err != nil || size > 0 {
+		return false, err
+	}
+	return false, atomicfile.SyncDir(filepath.Dir(f.Path)) // the name is new
+}
+
+// Read returns the rows of f that valid accepts, the oldest first. It leaves out
+// lines that are not JSON of a T, such as one that a power cut has cut off. A file
+// that does not exist has no rows.
+func Read[T any](f File, valid func(T) bool) ([]T, error) {
+	var rows []T
+	for _, path := range []string{f.older(), f.Path} {
+		text, err := read(path, 2*f.Max)
+		if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(text) {
+			var row T
+			if json.Unmarshal(line, &row) == nil && valid(row) {
+				rows = append(rows, row)
+			}
+		}
+	}
+	return rows, nil
+}
+
+func read(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, most))
+}
