@@ -258,11 +258,11 @@ func (x *fadviseBench) look(ctx context.Context, at drill.Running, storm bool) e
 		x.notes = append(x.notes, "the storm was not found")
 	case storm:
 		f := r.Findings[i]
-		call := strings.Join(f.Who.Kernel, " ")
-		if f.Who.Container != at.Container || !strings.Contains(call, "fadvise64") {
+		call := strings.Join(f.Subject.Kernel, " ")
+		if f.Subject.Container != at.Container || !strings.Contains(call, "fadvise64") {
 			x.failed++
 		}
-		x.notes = append(x.notes, fmt.Sprintf("named among %d innocent containers: %s, %s", innocents, f.Who.Container, f.Title))
+		x.notes = append(x.notes, fmt.Sprintf("named among %d innocent containers: %s, %s", innocents, f.Subject.Container, f.Title))
 	}
 	return nil
 }

@@ -22,10 +22,10 @@ func (want expected) is(f doctor.Finding) bool {
 	switch {
 	case want.rule == "":
 		return false
-	case f.Who != nil && want.container != "":
-		return f.Who.Container == want.container // of which not every engine says the group
-	case f.Who != nil:
-		return within(f.Who.Cgroup, want.group)
+	case f.Subject != nil && want.container != "":
+		return f.Subject.Container == want.container // of which not every engine says the group
+	case f.Subject != nil:
+		return within(f.Subject.Cgroup, want.group)
 	}
 	// Where the kernel does not tell whose the dead are, those whom they may be of
 	// are listed, and nobody is blamed.
@@ -97,8 +97,8 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 	}
 	for _, f := range l.report.Findings {
 		group := ""
-		if f.Who != nil {
-			group = f.Who.Cgroup
+		if f.Subject != nil {
+			group = f.Subject.Cgroup
 		}
 		of := want.is(f)
 		switch {
@@ -130,8 +130,8 @@ func judge(want expected, l look, ours func(group string) bool) outcome {
 // tell is a finding in a line.
 func tell(f doctor.Finding) string {
 	s := f.Rule + ": " + f.Title
-	if f.Who != nil {
-		s += fmt.Sprintf(" [%s %s %s]", f.Who.Container, f.Who.Cgroup, f.Who.Command)
+	if f.Subject != nil {
+		s += fmt.Sprintf(" [%s %s %s]", f.Subject.Container, f.Subject.Cgroup, f.Subject.Command)
 	}
 	for _, w := range f.Against {
 		s += fmt.Sprintf(" against %s %s", w.Container, w.Cgroup)

@@ -15,7 +15,7 @@ import (
 func found(ruleName, container, group string) doctor.Finding {
 	f := doctor.Finding{Finding: rule.Finding{Rule: ruleName, Title: "t"}}
 	if group != "" {
-		f.Who = &doctor.Who{Container: container, Cgroup: group}
+		f.Subject = &doctor.Subject{Container: container, Cgroup: group}
 	}
 	return f
 }

@@ -25,9 +25,9 @@ func madeFinding() doctor.Finding {
 			Evidence: []rule.Evidence{{What: "drains of all CPUs", Found: "4,100/s", Healthy: "under 100/s"}, {What: "CPU time that they take", Found: "43 %", Healthy: "under 1 %"}},
 			Cures: []rule.Cure{{What: "Have its logger not call posix_fadvise after each line."},
 				{What: "Forbid the call to the container", Command: "holdfast doctor cure fadvise --container log-3"}}},
-		Who: &doctor.Who{Container: "log-3", ContainerID: fmt.Sprintf("%064x", 77), Image: "logger:2", Pid: 4711, Command: "logger -f /var/log/app.log",
+		Subject: &doctor.Subject{Container: "log-3", ContainerID: fmt.Sprintf("%064x", 77), Image: "logger:2", Pid: 4711, Command: "logger -f /var/log/app.log",
 			Kernel: []string{"__lru_add_drain_all", "generic_fadvise", "ksys_fadvise64_64"}},
-		Against: []doctor.Who{{Container: "web-1", Image: "shop:7"}},
+		Against: []doctor.Subject{{Container: "web-1", Image: "shop:7"}},
 	}
 }
 
@@ -95,7 +95,7 @@ func (f *Fleet) Recording(id string) (*profile.Profile, error) {
 func (f *Fleet) recording(sick bool) *profile.Profile {
 	p := &profile.Profile{Meta: profile.Meta{Format: 1, Host: string(f.nodes[0].ID), Kernel: "6.12.0", CPUs: 8, Hz: 99, Began: f.made, Seconds: 10}}
 	add := func(container, image string, count int64, stack ...string) { // the outermost first; kernel functions begin with "k:"
-		s := profile.Sample{Who: profile.Who{Container: container, ContainerID: container, Image: image, Comm: container}, Count: count}
+		s := profile.Sample{Task: profile.Task{Container: container, ContainerID: container, Image: image, Comm: container}, Count: count}
 		for _, name := range stack {
 			fn := profile.Frame{Name: name, File: "/bin/" + container}
 			if k, ok := strings.CutPrefix(name, "k:"); ok {

@@ -53,20 +53,20 @@ func kubepods(context.Context) ([]string, error) {
 }
 
 // giveSeccomp puts a seccomp profile into a template of the configuration file.
-func giveSeccomp(template, file string) (cure.Gift, error) {
+func giveSeccomp(template, file string) (cure.TemplateEdit, error) {
 	name := os.Getenv(configEnv)
 	if name == "" {
 		name = config.DefaultPath
 	}
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return cure.Gift{}, err
+		return cure.TemplateEdit{}, err
 	}
 	changed, differs, err := config.SetSeccomp(context.Background(), text, template, file)
 	if err != nil {
-		return cure.Gift{}, fmt.Errorf("%s: %w", name, err)
+		return cure.TemplateEdit{}, fmt.Errorf("%s: %w", name, err)
 	}
-	return cure.Gift{File: name, Given: !differs, Write: func() error { return replaceFile(name, text, changed) }}, nil
+	return cure.TemplateEdit{File: name, Applied: !differs, Write: func() error { return replaceFile(name, text, changed) }}, nil
 }
 
 // replaceFile writes the new text, whole or not at all, and keeps the old one.

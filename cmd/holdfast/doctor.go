@@ -23,7 +23,7 @@ import (
 
 // examine is `holdfast doctor`.
 func examine(ctx context.Context, r cli.DoctorRun) (doctor.Report, error) {
-	_ = doctor.Hurry() // without the right to it the look is made all the same
+	_ = doctor.RaisePriority() // without the right to it the look is made all the same
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
 		return doctor.Report{}, err

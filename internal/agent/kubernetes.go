@@ -153,9 +153,9 @@ func findings(open []watch.Open) []node.Finding {
 	list := make([]node.Finding, 0, len(open))
 	for _, o := range open {
 		f := node.Finding{Rule: o.Rule, Severity: string(o.Severity), Title: o.Title}
-		if o.Who != nil {
-			if f.Pod = reference(o.Who.Pod); f.Pod != nil {
-				f.Workload = o.Who.Pod.Workload
+		if o.Subject != nil {
+			if f.Pod = reference(o.Subject.Pod); f.Pod != nil {
+				f.Workload = o.Subject.Pod.Workload
 			}
 		}
 		list = append(list, f)

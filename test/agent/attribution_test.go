@@ -64,10 +64,10 @@ func TestDoctorNamesSessionsWithEachPool(t *testing.T) {
 }
 
 // culprit is whom a report names for a finding, if that is a container's.
-func culprit(r doctor.Report, rule, container string) *doctor.Who {
+func culprit(r doctor.Report, rule, container string) *doctor.Subject {
 	for _, f := range r.Findings {
-		if f.Rule == rule && f.Who != nil && f.Who.ContainerID == container {
-			return f.Who
+		if f.Rule == rule && f.Subject != nil && f.Subject.ContainerID == container {
+			return f.Subject
 		}
 	}
 	return nil

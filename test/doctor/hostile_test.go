@@ -125,11 +125,11 @@ func TestHostileNames(t *testing.T) {
 	}
 	r := report(t, command(t, host, nil, "doctor", "--for", "3s", "--json"))
 	for _, f := range r.Findings {
-		if f.Who == nil || f.Who.ContainerID != id {
+		if f.Subject == nil || f.Subject.ContainerID != id {
 			continue
 		}
-		if len(f.Who.Container) > 1000 || len(f.Who.Image) > 1000 {
-			t.Errorf("a name of %d bytes", len(f.Who.Container))
+		if len(f.Subject.Container) > 1000 || len(f.Subject.Image) > 1000 {
+			t.Errorf("a name of %d bytes", len(f.Subject.Container))
 		}
 		for _, c := range f.Cures {
 			if strings.Contains(c.Command, "reboot") {

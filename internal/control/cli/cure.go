@@ -25,7 +25,7 @@ type CureDeps struct {
 	// squeeze.
 	Kubepods func(ctx context.Context) ([]string, error)
 	// Give gives a template of the configuration a seccomp profile.
-	Give func(template, file string) (cure.Gift, error)
+	Give func(template, file string) (cure.TemplateEdit, error)
 }
 
 // cureFlags are those of all cures.
@@ -247,7 +247,7 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 
 func (a *app) cureFadvise() *cobra.Command {
 	var f cureFlags
-	t := cure.FadviseTarget{Give: a.deps.Cures.Give}
+	t := cure.FadviseTarget{Edit: a.deps.Cures.Give}
 	cmd := &cobra.Command{
 		Use:   "fadvise",
 		Short: "Give containers a seccomp profile in which posix_fadvise does nothing",
@@ -263,7 +263,7 @@ func (a *app) cureFadvise() *cobra.Command {
 			if !filepath.IsAbs(t.File) {
 				return usage(cmd, fmt.Errorf("--file is %q, which is no absolute path", t.File))
 			}
-			if t.Template != "" && t.Give == nil {
+			if t.Template != "" && t.Edit == nil {
 				return errors.New("this build has no configuration")
 			}
 			return a.cureRun(cmd, cure.Fadvise(t), &f)

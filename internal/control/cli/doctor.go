@@ -208,17 +208,17 @@ func printFinding(w io.Writer, f doctor.Finding) {
 		}
 		fmt.Fprintf(w, "  %s\t%s\t%s\n", clean(e.What), clean(e.Found), healthy)
 	}
-	if f.Who != nil {
-		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Who))
-		if len(f.Who.User) > 0 {
-			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Who.User)))
+	if f.Subject != nil {
+		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Subject))
+		if len(f.Subject.User) > 0 {
+			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Subject.User)))
 		}
-		if path := kernelPath(f.Who.Kernel); path != "" {
+		if path := kernelPath(f.Subject.Kernel); path != "" {
 			fmt.Fprintf(w, "  in the kernel: %s\n", path)
 		}
 	}
 	for _, v := range f.Against {
-		if f.Who == nil || v.Cgroup != f.Who.Cgroup {
+		if f.Subject == nil || v.Cgroup != f.Subject.Cgroup {
 			fmt.Fprintf(w, "  suffering: %s\n", whoLine(v))
 		}
 	}
@@ -232,7 +232,7 @@ func printFinding(w io.Writer, f doctor.Finding) {
 }
 
 // whoLine names a culprit, the best name first.
-func whoLine(who doctor.Who) string {
+func whoLine(who doctor.Subject) string {
 	var parts []string
 	switch {
 	case who.Pod != nil && who.Pod.Name != "":

@@ -181,20 +181,20 @@ func (a *app) eventsText(w io.Writer, events []watch.Event) {
 			lasted = age(e.At, e.Since)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", age(a.deps.Now(), e.At), e.Kind, e.Finding.Severity, clean(e.Finding.Rule), lasted,
-			dash(shortWho(e.Finding.Who)), clean(e.Finding.Title))
+			dash(shortWho(e.Finding.Subject)), clean(e.Finding.Title))
 	}
 }
 
 func eventLine(e watch.Event) string {
 	s := fmt.Sprintf("%s: %s %s: %s", e.Kind, e.Finding.Severity, clean(e.Finding.Rule), clean(e.Finding.Title))
-	if who := shortWho(e.Finding.Who); who != "" {
+	if who := shortWho(e.Finding.Subject); who != "" {
 		s += " (" + clean(who) + ")"
 	}
 	return s
 }
 
 // shortWho is the best name of a culprit.
-func shortWho(who *doctor.Who) string {
+func shortWho(who *doctor.Subject) string {
 	if who == nil {
 		return ""
 	}

@@ -135,8 +135,8 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	f := doctor.Finding{Finding: rule.Finding{Rule: "fadvise-storm", Severity: rule.Warning, Title: "a storm\x1b[31m",
 		Evidence: []rule.Evidence{{What: "drains", Found: "7,000/s", Healthy: "under 10/s"}},
 		Cures:    []rule.Cure{{What: "Switch it off.", Command: "docker stop web-1"}}},
-		Who:     &doctor.Who{Container: "web-1", Image: "shop:7", ContainerID: "0123456789abcdef", Pid: 42, Command: "logger --all", Kernel: []string{"generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}},
-		Against: []doctor.Who{{Cgroup: "/docker/other", ContainerID: "fedcba9876543210"}}}
+		Subject: &doctor.Subject{Container: "web-1", Image: "shop:7", ContainerID: "0123456789abcdef", Pid: 42, Command: "logger --all", Kernel: []string{"generic_fadvise", "ksys_fadvise64_64", "do_syscall_64"}},
+		Against: []doctor.Subject{{Cgroup: "/docker/other", ContainerID: "fedcba9876543210"}}}
 	if r.For == time.Second {
 		f.Severity = rule.Notice
 	}
@@ -153,16 +153,16 @@ func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
 	if r.Container == "nobody" {
 		return nil, fmt.Errorf("container %q: %w", r.Container, holdfast.ErrNotFound)
 	}
-	web := profile.Who{Container: "web-1", ContainerID: "0123456789abcdef", Image: "shop:7", Comm: "web"}
+	web := profile.Task{Container: "web-1", ContainerID: "0123456789abcdef", Image: "shop:7", Comm: "web"}
 	p := &profile.Profile{
 		Meta: profile.Meta{Format: 1, Host: "h1", Kernel: "6.1.0", CPUs: 2, Hz: r.Hz, Seconds: r.For.Seconds(), Began: apitest.Began},
 		Frames: []profile.Frame{{Name: "generic_fadvise", Kernel: true}, {Name: "ksys_fadvise64_64", Kernel: true}, {Name: "do_syscall_64", Kernel: true},
 			{Name: "log\x1b[31m", File: "/app"}},
-		Samples: []profile.Sample{{Who: web, Stack: []int{3}, Count: 990}},
+		Samples: []profile.Sample{{Task: web, Stack: []int{3}, Count: 990}},
 	}
 	if r.For != 30*time.Second {
 		p.Meta.Gaps, p.Meta.Lost = []string{"the kernel\x07 hides"}, 3
-		p.Samples = append(p.Samples, profile.Sample{Who: web, Stack: []int{0, 1, 2, 3}, Count: 495})
+		p.Samples = append(p.Samples, profile.Sample{Task: web, Stack: []int{0, 1, 2, 3}, Count: 495})
 	}
 	return p, nil
 }

@@ -113,9 +113,9 @@ func (d *doctorData) fill(s api.DoctorStatus) {
 
 func findingOf(f doctor.Finding) findingRow {
 	r := findingRow{Rule: f.Rule, Severity: string(f.Severity), Tag: tagOf(f.Severity), Title: f.Title, Evidence: f.Evidence, Cures: f.Cures}
-	if f.Who != nil {
-		r.Who = whoWords(*f.Who)
-		path := f.Who.Kernel // the innermost first
+	if f.Subject != nil {
+		r.Who = whoWords(*f.Subject)
+		path := f.Subject.Kernel // the innermost first
 		var out []string
 		for i := min(pathShown, len(path)) - 1; i >= 0; i-- {
 			out = append(out, path[i])
@@ -129,7 +129,7 @@ func findingOf(f doctor.Finding) findingRow {
 }
 
 // whoWords is a subject by the names that people know it by.
-func whoWords(w doctor.Who) (out []string) {
+func whoWords(w doctor.Subject) (out []string) {
 	add := func(what, name string) {
 		if name != "" {
 			out = append(out, what+name)

@@ -33,8 +33,8 @@ func TestSyscallStorm(t *testing.T) {
 	if f == nil {
 		t.Fatalf("no storm by %s:\n%s", id, explain(r, "syscall-storm", ""))
 	}
-	if f.Who.Image != labtest.Busybox || !strings.Contains(f.Who.Command, "dd") {
-		t.Errorf("who: %+v", f.Who)
+	if f.Subject.Image != labtest.Busybox || !strings.Contains(f.Subject.Command, "dd") {
+		t.Errorf("who: %+v", f.Subject)
 	}
 	said := ""
 	for _, e := range f.Evidence {

@@ -70,8 +70,8 @@ type Report struct {
 // Finding is a rule's, with the culprit's names.
 type Finding struct {
 	rule.Finding
-	Who     *Who  `json:"who,omitempty"`
-	Against []Who `json:"against,omitempty"` // the victims
+	Subject *Subject  `json:"who,omitempty"`
+	Against []Subject `json:"against,omitempty"` // the victims
 }
 
 // Verdict is what became of a rule.

@@ -75,8 +75,8 @@ func TestReport(t *testing.T) {
 	if len(r.Findings) != 2 || r.Findings[0].Rule != "throttling" || r.Findings[1].Severity != rule.Notice {
 		t.Fatalf("findings, the worst first: %+v", r.Findings)
 	}
-	if f := r.Findings[0]; f.Who.Container != "web-1" || f.Who.Image != "shop:7" || !strings.HasSuffix(f.Cures[0].Command, " web-1") {
-		t.Errorf("who %+v, cure %+v", f.Who, f.Cures[0])
+	if f := r.Findings[0]; f.Subject.Container != "web-1" || f.Subject.Image != "shop:7" || !strings.HasSuffix(f.Cures[0].Command, " web-1") {
+		t.Errorf("who %+v, cure %+v", f.Subject, f.Cures[0])
 	}
 	if c := verdict(r, "fadvise-storm"); c.Verdict != doctor.NotJudged || !strings.Contains(c.Why, "it was forbidden") {
 		t.Errorf("a rule without facts: %+v", c)
@@ -194,12 +194,12 @@ func TestWithoutRoot(t *testing.T) {
 // starts.
 func TestHurry(t *testing.T) {
 	if os.Geteuid() != 0 {
-		if err := doctor.Hurry(); err == nil {
+		if err := doctor.RaisePriority(); err == nil {
 			t.Error("without a right to it")
 		}
 		return
 	}
-	if err := doctor.Hurry(); err != nil {
+	if err := doctor.RaisePriority(); err != nil {
 		t.Fatal(err)
 	}
 	threads, err := os.ReadDir("/proc/self/task")

@@ -99,16 +99,16 @@ func TestDrills(t *testing.T) {
 						t.Errorf("the pages of the dead are not seen under %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
 					}
 				case "fadvise":
-					if !strings.Contains(strings.Join(f.Who.Kernel, " "), "fadvise64") || !strings.Contains(f.Title, "posix_fadvise") {
-						t.Errorf("the call is not named: %s, %v", f.Title, f.Who.Kernel)
+					if !strings.Contains(strings.Join(f.Subject.Kernel, " "), "fadvise64") || !strings.Contains(f.Title, "posix_fadvise") {
+						t.Errorf("the call is not named: %s, %v", f.Title, f.Subject.Kernel)
 					}
 				case "conntrack":
-					if f.Who.Pid == 0 || !strings.HasPrefix(f.Culprit.Device, "net:[") {
-						t.Errorf("the namespace is not named: %+v, %+v", f.Who, f.Culprit)
+					if f.Subject.Pid == 0 || !strings.HasPrefix(f.Culprit.Device, "net:[") {
+						t.Errorf("the namespace is not named: %+v, %+v", f.Subject, f.Culprit)
 					}
 				case "pinned":
-					if f.Who.Pid == 0 || !strings.Contains(f.Who.Command, drill.Role) {
-						t.Errorf("the process is not named: %+v", f.Who)
+					if f.Subject.Pid == 0 || !strings.Contains(f.Subject.Command, drill.Role) {
+						t.Errorf("the process is not named: %+v", f.Subject)
 					}
 				case "neighbour":
 					if len(f.Against) == 0 || !strings.HasSuffix(f.Against[0].Cgroup, "/victim") {
@@ -197,12 +197,12 @@ func TestDrillsInContainers(t *testing.T) {
 				if f == nil {
 					t.Fatalf("no %s that names %s:\n%s", at.Rule, at.Container, explain(r, at.Rule, at.Group))
 				}
-				if f.Who.Image != labtest.Busybox {
-					t.Errorf("of image %q, want %q", f.Who.Image, labtest.Busybox)
+				if f.Subject.Image != labtest.Busybox {
+					t.Errorf("of image %q, want %q", f.Subject.Image, labtest.Busybox)
 				}
 				for _, f := range r.Findings {
-					if f.Who != nil && innocent[f.Who.ContainerID] {
-						t.Errorf("an innocent container is named: %s: %+v", f.Rule, f.Who)
+					if f.Subject != nil && innocent[f.Subject.ContainerID] {
+						t.Errorf("an innocent container is named: %s: %+v", f.Rule, f.Subject)
 					}
 				}
 				if d.Name == "throttle" && !strings.Contains(f.Cures[0].Command, at.Container) {
@@ -269,7 +269,7 @@ func TestHealthyHost(t *testing.T) {
 	}
 	r := examine(t, doctor.Examination{Probes: quietProbes()})
 	for _, f := range r.Findings {
-		t.Errorf("found on a healthy host: %s: %s, %+v, %+v", f.Rule, f.Title, f.Evidence, f.Who)
+		t.Errorf("found on a healthy host: %s: %s, %+v, %+v", f.Rule, f.Title, f.Evidence, f.Subject)
 	}
 	fine := 0
 	for _, c := range r.Checked {

@@ -105,7 +105,7 @@ func examine(t *testing.T, e doctor.Examination) doctor.Report {
 	if e.For == 0 {
 		e.For = 6 * time.Second
 	}
-	if err := doctor.Hurry(); err != nil {
+	if err := doctor.RaisePriority(); err != nil {
 		t.Fatal(err)
 	}
 	e.Host = h
@@ -142,7 +142,7 @@ func during(t *testing.T, d drill.Drill, o drill.Options, look func(drill.Runnin
 func find(r doctor.Report, rule, group string) *doctor.Finding {
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		if f.Rule == rule && (group == "" || f.Who != nil && within(f.Who.Cgroup, group)) {
+		if f.Rule == rule && (group == "" || f.Subject != nil && within(f.Subject.Cgroup, group)) {
 			return f
 		}
 	}
@@ -154,7 +154,7 @@ func find(r doctor.Report, rule, group string) *doctor.Finding {
 func findContainer(r doctor.Report, rule, container string) *doctor.Finding {
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		if f.Rule == rule && f.Who != nil && f.Who.Container == container {
+		if f.Rule == rule && f.Subject != nil && f.Subject.Container == container {
 			return f
 		}
 	}
@@ -169,7 +169,7 @@ func within(path, group string) bool {
 func explain(r doctor.Report, rule, group string) string {
 	s := ""
 	for _, f := range r.Findings {
-		s += fmt.Sprintf("found %s: %s, %+v\n", f.Rule, f.Title, f.Who)
+		s += fmt.Sprintf("found %s: %s, %+v\n", f.Rule, f.Title, f.Subject)
 	}
 	if i := slices.IndexFunc(r.Checked, func(c doctor.Check) bool { return c.Rule == rule }); i >= 0 {
 		s += fmt.Sprintf("%+v\n", r.Checked[i])

@@ -33,7 +33,7 @@ func someFinding() doctor.Finding {
 			Evidence: []rule.Evidence{{What: "dying memory cgroups", Found: "50,000", Healthy: "a few hundred"}},
 			Culprit:  fact.Subject{Cgroup: "/docker"},
 		},
-		Who: &doctor.Who{Cgroup: "/docker"},
+		Subject: &doctor.Subject{Cgroup: "/docker"},
 	}
 }
 

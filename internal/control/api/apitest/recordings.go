@@ -17,11 +17,11 @@ func SomeRecording(sick bool) *profile.Profile {
 		Meta: profile.Meta{Format: 1, Host: "n1", Kernel: "6.1.0", CPUs: 4, Hz: 99, Began: Began, Seconds: 10},
 		Frames: []profile.Frame{{Name: "__lru_add_drain_all", Kernel: true}, {Name: "generic_fadvise", Kernel: true}, {Name: "ksys_fadvise64_64", Kernel: true},
 			{Name: "main.flush", File: "/logger"}, {Name: "main.main", File: "/logger"}, {Name: "shop/cart.(*Cart).Total", File: "/shop"}, {Name: "main.main", File: "/shop"}},
-		Samples: []profile.Sample{{Who: profile.Who{Container: "web-1", ContainerID: "a1", Image: "shop:7", Comm: "shop"}, Stack: []int{5, 6}, Count: 1400},
-			{Who: profile.Who{Container: "log-3", ContainerID: "b2", Image: "logger:2", Comm: "logger"}, Stack: []int{3, 4}, Count: 60}},
+		Samples: []profile.Sample{{Task: profile.Task{Container: "web-1", ContainerID: "a1", Image: "shop:7", Comm: "shop"}, Stack: []int{5, 6}, Count: 1400},
+			{Task: profile.Task{Container: "log-3", ContainerID: "b2", Image: "logger:2", Comm: "logger"}, Stack: []int{3, 4}, Count: 60}},
 	}
 	if sick {
-		p.Samples = append(p.Samples, profile.Sample{Who: p.Samples[1].Who, Stack: []int{0, 1, 2, 3, 4}, Count: 1700})
+		p.Samples = append(p.Samples, profile.Sample{Task: p.Samples[1].Task, Stack: []int{0, 1, 2, 3, 4}, Count: 1700})
 	}
 	return p
 }

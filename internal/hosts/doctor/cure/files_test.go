@@ -52,11 +52,11 @@ func TestProfile(t *testing.T) {
 func TestFadvise(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sub", "p.json")
 	given := 0
-	target := cure.FadviseTarget{Template: "web", File: file, Give: func(template, f string) (cure.Gift, error) {
+	target := cure.FadviseTarget{Template: "web", File: file, Edit: func(template, f string) (cure.TemplateEdit, error) {
 		if template != "web" || f != file {
 			t.Errorf("asked for %s, %s", template, f)
 		}
-		return cure.Gift{File: "holdfast.yaml", Given: given > 0, Write: func() error { given++; return nil }}, nil
+		return cure.TemplateEdit{File: "holdfast.yaml", Applied: given > 0, Write: func() error { given++; return nil }}, nil
 	}}
 	e := env(t)
 	r, err := cure.Fadvise(target).Run(t.Context(), e, cure.Options{})

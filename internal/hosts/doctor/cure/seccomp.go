@@ -44,14 +44,14 @@ func Profile() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Gift gives a template a seccomp profile.
-type Gift struct {
+// TemplateEdit gives a template a seccomp profile.
+type TemplateEdit struct {
 	File string // the configuration's
 	// Text is the file with the profile in the template; Write puts it in
 	// place.
 	Write func() error
-	// Given says that the template has just this profile already.
-	Given bool
+	// Applied says that the template has just this profile already.
+	Applied bool
 }
 
 // FadviseTarget says for whom the profile is. One of Template and Container is set.
@@ -60,7 +60,7 @@ type FadviseTarget struct {
 	Container string // a container of somebody else's; only commands are shown
 	File      string // where the profile is written, an absolute path
 	// Give looks how the template gets it. nil: it is only shown.
-	Give func(template, file string) (Gift, error)
+	Edit func(template, file string) (TemplateEdit, error)
 }
 
 // Fadvise writes the profile in which posix_fadvise does nothing, and gives it to
@@ -88,15 +88,15 @@ func Fadvise(t FadviseTarget) Cure {
 			a.plan.Does = append(a.plan.Does, "write the seccomp profile "+t.File+" anew, which is there and differs")
 		}
 		write := !bytes.Equal(was, text)
-		var gift Gift
+		var edit TemplateEdit
 		if t.Template != "" {
-			if gift, err = t.Give(t.Template, t.File); err != nil {
+			if edit, err = t.Edit(t.Template, t.File); err != nil {
 				return act{}, err
 			}
 			a.target = "template " + t.Template
-			a.plan.Shows = append(a.plan.Shows, "seccomp: "+t.File+"   # in the template "+t.Template+" of "+gift.File)
-			if !gift.Given {
-				a.plan.Does = append(a.plan.Does, fmt.Sprintf("add the line seccomp: %s to the template %s in %s; the old file is kept as %s.before-cure", t.File, t.Template, gift.File, gift.File))
+			a.plan.Shows = append(a.plan.Shows, "seccomp: "+t.File+"   # in the template "+t.Template+" of "+edit.File)
+			if !edit.Applied {
+				a.plan.Does = append(a.plan.Does, fmt.Sprintf("add the line seccomp: %s to the template %s in %s; the old file is kept as %s.before-cure", t.File, t.Template, edit.File, edit.File))
 			}
 			a.plan.Shows = append(a.plan.Shows,
 				"holdfast agent stop --keep   # and start it again: containers live on",
@@ -110,7 +110,7 @@ func Fadvise(t FadviseTarget) Cure {
 			a.plan.Shows = append(a.plan.Shows, "docker run --security-opt seccomp="+t.File+" …   # instead of "+name+"; in compose: security_opt: [\"seccomp="+t.File+"\"]")
 		}
 		a.plan.Shows = append(a.plan.Shows, "GLOG_drop_log_memory=false   # in its environment, if it logs by glog: that is enough then")
-		if !write && (t.Template == "" || gift.Given) {
+		if !write && (t.Template == "" || edit.Applied) {
 			a.notes = append(a.notes, "all of it is in place")
 			return a, nil
 		}
@@ -123,8 +123,8 @@ func Fadvise(t FadviseTarget) Cure {
 					return result{}, err
 				}
 			}
-			if t.Template != "" && !gift.Given {
-				return result{}, gift.Write()
+			if t.Template != "" && !edit.Applied {
+				return result{}, edit.Write()
 			}
 			return result{}, nil
 		}

@@ -125,16 +125,16 @@ func (d Diff) change(g *group, samples [2]int64) Change {
 
 // common finds what a container is called on both hosts: its name, where both have
 // one of that name, else its image, where both have one of that. Ids differ.
-func common(sides ...*Profile) func(Who) string {
+func common(sides ...*Profile) func(Task) string {
 	containers, images := make(map[string]int), make(map[string]int)
 	for i, p := range sides {
 		for _, s := range p.Samples {
-			containers[s.Who.Container] |= 1 << i
-			images[s.Who.Image] |= 1 << i
+			containers[s.Task.Container] |= 1 << i
+			images[s.Task.Image] |= 1 << i
 		}
 	}
 	all := 1<<len(sides) - 1
-	return func(w Who) string {
+	return func(w Task) string {
 		if w.Image != "" && images[w.Image] == all && containers[w.Container] != all {
 			return "image " + w.Image
 		}

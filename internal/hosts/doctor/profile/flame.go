@@ -113,7 +113,7 @@ func fit(name string, width float64) string {
 // the host's CPUs can do.
 func FlameOf(p *Profile) Flame {
 	d := Diff{sides: [2]Meta{p.Meta, p.Meta}}
-	f := d.sideFlame(rootOf(fold(Who.Label, true, p)), good, wholeWidth)
+	f := d.sideFlame(rootOf(fold(Task.Label, true, p)), good, wholeWidth)
 	f.Label = "recording"
 	return f
 }

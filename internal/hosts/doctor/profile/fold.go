@@ -73,7 +73,7 @@ func (n *node) spine(measure func(*node) float64) []string {
 
 // group is all that one container did, or those that count as one.
 type group struct {
-	who        Who // of the first that was seen
+	who        Task // of the first that was seen
 	label      string
 	containers [2]map[string]bool // ids
 	total      [2]int64
@@ -88,15 +88,15 @@ type tally [2]int64
 
 // fold adds recordings up by group: one, or two sides. label names a sample's. The
 // trees of all stacks are for pictures.
-func fold(label func(Who) string, pictures bool, sides ...*Profile) []*group {
+func fold(label func(Task) string, pictures bool, sides ...*Profile) []*group {
 	byLabel := make(map[string]*group)
 	var list []*group
 	for side, p := range sides {
 		for _, s := range p.Samples {
-			name := label(s.Who)
+			name := label(s.Task)
 			g := byLabel[name]
 			if g == nil {
-				g = &group{who: s.Who, label: name, all: newNode(Frame{}), kernel: newNode(Frame{}), self: make(map[Frame]*tally)}
+				g = &group{who: s.Task, label: name, all: newNode(Frame{}), kernel: newNode(Frame{}), self: make(map[Frame]*tally)}
 				for i := range g.containers {
 					g.containers[i], g.comms[i] = make(map[string]bool), make(map[string]int64)
 				}
@@ -114,9 +114,9 @@ func fold(label func(Who) string, pictures bool, sides ...*Profile) []*group {
 
 func (g *group) add(side int, p *Profile, s Sample) {
 	g.total[side] += s.Count
-	g.comms[side][s.Who.Comm] += s.Count
-	if s.Who.ContainerID != "" {
-		g.containers[side][s.Who.ContainerID] = true
+	g.comms[side][s.Task.Comm] += s.Count
+	if s.Task.ContainerID != "" {
+		g.containers[side][s.Task.ContainerID] = true
 	}
 	if path := p.Path(s); len(path) > 0 {
 		g.inKernel[side] += s.Count

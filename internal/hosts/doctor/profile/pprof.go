@@ -62,12 +62,12 @@ func encode(p *Profile) (*profile.Profile, error) {
 		locations[i] = &profile.Location{ID: uint64(i + 1), Mapping: m, Line: []profile.Line{{Function: fn}}}
 	}
 	out.Location = locations
-	owners := make(map[Who]*profile.Sample) // whose labels are shared
+	owners := make(map[Task]*profile.Sample) // whose labels are shared
 	for _, s := range p.Samples {
-		owner := owners[s.Who]
+		owner := owners[s.Task]
 		if owner == nil {
-			owner = labels(s.Who)
-			owners[s.Who] = owner
+			owner = labels(s.Task)
+			owners[s.Task] = owner
 		}
 		x := &profile.Sample{Value: []int64{s.Count, s.Count * nanos}, Label: owner.Label, NumLabel: owner.NumLabel}
 		x.Location = make([]*profile.Location, len(s.Stack))
@@ -79,7 +79,7 @@ func encode(p *Profile) (*profile.Profile, error) {
 	return out, nil
 }
 
-func labels(w Who) *profile.Sample {
+func labels(w Task) *profile.Sample {
 	s := &profile.Sample{Label: make(map[string][]string)}
 	for key, v := range map[string]string{labelContainer: w.Container, labelContainerID: w.ContainerID, labelImage: w.Image,
 		labelCgroup: w.Cgroup, labelComm: w.Comm} {
@@ -130,10 +130,10 @@ func decode(in *profile.Profile) (*Profile, error) {
 			return nil, fmt.Errorf("%w: a sample counts %v", ErrFormat, x.Value)
 		}
 		label := func(key string) string { return printable(strings.Join(x.Label[key], " ")) }
-		s := Sample{Count: x.Value[0], Who: Who{Container: label(labelContainer), ContainerID: label(labelContainerID), Image: label(labelImage),
+		s := Sample{Count: x.Value[0], Task: Task{Container: label(labelContainer), ContainerID: label(labelContainerID), Image: label(labelImage),
 			Cgroup: label(labelCgroup), Comm: label(labelComm)}}
 		if pid := x.NumLabel[labelPid]; len(pid) > 0 {
-			s.Who.Pid = int(pid[0])
+			s.Task.Pid = int(pid[0])
 		}
 		for _, l := range x.Location {
 			i, ok := frames[l]

@@ -50,8 +50,8 @@ type Meta struct {
 	Gaps []string `json:"gaps,omitempty"`
 }
 
-// Who ran. What is not known is empty.
-type Who struct {
+// Task ran. What is not known is empty.
+type Task struct {
 	Container   string // its name
 	ContainerID string
 	Image       string
@@ -69,7 +69,7 @@ type Frame struct {
 
 // Sample is how often somebody was seen at a place.
 type Sample struct {
-	Who   Who
+	Task  Task
 	Stack []int // indices of Profile.Frames, the innermost function first
 	Count int64
 }
@@ -111,7 +111,7 @@ func (m Meta) share(samples int64) float64 { return m.cpus(samples) / float64(m.
 
 // Label is what people call it: the container, by the best name there is, else the
 // control group.
-func (w Who) Label() string {
+func (w Task) Label() string {
 	switch {
 	case w.Container != "":
 		return w.Container

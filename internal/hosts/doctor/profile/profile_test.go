@@ -31,9 +31,9 @@ func recording(samples ...Sample) *Profile {
 }
 
 var (
-	web    = Who{Container: "web-1", ContainerID: strings.Repeat("ab", 32), Image: "shop:7", Cgroup: "/docker/" + strings.Repeat("ab", 32), Pid: 7, Comm: "web"}
-	logger = Who{Container: "log-1", ContainerID: strings.Repeat("cd", 32), Image: "logger:2", Cgroup: "/docker/" + strings.Repeat("cd", 32), Pid: 8, Comm: "logger"}
-	host   = Who{Cgroup: "/", Comm: "kworker/0:1"}
+	web    = Task{Container: "web-1", ContainerID: strings.Repeat("ab", 32), Image: "shop:7", Cgroup: "/docker/" + strings.Repeat("ab", 32), Pid: 7, Comm: "web"}
+	logger = Task{Container: "log-1", ContainerID: strings.Repeat("cd", 32), Image: "logger:2", Cgroup: "/docker/" + strings.Repeat("cd", 32), Pid: 8, Comm: "logger"}
+	host   = Task{Cgroup: "/", Comm: "kworker/0:1"}
 
 	working  = []int{0}
 	advising = []int{5, 4, 3, 2, 1, 0}
@@ -81,14 +81,14 @@ func TestRoundTrip(t *testing.T) {
 
 // What others named is printable when it has been read.
 func TestPrintable(t *testing.T) {
-	p := recording(Sample{Who{Container: "a\x1b[31m", Comm: "b\nc"}, working, 1})
+	p := recording(Sample{Task{Container: "a\x1b[31m", Comm: "b\nc"}, working, 1})
 	p.Frames[0] = Frame{Name: "d\xff\u2028", File: "/e\x00"}
 	p.Meta.Host, p.Meta.Gaps = "f\r", []string{"g\a"}
 	got, err := Read(bytes.NewReader(written(t, p)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := got.Samples[0].Who; w.Container != "a?[31m" || w.Comm != "b?c" || got.Frames[0] != (Frame{Name: "d??", File: "/e?"}) || got.Meta.Host != "f?" || got.Meta.Gaps[0] != "g?" {
+	if w := got.Samples[0].Task; w.Container != "a?[31m" || w.Comm != "b?c" || got.Frames[0] != (Frame{Name: "d??", File: "/e?"}) || got.Meta.Host != "f?" || got.Meta.Gaps[0] != "g?" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -194,8 +194,8 @@ func (n *names) find(name string) (string, error) {
 }
 
 // who is the owner of what ran in a control group.
-func (n *names) who(group string) Who {
-	w := Who{Cgroup: probe.Unit(group), ContainerID: probe.ContainerID(group)}
+func (n *names) who(group string) Task {
+	w := Task{Cgroup: probe.Unit(group), ContainerID: probe.ContainerID(group)}
 	if c, ok := n.byID[w.ContainerID]; ok {
 		w.Container, w.Image = c.Name, c.Image
 	}

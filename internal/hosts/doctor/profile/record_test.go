@@ -68,7 +68,7 @@ func run(t *testing.T, api engine.Engine, name, program string, command ...strin
 func of(p *Profile, id string) *Profile {
 	mine := &Profile{Meta: p.Meta, Frames: p.Frames}
 	for _, s := range p.Samples {
-		if s.Who.ContainerID == id {
+		if s.Task.ContainerID == id {
 			mine.Samples = append(mine.Samples, s)
 		}
 	}
@@ -161,11 +161,11 @@ func shortLived(t *testing.T, p *Profile) {
 	t.Helper()
 	pids, nameless, stat := make(map[int]bool), 0, false
 	for _, s := range p.Samples {
-		pids[s.Who.Pid] = true
-		if s.Who.Comm == "" {
+		pids[s.Task.Pid] = true
+		if s.Task.Comm == "" {
 			nameless++
 		}
-		stat = stat || s.Who.Comm == "stat"
+		stat = stat || s.Task.Comm == "stat"
 	}
 	if len(pids) < 5 || nameless > 2 || !stat {
 		t.Errorf("of short-lived processes: %d seen, %d samples without a name, stat is seen: %v", len(pids), nameless, stat)

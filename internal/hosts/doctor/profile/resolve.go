@@ -22,7 +22,7 @@ import (
 type assembly struct {
 	*tracker
 	only   string // the beginning of the id of the container that is kept
-	owners map[uint64]Who
+	owners map[uint64]Task
 	ids    map[place]int
 	places []place
 	names  []string
@@ -32,7 +32,7 @@ type assembly struct {
 // assemble gives what was counted its names, and says what it could not find out.
 // only keeps the container whose id begins so.
 func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
-	a := &assembly{tracker: t, only: only, owners: make(map[uint64]Who), ids: make(map[place]int), stacks: make(map[int][]int)}
+	a := &assembly{tracker: t, only: only, owners: make(map[uint64]Task), ids: make(map[place]int), stacks: make(map[int][]int)}
 	for k := range t.counts {
 		who, ok := a.owners[k.group]
 		if !ok {
@@ -65,7 +65,7 @@ func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
 	return gaps
 }
 
-func (a *assembly) keeps(w Who) bool { return strings.HasPrefix(w.ContainerID, a.only) }
+func (a *assembly) keeps(w Task) bool { return strings.HasPrefix(w.ContainerID, a.only) }
 
 // number gives places their numbers.
 func (a *assembly) number(stack []place) []int {
@@ -104,7 +104,7 @@ func (a *assembly) fill(p *Profile) {
 			continue
 		}
 		who.Pid, who.Comm = k.pid, k.comm
-		s := Sample{Who: who, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
+		s := Sample{Task: who, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
 		id = append(binary.AppendUvarint(binary.AppendUvarint(id[:0], k.group), uint64(k.pid)), k.comm...)
 		id = append(id, 0)
 		for i, at := range a.stacks[k.stack] {
@@ -119,7 +119,7 @@ func (a *assembly) fill(p *Profile) {
 		p.Samples = append(p.Samples, s)
 	}
 	slices.SortFunc(p.Samples, func(a, b Sample) int { // the file does not depend on chance
-		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Who.Pid-b.Who.Pid, slices.Compare(a.Stack, b.Stack))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Task.Pid-b.Task.Pid, slices.Compare(a.Stack, b.Stack))
 	})
 }
 

@@ -78,7 +78,7 @@ func Summarize(p *Profile, top int) Summary {
 }
 
 // apart tells every container from every other, also those of one name.
-func apart(w Who) string {
+func apart(w Task) string {
 	if w.ContainerID != "" {
 		return w.ContainerID
 	}

@@ -18,7 +18,7 @@ func made(second int) *profile.Profile {
 	return &profile.Profile{
 		Meta:    profile.Meta{Format: 1, Host: "h", Kernel: "6.1", CPUs: 2, Hz: 99, Began: time.Unix(int64(second), 0), Seconds: 10},
 		Frames:  []profile.Frame{{Name: "main.work", File: "/app"}},
-		Samples: []profile.Sample{{Who: profile.Who{Container: "web", ContainerID: "c1", Comm: "app"}, Stack: []int{0}, Count: 990}},
+		Samples: []profile.Sample{{Task: profile.Task{Container: "web", ContainerID: "c1", Comm: "app"}, Stack: []int{0}, Count: 990}},
 	}
 }
 

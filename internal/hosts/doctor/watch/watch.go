@@ -232,7 +232,7 @@ func (w *Watch) tell(e Event) {
 		level = slog.LevelError
 	}
 	attrs := []any{"rule", e.Finding.Rule, "severity", e.Finding.Severity, "title", e.Finding.Title, "event", e.Kind}
-	if who := e.Finding.Who; who != nil {
+	if who := e.Finding.Subject; who != nil {
 		attrs = append(attrs, "container", who.Container, "cgroup", who.Cgroup, "pid", who.Pid, "command", who.Command)
 		if who.Pod != nil {
 			attrs = append(attrs, "namespace", who.Pod.Namespace, "pod", who.Pod.Name, "workload", who.Pod.Workload)

@@ -13,12 +13,12 @@ import (
 // (sched_prio_to_weight, kernel/sched/core.c).
 const precedence = -10
 
-// Hurry gives all threads of this process precedence on busy CPUs: a look is short,
+// RaisePriority gives all threads of this process precedence on busy CPUs: a look is short,
 // and has to come about on a host whose CPUs somebody has taken. It is for a command
 // that does nothing but look. Threads that are started later have it from those that
 // start them. An error means that some have not got it, which needs a right
 // (CAP_SYS_NICE); nothing else is amiss.
-func Hurry() error {
+func RaisePriority() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return err

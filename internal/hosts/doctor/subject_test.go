@@ -36,7 +36,7 @@ func TestSessionsAreNamed(t *testing.T) {
 	} {
 		id := strings.Repeat("ab", 32)
 		n := Namer{containers: map[string]engine.Container{id: {ID: id, Name: "c", Labels: c.labels}}}
-		w := n.who(fact.Subject{Cgroup: "/docker/" + id})
+		w := n.subject(fact.Subject{Cgroup: "/docker/" + id})
 		if w == nil || w.Session != c.session || w.Template != c.template || w.Container != "c" {
 			t.Errorf("%s: %+v", name, w)
 		}

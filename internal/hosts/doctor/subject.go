@@ -17,9 +17,9 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Who is a subject with the names that people know it by. What is not known is
+// Subject is a fact.Subject with the names that people know it by. What is not known is
 // empty.
-type Who struct {
+type Subject struct {
 	Container   string   `json:"container,omitempty"` // its name
 	ContainerID string   `json:"container_id,omitempty"`
 	Image       string   `json:"image,omitempty"`
@@ -73,11 +73,11 @@ func short(s string) string {
 	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
-func (n Namer) who(s fact.Subject) *Who {
+func (n Namer) subject(s fact.Subject) *Subject {
 	if s.IsHost() || s.Cgroup == "" && s.Pid == 0 && s.Command == "" && len(s.Kernel) == 0 {
 		return nil
 	}
-	w := &Who{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
+	w := &Subject{Cgroup: s.Cgroup, Pid: s.Pid, Command: s.Command, Kernel: s.Kernel, User: s.User, ContainerID: probe.ContainerID(s.Cgroup)}
 	if c, ok := n.containers[w.ContainerID]; ok {
 		w.Container, w.Image = short(c.Name), short(c.Image)
 		w.Session, w.Template = sessionOf(c)
@@ -130,13 +130,13 @@ func sessionOf(c engine.Container) (session, template string) {
 
 // Name gives a finding its names, also in the commands of its cures.
 func (n Namer) Name(f rule.Finding) Finding {
-	named := Finding{Finding: f, Who: n.who(f.Culprit)}
+	named := Finding{Finding: f, Subject: n.subject(f.Culprit)}
 	for _, v := range f.Victims {
-		if w := n.who(v); w != nil {
+		if w := n.subject(v); w != nil {
 			named.Against = append(named.Against, *w)
 		}
 	}
-	if w := named.Who; w != nil && w.Pod == nil && safe(w.Container) { // of pods many have a container of one name
+	if w := named.Subject; w != nil && w.Pod == nil && safe(w.Container) { // of pods many have a container of one name
 		cures := make([]rule.Cure, len(f.Cures))
 		for i, c := range f.Cures {
 			c.Command = strings.ReplaceAll(c.Command, "CONTAINER", w.Container)
