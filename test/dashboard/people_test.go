@@ -172,13 +172,13 @@ func TestWithoutScripts(t *testing.T) {
 		if p.Text(t, "h1") == "" || len(text) < 150 {
 			t.Errorf("%s says only\n%s", page.name, text)
 		}
-		if strings.Contains(text, "Kept up to date") {
-			t.Errorf("%s says that it is kept up to date", page.name)
+		if strings.Contains(text, "Updated by the server") {
+			t.Errorf("%s says that it is updated", page.name)
 		}
 		p.Keep(t, page.name+"-no-scripts")
 	}
 	p.Go(t, url+"/sessions")
-	p.WaitText(t, ".live", "As it was at ")
+	p.WaitText(t, ".live", "State at ")
 	p.Click(t, `a[rel="next"]`)
 	p.WaitText(t, ".pager", "101 to 200 of 250")
 	p.Click(t, "#q")

@@ -10,27 +10,27 @@ import (
 	"holdfast"
 )
 
-// access is what a caller has to be for a route, and what one is.
+// access is the right that a route needs, and the right that a caller has.
 type access int
 
 const (
-	forAnyone access = iota // probes: nothing to learn, nothing to break
-	forReader               // may look
-	forAdmin                // may change things, and see what sessions say
+	forAnyone access = iota // probes: they reveal and change nothing
+	forReader               // may read
+	forAdmin                // may make changes, and read the output of sessions
 )
 
-// caller is who sent a request.
+// caller is the sender of a request.
 type caller struct {
-	who string // in the audit log
-	may access
+	name string // for the audit log
+	may  access
 }
 
-// guard decides who may call.
+// guard decides which callers may use a route.
 type guard struct {
-	admin  bool                                // the listener itself vouches for its callers
+	admin  bool                                // the listener itself authenticates its callers
 	peer   func(*http.Request) holdfast.NodeID // the callers are nodes
-	tokens *Tokens                             // nil: none are asked for
-	logins *Logins                             // nil: none
+	tokens *Tokens                             // nil: no token is needed
+	logins *Logins                             // nil: no logins
 	hosts  []string
 }
 
@@ -38,7 +38,7 @@ func newGuard(o Options) guard {
 	return guard{admin: o.Admin, peer: o.Peer, tokens: o.Tokens, logins: o.Logins, hosts: o.Hosts}
 }
 
-// check says who sends the request, and nil if it may use a route of the given
+// check returns the sender of the request, and nil if it may use a route of the given
 // access.
 func (g guard) check(r *http.Request, need access) (caller, error) {
 	c, err := g.caller(r)
@@ -50,7 +50,7 @@ func (g guard) check(r *http.Request, need access) (caller, error) {
 	case need <= c.may:
 		return c, nil
 	case g.tokens != nil:
-		return c, &Error{Code: CodeReadOnly, Message: "the " + c.who + " is for reading only",
+		return c, &Error{Code: CodeReadOnly, Message: "the " + c.name + " is for reading only",
 			Advice: "this needs a token of api.token_file"}
 	}
 	return c, &Error{Code: CodeReadOnly, Message: "this address is read-only",
@@ -62,11 +62,11 @@ func (g guard) caller(r *http.Request) (caller, error) {
 	case g.peer != nil:
 		node := g.peer(r)
 		if node == "" {
-			return caller{who: stranger}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
+			return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "this address is for the nodes of the fleet"}
 		}
-		return caller{who: "node " + string(node), may: forAdmin}, nil
+		return caller{name: "node " + string(node), may: forAdmin}, nil
 	case g.admin:
-		return caller{who: "unix socket", may: forAdmin}, nil
+		return caller{name: "unix socket", may: forAdmin}, nil
 	case g.tokens != nil:
 		if g.logins != nil && r.Header.Get("Authorization") == "" {
 			if c, err := g.logins.caller(r); err == nil {
@@ -75,12 +75,12 @@ func (g guard) caller(r *http.Request) (caller, error) {
 		}
 		return g.tokens.caller(r)
 	case !g.knowsHost(r.Host):
-		// Without a token a web page could reach us under a name of its
-		// own that resolves to 127.0.0.1 (DNS rebinding).
-		return caller{who: stranger}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
+		// Without a token a web page could reach this server under a name of its own
+		// that resolves to 127.0.0.1 (DNS rebinding).
+		return caller{name: stranger}, &Error{Code: CodeBadHost, Message: "the Host header does not name this machine",
 			Advice: "use 127.0.0.1 or localhost in the address"}
 	}
-	return caller{who: stranger, may: forReader}, nil
+	return caller{name: stranger, may: forReader}, nil
 }
 
 func (g guard) knowsHost(host string) bool {

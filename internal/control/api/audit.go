@@ -14,25 +14,25 @@ import (
 	"holdfast"
 )
 
-// CallerHeader names, in a request that a node passes on, who asked that node.
-// It counts where the listener knows that its caller is a node.
+// CallerHeader names, in a request that a node passes on, the caller of that node. It
+// counts only if the listener knows that its client is a node.
 const CallerHeader = "X-Holdfast-Caller"
 
-// Bounds of what strangers can make the log hold.
+// Bounds of audit lines about unknown callers.
 const (
-	maxAuditText   = 256 // bytes of what a caller chose
+	maxAuditText   = 256 // bytes of a text that the caller chose
 	strangersEvery = time.Second
-	strangersMost  = 10 // lines in that time about callers that are unknown
+	strangersMost  = 10 // lines in that time about unknown callers
 )
 
-// audit writes a line for every request of a route that needs an admin: what
-// was done, and what was refused.
+// audit writes a line for every request of a route that needs an admin: what was done,
+// or refused.
 type audit struct {
 	log       *slog.Logger
 	strangers pace
 }
 
-// act is one request as the line is made of it.
+// act is one request, as its audit line shows it.
 type act struct {
 	r      *http.Request
 	route  string
@@ -40,7 +40,7 @@ type act struct {
 	begin  time.Time
 
 	mu    sync.Mutex
-	notes []any // what the handler knows beside it
+	notes []any // attributes that the handler adds
 }
 
 type actKey struct{}
@@ -56,12 +56,12 @@ func note(ctx context.Context, key string, value any) {
 
 func (u *audit) write(a *act, peer bool, err error) {
 	unlogged, ok := 0, true
-	if a.caller.who == stranger {
+	if a.caller.name == stranger {
 		if unlogged, ok = u.strangers.step(time.Now()); !ok {
 			return
 		}
 	}
-	line := []any{"audit", true, "act", a.route, "who", bounded(a.caller.who)}
+	line := []any{"audit", true, "act", a.route, "who", bounded(a.caller.name)}
 	if c, ok := a.r.Context().Value(credKey{}).(*unix.Ucred); ok {
 		line = append(line, "pid", c.Pid, "uid", c.Uid)
 	} else {
@@ -88,17 +88,17 @@ func (u *audit) write(a *act, peer bool, err error) {
 		line = append(line, "err", bounded(err.Error()))
 	}
 	if unlogged > 0 {
-		line = append(line, "unlogged", unlogged) // refused tries of strangers, since the last line about one
+		line = append(line, "unlogged", unlogged) // refused requests of unknown callers since the last line about one
 	}
 	u.log.Info("api", line...)
 }
 
-// stranger is who a caller is that has not proved anything.
+// stranger is the name of an unauthenticated caller.
 const stranger = "unknown"
 
 func bounded(s string) string { return s[:min(len(s), maxAuditText)] }
 
-// pace lets strangersMost steps through in each strangersEvery.
+// pace allows strangersMost steps in each strangersEvery.
 type pace struct {
 	mu      sync.Mutex
 	since   time.Time
@@ -106,8 +106,8 @@ type pace struct {
 	skipped int
 }
 
-// step reports whether this step may be made, and how many were not since the
-// last that was.
+// step reports whether a step is allowed, and how many were refused since the last
+// allowed one.
 func (p *pace) step(now time.Time) (skipped int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +125,8 @@ func (p *pace) step(now time.Time) (skipped int, ok bool) {
 
 type credKey struct{}
 
-// withCred adds to a connection's context who is at the other end of a unix
-// socket, as the kernel knew it when it connected (unix(7), SO_PEERCRED).
+// withCred adds to a connection's context the process at the other end of a unix
+// socket, as the kernel recorded it at the connect (unix(7), SO_PEERCRED).
 func withCred(ctx context.Context, c net.Conn) context.Context {
 	socket, ok := c.(*net.UnixConn)
 	if !ok {
@@ -145,7 +145,7 @@ func withCred(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, credKey{}, cred)
 }
 
-// sent is an error that the caller has been told of.
+// sent is an error that was already sent to the caller.
 type sent struct{ error }
 
 func (s sent) Unwrap() error { return s.error }

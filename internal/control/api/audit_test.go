@@ -22,7 +22,7 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// ledger is a log whose audit lines can be read.
+// ledger is a log with readable audit lines.
 type ledger struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -56,7 +56,7 @@ func (l *ledger) take(t *testing.T) (lines []map[string]any) {
 	}
 }
 
-// one returns the only line, once it is there: it is written after the answer.
+// one returns the only line once it is written, which is after the answer.
 func (l *ledger) one(t *testing.T) map[string]any {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -69,11 +69,11 @@ func (l *ledger) one(t *testing.T) map[string]any {
 	}
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of a wait.
 const patience = 20 * time.Second
 
-// holds complains where the line has not what is wanted; "" is no such
-// attribute.
+// holds reports an error if the line lacks a wanted attribute; "" means that it must be
+// absent.
 func holds(t *testing.T, what string, line map[string]any, want map[string]string) {
 	t.Helper()
 	for name, value := range want {
@@ -90,7 +90,7 @@ func holds(t *testing.T, what string, line map[string]any, want map[string]strin
 	}
 }
 
-// Each act of an admin has one line, also one that is refused or fails.
+// Each request that needs an admin has one line, also if it is refused or fails.
 func TestAudit(t *testing.T) {
 	var log ledger
 	b := &apitest.Backend{}
@@ -104,8 +104,8 @@ func TestAudit(t *testing.T) {
 	}{
 		{"stop", "POST", "/v1/sessions/alice/stop", "", newToken,
 			map[string]string{"act": "stopSession", "who": "token deploy", "session": "alice", "result": "ok", "err": "", "pid": ""}},
-		{"stop of nobody", "POST", "/v1/sessions/nobody/stop", "", newToken,
-			map[string]string{"act": "stopSession", "session": "nobody", "result": "not_found", "err": "session nobody: not found"}},
+		{"stop of an unknown key", "POST", "/v1/sessions/missing/stop", "", newToken,
+			map[string]string{"act": "stopSession", "session": "missing", "result": "not_found", "err": "session missing: not found"}},
 		{"with a token to read", "POST", "/v1/node/drain", "", oldToken,
 			map[string]string{"act": "drainNode", "who": "token read-1", "result": "read_only"}},
 		{"without a token", "POST", "/v1/agent/stop", "", "",
@@ -113,7 +113,7 @@ func TestAudit(t *testing.T) {
 		{"cordon by name", "POST", "/v1/nodes/n1/cordon", "", newToken,
 			map[string]string{"act": "cordonNodeByID", "node": "n1", "result": "ok"}},
 		{"uncordon", "POST", "/v1/node/uncordon", "", newToken, map[string]string{"act": "uncordonNode", "result": "ok"}},
-		{"logs", "GET", "/v1/sessions/nobody/logs", "", newToken, map[string]string{"act": "sessionLogs", "result": "not_found"}},
+		{"logs", "GET", "/v1/sessions/missing/logs", "", newToken, map[string]string{"act": "sessionLogs", "result": "not_found"}},
 		{"replace", "POST", "/v1/replace", `{"node":"n1"}`, newToken,
 			map[string]string{"act": "replaceSessions", "which": "node n1", "replaced": "0", "failed": "0", "result": "ok"}},
 		{"drain", "POST", "/v1/node/drain", `{"engine_all":true}`, newToken,
@@ -124,7 +124,7 @@ func TestAudit(t *testing.T) {
 	} {
 		call(t, s, c.method, c.path, c.body, "Authorization: Bearer "+c.token, "X-Holdfast-Caller: token root")
 		line := log.one(t)
-		c.want["for"] = "" // who is no node cannot speak for others
+		c.want["for"] = "" // a caller that is not a node cannot name another caller
 		holds(t, c.name, line, c.want)
 		if from, _ := line["from"].(string); !strings.HasPrefix(from, "127.0.0.1:") {
 			t.Errorf("%s: from %q", c.name, from)
@@ -132,11 +132,10 @@ func TestAudit(t *testing.T) {
 	}
 	call(t, s, "GET", "/v1/sessions", "", "Authorization: Bearer "+newToken)
 	call(t, s, "POST", "/v1/sessions/a/start", "{}", "Authorization: Bearer "+newToken, "Sec-Fetch-Site: cross-site")
-	holds(t, "another site's page, and nothing for who looks", log.one(t), map[string]string{"act": "startSession", "result": "cross_origin", "who": "token deploy"})
+	holds(t, "a line for another site's page, or for a reader", log.one(t), map[string]string{"act": "startSession", "result": "cross_origin", "who": "token deploy"})
 }
 
-// Over the unix socket the line says which process it was, and streams have
-// theirs when they end.
+// Over the unix socket the line names the process. A stream has its line when it ends.
 func TestAuditOfTheSocket(t *testing.T) {
 	var log ledger
 	socket := filepath.Join(t.TempDir(), "s")
@@ -177,7 +176,7 @@ func TestAuditOfTheSocket(t *testing.T) {
 	holds(t, "exec", line, me)
 	holds(t, "exec", line, map[string]string{"act": "execSession", "session": "alice", "command": "exit"})
 	if _, err := c.Exec(ctx, "alice", api.Exec{Command: []string{"nothing"}}); err == nil {
-		t.Error("a command that is not there could be run")
+		t.Error("an unknown command was run")
 	}
 	holds(t, "exec that fails", log.one(t), map[string]string{"act": "execSession", "result": "not_found"})
 	if err := c.Logs(ctx, "alice", api.LogOptions{}, io.Discard); err != nil {
@@ -186,7 +185,7 @@ func TestAuditOfTheSocket(t *testing.T) {
 	holds(t, "logs", log.one(t), map[string]string{"act": "sessionLogs", "result": "ok"})
 }
 
-// A node is named, and so is who asked the node that passes the request on.
+// The line of a passed-on request has the node, and the caller of the first node.
 func TestAuditOfANode(t *testing.T) {
 	var log ledger
 	s := serve(t, &apitest.Backend{}, api.Options{Log: log.logger(), Peer: func(*http.Request) holdfast.NodeID { return "n2" }})
@@ -196,8 +195,8 @@ func TestAuditOfANode(t *testing.T) {
 	holds(t, "of the node itself", log.one(t), map[string]string{"who": "node n2", "for": ""})
 }
 
-// Strangers cannot fill the log: so many lines a second, and then how many more
-// there were.
+// Unknown callers cannot fill the log: the lines per second are limited, and the next
+// line counts the rest.
 func TestStrangersArePaced(t *testing.T) {
 	p := api.NewPace()
 	now := time.Now()
@@ -208,7 +207,7 @@ func TestStrangersArePaced(t *testing.T) {
 		}
 	}
 	if lines != 10 {
-		t.Errorf("%d lines in a moment", lines)
+		t.Errorf("%d lines at once", lines)
 	}
 	if skipped, ok := p(now.Add(time.Second)); !ok || skipped != 990 {
 		t.Errorf("a second later: %d, %v", skipped, ok)

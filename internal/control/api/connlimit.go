@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// connLimit keeps the connections of a server, beside those that were hijacked,
-// at max: where there would be more, the one is closed that has been without a
-// request for longest. A header that comes slowly is no request yet, so that
-// nobody who only connects can keep others out. Where all have a request, the
+// connLimit keeps the number of a server's connections, without the hijacked ones, at
+// max. At the limit a new connection closes the one that has been idle, without a
+// request, for longest. A partly sent header is not a request yet, so a client that
+// only connects cannot keep other clients out. If all connections have a request, the
 // new one is closed.
 type connLimit struct {
 	max int
 
 	mu    sync.Mutex
 	conns map[net.Conn]*list.Element // nil while a request is served
-	idle  *list.List                 // of net.Conn, the longest first
+	idle  *list.List                 // of net.Conn, longest idle first
 }
 
 func newConnLimit(most int) *connLimit {
@@ -30,8 +30,8 @@ func (c *connLimit) watch(conn net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateNew:
 		if out := c.add(conn); out != nil {
-			// The server sees it. Of TLS nothing is told: that could wait for
-			// the one who is closed.
+			// The server notices the close. TLS sends no close_notify: that write could
+			// wait for the client that is closed.
 			_ = raw(out).Close()
 		}
 	case http.StateClosed, http.StateHijacked:
@@ -39,7 +39,7 @@ func (c *connLimit) watch(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// add takes a connection in, and returns the one that has to go for it.
+// add registers a connection, and returns the connection that must be closed for it.
 func (c *connLimit) add(conn net.Conn) (out net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,8 +65,8 @@ func (c *connLimit) removeLocked(conn net.Conn) {
 	delete(c.conns, conn)
 }
 
-// serves says that the connection in ctx has a request, until the function that
-// it returns is called.
+// serves marks the connection in ctx as busy with a request until the returned function
+// is called.
 func (c *connLimit) serves(ctx context.Context) (over func()) {
 	conn, ok := ctx.Value(connKey{}).(net.Conn)
 	if !ok {
@@ -94,7 +94,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// raw is what is below a connection's TLS.
+// raw returns the connection below TLS.
 func raw(c net.Conn) net.Conn {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		return t.NetConn()

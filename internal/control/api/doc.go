@@ -1,5 +1,5 @@
-// Package api is the agent's HTTP interface: the wire types, the table of all
-// routes, errors as status codes with stable string codes, who may call what,
-// and an OpenAPI document that is made from the same table. The agent is behind
-// the interface Backend. internal/control/api/client is the other end.
+// Package api is the agent's HTTP interface: the wire types, the routes and handlers of
+// each part of the agent, access control, errors as status codes with stable string
+// codes, and an OpenAPI document made from the same route table. Parts names the parts.
+// Package internal/control/api/client is the client.
 package api

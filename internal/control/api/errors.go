@@ -8,7 +8,7 @@ import (
 	"holdfast"
 )
 
-// Code is the stable name of an error. Codes are only ever added.
+// Code is the stable name of an error. Codes are added, never changed.
 type Code string
 
 // The codes.
@@ -16,8 +16,8 @@ const (
 	CodeBadRequest   Code = "bad_request"
 	CodeBadKey       Code = "bad_key"
 	CodeUnauthorized Code = "unauthorized" // token missing or wrong
-	CodeReadOnly     Code = "read_only"    // the token, or a listener without tokens, changes nothing
-	CodeCrossOrigin  Code = "cross_origin" // a browser sent it from another site
+	CodeReadOnly     Code = "read_only"    // the token, or a listener without tokens, allows no changes
+	CodeCrossOrigin  Code = "cross_origin" // another site's page made a browser send it
 	CodeNotFound     Code = "not_found"
 	CodeBadMethod    Code = "method_not_allowed"
 	CodeTooLarge     Code = "too_large"
@@ -33,7 +33,7 @@ const (
 	CodeCanceled     Code = "canceled"  // the agent is ending
 	CodeTimeout      Code = "timeout"
 	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
-	CodeNodeDown     Code = "node_down" // the node that has to answer does not
+	CodeNodeDown     Code = "node_down" // the node that must answer does not
 	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and goes on
 )
 
@@ -76,7 +76,7 @@ func (c Code) Status() int {
 	return http.StatusInternalServerError
 }
 
-// sentinel is the error that a caller in Go tests for, nil where there is none.
+// sentinel returns the error that a caller in Go tests for, nil if there is none.
 func (c Code) sentinel() error {
 	switch c {
 	case CodeNotFound:
@@ -99,8 +99,8 @@ func (c Code) sentinel() error {
 	return nil
 }
 
-// Error is an error on the wire. On the client's side it is an error for which
-// errors.Is finds the root package's sentinel that the server's error wrapped.
+// Error is an error on the wire. On the client's side errors.Is finds the sentinel of
+// the root package that the server's error wrapped.
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
@@ -110,7 +110,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Hint says what to do about it.
+// Hint returns the advice.
 func (e *Error) Hint() string { return e.Advice }
 
 // Unwrap returns the sentinel that the code stands for, or nil.
@@ -121,10 +121,10 @@ type ErrorBody struct {
 	Error Error `json:"error"`
 }
 
-// ErrorOf is what the API answers an error with.
+// ErrorOf returns err as the API answers it.
 func ErrorOf(err error) *Error { return toError(err) }
 
-// toError puts any error into its wire form.
+// toError returns err in its wire form.
 func toError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -136,13 +136,14 @@ func toError(err error) *Error {
 		e.Log = boot.Log
 	}
 	if e.Code == CodeElsewhere && e.Advice == "" {
-		e.Advice = "ask that node"
+		e.Advice = "send the request to that node"
 	}
 	return e
 }
 
-// codeOf finds the code for an error. An engine or a store that does not answer
-// comes before the boot that failed for it: it is what has to be mended.
+// codeOf returns the code for an error. If a boot failed because the engine or the
+// store does not answer, the code names the engine or the store: that is what the
+// operator must repair.
 func codeOf(err error) Code {
 	for _, c := range []Code{CodeEngineDown, CodeStoreDown, CodeDraining, CodeBusy} {
 		if errors.Is(err, c.sentinel()) {

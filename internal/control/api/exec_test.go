@@ -14,8 +14,7 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// deaf runs a command that reads one byte of its input and no more, until ctx is
-// done.
+// deaf runs a command that reads one byte of its input, and waits until ctx is done.
 type deaf struct {
 	*apitest.Backend
 	begun, ended chan struct{}
@@ -37,8 +36,8 @@ func (b deaf) Exec(ctx context.Context, _ holdfast.SessionKey, e api.Exec) (int,
 	return 0, ctx.Err()
 }
 
-// A client that hangs up is noticed although the command leaves more input
-// unread than fits on the way.
+// The server notices that a client disconnects, even if the command leaves more input
+// unread than the connection buffers.
 func TestPingNoticesHangUp(t *testing.T) {
 	b := deaf{&apitest.Backend{}, make(chan struct{}), make(chan struct{})}
 	s := httptest.NewServer(api.NewPinging(b.Parts(), api.Options{Admin: true}, 5*time.Millisecond))
@@ -63,6 +62,6 @@ func TestPingNoticesHangUp(t *testing.T) {
 	select {
 	case <-b.ended:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the command was left running")
+		t.Fatal("the command still runs")
 	}
 }

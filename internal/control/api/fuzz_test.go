@@ -10,11 +10,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is sent to an operation of the document, it answers as the document
-// says, and never that something of ours went wrong.
+// For any input an operation answers as the document says, and never with an internal
+// error.
 func TestOddRequestsAreAnsweredAsDocumented(t *testing.T) {
 	calls := examples()
-	delete(calls, "execSession") // answers by an upgrade
+	delete(calls, "execSession") // it answers with an upgrade
 	ids := slices.Sorted(maps.Keys(calls))
 	_, doc, ask := served(t)
 	seen := map[int]int{}
@@ -22,7 +22,7 @@ func TestOddRequestsAreAnsweredAsDocumented(t *testing.T) {
 		e := calls[rapid.SampledFrom(ids).Draw(t, "operation")]
 		path, _ := doc.operation(e.method, strings.Split(e.path, "?")[0])
 		e.path = oddPath(t, path) + oddQuery(t, doc, path, e.method)
-		if e.body != "" || rapid.Bool().Draw(t, "a body where there is none") {
+		if e.body != "" || rapid.Bool().Draw(t, "a body without a schema") {
 			e.body = oddBody(t, e.body)
 		}
 		e.headers = append(slices.Clone(e.headers), rapid.SampledFrom([]string{"Content-Type: application/json", "Content-Type: application/json",
@@ -38,12 +38,12 @@ func TestOddRequestsAreAnsweredAsDocumented(t *testing.T) {
 	})
 	for _, status := range []int{200, 400, 404, 415} {
 		if seen[status] == 0 {
-			t.Errorf("nothing was answered with %d: %v", status, seen)
+			t.Errorf("the requests got %d different answers: %v", status, seen)
 		}
 	}
 }
 
-// odd are texts in the place of a name or a value.
+// odd are texts in place of a name or a value.
 func odd(t *rapid.T, what string) string {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{"alice", "n1", "stuck", "broken", "-1", "0", "99999999999999999999", "NaN", "1e400", "true", "2026-01-01T00:00:00Z",
@@ -52,7 +52,7 @@ func odd(t *rapid.T, what string) string {
 	).Draw(t, what)
 }
 
-// oddPath fills a path's places.
+// oddPath fills the placeholders of a path.
 func oddPath(t *rapid.T, path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {
@@ -60,20 +60,20 @@ func oddPath(t *rapid.T, path string) string {
 			continue
 		}
 		if parts[i] = url.PathEscape(odd(t, p)); strings.Trim(parts[i], ".") == "" {
-			parts[i] = "alice" // "." and ".." are taken out before they come here
+			parts[i] = "alice" // the server removes "." and ".." before routing
 		}
 	}
 	return strings.Join(parts, "/")
 }
 
-// oddQuery gives some of the operation's parameters, and one that it does not
-// know, odd values.
+// oddQuery gives odd values to some of the operation's parameters, and to one that it
+// does not know.
 func oddQuery(t *rapid.T, doc *spec, path, method string) string {
 	q := url.Values{}
 	known, _ := at(doc.doc, "paths", path, strings.ToLower(method), "parameters").([]any)
 	for _, p := range known {
 		name, _ := at(p, "name").(string)
-		if at(p, "in") == "query" && name != "follow" && rapid.Bool().Draw(t, name) { // which never ends
+		if at(p, "in") == "query" && name != "follow" && rapid.Bool().Draw(t, name) { // it never ends
 			q.Set(name, odd(t, name))
 		}
 	}
@@ -86,7 +86,7 @@ func oddQuery(t *rapid.T, doc *spec, path, method string) string {
 	return "?" + q.Encode()
 }
 
-// oddBody is a body with something wrong in it, mostly.
+// oddBody returns a body that mostly has an error.
 func oddBody(t *rapid.T, body string) string {
 	switch rapid.IntRange(0, 5).Draw(t, "body") {
 	case 0:

@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// LoginCookie is the cookie that a browser's login hangs on. Browsers send it to
-// every port of the same host: the gateway takes it out of what reaches sessions.
+// LoginCookie is the cookie of a browser's login. Browsers send it to every port of the
+// same host: the gateway removes it from requests to sessions.
 const LoginCookie = "holdfast_login"
 
 // Bounds of logins.
 const (
 	loginLife  = 12 * time.Hour
-	maxLogins  = 1024 // at once; beyond, the oldest ends
-	maxCookies = 4    // of our name in one request; others may have set some, too
+	maxLogins  = 1024 // at once; one more ends the oldest
+	maxCookies = 4    // with our name in one request; other hosts may have set some, too
 )
 
-// Logins are the browsers that have shown a token. A browser holds a random
-// name for its login and never the token; the login ends with the token, after
-// 12 hours, at a logout, and with the agent. Any goroutine may use them. They
-// run nothing.
+// Logins are the browsers that have shown a token. A browser stores a random id of its
+// login and never the token. The login ends with the token, after 12 hours, at a
+// logout, and with the agent. Any goroutine may use Logins. They start no goroutine.
 type Logins struct {
 	tokens *Tokens
 	audit  audit
 	now    func() time.Time
 
 	mu   sync.Mutex
-	byID map[[sha256.Size]byte]login // by the hash of its name
+	byID map[[sha256.Size]byte]login // by the hash of the id
 }
 
 type login struct {
@@ -40,8 +39,8 @@ type login struct {
 	until time.Time
 }
 
-// NewLogins returns no logins yet; nil where no tokens are asked for. log gets
-// a line with the attribute audit=true for each login, logout and refusal.
+// NewLogins returns an empty list of logins, or nil if no tokens are configured. log
+// gets a line with the attribute audit=true for each login, logout and refusal.
 func NewLogins(t *Tokens, log *slog.Logger) *Logins {
 	if t == nil {
 		return nil
@@ -49,8 +48,8 @@ func NewLogins(t *Tokens, log *slog.Logger) *Logins {
 	return &Logins{tokens: t, audit: audit{log: log}, now: time.Now, byID: map[[sha256.Size]byte]login{}}
 }
 
-// Login gives the browser that sent r a cookie if the token is one of the
-// agent's; with an error nothing is written.
+// Login sets a cookie for the browser that sent r if the token is one of the agent's.
+// With an error it writes nothing.
 func (l *Logins) Login(w http.ResponseWriter, r *http.Request, token string) error {
 	a := &act{r: r, route: "login", begin: time.Now()}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
@@ -66,9 +65,9 @@ func (l *Logins) Login(w http.ResponseWriter, r *http.Request, token string) err
 	return nil
 }
 
-// loginCookie is one that no script reads and no other site's page makes a
-// browser send. With TLS its name keeps other hosts of the domain from setting
-// it (RFC 6265bis, 4.1.3.2).
+// loginCookie returns a cookie that no script can read and that no other site's page
+// makes a browser send. With TLS its name prevents other hosts of the domain from
+// setting it (RFC 6265bis, 4.1.3.2).
 func loginCookie(r *http.Request, id string, age int) *http.Cookie {
 	c := &http.Cookie{Name: LoginCookie, Value: id, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil {
@@ -77,7 +76,7 @@ func loginCookie(r *http.Request, id string, age int) *http.Cookie {
 	return c
 }
 
-// add takes a login in, in the place of ended ones or of the oldest.
+// add adds a login. It removes ended logins and, at the limit, the oldest.
 func (l *Logins) add(id [sha256.Size]byte, n login) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +108,7 @@ func (l *Logins) Logout(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, loginCookie(r, "", -1))
 }
 
-// loginIDs are the hashes of the names that the request's cookies have.
+// loginIDs returns the hashes of the ids in the request's cookies.
 func loginIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	for _, c := range r.CookiesNamed(loginCookie(r, "", 0).Name) {
 		if len(ids) == maxCookies {
@@ -120,10 +119,10 @@ func loginIDs(r *http.Request) (ids [][sha256.Size]byte) {
 	return ids
 }
 
-// errNoLogin is for a request without a login that holds.
+// errNoLogin is for a request without a valid login.
 var errNoLogin = errors.New("no login")
 
-// caller is who the request's login belongs to.
+// caller returns the owner of the request's login.
 func (l *Logins) caller(r *http.Request) (caller, error) {
 	for _, id := range loginIDs(r) {
 		l.mu.Lock()
@@ -136,25 +135,25 @@ func (l *Logins) caller(r *http.Request) (caller, error) {
 			return c, nil
 		}
 	}
-	return caller{who: stranger}, errNoLogin
+	return caller{name: stranger}, errNoLogin
 }
 
-// Caller is who sends a request to a listener.
+// Caller is the sender of a request to a listener.
 type Caller struct {
-	Who   string // as the audit log names it
-	Admin bool   // may change things
+	Name  string // in the audit log
+	Admin bool   // may make changes
 }
 
-// CallerOf says who sends a request to a listener with the given options, for
-// handlers beside New's. The error is an *Error: CodeUnauthorized where a token
-// is missing, CodeBadHost.
+// CallerOf returns the sender of a request to a listener with the given options, for
+// handlers beside New's. The error is an *Error: CodeUnauthorized if a token is
+// missing, CodeBadHost.
 func CallerOf(o Options, r *http.Request) (Caller, error) {
 	c, err := newGuard(o).check(r, forReader)
-	return Caller{Who: c.who, Admin: c.may >= forAdmin}, err
+	return Caller{Name: c.name, Admin: c.may >= forAdmin}, err
 }
 
-// fromPage refuses a request that changes something by a login's cookie and does
-// not say which page sent it: every browser says so with such a request.
+// fromPage refuses a request that makes a change with a login's cookie and does not
+// name the page that sent it: every browser names it in such a request.
 func fromPage(r *http.Request) error {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:

@@ -17,7 +17,7 @@ import (
 
 const loginToken = "a-token-to-log-in-with"
 
-// logIn logs a browser in, and returns the cookie that it has to send.
+// logIn logs a browser in and returns its cookie.
 func logIn(t *testing.T, l *api.Logins, secure bool) *http.Cookie {
 	t.Helper()
 	r, w := httptest.NewRequest(http.MethodPost, "/login", nil), httptest.NewRecorder()
@@ -78,8 +78,8 @@ func TestLoginsEndWithTheirToken(t *testing.T) {
 	}
 }
 
-// Over TLS the cookie is one that no other host can set, and the plain one does
-// not count.
+// Over TLS the cookie is one that no other host can set, and the plain cookie does not
+// count.
 func TestLoginsOverTLSAreOfThisHostOnly(t *testing.T) {
 	all := tokens(t, loginToken, "")
 	o := api.Options{Tokens: all, Logins: api.NewLogins(all, slog.New(slog.DiscardHandler))}

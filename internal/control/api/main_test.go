@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // agent is an *apitest.Backend, perhaps with other parts.
 type agent interface{ Parts() api.Parts }
 
-// serve answers with a real HTTP server on loopback until the test ends.
+// serve serves with a real HTTP server on loopback until the test ends.
 func serve(t *testing.T, b agent, o api.Options) *httptest.Server {
 	t.Helper()
 	if o.Log == nil {
@@ -34,7 +34,7 @@ func serve(t *testing.T, b agent, o api.Options) *httptest.Server {
 	return s
 }
 
-// tokens are the tokens of two files; a text of "" is no file.
+// tokens opens the tokens of two files; a text of "" means no file.
 func tokens(t *testing.T, admin, read string) *api.Tokens {
 	t.Helper()
 	dir := t.TempDir()

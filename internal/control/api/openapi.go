@@ -12,15 +12,15 @@ import (
 	"holdfast/internal/control/api/frame"
 )
 
-// document makes the OpenAPI 3.1 document of a route table. It panics where a
-// type of the table has no schema: the table is fixed, a test would not start.
+// document returns the OpenAPI 3.1 document of a route table. It panics if a type of
+// the table has no schema: the table is fixed, so every test would find it.
 func document(table []route) []byte {
 	s := newSchemas()
 	failed := map[string]any{
-		"description": "What went wrong, with a code that stays the same.",
+		"description": "The error, with a stable code.",
 		"content":     content(mediaJSON, s.of(reflect.TypeFor[ErrorBody]())),
 	}
-	// The payloads of an exec stream belong to the document, too.
+	// The payloads of an exec stream belong to the document.
 	s.of(reflect.TypeFor[ExecExit]())
 	paths := map[string]map[string]any{}
 	for _, rt := range table {
@@ -31,15 +31,14 @@ func document(table []route) []byte {
 	}
 	b, err := json.MarshalIndent(map[string]any{
 		"openapi": "3.1.0",
-		"info":    map[string]any{"title": "Holdfast", "version": "1", "description": "The agent of a container host, which also reaches the other nodes of its fleet."},
+		"info":    map[string]any{"title": "Holdfast", "version": "1", "description": "The agent of a container host. It also passes requests on to the other nodes of its fleet."},
 		"paths":   paths,
 		"components": map[string]any{
 			"schemas":         s.named,
 			"responses":       map[string]any{"error": failed},
 			"securitySchemes": map[string]any{"token": map[string]any{"type": "http", "scheme": "bearer"}},
 		},
-		// None is enough on the unix socket, and for reading where no
-		// token is configured.
+		// No token is needed on the unix socket, nor for reading if none is configured.
 		"security": []any{map[string]any{}, map[string]any{"token": []string{}}},
 	}, "", "  ")
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 	"holdfast/internal/control/api/frame"
 )
 
-// example is a call that an operation answers as its document says.
+// example is a request that an operation answers as its document says.
 type example struct {
 	method, path, body string
 	headers            []string
 }
 
-// examples has a good call for each operation. "alice" runs.
+// examples has a valid request for each operation. The session "alice" runs.
 func examples() map[string]example {
 	return map[string]example{
 		"version":        {method: "GET", path: "/v1/version"},
@@ -94,7 +94,7 @@ func asJSON(v any) string {
 	return string(b)
 }
 
-// spec is an OpenAPI document that replies are held against.
+// spec is an OpenAPI document for checking replies.
 type spec struct {
 	doc      map[string]any
 	compiler *jsonschema.Compiler
@@ -110,7 +110,7 @@ func newSpec(t *testing.T, doc map[string]any) *spec {
 	return &spec{doc, c}
 }
 
-// at follows keys into nested objects; nil where there is none.
+// at follows keys into nested objects; it returns nil if one is missing.
 func at(v any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := v.(map[string]any)
@@ -119,7 +119,7 @@ func at(v any, keys ...string) any {
 	return v
 }
 
-// check holds a reply to a call against the document.
+// check compares a reply with the document.
 func (s *spec) check(e example, r reply) error {
 	path, _, _ := strings.Cut(e.path, "?")
 	at1, op := s.operation(e.method, path)
@@ -175,7 +175,7 @@ func (s *spec) checkBody(content map[string]any, pointer string, r reply) error 
 	return nil
 }
 
-// operation finds the document's operation for a real path.
+// operation returns the document's operation for a real path.
 func (s *spec) operation(method, path string) (string, map[string]any) {
 	have := strings.Split(path, "/")
 	paths, _ := s.doc["paths"].(map[string]any)
@@ -224,8 +224,8 @@ func served(t *testing.T) (*apitest.Backend, *spec, func(example) reply) {
 	return b, newSpec(t, doc), func(e example) reply { return call(t, s, e.method, e.path, e.body, e.headers...) }
 }
 
-// Every operation of the document answers as the document says, every route is
-// in it, and nothing else is.
+// Every operation answers as the document says, and the document has exactly the routes
+// of the table.
 func TestAnswersAreAsDocumented(t *testing.T) {
 	b, spec, askFailing := served(t)
 	calls := examples()
@@ -248,7 +248,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		t.Errorf("routes are %q, the document has %q", inTable, inDoc)
 	}
 	for _, id := range inDoc {
-		_, _, ask := served(t) // some calls would spoil it for the next
+		_, _, ask := served(t) // a fresh backend: some requests change what the next one needs
 		r := ask(calls[id])
 		if r.status >= 300 {
 			t.Errorf("%s: status %d: %s", id, r.status, r.body)
@@ -273,7 +273,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 }
 
-// The check above finds what is wrong.
+// The check above finds errors.
 func TestCheckFindsMismatch(t *testing.T) {
 	_, spec, ask := served(t)
 	calls := examples()
@@ -305,7 +305,7 @@ func TestCheckFindsMismatch(t *testing.T) {
 		t.Error("wrong media type went unnoticed")
 	}
 	if spec.check(e, reply{http.StatusNotFound, good.header, good.body}) == nil {
-		t.Error("an error that is none went unnoticed")
+		t.Error("an undocumented error went unnoticed")
 	}
 	for id, e := range calls {
 		less := newSpec(t, api.Document(id))

@@ -139,7 +139,7 @@ func rewrite(p *httputil.ProxyRequest, c caller) {
 		}
 	}
 	p.Out.Header.Set(PassedHeader, "1")
-	p.Out.Header.Set(CallerHeader, bounded(c.who))
+	p.Out.Header.Set(CallerHeader, bounded(c.name))
 }
 
 func unanswered(node holdfast.NodeID, err error) error {

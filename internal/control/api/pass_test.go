@@ -23,13 +23,12 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// member is a node of a fleet: it has sessions of its own, and the others'
-// records, as from a store.
+// member is a node of a fleet: it has sessions of its own, and the records of the other
+// members, as from a store.
 type member struct {
 	*apitest.Backend
 	others *[]*member
-	// claimed is said by StartSession where not nil: another node was
-	// faster.
+	// claimed, if not nil, is the error of StartSession: another node was faster.
 	claimed *holdfast.ElsewhereError
 }
 
@@ -46,7 +45,7 @@ func (m *member) Session(ctx context.Context, key holdfast.SessionKey) (api.Sess
 			break
 		}
 		if s, err = o.Backend.Session(ctx, key); err == nil && o != m {
-			s = api.Session{Owner: s.Owner} // what only its own node knows is not in the store
+			s = api.Session{Owner: s.Owner} // the store lacks the details that only the owner knows
 		}
 	}
 	return s, err
@@ -59,7 +58,7 @@ func (m *member) StartSession(ctx context.Context, key holdfast.SessionKey, temp
 	return m.Backend.StartSession(ctx, key, template)
 }
 
-// seen is what a node's listener for the others got.
+// seen records the requests that a node's fleet listener got.
 type seen struct {
 	mu   sync.Mutex
 	reqs []*http.Request
@@ -80,13 +79,13 @@ func (s *seen) all() []*http.Request {
 	return append([]*http.Request(nil), s.reqs...)
 }
 
-// fleet is n1 and n2, served for real: for each other over mutual TLS with the
+// fleet is n1 and n2, with real servers: for each other over mutual TLS with the
 // fleet's certificates. The client asks n1, with a token.
 type fleet struct {
 	n1, n2 *member
 	at2    *seen // what n2 got from n1
 	c      *client.Client
-	public string // address of n1 for everybody
+	public string // public address of n1
 	log1   *ledger
 	log2   *ledger
 }
@@ -115,7 +114,7 @@ func newFleet(t *testing.T) *fleet {
 	}
 	hops["n1"] = listen(t, api.New(f.n1.Parts(), api.Options{Peer: peer, Forward: forward(id1)}), id1.ServerTLS())
 	hops["n2"] = listen(t, f.at2.handler(api.New(f.n2.Parts(), api.Options{Peer: peer, Forward: forward(id2), Log: f.log2.logger()})), id2.ServerTLS())
-	hops["moved"] = hops["n2"] // its address is another's by now
+	hops["moved"] = hops["n2"] // another node has its address by now
 	f.public = listen(t, api.New(f.n1.Parts(), api.Options{Tokens: tokens(t, "deploy "+newToken, ""), Forward: forward(id1), Log: f.log1.logger()}), nil)
 	var err error
 	if f.c, err = client.New(client.Options{URL: "http://" + f.public, Token: newToken}); err != nil {
@@ -125,7 +124,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// identities are n1's and n2's.
+// identities returns those of n1 and n2.
 func identities(t *testing.T) (n1, n2 *pki.Identity) {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,7 +146,7 @@ func identities(t *testing.T) (n1, n2 *pki.Identity) {
 	return load("n1"), load("n2")
 }
 
-// peer is the node at the other end of a connection with its certificate.
+// peer returns the node at the other end of a connection, from its certificate.
 func peer(r *http.Request) holdfast.NodeID {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return ""
@@ -159,8 +158,8 @@ func peer(r *http.Request) holdfast.NodeID {
 	return id
 }
 
-// listen serves h with the agent's own server, over TLS where conf is not nil,
-// and returns its address.
+// listen serves h with the agent's own server, over TLS if conf is not nil, and returns
+// its address.
 func listen(t *testing.T, h http.Handler, conf *tls.Config) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -183,8 +182,8 @@ func listen(t *testing.T, h http.Handler, conf *tls.Config) string {
 	return addr
 }
 
-// silent is an address where connections end before a word is said. The listener
-// stays, so that nobody else gets the port.
+// silent returns an address where connections end without an answer. The listener stays
+// open, so that no other program gets the port.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -214,7 +213,7 @@ func (f *fleet) start(t *testing.T, m *member, keys ...holdfast.SessionKey) {
 	}
 }
 
-// Whatever is asked of n1 about a session of n2 is answered by n2.
+// n2 answers every request to n1 about a session of n2.
 func TestSessionsOfAnotherNode(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -253,23 +252,23 @@ func TestSessionsOfAnotherNode(t *testing.T) {
 	if n != 8 {
 		t.Errorf("n2 was asked %d times, want 8", n)
 	}
-	// What is this node's, and what is nobody's, stays here.
+	// n1 answers requests about its own sessions, and about sessions without an owner.
 	if s, err := f.c.Session(ctx, "near"); err != nil || s.Node != "n1" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if s, err := f.c.StartSession(ctx, "fresh", ""); err != nil || s.Node != "n1" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := f.c.StopSession(ctx, "nobody"); !errors.Is(err, holdfast.ErrNotFound) {
+	if _, err := f.c.StopSession(ctx, "missing"); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Error(err)
 	}
 	if got := len(f.at2.all()); got != n {
-		t.Errorf("n2 was asked %d times about what is not its own", got-n)
+		t.Errorf("n2 got %d requests about sessions that it does not own", got-n)
 	}
 }
 
-// A log that is followed over two nodes comes line by line, and ends on both
-// when its reader goes.
+// A log that is followed over two nodes arrives line by line, and ends on both when its
+// reader disconnects.
 func TestFollowingAcrossNodes(t *testing.T) {
 	f := newFleet(t)
 	f.start(t, f.n2, "far")
@@ -287,7 +286,7 @@ func TestFollowingAcrossNodes(t *testing.T) {
 	}
 	w.Close()
 	for _, log := range []*ledger{f.log1, f.log2} {
-		if line := log.one(t); line["act"] != "sessionLogs" { // written when it has ended
+		if line := log.one(t); line["act"] != "sessionLogs" { // written when the stream has ended
 			t.Errorf("%v", line)
 		}
 	}
@@ -317,7 +316,7 @@ func TestAnotherNodeIsCordonedAndDrained(t *testing.T) {
 	if err != nil || rep.Node != "n2" || rep.Dead != 1 || fmt.Sprint(steps) != "[kill release]" {
 		t.Errorf("%+v, %v, %v", rep, steps, err)
 	}
-	if err := f.c.Cordon(ctx, "n1"); err != nil { // by name, and still this one
+	if err := f.c.Cordon(ctx, "n1"); err != nil { // by name, also this node
 		t.Error(err)
 	}
 	if nodes, err := f.n1.Nodes(ctx); err != nil || !nodes[0].Draining {
@@ -325,8 +324,8 @@ func TestAnotherNodeIsCordonedAndDrained(t *testing.T) {
 	}
 }
 
-// A node that is not up is not found; one that does not answer is another
-// matter, and the log has it.
+// A node that is not up is not found. A node that does not answer has another error,
+// which the log has, too.
 func TestNodesThatDoNotAnswer(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -349,7 +348,7 @@ func TestNodesThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// Nodes that each take the other for the owner do not send a request around.
+// Two nodes that each take the other for the owner do not pass a request on twice.
 func TestRequestsArePassedOnOnce(t *testing.T) {
 	f := newFleet(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -364,15 +363,15 @@ func TestRequestsArePassedOnOnce(t *testing.T) {
 	if n := len(f.at2.all()); n != 1 {
 		t.Errorf("n2 was asked %d times", n)
 	}
-	// What another node took a moment ago is started there, as it was asked
-	// for.
+	// A session that another node has just claimed is started there, with the requested
+	// template.
 	f.n2.claimed = nil
 	if s, err := f.c.StartSession(ctx, "x", "web"); err != nil || s.Node != "n2" || s.Template != "web" {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
 
-// What the caller proved itself with stays at the node that it asked.
+// The caller's credentials stay at the node that got the request.
 func TestSecretsAreNotPassedOn(t *testing.T) {
 	f := newFleet(t)
 	f.start(t, f.n2, "far")

@@ -47,7 +47,7 @@ type ReplaceRequest struct {
 	Timeout holdfast.Millis `json:"timeout_ms,omitempty"`
 }
 
-// Replace is a request whose sessions have been found.
+// Replace is a request with the keys of its sessions.
 type Replace struct {
 	Keys     []holdfast.SessionKey // each once
 	Parallel int                   // at least 1

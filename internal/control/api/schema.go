@@ -21,8 +21,8 @@ func newSchemas() *schemas {
 	return &schemas{named: map[string]any{}, types: map[string]reflect.Type{}}
 }
 
-// of returns the schema of t: a reference where t is a struct. It panics on a
-// type that no route should use.
+// of returns the schema of t: a reference if t is a struct. It panics on a type that no
+// route should use.
 func (s *schemas) of(t reflect.Type) map[string]any {
 	if m := special(t); m != nil {
 		return m
@@ -50,8 +50,8 @@ func (s *schemas) of(t reflect.Type) map[string]any {
 	panic(fmt.Sprintf("api: no schema for %v", t))
 }
 
-// special has the types whose JSON is not what their kind says, and those with
-// a known set of values.
+// special returns the schema of types whose JSON differs from their kind, and of those
+// with a fixed set of values.
 func special(t reflect.Type) map[string]any {
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -80,7 +80,7 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 		panic(fmt.Sprintf("api: %v and %v have one name", have, t))
 	}
 	if _, ok := s.types[name]; !ok {
-		s.types[name] = t // before the fields: a type may hold itself
+		s.types[name] = t // before the fields: a type may contain itself
 		properties, required := map[string]any{}, []string{}
 		s.fields(t, properties, &required)
 		m := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
@@ -92,8 +92,8 @@ func (s *schemas) ref(t reflect.Type) map[string]any {
 	return map[string]any{"$ref": "#/components/schemas/" + name}
 }
 
-// schemaName is a type's name in the document. Those of other packages say what
-// they are about.
+// schemaName returns a type's name in the document. Types of other packages get a
+// prefix.
 func schemaName(t reflect.Type) string {
 	for tail, prefix := range map[string]string{"internal/hosts/spinup": "Spinup", "internal/hosts/spinup/underway": "UnderWay", "internal/hosts/spinup/prefetch": "Prefetch", "internal/hosts/gc": "GC",
 		"internal/hosts/doctor": "Doctor", "internal/hosts/doctor/watch": "Doctor", "internal/hosts/doctor/ranking": "Ranking", "internal/hosts/doctor/rule": "Rule"} {
@@ -104,7 +104,7 @@ func schemaName(t reflect.Type) string {
 	return t.Name()
 }
 
-// fields adds the fields of t as encoding/json shows them.
+// fields adds the fields of t as encoding/json encodes them.
 func (s *schemas) fields(t reflect.Type, properties map[string]any, required *[]string) {
 	for i := range t.NumField() {
 		f := t.Field(i)

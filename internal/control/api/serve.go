@@ -16,22 +16,20 @@ const (
 	headerLimit = 10 * time.Second
 	answerLimit = 30 * time.Second
 	idleLimit   = 2 * time.Minute
-	maxHeader   = 128 << 10       // of a forwarded request, too: over any gateway.max_header_bytes that makes sense
-	maxConns    = 1024            // open at once, beside execs; see connLimit
-	closeLimit  = 5 * time.Second // for answers under way when the agent ends
+	maxHeader   = 128 << 10       // also of a forwarded request: more than any sensible gateway.max_header_bytes
+	maxConns    = 1024            // open at once, without execs; see connLimit
+	closeLimit  = 5 * time.Second // for running answers when the agent ends
 )
 
-// Serve answers on l with h until ctx is done; then streams end, answers under
-// way are given closeLimit, and Serve returns nil once no handler runs any
-// more: a stop or drain that has begun is waited for. It closes l. A listener
-// for TLS is wrapped by the caller, and must not offer HTTP/2: exec upgrades
-// HTTP/1.1.
+// Serve answers on l with h until ctx is done. Then streams end, running answers get
+// closeLimit, and Serve returns nil when no handler runs: it waits for a stop or drain
+// that has begun. It closes l. The caller wraps a listener for TLS and must not offer
+// HTTP/2: exec upgrades HTTP/1.1.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	return ServeUpTo(ctx, maxConns, l, h, log)
 }
 
-// ServeUpTo is Serve with another bound on the connections that are open at
-// once, beside streams.
+// ServeUpTo is Serve with another limit of open connections, without streams.
 func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, log *slog.Logger) error {
 	var running sync.WaitGroup
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -47,7 +45,7 @@ func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, l
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return withConn(withCred(ctx, c), c) },
 		ReadHeaderTimeout: headerLimit,
-		WriteTimeout:      answerLimit, // renewed for each request; routes set their own
+		WriteTimeout:      answerLimit, // renewed for each request; routes set their own deadline
 		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         limit.watch,
@@ -63,8 +61,7 @@ func ServeUpTo(ctx context.Context, conns int, l net.Listener, h http.Handler, l
 		return fmt.Errorf("serving the API on %v: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
-	// Handlers that only compute an answer finish; streams see their
-	// context end.
+	// Handlers that only compute an answer finish. The context of streams ends.
 	cancel()
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer stop()

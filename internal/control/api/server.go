@@ -144,7 +144,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 }
 
-// errCut is the result of a request whose handler broke off its answer.
+// errCut is the result of a request if its handler broke off the answer.
 var errCut = errors.New("the answer was cut off")
 
 // checkOrigin refuses a request that another site's page made a browser send.
@@ -246,7 +246,7 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// refuse answers with err, to a request whose body may not have been read.
+// refuse answers with err. The request's body may be unread.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	Unread(w, r)
 	writeError(w, err)

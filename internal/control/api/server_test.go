@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/control/api/apitest"
 )
 
-// codeOf reads the code of an error reply, and holds its status against it.
+// codeOf returns the code of an error reply, and checks its status.
 func codeOf(t *testing.T, r reply) api.Code {
 	t.Helper()
 	var body api.ErrorBody
@@ -95,7 +95,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Who may do what: the same calls at listeners with different options.
+// The same requests at listeners with different options show the access rules.
 func TestAccess(t *testing.T) {
 	const secret, looks = "a-token-of-some-length", "another-token-that-only-looks"
 	both := tokens(t, "old 0123456789abcdef\nops "+secret+"\n", "# dashboards\n"+looks+"\n")
@@ -122,9 +122,9 @@ func TestAccess(t *testing.T) {
 		{"GET", "/healthz", ""},
 		{"GET", "/readyz", ""},
 	}
-	const reads, probes = 6, 18 // the first calls, and where the probes begin
+	const reads, probes = 6, 18 // number of the first requests, and index of the first probe
 	loopback := "Host: 127.0.0.1:7071"
-	// let: the request got past the guard, whatever came of it then.
+	// let: the request passed the guard, with any result.
 	let := func(i int) api.Code { return "" }
 	only := func(c api.Code) func(int) api.Code {
 		return func(i int) api.Code {
@@ -185,7 +185,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// Nodes get what they pass on to each other, and nothing else of another node.
+// A node gets the routes that nodes pass on to each other, and no other route of
+// another node.
 func TestPeersGetWhatIsPassedOn(t *testing.T) {
 	s := serve(t, &apitest.Backend{}, api.Options{Metrics: http.NotFoundHandler(), Peer: func(*http.Request) holdfast.NodeID { return "n2" }})
 	if r := call(t, s, "POST", "/v1/sessions/alice/start", ""); r.status != http.StatusOK {
@@ -198,7 +199,7 @@ func TestPeersGetWhatIsPassedOn(t *testing.T) {
 		"POST /v1/replace": false, "POST /v1/agent/stop": false,
 		"GET /v1/sessions/alice": true, "POST /v1/sessions/alice/start": true,
 		"POST /v1/nodes/n1/cordon": true, "GET /v1/nodes/n1/replacements": true,
-		"POST /v1/nodes/n3/cordon": false, // nobody's but n3's
+		"POST /v1/nodes/n3/cordon": false, // of n3 only
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		if r := call(t, s, method, path, ""); (r.status < 300) != there || !there && codeOf(t, r) != api.CodeNotFound {
@@ -248,8 +249,8 @@ func TestErrorsOnTheWire(t *testing.T) {
 	}
 }
 
-// A process that has only figures shows them to whom an agent does, and has
-// nothing else.
+// A process that only has metrics serves them with the access rules of an agent, and
+// has no other route.
 func TestFiguresOnly(t *testing.T) {
 	const looks = "a-token-that-only-looks"
 	figures := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "figures 1\n") })
@@ -317,8 +318,8 @@ func TestReferencePage(t *testing.T) {
 	}
 }
 
-// Where there would be more connections than there may be, the one goes that has
-// been without a request for longest, and the new one only where all have one.
+// At the limit, a new connection closes the one that has been without a request for
+// longest. If all have a request, the new one is closed.
 func TestConnectionsAreBounded(t *testing.T) {
 	b := &apitest.Backend{}
 	if _, err := b.StartSession(t.Context(), "alice", ""); err != nil {
@@ -345,7 +346,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n") // may be closed already
+		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n") // the server may have closed it
 		n, _ := c.Read(make([]byte, 1))
 		return c, n == 1
 	}
@@ -369,7 +370,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	last.Close()
 	for {
 		if _, ok := ask("/healthz"); ok {
-			return // the test's time limit is the other way out
+			return // the test's time limit also ends the loop
 		}
 	}
 }

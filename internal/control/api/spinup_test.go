@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// A record from outside is looked at before it is kept: its words become labels
+// A record from another program is checked before it is kept: its texts become labels
 // of metrics, and a failure must not count as a success.
 func TestRecordsFromOutsideAreChecked(t *testing.T) {
 	b := &apitest.Backend{}
@@ -91,7 +91,7 @@ func TestUnderWayIsChecked(t *testing.T) {
 	}
 }
 
-// Who may look may not add to what is looked at.
+// A caller with read access cannot add records.
 func TestSpinupScopes(t *testing.T) {
 	s := serve(t, &apitest.Backend{}, api.Options{})
 	for path, want := range map[string]int{

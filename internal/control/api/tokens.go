@@ -15,35 +15,34 @@ import (
 
 // Bounds of bearer tokens.
 const (
-	MinToken     = 16 // bytes; as random ones they cannot be guessed
+	MinToken     = 16 // bytes; a random token of this length cannot be guessed
 	maxToken     = 512
 	maxTokens    = 64 // in one file
 	maxTokenName = 64
 )
 
-// TokenFiles are the paths of files with bearer tokens; "" is none. A file has
-// a line for each token, `NAME TOKEN` or just `TOKEN`; empty lines and those
-// that begin with '#' are skipped. Others must not be able to read it.
+// TokenFiles are the paths of files with bearer tokens; "" is no file. A file has a
+// line for each token, `NAME TOKEN` or just `TOKEN`. Empty lines and lines that begin
+// with '#' are skipped. Other users must not be able to read the file.
 type TokenFiles struct {
 	Admin string // tokens that open every route
-	Read  string // tokens that open those which only look
+	Read  string // tokens that open routes for reading
 }
 
-// Tokens are the bearer tokens of two files as they are now: each is read again
-// when it changes, at most once in keyfile.Every; one that cannot be used leaves
-// what was read before. Any goroutine may use it. It runs nothing.
+// Tokens are the current bearer tokens of two files. A file is read again when it
+// changes, at most once in keyfile.Every. If the new version is invalid, the tokens of
+// the previous version stay. Any goroutine may use Tokens. They start no goroutine.
 type Tokens struct {
 	admin, read *keyfile.Watched[[]bearer] // nil: there is no such file
 }
 
-// bearer is one token. Of the token itself only the hash is kept.
+// bearer is one token. Only the token's hash is kept.
 type bearer struct {
 	name string
 	sum  [sha256.Size]byte
 }
 
-// OpenTokens reads the files a first time. Without files it returns nil: tokens
-// are not asked for.
+// OpenTokens reads the files. Without files it returns nil: no token is needed.
 func OpenTokens(f TokenFiles, log *slog.Logger) (*Tokens, error) {
 	if f == (TokenFiles{}) {
 		return nil, nil
@@ -65,8 +64,8 @@ func OpenTokens(f TokenFiles, log *slog.Logger) (*Tokens, error) {
 	return t, nil
 }
 
-// readTokens reads one file. A token without a name is called by word and its
-// line. No error has a token in it.
+// readTokens reads one file. A token without a name is named after word and its line.
+// No error contains a token.
 func readTokens(path, word string) ([]bearer, error) {
 	text, err := keyfile.ReadSecret(path)
 	if err != nil {
@@ -95,10 +94,10 @@ func parseTokens(text, word string) ([]bearer, error) {
 		all = append(all, bearer{name, sha256.Sum256([]byte(token))})
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no token in it")
+		return nil, errors.New("the file has no token")
 	}
 	if len(all) > maxTokens {
-		return nil, fmt.Errorf("there are %d tokens, at most %d are allowed", len(all), maxTokens)
+		return nil, fmt.Errorf("the file has %d tokens, at most %d are allowed", len(all), maxTokens)
 	}
 	return all, nil
 }
@@ -109,8 +108,8 @@ func validTokenName(s string) bool {
 	})
 }
 
-// caller is who sends the request's token. A token that is in both files may
-// change things.
+// caller returns the owner of the request's token. A token that is in both files may
+// make changes.
 func (t *Tokens) caller(r *http.Request) (caller, error) {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -119,22 +118,22 @@ func (t *Tokens) caller(r *http.Request) (caller, error) {
 	return t.bearer(sha256.Sum256([]byte(given)))
 }
 
-// bearer is who has the token with the given hash.
+// bearer returns the owner of the token with the given hash.
 func (t *Tokens) bearer(sum [sha256.Size]byte) (caller, error) {
 	admin, read := find(t.admin, sum), find(t.read, sum)
 	switch {
 	case admin != "":
-		return caller{who: "token " + admin, may: forAdmin}, nil
+		return caller{name: "token " + admin, may: forAdmin}, nil
 	case read != "":
-		return caller{who: "token " + read, may: forReader}, nil
+		return caller{name: "token " + read, may: forReader}, nil
 	}
-	return caller{who: stranger}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
+	return caller{name: stranger}, &Error{Code: CodeUnauthorized, Message: "the bearer token is missing or wrong",
 		Advice: "send the header Authorization: Bearer TOKEN with a token of the agent's configuration"}
 }
 
-// find returns the name of the token with the given hash, "" where there is
-// none. It compares hashes, and always with all of them, so that neither length
-// nor content nor place of a token shows in the time it takes.
+// find returns the name of the token with the given hash, "" if there is none. It
+// compares hashes, and always all of them, so that the time reveals neither length nor
+// content nor position of a token.
 func find(w *keyfile.Watched[[]bearer], sum [sha256.Size]byte) string {
 	if w == nil {
 		return ""

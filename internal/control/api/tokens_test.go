@@ -21,8 +21,8 @@ const (
 	newToken = "new-0123456789abcdef"
 )
 
-// Tokens are rotated without a restart: the new one is added, and counts beside
-// the old one until that is taken away.
+// Tokens are rotated without a restart: the new token is added, and counts beside the
+// old one until the old one is removed.
 func TestTokensAreRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	write := func(text string) {
@@ -68,14 +68,14 @@ func TestTokenFilesThatAreRefused(t *testing.T) {
 	const secret = "0123456789abcdef"
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ text, want string }{
-		"empty":        {"", "there is no token"},
-		"only remarks": {"# ops " + secret + "\n\n", "there is no token"},
+		"empty":        {"", "the file has no token"},
+		"only remarks": {"# ops " + secret + "\n\n", "the file has no token"},
 		"short":        {"ops 0123456789abcde\n", "line 1: the token has 15 bytes"},
 		"long":         {"\n" + strings.Repeat("x", 513), "line 2: the token has 513 bytes"},
 		"three words":  {"ops " + secret + " x", "line 1 is neither"},
 		"name":         {"o\"ps " + secret, "line 1 is neither"},
 		"long name":    {strings.Repeat("o", 65) + " " + secret, "line 1 is neither"},
-		"too many":     {strings.Repeat(secret+"\n", 65), "there are 65 tokens"},
+		"too many":     {strings.Repeat(secret+"\n", 65), "the file has 65 tokens"},
 	} {
 		path := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
@@ -103,7 +103,7 @@ func TestTokenFilesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A token that is in both files opens everything.
+// A token that is in both files opens every route.
 func TestTokenOfBothFiles(t *testing.T) {
 	s := serve(t, &apitest.Backend{}, api.Options{Tokens: tokens(t, "a "+oldToken, "b "+oldToken)})
 	if r := call(t, s, "POST", "/v1/node/cordon", "", "Authorization: Bearer "+oldToken); r.status != 204 {

@@ -11,12 +11,12 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// policy is what a page may do: load our own files, and nothing else. There is
-// no script or style in a page itself.
+// policy allows a page to load files of this server, and nothing else. A page has no
+// inline script or style.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// protect sets what every answer here carries.
+// protect sets the security headers of every answer.
 func protect(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -26,10 +26,11 @@ func protect(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// reader is a handler for callers who may look.
+// reader is a handler for callers that may read.
 type reader func(w http.ResponseWriter, r *http.Request, c api.Caller)
 
-// open is a handler for anybody whose browser was not sent by another site.
+// open returns a handler without access control. It refuses requests that another
+// site's page made the browser send.
 func (d *Dashboard) open(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
@@ -57,9 +58,9 @@ func (d *Dashboard) forReader(h reader) http.HandlerFunc {
 	})
 }
 
-// checkOrigin refuses what another site's page made the browser send. A link on
-// another site may lead here, but no more than that: sessions are another port
-// of, perhaps, the same host, and to browsers the same site.
+// checkOrigin refuses a request that another site's page made the browser send. Only a
+// link on another site may lead here: sessions are another port of, perhaps, the same
+// host, and browsers take them for the same site.
 func (d *Dashboard) checkOrigin(r *http.Request) error {
 	from := r.Header.Get("Sec-Fetch-Site")
 	foreign := from == "cross-site" || from == "same-site"
@@ -70,7 +71,7 @@ func (d *Dashboard) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// form reads a form's fields, in bounded size and time.
+// form reads a form's fields, with limits of size and time.
 func form(w http.ResponseWriter, r *http.Request) error {
 	rc := http.NewResponseController(w)
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -91,7 +92,7 @@ func form(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// loginData is what the login page shows.
+// loginData is the data of the login page.
 type loginData struct {
 	frame
 	Next  string
@@ -111,7 +112,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	case d.forms <- struct{}{}:
 		defer func() { <-d.forms }()
 	default:
-		d.problem(w, r, &api.Error{Code: api.CodeBusy, Message: "many are logging in at this moment"})
+		d.problem(w, r, &api.Error{Code: api.CodeBusy, Message: "too many logins at this moment"})
 		return
 	}
 	if err := form(w, r); err != nil {
@@ -125,7 +126,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := d.o.Access.Logins.Login(w, r, r.PostForm.Get("token")); err != nil {
 		d.write(w, http.StatusUnauthorized, "login", loginData{frame: d.frame("Log in", "", api.Caller{}), Next: next,
-			Error: "That is no token of this agent."})
+			Error: "This agent does not know that token."})
 		return
 	}
 	http.Redirect(w, r, next, http.StatusSeeOther)
@@ -138,7 +139,7 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
-// local is a path of ours, "/" for anything that could lead elsewhere.
+// local returns a path of this server, "/" for any other address.
 func local(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(next, "\\\t\r\n") {

@@ -14,16 +14,16 @@ func TestLoopbackNeedsNoLoginAndOnlyLooks(t *testing.T) {
 		t.Errorf("the first page: status %d, %s", r.status, r.body)
 	}
 	if r := s.get(t, "/sessions/alice"); strings.Contains(r.body, "<button>Replace") {
-		t.Error("who may only look is shown a button")
+		t.Error("a reader sees a button")
 	}
 	if r := s.do(t, "POST", "/sessions/alice/stop", nil); r.status != http.StatusForbidden {
-		t.Errorf("a stop by who may only look: status %d", r.status)
+		t.Errorf("a stop by a reader: status %d", r.status)
 	}
 	if r := s.get(t, "/", "Host: evil.example"); r.status != http.StatusMisdirectedRequest {
-		t.Errorf("another name that points here: status %d", r.status)
+		t.Errorf("another name for this address: status %d", r.status)
 	}
 	if r := s.get(t, "/login"); r.status != http.StatusSeeOther {
-		t.Errorf("a login where there is none: status %d", r.status)
+		t.Errorf("a login without tokens: status %d", r.status)
 	}
 	if _, err := s.back.Session(t.Context(), "alice"); err != nil {
 		t.Error(err)
@@ -69,7 +69,7 @@ func TestALoginHasItsTokensRights(t *testing.T) {
 		if r := s.do(t, "POST", "/logout", nil); r.status != http.StatusSeeOther {
 			t.Errorf("logout: status %d", r.status)
 		}
-		// Also with the cookie that it was: the login is over.
+		// The cookie from before does not count: the login has ended.
 		name, value, _ := strings.Cut(strings.Split(cookie, ";")[0], "=")
 		if r := s.get(t, "/", "Cookie: "+name+"="+value); r.status != http.StatusSeeOther {
 			t.Errorf("after the logout: status %d", r.status)
@@ -99,19 +99,19 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"another site's form", "POST", "/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: cross-site", "Origin: https://evil.example"}, http.StatusForbidden},
 		{"a session's page", "POST", "/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: same-site", "Origin: http://127.0.0.1:7070"}, http.StatusForbidden},
 		{"an old browser's form of another site", "POST", "/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: ", "Origin: https://evil.example"}, http.StatusForbidden},
-		{"a form of nowhere", "POST", "/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: ", "Origin: "}, http.StatusForbidden},
+		{"a form without an origin", "POST", "/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: ", "Origin: "}, http.StatusForbidden},
 		{"the API by another site's form", "POST", "/v1/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: cross-site", "Content-Type: "}, http.StatusForbidden},
-		{"the API by a form of nowhere", "POST", "/v1/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: ", "Origin: ", "Content-Type: "}, http.StatusForbidden},
+		{"the API by a form without an origin", "POST", "/v1/sessions/alice/stop", nil, []string{"Sec-Fetch-Site: ", "Origin: ", "Content-Type: "}, http.StatusForbidden},
 		{"a login of another site", "POST", "/login", url.Values{"token": {readToken}}, []string{"Sec-Fetch-Site: cross-site"}, http.StatusForbidden},
 		{"a page inside a session's", "GET", "/", nil, []string{"Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"}, http.StatusForbidden},
 		{"a page read by another site", "GET", "/", nil, []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"}, http.StatusForbidden},
 		{"a link on another site", "GET", "/", nil, []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"}, http.StatusOK},
 		{"a form too large", "POST", "/sessions/alice/stop", url.Values{"x": {strings.Repeat("x", 9000)}}, nil, http.StatusRequestEntityTooLarge},
 		{"a login too large", "POST", "/login", url.Values{"token": {strings.Repeat("x", 9000)}}, nil, http.StatusRequestEntityTooLarge},
-		{"a form that is none", "POST", "/sessions/alice/stop", url.Values{}, []string{"Content-Type: multipart/form-data"}, http.StatusUnsupportedMediaType},
-		{"no such act", "POST", "/sessions/alice/eat", nil, nil, http.StatusNotFound},
+		{"a body that is not a form", "POST", "/sessions/alice/stop", url.Values{}, []string{"Content-Type: multipart/form-data"}, http.StatusUnsupportedMediaType},
+		{"no such action", "POST", "/sessions/alice/eat", nil, nil, http.StatusNotFound},
 		{"a bad key", "POST", "/sessions/Alice/stop", nil, nil, http.StatusBadRequest},
-		{"a bad key to see", "GET", "/sessions/-a", nil, nil, http.StatusBadRequest},
+		{"a page of a bad key", "GET", "/sessions/-a", nil, nil, http.StatusBadRequest},
 		{"no such session", "POST", "/sessions/bob/stop", nil, nil, http.StatusNotFound},
 		{"no such file", "GET", "/assets/0/page.css", nil, nil, http.StatusNotFound},
 		{"a file outside", "GET", "/assets/0/..%2ftemplates%2fpage.html", nil, nil, http.StatusNotFound},
@@ -121,7 +121,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		}
 	}
 	if _, err := s.back.Session(t.Context(), "alice"); err != nil {
-		t.Errorf("something above stopped the session: %v", err)
+		t.Errorf("one of the requests above stopped the session: %v", err)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestLoginLeadsNowhereElse(t *testing.T) {
 	}
 }
 
-// What a session says of itself is shown and never run.
+// The page escapes what a session reports.
 func TestAnswersCarryThePolicy(t *testing.T) {
 	s := serve(t, false)
 	for _, path := range []string{"/", "/sessions", "/sessions/alice", "/sessions/-", "/login"} {
@@ -152,6 +152,6 @@ func TestAnswersCarryThePolicy(t *testing.T) {
 		}
 	}
 	if r := s.get(t, "/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E"); strings.Contains(r.body, "<script>alert") {
-		t.Error("what is searched for is run")
+		t.Error("the search text is not escaped")
 	}
 }

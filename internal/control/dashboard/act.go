@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// doneData is the page about something that was done.
+// doneData is the page about an action that was done.
 type doneData struct {
 	frame
 	Message string
@@ -19,8 +19,8 @@ type doneData struct {
 	Back    string
 }
 
-// actOnSession does what a button says, through the API: it decides who may, it
-// passes on what is another node's, and it writes the audit log.
+// actOnSession does what a button asks for through the API: the API checks access,
+// passes the request on to another node, and writes the audit log.
 func (d *Dashboard) actOnSession(w http.ResponseWriter, r *http.Request, c api.Caller) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Now().Add(actLimit))
@@ -71,8 +71,8 @@ func (d *Dashboard) resumeSession(r *http.Request, key holdfast.SessionKey) (str
 	}
 	switch s.Memory {
 	case holdfast.Restored:
-		return fmt.Sprintf("Session %s goes on with its memory on node %s.", key, s.Node), nil
-	case "": // it had been started meanwhile
+		return fmt.Sprintf("Session %s continues with its memory on node %s.", key, s.Node), nil
+	case "": // it was already started
 		return fmt.Sprintf("Session %s is ready on node %s.", key, s.Node), nil
 	}
 	return fmt.Sprintf("Session %s is ready on node %s, and its memory is %s.", key, s.Node, s.Memory), nil
@@ -105,7 +105,7 @@ func (d *Dashboard) replaceSession(r *http.Request, key holdfast.SessionKey) (st
 	case last.Error != nil:
 		return "", nil, last.Error
 	case last.Report != nil && len(last.Report.Gone) > 0:
-		return "", nil, &api.Error{Code: api.CodeNotFound, Message: "session " + string(key) + " had ended by itself"}
+		return "", nil, &api.Error{Code: api.CodeNotFound, Message: "session " + string(key) + " had already ended"}
 	case last.Report == nil || len(last.Report.Rows) == 0:
 		return "", nil, fmt.Errorf("replacing session %s: the answer was cut off", key)
 	}
@@ -116,7 +116,7 @@ func (d *Dashboard) replaceSession(r *http.Request, key holdfast.SessionKey) (st
 	return fmt.Sprintf("Session %s was replaced in %v: from node %s to node %s.", key, row.Total, row.From, row.To), nil, nil
 }
 
-// ask sends a request of the caller's on to the API, in its name, and reads the
+// ask sends a request of the caller to the API with the caller's rights, and reads the
 // answer, or the last line of one with several, into v.
 func (d *Dashboard) ask(r *http.Request, path string, body, v any) error {
 	b, err := json.Marshal(body)
@@ -147,7 +147,7 @@ func (d *Dashboard) ask(r *http.Request, path string, body, v any) error {
 	return json.Unmarshal(text[bytes.LastIndexByte(text, '\n')+1:], v)
 }
 
-// answer keeps what the API says. It is for routes whose answers are small.
+// answer records the API's answer. It is for routes with small answers.
 type answer struct {
 	header http.Header
 	status int

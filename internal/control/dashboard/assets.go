@@ -15,8 +15,8 @@ import (
 //go:embed assets templates
 var files embed.FS
 
-// assets are the files that pages load. Their path has a version in it, the hash
-// of them all, so that browsers may keep them for good.
+// assets are the files that pages load. Their path contains a version, the hash of all
+// files, so browsers may cache them forever.
 type assets struct {
 	version string
 	byName  map[string][]byte
@@ -42,17 +42,18 @@ func loadAssets() (assets, error) {
 		sum.Write(b)
 		return nil
 	})
-	// As one script: htmx begins as soon as it is there, and does not look again for
-	// what an extension that comes later would have done.
+	// The files are one script: htmx initializes as soon as it is loaded, and ignores
+	// an extension that loads later.
 	a.byName[script] = slices.Concat(a.byName["vendor/htmx.min.js"], []byte(";\n"), a.byName["vendor/hx-sse.min.js"])
 	a.version = hex.EncodeToString(sum.Sum(nil)[:8])
 	return a, err
 }
 
-// path is where a file is served.
+// path returns the path of a file.
 func (a assets) path(name string) string { return "/assets/" + a.version + "/" + name }
 
-// mediaOf is a file's type by its name: those of the host must not count.
+// mediaOf returns a file's media type by its name, independent of the host's MIME
+// tables.
 func mediaOf(name string) string {
 	switch path.Ext(name) {
 	case ".css":
@@ -65,7 +66,7 @@ func mediaOf(name string) string {
 	return "text/plain; charset=utf-8"
 }
 
-// asset serves a file to anybody: nothing of this host is in it.
+// asset serves a file without access control: the files contain nothing of this host.
 func (d *Dashboard) asset(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	protect(h)

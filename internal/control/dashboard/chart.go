@@ -2,31 +2,30 @@ package dashboard
 
 import "math"
 
-// chart is a row of bars. It is made on the server, as SVG: it needs no script,
-// comes with the page and its updates, takes its colours from the page's style,
-// and is no more than a few bytes for each bar. Beside each is a table with the
-// same numbers.
+// chart is a row of bars. The server makes it as SVG: it needs no script, is part of
+// the page and its updates, uses the colours of the page's style, and has a few bytes
+// for each bar. A table beside it has the same numbers.
 type chart struct {
 	Title, Note string
-	Top         string // what the highest place stands for
-	From, To    string // the ends of the time
-	Width       int    // in units of the picture; its height is chartHeight
+	Top         string // value of the top
+	From, To    string // first and last time
+	Width       int    // in units of the picture; the height is chartHeight
 	Bars        []bar
 }
 
-// bar is one of a chart's. Nothing is drawn for 0 but its place, so that it can be
-// pointed at.
+// bar is one bar of a chart. For 0 it has only its place, so that a pointer can select
+// it.
 type bar struct {
 	X, Y, H     float64
 	Class       string
 	Title, Path string
 }
 
-// Sizes in a chart, in units of its own.
+// Sizes in a chart, in its own units.
 const (
 	chartHeight = 100
 	barStep     = 10
-	leastBar    = 2 // so that a little is seen to be there
+	leastBar    = 2 // so that a small value is visible
 )
 
 // point is one value for a chart.
@@ -34,10 +33,10 @@ type point struct {
 	value float64
 	class string
 	title string
-	path  string // where a click leads; may be empty
+	path  string // target of a click; may be empty
 }
 
-// newChart draws points. least is what the top stands for at least.
+// newChart returns a chart of points. The top stands for least or more.
 func newChart(title string, points []point, least float64, text func(float64) string) chart {
 	top := least
 	for _, p := range points {
@@ -55,7 +54,7 @@ func newChart(title string, points []point, least float64, text func(float64) st
 	return c
 }
 
-// roundUp is the next number that people like: 1, 2 or 5 and zeros.
+// roundUp returns the next round number: 1, 2 or 5 times a power of ten.
 func roundUp(v float64) float64 {
 	if v <= 0 {
 		return 0

@@ -52,16 +52,16 @@ func SourceOf(p api.Parts) Source {
 	}
 }
 
-// Options are a Dashboard's.
+// Options are the options of a Dashboard.
 type Options struct {
-	// Access says who is let in; it is that of the API on the same listener.
+	// Access has the access rules; they are those of the API on the same listener.
 	Access api.Options
-	// API answers everything that is no page, and does what people ask for.
+	// API answers every request that is not for a page, and carries out actions.
 	API http.Handler
-	// SessionURL is where a browser that came with r opens a session; "" where
-	// that is not known. nil: never known.
+	// SessionURL returns where a browser that sent r opens a session; "" if that is
+	// unknown. nil: always unknown.
 	SessionURL func(r *http.Request, key holdfast.SessionKey) string
-	// Metrics are those that /metrics shows; nil: none.
+	// Metrics are the metrics of /metrics; nil: none.
 	Metrics prometheus.Gatherer
 	Log     *slog.Logger
 }
@@ -70,18 +70,18 @@ type Options struct {
 const (
 	maxForm     = 8 << 10          // bytes of a form
 	formLimit   = 10 * time.Second // to send one
-	askLimit    = 10 * time.Second // for a page
-	actLimit    = 6 * time.Minute  // for what a person asks for
-	maxForms    = 32               // logins being sent at once
-	maxHeavy    = 2                // recordings being read at once
-	maxQuery    = 128              // bytes of what a person searches
+	askLimit    = 10 * time.Second // to answer a page
+	actLimit    = 6 * time.Minute  // to carry out an action
+	maxForms    = 32               // logins received at once
+	maxHeavy    = 2                // recordings read at once
+	maxQuery    = 128              // bytes of a search
 	rowsPerPage = 100
-	maxStreams  = 256 // pages that are kept up to date at once
+	maxStreams  = 256 // live pages at once
 	minEvery    = 2 * time.Second
 )
 
-// Dashboard is a handler for the pages. Run keeps open pages up to date; before
-// and without it they show what was there when they were asked for.
+// Dashboard is a handler for the pages. Run keeps open pages up to date. Without it a
+// page shows the data of its request.
 type Dashboard struct {
 	source    Source
 	o         Options
@@ -100,11 +100,11 @@ type Dashboard struct {
 	hub   *hub
 	cross *http.CrossOriginProtection
 	pages map[string]page
-	forms chan struct{} // a token for each form that strangers send
-	heavy chan struct{} // a token for each recording that is being read
+	forms chan struct{} // a token for each form of an unknown caller
+	heavy chan struct{} // a token for each recording that is read
 }
 
-// New makes the pages; it starts nothing.
+// New returns a Dashboard; it starts nothing.
 func New(s Source, o Options) (*Dashboard, error) {
 	a, err := loadAssets()
 	if err != nil {
@@ -131,8 +131,8 @@ func New(s Source, o Options) (*Dashboard, error) {
 	return d, nil
 }
 
-// Run keeps open pages up to date, and notes what pages show of the last hour,
-// until ctx is done.
+// Run keeps open pages up to date, and collects the data of the last hour, until ctx is
+// done.
 func (d *Dashboard) Run(ctx context.Context) error {
 	var both errgroup.Group
 	both.Go(func() error { return d.hub.run(ctx) })
@@ -140,7 +140,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	return both.Wait()
 }
 
-// Handler answers the pages, and everything else by the API.
+// Handler answers the pages, and passes all other requests to the API.
 func (d *Dashboard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range d.pages {

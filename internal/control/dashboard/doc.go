@@ -1,5 +1,5 @@
-// Package dashboard is the agent's pages for people: what the API knows, as
-// HTML that the server makes and keeps up to date by server-sent events. It has
-// no data of its own: it shows what a Source says, and what a person does goes
-// through the API, with the person's own rights.
+// Package dashboard has the agent's web pages. The server renders the data of the API
+// as HTML and keeps it up to date by server-sent events. The package has no data of its
+// own: it reads a Source, and carries out actions through the API with the caller's
+// rights.
 package dashboard

@@ -18,13 +18,13 @@ import (
 
 // Bounds of the page.
 const (
-	historyKept  = 100 // events that are read
-	nodesShown   = 100 // of a comparison
+	historyKept  = 100 // events to read
+	nodesShown   = 100 // nodes of a comparison
 	pathShown    = 6   // functions of a path through the kernel
 	historyFresh = 5 * time.Second
 )
 
-// doctorData is the page.
+// doctorData is the data of the page.
 type doctorData struct {
 	Off                       *off
 	Degraded, DegradedAge     string
@@ -43,12 +43,12 @@ type doctorData struct {
 	pager
 }
 
-// findingRow is what the doctor found.
+// findingRow is one finding.
 type findingRow struct {
 	Rule, Severity, Title string
 	Tag                   string
 	At, Age               string
-	Who                   []string // the culprit, word by word
+	Cause                 []string // the names of the culprit
 	Path                  string   // through the kernel
 	Against               []string
 	Evidence              []rule.Evidence
@@ -59,7 +59,7 @@ type eventRow struct {
 	At, When, Kind, Rule, Severity, Tag, Title, For string
 }
 
-// tagOf is the colour of a severity.
+// tagOf returns the colour of a severity.
 func tagOf(s rule.Severity) string {
 	switch s {
 	case rule.Critical:
@@ -90,7 +90,7 @@ func doctorParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 func (d *doctorData) fill(s api.DoctorStatus) {
 	now := s.At
 	d.Degraded, d.DegradedAge, d.Resting, d.Kernel, d.Role = s.Degraded, age(now, s.DegradedSince), s.Resting, s.Kernel, s.Role
-	d.At, d.Ago = stamp(s.At), "has not looked yet"
+	d.At, d.Ago = stamp(s.At), "no round has ended yet"
 	if !s.At.IsZero() {
 		d.Ago = s.At.UTC().Format("15:04:05")
 	}
@@ -114,7 +114,7 @@ func (d *doctorData) fill(s api.DoctorStatus) {
 func findingOf(f doctor.Finding) findingRow {
 	r := findingRow{Rule: f.Rule, Severity: string(f.Severity), Tag: tagOf(f.Severity), Title: f.Title, Evidence: f.Evidence, Cures: f.Cures}
 	if f.Subject != nil {
-		r.Who = whoWords(*f.Subject)
+		r.Cause = namesOf(*f.Subject)
 		path := f.Subject.Kernel // the innermost first
 		var out []string
 		for i := min(pathShown, len(path)) - 1; i >= 0; i-- {
@@ -123,13 +123,13 @@ func findingOf(f doctor.Finding) findingRow {
 		r.Path = strings.Join(out, " › ")
 	}
 	for _, w := range f.Against {
-		r.Against = append(r.Against, strings.Join(whoWords(w), ", "))
+		r.Against = append(r.Against, strings.Join(namesOf(w), ", "))
 	}
 	return r
 }
 
-// whoWords is a subject by the names that people know it by.
-func whoWords(w doctor.Subject) (out []string) {
+// namesOf returns the names of a subject that an operator knows.
+func namesOf(w doctor.Subject) (out []string) {
 	add := func(what, name string) {
 		if name != "" {
 			out = append(out, what+name)
@@ -167,7 +167,7 @@ func (d *doctorData) events(all []watch.Event, q query) {
 	}
 }
 
-// compareData is the page that compares the fleet's hosts.
+// compareData is the data of the page that compares the fleet's hosts.
 type compareData struct {
 	Off        *off
 	Bys        []choice
@@ -232,7 +232,7 @@ func (c *compareData) fill(r ranking.Ranking) {
 	}
 }
 
-// separationWidth is how far a separation is from chance, in thousandths.
+// separationWidth is how much a separation differs from chance, in thousandths.
 func separationWidth(v float64) float64 { return round(1000 * 2 * math.Abs(v-.5)) }
 
 func factOf(f ranking.Fact) factRow {

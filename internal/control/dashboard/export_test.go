@@ -1,6 +1,6 @@
 package dashboard
 
-// Faults is for tests, as Quantile is.
+// Faults and Quantile are exported for tests.
 const Faults = faults
 
 func Quantile(q float64, bounds, counts []float64, total float64) (float64, bool) {

@@ -14,14 +14,14 @@ import (
 // fleetData are the figures over the fleet.
 type fleetData struct {
 	Nodes      string
-	Conditions []conditionCount // those there are
+	Conditions []conditionCount // all conditions
 	Sessions   figure
 	Booting    figure
 	Leaving    int
-	Suspended  string // sessions that nobody serves; "" is none
+	Suspended  string // suspended sessions; "" if there are none
 	CPU        string // busy share, over all nodes
-	Memory, Of string // free, and all of it
-	Trouble    string // why what is shown is old
+	Memory, Of string // free memory, and all memory
+	Trouble    string // why the data is old
 	Age        string
 }
 
@@ -68,7 +68,7 @@ func fleetParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"notice", "notice", sum}, {"figures", "fleet-figures", sum}, {"list", "nodes", list}}, nil
 }
 
-// matches reports whether a query asks for the node.
+// matches reports whether a query selects the node.
 func matches(q query, c condition, n holdfast.Node) bool {
 	if q.state != "" && q.state != string(c) {
 		return false
@@ -111,7 +111,7 @@ func fleetFigures(st *state, leaving map[holdfast.NodeID]int) fleetData {
 	for _, n := range leaving {
 		d.Leaving += n
 	}
-	served := 0 // nobody serves a suspended one, and no node counts it
+	served := 0 // a suspended session has no owner, and no node counts it
 	for _, s := range st.sessions {
 		if s.State != holdfast.IsSuspended {
 			served++
@@ -142,5 +142,5 @@ func rowOf(st *state, n holdfast.Node, leaving int) nodeRow {
 	return r
 }
 
-// on names a metric of the node's own agent.
+// on names a metric of the agent on the node.
 func on(n holdfast.Node, metric string) string { return fmt.Sprintf("%s{node=%q}", metric, n.ID) }

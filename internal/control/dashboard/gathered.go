@@ -14,7 +14,7 @@ import (
 // gathered are the metrics of one moment, by name.
 type gathered map[string]*dto.MetricFamily
 
-// gather reads them; a nil Gatherer has none.
+// gather reads the metrics; a nil Gatherer has none.
 func gather(g prometheus.Gatherer) (gathered, error) {
 	if g == nil {
 		return nil, nil
@@ -30,11 +30,11 @@ func gather(g prometheus.Gatherer) (gathered, error) {
 	return out, nil
 }
 
-// metrics are those of about now.
+// metrics returns the current metrics.
 func (d *Dashboard) metrics(ctx context.Context) (gathered, error) { return d.gathered.get(ctx) }
 
-// series are those of a metric that have all the labels, each NAME=VALUE or, for
-// one of several values, NAME=~A|B.
+// series returns the series of a metric that have all the labels. A label is NAME=VALUE
+// or, for several values, NAME=~A|B.
 func (g gathered) series(name string, labels ...string) (out []*dto.Metric) {
 	for _, m := range g[name].GetMetric() {
 		if !slices.ContainsFunc(labels, func(want string) bool { return !carries(m, want) }) {
@@ -53,7 +53,7 @@ func carries(m *dto.Metric, want string) bool {
 	return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == name && slices.Contains(values, l.GetValue()) })
 }
 
-// sum adds the series of a counter or gauge up, and says whether there is one.
+// sum adds up the series of a counter or gauge, and reports whether there is one.
 func (g gathered) sum(name string, labels ...string) (v float64, ok bool) {
 	for _, m := range g.series(name, labels...) {
 		v += m.GetCounter().GetValue() + m.GetGauge().GetValue()
@@ -62,7 +62,7 @@ func (g gathered) sum(name string, labels ...string) (v float64, ok bool) {
 	return v, ok
 }
 
-// selector is a metric with labels as Prometheus writes them.
+// selector returns a metric with labels in the syntax of Prometheus.
 func selector(name string, labels ...string) string {
 	if len(labels) == 0 {
 		return name
@@ -79,7 +79,7 @@ func selector(name string, labels ...string) string {
 	return name + "{" + strings.Join(all, ",") + "}"
 }
 
-// figure is a sum as a page shows it; text says how people read it.
+// figure is a sum as a page shows it; text formats it.
 func (g gathered) figure(text func(float64) string, name string, labels ...string) figure {
 	v, ok := g.sum(name, labels...)
 	if !ok {
@@ -88,8 +88,8 @@ func (g gathered) figure(text func(float64) string, name string, labels ...strin
 	return number(selector(name, labels...), v, text(v))
 }
 
-// quantile is a figure of a histogram: what Prometheus's histogram_quantile says
-// of all series together, as seconds.
+// quantile is a figure of a histogram, in seconds: the result of Prometheus's
+// histogram_quantile over all series.
 func (g gathered) quantile(q float64, name string, labels ...string) figure {
 	h := histogramOf(g.series(name, labels...))
 	v, ok := h.quantile(q)
@@ -99,14 +99,14 @@ func (g gathered) quantile(q float64, name string, labels ...string) figure {
 	return number(fmt.Sprintf("histogram_quantile(%v, sum by (le) (%s))", q, selector(name+"_bucket", labels...)), v, duration(v))
 }
 
-// histogram is one of a fixed set of buckets.
+// histogram is a histogram with fixed buckets.
 type histogram struct {
-	bounds []float64 // upper ones, without +Inf
-	counts []float64 // at or under each
+	bounds []float64 // upper bounds, without +Inf
+	counts []float64 // at or under each bound
 	total  float64
 }
 
-// histogramOf adds series of the same metric up.
+// histogramOf adds up series of the same metric.
 func histogramOf(series []*dto.Metric) (h histogram) {
 	for _, m := range series {
 		buckets := m.GetHistogram().GetBucket()
@@ -126,7 +126,7 @@ func histogramOf(series []*dto.Metric) (h histogram) {
 	return h
 }
 
-// since is what has come since an earlier moment.
+// since returns the observations since an earlier histogram.
 func (h histogram) since(was histogram) histogram {
 	if len(was.counts) != len(h.counts) { // it had no series yet
 		return h
@@ -138,9 +138,9 @@ func (h histogram) since(was histogram) histogram {
 	return d
 }
 
-// quantile is that of histogram_quantile in Prometheus's documentation: as if
-// values lay evenly in their bucket; over the last bound it is the last bound.
-// False where nothing was counted.
+// quantile interpolates like Prometheus's histogram_quantile: values are evenly spread
+// in their bucket, and above the last bound the result is the last bound. It is false
+// if the histogram is empty.
 func (h histogram) quantile(q float64) (float64, bool) {
 	if h.total <= 0 || len(h.bounds) == 0 {
 		return 0, false

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// collection is what is known of garbage collection.
+// collection is the data of garbage collection.
 type collection struct {
 	status gc.Status
 	cycles []gc.Cycle // the newest first
@@ -26,11 +26,11 @@ func readCollection(ctx context.Context, s Source) (c collection, err error) {
 
 // Bounds of the page.
 const (
-	maxCycles   = 200 // that are read
-	cyclesShown = 30  // that are drawn
+	maxCycles   = 200 // read from the agent
+	cyclesShown = 30  // shown in the charts
 )
 
-// off is a part that is not there, or cannot be asked.
+// off is the error of a part that does not answer or is switched off.
 type off struct{ Message, Hint string }
 
 func offOf(err error) *off {
@@ -41,12 +41,12 @@ func offOf(err error) *off {
 	return &off{e.Message, e.Advice}
 }
 
-// gcData is the page.
+// gcData is the data of the page.
 type gcData struct {
 	Off             *off
 	Enabled         bool
 	Level           gc.Level
-	Where           string // between which marks
+	Where           string // position between the marks
 	Running         bool
 	UnderWay        int
 	Disks           []disk
@@ -60,7 +60,7 @@ type gcData struct {
 	pager
 }
 
-// disk is how full it is, of bytes or of inodes, as a bar with marks.
+// disk is the use of a disk, in bytes or inodes, as a bar with marks.
 type disk struct {
 	Name, Used, Of, Share string
 	Width                 float64 // of the bar, in thousandths
@@ -124,7 +124,7 @@ func diskOf(what string, s gc.Status, used, total int64, text func(int64) string
 		name string
 		at   gc.Amount
 	}{{"low", s.Low}, {"high", s.High}, {"critical", s.Critical}} {
-		if what == "inodes" && m.at.Percent == 0 { // a size says nothing of inodes
+		if what == "inodes" && m.at.Percent == 0 { // a size in bytes does not apply to inodes
 			continue
 		}
 		d.Marks = append(d.Marks, mark{m.name, m.at.String(), math.Min(1000, round(1000*float64(m.at.Of(total))/float64(total)))})
@@ -143,14 +143,14 @@ func besideOf(f gc.Figures) besideRow {
 	return r
 }
 
-// harmOf says what deletions did to spin-ups, where there are enough to say it.
+// harmOf describes the effect of deletions on spin-ups, if there are enough spin-ups.
 func harmOf(beside, without gc.Figures) string {
 	const few = 20
 	switch {
 	case beside.Count < few || without.Count < few:
-		return fmt.Sprintf("Too few spin-ups were seen to say something: %d on one side is the least.", few)
+		return fmt.Sprintf("Too few spin-ups for a comparison: each side needs at least %d.", few)
 	case beside.SlowPercent > without.SlowPercent:
-		return fmt.Sprintf("Beside a deletion %.1f of 100 spin-ups more were slow.", beside.SlowPercent-without.SlowPercent)
+		return fmt.Sprintf("Beside a deletion %.1f percentage points more spin-ups were slow.", beside.SlowPercent-without.SlowPercent)
 	}
 	return "Beside a deletion no more spin-ups were slow than without."
 }
@@ -166,7 +166,7 @@ func (g *gcData) draw(cycles []gc.Cycle) {
 	if len(freed) == 0 {
 		return
 	}
-	g.Charts = []chart{newChart("Came free, cycle by cycle", freed, .1, func(v float64) string { return fmt.Sprintf("%g GiB", v) }),
+	g.Charts = []chart{newChart("Freed, by cycle", freed, .1, func(v float64) string { return fmt.Sprintf("%g GiB", v) }),
 		newChart("Waited for spin-ups", waited, 1, duration)}
 	for i := range g.Charts {
 		g.Charts[i].From, g.Charts[i].To = fmt.Sprintf("the last %d", len(freed)), "newest"
@@ -198,7 +198,7 @@ func cycleOf(c gc.Cycle) cycleRow {
 	return r
 }
 
-// count is what the metrics say.
+// count sets the figures from the metrics.
 func (g *gcData) count(m gathered) {
 	bytes := func(v float64) string { return size(int64(v)) }
 	for _, x := range []struct {
@@ -211,10 +211,10 @@ func (g *gcData) count(m gathered) {
 		{"Deleted", "holdfast_gc_deletions_total", whole, []string{"result=deleted"}},
 		{"Skipped", "holdfast_gc_deletions_total", whole, []string{"result=skipped"}},
 		{"Deleted beside spin-ups: the disk was critically full", "holdfast_gc_forced_total", whole, nil},
-		{"Bytes that came free", "holdfast_gc_freed_bytes_total", bytes, nil},
+		{"Bytes freed", "holdfast_gc_freed_bytes_total", bytes, nil},
 		{"Time that deletions waited for spin-ups", "holdfast_gc_suspended_seconds_total", duration, nil},
 		{"Slow spin-ups beside a deletion", "holdfast_gc_slow_spinups_total", whole, []string{"beside_deletion=yes"}},
-		{"Slow spin-ups without one", "holdfast_gc_slow_spinups_total", whole, []string{"beside_deletion=no"}},
+		{"Slow spin-ups without a deletion", "holdfast_gc_slow_spinups_total", whole, []string{"beside_deletion=no"}},
 	} {
 		if f := m.figure(x.text, x.metric, x.labels...); f.Metric != "" {
 			g.Counted = append(g.Counted, counted{x.name, f})

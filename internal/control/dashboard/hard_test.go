@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// listen serves the site's handler as the agent does, until the test ends.
+// listen serves the site's handler with the agent's server until the test ends.
 func (s *site) listen(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func (s *site) listen(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dial opens a connection and sends what there is to send.
+// dial opens a connection and sends the text.
 func dial(t *testing.T, addr, text string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -44,12 +44,12 @@ func dial(t *testing.T, addr, text string) net.Conn {
 	}
 	t.Cleanup(func() { c.Close() })
 	if _, err := io.WriteString(c, text); err != nil {
-		t.Logf("sending: %v", err) // it may be closed already
+		t.Logf("sending: %v", err) // the server may have closed it
 	}
 	return c
 }
 
-// asks sends a whole request on a connection of its own and returns the status.
+// asks sends a whole request on its own connection and returns the status.
 func asks(t *testing.T, addr string) int {
 	t.Helper()
 	c := dial(t, addr, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
@@ -59,7 +59,7 @@ func asks(t *testing.T, addr string) int {
 	}
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		t.Fatalf("a request beside them: %v", err)
+		t.Fatalf("a concurrent request: %v", err)
 	}
 	defer r.Body.Close()
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -77,8 +77,8 @@ func openFiles(t *testing.T) int {
 	return len(all)
 }
 
-// Connections that ask for nothing, and requests that never end, keep nobody out
-// and leave nothing behind.
+// Connections without a request, and requests that never end, do not keep other clients
+// out, and leave nothing behind.
 func TestIdleAndSlowClientsKeepNobodyOut(t *testing.T) {
 	s := serve(t, false)
 	addr := s.listen(t)
@@ -111,8 +111,8 @@ func TestIdleAndSlowClientsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// A body that comes slowly is given up, and more than a few logins at once are
-// told to come again.
+// A slow body ends with an error. More than a few logins at once are refused with
+// Retry-After.
 func TestSlowBodies(t *testing.T) {
 	s := serve(t, true)
 	addr := s.listen(t)
@@ -154,7 +154,7 @@ func TestHostileRequests(t *testing.T) {
 		"two lengths":    {"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", http.StatusBadRequest},
 		"no host":        {"GET / HTTP/1.1\r\n\r\n", http.StatusBadRequest},
 		"dots":           {"GET /assets/../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusTemporaryRedirect},
-		"a page far off": {"GET /sessions?page=9223372036854775807 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
+		"a page beyond the end": {"GET /sessions?page=9223372036854775807 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
 		"no number":      {"GET /sessions?page=-1&page=x&state=%00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
 		"a long search":  {"GET /sessions?q=" + strings.Repeat("%f0%9f%92%a9", 1000) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
 	} {
@@ -174,8 +174,7 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// More pages than are kept up to date at once are told so; each that is closed
-// makes room.
+// More live pages than the limit are refused. A closed page makes room.
 func TestStreamsAreBounded(t *testing.T) {
 	s := serve(t, false)
 	var stops []func()
@@ -184,7 +183,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		stops = append(stops, stop)
 	}
 	if r := s.get(t, "/live/fleet"); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
-		t.Errorf("one too many: status %d, Retry-After %q", r.status, r.header.Get("Retry-After"))
+		t.Errorf("one over the limit: status %d, Retry-After %q", r.status, r.header.Get("Retry-After"))
 	}
 	for _, stop := range stops {
 		stop()
@@ -203,7 +202,7 @@ func TestStreamsAreBounded(t *testing.T) {
 			return
 		}
 		if time.Now().After(limit) {
-			t.Fatal("pages that are closed make no room")
+			t.Fatal("closed pages make no room")
 		}
 	}
 }

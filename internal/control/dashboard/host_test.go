@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/control/api/apitest"
 )
 
-// says fails the test for each text that a page does not have.
+// says fails the test for each text that a page lacks.
 func says(t *testing.T, page, body string, texts ...string) {
 	t.Helper()
 	for _, want := range texts {
@@ -38,7 +38,7 @@ func TestGCPage(t *testing.T) {
 
 func TestProtectPage(t *testing.T) {
 	s := serve(t, false)
-	says(t, "/protect", s.get(t, "/protect").body, "There was none since", "protect install")
+	says(t, "/protect", s.get(t, "/protect").body, "There was no hold since", "protect install")
 	s = serve(t, false)
 	s.back.SetProtection(apitest.SomeProtection())
 	says(t, "/protect", s.get(t, "/protect").body, "80, 443", "systemctl", "131 ms", `<span class="tag trouble">no server</span> the time was up`, "3 wait", "30 s")
@@ -49,13 +49,13 @@ func TestProtectPage(t *testing.T) {
 
 func TestDoctorPage(t *testing.T) {
 	s := serve(t, false)
-	says(t, "/doctor", s.get(t, "/doctor").body, "Nothing is found now", "1 rules find nothing", "BPF is not allowed")
+	says(t, "/doctor", s.get(t, "/doctor").body, "There are no findings now", "1 rules find nothing", "BPF is not allowed")
 	if body := s.get(t, "/doctor/fleet").body; !strings.Contains(body, "there is nothing to compare") {
 		t.Error("a fleet of one is compared")
 	}
 	s = serve(t, false)
 	s.back.SetDoctor()
-	says(t, "/doctor", s.get(t, "/doctor").body, "Containers are slow on this host", "It gets no new session", `<span class="tag trouble">critical</span> 50,000 memory cgroups`,
+	says(t, "/doctor", s.get(t, "/doctor").body, "Containers are slow on this host", "The node gets no new sessions", `<span class="tag trouble">critical</span> 50,000 memory cgroups`,
 		"control group /docker", "a few hundred", "a container is throttled", "vendor/htmx", "copy.js")
 	says(t, "/doctor/fleet", s.get(t, "/doctor/fleet?by=slow").body, "memcg.dying", `<span class="tag trouble">separates</span>`, `aria-current="true">share of slow`)
 	if r := s.get(t, "/doctor/fleet?by=age"); r.status != http.StatusBadRequest {
@@ -77,7 +77,7 @@ func TestRecordings(t *testing.T) {
 	s.login(t, readToken)
 	says(t, "/doctor/recordings", s.get(t, "/doctor/recordings").body, "2 Jan 02:04:05", "To record you need a token")
 	if r := s.do(t, "POST", "/doctor/recordings", url.Values{"seconds": {"5"}}); r.status != http.StatusForbidden {
-		t.Errorf("a recording by who may only look: status %d", r.status)
+		t.Errorf("a recording by a reader: status %d", r.status)
 	}
 	s = serve(t, true)
 	s.login(t, adminToken)

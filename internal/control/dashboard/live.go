@@ -14,50 +14,50 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// Times of what keeps pages up to date.
+// Times for keeping pages up to date.
 const (
 	pingEvery  = 20 * time.Second
-	writeLimit = 10 * time.Second // for a browser to take one message
+	writeLimit = 10 * time.Second // for a browser to read one message
 	maxWait    = time.Minute
-	// part of one core that all pages together may take, for each that is
-	// open: the next round begins no sooner than that allows: 1/coreParts.
+	// Part of one core that all open pages together may use: the next round begins no
+	// sooner than that allows. It is 1/coreParts for each open page.
 	coreParts = 100
 )
 
 // fragment is a piece of a page as HTML, by the id of the element it is in.
 type fragment struct{ id, html string }
 
-// hub makes the pieces of pages that are open once for all who look at the same,
-// and tells them what has changed.
+// hub renders the fragments of open pages, once for all readers of the same view, and
+// notifies the readers of changes.
 type hub struct {
 	make func(ctx context.Context, v view) ([]fragment, error)
 
 	mu    sync.Mutex
 	open  int
 	feeds map[string]*feed // by the view's id
-	woken chan struct{}    // a first page has been opened
+	woken chan struct{}    // signals that a first page was opened
 }
 
-// feed is one view that somebody looks at.
+// feed is one view that is open in a browser.
 type feed struct {
 	view    view
-	readers map[chan struct{}]bool // told that there is something new
+	readers map[chan struct{}]bool // signalled when there is something new
 	pieces  []piece
 }
 
 type piece struct {
 	fragment
-	round int // that it changed in
+	round int // of the last change
 }
 
 func newHub(m func(context.Context, view) ([]fragment, error)) *hub {
 	return &hub{make: m, feeds: map[string]*feed{}, woken: make(chan struct{}, 1)}
 }
 
-// run makes all that is looked at again and again.
+// run renders all open views, round after round.
 func (h *hub) run(ctx context.Context) error {
-	// Its own thread, so that what a round costs can be told: on a busy host it takes
-	// much longer than it costs.
+	// A round has its own thread, so that its CPU time can be measured: on a busy host
+	// a round takes much longer than its CPU time.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for round := 1; ; round++ {
@@ -83,11 +83,11 @@ func (h *hub) run(ctx context.Context) error {
 // threadTime is the CPU time that this thread has used.
 func threadTime() time.Duration {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // it fails for a bad clock or address only
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // fails only for an invalid clock or address
 	return time.Duration(t.Nano())
 }
 
-// round makes every view once, and returns how many pages are open.
+// round renders every view once, and returns the number of open pages.
 func (h *hub) round(ctx context.Context, round int) (open int) {
 	h.mu.Lock()
 	feeds := make([]*feed, 0, len(h.feeds))
@@ -99,7 +99,7 @@ func (h *hub) round(ctx context.Context, round int) (open int) {
 	for _, f := range feeds {
 		made, err := h.make(ctx, f.view)
 		if err != nil {
-			continue // a template of ours: show logs it
+			continue // our own template failed: show logs it
 		}
 		h.mu.Lock()
 		f.take(made, round)
@@ -108,7 +108,7 @@ func (h *hub) round(ctx context.Context, round int) (open int) {
 	return open
 }
 
-// take keeps what is new of what was made, and tells the readers.
+// take stores the changed fragments and notifies the readers.
 func (f *feed) take(made []fragment, round int) {
 	changed := false
 	for i, m := range made {
@@ -128,17 +128,17 @@ func (f *feed) take(made []fragment, round int) {
 	for c := range f.readers {
 		select {
 		case c <- struct{}{}:
-		default: // it is told already
+		default: // already signalled
 		}
 	}
 }
 
-// join adds a reader of a view. The error is an *api.Error: too many are open.
+// join adds a reader of a view. The error is an *api.Error: too many pages are open.
 func (h *hub) join(v view) (f *feed, news chan struct{}, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.open >= maxStreams {
-		return nil, nil, &api.Error{Code: api.CodeBusy, Message: fmt.Sprintf("%d pages are kept up to date already", maxStreams)}
+		return nil, nil, &api.Error{Code: api.CodeBusy, Message: fmt.Sprintf("%d pages are already kept up to date", maxStreams)}
 	}
 	id := v.id()
 	f = h.feeds[id]
@@ -171,8 +171,7 @@ func (h *hub) leave(f *feed, news chan struct{}) {
 	h.open--
 }
 
-// since returns what has changed after the given round, and the last round that
-// is in it.
+// since returns the changes after the given round, and the last round of them.
 func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,8 +185,8 @@ func (h *hub) since(f *feed, round int) (changed []fragment, last int) {
 	return changed, last
 }
 
-// stream sends what changes of a page. A browser that reads slowly misses what
-// is old when it comes to read, never what is new.
+// stream sends the changes of a page. A browser that reads slowly misses old states,
+// never the newest.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller, p page) {
 	v := view{page: p, query: queryOf(r, p), admin: c.Admin}
 	f, news, err := d.hub.join(v)
@@ -220,14 +219,13 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c api.Caller,
 	}
 }
 
-// stillIn reports whether the caller still may see what it saw: logins and
-// tokens end.
+// stillIn reports whether the caller still has access: logins and tokens end.
 func (d *Dashboard) stillIn(r *http.Request, was api.Caller) bool {
 	now, err := api.CallerOf(d.o.Access, r)
 	return err == nil && now == was
 }
 
-// event is a message whose pieces htmx puts in their places.
+// event returns a message with fragments that htmx puts into the page.
 func event(changed []fragment) string {
 	var b strings.Builder
 	for _, f := range changed {

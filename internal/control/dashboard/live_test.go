@@ -54,13 +54,13 @@ func until(t *testing.T, messages <-chan string, text string) string {
 		select {
 		case m, ok := <-messages:
 			if !ok {
-				t.Fatalf("the stream ended before it said %q", text)
+				t.Fatalf("the stream ended before %q", text)
 			}
 			if strings.Contains(m, text) {
 				return m
 			}
 		case <-limit:
-			t.Fatalf("nothing said %q", text)
+			t.Fatalf("no message has %q", text)
 		}
 	}
 }
@@ -71,32 +71,32 @@ func TestAStreamTellsWhatChanged(t *testing.T) {
 	s.start(t, "alice")
 	one, stopOne := s.follow(t, "/live/sessions")
 	defer stopOne()
-	two, stopTwo := s.follow(t, "/live/sessions?q=nobody")
+	two, stopTwo := s.follow(t, "/live/sessions?q=missing")
 	defer stopTwo()
 	until(t, one, "session-alice")
-	if m := until(t, two, "No session is as you asked"); strings.Contains(m, "session-alice") {
-		t.Errorf("a search for nobody finds alice: %s", m)
+	if m := until(t, two, "No session matches"); strings.Contains(m, "session-alice") {
+		t.Errorf("a search for another key finds alice: %s", m)
 	}
 	s.start(t, "bob")
 	if m := until(t, one, "session-bob"); !strings.Contains(m, `hx-target="#list"`) || strings.Contains(m, `hx-target="#notice"`) {
-		t.Errorf("the list alone and the figures have changed, this came: %s", m)
+		t.Errorf("only the list and the figures have changed, the message is: %s", m)
 	}
-	// The other page has the new figures; its list is as it was.
+	// The other page gets the new figures; its list is unchanged.
 	if m := until(t, two, `data-metric="holdfast_node_sessions{state=&#34;ready&#34;}">2<`); strings.Contains(m, `hx-target="#list"`) {
-		t.Errorf("a list that did not change was sent: %s", m)
+		t.Errorf("an unchanged list was sent: %s", m)
 	}
 	if r := s.do(t, "POST", "/logout", nil); r.status != http.StatusSeeOther {
 		t.Fatalf("logout: status %d", r.status)
 	}
 	s.start(t, "carol")
-	for limit := time.After(patience); ; { // the streams end with the login, and say nothing more
+	for limit := time.After(patience); ; { // the streams end with the login, without another message
 		select {
 		case m, ok := <-one:
 			if !ok {
 				return
 			}
 			if strings.Contains(m, "carol") {
-				t.Fatal("a stream goes on after the logout")
+				t.Fatal("a stream continues after the logout")
 			}
 		case <-limit:
 			t.Fatal("the stream does not end with the login")

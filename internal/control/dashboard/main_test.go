@@ -28,14 +28,14 @@ const (
 	readToken  = "a-reading-token-of-a-test"
 )
 
-// site is a dashboard behind a real HTTP server, until the test ends.
+// site is a dashboard behind a real HTTP server until the test ends.
 type site struct {
 	*httptest.Server
 	back   *apitest.Backend
 	client *http.Client // with a browser's cookies
 }
 
-// serve starts one, with tokens or without.
+// serve starts a site, with tokens or without.
 func serve(t *testing.T, withTokens bool) *site {
 	t.Helper()
 	return serveWith(t, withTokens, dashboard.Options{})
@@ -96,8 +96,8 @@ type reply struct {
 	body   string
 }
 
-// do sends a request as a browser would from one of our own pages; more headers
-// are NAME: VALUE, and take the place of those.
+// do sends a request as a browser does from a page of the dashboard. More headers are
+// NAME: VALUE, and replace the default ones.
 func (s *site) do(t *testing.T, method, path string, form url.Values, headers ...string) reply {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(form.Encode()))
@@ -140,7 +140,7 @@ func (s *site) login(t *testing.T, token string) reply {
 	return s.do(t, http.MethodPost, "/login", url.Values{"token": {token}, "next": {"/sessions"}})
 }
 
-// start has the agent start sessions.
+// start makes the agent start sessions.
 func (s *site) start(t *testing.T, keys ...holdfast.SessionKey) {
 	t.Helper()
 	for _, key := range keys {

@@ -16,26 +16,26 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// page is one of the dashboard's.
+// page is a page of the dashboard.
 type page struct {
 	name, pattern, title string
 	menu                 bool     // in the menu of all pages
-	under                string   // the page of the menu that it belongs to
-	params               []string // of its query, beside those of all pages
-	still                bool     // it is what it was: there is no stream
-	// parts says what is on it, always the same ones in the same order. The
-	// error is an *api.Error, for what is asked for and not there.
+	under                string   // the menu entry that it belongs to
+	params               []string // query parameters of this page, beside the common ones
+	still                bool     // its content does not change: it has no stream
+	// parts returns the page's parts, always the same ones in the same order. The error
+	// is an *api.Error if the requested object does not exist.
 	parts func(ctx context.Context, d *Dashboard, v view) ([]part, error)
 }
 
-// part is a piece of a page: an element's id, the template for its content, and
-// the data for it.
+// part is a piece of a page: an element's id, the template for its content, and its
+// data.
 type part struct {
 	id, template string
 	data         any
 }
 
-// pages lists them in the menu's order.
+// pages lists the pages in the order of the menu.
 func pages() []page {
 	return []page{
 		{name: "fleet", pattern: "/{$}", title: "Fleet", menu: true, parts: fleetParts},
@@ -55,7 +55,7 @@ func pages() []page {
 	}
 }
 
-// path is where the page begins, for the menu.
+// path returns the path of the page, for the menu.
 func (p page) path() string {
 	if p.name == "fleet" {
 		return "/"
@@ -63,13 +63,13 @@ func (p page) path() string {
 	return p.pattern
 }
 
-// query is what a page is asked for.
+// query has the parameters of a request for a page.
 type query struct {
 	key    string // of a session
 	search string
 	state  string
 	page   int               // from 1
-	own    map[string]string // the page's own parameters that are not empty
+	own    map[string]string // the page's own parameters, without empty ones
 }
 
 func queryOf(r *http.Request, p page) query {
@@ -93,7 +93,7 @@ func queryOf(r *http.Request, p page) query {
 	return q
 }
 
-// values are the query as a URL has it.
+// values returns the query in the form of a URL.
 func (q query) values() url.Values {
 	v := url.Values{}
 	for name, s := range map[string]string{"key": q.key, "q": q.search, "state": q.state} {
@@ -110,8 +110,8 @@ func (q query) values() url.Values {
 	return v
 }
 
-// with is a path with the query's own parameters, and pairs of names and values
-// that take their place; "" takes one out.
+// with returns a path with the query's own parameters, and pairs of names and values
+// that replace them; "" removes one.
 func (q query) with(path string, pairs ...string) string {
 	v := url.Values{}
 	for name, s := range q.own {
@@ -125,7 +125,7 @@ func (q query) with(path string, pairs ...string) string {
 	return (&url.URL{Path: path, RawQuery: v.Encode()}).String()
 }
 
-// view is a page as somebody looks at it.
+// view is a page as a browser shows it.
 type view struct {
 	page  page
 	query query
@@ -134,12 +134,12 @@ type view struct {
 
 func (v view) id() string { return fmt.Sprint(v.page.name, v.admin, v.query.values().Encode()) }
 
-// frame is what is around every page's content.
+// frame is the common part around every page's content.
 type frame struct {
 	Title, Node, Version string
 	Menu                 []menuItem
-	Who                  string
-	Admin, Login         bool // may change things; came by a login
+	Caller               string
+	Admin, Login         bool // has admin access; came by a login
 }
 
 type menuItem struct {
@@ -149,32 +149,32 @@ type menuItem struct {
 
 func (d *Dashboard) frame(title, here string, c api.Caller) frame {
 	v := d.source.Version
-	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Who: c.Who, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Who != ""}
+	f := frame{Title: title, Node: string(v.Node), Version: v.Version, Caller: c.Name, Admin: c.Admin, Login: d.o.Access.Logins != nil && c.Name != ""}
 	for _, p := range pages() {
-		if p.menu && c.Who != "" {
+		if p.menu && c.Name != "" {
 			f.Menu = append(f.Menu, menuItem{p.title, p.path(), p.name == here})
 		}
 	}
 	return f
 }
 
-// pageData is what the template of a whole page gets.
+// pageData is the data of the template of a whole page.
 type pageData struct {
 	frame
 	Page       string
 	Search     string
 	State      string
-	States     []string // that a search can ask for
+	States     []string // choices of a search
 	Conditions []string // likewise
-	Live       string   // path of its stream; "" where it is not kept up to date
-	Still      string   // path of the same page, the other way
-	At         string   // when it was made: without scripts it stays like that
+	Live       string   // path of its stream; "" if it is not kept up to date
+	Still      string   // path of the same page with the stream switched
+	At         string   // time of rendering, which a page without scripts keeps
 	Parts      []shown
 }
 
 type shown struct {
 	ID   string
-	HTML template.HTML // made by our own templates
+	HTML template.HTML // rendered by our own templates
 }
 
 // show answers with a whole page.
@@ -200,13 +200,13 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, c api.Caller, p
 	d.write(w, http.StatusOK, "page", data)
 }
 
-// liveOf returns the path of a page's stream, and the one that turns it off or
-// on again.
+// liveOf returns the path of a page's stream, and the path that switches the stream off
+// or on.
 func liveOf(r *http.Request, v view) (stream, other string) {
 	there := url.URL{Path: r.URL.Path}
 	values := v.query.values()
 	if v.query.key != "" {
-		values.Del("key") // it is in the path
+		values.Del("key") // it is part of the path
 	}
 	if r.URL.Query().Get("live") == "off" {
 		there.RawQuery = values.Encode()
@@ -217,7 +217,7 @@ func liveOf(r *http.Request, v view) (stream, other string) {
 	return (&url.URL{Path: "/live/" + v.page.name, RawQuery: v.query.values().Encode()}).String(), there.String()
 }
 
-// fragments makes a page's pieces.
+// fragments renders a page's parts.
 func (d *Dashboard) fragments(ctx context.Context, v view) ([]fragment, error) {
 	parts, err := v.page.parts(ctx, d, v)
 	if err != nil {
@@ -240,21 +240,21 @@ func (d *Dashboard) write(w http.ResponseWriter, status int, name string, data a
 	var b bytes.Buffer
 	if err := d.templates.ExecuteTemplate(&b, name, data); err != nil {
 		d.o.Log.Error("dashboard", "template", name, "err", err)
-		http.Error(w, "this page could not be made", http.StatusInternalServerError)
+		http.Error(w, "this page could not be rendered", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // a browser that is gone needs no answer
+	_, _ = w.Write(b.Bytes()) // the browser may have disconnected
 }
 
-// problemData is what the page of a problem shows.
+// problemData is the data of an error page.
 type problemData struct {
 	frame
 	Message, Hint, Log string
 }
 
-// problem answers with an error, with the status that the API has for it.
+// problem answers with an error, with the API's status for it.
 func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -265,20 +265,20 @@ func (d *Dashboard) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if e.Code.Status() == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(int(minEvery/time.Second)))
 	}
-	c, who := api.CallerOf(d.o.Access, r)
-	if who != nil {
+	c, refused := api.CallerOf(d.o.Access, r)
+	if refused != nil {
 		c = api.Caller{}
 	}
 	d.write(w, e.Code.Status(), "problem", problemData{d.frame("Not done", "", c), e.Message, e.Advice, e.Log})
 }
 
-// pager is where one is in a long list.
+// pager is the position in a long list.
 type pager struct {
-	From, To, Total int // From 1; 0 where the list is empty
+	From, To, Total int // From 1; 0 if the list is empty
 	Before, After   string
 }
 
-// cut is the part of a list that a query's page shows.
+// cut returns the part of a list that a page of the query shows.
 func cut[T any](all []T, path string, q query) ([]T, pager) {
 	last := max(1, (len(all)+rowsPerPage-1)/rowsPerPage)
 	q.page = min(q.page, last)

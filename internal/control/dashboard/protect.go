@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// protectData is the page.
+// protectData is the data of the page.
 type protectData struct {
 	Off                        *off
 	Holds, Failed, Connections figure
@@ -30,7 +30,7 @@ type backendRow struct {
 type portRow struct {
 	api.ProtectedPort
 	Count, Waited, Longest string
-	At, For                string // since when it is held
+	At, For                string // begin of the current hold
 }
 
 type holdRow struct {
@@ -101,7 +101,7 @@ func holdOf(h api.Hold) holdRow {
 		Failed: h.Failed, ExitCode: h.ExitCode}
 }
 
-// count is what the metrics say.
+// count sets the figures from the metrics.
 func (d *protectData) count(g gathered, totals []api.HoldTotal) {
 	const metric = "holdfast_protect_"
 	d.Holds, d.Failed = g.figure(whole, metric+"holds_total"), g.figure(whole, metric+"failed_holds_total")

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// reading keeps what was read a moment ago, so that all who ask at about the same
-// time share it: one asks, and the others wait for the answer. An error is kept
-// as long.
+// reading caches the result of a read for a short time. One of several concurrent
+// callers reads, and the others wait for its result. An error is cached, too.
 type reading[T any] struct {
 	read  func(ctx context.Context) (T, error)
-	fresh time.Duration // how old an answer may be
+	fresh time.Duration // maximum age of a result
 
 	mu  sync.Mutex
-	at  time.Time // of the answer
+	at  time.Time // of the result
 	got T
 	err error
 }
@@ -23,14 +22,14 @@ func newReading[T any](fresh time.Duration, read func(ctx context.Context) (T, e
 	return &reading[T]{read: read, fresh: fresh}
 }
 
-// get returns an answer that is fresh.
+// get returns a fresh result.
 func (r *reading[T]) get(ctx context.Context) (T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.at.IsZero() && time.Since(r.at) < r.fresh {
 		return r.got, r.err
 	}
-	// The answer is for the others, too, who may not be leaving.
+	// The result is for all callers: the end of this request must not cancel the read.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
 	defer cancel()
 	r.got, r.err = r.read(ctx)

@@ -15,11 +15,11 @@ import (
 	"holdfast/internal/hosts/doctor/recordings"
 )
 
-// recordingsData is the page of all recordings.
+// recordingsData is the data of the page of all recordings.
 type recordingsData struct {
 	Off     *off
 	Admin   bool
-	Lengths []int // seconds that a button offers
+	Lengths []int // choices of a recording's length, in seconds
 	Rows    []recordingRow
 }
 
@@ -48,7 +48,7 @@ func recordingRowOf(r recordings.Recording) recordingRow {
 	return row
 }
 
-// recordingData is the page of one.
+// recordingData is the data of the page of one recording.
 type recordingData struct {
 	Meta           profile.Meta
 	At, When, Busy string
@@ -75,8 +75,8 @@ func recordingParts(_ context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"recording", "recording", data}}, nil
 }
 
-// recording reads one. A few are read at a time: they take memory. The error is an
-// *api.Error.
+// recording reads a recording. Only a few are read at once, because they need memory.
+// The error is an *api.Error.
 func (d *Dashboard) recording(id string) (*profile.Profile, error) {
 	select {
 	case d.heavy <- struct{}{}:
@@ -91,8 +91,8 @@ func (d *Dashboard) recording(id string) (*profile.Profile, error) {
 	return p, nil
 }
 
-// difference answers with the page that compares two recordings: one file with its
-// own style, and a policy that lets it have that one.
+// difference answers with the page that compares two recordings: one file with its own
+// style, and a policy that allows only that style.
 func (d *Dashboard) difference(w http.ResponseWriter, r *http.Request, _ api.Caller) {
 	var sides [2]*profile.Profile
 	for i, name := range []string{"good", "bad"} {
@@ -109,10 +109,10 @@ func (d *Dashboard) difference(w http.ResponseWriter, r *http.Request, _ api.Cal
 	}
 	w.Header().Set("Content-Security-Policy", profile.PagePolicy()+"; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(page.Bytes()) // a browser that is gone needs no answer
+	_, _ = w.Write(page.Bytes()) // the browser may have disconnected
 }
 
-// record has the API make a recording.
+// record makes the API record the CPUs.
 func (d *Dashboard) record(w http.ResponseWriter, r *http.Request, c api.Caller) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actLimit))
 	if err := form(w, r); err != nil {

@@ -16,18 +16,18 @@ type sessionRow struct {
 	Key, Node, Template, Error string
 	State                      holdfast.State
 	Since, Age                 string
-	Boot                       string // what its boot took; "" while it boots
+	Boot                       string // time of its boot; "" while it boots
 	Connections                int
 	Path, Open                 string
 }
 
 type sessionsData struct {
 	Rows  []sessionRow
-	Asked bool // for some of them
+	Asked bool // only some sessions have one
 	pager
 }
 
-// stateData are the figures over all sessions.
+// stateData are the numbers of sessions by state.
 type stateData struct {
 	States  []stateCount
 	Total   string
@@ -57,7 +57,7 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	}
 	for _, s := range states() {
 		n := count(fmt.Sprintf("holdfast_node_sessions{state=%q}", s), by[s])
-		if s == holdfast.IsSuspended { // nobody serves it, and no node counts it
+		if s == holdfast.IsSuspended { // a suspended session has no owner, and no node counts it
 			n.Metric = ""
 		}
 		sum.States = append(sum.States, stateCount{s, n,
@@ -71,8 +71,8 @@ func sessionsParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"notice", "notice", sum}, {"figures", "session-figures", sum}, {"list", "sessions", list}}, nil
 }
 
-// asked reports whether a query asks for the session. node:ID is all of a node,
-// any other text is part of a key, node or template.
+// asked reports whether a query selects the session. node:ID selects all sessions of a
+// node, any other text is part of a key, node or template.
 func asked(q query, s api.Session) bool {
 	if q.state != "" && q.state != string(s.State) {
 		return false
@@ -100,13 +100,13 @@ func sessionRowOf(st *state, s api.Session) sessionRow {
 	return r
 }
 
-// sessionData is all that is known of one session.
+// sessionData is the data of the page of one session.
 type sessionData struct {
 	sessionRow
 	Epoch, Address, Container string
 	ReadyAt, IdleSince        string
 	Phases                    []phase
-	Memory, Until, UntilStamp string // of one that is suspended: what is kept of it, and how long
+	Memory, Until, UntilStamp string // of a suspended session: its saved memory, and how long it is kept
 	Admin                     bool
 	Here                      bool
 	Trouble                   string
@@ -152,7 +152,7 @@ func sessionOf(st *state, s api.Session, admin bool) sessionData {
 	return d
 }
 
-// openSession leads to where the session is served: another origin.
+// openSession redirects to the session's own address, which is another origin.
 func (d *Dashboard) openSession(w http.ResponseWriter, r *http.Request, _ api.Caller) {
 	key, err := holdfast.ParseSessionKey(r.PathValue("key"))
 	if err != nil {
@@ -164,7 +164,7 @@ func (d *Dashboard) openSession(w http.ResponseWriter, r *http.Request, _ api.Ca
 		to = d.o.SessionURL(r, key)
 	}
 	if to == "" {
-		d.problem(w, r, &api.Error{Code: api.CodeNotFound, Message: "the gateway is not to be reached from where you are",
+		d.problem(w, r, &api.Error{Code: api.CodeNotFound, Message: "the gateway cannot be reached from your address",
 			Advice: "it listens on loopback only; see gateway.listen"})
 		return
 	}

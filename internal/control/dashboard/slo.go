@@ -12,14 +12,14 @@ import (
 	"holdfast"
 )
 
-// What is looked at for the page, and for how long it is kept.
+// Intervals of the page, and how long its data is kept.
 const (
 	sloEvery = 15 * time.Second
 	sloKept  = time.Hour
 )
 
-// faults are the reasons of failed connects that are not the client's: those that
-// the alert on them counts.
+// faults are the reasons of failed connects that are not the client's fault: the alert
+// on failed connects counts them.
 const faults = "boot|busy|draining|elsewhere|engine|parked_too_long|refused|stopped|stopping|store|timeout|upstream"
 
 // Metrics of the page.
@@ -31,7 +31,7 @@ const (
 	errorsMetric   = "holdfast_gateway_connect_errors_total"
 )
 
-// snapshot is what the metrics said at one moment. All but parked only grow.
+// snapshot has the metrics of one moment. All values but parked only grow.
 type snapshot struct {
 	at                       time.Time
 	boots, parks             histogram
@@ -48,13 +48,13 @@ func snapshotOf(at time.Time, g gathered) snapshot {
 	return s
 }
 
-// since is what has come since an earlier one; parked is that of the later.
+// since returns the difference to an earlier snapshot; parked is that of the later one.
 func (s snapshot) since(was snapshot) snapshot {
 	return snapshot{at: s.at, boots: s.boots.since(was.boots), parks: s.parks.since(was.parks), failed: s.failed - was.failed,
 		connects: s.connects - was.connects, errors: s.errors - was.errors, parked: s.parked}
 }
 
-// errorRate is the share of connects that failed; false where there were none.
+// errorRate is the share of connects that failed; false if there were none.
 func (s snapshot) errorRate() (float64, bool) {
 	if s.connects <= 0 {
 		return 0, false
@@ -62,7 +62,7 @@ func (s snapshot) errorRate() (float64, bool) {
 	return min(1, s.errors/s.connects), true
 }
 
-// recent are the last hour's snapshots, the oldest first. Any goroutine may use
+// recent are the snapshots of the last hour, the oldest first. Any goroutine may use
 // it.
 type recent struct {
 	mu  sync.Mutex
@@ -73,7 +73,7 @@ func (r *recent) add(s snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, s)
-	for len(r.all) > 1 && s.at.Sub(r.all[1].at) >= sloKept { // the first is from before the hour
+	for len(r.all) > 1 && s.at.Sub(r.all[1].at) >= sloKept { // the first is older than one hour
 		r.all = r.all[1:]
 	}
 }
@@ -84,8 +84,8 @@ func (r *recent) list() []snapshot {
 	return slices.Clone(r.all)
 }
 
-// before is the last snapshot at or before t, the first one where there is none,
-// and the zero one where there are none at all.
+// before returns the last snapshot at or before t, the first one if all are later, and
+// the zero snapshot if there are none.
 func before(all []snapshot, t time.Time) snapshot {
 	i, found := slices.BinarySearchFunc(all, t, func(s snapshot, t time.Time) int { return s.at.Compare(t) })
 	switch {
@@ -97,13 +97,12 @@ func before(all []snapshot, t time.Time) snapshot {
 	return all[max(i-1, 0)]
 }
 
-// watchSLO keeps snapshots until ctx is done. A page that is looked at makes its
-// own of the moment.
+// watchSLO takes snapshots until ctx is done. An open page takes one of its own.
 func (d *Dashboard) watchSLO(ctx context.Context) error {
 	t := time.NewTicker(sloEvery)
 	defer t.Stop()
 	for {
-		if g, err := d.metrics(ctx); err == nil && g != nil { // else the page says why not
+		if g, err := d.metrics(ctx); err == nil && g != nil { // otherwise the page shows the error
 			d.recent.add(snapshotOf(time.Now(), g))
 		}
 		select {
@@ -114,7 +113,7 @@ func (d *Dashboard) watchSLO(ctx context.Context) error {
 	}
 }
 
-// sloData is the page.
+// sloData is the data of the page.
 type sloData struct {
 	Trouble         string
 	P50, P99        figure
@@ -128,7 +127,7 @@ type sloData struct {
 	Fleet           *sloFleet
 }
 
-// sloRow is what came in one stretch of time.
+// sloRow has the figures of one interval.
 type sloRow struct {
 	Name, At         string
 	Boots, Failed    string
@@ -138,14 +137,14 @@ type sloRow struct {
 	Parked           string
 }
 
-// reason is why connects failed.
+// reason is a reason of failed connects.
 type reason struct {
 	Name   string
 	N      figure
-	Client bool // it is the client's doing
+	Client bool // the client's fault
 }
 
-// sloFleet is how long the boots took of all sessions that are ready.
+// sloFleet has the boot times of all ready sessions.
 type sloFleet struct {
 	Sessions, P50, P99, Most string
 	Slowest                  []sessionRow
@@ -158,7 +157,7 @@ func sloParts(ctx context.Context, d *Dashboard, _ view) ([]part, error) {
 	case err != nil:
 		data.Trouble = err.Error()
 	case g == nil:
-		data.Trouble = "no metrics are kept here"
+		data.Trouble = "this agent has no metrics"
 	default:
 		data.fill(g, d.recent.list())
 	}
@@ -180,7 +179,7 @@ func (s *sloData) fill(g gathered, past []snapshot) {
 	}{{"last 5 minutes", 5 * time.Minute}, {"last hour", time.Hour}} {
 		s.Windows = append(s.Windows, rowOfTime(w.name, now.since(before(past, now.at.Add(-w.long)))))
 	}
-	s.Windows = append(s.Windows, rowOfTime("since this agent began", now))
+	s.Windows = append(s.Windows, rowOfTime("since the start of this agent", now))
 	s.minutes(append(past, now))
 	for _, m := range g.series(errorsMetric) {
 		name := m.Label[0].GetValue()
@@ -190,7 +189,7 @@ func (s *sloData) fill(g gathered, past []snapshot) {
 	}
 }
 
-// minutes are the last hour's, as pictures and as a table.
+// minutes sets the last hour by minute, as charts and as a table.
 func (s *sloData) minutes(past []snapshot) {
 	end := past[len(past)-1].at.Truncate(time.Minute)
 	var boots, errs, parked []point
@@ -212,7 +211,7 @@ func (s *sloData) minutes(past []snapshot) {
 		s.Minutes = append(s.Minutes, r)
 	}
 	slices.Reverse(s.Minutes)
-	s.Charts = []chart{newChart("Boots, p99", boots, .1, duration), newChart("Connects that failed", errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
+	s.Charts = []chart{newChart("Boots, p99", boots, .1, duration), newChart("Failed connects", errs, 1, func(v float64) string { return fmt.Sprintf("%g %%", v) }),
 		newChart("Parked", parked, 1, whole)}
 	for i := range s.Charts {
 		s.Charts[i].From, s.Charts[i].To = "an hour ago", "now"
@@ -243,7 +242,7 @@ func rateText(s snapshot) string {
 // slowestShown is how many sessions the page lists.
 const slowestShown = 5
 
-// fleetBoots sums up what the records of all ready sessions say of their boots.
+// fleetBoots summarizes the boot times in the records of all ready sessions.
 func fleetBoots(st *state) *sloFleet {
 	type boot struct {
 		took    time.Duration

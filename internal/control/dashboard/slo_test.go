@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/control/dashboard"
 )
 
-// observed is a registry with a histogram of boots and the gateway's counters.
+// observed returns a registry with a histogram of boots and the gateway's counters.
 func observed(t *testing.T, boots ...float64) *prometheus.Registry {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -34,28 +34,28 @@ func TestSLOPage(t *testing.T) {
 	s.start(t, "alice")
 	body := s.get(t, "/slo").body
 	for _, want := range []string{
-		// Of four boots the second one ends the first bucket.
+		// The second of four boots is at the end of the first bucket.
 		`<data value="1" data-metric="histogram_quantile(0.5, sum by (le) (holdfast_session_boot_seconds_bucket{phase=&#34;total&#34;,outcome=&#34;ok&#34;}))">1.0 s<`,
 		`<data value="1.98" data-metric="histogram_quantile(0.99, `,
 		`<data value="200" data-metric="holdfast_gateway_connects_total">200<`,
 		`{reason=~&#34;boot|`, `">5</data> <span class="hint">2.5 %</span>`,
-		`<th scope="row">bad_key</th>`, "no, the client&#39;s doing",
+		`<th scope="row">bad_key</th>`, "no, the client&#39;s fault",
 	} {
 		if !strings.Contains(body, want) && !strings.Contains(body, strings.ReplaceAll(want, "&#39;", "'")) {
-			t.Errorf("the page does not say %s", want)
+			t.Errorf("the page lacks %s", want)
 		}
 	}
 }
 
-// Where nothing was counted, or no metrics are there, the page says so and shows
-// no number.
+// If nothing was counted, or the agent has no metrics, the page says so and shows no
+// number.
 func TestSLOPageWithNothing(t *testing.T) {
 	body := serveWith(t, false, dashboard.Options{Metrics: prometheus.NewRegistry()}).get(t, "/slo").body
 	if strings.Contains(body, "data-metric") || !strings.Contains(body, "–") {
-		t.Errorf("nothing was counted, and the page says:\n%s", body)
+		t.Errorf("nothing was counted, the page is:\n%s", body)
 	}
-	if body := serve(t, false).get(t, "/slo").body; !strings.Contains(body, "no metrics are kept here") {
-		t.Errorf("without metrics the page says:\n%s", body)
+	if body := serve(t, false).get(t, "/slo").body; !strings.Contains(body, "this agent has no metrics") {
+		t.Errorf("without metrics the page is:\n%s", body)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestQuantile(t *testing.T) {
 		{.5, []float64{10, 10, 10}, 10, .5, true},
 		{.5, []float64{0, 10, 10}, 10, 1.5, true},
 		{.99, []float64{50, 90, 100}, 100, 3.8, true},
-		{.99, []float64{1, 1, 1}, 100, 4, true}, // over the last bound
+		{.99, []float64{1, 1, 1}, 100, 4, true}, // above the last bound
 		{1, []float64{2, 2, 2}, 2, 1, true},
 	} {
 		if v, ok := dashboard.Quantile(tt.q, []float64{1, 2, 4}, tt.counts, tt.total); ok != tt.ok || v < tt.want-1e-9 || v > tt.want+1e-9 {
@@ -80,7 +80,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// The alert on failed connects and the page count the same.
+// The alert on failed connects and the page count the same reasons.
 func TestFaultsAreTheAlerts(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/prometheus/holdfast.rules.yml")
 	if err != nil {

@@ -10,26 +10,27 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// How spin-ups are read: all at first and now and then, for what was let go and
-// for what took long to end; in between only the latest.
+// Intervals of reading spin-ups. All are read at first and periodically, to drop
+// deleted records and to find those that ended late; in between only the latest are
+// read.
 const (
 	spinsFresh = 5 * time.Second
 	spinsAll   = 10 * time.Minute
-	spinsBack  = time.Hour // how much earlier than the newest known one may have begun that ends later
+	spinsBack  = time.Hour // a spin-up that ends later may have begun this much before the newest known one
 )
 
-// spin is what pages ask of a spin-up, in a few words: there may be 10,000.
+// spin is the data of a spin-up that the pages need. It is short: there may be 10,000.
 type spin struct {
 	id      string
 	begun   time.Time
 	took    time.Duration
-	name    string // what it was for
+	name    string // its purpose
 	outcome unique.Handle[string]
 	judged  [phaseCount]verdict
 	groups  [groupCount]unique.Handle[string]
 }
 
-// verdict is what a rule says of a phase.
+// verdict is the result of a rule for a phase.
 type verdict uint8
 
 const (
@@ -46,7 +47,7 @@ const (
 // phases are the columns of all tables.
 func phases() []spinup.Phase { return spinup.Phases() }
 
-// groupings are what spin-ups are shown by, the first where nobody asks.
+// groupings lists how spin-ups can be grouped; the first is the default.
 func groupings() [groupCount]spinup.By {
 	return [groupCount]spinup.By{spinup.ByDriver, spinup.ByImage, spinup.ByHost, spinup.ByKind, spinup.ByEngine, spinup.ByKernel, spinup.ByUnpigz}
 }
@@ -69,7 +70,7 @@ func spinOf(r spinup.Record, rules spinup.Rules) spin {
 	return s
 }
 
-// group is the one that it is in.
+// group returns the group of a spin-up.
 func (s spin) group(by spinup.By) string {
 	g := groupings()
 	if i := slices.Index(g[:], by); i >= 0 {
@@ -78,7 +79,7 @@ func (s spin) group(by spinup.By) string {
 	return ""
 }
 
-// slowIn reports whether a phase was slow; "" is any.
+// slowIn reports whether a phase was slow; "" is any phase.
 func (s spin) slowIn(p spinup.Phase) bool {
 	if p == "" {
 		return slices.Contains(s.judged[:], slow)
@@ -87,18 +88,18 @@ func (s spin) slowIn(p spinup.Phase) bool {
 	return i >= 0 && s.judged[i] == slow
 }
 
-// spins keeps what pages ask of all spin-ups. Any goroutine may use it.
+// spins caches the spin-ups for the pages. Any goroutine may use it.
 type spins struct {
 	source Source
 
 	mu    sync.Mutex
-	read  time.Time // when last
-	whole time.Time // when all were
-	all   []spin    // by id, which is by time, the newest first; nobody changes one
+	read  time.Time // time of the last read
+	whole time.Time // time of the last read of all
+	all   []spin    // by id, which is by time, the newest first; never modified
 	err   error
 }
 
-// get returns all, the newest first. Nobody may change them.
+// get returns all spin-ups, the newest first. Callers must not modify them.
 func (c *spins) get() ([]spin, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +128,7 @@ func (c *spins) get() ([]spin, error) {
 	return next, nil
 }
 
-// older is the index of the first that began before t.
+// older returns the index of the first spin-up that began before t.
 func older(all []spin, t time.Time) int {
 	i := slices.IndexFunc(all, func(s spin) bool { return s.begun.Before(t) })
 	if i < 0 {

@@ -13,27 +13,27 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// span is how time is cut on the page.
+// span is the interval of the page's rows.
 type span struct {
 	Name   string
 	step   time.Duration
-	most   int    // how many are shown
-	layout string // of one's beginning
+	most   int    // intervals that are shown
+	layout string // format of its begin
 }
 
 func spansOfTime() []span {
 	return []span{
-		{"day", 24 * time.Hour, 30, "2 Jan"}, // where nobody asks
+		{"day", 24 * time.Hour, 30, "2 Jan"}, // the default
 		{"hour", time.Hour, 48, "2 Jan 15:04"},
 		{"week", 7 * 24 * time.Hour, 12, "2 Jan"},
 	}
 }
 
-// begin is that of the stretch that t is in: hours and days of UTC, weeks from
+// begin returns the begin of the interval of t: hours and days of UTC, weeks from
 // Monday.
 func (s span) begin(t time.Time) time.Time { return t.UTC().Truncate(s.step) } // Truncate counts from a Monday: 1 Jan of year 1
 
-// spinQuery is what the page is asked for.
+// spinQuery has the parameters of the page.
 type spinQuery struct {
 	per  span
 	by   spinup.By
@@ -56,7 +56,7 @@ func spinQueryOf(q query) spinQuery {
 	return s
 }
 
-// tally counts one phase.
+// tally counts the spin-ups of one phase.
 type tally struct{ judged, slow int }
 
 func (t *tally) add(v verdict) {
@@ -77,8 +77,8 @@ func (t tally) share() float64 {
 
 // cell is a tally in a table.
 type cell struct {
-	Share, Of string // "3.5 %", "21 of 600"; Share is "" where nothing was judged
-	Path      string // the slow ones, "" where there are none
+	Share, Of string // "3.5 %", "21 of 600"; Share is "" if no spin-up was judged
+	Path      string // path of the slow spin-ups, "" if there are none
 	Slow      bool
 }
 
@@ -93,7 +93,7 @@ func (t tally) cell(path string) cell {
 	return c
 }
 
-// spinData is the page.
+// spinData is the data of the page.
 type spinData struct {
 	Trouble string
 	Pers    []choice
@@ -102,7 +102,7 @@ type spinData struct {
 	Rules   []ruleWords
 	Count   string
 	From    string
-	Total   []cell // by phase, over the time shown
+	Total   []cell // by phase, over the whole time of the page
 	Charts  []chart
 	Per, By string
 	Times   []spinRow // the newest first
@@ -110,10 +110,10 @@ type spinData struct {
 	LeftOut int
 	Since   []sinceRow
 	Slow    []slowRow // the newest
-	AllSlow string    // where all of them are
+	AllSlow string    // path of all of them
 }
 
-// choice is one of several ways to look.
+// choice is one of several views.
 type choice struct {
 	Name, Path string
 	Here       bool
@@ -130,7 +130,7 @@ type spinRow struct {
 	Cells    []cell
 }
 
-// sinceRow is what the metrics say of a phase.
+// sinceRow has the metrics of a phase.
 type sinceRow struct {
 	Phase        spinup.Phase
 	Judged, Slow figure
@@ -194,13 +194,13 @@ func (s *spinData) choices(q spinQuery, asked query) {
 	}
 }
 
-// overTime counts stretch by stretch, the oldest first in the pictures.
+// overTime counts the spin-ups of each interval, the oldest first in the charts.
 func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time) {
 	tallies := make([][phaseCount]tally, q.per.most)
 	counts := make([]int, q.per.most)
 	var total [phaseCount]tally
 	for _, x := range all {
-		i := min(int(x.begun.Sub(from)/q.per.step), q.per.most-1) // clocks have been ahead
+		i := min(int(x.begun.Sub(from)/q.per.step), q.per.most-1) // the clock was ahead then
 		counts[i]++
 		for p, v := range x.judged {
 			tallies[i][p].add(v)
@@ -210,7 +210,7 @@ func (s *spinData) overTime(q spinQuery, asked query, all []spin, from time.Time
 	slowPath := func(phase spinup.Phase, since, until time.Time) string {
 		return asked.with("/spinup/slow", "per", "", "by", "", "phase", string(phase), "since", stamp(since), "until", stamp(until))
 	}
-	top := 5. // percent; one scale for all, so that they compare
+	top := 5. // percent; one scale for all, so that they can be compared
 	for i := range tallies {
 		for _, t := range tallies[i] {
 			top = max(top, 100*t.share())
@@ -249,7 +249,7 @@ func (t tally) words() string {
 	return fmt.Sprintf("%s slow, %s of %s", share(t.share()), thousands(t.slow), thousands(t.judged))
 }
 
-// byGroup counts group by group, the largest first.
+// byGroup counts the spin-ups of each group, the largest first.
 func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time) {
 	type group struct {
 		name    string
@@ -290,7 +290,7 @@ func (s *spinData) byGroup(q spinQuery, asked query, all []spin, from time.Time)
 	}
 }
 
-// since is what the metrics say, of all kinds.
+// since sets the figures from the metrics, for all kinds.
 func (s *spinData) since(g gathered) {
 	for _, phase := range phases() {
 		label := "phase=" + string(phase)
@@ -303,7 +303,7 @@ func (s *spinData) since(g gathered) {
 	}
 }
 
-// rulesOf are the rules in words; one that is off is not among them.
+// rulesOf returns the text of the rules that are switched on.
 func rulesOf(r spinup.Rules) (out []ruleWords) {
 	for _, x := range []struct {
 		phase spinup.Phase
@@ -336,10 +336,10 @@ func slowRowOf(s spin) slowRow {
 	return r
 }
 
-// slowData is the page of the slow ones.
+// slowData is the data of the page of slow spin-ups.
 type slowData struct {
 	Trouble string
-	Asked   []string // what they have in common
+	Asked   []string // the filter of the list
 	Back    string
 	Rows    []slowRow
 	pager
@@ -358,7 +358,7 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 			continue
 		}
 		if *t, err = time.Parse(time.RFC3339, own[name]); err != nil {
-			return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%s is %q, it has to be a time such as 2026-11-01T12:00:00Z", name, own[name])}
+			return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%s is %q, it must be a time such as 2026-11-01T12:00:00Z", name, own[name])}
 		}
 	}
 	for _, x := range []struct{ name, words string }{{"phase", "slow in "}, {"group", own["by"] + " "}, {"kind", "kind "}, {"since", "from "}, {"until", "until "}} {
@@ -382,7 +382,7 @@ func slowParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"slow", "spinup-slow", data}}, nil
 }
 
-// oneData is the page of one spin-up.
+// oneData is the data of the page of one spin-up.
 type oneData struct {
 	slowRow
 	Digest, Container, Error, Failed string
@@ -392,13 +392,13 @@ type oneData struct {
 	Phases                           []phaseRow
 	Layers                           []layerRow
 	Chart                            *chart
-	From                             string // where its image came from
+	From                             string // origin of its image
 }
 
 type phaseRow struct {
 	Name     spinup.Phase
 	Took     string
-	Value    string // what it is judged by
+	Value    string // the value that the rule judges
 	Limit    string
 	Judgment string
 	Slow     bool
@@ -410,13 +410,13 @@ type layerRow struct {
 	DownloadX, ExtractX *stretch
 }
 
-// stretch is a bar from one moment to another, in thousandths of the whole.
+// stretch is a bar from one time to another, in thousandths of the whole.
 type stretch struct{ X, W float64 }
 
 func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	id := v.query.key
 	if id == "" || strings.Trim(id, "0123456789abcdef") != "" {
-		return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%q is no id of a spin-up", id)}
+		return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%q is not an id of a spin-up", id)}
 	}
 	r, err := d.source.Spinup(id)
 	if err != nil {
@@ -451,13 +451,13 @@ func oneSpinParts(ctx context.Context, d *Dashboard, v view) ([]part, error) {
 	return []part{{"spinup", "spinup-one", one}}, nil
 }
 
-// layers are those of its pull, with when each was at work.
+// layers returns the layers of its pull, with their times.
 func (o *oneData) layers(p spinup.Pull) {
 	switch {
 	case p.Cached:
-		o.From = "it was there"
+		o.From = "the image was present"
 	case p.Joined:
-		o.From = "another pull of it was under way"
+		o.From = "another pull of the image was running"
 	case p.Done:
 		o.From = "registry"
 	}
@@ -479,7 +479,8 @@ func stretchOf(s spinup.Span, whole float64) (string, *stretch) {
 
 func round(v float64) float64 { return math.Round(v*10) / 10 }
 
-// number3 has three digits that count, or all before the point.
+// number3 formats a number with three significant digits, or with all digits before the
+// point.
 func number3(v float64) string {
 	if math.Abs(v) >= 1000 && math.Abs(v) < 1e15 {
 		return thousands(int(v))

@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// created is a spin-up whose create took so long.
+// created returns a spin-up with the given time of create.
 func created(begun time.Time, seconds float64, driver, image string) spinup.Record {
 	return spinup.Record{
 		ID: fmt.Sprintf("%016x%08x", begun.UnixNano(), len(image)), Kind: spinup.ForRun, Job: "run-1", Image: image, Begun: begun, Outcome: spinup.OK,
@@ -22,7 +22,7 @@ func created(begun time.Time, seconds float64, driver, image string) spinup.Reco
 	}
 }
 
-// row is a table's, without markup.
+// row returns a row of a table, without markup.
 func row(body, name string) string {
 	for _, r := range regexp.MustCompile(`(?s)<tr.*?</tr>`).FindAllString(body, -1) {
 		if strings.Contains(r, `<th scope="row" class="long">`+name+"<") {
@@ -40,25 +40,25 @@ func TestSpinupPage(t *testing.T) {
 		all = append(all, created(now.Add(-time.Duration(i)*time.Minute), map[bool]float64{true: 20, false: 1}[i < 2], "aufs", "a"),
 			created(now.Add(-time.Duration(i)*time.Minute-time.Second), 1, "overlay2", "<b>"))
 	}
-	all = append(all, created(now.Add(-60*24*time.Hour), 20, "vfs", "old")) // before all that is shown
+	all = append(all, created(now.Add(-60*24*time.Hour), 20, "vfs", "old")) // older than the time of the page
 	s.back.SetSpinups(all)
 	body := s.get(t, "/spinup").body
 	if got := row(body, "aufs"); got != "aufs 10 – – 20 % 2 of 10 – –" {
-		t.Errorf("of the driver aufs the page says %q", got)
+		t.Errorf("the row of the driver aufs is %q", got)
 	}
 	if got := row(body, "overlay2"); got != "overlay2 10 – – 0 % 0 of 10 – –" {
-		t.Errorf("of the driver overlay2 the page says %q", got)
+		t.Errorf("the row of the driver overlay2 is %q", got)
 	}
 	if row(body, "vfs") != "" {
-		t.Error("what is older than the page's time is counted")
+		t.Error("a spin-up older than the time of the page is counted")
 	}
 	if got := row(s.get(t, "/spinup?by=image&per=hour").body, "&lt;b&gt;"); !strings.HasPrefix(got, "&lt;b&gt; 10") {
-		t.Errorf("of an image with an odd name the page says %q", got)
+		t.Errorf("the row of an image with an odd name is %q", got)
 	}
-	// From the figure to the spin-ups that it counts, and to one of them.
+	// The share links to the slow spin-ups, and those to their own pages.
 	link := regexp.MustCompile(`<td class="n"><a href="([^"]*group=aufs[^"]*)">20 %`).FindStringSubmatch(body)
 	if link == nil {
-		t.Fatalf("the share leads nowhere:\n%s", body)
+		t.Fatalf("the share has no link:\n%s", body)
 	}
 	list := s.get(t, strings.ReplaceAll(link[1], "&amp;", "&")).body
 	ones := regexp.MustCompile(`<a href="(/spinup/[0-9a-f]+)">`).FindAllStringSubmatch(list, -1)
@@ -66,7 +66,7 @@ func TestSpinupPage(t *testing.T) {
 		t.Fatalf("2 were slow, the page has %d:\n%s", len(ones), list)
 	}
 	if one := s.get(t, ones[0][1]).body; !strings.Contains(one, `<span class="tag trouble">slow</span>`) || !strings.Contains(one, "10 s") {
-		t.Errorf("one that was slow:\n%s", one)
+		t.Errorf("a slow spin-up:\n%s", one)
 	}
 	for path, want := range map[string]int{"/spinup/xyz": 400, "/spinup/ffff": 404, "/spinup/slow?since=yesterday": 400, "/spinup/slow?page=99999999&group=%00": 200,
 		"/spinup?per=x&by=y&kind=z": 200, "/live/slow": 404} {
@@ -76,8 +76,8 @@ func TestSpinupPage(t *testing.T) {
 	}
 }
 
-// A spin-up that ended since is on the page without all being read again, and
-// none is there twice.
+// A spin-up that has just ended appears on the page without a read of all records, and
+// none appears twice.
 func TestSpinupPageGoesOn(t *testing.T) {
 	s := serve(t, false)
 	now := time.Now()
@@ -90,7 +90,7 @@ func TestSpinupPageGoesOn(t *testing.T) {
 	until(t, messages, "2 of 4")
 	s.back.SetFault(errors.New("the disk is gone"))
 	if m := until(t, messages, "the disk is gone"); strings.Contains(m, "0 spin-ups") {
-		t.Errorf("what is old is not shown any more: %s", m)
+		t.Errorf("old data is not shown any more: %s", m)
 	}
 	if r := s.get(t, "/spinup"); r.status != http.StatusOK {
 		t.Errorf("status %d", r.status)

@@ -10,29 +10,28 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// loadLimit bounds one reading of the Source.
+// loadLimit is the time limit of one read of the Source.
 const loadLimit = 5 * time.Second
 
-// state is what was known at one moment. Nobody changes one.
+// state is the fleet's state at one moment. It is never modified.
 type state struct {
 	at       time.Time
 	nodes    []holdfast.Node // by id
 	sessions []api.Session   // by key
-	err      error           // why it is not newer; at is then when it was good
+	err      error           // why it is not newer; at is then the time of the last good read
 }
 
-// cache reads the Source for all pages: once for those that ask about the same
-// time.
+// cache caches the state for all pages.
 type cache struct {
 	source Source
-	fresh  time.Duration // how old a state may be that is shown
+	fresh  time.Duration // maximum age of a state
 
 	mu   sync.Mutex
-	read time.Time // when last tried
+	read time.Time // time of the last try
 	cur  *state    // nil: not read yet
 }
 
-// get returns a state that is fresh, or an older one with an error.
+// get returns a fresh state, or an older one with an error.
 func (c *cache) get(ctx context.Context) *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,15 +51,15 @@ func (c *cache) get(ctx context.Context) *state {
 	return next
 }
 
-// drop makes the next get read anew.
+// drop makes the next get read again.
 func (c *cache) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.read = time.Time{}
 }
 
-// now is the moment that ages are counted from: that of the reading, so that the
-// same state makes the same page, and the real one where that failed.
+// now is the time from which ages are counted: the time of the read, so that the same
+// state gives the same page, or the real time if the read failed.
 func (s *state) now() time.Time {
 	if s.err != nil {
 		return time.Now()

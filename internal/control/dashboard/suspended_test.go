@@ -8,8 +8,8 @@ import (
 	"holdfast"
 )
 
-// A suspended session is found by its phase, says what is kept of it, and goes on or is
-// dropped by its buttons.
+// A suspended session is found by its state. Its page shows the saved memory, and the
+// buttons resume or delete it.
 func TestASuspendedSession(t *testing.T) {
 	s := serve(t, true)
 	s.login(t, adminToken)
@@ -26,31 +26,31 @@ func TestASuspendedSession(t *testing.T) {
 	list := s.get(t, "/sessions?state=suspended").body
 	says(t, "/sessions", list, "<option selected>suspended</option>", `id="session-alice"`, `<span class="tag suspended">`)
 	if strings.Contains(list, `id="session-bob"`) {
-		t.Error("a session that is served is shown among those that are suspended")
+		t.Error("a running session is among the suspended ones")
 	}
 	says(t, "/", s.get(t, "/").body, `href="/sessions?state=suspended">2 suspended</a>`)
 	body := s.get(t, "/sessions/alice").body
-	says(t, "its page", body, "1.4 MiB, kept until", "<button>Go on</button>")
+	says(t, "its page", body, "1.4 MiB, kept until", "<button>Resume</button>")
 	if strings.Contains(body, "<button>Replace") {
 		t.Error("there is nothing to replace")
 	}
-	for act, want := range map[string]string{"alice/resume": "alice goes on with its memory", "torn/resume": "torn is ready on node n1, and its memory is lost: the image is not whole", "bob/resume": "bob is ready on node n1."} {
+	for act, want := range map[string]string{"alice/resume": "alice continues with its memory", "torn/resume": "torn is ready on node n1, and its memory is lost: the image is not whole", "bob/resume": "bob is ready on node n1."} {
 		if r := s.do(t, "POST", "/sessions/"+act, nil); r.status != http.StatusOK || !strings.Contains(r.body, want) {
 			t.Errorf("%s: status %d, want %q: %s", act, r.status, want, r.body)
 		}
 	}
 	suspend("alice")
 	if r := s.do(t, "POST", "/sessions/alice/stop", nil); r.status != http.StatusOK {
-		t.Errorf("dropping it: status %d: %s", r.status, r.body)
+		t.Errorf("deleting it: status %d: %s", r.status, r.body)
 	}
 	if body := s.get(t, "/sessions").body; strings.Contains(body, `id="session-alice"`) {
-		t.Error("it is still there")
+		t.Error("it still exists")
 	}
 }
 
-// Where there is no session at all the page says how to get one.
+// Without any session the page says how to start one.
 func TestNoSessionYet(t *testing.T) {
 	s := serve(t, false)
-	says(t, "/sessions", s.get(t, "/sessions").body, "There is no session.", "holdfast session start")
-	says(t, "/sessions?q=x", s.get(t, "/sessions?q=x").body, "No session is as you asked")
+	says(t, "/sessions", s.get(t, "/sessions").body, "There are no sessions.", "holdfast session start")
+	says(t, "/sessions?q=x", s.get(t, "/sessions?q=x").body, "No session matches")
 }

@@ -9,13 +9,12 @@ import (
 	"holdfast"
 )
 
-// figure is a number that a metric has, too: its name and labels as Prometheus
-// writes them, and its exact value. A test holds the pages against /metrics by
-// them.
+// figure is a number that is also a metric: it has the metric's name and labels in the
+// syntax of Prometheus, and the exact value. A test compares the pages with /metrics.
 type figure struct {
 	Metric string
 	Value  string
-	Text   string // as people read it
+	Text   string // formatted for the page
 }
 
 func count(metric string, n int) figure {
@@ -31,14 +30,14 @@ func thousands(n int) string {
 	return s
 }
 
-// number is a figure with its text.
+// number returns a figure with its text.
 func number(metric string, v float64, text string) figure {
 	return figure{metric, strconv.FormatFloat(v, 'g', -1, 64), text}
 }
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
-// share is a share of 0 to 1, with as many digits as tell something.
+// share formats a share of 0 to 1, with as many digits as are significant.
 func share(v float64) string {
 	switch p := 100 * v; {
 	case p > 0 && p < .1:
@@ -50,10 +49,10 @@ func share(v float64) string {
 	}
 }
 
-// whole is a whole number.
+// whole formats a whole number.
 func whole(v float64) string { return thousands(int(v)) }
 
-// duration is a time in seconds, in the unit that fits.
+// duration formats a time in seconds, in a suitable unit.
 func duration(v float64) string {
 	switch {
 	case v <= 0:
@@ -74,10 +73,10 @@ func duration(v float64) string {
 	return fmt.Sprintf("%.0f h", v/3600)
 }
 
-// took is what something took.
+// took formats a duration.
 func took(d holdfast.Millis) string { return duration(time.Duration(d).Seconds()) }
 
-// size is a number of bytes in the unit that fits.
+// size formats a number of bytes in a suitable unit.
 func size(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -89,8 +88,8 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
 }
 
-// age is how long ago something was, in the unit that fits, so that most rows
-// stay as they are from one round to the next.
+// age formats the time since an event, in a coarse unit, so that most rows stay the
+// same from one round to the next.
 func age(now, then time.Time) string {
 	d := now.Sub(then)
 	switch {
@@ -108,7 +107,7 @@ func age(now, then time.Time) string {
 	return fmt.Sprintf("%d d", int(d.Hours()/24))
 }
 
-// stamp is a time for machines, "" for none.
+// stamp formats a time for programs; the zero time is "".
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -123,23 +122,23 @@ func of(n, most int) string {
 	return fmt.Sprintf("%d of %d", n, most)
 }
 
-// condition is a node's in one word, for colours and for the search.
+// condition is a node's state in one word, for colours and for the search.
 type condition string
 
 const (
 	nodeUp       condition = "up"
-	nodeCordoned condition = "cordoned" // takes no new session
-	nodeDraining condition = "draining" // and gives up those it has
+	nodeCordoned condition = "cordoned" // refuses new sessions
+	nodeDraining condition = "draining" // and hands over those it has
 	nodeDegraded condition = "degraded"
 	nodeTrouble  condition = "trouble"
 )
 
-// conditions lists them, first what needs a look first.
+// conditions lists the conditions, the most urgent first.
 func conditions() []condition {
 	return []condition{nodeTrouble, nodeDegraded, nodeDraining, nodeCordoned, nodeUp}
 }
 
-// states lists a session's, in their order.
+// states lists the states of a session, in their order.
 func states() []holdfast.State {
 	return []holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving, holdfast.IsSuspended}
 }
@@ -151,8 +150,8 @@ func words[T ~string](all []T) (out []string) {
 	return out
 }
 
-// conditionOf is the worst of what is to say. leaving is how many of its
-// sessions are.
+// conditionOf returns the most urgent condition. leaving is how many of the node's
+// sessions leave.
 func conditionOf(n holdfast.Node, leaving int) condition {
 	switch {
 	case n.Trouble != "":
@@ -167,5 +166,5 @@ func conditionOf(n holdfast.Node, leaving int) condition {
 	return nodeUp
 }
 
-// rank puts what needs a look first.
+// rank puts the most urgent condition first.
 func (c condition) rank() int { return slices.Index(conditions(), c) }

@@ -1,7 +1,6 @@
-// Package client calls an agent's API, over its unix socket or over TLS with a
-// token. Errors of the agent come back as *api.Error, for which errors.Is finds
-// the root package's sentinels; an agent that cannot be reached is
-// ErrUnreachable.
+// Package client calls an agent's API over its unix socket, or over TLS with a token.
+// Errors of the agent are *api.Error, for which errors.Is finds the sentinels of the
+// root package. If the agent cannot be reached the error is ErrUnreachable.
 package client
 
 import (
@@ -25,31 +24,31 @@ import (
 	"holdfast/internal/control/api"
 )
 
-// ErrUnreachable means that no agent answered: none runs, it may not be
-// reached, or it ended before it had answered.
+// ErrUnreachable means that no agent answered: no agent runs, the caller may not
+// connect to it, or it ended before it answered.
 var ErrUnreachable = errors.New("the agent is not reachable")
 
-// AddressError says why Options.URL cannot be used.
+// AddressError means that Options.URL cannot be used.
 type AddressError struct{ Reason string }
 
 func (e *AddressError) Error() string { return e.Reason }
 
-// Hint says what an address looks like.
-func (e *AddressError) Hint() string { return "HOLDFAST_URL has to look like https://host:port" }
+// Hint shows a valid address.
+func (e *AddressError) Hint() string { return "HOLDFAST_URL must look like https://host:port" }
 
-// maxAnswer bounds what is read of one answer that is not a stream.
+// maxAnswer is the most bytes that the client reads of one answer, except of a stream.
 const maxAnswer = 16 << 20
 
-// Options says where the agent is.
+// Options are the address of the agent.
 type Options struct {
-	Socket string // path of the unix socket; used where URL is "" and Dial nil
+	Socket string // path of the unix socket; used if URL is "" and Dial is nil
 	URL    string // https://host:port, or http:// for a loopback address
 	Token  string // sent as bearer token with URL
 	TLS    *tls.Config
-	// Dial, where not nil, makes every connection: one node to another. It
-	// comes before the others.
+	// Dial, if not nil, makes every connection. A node uses it to connect to another
+	// node. It takes precedence over Socket and URL.
 	Dial func(context.Context) (net.Conn, error)
-	Name string // of what Dial connects to, in errors
+	Name string // the address that Dial connects to, for errors
 }
 
 // Client calls one agent. Any goroutine may use it.
@@ -59,10 +58,10 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client. It connects when it is used. The error is an *AddressError.
+// New returns a client. It connects at the first call. The error is an *AddressError.
 func New(o Options) (*Client, error) {
 	c := &Client{o: o, base: "http://agent"}
-	// A transport of our own speaks HTTP/1.1 only, which exec needs.
+	// This transport speaks HTTP/1.1 only, which exec needs.
 	t := &http.Transport{TLSClientConfig: o.TLS}
 	switch {
 	case o.Dial != nil:
@@ -82,7 +81,7 @@ func New(o Options) (*Client, error) {
 		}
 		c.base = u.Scheme + "://" + u.Host
 	}
-	// An agent that answers with a redirect is none.
+	// An agent never redirects.
 	c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
@@ -95,7 +94,7 @@ func loopback(host string) bool {
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Version says which build the agent is.
+// Version returns the agent's version.
 func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
 	return v, c.get(ctx, "/v1/version", &v)
 }
@@ -118,25 +117,25 @@ func (c *Client) StartSession(ctx context.Context, key holdfast.SessionKey, temp
 	return s, c.post(ctx, sessionPath(key, "/start"), api.StartRequest{Template: template}, &s)
 }
 
-// StopSession returns when the session's container is seen dead, or was given
-// up: see the report's Left.
+// StopSession returns when the session's container is seen dead, or the agent gave up:
+// see the report's Left.
 func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.KillReport, err error) {
 	return r, c.post(ctx, sessionPath(key, "/stop"), api.Empty{}, &r)
 }
 
-// SuspendSession saves a session's memory for whoever connects next, and stops it.
-// holdfast.ErrNoMemory where that cannot be, and it goes on.
+// SuspendSession saves a session's memory for the next connect and stops the session.
+// With holdfast.ErrNoMemory the memory cannot be saved and the session goes on.
 func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.SuspendReport, err error) {
 	return r, c.post(ctx, sessionPath(key, "/suspend"), api.Empty{}, &r)
 }
 
-// ResumeSession returns when the suspended session is ready; its Memory says whether
-// it went on. One that runs is left as it is.
+// ResumeSession returns when the suspended session is ready; its Memory says whether it
+// was restored. A running session stays as it is.
 func (c *Client) ResumeSession(ctx context.Context, key holdfast.SessionKey) (s api.Session, err error) {
 	return s, c.post(ctx, sessionPath(key, "/resume"), api.Empty{}, &s)
 }
 
-// MoveSession is StopSession for a session that is to come up on another node; see
+// MoveSession is StopSession for a session that is to start on another node; see
 // api.MoveRequest.
 func (c *Client) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (r holdfast.MoveReport, err error) {
 	return r, c.post(ctx, sessionPath(key, "/move"), q, &r)
@@ -149,19 +148,19 @@ func (c *Client) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	return a.Nodes, err
 }
 
-// Cordon lets a node take no new session; it keeps those it has. A node of ""
-// is the agent's own. holdfast.ErrNotFound: it is not up.
+// Cordon makes a node refuse new sessions; it keeps those that it has. A node of "" is
+// the agent's own. holdfast.ErrNotFound: the node is not up.
 func (c *Client) Cordon(ctx context.Context, node holdfast.NodeID) error {
 	return c.post(ctx, nodePath(node, "/cordon"), api.Empty{}, nil)
 }
 
-// Uncordon lets a node take sessions again. A node of "" is the agent's own.
+// Uncordon lets a node accept sessions again. A node of "" is the agent's own.
 func (c *Client) Uncordon(ctx context.Context, node holdfast.NodeID) error {
 	return c.post(ctx, nodePath(node, "/uncordon"), api.Empty{}, nil)
 }
 
-// Replacements lists the replacements that a node's agent did, the newest first,
-// at most limit (0: all that are kept). A node of "" is the agent's own.
+// Replacements lists past replacements by a node's agent, the newest first, at most
+// limit (0: all that are kept). A node of "" is the agent's own.
 func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit int) ([]holdfast.Replacement, error) {
 	path := "/v1/replacements"
 	if node != "" {
@@ -172,19 +171,19 @@ func (c *Client) Replacements(ctx context.Context, node holdfast.NodeID, limit i
 	return a.Replacements, err
 }
 
-// StopAgent asks the agent to end; it answers before it does. With keep the
-// containers are left to the next agent.
+// StopAgent asks the agent to end, which answers first. With keep the containers stay
+// for the next agent.
 func (c *Client) StopAgent(ctx context.Context, keep bool) error {
 	return c.post(ctx, "/v1/agent/stop", api.StopAgentRequest{Keep: keep}, nil)
 }
 
-// UpgradeAgent has the program on disk take the agent's place, and returns when
-// the new one takes over; see api.UpgradeRequest for trial. holdfast.ErrBusy.
+// UpgradeAgent replaces the agent by the program on disk, and returns when the new
+// agent takes over; see api.UpgradeRequest for trial. holdfast.ErrBusy.
 func (c *Client) UpgradeAgent(ctx context.Context, trial time.Duration) (u api.Upgrade, err error) {
 	return u, c.post(ctx, "/v1/agent/upgrade", api.UpgradeRequest{Trial: (*holdfast.Millis)(&trial)}, &u)
 }
 
-// LastUpgrade says how the last upgrade went, or goes.
+// LastUpgrade returns the state of the last upgrade.
 func (c *Client) LastUpgrade(ctx context.Context) (u api.Upgrade, err error) {
 	return u, c.get(ctx, "/v1/agent/upgrade", &u)
 }
@@ -195,13 +194,13 @@ func (c *Client) Ready(ctx context.Context) error {
 	return c.get(ctx, "/readyz", &h)
 }
 
-// sessionPath needs no escaping for a key that was parsed; others are escaped
-// so that the agent refuses them and nothing else is asked.
+// sessionPath escapes a key that was not parsed: the agent then refuses it, and the
+// request reaches no other route.
 func sessionPath(key holdfast.SessionKey, rest string) string {
 	return "/v1/sessions/" + url.PathEscape(string(key)) + rest
 }
 
-// nodePath is a route of the given node, or of the one that is asked.
+// nodePath returns a route of the given node, or of the agent's own node for "".
 func nodePath(node holdfast.NodeID, rest string) string {
 	if node == "" {
 		return "/v1/node" + rest
@@ -225,7 +224,7 @@ func (c *Client) post(ctx context.Context, path string, body, answer any) error 
 	return c.ask(r, answer)
 }
 
-// request makes a request with body as JSON, or without where it is nil.
+// request returns a request with body as JSON, or without a body if it is nil.
 func (c *Client) request(ctx context.Context, method, path string, body any) (*http.Request, error) {
 	var b io.Reader
 	if body != nil {
@@ -268,8 +267,8 @@ func (c *Client) ask(r *http.Request, answer any) error {
 	return nil
 }
 
-// send sends a request and returns the answer if its status is good, with its
-// body still to be read.
+// send sends a request and returns the answer if its status is good. The caller reads
+// and closes the body.
 func (c *Client) send(r *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(r)
 	if err != nil {
@@ -285,21 +284,21 @@ func (c *Client) send(r *http.Request) (*http.Response, error) {
 	}
 	var body api.ErrorBody
 	if json.Unmarshal(b, &body) != nil || body.Error.Code == "" {
-		return nil, fmt.Errorf("what answers there is no holdfast agent: status %s", resp.Status)
+		return nil, fmt.Errorf("the server there is not a holdfast agent: status %s", resp.Status)
 	}
 	return nil, &body.Error
 }
 
-// lost says why an exchange with the agent broke.
+// lost returns the error for a broken exchange with the agent.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if cause := ctx.Err(); errors.Is(cause, context.Canceled) {
 		return cause
 	} else if cause != nil {
-		return holdfast.WithHint(fmt.Errorf("%w: no answer in time", ErrUnreachable), "give it longer with --timeout, or look at the agent's log")
+		return holdfast.WithHint(fmt.Errorf("%w: no answer in time", ErrUnreachable), "raise the limit with --timeout, or look at the agent's log")
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
-		err = u.Err // without the method and our stand-in for a host
+		err = u.Err // without the method and the placeholder for a host
 	}
 	where, hint := c.where()
 	var tlsErr *tls.CertificateVerificationError
@@ -308,23 +307,23 @@ func (c *Client) lost(ctx context.Context, err error) error {
 		return holdfast.WithHint(fmt.Errorf("%w: nothing listens at %s", ErrUnreachable, where),
 			hint)
 	case errors.Is(err, fs.ErrPermission):
-		return holdfast.WithHint(fmt.Errorf("%w: %s may not be opened", ErrUnreachable, where), "run this as root")
+		return holdfast.WithHint(fmt.Errorf("%w: no permission to open %s", ErrUnreachable, where), "run this as root")
 	case errors.As(err, &tlsErr):
 		return holdfast.WithHint(fmt.Errorf("%w: %s: %v", ErrUnreachable, where, err),
-			"HOLDFAST_CA names the file with the certificates that vouch for it")
+			"HOLDFAST_CA names the file with the certificates of its authority")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return holdfast.WithHint(fmt.Errorf("%w: it ended before it had answered", ErrUnreachable), "look at the agent's log")
+		return holdfast.WithHint(fmt.Errorf("%w: it ended before it answered", ErrUnreachable), "look at the agent's log")
 	}
 	return holdfast.WithHint(fmt.Errorf("%w: %s: %s", ErrUnreachable, where, strings.TrimSpace(err.Error())), hint)
 }
 
-// where is the agent's address, and what to do when nothing answers there.
+// where returns the agent's address, and the advice if no agent answers there.
 func (c *Client) where() (address, hint string) {
 	switch {
 	case c.o.Dial != nil:
-		return c.o.Name, "see whether the agent runs on that node"
+		return c.o.Name, "check that the agent runs on that node"
 	case c.o.URL != "":
-		return c.o.URL, "see whether the agent runs there; HOLDFAST_URL names its address"
+		return c.o.URL, "check that the agent runs there; HOLDFAST_URL names its address"
 	}
 	return c.o.Socket, "start it with `holdfast agent`, or name its socket with --socket"
 }

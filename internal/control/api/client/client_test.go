@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of a wait.
 const patience = 20 * time.Second
 
 // agent serves b on a unix socket, as the real one does, until the function it
@@ -59,10 +59,10 @@ func serveOn(t *testing.T, l net.Listener, h http.Handler) (stop func()) {
 	return stop
 }
 
-// certificate is one for 127.0.0.1, and the configuration that trusts it.
+// certificate returns one for 127.0.0.1, and the TLS configuration that trusts it.
 func certificate(t *testing.T) (tls.Certificate, *tls.Config) {
 	t.Helper()
-	s := httptest.NewTLSServer(http.NotFoundHandler()) // it makes one
+	s := httptest.NewTLSServer(http.NotFoundHandler()) // httptest makes one
 	defer s.Close()
 	pool := x509.NewCertPool()
 	pool.AddCert(s.Certificate())
@@ -131,7 +131,7 @@ func TestErrorsComeBackTyped(t *testing.T) {
 	if !errors.As(err, &e) || e.Code != api.CodeBootFailed || !strings.Contains(e.Log, "database") || holdfast.HintOf(err) != "look at the template's command" {
 		t.Errorf("%#v", err)
 	}
-	// A key that was never parsed must not become another path.
+	// A key that was not parsed must not become another path.
 	if _, err := c.Session(ctx, "../nodes"); !errors.As(err, &e) || e.Code != api.CodeBadKey {
 		t.Errorf("%v", err)
 	}
@@ -181,7 +181,7 @@ func TestLogs(t *testing.T) {
 	if err := c.Logs(ctx, "cut", api.LogOptions{Tail: 1}, &out); !errors.Is(err, holdfast.ErrEngine) || out.String() != "line 3\n" {
 		t.Errorf("broken in the middle: %q, %v", out.String(), err)
 	}
-	if err := c.Logs(ctx, "nobody", api.LogOptions{}, &out); !errors.Is(err, holdfast.ErrNotFound) {
+	if err := c.Logs(ctx, "missing", api.LogOptions{}, &out); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Error(err)
 	}
 	// Following ends with the agent, not before.
@@ -249,7 +249,7 @@ func TestOverTLS(t *testing.T) {
 		t.Errorf("without a token: %v", err)
 	}
 	if _, err := dial(t, client.Options{URL: url, Token: token}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
-		t.Errorf("with a certificate nobody vouches for: %v", err)
+		t.Errorf("with an untrusted certificate: %v", err)
 	}
 	for _, url := range []string{"http://192.0.2.1:7071", "192.0.2.1:7071", "ftp://192.0.2.1"} {
 		var bad *client.AddressError
@@ -267,21 +267,21 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("%v, hint %q", err, holdfast.HintOf(err))
 	}
 
-	// A socket that an agent left behind.
+	// A socket file without an agent.
 	c, stop := agent(t, started(t))
 	stop()
 	if _, err := c.Sessions(ctx); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("ended agent: %v", err)
 	}
 
-	// One elsewhere has another name than a socket.
+	// A remote agent is named by its address, not by a socket.
 	off := httptest.NewServer(nil)
 	off.Close()
 	if _, err := dial(t, client.Options{URL: off.URL}).Sessions(ctx); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(holdfast.HintOf(err), "HOLDFAST_URL") {
 		t.Errorf("%v, hint %q", err, holdfast.HintOf(err))
 	}
 
-	// An agent that hangs.
+	// An agent that does not answer.
 	hung := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hung }))
 	t.Cleanup(srv.Close)
@@ -292,10 +292,10 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("hung agent: %v", err)
 	}
 
-	// Something else that speaks HTTP.
+	// Another HTTP server.
 	other := httptest.NewServer(http.RedirectHandler("/login", http.StatusFound))
 	t.Cleanup(other.Close)
-	if _, err := dial(t, client.Options{URL: other.URL}).Sessions(ctx); err == nil || !strings.Contains(err.Error(), "no holdfast agent") {
+	if _, err := dial(t, client.Options{URL: other.URL}).Sessions(ctx); err == nil || !strings.Contains(err.Error(), "not a holdfast agent") {
 		t.Errorf("another server: %v", err)
 	}
 }

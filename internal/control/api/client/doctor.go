@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// DoctorStatus is what a node's doctor knows of its host. A node of "" is the
-// agent's own. holdfast.ErrNotFound: it is not up, or its doctor is switched off.
+// DoctorStatus returns the doctor's diagnosis of a node's host. A node of "" is the
+// agent's own. holdfast.ErrNotFound: the node is not up, or its doctor is switched off.
 func (c *Client) DoctorStatus(ctx context.Context, node holdfast.NodeID) (s api.DoctorStatus, err error) {
 	path := "/v1/doctor"
 	if node != "" {
@@ -24,9 +24,9 @@ func (c *Client) DoctorStatus(ctx context.Context, node holdfast.NodeID) (s api.
 	return s, c.get(ctx, path, &s)
 }
 
-// DoctorHistory is what the agent's doctor knew since then, the newest first, at
-// most limit events (0: all that are kept); with samples the host's facts over time,
-// too.
+// DoctorHistory returns the doctor's findings since then, the newest first, at most
+// limit events (0: all that are kept). With samples it has also the host's facts over
+// time.
 func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, samples bool) (h watch.History, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}, "samples": {strconv.FormatBool(samples)}}
 	if !since.IsZero() {
@@ -35,8 +35,8 @@ func (c *Client) DoctorHistory(ctx context.Context, since time.Time, limit int, 
 	return h, c.get(ctx, "/v1/doctor/history?"+q.Encode(), &h)
 }
 
-// DoctorEvents calls each for what happens to findings, until ctx is done or the
-// agent ends the stream.
+// DoctorEvents calls each for every change of a finding, until ctx is done or the agent
+// ends the stream.
 func (c *Client) DoctorEvents(ctx context.Context, each func(watch.Event)) error {
 	return lines(ctx, c, http.MethodGet, "/v1/doctor/events", nil, func(e watch.Event) (last bool, err error) {
 		each(e)
@@ -44,24 +44,25 @@ func (c *Client) DoctorEvents(ctx context.Context, each func(watch.Event)) error
 	})
 }
 
-// DoctorFleet says what separates the fleet's slow nodes from its fast ones.
+// DoctorFleet returns the facts that separate the fleet's slow nodes from its fast
+// ones.
 func (c *Client) DoctorFleet(ctx context.Context, by ranking.By) (r ranking.Ranking, err error) {
 	return r, c.get(ctx, "/v1/doctor/fleet?by="+url.QueryEscape(string(by)), &r)
 }
 
-// Baselines lists the fleet's.
+// Baselines lists the fleet's baselines.
 func (c *Client) Baselines(ctx context.Context) ([]baseline.Baseline, error) {
 	var a api.Baselines
 	err := c.get(ctx, "/v1/doctor/baselines", &a)
 	return a.Baselines, err
 }
 
-// SaveBaseline keeps one for the whole fleet.
+// SaveBaseline keeps a baseline for the whole fleet.
 func (c *Client) SaveBaseline(ctx context.Context, b baseline.Baseline) error {
 	return c.post(ctx, "/v1/doctor/baselines", b, nil)
 }
 
-// RemoveBaseline removes one. holdfast.ErrNotFound.
+// RemoveBaseline removes a baseline. holdfast.ErrNotFound.
 func (c *Client) RemoveBaseline(ctx context.Context, name string) error {
 	return c.post(ctx, "/v1/doctor/baselines/remove", api.BaselineName{Name: name}, nil)
 }

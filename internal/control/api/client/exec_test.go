@@ -26,7 +26,7 @@ func TestExec(t *testing.T) {
 		{"error output", "warn oh no", "", 0, "", "oh no\n"},
 		{"exit code", "exit 42", "", 42, "", ""},
 		{"input to its end", "cat", big, 0, big, ""},
-		{"input that nobody reads", "exit 3", big, 3, "", ""},
+		{"unread input", "exit 3", big, 3, "", ""},
 		{"empty input", "cat", "", 0, "", ""},
 		{"flags", "tty", "", 0, "tty=false stdin=true\n", ""},
 	} {
@@ -46,7 +46,7 @@ func TestExec(t *testing.T) {
 func TestExecErrors(t *testing.T) {
 	c, _ := agent(t, started(t, "alice"))
 	ctx := within(t)
-	if _, err := c.Exec(ctx, "nobody", api.Exec{Command: []string{"echo"}}); !errors.Is(err, holdfast.ErrNotFound) {
+	if _, err := c.Exec(ctx, "missing", api.Exec{Command: []string{"echo"}}); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("no session: %v", err)
 	}
 	if _, err := c.Exec(ctx, "alice", api.Exec{Command: []string{"frobnicate"}}); !errors.Is(err, holdfast.ErrNotFound) {
@@ -83,8 +83,8 @@ func TestExecSizes(t *testing.T) {
 	}
 }
 
-// A terminal has a size even where the client has none to tell, as with -t in a
-// script: a backend that waits for the first size must get one.
+// A terminal has a size even if the client does not know one, as with -t in a script:
+// the part that runs the command may wait for the first size.
 func TestExecTerminalWithoutSize(t *testing.T) {
 	c, _ := agent(t, started(t, "alice"))
 	ctx, cancel := context.WithCancel(within(t))
@@ -103,7 +103,7 @@ func TestExecTerminalWithoutSize(t *testing.T) {
 	<-ended
 }
 
-// watched tells when an Exec has returned.
+// watched reports when an Exec has returned.
 type watched struct {
 	*apitest.Backend
 	returned chan error
@@ -121,9 +121,9 @@ func (b watched) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) 
 	return code, err
 }
 
-// Whoever hangs up ends the other side.
+// If one side disconnects, the other side ends.
 func TestExecHangUp(t *testing.T) {
-	for _, who := range []string{"client", "agent"} {
+	for _, side := range []string{"client", "agent"} {
 		b := watched{started(t, "alice"), make(chan error, 1)}
 		c, stop := agent(t, b)
 		ctx, cancel := context.WithCancel(within(t))
@@ -136,23 +136,23 @@ func TestExecHangUp(t *testing.T) {
 		if _, err := io.ReadFull(r, make([]byte, len("waiting\n"))); err != nil {
 			t.Fatal(err)
 		}
-		if who == "client" {
+		if side == "client" {
 			cancel()
 		} else {
 			stop()
 		}
 		if err := <-b.returned; !errors.Is(err, context.Canceled) {
-			t.Errorf("%s hung up, the command ended with %v", who, err)
+			t.Errorf("%s hung up, the command ended with %v", side, err)
 		}
 		if err := <-ended; err == nil {
-			t.Errorf("%s hung up, and that was no error", who)
+			t.Errorf("%s hung up, and that was no error", side)
 		}
 		cancel()
 	}
 }
 
-// Streams are bounded: one more than there may be is turned away, and there is
-// room again when one ends.
+// Streams are bounded: one more is refused, and the next is accepted after one has
+// ended.
 func TestStreamsAreBounded(t *testing.T) {
 	const bound = 128
 	c, _ := agent(t, started(t, "alice"))

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// One node asks another over connections of its own making.
+// A node makes its own connections to another node.
 func TestOverADialer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "hop")
 	l, err := net.Listen("unix", socket)
@@ -65,17 +65,17 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// When the caller leaves, the agent begins no more.
+// When the caller disconnects, the agent begins no more replacements.
 func TestReplaceEndsWithItsCaller(t *testing.T) {
 	b := started(t, "alice", "bob")
-	b.Gate = make(chan struct{}) // nobody opens it: only the caller's end lets alice go on
+	b.Gate = make(chan struct{}) // the gate stays closed: only the end of the request lets alice continue
 	c, stop := agent(t, b)
 	ctx, cancel := context.WithCancel(within(t))
 	_, err := c.Replace(ctx, api.ReplaceRequest{All: true}, func(bool, holdfast.Replacement) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	stop() // waits for what is under way
+	stop() // waits for running replacements
 	past, err := b.Replacements(0)
 	if err != nil || len(past) != 1 || past[0].Key != "alice" {
 		t.Errorf("%+v, %v", past, err)

@@ -9,14 +9,14 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// GCPlan says what the agent's garbage collection would delete now.
+// GCPlan returns what the agent's garbage collection would delete now.
 func (c *Client) GCPlan(ctx context.Context) (p gc.Proposal, err error) {
 	return p, c.get(ctx, "/v1/gc/plan", &p)
 }
 
-// GCRun has the agent collect, and calls told after each deletion. An error may
-// come with a cycle of what was done until then. When ctx is done the agent
-// deletes no more. holdfast.ErrBusy.
+// GCRun makes the agent collect, and calls told after each deletion. An error may come
+// with a cycle of the deletions until then. When ctx is done the agent deletes no more.
+// holdfast.ErrBusy.
 func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error) {
 	var cy gc.Cycle
 	err := lines(ctx, c, http.MethodPost, "/v1/gc/run", api.Empty{}, func(ev api.GCEvent) (last bool, err error) {
@@ -34,12 +34,12 @@ func (c *Client) GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool
 	return cy, err
 }
 
-// GCStatus tells how the agent's garbage collection stands.
+// GCStatus returns the state of the agent's garbage collection.
 func (c *Client) GCStatus(ctx context.Context) (s gc.Status, err error) {
 	return s, c.get(ctx, "/v1/gc/status", &s)
 }
 
-// GCHistory lists the agent's last cycles, the newest first; 0 is all.
+// GCHistory lists the agent's last cycles, the newest first; limit 0 is all.
 func (c *Client) GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error) {
 	var a api.GCCycles
 	err := c.get(ctx, "/v1/gc/history?limit="+strconv.Itoa(limit), &a)

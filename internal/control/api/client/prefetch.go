@@ -14,15 +14,15 @@ func (c *Client) PrefetchImages(ctx context.Context) ([]prefetch.Entry, error) {
 	return a.Images, err
 }
 
-// AddPrefetchImages has the agent keep more images, and returns all of them. It does
-// not wait until they are there.
+// AddPrefetchImages makes the agent keep more images, and returns all of them. It does
+// not wait for their pulls.
 func (c *Client) AddPrefetchImages(ctx context.Context, images []string) ([]prefetch.Entry, error) {
 	var a api.PrefetchImages
 	err := c.post(ctx, "/v1/prefetch", api.PrefetchRequest{Images: images}, &a)
 	return a.Images, err
 }
 
-// RemovePrefetchImages has the agent keep images no more, and returns the others.
+// RemovePrefetchImages makes the agent stop keeping images, and returns the others.
 // holdfast.ErrNotFound.
 func (c *Client) RemovePrefetchImages(ctx context.Context, images []string) ([]prefetch.Entry, error) {
 	var a api.PrefetchImages

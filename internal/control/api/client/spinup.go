@@ -12,9 +12,9 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 )
 
-// Spinups lists the spin-ups that the filter takes, the newest first, without
-// the layers of their pulls. Slow ones are those by the agent's rules, whatever
-// the filter's are. A Limit of 0 is api.DefaultSpinups.
+// Spinups lists the spin-ups that match the filter, the newest first, without the
+// layers of their pulls. The agent's rules decide which are slow, not the filter's. A
+// Limit of 0 is api.DefaultSpinups.
 func (c *Client) Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpinup, error) {
 	q := filterQuery(f)
 	if f.Limit > 0 {
@@ -25,14 +25,14 @@ func (c *Client) Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpin
 	return a.Spinups, err
 }
 
-// Spinup returns one, by its id or the beginning of it that no other has.
+// Spinup returns the spin-up with the id, or the only one whose id begins with it.
 // holdfast.ErrNotFound.
 func (c *Client) Spinup(ctx context.Context, id string) (s api.JudgedSpinup, err error) {
 	return s, c.get(ctx, "/v1/spinups/"+url.PathEscape(id), &s)
 }
 
-// SpinupReport says how often phases were slow. The Limit of the question's
-// filter does not count, and its rules are the agent's.
+// SpinupReport returns how often phases were slow. It ignores the Limit of the
+// question's filter, and uses the agent's rules.
 func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (r spinup.Report, err error) {
 	v := filterQuery(q.Filter)
 	set(v, "by", string(q.By))
@@ -41,7 +41,7 @@ func (c *Client) SpinupReport(ctx context.Context, q spinup.Question) (r spinup.
 	return r, c.get(ctx, "/v1/spinup-stats?"+v.Encode(), &r)
 }
 
-// AddSpinup has the agent keep a record. It returns when that is on disk.
+// AddSpinup makes the agent keep a record. It returns when the record is on disk.
 // holdfast.ErrBusy while the agent's records are not open.
 func (c *Client) AddSpinup(ctx context.Context, r spinup.Record) error {
 	return c.post(ctx, "/v1/spinups", r.Bounded(), nil)
@@ -54,14 +54,14 @@ func (c *Client) SpinupsUnderWay(ctx context.Context) ([]underway.Entry, error) 
 	return a.UnderWay, err
 }
 
-// BeginSpinup announces a spin-up. kind is spinup.ForPull, spinup.ForRun, or ""
-// for an outside tool's; it counts until EndSpinup, or for life (0:
-// api.DefaultUnderWay). holdfast.ErrBusy where there are too many.
+// BeginSpinup announces a spin-up. kind is spinup.ForPull, spinup.ForRun, or "" for
+// another program. It counts until EndSpinup, or for life (0: api.DefaultUnderWay).
+// holdfast.ErrBusy if there are too many.
 func (c *Client) BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (e underway.Entry, err error) {
 	return e, c.post(ctx, "/v1/spinups-under-way", api.BeginSpinupRequest{Name: name, Kind: kind, For: holdfast.Millis(life)}, &e)
 }
 
-// EndSpinup ends what BeginSpinup began. holdfast.ErrNotFound.
+// EndSpinup ends a spin-up that BeginSpinup announced. holdfast.ErrNotFound.
 func (c *Client) EndSpinup(ctx context.Context, id string) error {
 	return c.post(ctx, "/v1/spinups-under-way/"+url.PathEscape(id)+"/end", api.Empty{}, nil)
 }

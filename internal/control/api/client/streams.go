@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/control/api/frame"
 )
 
-// Logs copies a session's output to w until it ends; with Follow that is when
-// the container does, or ctx.
+// Logs copies a session's output to w until the output ends. With Follow it ends with
+// the container or with ctx.
 func (c *Client) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOptions, w io.Writer) error {
 	q := url.Values{"tail": {strconv.Itoa(o.Tail)}}
 	if o.Follow {
@@ -43,13 +43,13 @@ func (c *Client) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOpt
 	}
 	if late := resp.Trailer.Get(api.ErrorTrailer); late != "" {
 		e := &api.Error{Code: api.CodeInternal, Message: late}
-		_ = json.Unmarshal([]byte(late), e) // else it stands as it came
+		_ = json.Unmarshal([]byte(late), e) // otherwise the text as it is
 		return e
 	}
 	return nil
 }
 
-// target remembers that it was the writer that failed, not the agent.
+// target records that the writer failed, not the agent.
 type target struct {
 	w   io.Writer
 	err error
@@ -63,9 +63,9 @@ func (t *target) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Drain hands over everything a node owns, and calls progress after each step.
-// A node of "" is the agent's own. An error may come with a report of how far it
-// came. The drain goes on when ctx is done.
+// Drain hands over everything that a node owns, and calls progress after each step. A
+// node of "" is the agent's own. An error may come with a report of the steps that were
+// done. The drain continues when ctx is done.
 func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
 	var rep holdfast.DrainReport
 	err := lines(ctx, c, http.MethodPost, nodePath(node, "/drain"), q, func(ev api.DrainEvent) (last bool, err error) {
@@ -80,9 +80,9 @@ func (c *Client) Drain(ctx context.Context, node holdfast.NodeID, q api.DrainReq
 	return rep, err
 }
 
-// Replace gives sessions new containers, a few at a time, and calls progress
-// when each begins and when it has ended. What failed is in the report. When ctx
-// is done no more are begun; those under way go on without the caller.
+// Replace gives sessions new containers, a few at a time, and calls progress when each
+// replacement begins and when it has ended. Failed ones are in the report. When ctx is
+// done no more are begun, and running ones continue.
 func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress func(ended bool, r holdfast.Replacement)) (holdfast.ReplaceReport, error) {
 	var rep holdfast.ReplaceReport
 	err := lines(ctx, c, http.MethodPost, "/v1/replace", q, func(ev api.ReplaceEvent) (last bool, err error) {
@@ -100,7 +100,7 @@ func (c *Client) Replace(ctx context.Context, q api.ReplaceRequest, progress fun
 	return rep, err
 }
 
-// orNil keeps a nil *api.Error from becoming an error that is not nil.
+// orNil returns nil for a nil *api.Error: as an error it would not be nil.
 func orNil(e *api.Error) error {
 	if e == nil {
 		return nil
@@ -108,8 +108,8 @@ func orNil(e *api.Error) error {
 	return e
 }
 
-// lines sends a request and calls each for every line of the answer, until it
-// says that this is the last, or returns an error.
+// lines sends a request and calls each for every line of the answer, until each reports
+// the last line or returns an error.
 func lines[T any](ctx context.Context, c *Client, method, path string, body any, each func(T) (last bool, err error)) error {
 	r, err := c.request(ctx, method, path, body)
 	if err != nil {
@@ -131,9 +131,9 @@ func lines[T any](ctx context.Context, c *Client, method, path string, body any,
 	}
 }
 
-// Exec runs a command in the session's container and returns its exit code once
-// all its output is written. A Read of e.Stdin that is under way then is not
-// interrupted: what it brings is lost.
+// Exec runs a command in the session's container and returns its exit code after all of
+// its output is written. A running Read of e.Stdin is not interrupted: its data is
+// lost.
 func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
 	conn, err := c.upgrade(ctx, key, e)
 	if err != nil {
@@ -169,11 +169,11 @@ func (c *Client) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) 
 	}
 }
 
-// upgrade asks for an exec and returns the connection it has from then on.
+// upgrade asks for an exec and returns the upgraded connection.
 func (c *Client) upgrade(ctx context.Context, key holdfast.SessionKey, e api.Exec) (io.ReadWriteCloser, error) {
 	q := api.ExecRequest{Command: e.Command, TTY: e.TTY, Stdin: e.Stdin != nil}
 	select {
-	case s := <-e.Resize: // a size that is known already goes first
+	case s := <-e.Resize: // a size that is already known is sent first
 		q.Size = &s
 	default:
 	}
@@ -190,14 +190,14 @@ func (c *Client) upgrade(ctx context.Context, key holdfast.SessionKey, e api.Exe
 	conn, ok := resp.Body.(io.ReadWriteCloser)
 	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
 		resp.Body.Close()
-		return nil, fmt.Errorf("the agent did not take over the connection: status %s", resp.Status)
+		return nil, fmt.Errorf("the agent did not upgrade the connection: status %s", resp.Status)
 	}
 	return conn, nil
 }
 
 func sendInput(f *frame.Conn, in io.Reader) {
-	// Where sending fails, the exec has ended, which its reader sees; where
-	// reading does, the input ends there.
+	// If sending fails, the exec has ended, and its reader sees that. If reading fails,
+	// the input ends.
 	_, _ = io.Copy(f.Writer(frame.Stdin), in)
 	_ = f.Write(frame.Stdin, nil)
 }

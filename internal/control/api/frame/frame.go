@@ -1,14 +1,13 @@
-// Package frame is the stream that an exec speaks once its HTTP/1.1 connection
-// was upgraded (RFC 9110, 7.8) to Protocol: frames of a kind in one byte, a
-// length in four bytes, big-endian, and so many bytes of payload, at most
-// MaxPayload.
+// Package frame is the protocol of an exec stream after its HTTP/1.1 connection was
+// upgraded (RFC 9110, 7.8) to Protocol. A frame has a kind of one byte, a length of
+// four bytes, big-endian, and a payload of that length, at most MaxPayload.
 //
 //	to the server:  Stdin (empty: end of input), Resize (JSON of api.Size)
 //	to the client:  Stdout, Stderr, Ping (empty), Exit (JSON of api.ExecExit)
 //
-// Exit is the last frame. The server sends a Ping now and then so that it
-// learns of a client that is gone while nothing is said. How much is under way
-// is bounded by the connection: who does not read stops the other side.
+// Exit is the last frame. The server sends a Ping at intervals, which reveals a client
+// that has disconnected while the stream is idle. The connection limits the bytes in
+// flight: a side that does not read blocks the other side's writes.
 package frame
 
 import (
@@ -21,10 +20,10 @@ import (
 // Protocol is the token of the Upgrade header.
 const Protocol = "holdfast-exec/1"
 
-// MaxPayload is the most bytes in one frame.
+// MaxPayload is the largest payload of a frame, in bytes.
 const MaxPayload = 32 << 10
 
-// Kind says what a frame carries.
+// Kind is the content of a frame.
 type Kind byte
 
 // The kinds.
@@ -54,8 +53,8 @@ func NewConn(r io.Reader, w io.Writer) *Conn {
 	return &Conn{r: r, w: w, in: make([]byte, MaxPayload), out: make([]byte, headerLen+MaxPayload)}
 }
 
-// Read returns the next frame. The payload is good until the next Read. The
-// error is io.EOF only between frames. One goroutine may read at a time.
+// Read returns the next frame. The payload is valid until the next Read. The error is
+// io.EOF only between frames. One goroutine may read at a time.
 func (c *Conn) Read() (Kind, []byte, error) {
 	var h [headerLen]byte
 	if _, err := io.ReadFull(c.r, h[:1]); err != nil {
@@ -84,8 +83,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// Write sends p as one frame, or as several where it is longer than MaxPayload.
-// An empty p is a frame too. Any goroutine may call it.
+// Write sends p as one frame, or as several if it is longer than MaxPayload. An empty p
+// is also a frame. Any goroutine may call it.
 func (c *Conn) Write(k Kind, p []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +102,7 @@ func (c *Conn) Write(k Kind, p []byte) error {
 	}
 }
 
-// Writer returns a writer that sends what it is given as frames of kind k.
+// Writer returns a writer that sends its input as frames of kind k.
 func (c *Conn) Writer(k Kind) io.Writer { return writer{c, k} }
 
 type writer struct {

@@ -1,11 +1,11 @@
-// Copies the command beside a button. Where a page may not do that, as without TLS
-// beyond this host, the buttons stay hidden.
+// Copies the command beside a button. If the browser does not allow that, as without
+// TLS beyond loopback, the buttons stay hidden.
 "use strict";
 (() => {
   if (!navigator.clipboard) return;
   document.documentElement.classList.add("can-copy");
   const state = document.getElementById("live-state");
-  // Says it where the eye is, and, for a screen reader, where it listens.
+  // Shows a text at an element; a screen reader hears the status line.
   const say = (at, text) => {
     if (!at) return;
     const was = at.dataset.was ?? at.textContent;
@@ -24,7 +24,7 @@
       say(button, "Copied");
       say(state, "Copied.");
     } catch {
-      say(state, "The browser did not let it be copied.");
+      say(state, "The browser refused to copy.");
     }
   });
 })();
