@@ -12,7 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/trace"
 	"holdfast/test/check"
 )
@@ -21,7 +21,7 @@ import (
 // of it.
 type watched struct {
 	t     *testing.T
-	mem   *memory.Store
+	mem   *memstore.Store
 	files []string
 	seen  observer
 	from  holdfast.Revision
@@ -65,7 +65,7 @@ func (w *watched) ops() []check.Op {
 }
 
 func newWatched(t *testing.T) *watched {
-	return &watched{t: t, mem: memory.New(1000), seen: observer{present: map[holdfast.SessionKey]holdfast.Owner{}}}
+	return &watched{t: t, mem: memstore.New(1000), seen: observer{present: map[holdfast.SessionKey]holdfast.Owner{}}}
 }
 
 func claim(t *testing.T, s store.Store, key holdfast.SessionKey) (holdfast.Owner, store.LeaseID) {

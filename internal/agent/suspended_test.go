@@ -17,7 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/sessions/move"
 )
 
@@ -33,7 +33,7 @@ func kept(t *testing.T, keys ...holdfast.SessionKey) (*mover, map[holdfast.Sessi
 		t.Fatal(err)
 	}
 	m := &mover{
-		node: "n1", store: memory.New(1), log: a.log, shelf: shelf,
+		node: "n1", store: memstore.New(1), log: a.log, shelf: shelf,
 		rooms: newRooms(), asleep: newSleepers(),
 	}
 	lease, _, err := m.store.Grant(t.Context(), time.Hour)
@@ -141,9 +141,9 @@ func TestSuspendedUnknown(t *testing.T) {
 	if err := m.store.DropNote(t.Context(), store.Note{Name: store.SuspendedNotes + "a"}); err != nil {
 		t.Fatal(err)
 	}
-	m.store.(*memory.Store).SetDown(true)
+	m.store.(*memstore.Store).SetDown(true)
 	m.tend(t.Context(), time.Now())
-	m.store.(*memory.Store).SetDown(false)
+	m.store.(*memstore.Store).SetDown(false)
 	m.have(t, "a b", "b")
 	m.tend(t.Context(), all["a"].TakenAt.Add(unknownImage/2))
 	m.have(t, "a b", "b")

@@ -19,7 +19,7 @@ const maxLines = 600
 
 // starters may start other programs. Everybody else uses an interface of the
 // kernel or an API.
-var starters = []string{"internal/sessions/guardian", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/sessions/deadman", "internal/hosts/job", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/plug", "internal/hosts/protect/protecttest", "bench/...",
+var starters = []string{"internal/platform/child", "internal/sessions/hook", "internal/sessions/kill/killtest", "test/lab/...", "internal/platform/linux/deathsig", "test/vm", "demo/...", "test/...", "packaging/dev/testsum", "internal/agent/handoff", "internal/platform/runsc", "internal/hosts/protect", "internal/hosts/protect/protecttest", "bench/...",
 	// iptables has no other interface.
 	"internal/platform/linux/vethnet",
 	// A child in a control group of its own.

@@ -8,11 +8,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/listenfd"
 )
 
@@ -51,23 +53,12 @@ func Start(ctx context.Context, o Options) (*Next, error) {
 }
 
 func spawn(o Options) (*Next, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("socketpair: %w", err)
-	}
-	theirs := os.NewFile(uintptr(fds[1]), "successor")
-	defer theirs.Close()
-	conn, err := connOf(fds[0])
-	if err != nil {
-		return nil, err
-	}
 	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
-	cmd.Env = append(os.Environ(), envFD+"=3")
+	cmd.Env = append(os.Environ(), envFD+"="+strconv.Itoa(child.SocketFD))
 	cmd.Stdout, cmd.Stderr = o.Stdout, o.Stderr
-	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.WaitDelay = time.Second // for children of its own that have its output
-	if err := cmd.Start(); err != nil {
-		conn.Close()
+	conn, err := child.Start(cmd, unix.SOCK_SEQPACKET, cmd.Start)
+	if err != nil {
 		return nil, holdfast.WithHint(err, "install the program again; the agent that runs needs no program on disk")
 	}
 	n := &Next{conn: conn, cmd: cmd, said: make(chan message, 8), ended: make(chan struct{})}
@@ -99,22 +90,6 @@ func (n *Next) listen() {
 		default: // nobody says that much
 		}
 	}
-}
-
-// connOf makes a connection of a descriptor, which it takes.
-func connOf(fd int) (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(fd), "succession")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("socketpair: %w", err)
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		c.Close()
-		return nil, fmt.Errorf("descriptor %d is a %T and no unix socket", fd, c)
-	}
-	return u, nil
 }
 
 // greet waits for the hello.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/listenfd"
 )
 
@@ -40,7 +41,7 @@ func Inherit() (*Turn, error) {
 		return nil, fmt.Errorf("%s is %q, it has to be a descriptor", envFD, text)
 	}
 	unix.CloseOnExec(fd)
-	conn, err := connOf(fd)
+	conn, err := child.Adopt(fd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", envFD, err)
 	}

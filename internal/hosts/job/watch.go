@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"syscall"
 	"time"
+
+	"holdfast/internal/platform/child"
 )
 
 // Watcher is a process that stands by while a job runs, and removes what the job
@@ -22,10 +22,7 @@ type Watcher struct {
 // calls Released on its standard input and, where that says no, Remove. It is in
 // a session of its own, where no Ctrl-C reaches it.
 func StartWatcher(argv []string, id string) (*Watcher, error) {
-	cmd := exec.Command(argv[0], append(append([]string{}, argv[1:]...), id)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Dir = "/"
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	cmd := child.Command(append(argv[:len(argv):len(argv)], id), append(os.Environ(), "GOMAXPROCS=1")...)
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()

@@ -11,11 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/netns"
 )
 
@@ -48,12 +48,8 @@ func StartStanding(ctx context.Context, dir string, o KeeperOptions) error {
 		return fmt.Errorf("start a standing keeper: %w", err)
 	}
 	defer ours.Close()
-	argv := append(o.Argv[:len(o.Argv):len(o.Argv)], argStanding, path)
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = keeperEnv()
-	cmd.Dir = "/"
+	cmd := child.Command(append(o.Argv[:len(o.Argv):len(o.Argv)], argStanding, path), keeperEnv()...)
 	cmd.ExtraFiles = []*os.File{theirs} // keeperFD
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = netns.Do(o.Netns, cmd.Start)
 	theirs.Close() // the end of the pipe shows only when nobody else has it open
 	if err != nil {
@@ -163,9 +159,9 @@ func dial(ctx context.Context, dir, path string, log *slog.Logger) (*Keeper, err
 		// not there.
 		process, _ = os.FindProcess(pid)
 	}
-	k := newKeeper(line, process, log)
-	k.standing = true
-	return k.begin(), nil
+	k := &Keeper{process: process, standing: true, log: log}
+	k.begin(line)
+	return k, nil
 }
 
 // Installed is what a standing keeper is prepared for, as of Dial.
@@ -204,7 +200,7 @@ func (k *Keeper) Quit(ctx context.Context) error {
 // awaitEnd waits until a standing keeper that is ending is gone.
 func (k *Keeper) awaitEnd(ctx context.Context) error {
 	select {
-	case <-k.done:
+	case <-k.conn.Ended():
 		return nil
 	case <-ctx.Done():
 		_ = k.conn.Close()

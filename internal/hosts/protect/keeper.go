@@ -2,20 +2,18 @@ package protect
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/netns"
 )
 
@@ -38,7 +36,7 @@ type KeeperOptions struct {
 // go at once when its starter is gone. One hold at a time. Its methods may be
 // called from any goroutine.
 type Keeper struct {
-	conn      *net.UnixConn
+	conn      *child.Conn[answer]
 	process   *os.Process // nil for a standing one in another pid namespace
 	standing  bool        // it goes on when we are gone
 	installed []Installed // what a standing one is prepared for
@@ -46,83 +44,49 @@ type Keeper struct {
 	log       *slog.Logger
 
 	asking   sync.Mutex // held through each question and its answer
-	answers  chan answer
 	released chan Released
-	done     chan struct{} // closed when the process is reaped
 }
 
 // StartKeeper starts a keeper. It outlives a SIGINT, SIGTERM or SIGHUP to its
 // starter's session, and ends when its starter does, or on Close.
 func StartKeeper(o KeeperOptions) (*Keeper, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("start the process that holds: socketpair: %w", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "keeper")
-	defer ours.Close()
-	defer theirs.Close() // the end of the socket shows only when nobody has it open
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		return nil, fmt.Errorf("start the process that holds: %w", err)
-	}
-	argv := append(o.Argv[:len(o.Argv):len(o.Argv)], strconv.Itoa(len(o.Locks)))
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = keeperEnv()
-	cmd.Dir = "/"
+	cmd := child.Command(append(o.Argv[:len(o.Argv):len(o.Argv)], strconv.Itoa(len(o.Locks))), keeperEnv()...)
 	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs}
 	for _, l := range o.Locks {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, l.file)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := netns.Do(o.Netns, cmd.Start); err != nil {
-		conn.Close()
+	conn, err := child.Start(cmd, unix.SOCK_SEQPACKET, func() error { return netns.Do(o.Netns, cmd.Start) })
+	if err != nil {
 		return nil, fmt.Errorf("start the process that holds: %w", err)
 	}
-	return newKeeper(conn.(*net.UnixConn), cmd.Process, o.Log).begin(), nil
+	k := &Keeper{process: cmd.Process, log: o.Log}
+	k.begin(conn)
+	return k, nil
 }
 
-func newKeeper(c *net.UnixConn, p *os.Process, log *slog.Logger) *Keeper {
-	return &Keeper{
-		conn: c, process: p, log: log,
-		answers: make(chan answer, 1), released: make(chan Released, 1), done: make(chan struct{}),
-	}
-}
-
-func (k *Keeper) begin() *Keeper {
-	go k.listen()
-	return k
-}
-
-// listen passes answers on until the keeper is gone.
-func (k *Keeper) listen() {
-	defer close(k.done)
-	defer close(k.answers)
-	defer close(k.released)
-	buf := make([]byte, maxMessage)
-	for {
-		n, err := k.conn.Read(buf)
-		var a answer
-		if err != nil || n == 0 || json.Unmarshal(buf[:n], &a) != nil {
-			break
-		}
-		if a.Op == opReleased && a.Released != nil {
+// begin reads from the keeper until it is gone and, if it is this process's child,
+// reaped.
+func (k *Keeper) begin(conn *net.UnixConn) {
+	k.released = make(chan Released, 1)
+	k.conn = child.Talk(conn, maxMessage, child.Handlers[answer]{
+		Divert: func(a answer) (reply, more bool) {
+			if a.Op != opReleased || a.Released == nil {
+				return true, true
+			}
 			select {
 			case k.released <- *a.Released:
-			default: // nobody asked for the last one
+			default: // the caller does not want to know how the last one ended
 			}
-			continue
-		}
-		select {
-		case k.answers <- a:
-		default: // the answer to a question that was given up
-		}
-	}
-	k.conn.Close()
-	if !k.standing {
-		// Its socket is at its end, and it is about to end, or dead.
-		_, _ = k.process.Wait()
-	}
+			return false, true
+		},
+		End: func() {
+			close(k.released)
+			conn.Close()
+			if !k.standing {
+				_, _ = k.process.Wait() // it has closed its socket: it ends, or is dead
+			}
+		},
+	})
 }
 
 // maxPIDs bounds the processes that are named to a keeper. They only make a
@@ -141,20 +105,14 @@ func (k *Keeper) ask(ctx context.Context, r request) (answer, error) {
 	if err := k.send(r); err != nil {
 		return answer{}, err
 	}
-	for {
-		select {
-		case a, ok := <-k.answers:
-			if !ok {
-				return a, ErrKeeperGone
-			}
-			if a.Op != r.Op {
-				continue
-			}
-			return a, a.err()
-		case <-ctx.Done():
-			return answer{}, context.Cause(ctx)
-		}
+	a, err := k.conn.Await(ctx, func(a answer) bool { return a.Op == r.Op })
+	if errors.Is(err, child.ErrGone) {
+		err = ErrKeeperGone
 	}
+	if err != nil {
+		return a, err
+	}
+	return a, a.err()
 }
 
 // err is what the keeper failed on, as an error of ours.
@@ -185,20 +143,13 @@ func (e *keeperError) Unwrap() error { return e.is }
 const sendLimit = 5 * time.Second
 
 func (k *Keeper) send(r request) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if len(b) > maxMessage {
-		return fmt.Errorf("a message of %d bytes is too long", len(b))
-	}
-	if err := k.conn.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
-		return ErrKeeperGone
-	}
+	var rights []byte
 	if r.Op == opHold && k.standing && len(k.locks) > 0 {
-		_, _, err = k.conn.WriteMsgUnix(b, lockRights(k.locks), nil)
-	} else {
-		_, err = k.conn.Write(b)
+		rights = lockRights(k.locks)
+	}
+	err := k.conn.Send(r, rights, sendLimit)
+	if errors.Is(err, net.ErrClosed) {
+		return ErrKeeperGone
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrKeeperGone, err)
@@ -294,10 +245,10 @@ const closeLimit = releaseLimit + 5*time.Second
 func (k *Keeper) Close() {
 	_ = k.conn.CloseWrite()
 	select {
-	case <-k.done:
+	case <-k.conn.Ended():
 	case <-time.After(closeLimit): // it hangs
 		k.kill()
-		<-k.done
+		<-k.conn.Ended()
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package store is the contract for the place where ownership is kept: who
 // claims a session, under which lease, and how everybody else learns of it.
-// The implementations are store/etcd and store/memory; storetest is the suite
+// The implementations are store/etcd and, for tests, test/memstore; storetest is the suite
 // that both pass.
 package store
 

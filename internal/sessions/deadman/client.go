@@ -110,7 +110,7 @@ func (c *Client) tend() (<-chan struct{}, error) {
 	if err := c.ready(); err != nil {
 		return nil, err
 	}
-	return c.link.gone, nil
+	return c.link.conn.Ended(), nil
 }
 
 // Extend sets the deadline at which everything is killed. It does not wait: Run
@@ -209,7 +209,7 @@ func (c *Client) StandDown() error {
 	}
 	c.link, c.closed = nil, errClosed
 	select {
-	case <-l.gone:
+	case <-l.conn.Ended():
 		l.bury()
 	case <-time.After(answerLimit):
 		l.kill() // it has nothing to do
@@ -262,7 +262,7 @@ func (c *Client) do(r request) (reply, error) {
 func (c *Client) ready() error {
 	if c.link != nil {
 		select {
-		case <-c.link.gone:
+		case <-c.link.conn.Ended():
 			c.lose(c.link.why(errors.New("it is gone")))
 		default:
 		}

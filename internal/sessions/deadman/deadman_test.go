@@ -317,12 +317,11 @@ func TestBadMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go l.listen()
 		if _, err := l.conn.Write([]byte(message)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		select {
-		case <-l.gone:
+		case <-l.conn.Ended():
 		case <-time.After(time.Minute):
 			t.Errorf("%s: the connection lasts", name)
 		}

@@ -71,7 +71,7 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-c.link.gone
+	<-c.link.conn.Ended()
 	if !b.alive() {
 		t.Fatal("it was killed by the first deadman")
 	}
@@ -84,7 +84,7 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-c.link.gone
+	<-c.link.conn.Ended()
 	if err := c.Expect(newID()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-c.link.gone
+	<-c.link.conn.Ended()
 	if err := c.Hold(target); err == nil {
 		t.Fatal("a deadman that is dead was told")
 	}

@@ -1,20 +1,18 @@
 package deadman
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/pidfd"
 )
 
@@ -30,15 +28,13 @@ const (
 
 // link is a connection to one deadman.
 type link struct {
-	conn    *net.UnixConn
+	conn    *child.Conn[reply]
 	process *pidfd.Process
 	child   *os.Process // the same, where this process has started it
 	status  status
 	fired   *Fired // that hello told
 
 	asked      uint64
-	answers    chan reply
-	gone       chan struct{} // closed when the other end has closed it
 	superseded atomic.Bool
 }
 
@@ -52,7 +48,6 @@ func connect(dir, name string, node holdfast.NodeID) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("deadman %s: %w", name, err)
 	}
-	go l.listen()
 	a, err := l.greet(request{Op: opHello, Version: protocol, Node: node})
 	if err == nil && a.Code == codeOther && a.Status != nil {
 		l.close()
@@ -79,8 +74,12 @@ func dial(dir, name string) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
+	opened := false
+	defer func() {
+		if !opened {
+			unix.Close(fd)
+		}
+	}()
 	addr, done, err := short(dir, name)
 	if err != nil {
 		return nil, err
@@ -103,39 +102,21 @@ func dial(dir, name string) (*link, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	conn, err := net.FileConn(f)
+	opened = true
+	conn, err := child.Adopt(fd)
 	if err != nil {
 		process.Close()
 		return nil, err
 	}
-	return &link{
-		conn: conn.(*net.UnixConn), process: process,
-		answers: make(chan reply, 1), gone: make(chan struct{}),
-	}, nil
-}
-
-// listen passes answers on until the connection ends.
-func (l *link) listen() {
-	defer close(l.gone)
-	buf := make([]byte, maxMessage)
-	for {
-		n, err := l.conn.Read(buf)
-		if err != nil || n == 0 {
-			return
+	l := &link{process: process}
+	l.conn = child.Talk(conn, maxMessage, child.Handlers[reply]{Divert: func(r reply) (bool, bool) {
+		if r.Seq != 0 {
+			return true, true
 		}
-		var r reply
-		if json.Unmarshal(buf[:n], &r) != nil {
-			return
-		}
-		if r.Seq == 0 {
-			l.superseded.Store(true)
-			return
-		}
-		select {
-		case l.answers <- r:
-		default: // to a question that was given up
-		}
-	}
+		l.superseded.Store(true)
+		return false, false
+	}})
+	return l, nil
 }
 
 // greet asks the first question. A deadman that does not answer may only have
@@ -157,14 +138,7 @@ var errSilent = errors.New("no answer")
 func (l *link) ask(r request) (reply, error) {
 	l.asked++
 	r.Seq = l.asked
-	b, err := json.Marshal(r)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := l.conn.SetWriteDeadline(time.Now().Add(answerLimit)); err != nil {
-		return reply{}, err
-	}
-	if _, err := l.conn.Write(b); err != nil {
+	if err := l.conn.Send(r, nil, answerLimit); err != nil {
 		return reply{}, l.why(err)
 	}
 	return l.await(r.Seq, answerLimit)
@@ -172,36 +146,17 @@ func (l *link) ask(r request) (reply, error) {
 
 // await waits for the answer to a question.
 func (l *link) await(seq uint64, limit time.Duration) (reply, error) {
-	late := time.NewTimer(limit)
-	defer late.Stop()
-	for {
-		select {
-		case a := <-l.answers:
-			if a.Seq == seq {
-				return a, nil
-			}
-		case <-l.gone:
-			select {
-			case a := <-l.answers: // its last, to stand-down
-				if a.Seq == seq {
-					return a, nil
-				}
-			default:
-			}
-			return reply{}, l.why(errors.New("it is gone"))
-		case <-late.C:
-			return reply{}, fmt.Errorf("%w in %v", errSilent, limit)
-		}
-	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%w in %v", errSilent, limit))
+	defer cancel()
+	a, err := l.conn.Await(ctx, func(a reply) bool { return a.Seq == seq })
+	return a, l.why(err)
 }
 
+// why is err, or ErrSuperseded if the deadman has said before its end that it serves
+// another agent now.
 func (l *link) why(err error) error {
-	select {
-	case <-l.gone:
-		if l.superseded.Load() {
-			return ErrSuperseded
-		}
-	default:
+	if err != nil && l.superseded.Load() {
+		return ErrSuperseded
 	}
 	return err
 }
@@ -251,7 +206,7 @@ func (l *link) put(c container) error {
 // close ends the connection and leaves the deadman as it is.
 func (l *link) close() {
 	l.conn.Close()
-	<-l.gone
+	<-l.conn.Ended()
 	l.process.Close()
 	if l.child != nil {
 		_ = l.child.Release()
@@ -292,14 +247,11 @@ func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
 		return nil, fmt.Errorf("start a deadman: %w", err)
 	}
 	defer r.Close()
-	cmd := exec.Command(argv[0], append(argv[1:len(argv):len(argv)], dir)...)
-	// One thread's worth of work; the rest of the environment is not its
-	// business. Not our standard error either: who waits for the end of that
-	// pipe would wait for the deadman's.
-	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=madvdontneed=1"}
-	cmd.Dir = "/"
+	// One thread's worth of work. The rest of the environment may hold secrets. Its
+	// standard error is not this process's: a reader that waits for the end of that
+	// pipe would wait for the end of the deadman.
+	cmd := child.Command(append(argv[:len(argv):len(argv)], dir), "GOMAXPROCS=1", "GODEBUG=madvdontneed=1")
 	cmd.Stdout, cmd.Stderr = w, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	w.Close()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 func testDirectory(s store.Store) *Directory {
@@ -55,7 +55,7 @@ func claim(t *testing.T, s store.Store, k holdfast.SessionKey, state holdfast.St
 
 func TestDirectoryIsCompleteWhenReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(100)
+		s := memstore.New(100)
 		for i := range 50 {
 			claim(t, s, holdfast.SessionKey(fmt.Sprint("k", i)), holdfast.Ready)
 		}
@@ -83,7 +83,7 @@ func TestDirectoryIsCompleteWhenReady(t *testing.T) {
 
 func TestFollowerSeesEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(100)
+		s := memstore.New(100)
 		d := follow(t, s)
 		<-d.Ready()
 		f := d.Follow("a")
@@ -130,7 +130,7 @@ func TestLeft(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(100)
+		s := memstore.New(100)
 		d := follow(t, s)
 		<-d.Ready()
 		for name, end := range map[string]func(holdfast.Owner){
@@ -160,7 +160,7 @@ func TestLeft(t *testing.T) {
 // history is lost.
 func TestStaleCacheHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(4)
+		s := memstore.New(4)
 		d := follow(t, s)
 		<-d.Ready()
 		gone := claim(t, s, "gone", holdfast.Ready)
@@ -190,7 +190,7 @@ func TestStaleCacheHeals(t *testing.T) {
 
 func TestRefreshFeedsTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(100)
+		s := memstore.New(100)
 		d := testDirectory(s) // whose watch is as late as can be
 		o := claim(t, s, "a", holdfast.Ready)
 		if got, err := d.Refresh(t.Context(), "a"); err != nil || got != o {
@@ -221,7 +221,7 @@ func TestRefreshFeedsTheCache(t *testing.T) {
 // went while the history was lost is told of by nobody.
 func TestPassedByIsLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(100)
+		s := memstore.New(100)
 		d := follow(t, s)
 		<-d.Ready()
 		s.SetHung(true)

@@ -21,7 +21,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 func TestMain(m *testing.M) {
@@ -107,7 +107,7 @@ func (d *door) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"}
 // world is a fleet in one process, with one store.
 type world struct {
 	t     *testing.T
-	store *memory.Store
+	store *memstore.Store
 	net   *network
 
 	mu    sync.Mutex
@@ -146,7 +146,7 @@ func bubble(t *testing.T, n int, f func(*testing.T, *world)) {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, store: memory.New(100000), net: &network{doors: map[string]*door{}}}
+	return &world{t: t, store: memstore.New(100000), net: &network{doors: map[string]*door{}}}
 }
 
 // add starts another node that ends with the test.

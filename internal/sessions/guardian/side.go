@@ -1,19 +1,18 @@
 package guardian
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/pidfd"
 )
 
@@ -28,11 +27,9 @@ const disarmLimit = 5 * time.Second
 
 // side is one guardian process as its starter sees it.
 type side struct {
-	conn    *net.UnixConn
+	conn    *child.Conn[reply] // it ends when the guardian is gone, reaped and its plans are undone
 	process *os.Process
-	answers chan reply    // closed when the guardian is gone
-	asked   uint64        // questions so far
-	done    chan struct{} // closed when it is reaped and undone
+	asked   uint64 // questions so far
 
 	mu      sync.Mutex
 	gone    bool
@@ -42,36 +39,16 @@ type side struct {
 
 // spawn starts a process and proves that it answers.
 func (g *Guardian) spawn() (*side, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("start a guardian: socketpair: %w", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "guardian")
-	defer ours.Close()
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		theirs.Close()
-		return nil, fmt.Errorf("start a guardian: %w", err)
-	}
-	cmd := exec.Command(g.argv[0], g.argv[1:]...)
-	// One thread's worth of work, and where iptables are; the rest of the environment
-	// is not its business.
-	cmd.Env = []string{"GOMAXPROCS=1", "GODEBUG=madvdontneed=1", "PATH=" + os.Getenv("PATH")}
-	cmd.Dir = "/"
+	// One thread's worth of work, and PATH to find iptables. The rest of the
+	// environment may hold secrets.
+	cmd := child.Command(g.argv, "GOMAXPROCS=1", "GODEBUG=madvdontneed=1", "PATH="+os.Getenv("PATH"))
 	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	theirs.Close() // now: the end of the socket shows only when nobody has it open
+	conn, err := child.Start(cmd, unix.SOCK_SEQPACKET, cmd.Start)
 	if err != nil {
-		conn.Close()
 		return nil, fmt.Errorf("start a guardian: %w", err)
 	}
-	s := &side{
-		conn: conn.(*net.UnixConn), process: cmd.Process,
-		answers: make(chan reply, 1), done: make(chan struct{}), armed: make(map[*Armed]bool),
-	}
-	go s.listen(g.log)
+	s := &side{process: cmd.Process, armed: make(map[*Armed]bool)}
+	s.conn = child.Talk(conn, maxMessage, child.Handlers[reply]{End: func() { s.end(conn, g.log) }})
 	// To disarm what does not exist is a question that any guardian answers.
 	if r, err := s.ask([]message{{Op: opDisarm}}, [][]*pidfd.Process{nil}, 10*time.Second); err != nil || !r.Undone {
 		s.close()
@@ -80,25 +57,8 @@ func (g *Guardian) spawn() (*side, error) {
 	return s, nil
 }
 
-// listen passes answers on until the guardian is gone; then it undoes what was
-// in its hands.
-func (s *side) listen(log *slog.Logger) {
-	defer close(s.done)
-	buf := make([]byte, 4096)
-	for {
-		n, err := s.conn.Read(buf)
-		if err != nil || n == 0 {
-			break
-		}
-		var r reply
-		if json.Unmarshal(buf[:n], &r) != nil {
-			break
-		}
-		select {
-		case s.answers <- r:
-		default: // the answer to a question that was given up
-		}
-	}
+// end undoes what was in the guardian's hands when it has ended.
+func (s *side) end(conn *net.UnixConn, log *slog.Logger) {
 	s.mu.Lock()
 	s.gone = true
 	orphans, lingers := s.armed, false
@@ -115,8 +75,7 @@ func (s *side) listen(log *slog.Logger) {
 			"plan", a.plan.Name, "err", a.undoHere())
 		close(a.done)
 	}
-	close(s.answers)
-	s.conn.Close()
+	conn.Close()
 	if lingers { // it goes on by itself
 		go func() { _, _ = s.process.Wait() }()
 		return
@@ -128,49 +87,30 @@ func (s *side) listen(log *slog.Logger) {
 // ask sends messages and waits for the answer to the last. One question at a
 // time.
 func (s *side) ask(ms []message, fds [][]*pidfd.Process, limit time.Duration) (reply, error) {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-		return reply{}, err
-	}
 	s.asked++
 	for i, m := range ms {
 		m.Seq = s.asked
-		if err := s.send(m, fds[i]); err != nil {
+		if err := s.send(m, fds[i], limit); err != nil {
 			return reply{}, err
 		}
 	}
-	timeout := time.NewTimer(limit)
-	defer timeout.Stop()
-	for {
-		select {
-		case r, ok := <-s.answers:
-			if !ok {
-				return reply{}, ErrNoGuardian
-			}
-			if r.Seq == s.asked { // not to a question that was given up
-				return r, nil
-			}
-		case <-timeout.C:
-			return reply{}, fmt.Errorf("no answer in %v", limit)
-		}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("no answer in %v", limit))
+	defer cancel()
+	r, err := s.conn.Await(ctx, func(r reply) bool { return r.Seq == s.asked })
+	if errors.Is(err, child.ErrGone) {
+		err = ErrNoGuardian
 	}
+	return r, err
 }
 
 // send sends one message with its descriptors, which are held open meanwhile.
-func (s *side) send(m message, ps []*pidfd.Process) error {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	if len(b) > maxMessage {
-		return fmt.Errorf("a message of %d bytes is too long", len(b))
-	}
+func (s *side) send(m message, ps []*pidfd.Process, limit time.Duration) error {
 	return withFDs(ps, nil, func(fds []int) error {
-		var oob []byte
+		var rights []byte
 		if len(fds) > 0 {
-			oob = unix.UnixRights(fds...)
+			rights = unix.UnixRights(fds...)
 		}
-		_, _, err := s.conn.WriteMsgUnix(b, oob, nil)
-		return err
+		return s.conn.Send(m, rights, limit)
 	})
 }
 
@@ -194,10 +134,10 @@ func (s *side) close() {
 	s.mu.Unlock()
 	_ = s.conn.CloseWrite()
 	select {
-	case <-s.done:
+	case <-s.conn.Ended():
 	case <-time.After(killBudget + time.Second): // it hangs
 		_ = s.process.Kill()
-		<-s.done
+		<-s.conn.Ended()
 	}
 }
 

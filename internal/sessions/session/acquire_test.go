@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // fakeNode is a manager on a fake engine.
@@ -23,7 +23,7 @@ func fakeNode(t *testing.T, s setup) (*node, *fakeEngine) {
 }
 
 // theirs is a record that another node holds.
-func theirs(t *testing.T, s *memory.Store, key holdfast.SessionKey) holdfast.Owner {
+func theirs(t *testing.T, s *memstore.Store, key holdfast.SessionKey) holdfast.Owner {
 	t.Helper()
 	lease, _, err := s.Grant(t.Context(), time.Hour)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 func TestNextAgentTakesSessionsOver(t *testing.T) {
-	s := memory.New(1000)
+	s := memstore.New(1000)
 	first := newNode(t, setup{store: s, id: "n1"})
 	before := map[holdfast.SessionKey]holdfast.Route{}
 	for _, key := range []holdfast.SessionKey{"a", "b", "c"} {
@@ -63,7 +63,7 @@ func ghost(t *testing.T, e engine.Engine, node holdfast.NodeID, key holdfast.Ses
 
 func TestWhatDoesNotFitIsEndedAndGivenUp(t *testing.T) {
 	e := openEngine(t)
-	s := memory.New(1000)
+	s := memstore.New(1000)
 	lease, _, err := s.Grant(t.Context(), 3600e9)
 	if err != nil {
 		t.Fatal(err)

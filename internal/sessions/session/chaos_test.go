@@ -12,7 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/test/lab/labtest"
 )
 
@@ -40,7 +40,7 @@ type chaos struct {
 	*node
 	t      *testing.T
 	rng    *rand.Rand
-	mem    *memory.Store
+	mem    *memstore.Store
 	lost   *lossy
 	fake   *fakeEngine
 	cfg    Config
@@ -79,7 +79,7 @@ func anywhere(t *testing.T) Template {
 }
 
 func newChaos(t *testing.T, seed uint64, warm bool) *chaos {
-	mem := memory.New(1000)
+	mem := memstore.New(1000)
 	c := &chaos{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), mem: mem, fake: newFakeEngine(t),
 		lost: &lossy{Store: mem, lost: map[string]bool{}},

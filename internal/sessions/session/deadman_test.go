@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -62,7 +62,7 @@ func TestDeadmanIsToldOfEveryContainerInTime(t *testing.T) {
 	fake := newFakeEngine(t)
 	t.Cleanup(fake.close)
 	deadman := &recorder{fake: fake}
-	s := memory.New(1000)
+	s := memstore.New(1000)
 	set := setup{id: "n1", store: s, engine: fake, dead: deadman, cfg: Config{Templates: []Template{anywhere(t)}}}
 	n := newNode(t, set)
 	id := n.serve(t, "alice").ContainerID

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
 )
@@ -90,7 +90,7 @@ func (l lossyEngine) Start(ctx context.Context, id string) error {
 }
 
 func TestLostAnswersMakeNoSecondContainer(t *testing.T) {
-	mem := memory.New(1000)
+	mem := memstore.New(1000)
 	lost := &lossy{Store: mem, lost: map[string]bool{}}
 	n := newNode(t, setup{store: mem, faulty: lost, engine: lossyEngine{openEngine(t), lost}})
 	// Adopt has used up the loss of a release.

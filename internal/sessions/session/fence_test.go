@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // TestFence takes the store away for less and for more than the fence.
 func TestFence(t *testing.T) {
-	mem, fake := memory.New(1000), newFakeEngine(t)
+	mem, fake := memstore.New(1000), newFakeEngine(t)
 	lease := NewLease(LeaseConfig{
 		File: filepath.Join(t.TempDir(), "lease"), TTL: 10 * time.Second,
 		Renew: 50 * time.Millisecond, Publish: time.Second, Fence: time.Second, KillBudget: 2 * time.Second,

@@ -16,7 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 type node struct {
 	*Manager
 	engine engine.Engine
-	store  *memory.Store
+	store  *memstore.Store
 	lease  atomic.Int64
 	opener *kill.Opener
 	end    func() // stops the manager as a stop of the agent does
@@ -51,7 +51,7 @@ func web() Template {
 // setup is what a test may change of a node.
 type setup struct {
 	id     holdfast.NodeID
-	store  *memory.Store         // nil: a new one
+	store  *memstore.Store         // nil: a new one
 	engine engine.Engine         // nil: the shared one
 	faulty store.Store           // what the manager sees of the store; nil: the store
 	held   *Lease                // the node's lease; nil: one that lasts
@@ -83,7 +83,7 @@ func unstarted(t *testing.T, s setup) (*node, *kill.Watcher) {
 		e = openEngine(t)
 	}
 	if s.store == nil {
-		s.store = memory.New(1000)
+		s.store = memstore.New(1000)
 	}
 	if s.faulty == nil {
 		s.faulty = s.store

@@ -10,7 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // lateStore writes a claim and does not answer before its caller gives up.
@@ -29,7 +29,7 @@ func (l lateStore) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID
 }
 
 func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
-	mem := memory.New(1000)
+	mem := memstore.New(1000)
 	late := lateStore{mem, make(chan struct{})}
 	n := newNode(t, setup{store: mem, faulty: late, engine: newFakeEngine(t)})
 	failed := make(chan error, 1)
@@ -48,7 +48,7 @@ func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 }
 
 func TestAdoptKillsNothingWhereTheEngineDoesNotSayWhatRuns(t *testing.T) {
-	mem, fake := memory.New(1000), newFakeEngine(t)
+	mem, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	id, err := fake.Create(t.Context(), engine.Spec{Name: "x", Labels: map[string]string{LabelNode: "n1", LabelSession: "alice", LabelEpoch: "2"}})
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // slowStore is a store whose renewals can hang, each for as long as its caller
@@ -76,7 +76,7 @@ func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 		defer mu.Unlock()
 		told = append(told, d)
 	}
-	slow := &slowStore{Store: memory.New(100)}
+	slow := &slowStore{Store: memstore.New(100)}
 	l := NewLease(cfg, slow, testLog(t))
 	before := boottime.Now()
 	if err := l.Hold(t.Context()); err != nil {
@@ -102,7 +102,7 @@ func TestDeadlineIsToldWithEachRenewal(t *testing.T) {
 func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
 	cfg := quick(t)
 	cfg.Fence, cfg.TTL = 10*time.Second, 20*time.Second
-	slow := &slowStore{Store: memory.New(100)}
+	slow := &slowStore{Store: memstore.New(100)}
 	l := NewLease(cfg, slow, testLog(t))
 	if err := l.Hold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestHungRenewalsDoNotEatTheFence(t *testing.T) {
 // While the lease cannot be renewed, what it holds is ended until nothing is left:
 // that may not have been possible at first.
 func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
-	mem, cfg := memory.New(100), quick(t)
+	mem, cfg := memstore.New(100), quick(t)
 	cfg.KillBudget = 100 * time.Millisecond
 	l := NewLease(cfg, mem, testLog(t))
 	if err := l.Hold(t.Context()); err != nil {
@@ -153,7 +153,7 @@ func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 // and not before.
 func TestGoneLeaseIsReplaced(t *testing.T) {
 	cfg := quick(t)
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	l := NewLease(cfg, mem, testLog(t))
 	if err := l.Hold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestGoneLeaseIsReplaced(t *testing.T) {
 // Two hosts with one id: the second waits as long as a lease lives, then refuses.
 // One whose record goes meanwhile was our own.
 func TestTwin(t *testing.T) {
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	cfg := quick(t)
 	cfg.TTL, cfg.Fence, cfg.KillBudget = time.Second, 500*time.Millisecond, 200*time.Millisecond
 	other, _, err := mem.Grant(t.Context(), time.Hour)
@@ -222,7 +222,7 @@ func TestKeptLeaseKeepsItsTiming(t *testing.T) {
 		"the new one is longer":  {60 * time.Second, 2 * time.Second},
 		"the new one is shorter": {4 * time.Second, 30 * time.Second},
 	} {
-		mem, cfg := memory.New(100), quick(t)
+		mem, cfg := memstore.New(100), quick(t)
 		if err := NewLease(cfg, mem, testLog(t)).Hold(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func TestSpoiltLeaseFile(t *testing.T) {
 	if err := os.WriteFile(cfg.File, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l := NewLease(cfg, memory.New(100), testLog(t)); l.Hold(t.Context()) != nil || l.ID() == 0 {
+	if l := NewLease(cfg, memstore.New(100), testLog(t)); l.Hold(t.Context()) != nil || l.ID() == 0 {
 		t.Error("there is no lease")
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill"
 )
 
@@ -78,7 +78,7 @@ func (b *blind) times() int {
 func TestContainerThatCannotBeWatchedIsLookedAfter(t *testing.T) {
 	for name, refuses := range map[string]int{"at first": 1, "ever": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
-			s, fake := memory.New(1000), newFakeEngine(t)
+			s, fake := memstore.New(1000), newFakeEngine(t)
 			t.Cleanup(fake.close)
 			set := setup{id: "n1", store: s, engine: fake, cfg: Config{Templates: []Template{anywhere(t)}}}
 			watch := func() *blind {
@@ -118,7 +118,7 @@ func TestContainerThatCannotBeWatchedIsLookedAfter(t *testing.T) {
 }
 
 func TestClaimThatIsWrittenTooLateIsGivenUp(t *testing.T) {
-	mem := memory.New(1000)
+	mem := memstore.New(1000)
 	write := make(chan func(), 1)
 	late := &lossy{Store: mem, lost: map[string]bool{"release": true}, late: func(w func()) { write <- w }}
 	n, _ := fakeNode(t, setup{store: mem, faulty: late})
@@ -158,7 +158,7 @@ func TestOnlyRecordsWithoutASessionAreDisowned(t *testing.T) {
 // TestOldRecordOfThisNodeIsNotInTheWay: one further on than a claim, that no
 // session stands behind.
 func TestOldRecordOfThisNodeIsNotInTheWay(t *testing.T) {
-	s := memory.New(1000)
+	s := memstore.New(1000)
 	n, _ := fakeNode(t, setup{store: s, id: "n1"})
 	n.end() // so that it hears of nothing
 	n, watcher := unstarted(t, setup{store: s, id: "n1", engine: n.engine, cfg: n.cfg})
@@ -180,7 +180,7 @@ func TestOldRecordOfThisNodeIsNotInTheWay(t *testing.T) {
 // the next agent gets to know one before the engine hangs.
 func adopting(t *testing.T) (*node, *fakeEngine) {
 	t.Helper()
-	s, fake := memory.New(1000), newFakeEngine(t)
+	s, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	set := setup{id: "n1", store: s, engine: fake, cfg: Config{Templates: []Template{anywhere(t)}}}
 	first := newNode(t, set)
@@ -262,7 +262,7 @@ func TestAdoptThatIsCalledOffKillsNothing(t *testing.T) {
 // TestLeaseThatIsLostBeforeRun: what was taken over is dead, and given up when
 // Run comes.
 func TestLeaseThatIsLostBeforeRun(t *testing.T) {
-	s, fake := memory.New(1000), newFakeEngine(t)
+	s, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	set := setup{id: "n1", store: s, engine: fake, cfg: Config{Templates: []Template{anywhere(t)}}}
 	first := newNode(t, set)

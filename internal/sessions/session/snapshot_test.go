@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // snapping is a fake node whose sessions have a snapshot command: a script that
@@ -30,7 +30,7 @@ func newSnapping(t *testing.T, script string, change func(*setup)) *snapping {
 	file := filepath.Join(t.TempDir(), "notes")
 	tmpl := anywhere(t)
 	tmpl.Snapshot = Snapshot{Command: []string{"/bin/sh", "-c", script, "sh", "{key}", "{epoch}", file}, Timeout: time.Minute}
-	set := setup{id: "n1", store: memory.New(1000), cfg: Config{Templates: []Template{tmpl}, Boots: 20}}
+	set := setup{id: "n1", store: memstore.New(1000), cfg: Config{Templates: []Template{tmpl}, Boots: 20}}
 	if change != nil {
 		change(&set)
 	}

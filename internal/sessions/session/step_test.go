@@ -13,7 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/test/lab/labtest"
 )
 
@@ -158,7 +158,7 @@ func TestLostAnswerOfAWaitIsAskedForAgain(t *testing.T) {
 
 // TestInitStepOfACrashedAgentIsKilledByTheNext: it is no session.
 func TestInitStepOfACrashedAgentIsKilledByTheNext(t *testing.T) {
-	mem, fake := memory.New(1000), newFakeEngine(t)
+	mem, fake := memstore.New(1000), newFakeEngine(t)
 	t.Cleanup(fake.close)
 	fake.stepTakes = -1
 	lease, _, err := mem.Grant(t.Context(), time.Hour)

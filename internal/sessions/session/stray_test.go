@@ -10,7 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill/killtest"
 )
 
@@ -41,7 +41,7 @@ func hidden(t *testing.T) (id string, dead <-chan struct{}) {
 }
 
 // readyRecord writes a record of n1's as of a session that is served.
-func readyRecord(t *testing.T, s *memory.Store, key holdfast.SessionKey, id string) holdfast.Owner {
+func readyRecord(t *testing.T, s *memstore.Store, key holdfast.SessionKey, id string) holdfast.Owner {
 	t.Helper()
 	lease, _, err := s.Grant(t.Context(), time.Hour)
 	if err != nil {
@@ -69,19 +69,19 @@ func wasKilled(t *testing.T, dead <-chan struct{}) {
 
 // The engine may know nothing of what it once started, or call it ended.
 func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
-	for name, say := range map[string]func(*fakeEngine, *recorder, *memory.Store, string){
-		"it knows of none": func(_ *fakeEngine, _ *recorder, s *memory.Store, id string) { readyRecord(t, s, "alice", id) },
-		"exited": func(f *fakeEngine, _ *recorder, s *memory.Store, id string) {
+	for name, say := range map[string]func(*fakeEngine, *recorder, *memstore.Store, string){
+		"it knows of none": func(_ *fakeEngine, _ *recorder, s *memstore.Store, id string) { readyRecord(t, s, "alice", id) },
+		"exited": func(f *fakeEngine, _ *recorder, s *memstore.Store, id string) {
 			readyRecord(t, s, "alice", id)
 			f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: "x", State: "exited", Labels: map[string]string{LabelNode: "n1", LabelSession: "alice"}}}
 		},
-		"removing": func(f *fakeEngine, _ *recorder, _ *memory.Store, id string) {
+		"removing": func(f *fakeEngine, _ *recorder, _ *memstore.Store, id string) {
 			f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: "x", State: "removing", Labels: map[string]string{LabelNode: "n1", LabelSession: "alice"}}}
 		},
-		"only the deadman knows": func(_ *fakeEngine, r *recorder, _ *memory.Store, id string) { r.heirs = []string{id} },
+		"only the deadman knows": func(_ *fakeEngine, r *recorder, _ *memstore.Store, id string) { r.heirs = []string{id} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			fake, mem := newFakeEngine(t), memory.New(1000)
+			fake, mem := newFakeEngine(t), memstore.New(1000)
 			dead := &recorder{fake: fake}
 			id, gone := hidden(t)
 			say(fake, dead, mem, id)
@@ -106,7 +106,7 @@ func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
 
 // A container that cannot be removed costs its own key until it can.
 func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
-	mem := memory.New(1000)
+	mem := memstore.New(1000)
 	first, fake := fakeNode(t, setup{store: mem, id: "n1"})
 	before := first.serve(t, "bob")
 	first.end()
@@ -159,7 +159,7 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 func TestContainerThatCannotBeInspected(t *testing.T) {
 	for name, lasts := range map[string]bool{"for a moment": false, "for good": true} {
 		t.Run(name, func(t *testing.T) {
-			mem := memory.New(1000)
+			mem := memstore.New(1000)
 			first, fake := fakeNode(t, setup{store: mem, id: "n1"})
 			alice, bob := first.serve(t, "alice"), first.serve(t, "bob")
 			first.end()

@@ -12,7 +12,7 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/linux/boottime"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // meeting is a store in which two agents both see that there is no twin before
@@ -30,7 +30,7 @@ func (s meeting) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, t
 
 // Of two hosts with one id that come up at once one gets it.
 func TestTwinsThatStartTogether(t *testing.T) {
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	var both sync.WaitGroup
 	both.Add(2)
 	errs := make(chan error, 2)
@@ -70,7 +70,7 @@ func TestTwinsThatStartTogether(t *testing.T) {
 // An agent that finds its node's record on another lease later on ends what it
 // has, until nothing is left, and stops.
 func TestTwinThatComesLater(t *testing.T) {
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	l := NewLease(quick(t), takenStore{mem}, testLog(t))
 	if err := l.Hold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func (s takenStore) PutNode(ctx context.Context, n holdfast.Node, id store.Lease
 // No other lease is taken, and no deadline told, before what a gone one held is
 // seen dead.
 func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
-	cfg, mem := quick(t), memory.New(100)
+	cfg, mem := quick(t), memstore.New(100)
 	cfg.TTL, cfg.Fence, cfg.KillBudget = 2*time.Second, time.Second, 200*time.Millisecond
 	var dead atomic.Bool
 	var early atomic.Int32
@@ -138,7 +138,7 @@ func TestGoneLeaseIsNotReplacedBeforeAllIsDead(t *testing.T) {
 // In a store of its own a node whose lease was not kept has it again: nobody
 // else can be its twin, and its record would stand in the way for a day.
 func TestOwnStoreGivesTheLeaseBack(t *testing.T) {
-	mem, cfg := memory.New(100), quick(t)
+	mem, cfg := memstore.New(100), quick(t)
 	cfg.Fence, cfg.KillBudget, cfg.TTL = 0, 0, time.Hour
 	first := NewLease(cfg, mem, testLog(t))
 	if err := first.Hold(t.Context()); err != nil {

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/hosts/doctor/rule"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -106,7 +106,7 @@ func TestStates(t *testing.T) {
 // fleet is nodes that share a store, as agents do, with drains that take a while.
 type fleet struct {
 	t     *testing.T
-	store *memory.Store
+	store *memstore.Store
 	lease store.LeaseID
 	mu    sync.Mutex
 	away  int // that drain at this moment
@@ -211,7 +211,7 @@ func (m *member) drained() int {
 // run has n nodes run in fake time.
 func run(t *testing.T, n int, cfg Config, do func(all []*member)) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, store: memory.New(100)}
+		f := &fleet{t: t, store: memstore.New(100)}
 		var err error
 		if f.lease, _, err = f.store.Grant(t.Context(), 1000*time.Hour); err != nil {
 			t.Fatal(err)

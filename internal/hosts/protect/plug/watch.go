@@ -4,21 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
-	"os/exec"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/platform/child"
 	"holdfast/internal/platform/linux/standby"
 )
 
 // Descriptors of a watcher: its end of the holder's socket, and the name.
 const (
-	lineFD = 3
-	nameFD = 4
+	lineFD = child.SocketFD
+	nameFD = lineFD + 1
 )
 
 // startLimit is how long a watcher may take to say that it runs.
@@ -44,8 +44,8 @@ func takeName() (*os.File, error) {
 
 // watcher is the process behind a hold, as its holder sees it.
 type watcher struct {
-	line   *os.File // its end tells the watcher that the holder is gone
-	name   *os.File // both have it
+	line   *net.UnixConn // its end tells the watcher that the holder is gone
+	name   *os.File      // both have it
 	exited chan struct{}
 	failed error // once exited
 }
@@ -53,36 +53,25 @@ type watcher struct {
 // startWatcher returns when the watcher runs. The name is the watcher's from then
 // on, and the caller's after an error.
 func startWatcher(name *os.File) (*watcher, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	cmd := child.Command([]string{"/proc/self/exe", RoleWatcher}, "GOMAXPROCS=1")
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{name} // nameFD
+	line, err := child.Start(cmd, unix.SOCK_STREAM, cmd.Start)
 	if err != nil {
 		return nil, fmt.Errorf("start a watcher: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "watcher"), os.NewFile(uintptr(fds[1]), "holder")
-	cmd := exec.Command("/proc/self/exe", RoleWatcher)
-	cmd.Env = []string{"GOMAXPROCS=1"}
-	cmd.Dir = "/"
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs, name} // lineFD, nameFD
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	theirs.Close() // the end of the line shows only when nobody else has it open
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start a watcher: %w", err), ours.Close())
-	}
-	w := &watcher{line: ours, name: name, exited: make(chan struct{})}
+	w := &watcher{line: line, name: name, exited: make(chan struct{})}
 	go func() {
 		w.failed = cmd.Wait()
 		close(w.exited)
 	}()
-	limit := unix.NsecToTimeval(startLimit.Nanoseconds())
-	err = unix.SetsockoptTimeval(int(ours.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
-	if err == nil {
-		_, err = io.ReadFull(ours, make([]byte, 1))
+	if err = line.SetReadDeadline(time.Now().Add(startLimit)); err == nil {
+		_, err = io.ReadFull(line, make([]byte, 1))
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // it may have ended
 		<-w.exited
-		return nil, errors.Join(fmt.Errorf("start a watcher: it does not say that it runs: %w", err), w.failed, ours.Close())
+		return nil, errors.Join(fmt.Errorf("start a watcher: it does not say that it runs: %w", err), w.failed, line.Close())
 	}
 	return w, nil
 }

@@ -37,6 +37,26 @@ func Pause(arch string) ([]byte, error) {
 	return Program(p.machine, p.code), nil
 }
 
+// Exit is a program for linux on arch that exits with code, in under 200 bytes. An
+// arch that it is not written for is an error.
+func Exit(arch string, code byte) ([]byte, error) {
+	switch arch {
+	case "amd64":
+		return Program(pause[arch].machine, []byte{
+			0xbf, code, 0, 0, 0, // mov edi, code
+			0xb8, 231, 0, 0, 0, // mov eax, 231 (exit_group)
+			0x0f, 0x05, // syscall
+		}), nil
+	case "arm64":
+		return Program(pause[arch].machine, Words(
+			0xd2800000|uint32(code)<<5, // mov x0, code
+			0xd2800bc8,                 // mov x8, 94 (exit_group)
+			0xd4000001,                 // svc 0
+		)), nil
+	}
+	return nil, fmt.Errorf("make a program that exits: there is none for %s", arch)
+}
+
 // Words are the bytes of instructions of 32 bits each, as arm64 has them.
 func Words(instructions ...uint32) []byte {
 	var b []byte

@@ -3,6 +3,7 @@ package tinyelf
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,29 @@ func TestPauseIsAProgramForEachArchitecture(t *testing.T) {
 	}
 	if _, err := Pause("vax"); err == nil {
 		t.Error("there is one for a vax")
+	}
+}
+
+func TestExit(t *testing.T) {
+	for _, arch := range []string{"amd64", "arm64"} {
+		if p, err := Exit(arch, 1); err != nil || len(p) > 200 {
+			t.Errorf("%s: %d bytes, %v", arch, len(p), err)
+		}
+	}
+	if _, err := Exit("vax", 1); err == nil {
+		t.Error("there is one for a VAX")
+	}
+	program, err := Exit(runtime.GOARCH, 42)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "exit")
+	if err := os.WriteFile(file, program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := exec.Command(file).Run(); !errors.As(err, &exit) || exit.ExitCode() != 42 {
+		t.Errorf("the program ended with %v, want exit code 42", err)
 	}
 }
 

@@ -5,49 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/platform/linux/threads"
 )
 
 // SetHostname sets the host name that a process sees, and with it all processes of
-// its UTS namespace. It is refused where that namespace is this process's own. It
-// needs CAP_SYS_ADMIN. The caller makes sure that the pid is still whom it means
-// (a pidfd that has not exited, asked after the call).
+// its UTS namespace. It fails if that namespace is this process's own. It needs
+// CAP_SYS_ADMIN. The caller makes sure that the pid still belongs to the process it
+// means, by checking after the call that a pidfd of it has not exited.
 func SetHostname(pid int, name string) error {
 	target, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/uts")
 	if err != nil {
 		return fmt.Errorf("set a host name: %w", err)
 	}
 	defer target.Close()
-	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/uts")
+	err = threads.Spend(func() error {
+		home, err := os.Open("/proc/thread-self/ns/uts")
+		if err != nil {
+			return err
+		}
+		defer home.Close()
+		if err := differ(target, home); err != nil {
+			return err
+		}
+		if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWUTS); err != nil {
+			return fmt.Errorf("enter its UTS namespace: %w", err)
+		}
+		return unix.Sethostname([]byte(name))
+	})
 	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("set a host name: %w", err)
-	}
-	defer home.Close()
-	if err := differ(target, home); err != nil {
-		runtime.UnlockOSThread()
 		return fmt.Errorf("set the host name of process %d: %w", pid, err)
 	}
-	if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWUTS); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the UTS namespace of process %d: %w", pid, err)
-	}
-	if err = unix.Sethostname([]byte(name)); err != nil {
-		err = fmt.Errorf("set the host name of process %d: %w", pid, err)
-	}
-	if e := unix.Setns(int(home.Fd()), unix.CLONE_NEWUTS); e != nil {
-		// The thread stays locked and ends with its goroutine.
-		return errors.Join(err, fmt.Errorf("leave the UTS namespace of process %d: %w", pid, e))
-	}
-	runtime.UnlockOSThread()
-	return err
+	return nil
 }
 
-// differ is why the first may not be entered: it is the second.
+// differ returns an error if the two files are the same namespace.
 func differ(target, home *os.File) error {
 	x, err := target.Stat()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // TestLikeMemory runs random sequences of calls against etcd and against the
@@ -26,7 +26,7 @@ func TestLikeMemory(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		p := &pair{ctx: t.Context(), stores: [2]store.Store{real, memory.New(4)}}
+		p := &pair{ctx: t.Context(), stores: [2]store.Store{real, memstore.New(4)}}
 		rt.Repeat(map[string]func(*rapid.T){
 			"grant":   p.grant,
 			"revoke":  p.revoke,

@@ -14,7 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/storetest"
 )
 
@@ -36,16 +36,16 @@ func open(t *testing.T, path string, s store.Store) *Store {
 func TestStaysAStore(t *testing.T) {
 	storetest.Run(t, storetest.Subject{
 		Open: func(t *testing.T) store.Store {
-			return open(t, filepath.Join(t.TempDir(), "trace"), memory.New(100000))
+			return open(t, filepath.Join(t.TempDir(), "trace"), memstore.New(100000))
 		},
-		Forget: func(_ *testing.T, s store.Store) { s.(*Store).Store.(*memory.Store).Forget() },
+		Forget: func(_ *testing.T, s store.Store) { s.(*Store).Store.(*memstore.Store).Forget() },
 		Around: synctest.Test,
 	})
 }
 
 func TestCallsAreReadAsTheyWere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	s := open(t, path, mem)
 	ctx := t.Context()
 	id, _, err := s.Grant(ctx, 10*time.Second)
@@ -106,7 +106,7 @@ func TestCallsAreReadAsTheyWere(t *testing.T) {
 // same file, and counts anew.
 func TestCallThatItsProcessDidNotSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
-	mem := memory.New(100)
+	mem := memstore.New(100)
 	mem.SetHung(true)
 	s := open(t, path, mem)
 	ctx, cancel := context.WithCancel(t.Context())

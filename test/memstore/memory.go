@@ -1,6 +1,6 @@
-// Package memory keeps ownership in memory, for tests: it follows time (also
+// Package memstore keeps ownership in memory, for tests: it follows time (also
 // the fake time of testing/synctest), can lose its history, and can be down.
-package memory
+package memstore
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package memory_test
+package memstore_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/storetest"
 )
 
@@ -21,8 +21,8 @@ func TestStore(t *testing.T) {
 	for name, history := range map[string]int{"long history": 100000, "short history": 8} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, storetest.Subject{
-				Open:   func(*testing.T) store.Store { return memory.New(history) },
-				Forget: func(_ *testing.T, s store.Store) { s.(*memory.Store).Forget() },
+				Open:   func(*testing.T) store.Store { return memstore.New(history) },
+				Forget: func(_ *testing.T, s store.Store) { s.(*memstore.Store).Forget() },
 				Around: synctest.Test,
 			})
 		})
@@ -31,7 +31,7 @@ func TestStore(t *testing.T) {
 
 func TestDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(10)
+		s := memstore.New(10)
 		id, _, err := s.Grant(t.Context(), 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestDown(t *testing.T) {
 
 // What has left the history nobody can tell of.
 func TestFollowsForgets(t *testing.T) {
-	s := memory.New(1)
+	s := memstore.New(1)
 	id, _, err := s.Grant(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestFollowsForgets(t *testing.T) {
 
 func TestHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := memory.New(10)
+		s := memstore.New(10)
 		s.SetHung(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
