@@ -278,7 +278,7 @@ func (x *killBench) killByEngine(ctx context.Context, _ []*kill.Target) (time.Du
 }
 
 func (x *killBench) killQuietly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {
-	return x.killOurselves(ctx, targets, &kill.Killer{Quieter: x.quiet, QuietFrom: 1, Log: x.o.Log})
+	return x.killOurselves(ctx, targets, &kill.Killer{Pauser: x.quiet, PauseFrom: 1, Log: x.o.Log})
 }
 
 func (x *killBench) killPlainly(ctx context.Context, targets []*kill.Target) (time.Duration, error) {

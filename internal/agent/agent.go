@@ -97,8 +97,8 @@ type Agent struct {
 	spinups   *spinups
 	collector *gc.Collector
 	opener    *kill.Opener
-	loud      *kill.Killer
-	quiet     *kill.Killer
+	killer    *kill.Killer
+	pausing   *kill.Killer
 	deadman   *deadman.Client // nil in a store of its own
 	lease     *session.Lease
 	peers     *peers       // nil for a node on its own
@@ -257,7 +257,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	works := a.newRuntimes()
 	p.start("runtimes", works.Run)
 	deps := session.Deps{
-		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.loud, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
+		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
 		Runtime: works.Check, Ease: a.ease,
 	}
@@ -408,7 +408,7 @@ func (a *Agent) drainInTurn(ctx context.Context, o drain.Options, progress func(
 
 func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
 	n := &drainNode{
-		id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet,
+		id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, killer: a.killer, pausing: a.pausing,
 		fleet: a.fleet, last: a.ending, inFlight: a.gateway.InFlight, changed: a.lease.Changed,
 	}
 	r := drain.Run(ctx, n, o, progress)
@@ -490,7 +490,7 @@ func (a *Agent) startGuardian(p *parts) error {
 	if a.opener, err = kill.NewOpener(); err != nil {
 		return err
 	}
-	a.loud = &kill.Killer{Log: a.log}
-	a.quiet = &kill.Killer{Log: a.log, Quieter: &guardian.Engine{Guardian: g, Socket: a.socket, Log: a.log}}
+	a.killer = &kill.Killer{Log: a.log}
+	a.pausing = &kill.Killer{Log: a.log, Pauser: &guardian.Engine{Guardian: g, Socket: a.socket, Log: a.log}}
 	return nil
 }

@@ -23,8 +23,8 @@ type drainNode struct {
 	sessions *session.Manager // nil: none, only the engine's containers
 	engine   engine.Engine
 	opener   *kill.Opener
-	loud     *kill.Killer // leaves the engine running
-	quiet    *kill.Killer
+	killer   *kill.Killer // leaves the engine running
+	pausing  *kill.Killer
 	fleet    *fleet.Fleet // nil: there are no other nodes
 	last     bool         // the agent ends after it
 	inFlight func() (parked, requests, upgraded int)
@@ -224,14 +224,14 @@ func (n *drainNode) mayKill(c engine.Container) error {
 	return err
 }
 
-func (n *drainNode) Kill(ctx context.Context, quiet bool) holdfast.KillReport {
+func (n *drainNode) Kill(ctx context.Context, pauseEngine bool) holdfast.KillReport {
 	all := n.foreign
 	if n.batch != nil {
 		all = append(n.batch.Targets(), n.foreign...)
 	}
-	killer := n.loud
-	if quiet {
-		killer = n.quiet
+	killer := n.killer
+	if pauseEngine {
+		killer = n.pausing
 	}
 	report := killer.KillThen(ctx, all, func(r holdfast.KillReport) int {
 		if n.batch == nil {

@@ -34,7 +34,7 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	if err != nil {
 		return holdfast.DrainReport{}, err
 	}
-	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, loud: a.loud, quiet: a.quiet}
+	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, killer: a.killer, pausing: a.pausing}
 	q.EngineAll = true
 	return drain.Run(ctx, n, drainOptions(c.Drain, q), step), nil
 }

@@ -50,7 +50,7 @@ func (a *Agent) newWarmed(dead session.Deadman) *warmpool.Pool {
 		}
 	}
 	d := warmpool.Deps{
-		Engine: a.engine, Opener: a.opener, Killer: a.loud,
+		Engine: a.engine, Opener: a.opener, Killer: a.killer,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },

@@ -17,8 +17,8 @@ import (
 	"holdfast"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/sessions/move"
+	"holdfast/test/memstore"
 )
 
 // kept is a mover with images on its shelf, each of 1000 bytes before it is sealed.

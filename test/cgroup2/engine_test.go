@@ -176,10 +176,10 @@ func TestQuieted(t *testing.T) {
 	quiet := &guardian.Engine{Guardian: guard, Socket: e.socket, Cap: lid, Log: slog.Default(), Observe: observe}
 	defer quiet.Close()
 	var cs []container
-	for range kill.DefaultQuietFrom {
+	for range kill.DefaultPauseFrom {
 		cs = append(cs, e.run(t))
 	}
-	k := kill.Killer{Quieter: quiet}
+	k := kill.Killer{Pauser: quiet}
 	r := k.Kill(t.Context(), targets(cs))
 	mustDie(t, r, cs...)
 	if !r.Quiet || r.Notice != "" {
@@ -259,6 +259,6 @@ func killer(arg string) error {
 	if err != nil {
 		return err
 	}
-	k := kill.Killer{Quieter: quiet, QuietFrom: 1, Observe: observe}
+	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
 	return fmt.Errorf("it came to its end: %+v", k.Kill(context.Background(), []*kill.Target{target}))
 }

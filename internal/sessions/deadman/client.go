@@ -25,13 +25,13 @@ type Client struct {
 	want aim
 	poke chan struct{} // want has changed
 
-	mu     sync.Mutex // held through each question and its answer
-	link   *link      // nil while there is none
-	told   boottime.Instant
-	kept   map[string]container // all that the deadman has, by id
-	heir   map[string]bool      // what of it was there before us and is not confirmed
-	heard  Fired                // last
-	closed error                // why there will be none any more
+	mu          sync.Mutex // held through each question and its answer
+	link        *link      // nil while there is none
+	told        boottime.Instant
+	kept        map[string]container // all that the deadman has, by id
+	unconfirmed map[string]bool      // what of it was there before us and is not confirmed
+	heard       Fired                // last
+	closed      error                // why there will be none any more
 }
 
 // Start attaches to the deadman that stands behind this node, or starts one, and
@@ -43,7 +43,7 @@ type Client struct {
 func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*Client, error) {
 	c := &Client{
 		argv: argv, dir: dir, node: node, log: log, poke: make(chan struct{}, 1),
-		kept: make(map[string]container), heir: make(map[string]bool),
+		kept: make(map[string]container), unconfirmed: make(map[string]bool),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*
 		return nil, fmt.Errorf("what the deadman holds: %w", err)
 	}
 	for _, x := range inherited {
-		c.kept[x.ID], c.heir[x.ID] = x, true
+		c.kept[x.ID], c.unconfirmed[x.ID] = x, true
 	}
 	c.told = c.link.status.Deadline
 	c.want.begin(c.told)
@@ -147,7 +147,7 @@ func (c *Client) put(x container) error {
 		x.Condemned, x.doubtful = c.kept[x.ID].Condemned, c.kept[x.ID].doubtful
 		c.kept[x.ID] = x
 		// It runs, so it is ours whether the deadman can be told now or later.
-		delete(c.heir, x.ID)
+		delete(c.unconfirmed, x.ID)
 	}
 	_, err := c.do(r)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *Client) put(x container) error {
 	if _, known := c.kept[x.ID]; !known {
 		c.kept[x.ID] = x
 	}
-	delete(c.heir, x.ID)
+	delete(c.unconfirmed, x.ID)
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (c *Client) Forget(ids ...string) {
 func (c *Client) forget(ids []string) {
 	for _, id := range ids {
 		delete(c.kept, id)
-		delete(c.heir, id)
+		delete(c.unconfirmed, id)
 	}
 	for len(ids) > 0 {
 		n := min(batch, len(ids))
@@ -183,13 +183,13 @@ func (c *Client) forget(ids []string) {
 	}
 }
 
-// Heirs are the ids of what an earlier agent told of, and this one has not held,
+// Unconfirmed are the ids of what an earlier agent told of, and this one has not held,
 // expected or forgotten. Nobody forgets it but who has seen it dead.
-func (c *Client) Heirs() []string {
+func (c *Client) Unconfirmed() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	rest := make([]string, 0, len(c.heir))
-	for id := range c.heir {
+	rest := make([]string, 0, len(c.unconfirmed))
+	for id := range c.unconfirmed {
 		rest = append(rest, id)
 	}
 	return rest

@@ -70,8 +70,8 @@ func TestStoppedDeadmanIsWoken(t *testing.T) {
 	if c.Pid() != first.deadman {
 		t.Errorf("deadman %d instead of %d", c.Pid(), first.deadman)
 	}
-	if heirs := c.Heirs(); !slices.Contains(heirs, b.ID) || !slices.Contains(heirs, late) {
-		t.Errorf("what it holds is not known: %v", heirs)
+	if unconfirmed := c.Unconfirmed(); !slices.Contains(unconfirmed, b.ID) || !slices.Contains(unconfirmed, late) {
+		t.Errorf("what it holds is not known: %v", unconfirmed)
 	}
 	if !b.alive() {
 		t.Error("the container is dead")
@@ -107,7 +107,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	}
 	b.diedNotBefore(t, deadline) // which nobody has told the new one
 	newBox(t, late).diedNotBefore(t, deadline)
-	c.Forget(c.Heirs()...)
+	c.Forget(c.Unconfirmed()...)
 	// What it kills at this moment it sees dead a little later than we do.
 	eventually(t, "it stands down", func() bool { return c.StandDown() == nil })
 }
@@ -131,10 +131,10 @@ func TestOtherNode(t *testing.T) {
 		t.Errorf("%v, %v", c, err)
 	}
 	c := start(t, argv(), dir, t.Output())
-	if heirs := c.Heirs(); c.Pid() != first.deadman || !slices.Contains(heirs, b.ID) || !b.alive() {
-		t.Errorf("deadman %d instead of %d, heirs %v", c.Pid(), first.deadman, heirs)
+	if unconfirmed := c.Unconfirmed(); c.Pid() != first.deadman || !slices.Contains(unconfirmed, b.ID) || !b.alive() {
+		t.Errorf("deadman %d instead of %d, unconfirmed %v", c.Pid(), first.deadman, unconfirmed)
 	}
-	c.Forget(c.Heirs()...)
+	c.Forget(c.Unconfirmed()...)
 	c.Close()
 	next, err := other()
 	if err != nil {

@@ -127,7 +127,7 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 	c.argv = argv()
 	run(t, c)
 	eventually(t, "another one stands by", func() bool { return c.Pid() != 0 })
-	c.Forget(c.Heirs()...)
+	c.Forget(c.Unconfirmed()...)
 	deadline := soon(100 * time.Millisecond)
 	c.Extend(deadline)
 	b.diedNotBefore(t, deadline)

@@ -30,7 +30,7 @@ type Node interface {
 	Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
 
 	// Kill makes the condemned dead and sees it.
-	Kill(ctx context.Context, quiet bool) holdfast.KillReport
+	Kill(ctx context.Context, pauseEngine bool) holdfast.KillReport
 
 	// Snapshot runs the snapshot commands of the sessions seen dead, and may
 	// give those up whose turn is over. When ctx is done those that are not

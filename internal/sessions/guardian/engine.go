@@ -16,17 +16,17 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// DefaultQuietCap is how long an engine is stopped at the most.
-const DefaultQuietCap = time.Second
+// DefaultPauseCap is how long an engine is stopped at the most.
+const DefaultPauseCap = time.Second
 
 // Engine stops a container engine while containers die: the daemon, its
-// containerd and the shims of those containers. It is a kill.Quieter. Its
+// containerd and the shims of those containers. It is a kill.Pauser. Its
 // methods may be called from any goroutine; one Quiet at a time goes on, others
 // are refused meanwhile.
 type Engine struct {
 	Guardian *Guardian
 	Socket   string        // path of the engine's unix socket
-	Cap      time.Duration // 0 is DefaultQuietCap
+	Cap      time.Duration // 0 is DefaultPauseCap
 	Log      *slog.Logger
 	// Observe is told each step as it begins; nil is nobody.
 	Observe func(step string)
@@ -61,8 +61,8 @@ func (e *Engine) Find(targets ...*kill.Target) error {
 	return err
 }
 
-// Quiet implements kill.Quieter.
-func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillness, error) {
+// Quiet implements kill.Pauser.
+func (e *Engine) Pause(_ context.Context, targets []*kill.Target) (kill.PausedEngine, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.busy {
@@ -83,7 +83,7 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 	e.observe(StepArm)
 	limit := e.Cap
 	if limit <= 0 {
-		limit = DefaultQuietCap
+		limit = DefaultPauseCap
 	}
 	armed, err := e.Guardian.Arm(Plan{
 		Name:     "stopping the container engine",
@@ -95,7 +95,7 @@ func (e *Engine) Quiet(_ context.Context, targets []*kill.Target) (kill.Stillnes
 		return nil, err
 	}
 	e.busy = true
-	s := &stillness{engine: e, armed: armed, processes: all, shims: shims}
+	s := &pausedEngine{engine: e, armed: armed, processes: all, shims: shims}
 	e.observe(StepStop)
 	for _, p := range all {
 		if err := p.Signal(unix.SIGSTOP); err != nil && !errors.Is(err, pidfd.ErrGone) {
@@ -144,16 +144,16 @@ func (e *Engine) Close() {
 	e.daemons = nil
 }
 
-// stillness is a stopped engine.
-type stillness struct {
+// pausedEngine is a stopped engine.
+type pausedEngine struct {
 	engine    *Engine
 	armed     *Armed
 	processes []*pidfd.Process
 	shims     []*pidfd.Process // those of them that are ours to close
 }
 
-// Release implements kill.Stillness.
-func (s *stillness) Release(t *kill.Target) error {
+// Release implements kill.PausedEngine.
+func (s *pausedEngine) Release(t *kill.Target) error {
 	if t.Shim() == nil {
 		return nil
 	}
@@ -163,14 +163,14 @@ func (s *stillness) Release(t *kill.Target) error {
 	return nil
 }
 
-// Resume implements kill.Stillness.
-func (s *stillness) Resume() error {
+// Resume implements kill.PausedEngine.
+func (s *pausedEngine) Resume() error {
 	s.engine.mu.Lock()
 	defer s.engine.mu.Unlock()
 	return s.resume()
 }
 
-func (s *stillness) resume() error {
+func (s *pausedEngine) resume() error {
 	e := s.engine
 	defer release(s.shims)
 	e.observe(StepContinue)

@@ -237,7 +237,7 @@ func TestStarterHangsEarly(t *testing.T) {
 		s, err := proc.Host.Stat(cmd.Process.Pid)
 		return err == nil && s.State == 'T'
 	})
-	time.Sleep(guardian.DefaultQuietCap + 500*time.Millisecond) // the deadline passes meanwhile
+	time.Sleep(guardian.DefaultPauseCap + 500*time.Millisecond) // the deadline passes meanwhile
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func children(t *testing.T, pid int) []int {
 
 // Where the engine cannot be found or guarded, the kill goes on without quiet
 // and says why.
-func TestCannotQuiet(t *testing.T) {
+func TestEngineCannotBePaused(t *testing.T) {
 	h := newHost(t)
 	impostor := filepath.Join(t.TempDir(), "docker.sock")
 	l, err := net.Listen("unix", impostor)
@@ -339,7 +339,7 @@ func TestCannotQuiet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := kill.Killer{Quieter: c.engine, QuietFrom: 1, Log: slog.New(slog.DiscardHandler)}
+		k := kill.Killer{Pauser: c.engine, PauseFrom: 1, Log: slog.New(slog.DiscardHandler)}
 		r := k.Kill(t.Context(), []*kill.Target{target})
 		if r.Quiet || !strings.Contains(r.Notice, c.why) || len(r.Dead) != 1 || len(r.Left) != 0 {
 			t.Errorf("%s: %+v", c.name, r)

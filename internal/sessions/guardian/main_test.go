@@ -95,7 +95,7 @@ func killer(arg string) int {
 		defer t.Close()
 		targets = append(targets, t)
 	}
-	k := kill.Killer{Quieter: quiet, QuietFrom: 1, Observe: observe}
+	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
 	// As a drain does: what is dead is given up, and closed, before the engine goes on.
 	r := k.KillThen(context.Background(), targets, func(holdfast.KillReport) int {
 		for _, t := range targets {

@@ -16,25 +16,25 @@ import (
 // Budget is how long a Kill goes on where its context has no deadline.
 const Budget = 10 * time.Second
 
-// DefaultQuietFrom is how many containers it takes until stopping the engine
+// DefaultPauseFrom is how many containers it takes until stopping the engine
 // pays: a few die in the time that the stopping takes.
-const DefaultQuietFrom = 8
+const DefaultPauseFrom = 8
 
 // stall is how long nobody may die until those that are left are looked at for
 // what holds them up: a freezer, or a reaper that is stopped itself. On an idle
 // machine an init dies in under a millisecond.
 const stall = 5 * time.Millisecond
 
-// Quieter keeps the container engine off the CPUs while containers die.
-type Quieter interface {
+// Pauser keeps the container engine off the CPUs while containers die.
+type Pauser interface {
 	// Quiet stops the engine and the targets' shims. They are continued by
 	// Resume, and without it soon all the same: by whoever guards it. An
 	// error says why the engine could not be stopped; then nothing is.
-	Quiet(ctx context.Context, targets []*Target) (Stillness, error)
+	Pause(ctx context.Context, targets []*Target) (PausedEngine, error)
 }
 
-// Stillness is an engine that is stopped.
-type Stillness interface {
+// PausedEngine is an engine that is stopped.
+type PausedEngine interface {
 	// Release continues one target's shim, so that it can reap.
 	Release(t *Target) error
 	// Resume continues all. An error tells that someone else had to do it,
@@ -45,8 +45,8 @@ type Stillness interface {
 // Killer kills containers. The zero value works, without quieting and logs. Its
 // methods may be called from any goroutine.
 type Killer struct {
-	Quieter   Quieter // nil: the engine is left alone
-	QuietFrom int     // the least number of targets that the engine is stopped for; 0 is DefaultQuietFrom
+	Pauser    Pauser // nil: the engine is left alone
+	PauseFrom int    // the least number of targets that the engine is stopped for; 0 is DefaultPauseFrom
 	Log       *slog.Logger
 	// Observe is told each step as it begins; nil is nobody. Tests kill this
 	// very process in it.
@@ -55,7 +55,7 @@ type Killer struct {
 
 // The steps of a Kill, in their order, as reports and Observe name them.
 const (
-	StepQuiet  = "quiet"  // stop the engine
+	StepPause  = "quiet"  // stop the engine
 	StepHold   = "hold"   // keep the containers' mount namespaces for later
 	StepSignal = "signal" // SIGKILL to all
 	StepDie    = "die"    // wait until every init is dead
@@ -106,7 +106,7 @@ type run struct {
 	killer  *Killer
 	targets []*Target
 	begun   time.Time
-	still   Stillness
+	paused  PausedEngine
 	pending map[int]bool // targets whose init is not seen dead
 	unswept []int        // targets whose init is dead and whose group may not be empty
 	report  holdfast.KillReport
@@ -124,33 +124,33 @@ func (r *run) step(name string, f func() int) {
 
 // many reports whether there are enough targets to take measures.
 func (r *run) many() bool {
-	return len(r.targets) >= cmp.Or(r.killer.QuietFrom, DefaultQuietFrom)
+	return len(r.targets) >= cmp.Or(r.killer.PauseFrom, DefaultPauseFrom)
 }
 
 func (r *run) quiet(ctx context.Context) {
-	if r.killer.Quieter == nil || !r.many() {
+	if r.killer.Pauser == nil || !r.many() {
 		return
 	}
-	r.step(StepQuiet, func() int {
-		still, err := r.killer.Quieter.Quiet(ctx, r.targets)
+	r.step(StepPause, func() int {
+		still, err := r.killer.Pauser.Pause(ctx, r.targets)
 		if err != nil {
 			r.notice("the engine was not stopped meanwhile: " + err.Error())
 			return 0
 		}
-		r.still, r.report.Quiet = still, true
+		r.paused, r.report.Quiet = still, true
 		return 1
 	})
 }
 
 func (r *run) resume() {
-	if r.still == nil {
+	if r.paused == nil {
 		return
 	}
 	r.step(StepResume, func() int {
-		if err := r.still.Resume(); err != nil {
+		if err := r.paused.Resume(); err != nil {
 			r.notice("continuing the engine: " + err.Error())
 		}
-		r.still = nil
+		r.paused = nil
 		return 1
 	})
 }
@@ -288,11 +288,11 @@ func (r *run) help() {
 				_ = g.Thaw()
 			}
 		}
-		if r.still == nil || t.shim == nil {
+		if r.paused == nil || t.shim == nil {
 			continue
 		}
 		if empty, err := t.empty(); err == nil && empty {
-			_ = r.still.Release(t) // Resume comes for it in any case
+			_ = r.paused.Release(t) // Resume comes for it in any case
 		}
 	}
 }

@@ -249,7 +249,7 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 		h.exec(x, "sleep inf & wait")
 		targets = append(targets, x)
 	}
-	k := kill.Killer{Quieter: quiet, QuietFrom: 1}
+	k := kill.Killer{Pauser: quiet, PauseFrom: 1}
 	told := 0
 	r := k.KillThen(t.Context(), targets, func(r holdfast.KillReport) int {
 		told++

@@ -67,7 +67,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 		return a, err
 	}
 	// Behind that: what holds the network of a session is taken over with it.
-	for _, id := range m.heirs() {
+	for _, id := range m.unconfirmed() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
 		}

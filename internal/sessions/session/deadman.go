@@ -19,9 +19,9 @@ type Deadman interface {
 	// Forget ends both, for containers that were seen dead or removed
 	// unstarted.
 	Forget(containerIDs ...string)
-	// Heirs are the ids of the containers that an earlier agent told of, and
+	// Unconfirmed are the ids of the containers that an earlier agent told of, and
 	// that were neither held, expected nor forgotten since.
-	Heirs() []string
+	Unconfirmed() []string
 }
 
 func (m *Manager) expect(id string) error {
@@ -49,11 +49,11 @@ func (m *Manager) forget(ids ...string) {
 	}
 }
 
-// heirs are the containers that an earlier agent told the deadman of and this one
+// unconfirmed are the containers that an earlier agent told the deadman of and this one
 // has not taken over.
-func (m *Manager) heirs() []string {
+func (m *Manager) unconfirmed() []string {
 	if m.deps.Deadman == nil {
 		return nil
 	}
-	return m.deps.Deadman.Heirs()
+	return m.deps.Deadman.Unconfirmed()
 }

@@ -17,7 +17,7 @@ type recorder struct {
 	fake   *fakeEngine
 	refuse error
 	held   map[string]bool // expected or held, and not forgotten
-	heirs  []string        // of an earlier agent
+	unconfirmed  []string        // of an earlier agent
 }
 
 func (r *recorder) note(what, id string, holds bool) {
@@ -50,7 +50,7 @@ func (r *recorder) Hold(t *kill.Target) error {
 	return errors.New("not now") // changes nothing for the session
 }
 
-func (r *recorder) Heirs() []string { return r.heirs }
+func (r *recorder) Unconfirmed() []string { return r.unconfirmed }
 
 func (r *recorder) Forget(ids ...string) {
 	for _, id := range ids {

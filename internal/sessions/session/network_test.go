@@ -208,8 +208,8 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	if err := n.engine.Remove(t.Context(), n.holder(t, bob)); err != nil {
 		t.Fatal(err)
 	}
-	// Its deadman knows of all that ran, and what this agent takes over is no heir.
-	dead := &heirs{left: maps.Clone(before)}
+	// Its deadman knows of all that ran, and what this agent takes over is no unconfirmed.
+	dead := &unconfirmed{left: maps.Clone(before)}
 	next := newNetsWith(t, openEngine(t), dead, 1)
 	m := newNode(t, setup{store: n.store, nets: next, dead: dead, cfg: Config{Templates: []Template{pooled()}}})
 	if r := m.serve(t, "alice"); r.Epoch != alice.Epoch || r.ContainerID != alice.ContainerID || reaches(r) != nil {
@@ -235,13 +235,13 @@ func TestNextAgentTakesReadyNetworksOverThatSessionsHave(t *testing.T) {
 	await(t, "alice's network is gone", func() bool { return !next.holders(t)[holder] })
 }
 
-// heirs is a deadman with what an earlier agent told it of.
-type heirs struct {
+// unconfirmed is a deadman with what an earlier agent told it of.
+type unconfirmed struct {
 	mu   sync.Mutex
 	left map[string]bool // by id
 }
 
-func (h *heirs) Forget(ids ...string) {
+func (h *unconfirmed) Forget(ids ...string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {
@@ -249,11 +249,11 @@ func (h *heirs) Forget(ids ...string) {
 	}
 }
 
-func (h *heirs) Expect(id string) error { h.Forget(id); return nil }
+func (h *unconfirmed) Expect(id string) error { h.Forget(id); return nil }
 
-func (h *heirs) Hold(t *kill.Target) error { return h.Expect(t.ID) }
+func (h *unconfirmed) Hold(t *kill.Target) error { return h.Expect(t.ID) }
 
-func (h *heirs) Heirs() []string {
+func (h *unconfirmed) Unconfirmed() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.left))

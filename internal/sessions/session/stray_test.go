@@ -78,7 +78,7 @@ func TestAdoptBelievesTheKernelAndNotTheEngine(t *testing.T) {
 		"removing": func(f *fakeEngine, _ *recorder, _ *memstore.Store, id string) {
 			f.containers[id] = &fakeContainer{Container: engine.Container{ID: id, Name: "x", State: "removing", Labels: map[string]string{LabelNode: "n1", LabelSession: "alice"}}}
 		},
-		"only the deadman knows": func(_ *fakeEngine, r *recorder, _ *memstore.Store, id string) { r.heirs = []string{id} },
+		"only the deadman knows": func(_ *fakeEngine, r *recorder, _ *memstore.Store, id string) { r.unconfirmed = []string{id} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake, mem := newFakeEngine(t), memstore.New(1000)
