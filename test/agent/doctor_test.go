@@ -228,7 +228,7 @@ func TestDoctorInTheAgent(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	// Baselines are kept by the agent, and survive it.
-	h.must("doctor", "baseline", "save", "here", "--for", "1s", "--anyway", "--role", "test")
+	h.must("doctor", "baseline", "save", "here", "--for", "1s", "--force", "--role", "test")
 	h.must("agent", "stop", "--keep")
 	h.wait()
 	h.start()

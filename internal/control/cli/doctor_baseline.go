@@ -135,13 +135,13 @@ func (a *app) baselineSave() *cobra.Command {
 	var (
 		f       lookFlags
 		profile string
-		anyway  bool
+		force   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "save [NAME]",
 		Short: "Look at this host and keep what it looks like as a healthy one",
 		Long: "Look at this host and keep its facts as those of a healthy one. Do it while it does what it usually does. NAME is the role and the kernel where it is not given.\n" +
-			"A host with a finding is not healthy: it is refused, but for --anyway.",
+			"A host with a finding is not healthy: it is refused, but for --force.",
 		Example: "  holdfast doctor baseline save\n  holdfast doctor baseline save web-good --role web --profile good.pb.gz",
 		Args:    args(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -166,8 +166,8 @@ func (a *app) baselineSave() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if len(r.Findings) > 0 && !anyway {
-					return holdfast.WithHint(fmt.Errorf("this host is not healthy: %s", r.Findings[0].Title), "see `holdfast doctor`; or keep it all the same with --anyway")
+				if len(r.Findings) > 0 && !force {
+					return holdfast.WithHint(fmt.Errorf("this host is not healthy: %s", r.Findings[0].Title), "see `holdfast doctor`; or keep it all the same with --force")
 				}
 				b.Profile = p
 				if err := b.Validate(); err != nil {
@@ -182,7 +182,7 @@ func (a *app) baselineSave() *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&profile, "profile", "", "a recording of this host that belongs to it (holdfast doctor record): its name, size and SHA-256 are kept")
-	cmd.Flags().BoolVar(&anyway, "anyway", false, "keep it although there are findings")
+	cmd.Flags().BoolVar(&force, "force", false, "keep it although there are findings")
 	return cmd
 }
 
