@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
@@ -30,6 +31,7 @@ import (
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/netpool"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/session"
@@ -103,7 +105,7 @@ type Agent struct {
 	lease     *session.Lease
 	peers     *peers       // nil for a node on its own
 	fleet     *fleet.Fleet // likewise
-	mover     *mover       // nil: no template asks for it
+	mover     *move.Mover  // nil: no template asks for it
 	gateway   *gateway.Gateway
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
@@ -111,7 +113,7 @@ type Agent struct {
 	warmed    *warmpool.Pool
 	sessions  *session.Manager
 	prefetch  *prefetch.Keeper
-	load      *load
+	load      *hostload.Meter
 	told      atomic.Pointer[holdfast.Node] // what this node published last
 	doctor    *doctorPart                   // nil where it is switched off
 	since     time.Time
@@ -130,7 +132,7 @@ func newAgent(cfg config.Config, opt Options, d *doors, u *upgrades) *Agent {
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
 		doors: d, upgrades: u,
 		history: replace.NewHistory(cfg.DataDir),
-		stop:    make(chan ending, 1), load: &load{root: "/proc"},
+		stop:    make(chan ending, 1), load: hostload.New("/proc"),
 	}
 }
 
@@ -437,9 +439,11 @@ func (a *Agent) self() holdfast.Node {
 		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
 	}
 	var busy, waited, free error
-	n.CPULoad, busy = a.load.cpu()
-	n.Pressure, waited = a.load.pressure()
-	n.Memory, free = a.load.memory()
+	n.CPULoad, busy = a.load.CPU()
+	n.Pressure, waited = a.load.Pressure()
+	var memory hostload.Memory
+	memory, free = a.load.Memory()
+	n.Memory = holdfast.Memory(memory)
 	if err := errors.Join(busy, waited, free); err != nil {
 		a.log.Debug("this host's load", "err", err)
 	}

@@ -90,11 +90,11 @@ func (a *Agent) newFleet() *fleet.Fleet {
 		Able: a.sessions.Able,
 	}
 	if a.mover != nil {
-		deps.Receive, deps.Give, deps.Prefer, deps.Claimed = a.mover.receive, a.mover.give, a.mover.prefer, a.mover.asleep.claimed
+		deps.Receive, deps.Give, deps.Prefer, deps.Claimed = a.mover.Receive, a.mover.Give, a.mover.Prefer, a.mover.Claimed
 	}
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)
 	if a.mover != nil {
-		a.mover.fleet = f
+		a.mover.Join(f)
 	}
 	return f
 }

@@ -29,6 +29,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
+	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/runtimes"
 	"holdfast/internal/sessions/session"
 )
@@ -97,7 +98,6 @@ func registered(t *testing.T) *recording {
 	r := &recording{Registry: newRegistry()}
 	a.metrics = r
 	newDrainMetrics(r)
-	newMoveMetrics(r)
 	locks := t.TempDir()
 	if err := history.Add(locks, history.Hold{At: time.Now(), Backend: protect.Plug, Reason: protect.NewListens}); err != nil {
 		t.Fatal(err)
@@ -115,8 +115,7 @@ func registered(t *testing.T) *recording {
 	r.MustRegister(upkeepMetric(nil))
 	a.newNetworks(nil)
 	a.newWarmed(nil)
-	(&shelf{}).register(r)
-	newPace(filepath.Join(c.DataDir, "rates.json"), r, log)
+	move.RegisterMetrics(r, moveOptions(a))
 	fleet.NewMetrics(r)
 	gateway.NewMetrics(r)
 	runtimes.New(nil, nil, r, log)

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/sessions/netpool"
 	"holdfast/internal/sessions/session"
 	"holdfast/internal/sessions/warmpool"
@@ -81,7 +81,7 @@ const (
 
 // pressure is how short the host is. It is one goroutine's.
 type pressure struct {
-	load *load
+	load *hostload.Meter
 	log  *slog.Logger
 	at   time.Time
 	last warmpool.Pressure
@@ -92,7 +92,7 @@ func (p *pressure) now() warmpool.Pressure {
 		return p.last
 	}
 	p.at = time.Now()
-	m, err := p.load.memory()
+	m, err := p.load.Memory()
 	if err != nil {
 		p.log.Debug("how short this host is of memory", "err", err)
 	}
@@ -101,7 +101,7 @@ func (p *pressure) now() warmpool.Pressure {
 }
 
 // pressureOf judges memory; where it is not known there is no pressure.
-func pressureOf(m holdfast.Memory) warmpool.Pressure {
+func pressureOf(m hostload.Memory) warmpool.Pressure {
 	switch free := float64(m.Available) / float64(max(m.Total, 1)); {
 	case m.Total == 0 || free >= tightMemory:
 		return warmpool.NoPressure

@@ -11,6 +11,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/session"
 )
 
@@ -22,12 +23,12 @@ type sessions struct{ a *Agent }
 // suspended ones.
 type keptSessions struct {
 	owners    []holdfast.Owner
-	suspended []suspendedNote
+	suspended []move.Record
 }
 
 func (a *Agent) readSessions(ctx context.Context) (k keptSessions, err error) {
 	if k.owners, _, err = a.store.List(ctx); err == nil {
-		k.suspended, err = suspendedAll(ctx, a.store)
+		k.suspended, err = move.ListSuspended(ctx, a.store)
 	}
 	return k, err
 }
@@ -77,9 +78,9 @@ func (s sessions) Session(ctx context.Context, key holdfast.SessionKey) (api.Ses
 	}
 	o, err := s.a.store.Get(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		var kept holdfast.Suspended
-		if kept, _, err = suspendedOne(ctx, s.a.store, key); err == nil {
-			return wireSuspended(kept), nil
+		var kept move.Record
+		if kept, err = move.FindSuspended(ctx, s.a.store, key); err == nil {
+			return wireSuspended(kept.Suspended), nil
 		}
 	}
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -115,13 +116,13 @@ func (s sessions) StopSession(ctx context.Context, key holdfast.SessionKey) (hol
 	if !errors.Is(err, holdfast.ErrNotFound) {
 		return r, err
 	}
-	kept, note, lookErr := suspendedOne(ctx, s.a.store, key)
+	kept, lookErr := move.FindSuspended(ctx, s.a.store, key)
 	if lookErr != nil {
 		return r, err
 	}
 	if s.a.mover != nil {
-		s.a.mover.forget(ctx, suspendedNote{kept, note}, stoppedByHand)
-	} else if err := s.a.store.DropNote(ctx, note); err != nil {
+		s.a.mover.Drop(ctx, kept, move.Stopped)
+	} else if err := s.a.store.DropNote(ctx, kept.Note); err != nil {
 		return r, err
 	}
 	return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}, Notice: "the session was suspended; its memory is deleted"}, nil

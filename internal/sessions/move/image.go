@@ -1,7 +1,3 @@
-// Package move is for images of sessions: what a container was saved to, on its
-// way to another node or waiting on disk for the session's next life. An image is
-// bound to one session and to the epoch that it was taken of, is whole or nothing,
-// and is used once.
 package move
 
 import (
@@ -19,18 +15,18 @@ import (
 	"holdfast"
 )
 
-// Errors that callers decide by; they come wrapped.
+// Errors that callers test for with errors.Is.
 var (
-	// ErrTorn is an image that ends too early, or that was changed.
-	ErrTorn = errors.New("the image is not whole")
-	// ErrTooBig is an image over the bound.
-	ErrTooBig = errors.New("the image is too big")
+	// ErrTorn means that an image is incomplete or was modified.
+	ErrTorn = errors.New("the image is incomplete")
+	// ErrTooBig means that an image exceeds the size limit.
+	ErrTooBig = errors.New("the image is too large")
 )
 
-// Label says what an image is of.
+// Label identifies an image: the session, and the epoch in which it was taken.
 type Label struct {
 	Key      holdfast.SessionKey `json:"key"`
-	Epoch    holdfast.Epoch      `json:"epoch"` // of the life that it was taken of
+	Epoch    holdfast.Epoch      `json:"epoch"` // in which the image was taken
 	Template string              `json:"template"`
 	TakenAt  time.Time           `json:"taken_at"`
 	Bytes    int64               `json:"bytes"` // of all its files
@@ -41,13 +37,13 @@ func (l Label) check() error {
 		return err
 	}
 	if l.Epoch <= 0 || l.Bytes < 0 {
-		return fmt.Errorf("an image of epoch %d with %d bytes", l.Epoch, l.Bytes)
+		return fmt.Errorf("invalid label: epoch %d, %d bytes", l.Epoch, l.Bytes)
 	}
 	return nil
 }
 
-// An image as a stream is a tar with the label, the files in the order of their
-// names, and an entry that says that nothing is missing.
+// An image as a stream is a tar archive: the label, the files sorted by name, and
+// an end entry, without which the image is incomplete.
 const (
 	labelName = "label.json"
 	endName   = "end"
@@ -55,7 +51,8 @@ const (
 	maxFiles  = 16
 )
 
-// Pack writes the image in dir, which has files only, to w. It fills in l.Bytes.
+// Pack writes the image in dir to w and sets l.Bytes in the label that it writes.
+// dir has regular files only.
 func Pack(w io.Writer, l Label, dir string) error {
 	names, size, err := list(dir)
 	if err != nil {
@@ -79,12 +76,12 @@ func list(dir string) (names []string, size int64, err error) {
 		case err != nil:
 			return nil, 0, err
 		case !fi.Mode().IsRegular() || e.Name() == labelName || e.Name() == endName:
-			return nil, 0, fmt.Errorf("%s is no file of an image", e.Name())
+			return nil, 0, fmt.Errorf("%s does not belong to an image", e.Name())
 		}
 		names, size = append(names, e.Name()), size+fi.Size()
 	}
 	if len(names) == 0 || len(names) > maxFiles {
-		return nil, 0, fmt.Errorf("%d files, an image has 1 to %d", len(names), maxFiles)
+		return nil, 0, fmt.Errorf("%d files; an image has 1 to %d", len(names), maxFiles)
 	}
 	slices.Sort(names)
 	return names, size, nil
@@ -127,14 +124,14 @@ func packFile(w *tar.Writer, path string) error {
 	if err := w.WriteHeader(&tar.Header{Name: filepath.Base(path), Mode: 0o600, Size: fi.Size()}); err != nil {
 		return err
 	}
-	_, err = io.Copy(w, f) // a file that grows meanwhile is an error
+	_, err = io.Copy(w, f) // a file that has grown since is an error
 	return err
 }
 
-// Unpack reads an image into dir, which it makes (mode 0700, files 0600) and which
-// must not be there. most bounds the bytes of its files. accept is asked when the
-// label is there, before anything else is read; it may be nil. With an error
-// nothing is left. ErrTorn, ErrTooBig, accept's.
+// Unpack reads an image into dir, which it creates (mode 0700, files 0600) and which
+// must not exist. most limits the bytes of the image's files. accept is called with
+// the label before the files are read; nil accepts every label. On an error Unpack
+// removes dir. Errors: ErrTorn, ErrTooBig, and those of accept.
 func Unpack(r io.Reader, dir string, most int64, accept func(Label) error) (Label, error) {
 	l, err := unpack(tar.NewReader(r), dir, most, accept)
 	if err != nil {
@@ -148,7 +145,7 @@ func unpack(r *tar.Reader, dir string, most int64, accept func(Label) error) (l 
 		return l, err
 	}
 	if l.Bytes > most {
-		return l, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrTooBig, l.Bytes, most)
+		return l, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooBig, l.Bytes, most)
 	}
 	if accept != nil {
 		if err := accept(l); err != nil {
@@ -164,7 +161,7 @@ func unpack(r *tar.Reader, dir string, most int64, accept func(Label) error) (l 
 	return l, nil
 }
 
-// torn takes an end that comes too early for what it is.
+// torn converts an unexpected end of the archive to ErrTorn.
 func torn(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrHeader) {
 		return fmt.Errorf("%w: %w", ErrTorn, err)
@@ -178,7 +175,7 @@ func unpackLabel(r *tar.Reader) (l Label, err error) {
 		return l, torn(err)
 	}
 	if h.Name != labelName || h.Size > maxLabel {
-		return l, fmt.Errorf("%w: it does not begin with its label", ErrTorn)
+		return l, fmt.Errorf("%w: the label is missing", ErrTorn)
 	}
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -187,15 +184,15 @@ func unpackLabel(r *tar.Reader) (l Label, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return l, fmt.Errorf("%w: its label: %w", ErrTorn, err)
+		return l, fmt.Errorf("%w: label: %w", ErrTorn, err)
 	}
 	if err := l.check(); err != nil {
-		return l, fmt.Errorf("%w: its label: %w", ErrTorn, err)
+		return l, fmt.Errorf("%w: label: %w", ErrTorn, err)
 	}
 	return l, nil
 }
 
-// unpackFiles reads all files, which have left bytes together.
+// unpackFiles reads the files, which have left bytes in total.
 func unpackFiles(r *tar.Reader, dir string, left int64) error {
 	for n := 0; ; n++ {
 		h, err := r.Next()
@@ -206,10 +203,10 @@ func unpackFiles(r *tar.Reader, dir string, left int64) error {
 			if left != 0 || n == 0 {
 				return fmt.Errorf("%w: %d bytes are missing", ErrTorn, left)
 			}
-			return torn(drain(r))
+			return torn(expectEOF(r))
 		}
 		if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Base(h.Name) != h.Name || h.Size > left || n == maxFiles {
-			return fmt.Errorf("%w: %.80q is no file of it", ErrTorn, h.Name)
+			return fmt.Errorf("%w: unexpected entry %.80q", ErrTorn, h.Name)
 		}
 		left -= h.Size
 		if err := unpackFile(r, filepath.Join(dir, h.Name), h.Size); err != nil {
@@ -218,10 +215,10 @@ func unpackFiles(r *tar.Reader, dir string, left int64) error {
 	}
 }
 
-// drain reads to the end, behind which nothing else may come.
-func drain(r *tar.Reader) error {
+// expectEOF returns an error where the archive goes on after its end entry.
+func expectEOF(r *tar.Reader) error {
 	if _, err := r.Next(); err != io.EOF {
-		return errors.Join(fmt.Errorf("%w: it goes on behind its end", ErrTorn), err)
+		return errors.Join(fmt.Errorf("%w: data after the end entry", ErrTorn), err)
 	}
 	return nil
 }

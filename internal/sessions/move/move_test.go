@@ -25,7 +25,7 @@ var label = Label{Key: "alice", Epoch: 7, Template: "web", TakenAt: time.Unix(1,
 
 const most = 1 << 20
 
-// image makes a directory as runsc does.
+// image makes a directory with the files that runsc writes.
 func image(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func packed(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// same compares what was unpacked with what was packed.
+// same compares the files in dir with those of image.
 func same(t *testing.T, dir string) {
 	t.Helper()
 	want := image(t)
@@ -72,7 +72,7 @@ func same(t *testing.T, dir string) {
 func absent(t *testing.T, path string) {
 	t.Helper()
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is there: %v", path, err)
+		t.Errorf("%s exists: %v", path, err)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestPacksAndUnpacks(t *testing.T) {
 	same(t, dir)
 }
 
-// Whatever is cut off, nothing is left of the rest.
+// A truncated image leaves no files.
 func TestTornImages(t *testing.T) {
 	whole := packed(t)
 	end := bytes.LastIndex(whole, []byte(endName+"\x00"))
@@ -131,13 +131,13 @@ func TestRefusesImages(t *testing.T) {
 			begin(w, good)
 			w.WriteHeader(&tar.Header{Name: "pages.img", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"})
 		}), ErrTorn},
-		"more than it says": {write(func(w *tar.Writer) { begin(w, good); packText(w, "pages.img", []byte("data and more")) }), ErrTorn},
-		"less than it says": {write(func(w *tar.Writer) {
+		"more bytes than the label says": {write(func(w *tar.Writer) { begin(w, good); packText(w, "pages.img", []byte("data and more")) }), ErrTorn},
+		"fewer bytes than the label says": {write(func(w *tar.Writer) {
 			begin(w, good)
 			packText(w, "pages.img", []byte("dat"))
 			packText(w, endName, nil)
 		}), ErrTorn},
-		"behind the end": {write(func(w *tar.Writer) {
+		"data after the end": {write(func(w *tar.Writer) {
 			begin(w, good)
 			packText(w, "pages.img", []byte("data"))
 			packText(w, endName, nil)
@@ -155,7 +155,7 @@ func TestRefusesImages(t *testing.T) {
 		}
 		absent(t, dir)
 	}
-	dir, no := filepath.Join(t.TempDir(), "out"), errors.New("not ours")
+	dir, no := filepath.Join(t.TempDir(), "out"), errors.New("not accepted")
 	if _, err := Unpack(bytes.NewReader(packed(t)), dir, most, func(Label) error { return no }); !errors.Is(err, no) {
 		t.Error(err)
 	}
@@ -183,38 +183,38 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-func newShelf(t *testing.T) (*Shelf, string, string) {
+func newStore(t *testing.T) (*ImageStore, string, string) {
 	t.Helper()
 	key, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "shelf")
-	s, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, key+"\n")
+	dir := filepath.Join(t.TempDir(), "store")
+	s, err := OpenStore(StoreOptions{Dir: dir, Owner: "n1", MaxImage: most}, key+"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s, dir, key
 }
 
-func TestShelfGivesAnImageOnce(t *testing.T) {
-	s, dir, _ := newShelf(t)
+func TestStoreGivesAnImageOnce(t *testing.T) {
+	s, dir, _ := newStore(t)
 	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(t.Context(), label, image(t)); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("a second image: %v", err)
 	}
 	file := filepath.Join(dir, "alice@7")
 	sealed, err := os.ReadFile(file)
 	if err != nil || bytes.Contains(sealed, []byte("pagepage")) || bytes.Contains(sealed, []byte("alice")) {
-		t.Errorf("it is not sealed: %v", err)
+		t.Errorf("the file is not encrypted: %v", err)
 	}
 	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
 	}
 	if _, err := s.Take(t.Context(), "alice", 8, filepath.Join(t.TempDir(), "x")); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("another epoch's: %v", err)
+		t.Errorf("an image of another epoch: %v", err)
 	}
 	var got sync.Map
 	var all sync.WaitGroup
@@ -232,16 +232,15 @@ func TestShelfGivesAnImageOnce(t *testing.T) {
 	n := 0
 	got.Range(func(_, out any) bool { n++; same(t, out.(string)); return true })
 	if n != 1 {
-		t.Errorf("%d have it", n)
+		t.Errorf("%d of 8 got the image, want 1", n)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("%v are left, %v", left, err)
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 
-// A file that was changed, cut, or given another name opens for nobody, and is
-// gone.
-func TestShelfRefusesWhatWasChanged(t *testing.T) {
+// A file that was modified, truncated or renamed does not open, and is removed.
+func TestStoreRefusesModifiedFiles(t *testing.T) {
 	for name, spoil := range map[string]func(path string, b []byte) error{
 		"cut":    func(p string, b []byte) error { return os.Truncate(p, int64(len(b)/2)) },
 		"end":    func(p string, b []byte) error { return os.Truncate(p, int64(len(b)-1)) },
@@ -253,7 +252,7 @@ func TestShelfRefusesWhatWasChanged(t *testing.T) {
 		},
 		"another's": func(p string, b []byte) error { return os.WriteFile(p, []byte("age-encryption.org/v1\n"), 0o600) },
 	} {
-		s, dir, _ := newShelf(t)
+		s, dir, _ := newStore(t)
 		if err := s.Put(t.Context(), label, image(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +271,7 @@ func TestShelfRefusesWhatWasChanged(t *testing.T) {
 		absent(t, out)
 		absent(t, path)
 	}
-	s, dir, _ := newShelf(t)
+	s, dir, _ := newStore(t)
 	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -280,40 +279,40 @@ func TestShelfRefusesWhatWasChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Take(t.Context(), "bob", 9, filepath.Join(t.TempDir(), "out")); !errors.Is(err, ErrTorn) {
-		t.Errorf("under another name: %v", err)
+		t.Errorf("after a rename: %v", err)
 	}
 }
 
-func TestShelfTidiesUp(t *testing.T) {
-	s, dir, key := newShelf(t)
+func TestStoreRemovesUnfinishedFiles(t *testing.T) {
+	s, dir, key := newStore(t)
 	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
-	other, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1.b", Most: most}, key)
+	other, err := OpenStore(StoreOptions{Dir: dir, Owner: "n1.b", MaxImage: most}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{s.mine("x" + comingSuffix), s.mine("bob@3" + takenSuffix), other.mine("x" + comingSuffix), "note"} {
+	for _, name := range []string{s.tempName("x" + partialSuffix), s.tempName("bob@3" + takenSuffix), other.tempName("x" + partialSuffix), "note"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, "AGE-SECRET-KEY-nonsense"); err == nil || strings.Contains(err.Error(), "nonsense") || holdfast.HintOf(err) == "" {
+	if _, err := OpenStore(StoreOptions{Dir: dir, Owner: "n1", MaxImage: most}, "AGE-SECRET-KEY-nonsense"); err == nil || strings.Contains(err.Error(), "nonsense") || holdfast.HintOf(err) == "" {
 		t.Errorf("a bad key: %v", err)
 	}
-	if s, err = OpenShelf(ShelfOptions{Dir: dir, Owner: "n1", Most: most}, key); err != nil {
+	if s, err = OpenStore(StoreOptions{Dir: dir, Owner: "n1", MaxImage: most}, key); err != nil {
 		t.Fatal(err)
 	}
 	all, err := s.List()
 	if err != nil || len(all) != 1 || all[0].Key != "alice" || all[0].Epoch != 7 || all[0].Bytes == 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	absent(t, filepath.Join(dir, s.mine("x"+comingSuffix)))
-	absent(t, filepath.Join(dir, s.mine("bob@3"+takenSuffix)))
-	if _, err := os.Stat(filepath.Join(dir, other.mine("x"+comingSuffix))); err != nil {
-		t.Errorf("what another one has unfinished: %v", err)
+	absent(t, filepath.Join(dir, s.tempName("x"+partialSuffix)))
+	absent(t, filepath.Join(dir, s.tempName("bob@3"+takenSuffix)))
+	if _, err := os.Stat(filepath.Join(dir, other.tempName("x"+partialSuffix))); err != nil {
+		t.Errorf("the unfinished file of another owner: %v", err)
 	}
-	for range 2 { // one that is gone is no error
+	for range 2 { // Drop succeeds where the image does not exist
 		if err := s.Drop(t.Context(), "alice", 7); err != nil {
 			t.Error(err)
 		}
@@ -323,9 +322,9 @@ func TestShelfTidiesUp(t *testing.T) {
 	}
 }
 
-// Another key opens nothing.
-func TestShelfWithAnotherKey(t *testing.T) {
-	s, dir, _ := newShelf(t)
+// Another key opens no image.
+func TestStoreWithAnotherKey(t *testing.T) {
+	s, dir, _ := newStore(t)
 	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +332,7 @@ func TestShelfWithAnotherKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := OpenShelf(ShelfOptions{Dir: dir, Owner: "n2", Most: most}, key)
+	other, err := OpenStore(StoreOptions{Dir: dir, Owner: "n2", MaxImage: most}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,9 +343,9 @@ func TestShelfWithAnotherKey(t *testing.T) {
 	absent(t, out)
 }
 
-// What is sent is what Take would have unpacked, and is sent once.
-func TestShelfSends(t *testing.T) {
-	s, _, _ := newShelf(t)
+// Send writes what Take would have unpacked, once.
+func TestStoreSends(t *testing.T) {
+	s, _, _ := newStore(t)
 	if err := s.Put(t.Context(), label, image(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -364,8 +363,8 @@ func TestShelfSends(t *testing.T) {
 	}
 }
 
-// A full disk keeps nothing of an image.
-func TestShelfOnAFullDisk(t *testing.T) {
+// A full disk leaves no part of an image.
+func TestStoreOnAFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("this test mounts a file system, as root")
 	}
@@ -382,19 +381,19 @@ func TestShelfOnAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenShelf(ShelfOptions{Dir: filepath.Join(dir, "shelf"), Owner: "n1", Most: most}, key)
+	s, err := OpenStore(StoreOptions{Dir: filepath.Join(dir, "store"), Owner: "n1", MaxImage: most}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Put(t.Context(), label, image(t)); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("200 KB in 128: %v", err)
+		t.Errorf("200 KB on a disk of 128 KB: %v", err)
 	}
-	if left, err := os.ReadDir(filepath.Join(dir, "shelf")); err != nil || len(left) != 0 {
-		t.Errorf("%v are left, %v", left, err)
+	if left, err := os.ReadDir(filepath.Join(dir, "store")); err != nil || len(left) != 0 {
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 
-// copies keeps files in another directory.
+// copies is a Remote that keeps the files in another directory.
 type copies string
 
 func (c copies) copy(from, to string) error {
@@ -417,15 +416,15 @@ func (c copies) Drop(_ context.Context, name string) error {
 	return os.Remove(filepath.Join(string(c), name))
 }
 
-func TestShelfElsewhere(t *testing.T) {
+func TestRemoteStore(t *testing.T) {
 	key, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	far := t.TempDir()
-	open := func(owner holdfast.NodeID) (*Shelf, string) {
+	open := func(owner holdfast.NodeID) (*ImageStore, string) {
 		dir := t.TempDir()
-		s, err := OpenShelf(ShelfOptions{Dir: dir, Owner: owner, Most: most, Remote: copies(far)}, key)
+		s, err := OpenStore(StoreOptions{Dir: dir, Owner: owner, MaxImage: most, Remote: copies(far)}, key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -446,27 +445,27 @@ func TestShelfElsewhere(t *testing.T) {
 	}
 	for _, d := range []string{far, dir, otherDir} {
 		if left, err := os.ReadDir(d); err != nil || len(left) != 0 {
-			t.Errorf("%v are left, %v", left, err)
+			t.Errorf("left over: %v, %v", left, err)
 		}
 	}
 }
 
-// What is left is not too old, is known, and fits; and of what fits the newest.
+// The remaining images are not too old, are known, fit, and are the newest that fit.
 func TestSurplus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1e6, 0)
-		all := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Kept {
-			return Kept{Key: "k", Epoch: holdfast.Epoch(rapid.Int64Range(1, 1e6).Draw(t, "epoch")), Bytes: rapid.Int64Range(0, 100).Draw(t, "bytes"),
+		all := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) StoredImage {
+			return StoredImage{Key: "k", Epoch: holdfast.Epoch(rapid.Int64Range(1, 1e6).Draw(t, "epoch")), Bytes: rapid.Int64Range(0, 100).Draw(t, "bytes"),
 				TakenAt: now.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, "hours")) * time.Hour)}
 		}), 0, 12).Draw(t, "kept")
-		b := Bounds{Age: 10 * time.Hour, Space: rapid.Int64Range(0, 500).Draw(t, "space"), Grace: 2 * time.Hour}
+		b := Limits{Age: 10 * time.Hour, Space: rapid.Int64Range(0, 500).Draw(t, "space"), Grace: 2 * time.Hour}
 		more := rapid.Int64Range(0, 200).Draw(t, "more")
-		known := func(k Kept) bool { return k.Epoch%3 != 0 }
+		known := func(k StoredImage) bool { return k.Epoch%3 != 0 }
 		out := Surplus(slices.Clone(all), b, more, now, known)
-		goes := func(k Kept) string {
+		goes := func(k StoredImage) string {
 			for _, d := range out {
-				if d.Kept == k {
-					return d.Why
+				if d.StoredImage == k {
+					return d.Reason
 				}
 			}
 			return ""
@@ -475,7 +474,7 @@ func TestSurplus(t *testing.T) {
 		for _, k := range all {
 			old, strange := now.Sub(k.TakenAt) >= b.Age, now.Sub(k.TakenAt) >= b.Grace && !known(k)
 			switch why := goes(k); {
-			case old && why != TooOld, !old && why == TooOld, !old && strange != (why == Unknown):
+			case old && why != Expired, !old && why == Expired, !old && strange != (why == Unknown):
 				t.Fatalf("%+v: %q", k, why)
 			case why == "":
 				total += k.Bytes
@@ -485,11 +484,11 @@ func TestSurplus(t *testing.T) {
 			}
 		}
 		if total > 0 && total+more > b.Space {
-			t.Fatalf("%d bytes stay, with %d more, of %d", total, more, b.Space)
+			t.Fatalf("%d bytes remain, with %d more, of %d", total, more, b.Space)
 		}
 		for _, d := range out {
-			if d.Why == TooMuch && d.TakenAt.After(oldest) && total > 0 {
-				t.Fatalf("%+v goes, and an older one stays", d)
+			if d.Reason == NoSpace && d.TakenAt.After(oldest) && total > 0 {
+				t.Fatalf("%+v is removed, and an older image remains", d)
 			}
 		}
 	})

@@ -11,31 +11,33 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/move"
 )
 
-// Mover carries what containers have in memory from one life of their session to
-// the next. Its methods may be called from any goroutine.
+// Mover saves the memory of containers for the next epoch of their session, and
+// restores it. *move.Mover implements it. Its methods may be called from any
+// goroutine.
 type Mover interface {
-	// Choose decides which of the sessions can be saved by a moment, in which
-	// order, and says why the others cannot. It does not wait.
-	Choose(until time.Time, all []Leaving) Choice
-	// Save saves the container and takes the image to whoever is to have the
-	// session next; it returns the image's bytes. Without an error the container
-	// ends by itself.
-	Save(ctx context.Context, l Leaving) (bytes int64, err error)
-	// Reserve keeps room for the session's memory until release is called, once, or
-	// says why it cannot be kept here. It does not wait.
-	Reserve(l Leaving) (_ Leaving, release func(), err error)
-	// Suspend saves the container, which Reserve has returned, and keeps the image
-	// for the session's next life. Without an error the container ends by itself.
-	Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error)
-	// Stage has the start of the created container of a claim be a restore,
-	// and reports whether it will be: where there is an image of the life right
-	// before that claim, which is left where that life was suspended. An error is
-	// why there is none that can be used.
+	// Plan selects the sessions that can be saved until the deadline, in the order
+	// in which to save them, and states why the others cannot be. It does not block.
+	Plan(until time.Time, all []move.Departing) move.Plan
+	// Save saves the container, sends the image to the session's successor, and
+	// returns the size of the image in bytes. Without an error the container exits
+	// by itself.
+	Save(ctx context.Context, d move.Departing) (bytes int64, err error)
+	// Reserve reserves space for the session's image until release is called, once.
+	// An error says why the image cannot be kept on this node. It does not block.
+	Reserve(d move.Departing) (_ move.Departing, release func(), err error)
+	// Suspend saves a container that Reserve has returned, and keeps the image for
+	// the session's next epoch. Without an error the container exits by itself.
+	Suspend(ctx context.Context, d move.Departing) (holdfast.Suspended, error)
+	// Stage prepares the created container of a claim to be restored when it is
+	// started. It reports false where there is no image of the epoch right before
+	// the claim. left is the record of a suspended session, nil for none. An error
+	// says why an image cannot be used.
 	Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (staged bool, err error)
-	// Started is called once after a container that was staged was started, with
-	// the error of that.
+	// Started is called once after a staged container was started, with the error of
+	// the start.
 	Started(container string, err error)
 }
 

@@ -6,32 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/sessions/move"
+
 	"golang.org/x/sync/errgroup"
 
 	"holdfast"
-	"holdfast/internal/sessions/kill"
 )
-
-// Leaving is a session that leaves, and whose container could be saved.
-type Leaving struct {
-	Owner     holdfast.Owner
-	Target    *kill.Target
-	Priority  int  // the template's
-	Connected bool // clients were connected
-
-	// Bytes and OnDisk are the Mover's, from Choose: what the image may have, and
-	// that there is no room for it in memory.
-	Bytes  int64
-	OnDisk bool
-}
-
-// Choice is which sessions are saved.
-type Choice struct {
-	Save  []Leaving     // in the order in which to begin
-	Lanes int           // so many side by side; over 0 where there is one
-	Takes time.Duration // all of them, as it is thought
-	Lost  []holdfast.LostMemory
-}
 
 // saved are dead sessions that were saved and could not be given up yet.
 type saved struct {
@@ -57,8 +37,8 @@ func (s *saved) take() []*entry {
 type Saves struct {
 	b       *Batch
 	until   time.Time
-	choice  Choice
-	entries []*entry // of choice.Save, one for one
+	plan    move.Plan
+	entries []*entry // of plan.Save, in the same order
 
 	mu     sync.Mutex
 	report holdfast.SaveReport
@@ -68,27 +48,27 @@ type Saves struct {
 // killed with the batch does not wait for them. It comes right after Condemn. nil
 // where nothing was to be saved.
 func (b *Batch) Keep(until time.Time) *Saves {
-	var all []Leaving
+	var all []move.Departing
 	if b.m.deps.Mover == nil {
 		return nil
 	}
 	b.m.mu.Lock()
 	for _, e := range b.entries {
 		if e.template.SaveMemory {
-			all = append(all, Leaving{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0})
+			all = append(all, move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0})
 		}
 	}
 	b.m.mu.Unlock()
 	if len(all) == 0 {
 		return nil
 	}
-	s := &Saves{b: b, until: until, choice: b.m.deps.Mover.Choose(until, all)}
-	for _, l := range s.choice.Save {
+	s := &Saves{b: b, until: until, plan: b.m.deps.Mover.Plan(until, all)}
+	for _, l := range s.plan.Save {
 		i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.key == l.Owner.Key })
 		s.entries = append(s.entries, b.entries[i])
 		b.entries = slices.Delete(b.entries, i, i+1)
 	}
-	for _, l := range s.choice.Lost {
+	for _, l := range s.plan.Lost {
 		b.m.deps.Metrics.saves.WithLabelValues("left").Observe(0)
 		b.m.log.Warn("a session's memory is lost: it is not saved", "session", l.Key, "epoch", l.Epoch, "bytes", l.Bytes, "reason", l.Reason)
 	}
@@ -106,14 +86,14 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 	begun := time.Now()
 	s.report.Kill = holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}}
 	s.report.Snapshots.Failed = []holdfast.SnapshotFailure{}
-	s.report.Memory = holdfast.MemoryReport{Thought: holdfast.Millis(s.choice.Takes), Lost: append([]holdfast.LostMemory{}, s.choice.Lost...)}
+	s.report.Memory = holdfast.MemoryReport{Thought: holdfast.Millis(s.plan.Takes), Lost: append([]holdfast.LostMemory{}, s.plan.Lost...)}
 	saving, cancel := context.WithDeadline(ctx, s.until)
 	defer cancel()
 	var g errgroup.Group
-	g.SetLimit(max(1, s.choice.Lanes))
+	g.SetLimit(max(1, s.plan.Lanes))
 	for i, e := range s.entries {
 		g.Go(func() error {
-			s.save(saving, s.choice.Save[i])
+			s.save(saving, s.plan.Save[i])
 			s.handOver(ctx, e)
 			return nil
 		})
@@ -124,7 +104,7 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 }
 
 // save saves one session, or notes why not.
-func (s *Saves) save(ctx context.Context, l Leaving) {
+func (s *Saves) save(ctx context.Context, l move.Departing) {
 	m, begun := s.b.m, time.Now()
 	n, err := m.deps.Mover.Save(ctx, l)
 	m.deps.Metrics.saves.WithLabelValues(outcomeOf(err)).Observe(time.Since(begun).Seconds())

@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/move"
 	"holdfast/test/lab/labtest"
 )
 
@@ -28,15 +29,15 @@ type slow struct {
 	mu       sync.Mutex
 	reserved int
 	until    time.Time
-	chosen   []Leaving
+	chosen   []move.Departing
 	left     []holdfast.Suspended // that Stage was given
 }
 
-func (s *slow) Choose(until time.Time, all []Leaving) Choice {
+func (s *slow) Plan(until time.Time, all []move.Departing) move.Plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until, s.chosen = until, all
-	c := Choice{Lanes: 2, Takes: time.Second}
+	c := move.Plan{Lanes: 2, Takes: time.Second}
 	for _, l := range all {
 		if s.lost[l.Owner.Key] {
 			c.Lost = append(c.Lost, holdfast.LostMemory{Key: l.Owner.Key, Epoch: l.Owner.Epoch, Reason: "no room"})
@@ -47,7 +48,7 @@ func (s *slow) Choose(until time.Time, all []Leaving) Choice {
 	return c
 }
 
-func (s *slow) Save(ctx context.Context, l Leaving) (int64, error) {
+func (s *slow) Save(ctx context.Context, l move.Departing) (int64, error) {
 	select {
 	case <-s.end:
 	case <-ctx.Done():
@@ -59,7 +60,7 @@ func (s *slow) Save(ctx context.Context, l Leaving) (int64, error) {
 	return 7, nil
 }
 
-func (s *slow) Reserve(l Leaving) (Leaving, func(), error) {
+func (s *slow) Reserve(l move.Departing) (move.Departing, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lost[l.Owner.Key] || s.room > 0 && s.reserved == s.room {
@@ -74,7 +75,7 @@ func (s *slow) Reserve(l Leaving) (Leaving, func(), error) {
 	}, nil
 }
 
-func (s *slow) Suspend(ctx context.Context, l Leaving) (holdfast.Suspended, error) {
+func (s *slow) Suspend(ctx context.Context, l move.Departing) (holdfast.Suspended, error) {
 	if l.Bytes != 7 {
 		return holdfast.Suspended{}, errors.New("nothing is reserved for it")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/move"
 )
 
 const (
@@ -39,7 +40,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 		m.mu.Unlock()
 		return holdfast.SuspendReport{}, notHere(key)
 	}
-	l := e.leavingLocked()
+	l := e.departingLocked()
 	m.mu.Unlock()
 	l, letGo, err := m.reserve(e, l)
 	if err != nil {
@@ -76,12 +77,12 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 }
 
 // leavingLocked is the session as the Mover wants it.
-func (e *entry) leavingLocked() Leaving {
-	return Leaving{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
+func (e *entry) departingLocked() move.Departing {
+	return move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
 }
 
 // reserve has the Mover keep room for a session's memory, or is why it cannot be kept.
-func (m *Manager) reserve(e *entry, l Leaving) (_ Leaving, release func(), err error) {
+func (m *Manager) reserve(e *entry, l move.Departing) (_ move.Departing, release func(), err error) {
 	switch {
 	case !e.template.SaveMemory:
 		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "docs/moving.md says what that needs")
@@ -96,7 +97,7 @@ func (m *Manager) reserve(e *entry, l Leaving) (_ Leaving, release func(), err e
 
 // suspend saves and ends an entry that is marked as leaving, and that there is room
 // for. life is the Manager's.
-func (m *Manager) suspend(life context.Context, e *entry, l Leaving) (r holdfast.SuspendReport, err error) {
+func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r holdfast.SuspendReport, err error) {
 	m.announce(life, e)
 	m.mu.Lock()
 	l.Owner = e.owner
@@ -228,7 +229,7 @@ func (m *Manager) markOneIdle() *entry {
 // suspendOrStop ends a session that is marked as leaving.
 func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	m.mu.Lock()
-	l := e.leavingLocked()
+	l := e.departingLocked()
 	m.mu.Unlock()
 	l, release, err := m.reserve(e, l)
 	if err != nil {

@@ -1,4 +1,4 @@
-package agent
+package move
 
 import (
 	"io"
@@ -7,29 +7,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// moveMetrics are the figures of images of sessions' memory.
-type moveMetrics struct {
+// metrics are the figures of images that are saved and sent.
+type metrics struct {
 	seconds *prometheus.HistogramVec // by part
 	bytes   prometheus.Counter
 }
 
-// Parts of a container's saving.
+// Parts of saving a container.
 const (
 	partCheckpoint = "checkpoint"
 	partStream     = "stream"
 )
 
-// newMoveMetrics makes the figures and registers them.
-func newMoveMetrics(reg prometheus.Registerer) *moveMetrics {
-	m := &moveMetrics{
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_session_image_seconds",
-			Help:    "Time of a part of a container's saving that was done: checkpoint, until its image is written; stream, until the successor has it.",
+			Help:    "Duration of one part of saving a container, in seconds: checkpoint, until its image is written; stream, until the successor has received it.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"part"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_session_image_bytes_total",
-			Help: "Bytes of the images of sessions' memory that were sent to successors.",
+			Help: "Bytes of session images that were sent to successors.",
 		}),
 	}
 	for _, part := range []string{partCheckpoint, partStream} {
@@ -39,20 +38,20 @@ func newMoveMetrics(reg prometheus.Registerer) *moveMetrics {
 	return m
 }
 
-// took notes a part that has begun then and is done.
-func (m *moveMetrics) took(part string, begun time.Time) {
+// observe records a part that is complete.
+func (m *metrics) observe(part string, begun time.Time) {
 	m.seconds.WithLabelValues(part).Observe(time.Since(begun).Seconds())
 }
 
-// counting counts what is written to w.
-func (m *moveMetrics) counting(w io.Writer) io.Writer { return counting{w, m.bytes} }
+// count returns a writer to w that counts the bytes sent.
+func (m *metrics) count(w io.Writer) io.Writer { return countingWriter{w, m.bytes} }
 
-type counting struct {
+type countingWriter struct {
 	io.Writer
 	bytes prometheus.Counter
 }
 
-func (c counting) Write(p []byte) (int, error) {
+func (c countingWriter) Write(p []byte) (int, error) {
 	n, err := c.Writer.Write(p)
 	c.bytes.Add(float64(n))
 	return n, err

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"path/filepath"
+
+	"holdfast"
+	"holdfast/internal/control/config"
+	"holdfast/internal/sessions/fleet"
+	"holdfast/internal/sessions/move"
+)
+
+// newMover returns the mover of sessions' memory. It is nil where no template asks
+// for it, and where it cannot work: sessions then boot fresh.
+func (a *Agent) newMover() *move.Mover {
+	if !a.cfg.SavesMemory() {
+		return nil
+	}
+	m, err := move.New(moveOptions(a))
+	if err != nil {
+		a.log.Warn("this node can neither save nor restore the memory of sessions", "err", err, "hint", holdfast.HintOf(err))
+		return nil
+	}
+	return m
+}
+
+func moveOptions(a *Agent) move.Options {
+	c := a.cfg.Moving
+	return move.Options{
+		Node: a.node, Runsc: c.Runsc, Runtime: c.Runtime, Staged: a.cfg.StagedDir(), Spill: c.Spill, MaxImage: int64(c.MaxImage),
+		RatesFile: filepath.Join(a.cfg.DataDir, "moving-rates.json"), SuccessorWait: fleet.ExpectTime,
+		Suspended: suspendOptions(a.cfg),
+		Store:     a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
+	}
+}
+
+func suspendOptions(c config.Config) move.SuspendOptions {
+	s := c.Moving.Suspended
+	return move.SuspendOptions{
+		Dir: c.SuspendedDir(), Keep: s.Keep, Space: int64(s.Space), Shared: s.Shared,
+		KeyFile: c.ImageKeyFile(), MakeKey: s.KeyFile == "",
+		Put: s.Put, Get: s.Get, Drop: s.Drop, Timeout: s.Timeout,
+	}
+}

@@ -1,0 +1,122 @@
+// Package hostload measures how busy a host is: the busy share of its CPUs, the
+// pressure on them, and its available memory, from the proc file system.
+package hostload
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Meter reads the load of a host. Its methods may be called from any goroutine.
+type Meter struct {
+	proc string // the mount point of the proc file system
+
+	mu          sync.Mutex
+	busy, total uint64 // CPU ticks at the last reading
+}
+
+// New returns a Meter that reads the proc file system at proc, usually "/proc".
+func New(proc string) *Meter { return &Meter{proc: proc} }
+
+// CPU returns the busy share of all CPUs since the last call, 0 to 1. The first call
+// returns the share since the host booted. The source is the first line of
+// /proc/stat (proc(5)): user nice system idle iowait irq softirq steal. Idle and
+// iowait are not busy.
+func (m *Meter) CPU() (float64, error) {
+	f, err := os.Open(m.proc + "/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read CPU times: %w", err)
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	if !s.Scan() {
+		return 0, fmt.Errorf("read CPU times: %s is empty", f.Name())
+	}
+	fields := strings.Fields(s.Text())
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("read CPU times: unexpected line %q", s.Text())
+	}
+	var total, idle uint64
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read CPU times: %w", err)
+		}
+		total += n
+		if i == 3 || i == 4 {
+			idle += n
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	busy := total - idle
+	dBusy, dTotal := busy-m.busy, total-m.total
+	m.busy, m.total = busy, total
+	if dTotal == 0 || dBusy > dTotal { // two calls within a tick, or the counters went back
+		return 0, nil
+	}
+	return float64(dBusy) / float64(dTotal), nil
+}
+
+// Memory is a host's memory in bytes.
+type Memory struct {
+	Total     int64
+	Available int64 // what new work can get without swapping
+}
+
+// Memory returns MemTotal and MemAvailable of /proc/meminfo.
+func (m *Meter) Memory() (Memory, error) {
+	f, err := os.Open(m.proc + "/meminfo")
+	if err != nil {
+		return Memory{}, fmt.Errorf("read memory: %w", err)
+	}
+	defer f.Close()
+	var mem Memory
+	for s := bufio.NewScanner(f); s.Scan(); {
+		name, rest, _ := strings.Cut(s.Text(), ":")
+		fields := strings.Fields(rest)
+		if len(fields) == 0 {
+			continue
+		}
+		kib, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "MemTotal":
+			mem.Total = kib << 10
+		case "MemAvailable":
+			mem.Available = kib << 10
+		}
+	}
+	if mem.Total == 0 {
+		return mem, fmt.Errorf("read memory: %s has no MemTotal", f.Name())
+	}
+	return mem, nil
+}
+
+// Pressure returns the share of the last 10 s in which a runnable task waited for a
+// CPU, 0 to 1: "some avg10" of the kernel's pressure stall information
+// (Documentation/accounting/psi.rst). It returns 0 on a kernel without it.
+func (m *Meter) Pressure() (float64, error) {
+	text, err := os.ReadFile(m.proc + "/pressure/cpu")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) { // not built in, or switched off
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read CPU pressure: %w", err)
+	}
+	var percent float64
+	if _, err := fmt.Sscanf(string(text), "some avg10=%f", &percent); err != nil {
+		return 0, fmt.Errorf("read CPU pressure: unexpected text %q", text)
+	}
+	return percent / 100, nil
+}

@@ -1,0 +1,334 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/runsc"
+	"holdfast/internal/platform/store"
+	"holdfast/internal/sessions/hook"
+	"holdfast/internal/sessions/kill"
+)
+
+// receivedLifetime is how long a received image waits until the session is claimed
+// on this node.
+const receivedLifetime = time.Minute
+
+// Departing is a session that leaves its node and whose container can be saved.
+type Departing struct {
+	Owner     holdfast.Owner
+	Target    *kill.Target
+	Priority  int  // of the template
+	Connected bool // clients are connected
+
+	// Plan and Reserve set Bytes, the estimated size of the image, and OnDisk, which
+	// says that memory has no space for it.
+	Bytes  int64
+	OnDisk bool
+}
+
+// Plan says which sessions are saved.
+type Plan struct {
+	Save  []Departing   // in the order in which to start
+	Lanes int           // saved concurrently; at least 1 where Save is not empty
+	Takes time.Duration // estimated time for all of them
+	Lost  []holdfast.LostMemory
+}
+
+// Peers are the other nodes, as the Mover uses them. *fleet.Fleet implements it.
+type Peers interface {
+	// CanSend returns an error where no successor is known for that epoch of the
+	// session.
+	CanSend(holdfast.SessionKey, holdfast.Epoch) error
+	// SendImage streams an image to the successor.
+	SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error
+	// TakeImage reads an image from the node that keeps it, for the claim next.
+	TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error
+}
+
+// Options configure a Mover.
+type Options struct {
+	Node    holdfast.NodeID
+	Runsc   string // path of runsc
+	Runtime string // path at which the program is registered with the engine
+	Staged  string // directory of images that containers are about to be restored from
+	Spill   string // directory on disk for images that memory has no space for; "": none
+	// MaxImage is the size limit of one image, in bytes.
+	MaxImage int64
+	// RatesFile keeps the measured rates of saving, sending and restoring.
+	RatesFile string
+	// SuccessorWait is how long a successor waits for an image at most.
+	SuccessorWait time.Duration
+	Suspended     SuspendOptions
+
+	Store   store.Store
+	Hooks   hook.Runner
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// Mover saves the memory of sessions for their next life, and restores it. Its
+// methods may be called from any goroutine, except Join.
+type Mover struct {
+	runsc         runsc.Runtime
+	work          string // a directory of this node, on the file system of runsc.Images
+	spill         string // the same on disk; "": none
+	maxImage      int64
+	successorWait time.Duration
+	rates         *rates
+	node          holdfast.NodeID
+	store         store.Store
+	log           *slog.Logger
+	metrics       *metrics
+	peers         Peers // nil: this node has no others
+
+	images     *suspendedStore // nil: noImages says why
+	noImages   error
+	storing    sync.Mutex // one image is stored at a time: freeing space counts those before it
+	space      *reservations
+	suspendeds *suspendedIndex
+
+	mu       sync.Mutex
+	received map[holdfast.SessionKey]receivedImage
+	starts   map[string]restoring // by container
+}
+
+// restoring is a container that is about to be started from an image.
+type restoring struct {
+	at    time.Time
+	bytes int64
+}
+
+// receivedImage is an image on this node that its session has not been restored
+// from yet.
+type receivedImage struct {
+	Label
+	dir string
+	at  time.Time
+}
+
+// New checks the runtime, removes what an earlier process left in the directories
+// of the node, and returns a Mover. Without Suspended's directory or key it moves
+// sessions but suspends none.
+func New(o Options) (*Mover, error) {
+	m := &Mover{
+		runsc: runsc.Runtime{Program: o.Runsc, Images: o.Staged}, work: o.Staged + "." + string(o.Node),
+		maxImage: o.MaxImage, successorWait: o.SuccessorWait, rates: newRates(o.RatesFile, o.Metrics, o.Log),
+		node: o.Node, store: o.Store, log: o.Log, metrics: newMetrics(o.Metrics),
+		received: map[holdfast.SessionKey]receivedImage{}, starts: map[string]restoring{},
+		space: newReservations(), suspendeds: newSuspendedIndex(),
+	}
+	if o.Spill != "" {
+		m.spill = filepath.Join(o.Spill, "images."+string(o.Node))
+	}
+	if err := os.MkdirAll(m.runsc.Images, 0o700); err != nil {
+		return nil, fmt.Errorf("moving.staged: %w", err)
+	}
+	if err := m.runsc.Check(); err != nil {
+		return nil, fmt.Errorf("moving: %w", err)
+	}
+	// Images of an earlier agent are of no use to this one: the containers they were
+	// staged for are removed where they were not ready, and images that were being
+	// received or sent are incomplete.
+	if err := m.runsc.Sweep(); err != nil {
+		return nil, fmt.Errorf("moving.staged: %w", err)
+	}
+	for key, dir := range map[string]string{"staged": m.work, "spill": m.spill} {
+		if dir == "" {
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+			return nil, fmt.Errorf("moving.%s: %w", key, err)
+		}
+	}
+	if err := m.runsc.Install(o.Runtime); err != nil {
+		return nil, err
+	}
+	if m.images, m.noImages = openSuspendedStore(o); m.noImages != nil {
+		o.Log.Warn("sessions cannot be suspended on this node", "err", m.noImages, "hint", holdfast.HintOf(m.noImages))
+	}
+	return m, nil
+}
+
+// Join gives the Mover the other nodes. It is called before any session is saved.
+func (m *Mover) Join(p Peers) { m.peers = p }
+
+// Save implements session.Mover.
+func (m *Mover) Save(ctx context.Context, d Departing) (int64, error) {
+	o := d.Owner
+	if err := m.peers.CanSend(o.Key, o.Epoch); err != nil {
+		return 0, err
+	}
+	dir, size, err := m.checkpoint(ctx, d)
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	begun := time.Now()
+	label := Label{Key: o.Key, Epoch: o.Epoch, Template: o.Template, TakenAt: begun.UTC()}
+	err = m.rates.time(&m.rates.rates.Send, size, func() error {
+		return m.peers.SendImage(ctx, o.Key, o.Epoch, func(w io.Writer) error { return Pack(m.metrics.count(w), label, dir) })
+	})
+	if err == nil {
+		m.metrics.observe(partStream, begun)
+	}
+	m.rates.save()
+	return size, err
+}
+
+// checkpoint saves a container into a new directory, in memory or on disk. It
+// returns the directory and the bytes of its files.
+func (m *Mover) checkpoint(ctx context.Context, d Departing) (dir string, size int64, err error) {
+	at, line := m.work, &m.rates.rates.Save
+	if d.OnDisk {
+		at, line = m.spill, &m.rates.rates.Spill
+	}
+	if dir, err = os.MkdirTemp(at, "save-*"); err != nil {
+		return "", 0, err
+	}
+	begun := time.Now()
+	err = m.rates.timeSized(line, func() (int64, error) {
+		if err := m.runsc.Checkpoint(ctx, d.Owner.ContainerID, d.Target.Pid(), dir); err != nil {
+			return 0, err
+		}
+		size, err = bytesIn(dir)
+		return size, err
+	})
+	if err != nil {
+		return "", 0, errors.Join(err, os.RemoveAll(dir))
+	}
+	m.metrics.observe(partCheckpoint, begun)
+	return dir, size, nil
+}
+
+// bytesIn returns the total size of the files in dir.
+func bytesIn(dir string) (total int64, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		fi, err := os.Lstat(name)
+		if err != nil {
+			return 0, err
+		}
+		total += fi.Size()
+	}
+	return total, nil
+}
+
+// Receive reads an image that another node sends, for the session's claim on this
+// node. It is a fleet.Receive.
+func (m *Mover) Receive(_ context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error {
+	dir, err := os.MkdirTemp(m.work, "got-*")
+	if err != nil {
+		return err
+	}
+	inner := filepath.Join(dir, "image")
+	l, err := Unpack(image, inner, m.maxImage, func(l Label) error { return expected(l.Key, l.Epoch) })
+	if err == nil { // the session may have been given up during the transfer
+		err = expected(l.Key, l.Epoch)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	m.mu.Lock()
+	old := m.received[l.Key]
+	m.received[l.Key] = receivedImage{l, dir, time.Now()}
+	m.mu.Unlock()
+	m.remove(old)
+	time.AfterFunc(receivedLifetime, m.expire)
+	return nil
+}
+
+func (m *Mover) remove(image receivedImage) {
+	if image.dir == "" {
+		return
+	}
+	if err := os.RemoveAll(image.dir); err != nil {
+		m.log.Warn("the image of a session cannot be removed", "session", image.Key, "err", err)
+	}
+}
+
+// expire removes received images whose session was not claimed in time.
+func (m *Mover) expire() {
+	m.mu.Lock()
+	var old []receivedImage
+	for key, image := range m.received {
+		if time.Since(image.at) >= receivedLifetime {
+			old = append(old, image)
+			delete(m.received, key)
+		}
+	}
+	m.mu.Unlock()
+	for _, image := range old {
+		m.log.Warn("the memory of a session is lost: the session was not claimed on this node in time", "session", image.Key, "epoch", image.Epoch)
+		m.remove(image)
+	}
+}
+
+// Stage implements session.Mover.
+func (m *Mover) Stage(ctx context.Context, o holdfast.Owner, left *holdfast.Suspended, container string) (bool, error) {
+	m.mu.Lock()
+	image, ok := m.received[o.Key]
+	delete(m.received, o.Key) // an image is used at most once, also where this fails
+	m.mu.Unlock()
+	if ok && left != nil { // the image arrived too late: it is older than the suspended one
+		m.remove(image)
+		ok = false
+	}
+	if ok {
+		follows, err := m.store.Follows(ctx, o.Key, image.Epoch, o.Epoch)
+		if err == nil && !follows {
+			err = fmt.Errorf("the image is of epoch %d, which is not the epoch before %d", image.Epoch, o.Epoch)
+		}
+		if err != nil {
+			m.remove(image)
+			return false, err
+		}
+	}
+	if !ok && left != nil {
+		var err error
+		if image, err = m.takeSuspended(ctx, o, *left); err != nil {
+			return false, err
+		}
+		ok = true
+	}
+	if !ok {
+		return false, nil
+	}
+	defer m.remove(image)
+	if err := m.runsc.Stage(container, filepath.Join(image.dir, "image")); err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	m.starts[container] = restoring{time.Now(), image.Bytes}
+	m.mu.Unlock()
+	return true, nil
+}
+
+// Started implements session.Mover.
+func (m *Mover) Started(container string, err error) {
+	m.mu.Lock()
+	r := m.starts[container]
+	delete(m.starts, container)
+	m.mu.Unlock()
+	used, unstageErr := m.runsc.Unstage(container)
+	if unstageErr != nil {
+		m.log.Warn("the image of a session cannot be removed", "container", container, "err", unstageErr)
+	}
+	if used && err == nil {
+		m.rates.learn(&m.rates.rates.Restore, r.bytes, time.Since(r.at), 1)
+		m.rates.save()
+	}
+}

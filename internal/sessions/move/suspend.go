@@ -1,0 +1,303 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast"
+	"holdfast/internal/platform/keyfile"
+	"holdfast/internal/sessions/hook"
+)
+
+const (
+	// sweepInterval is how often the stored images are checked.
+	sweepInterval = time.Minute
+	// unknownGrace is how long an image may be missing in the store: the session's
+	// record is written right after its image.
+	unknownGrace = 15 * time.Minute
+	// recordGrace is how long the record of a suspended session outlives its image,
+	// so that the node that has the image removes both first.
+	recordGrace = time.Hour
+	// takeTimeout limits the transfer of a suspended session's image to this node.
+	takeTimeout = 2 * time.Minute
+)
+
+// SuspendOptions configure where the memory of suspended sessions is kept.
+type SuspendOptions struct {
+	Dir   string
+	Keep  time.Duration // after that an image is removed
+	Space int64         // bytes of all images
+	// Shared says that Dir is the same on every node.
+	Shared  bool
+	KeyFile string // of the age key that images are encrypted with
+	// MakeKey creates KeyFile where it is missing.
+	MakeKey bool
+	// Put, Get and Drop are commands that keep the encrypted files instead of Dir.
+	// "{name}" and "{file}" in their arguments are replaced. Empty: Dir keeps them.
+	Put, Get, Drop []string
+	Timeout        time.Duration // of one command
+}
+
+func (o SuspendOptions) remote() bool { return len(o.Put)+len(o.Get)+len(o.Drop) > 0 }
+
+// suspendedStore is the image store of suspended sessions.
+type suspendedStore struct {
+	*ImageStore
+	limits Limits
+	dir    string
+	shared bool // every node can read it
+	remote bool // the operator's commands keep the images
+	drops  *prometheus.CounterVec
+}
+
+func openSuspendedStore(o Options) (*suspendedStore, error) {
+	c := o.Suspended
+	key, err := imageKey(c)
+	if err != nil {
+		return nil, err
+	}
+	so := StoreOptions{Dir: c.Dir, Owner: o.Node, MaxImage: o.MaxImage}
+	if c.remote() {
+		so.Remote = commands{c, o.Hooks}
+	}
+	s := &suspendedStore{
+		limits: Limits{Age: c.Keep, Space: c.Space, Grace: unknownGrace},
+		dir:    so.Dir, shared: c.Shared || c.remote(), remote: c.remote(),
+	}
+	if s.ImageStore, err = OpenStore(so, key); err != nil {
+		return nil, err
+	}
+	s.register(o.Metrics)
+	return s, nil
+}
+
+// register exports the stored images as metrics.
+func (s *suspendedStore) register(reg prometheus.Registerer) {
+	sum := func(of func(StoredImage) float64) func() float64 {
+		return func() (total float64) {
+			if s.ImageStore == nil {
+				return 0
+			}
+			all, _ := s.List() // an unreadable directory counts as empty
+			for _, image := range all {
+				total += of(image)
+			}
+			return total
+		}
+	}
+	s.drops = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_suspended_dropped_total",
+		Help: "Images of suspended sessions that were removed unused, by reason (expired; space; unknown: no record in the store refers to it; stopped: the session was stopped; superseded: an agent of an older version has claimed the session).",
+	}, []string{"reason"})
+	for _, reason := range []string{Expired, NoSpace, Unknown, Stopped, superseded} {
+		s.drops.WithLabelValues(reason)
+	}
+	reg.MustRegister(s.drops,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "holdfast_suspended_images", Help: "Images of suspended sessions in the directory of this node.",
+		}, sum(func(StoredImage) float64 { return 1 })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "holdfast_suspended_bytes", Help: "Size of the encrypted images of suspended sessions in the directory of this node, in bytes.",
+		}, sum(func(i StoredImage) float64 { return float64(i.Bytes) })))
+}
+
+// RegisterMetrics registers the metrics of this package without a Mover, for the
+// page of all metrics.
+func RegisterMetrics(reg prometheus.Registerer, o Options) {
+	newMetrics(reg)
+	newRates(o.RatesFile, reg, o.Log)
+	(&suspendedStore{}).register(reg)
+}
+
+// Reasons for removing a suspended session beside those of Surplus.
+const (
+	Stopped    = "stopped"    // the session was stopped
+	superseded = "superseded" // the session has been claimed since
+)
+
+// imageKey reads the key that images are encrypted with, or creates it.
+func imageKey(o SuspendOptions) (string, error) {
+	text, err := keyfile.ReadSecret(o.KeyFile)
+	if errors.Is(err, fs.ErrNotExist) && o.MakeKey {
+		return makeImageKey(o.KeyFile)
+	}
+	if err != nil {
+		return "", fmt.Errorf("moving.suspended.key_file: %w", err)
+	}
+	for _, words := range keyfile.Lines(string(text)) {
+		return words[0], nil
+	}
+	return "", holdfast.WithHint(fmt.Errorf("moving.suspended.key_file: %s has no key", o.KeyFile), "create one with `age-keygen -o FILE`")
+}
+
+func makeImageKey(file string) (string, error) {
+	key, err := NewKey()
+	if err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("make a key for images: %w", err)
+	}
+	_, err = f.WriteString(key + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return "", fmt.Errorf("make a key for images: %w", errors.Join(err, os.Remove(file)))
+	}
+	return key, nil
+}
+
+// commands is a Remote that runs the operator's commands.
+type commands struct {
+	o    SuspendOptions
+	hook hook.Runner
+}
+
+// Put implements Remote.
+func (c commands) Put(ctx context.Context, name, file string) error {
+	return c.run(ctx, "put", c.o.Put, name, file)
+}
+
+// Get implements Remote.
+func (c commands) Get(ctx context.Context, name, file string) error {
+	return c.run(ctx, "get", c.o.Get, name, file)
+}
+
+// Drop implements Remote.
+func (c commands) Drop(ctx context.Context, name string) error {
+	return c.run(ctx, "drop", c.o.Drop, name, "")
+}
+
+// run runs one command without a shell.
+func (c commands) run(ctx context.Context, what string, args []string, name, file string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	fill := strings.NewReplacer("{name}", name, "{file}", file)
+	var command hook.Command
+	for _, a := range args {
+		command.Args = append(command.Args, fill.Replace(a))
+	}
+	if got := c.hook.Run(ctx, command); got.Err != nil {
+		return fmt.Errorf("moving.suspended.%s: %w: %s", what, got.Err, strings.TrimSpace(got.Output))
+	}
+	return nil
+}
+
+// Reserve implements session.Mover. An image that is being written counts twice: as
+// reserved and as used space. The estimate is thus too low rather than too high.
+func (m *Mover) Reserve(d Departing) (Departing, func(), error) {
+	if m.images == nil {
+		return d, nil, m.noImages
+	}
+	n, err := m.runsc.Size(d.Owner.ContainerID, d.Target.Pid())
+	if err != nil {
+		return d, nil, err
+	}
+	if n > m.maxImage {
+		return d, nil, fmt.Errorf("the session has %.1f MB of memory, the limit of an image is %.1f MB", float64(n)/1e6, float64(m.maxImage)/1e6)
+	}
+	d.Bytes = n + imageMargin
+	release, onDisk, err := m.reserve(d.Bytes)
+	d.OnDisk = onDisk
+	return d, release, err
+}
+
+// Suspend implements session.Mover.
+func (m *Mover) Suspend(ctx context.Context, d Departing) (s holdfast.Suspended, err error) {
+	if m.images == nil {
+		return s, m.noImages
+	}
+	dir, size, err := m.checkpoint(ctx, d)
+	if err != nil {
+		return s, err
+	}
+	defer os.RemoveAll(dir)
+	defer m.rates.save()
+	label := Label{Key: d.Owner.Key, Epoch: d.Owner.Epoch, Template: d.Owner.Template, TakenAt: time.Now().UTC()}
+	if err := m.putSuspended(ctx, label, size, dir); err != nil {
+		return s, err
+	}
+	m.suspendeds.add(label.Key, label.Epoch)
+	return holdfast.Suspended{
+		Key: label.Key, Epoch: label.Epoch, Node: m.node, Shared: m.images.shared, Template: label.Template,
+		TakenAt: label.TakenAt, Until: label.TakenAt.Add(m.images.limits.Age), Bytes: size,
+	}, nil
+}
+
+// putSuspended stores an image after it has freed space for it. The space of a
+// remote store is not limited.
+func (m *Mover) putSuspended(ctx context.Context, label Label, size int64, dir string) error {
+	if !m.images.remote {
+		m.storing.Lock()
+		defer m.storing.Unlock()
+		m.freeSpace(ctx, size)
+	}
+	return m.images.Put(ctx, label, dir)
+}
+
+// takeSuspended gets the image of a suspended session into a new directory, from
+// the node or the store that has it.
+func (m *Mover) takeSuspended(ctx context.Context, o holdfast.Owner, left holdfast.Suspended) (image receivedImage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	if image.dir, err = os.MkdirTemp(m.work, "left-*"); err != nil {
+		return image, err
+	}
+	inner := filepath.Join(image.dir, "image")
+	switch {
+	case left.Shared || left.Node == m.node:
+		if m.images == nil {
+			err = m.noImages
+			break
+		}
+		image.Label, err = m.images.Take(ctx, left.Key, left.Epoch, inner)
+	case m.peers == nil:
+		err = fmt.Errorf("node %s has the image, and this node is not part of a fleet", left.Node)
+	default:
+		err = m.peers.TakeImage(ctx, left.Node, left.Key, left.Epoch, o.Epoch, func(r io.Reader) (err error) {
+			image.Label, err = Unpack(r, inner, m.maxImage, matches(left.Key, left.Epoch))
+			return err
+		})
+	}
+	if err != nil {
+		return image, errors.Join(err, os.RemoveAll(image.dir))
+	}
+	return image, nil
+}
+
+// matches returns a function for Unpack that accepts one session's epoch only.
+func matches(key holdfast.SessionKey, epoch holdfast.Epoch) func(Label) error {
+	return func(l Label) error {
+		if l.Key != key || l.Epoch != epoch {
+			return fmt.Errorf("%w: it is the image of session %s at epoch %d", ErrTorn, l.Key, l.Epoch)
+		}
+		return nil
+	}
+}
+
+// Give writes the image of a suspended session to w, for another node. The image is
+// then gone here.
+func (m *Mover) Give(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error {
+	if m.images == nil {
+		return fmt.Errorf("%w: %w", holdfast.ErrNotFound, m.noImages)
+	}
+	return m.images.Send(ctx, key, epoch, w)
+}
+
+// Prefer returns the node that has the image of a suspended session, and "" where
+// every node can read it or none has it.
+func (m *Mover) Prefer(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID {
+	r, err := FindSuspended(ctx, m.store, key)
+	if err != nil || r.Shared {
+		return ""
+	}
+	return r.Node
+}

@@ -1,0 +1,219 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/platform/store"
+)
+
+// claimQueue is how many claims of suspended sessions may wait to be checked.
+const claimQueue = 256
+
+// Record is a suspended session as the store has it.
+type Record struct {
+	holdfast.Suspended
+	Note store.Note
+}
+
+// FindSuspended returns the record of a suspended session, or
+// holdfast.ErrNotFound.
+func FindSuspended(ctx context.Context, s store.Store, key holdfast.SessionKey) (Record, error) {
+	all, err := s.ListNotes(ctx, store.SuspendedNotes+string(key))
+	if err != nil {
+		return Record{}, err
+	}
+	for _, n := range all {
+		if n.Name != store.SuspendedNotes+string(key) {
+			continue
+		}
+		r := Record{Note: n}
+		if err := json.Unmarshal(n.Value, &r.Suspended); err != nil {
+			return r, fmt.Errorf("suspended session %s: %w", key, err)
+		}
+		return r, nil
+	}
+	return Record{}, holdfast.ErrNotFound
+}
+
+// ListSuspended returns the records of all suspended sessions, by key. It omits
+// those that cannot be decoded.
+func ListSuspended(ctx context.Context, s store.Store) ([]Record, error) {
+	notes, err := s.ListNotes(ctx, store.SuspendedNotes)
+	if err != nil {
+		return nil, fmt.Errorf("list suspended sessions: %w", err)
+	}
+	var out []Record
+	for _, n := range notes {
+		r := Record{Note: n}
+		if json.Unmarshal(n.Value, &r.Suspended) == nil {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// Run removes suspended sessions that are too old, too large or superseded, until
+// ctx is done.
+func (m *Mover) Run(ctx context.Context) error {
+	if m.images == nil {
+		<-ctx.Done()
+		return nil
+	}
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	m.indexSuspended(ctx)
+	m.sweep(ctx, time.Now())
+	for {
+		select {
+		case <-tick.C:
+			m.sweep(ctx, time.Now())
+		case c := <-m.suspendeds.claims:
+			m.removeClaimed(ctx, c)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// indexSuspended adds what an earlier agent of this node has suspended to the index.
+func (m *Mover) indexSuspended(ctx context.Context) {
+	all, err := ListSuspended(ctx, m.store)
+	if err != nil {
+		return // sweep checks all of them later
+	}
+	for _, r := range all {
+		if r.Node == m.node {
+			m.suspendeds.add(r.Key, r.Epoch)
+		}
+	}
+}
+
+// suspendedIndex is the sessions whose images this node keeps.
+type suspendedIndex struct {
+	claims chan claim // of sessions in the index
+
+	mu    sync.Mutex // held briefly: Claimed must not block
+	epoch map[holdfast.SessionKey]holdfast.Epoch
+}
+
+// claim is the claim of a session that was suspended.
+type claim struct {
+	key   holdfast.SessionKey
+	epoch holdfast.Epoch
+}
+
+func newSuspendedIndex() *suspendedIndex {
+	return &suspendedIndex{claims: make(chan claim, claimQueue), epoch: map[holdfast.SessionKey]holdfast.Epoch{}}
+}
+
+func (x *suspendedIndex) add(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.epoch[key] = max(epoch, x.epoch[key])
+}
+
+// claimed takes a session off the index that was claimed after it was suspended.
+func (x *suspendedIndex) claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if of, ok := x.epoch[key]; !ok || epoch <= of {
+		return
+	}
+	delete(x.epoch, key)
+	select {
+	case x.claims <- claim{key, epoch}:
+	default: // sweep finds it while the session has an owner
+	}
+}
+
+// Claimed is told of every claim in the fleet. It never blocks.
+func (m *Mover) Claimed(key holdfast.SessionKey, epoch holdfast.Epoch) {
+	m.suspendeds.claimed(key, epoch)
+}
+
+// removeClaimed removes a suspended session that an agent has claimed whose version
+// does not know of suspended sessions: the claim of any other agent removes the
+// record, too. The image is of a past state and must not be restored any more.
+func (m *Mover) removeClaimed(ctx context.Context, c claim) {
+	r, err := FindSuspended(ctx, m.store, c.key)
+	if err != nil || r.Epoch >= c.epoch {
+		return // removed, as it should be, or suspended again; on an error sweep finds it
+	}
+	m.Drop(ctx, r, superseded)
+}
+
+// sweep removes suspended sessions that cannot be used any more at the time now.
+func (m *Mover) sweep(ctx context.Context, now time.Time) {
+	m.collect(ctx, 0, now)
+	all, err := ListSuspended(ctx, m.store)
+	if err != nil || len(all) == 0 {
+		return // until the next sweep
+	}
+	owners, _, err := m.store.List(ctx)
+	if err != nil {
+		return
+	}
+	owned := map[holdfast.SessionKey]holdfast.Epoch{}
+	for _, o := range owners {
+		owned[o.Key] = o.Epoch
+	}
+	for _, r := range all {
+		own := r.Node == m.node
+		switch {
+		case own && now.After(r.Until) || now.After(r.Until.Add(recordGrace)):
+			m.Drop(ctx, r, Expired)
+		case own && owned[r.Key] > r.Epoch:
+			m.Drop(ctx, r, superseded)
+		}
+	}
+}
+
+// freeSpace removes the oldest images until one more image fits.
+func (m *Mover) freeSpace(ctx context.Context, bytes int64) { m.collect(ctx, bytes, time.Now()) }
+
+// collect removes surplus images so that more bytes fit.
+func (m *Mover) collect(ctx context.Context, more int64, now time.Time) {
+	all, err := m.images.List()
+	if err != nil {
+		m.log.Warn("the images of suspended sessions cannot be listed", "err", err)
+		return
+	}
+	records, err := ListSuspended(ctx, m.store)
+	recorded := map[holdfast.SessionKey]Record{}
+	for _, r := range records {
+		recorded[r.Key] = r
+	}
+	known := func(i StoredImage) bool { return err != nil || recorded[i.Key].Epoch == i.Epoch }
+	for _, d := range Surplus(all, m.images.limits, more, now, known) {
+		r, ok := recorded[d.Key]
+		if !ok || r.Epoch != d.Epoch {
+			r = Record{Suspended: holdfast.Suspended{Key: d.Key, Epoch: d.Epoch, Node: m.node}}
+		}
+		m.Drop(ctx, r, d.Reason)
+	}
+}
+
+// Drop removes a suspended session: first its record from the store, so that no
+// node asks for an image that is gone, and then its image where this node can
+// access it. It logs a failure.
+func (m *Mover) Drop(ctx context.Context, r Record, reason string) {
+	err := error(nil)
+	if r.Note.Name != "" {
+		err = m.store.DropNote(ctx, r.Note)
+	}
+	if err == nil && m.images != nil && (r.Shared || r.Node == m.node) {
+		if err = m.images.Drop(ctx, r.Key, r.Epoch); err == nil {
+			m.images.drops.WithLabelValues(reason).Inc()
+		}
+	}
+	if err != nil {
+		m.log.Warn("the memory of a suspended session cannot be removed", "session", r.Key, "epoch", r.Epoch, "err", err)
+		return
+	}
+	m.log.Info("the memory of a suspended session is removed", "session", r.Key, "epoch", r.Epoch, "reason", reason)
+}
