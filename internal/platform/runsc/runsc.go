@@ -39,7 +39,7 @@ var (
 	// ErrStranger is a process that is not the sandbox of the container.
 	ErrStranger = errors.New("it is no sandbox of runsc's with this container")
 	// ErrTorn is an image that is not whole.
-	ErrTorn = errors.New("the image is not whole")
+	ErrTorn = errors.New("the image is incomplete")
 )
 
 // Runtime is a runsc, and where images are staged for the containers that it

@@ -124,7 +124,7 @@ func (b *Backend) StartSession(_ context.Context, key holdfast.SessionKey, templ
 		}
 		b.sessions = slices.Delete(b.sessions, i, i+1)
 		if memory = holdfast.Restored; key == "torn" {
-			memory = "lost: the image is not whole"
+			memory = "lost: the image is incomplete"
 		}
 	}
 	switch {
