@@ -34,7 +34,7 @@ func TestASuspendedSession(t *testing.T) {
 	if strings.Contains(body, "<button>Replace") {
 		t.Error("there is nothing to replace")
 	}
-	for act, want := range map[string]string{"alice/resume": "alice continues with its memory", "torn/resume": "torn is ready on node n1, and its memory is lost: the image is not whole", "bob/resume": "bob is ready on node n1."} {
+	for act, want := range map[string]string{"alice/resume": "alice continues with its memory", "torn/resume": "torn is ready on node n1, and its memory is lost: the image is incomplete", "bob/resume": "bob is ready on node n1."} {
 		if r := s.do(t, "POST", "/sessions/"+act, nil); r.status != http.StatusOK || !strings.Contains(r.body, want) {
 			t.Errorf("%s: status %d, want %q: %s", act, r.status, want, r.body)
 		}

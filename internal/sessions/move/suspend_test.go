@@ -16,7 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/internal/platform/store/memory"
+	"holdfast/test/memstore"
 )
 
 // stored returns a Mover whose store has an image of each session, of 1000 bytes
@@ -36,7 +36,7 @@ func stored(t *testing.T, keys ...holdfast.SessionKey) (*Mover, map[holdfast.Ses
 		t.Fatal(err)
 	}
 	m := &Mover{
-		node: "n1", store: memory.New(1), log: o.Log, images: images,
+		node: "n1", store: memstore.New(1), log: o.Log, images: images,
 		space: newReservations(), suspendeds: newSuspendedIndex(),
 	}
 	lease, _, err := m.store.Grant(t.Context(), time.Hour)
@@ -143,9 +143,9 @@ func TestSuspendedUnknown(t *testing.T) {
 	if err := m.store.DropNote(t.Context(), store.Note{Name: store.SuspendedNotes + "a"}); err != nil {
 		t.Fatal(err)
 	}
-	m.store.(*memory.Store).SetDown(true)
+	m.store.(*memstore.Store).SetDown(true)
 	m.sweep(t.Context(), time.Now())
-	m.store.(*memory.Store).SetDown(false)
+	m.store.(*memstore.Store).SetDown(false)
 	m.have(t, "a b", "b")
 	m.sweep(t.Context(), all["a"].TakenAt.Add(unknownGrace/2))
 	m.have(t, "a b", "b")
