@@ -71,7 +71,7 @@ func starting(t *testing.T, cmd *exec.Cmd, words string) (rest *bytes.Buffer, wa
 
 // An interrupt ends a look at any step, and nothing of it is left.
 func TestInterrupted(t *testing.T) {
-	for _, step := range []string{"trying the machine: machine", "trying the machine: alloc", "watching"} {
+	for _, step := range []string{"testing the machine: machine", "testing the machine: alloc", "observing"} {
 		cmd := command(t, "", nil, "doctor", "--for", "10m")
 		rest, wait := starting(t, cmd, step)
 		if err := cmd.Process.Signal(unix.SIGINT); err != nil {

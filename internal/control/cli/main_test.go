@@ -121,7 +121,7 @@ func testDeps() cli.Deps {
 
 // examined is a healthy host after 30 s, and a sick one after any other time.
 func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
-	r.Step("watching")
+	r.Step("observing")
 	rep := doctor.Report{Seconds: r.For.Seconds(), Kernel: "6.1.0", Findings: []doctor.Finding{}, Checked: []doctor.Check{
 		{Rule: "mount-leak", Verdict: doctor.Fine}, {Rule: "slow-machine", Verdict: doctor.Fine}, {Rule: "kernel-lock", Verdict: doctor.NotJudged, Why: "lock.seen: BPF is not allowed"},
 	}, Gaps: []fact.Gap{{Probe: "locks", Sees: "waits for locks", Why: "BPF is not allowed", Hint: "run it as root"}}, Facts: []fact.Fact{

@@ -11,7 +11,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// A container that does nothing but call the kernel is named, with the calls.
+// A container that only makes system calls is named, together with the calls.
 func TestSyscallStorm(t *testing.T) {
 	api := labtest.Docker(t)
 	id, err := api.Create(t.Context(), engine.Spec{
@@ -31,21 +31,21 @@ func TestSyscallStorm(t *testing.T) {
 	r := examine(t, doctor.Examination{Engine: api})
 	f := findContainer(r, "syscall-storm", "caller")
 	if f == nil {
-		t.Fatalf("no storm by %s:\n%s", id, explain(r, "syscall-storm", ""))
+		t.Fatalf("no syscall-storm by %s:\n%s", id, explain(r, "syscall-storm", ""))
 	}
 	if f.Subject.Image != labtest.Busybox || !strings.Contains(f.Subject.Command, "dd") {
-		t.Errorf("who: %+v", f.Subject)
+		t.Errorf("subject %+v", f.Subject)
 	}
 	said := ""
 	for _, e := range f.Evidence {
 		said += e.What + "\n"
 	}
 	if !strings.Contains(said, "read by dd") || !strings.Contains(said, "write by dd") {
-		t.Errorf("the calls are not named:\n%s", said)
+		t.Errorf("the calls are missing:\n%s", said)
 	}
 	for _, x := range r.Facts {
 		if x.Name == fact.Calls && (x.Over <= 0 || x.Over > 10) {
-			t.Errorf("calls were counted for %v s", x.Over)
+			t.Errorf("calls were counted for %v s, want at most 10 s", x.Over)
 		}
 	}
 }

@@ -1,12 +1,12 @@
-// Package doctor says why a container host is slow: which container does it, on
-// which path through the kernel, and what to do about it.
+// Package doctor finds out why a container host is slow: which container causes it, on
+// which path through the kernel, and what cures it.
 //
-// It is a chain. Package probe looks and gives facts; package rule judges them and
-// gives findings, with what would cure them; this package joins the two, and gives
-// the culprits their names. It changes nothing on the host, but for a control
-// group of its own in which it tries to allocate memory.
+// The package probe reads figures from the host and returns facts. The package rule
+// judges the facts and returns findings with their cures. This package runs both and adds
+// the names of containers and processes. It changes nothing on the host except for a
+// control group of its own, in which it allocates memory.
 //
-// docs/doctor.md has every check with its threshold and where that comes from.
+// docs/doctor.md lists every check with its threshold and the source of the threshold.
 package doctor
 
 import (
@@ -23,58 +23,58 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Bounds of how long a look may take.
+// Bounds of the duration of an examination.
 const (
 	MinFor = time.Second
 	MaxFor = 10 * time.Minute
 )
 
-// namesLimit is what the engine gets to name its containers: the report does not
-// wait for one that hangs.
+// namesLimit bounds the wait for the engine's list of containers, so that the report does
+// not wait for an engine that hangs.
 const namesLimit = 5 * time.Second
 
-// Engine names containers.
+// Engine lists containers with their names.
 type Engine interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
 }
 
-// Examination is one look at a host.
+// Examination is one examination of a host.
 type Examination struct {
 	Host probe.Host
-	// Engine may be nil: containers have no names then, and NoEngine says why.
+	// Engine may be nil. Containers then have no names, and NoEngine holds the reason.
 	Engine   Engine
 	NoEngine error
-	// For is how long to look, MinFor to MaxFor.
+	// For is the duration, MinFor to MaxFor.
 	For time.Duration
-	// Step is told what is being done; nil is nobody.
+	// Step, if it is not nil, is called with each step of the examination.
 	Step func(string)
-	// Probes and Rules are probe.All and rule.All, where they are nil.
+	// Probes and Rules default to probe.All and rule.All.
 	Probes []probe.Probe
 	Rules  []rule.Rule
-	// Known are facts from elsewhere that rules may need: a baseline's.
+	// Known holds facts from elsewhere that rules may need, such as those of a baseline.
 	Known []fact.Fact
 }
 
-// Report is what came out. Findings are in the order of their severity.
+// Report is the result of an examination. Findings are in the order of their severity.
 type Report struct {
 	At       time.Time  `json:"at"`
-	Seconds  float64    `json:"seconds"` // that the look took
+	Seconds  float64    `json:"seconds"` // duration of the examination
 	Kernel   string     `json:"kernel"`
 	Findings []Finding  `json:"findings"`
 	Checked  []Check    `json:"checked"`
 	Gaps     []fact.Gap `json:"gaps"`
-	// Facts are all that was found out, for comparing with other hosts and times.
+	// Facts holds all facts, for comparisons with other hosts and times.
 	Facts []fact.Fact `json:"facts"`
 }
 
-// Finding is a rule's, with the culprit's names.
+// Finding is a rule's finding with the names of its subjects.
 type Finding struct {
 	rule.Finding
 	Subject *Subject  `json:"who,omitempty"`
 	Against []Subject `json:"against,omitempty"` // the victims
 }
 
-// Verdict is what became of a rule.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
@@ -84,24 +84,24 @@ const (
 	NotJudged Verdict = "not judged"
 )
 
-// Check is one rule, and what became of it.
+// Check is one rule and its verdict.
 type Check struct {
 	Rule    string  `json:"rule"`
 	Verdict Verdict `json:"verdict"`
-	Why     string  `json:"why,omitempty"` // it was not judged
+	Why     string  `json:"why,omitempty"` // why it was not judged
 }
 
-// Validate refuses a time to look that makes no sense.
+// Validate checks the duration.
 func (e Examination) Validate() error {
 	if e.For < MinFor || e.For > MaxFor {
-		return fmt.Errorf("a look of %v: it has to be from %v to %v", e.For, MinFor, MaxFor)
+		return fmt.Errorf("an examination of %v: it has to be from %v to %v", e.For, MinFor, MaxFor)
 	}
 	return nil
 }
 
-// Run looks, for about the time that is asked for, and judges. An error means that
-// there is no report: ctx is done, or the time to look makes no sense. What cannot
-// be seen is in the report's gaps. One Run at a time.
+// Run examines the host for about e.For and judges the facts. It returns an error only if
+// there is no report: ctx is done, or e.For is out of range. What cannot be observed is
+// in the report's gaps. Only one Run may be active at a time.
 func (e Examination) Run(ctx context.Context) (Report, error) {
 	if err := e.Validate(); err != nil {
 		return Report{}, err
@@ -116,7 +116,7 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 		e.Host.Symbols = sync.OnceValues(e.Host.LoadSymbols)
 	}
 	begin := time.Now()
-	facts := e.look(ctx, begin)
+	facts := e.runProbes(ctx, begin)
 	if ctx.Err() != nil {
 		return Report{}, ctx.Err()
 	}
@@ -138,8 +138,8 @@ func (e Examination) Run(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// Judge has the rules judge facts. It returns what they find, in their order, and
-// what became of each rule; the probes are asked why a fact is not there.
+// Judge applies the rules to facts. It returns the findings in the order of the rules,
+// and the verdict of each rule. The probes provide the reason why a fact is missing.
 func Judge(rules []rule.Rule, probes []probe.Probe, facts *fact.Set) ([]rule.Finding, []Check) {
 	var found []rule.Finding
 	var checked []Check
@@ -166,22 +166,22 @@ func (e Examination) step(what string) {
 	}
 }
 
-// looking is a probe that has begun.
-type looking struct {
+// activeProbe is a probe that has been started.
+type activeProbe struct {
 	probe  probe.Probe
 	begin  time.Time
 	finish probe.Finish
 }
 
-// look runs the probes: those that load the machine first, one by one, and then
-// the others together for the rest of the time, with those that read only once in
+// runProbes runs the probes. Those that load the machine run first, one at a time. The
+// others run together for the rest of the time; those that read only once are read in
 // between.
-func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
+func (e Examination) runProbes(ctx context.Context, begin time.Time) *fact.Set {
 	facts := &fact.Set{}
-	var all []looking
+	var all []activeProbe
 	for _, p := range e.Probes {
 		if p.Busy && ctx.Err() == nil {
-			e.step("trying the machine: " + p.Name)
+			e.step("testing the machine: " + p.Name)
 			if l, ok := start(ctx, p, e.Host, facts); ok {
 				l.end(ctx, facts)
 			}
@@ -195,10 +195,10 @@ func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 			}
 		}
 	}
-	// To read what was seen takes about as long as it took to begin, and some more
-	// to say who it was.
+	// Finishing the probes takes about as long as starting them, and some more time to
+	// name processes.
 	reading := time.Since(quiet) * 3 / 2
-	e.step(fmt.Sprintf("watching for %v", e.For.Round(time.Second)))
+	e.step(fmt.Sprintf("observing for %v", e.For.Round(time.Second)))
 	for _, p := range e.Probes {
 		if p.Once && ctx.Err() == nil {
 			if l, ok := start(ctx, p, e.Host, facts); ok {
@@ -212,16 +212,16 @@ func (e Examination) look(ctx context.Context, begin time.Time) *fact.Set {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	e.step("reading what was seen")
-	for _, l := range all { // also when ctx is done: they hold what the kernel has for them
+	e.step("reading the results")
+	for _, l := range all { // also when ctx is done, to release their kernel resources
 		l.end(ctx, facts)
 	}
 	facts.Add(fact.Fact{Name: fact.HostWindow, Value: time.Since(quiet).Seconds(), Unit: fact.Seconds, At: time.Now()})
 	return facts
 }
 
-func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (looking, bool) {
-	l := looking{probe: p, begin: time.Now()}
+func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (activeProbe, bool) {
+	l := activeProbe{probe: p, begin: time.Now()}
 	var err error
 	if l.finish, err = p.Start(ctx, h); err != nil {
 		facts.Gaps = append(facts.Gaps, gap(p, err))
@@ -230,7 +230,7 @@ func start(ctx context.Context, p probe.Probe, h probe.Host, facts *fact.Set) (l
 	return l, true
 }
 
-func (l looking) end(ctx context.Context, facts *fact.Set) {
+func (l activeProbe) end(ctx context.Context, facts *fact.Set) {
 	over := time.Since(l.begin)
 	fs, err := l.finish(ctx, over)
 	for i := range fs {
@@ -249,14 +249,14 @@ func gap(p probe.Probe, err error) fact.Gap {
 	return fact.Gap{Probe: p.Name, Sees: p.Sees, Why: strings.ReplaceAll(err.Error(), "\n", "; "), Hint: probe.Hint(err)}
 }
 
-// whyMissing says why facts are not there: what the probe said that gives them.
+// whyMissing returns why facts are missing, by the error of the probe that provides them.
 func whyMissing(probes []probe.Probe, missing []string, gaps []fact.Gap) string {
 	var why []string
 	for _, name := range missing {
-		reason := "there was nothing to see"
+		reason := "there is no such figure on this host"
 		i := slices.IndexFunc(probes, func(p probe.Probe) bool { return slices.Contains(p.Gives, name) })
 		if i < 0 {
-			reason = "nothing here measures it"
+			reason = "no probe here measures it"
 		} else if g := slices.IndexFunc(gaps, func(g fact.Gap) bool { return g.Probe == probes[i].Name }); g >= 0 {
 			reason = gaps[g].Why
 		}

@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// given is a probe that says what it is told to.
+// given returns a probe with the given result.
 func given(name string, err error, facts ...fact.Fact) probe.Probe {
 	p := probe.Probe{Name: name, Sees: "what the test is about"}
 	for _, f := range facts {
@@ -54,8 +54,8 @@ func verdict(r doctor.Report, rule string) doctor.Check {
 	return doctor.Check{}
 }
 
-// The culprit of a finding and its cure have the container's name, and a rule
-// without its facts says why it did not judge.
+// The subject of a finding and its cure have the container's name, and a rule without its
+// facts reports why it did not judge.
 func TestReport(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	group := fact.Subject{Cgroup: "/docker/" + id}
@@ -73,16 +73,16 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Findings) != 2 || r.Findings[0].Rule != "throttling" || r.Findings[1].Severity != rule.Notice {
-		t.Fatalf("findings, the worst first: %+v", r.Findings)
+		t.Fatalf("findings, most severe first: %+v", r.Findings)
 	}
 	if f := r.Findings[0]; f.Subject.Container != "web-1" || f.Subject.Image != "shop:7" || !strings.HasSuffix(f.Cures[0].Command, " web-1") {
-		t.Errorf("who %+v, cure %+v", f.Subject, f.Cures[0])
+		t.Errorf("subject %+v, cure %+v", f.Subject, f.Cures[0])
 	}
 	if c := verdict(r, "fadvise-storm"); c.Verdict != doctor.NotJudged || !strings.Contains(c.Why, "it was forbidden") {
 		t.Errorf("a rule without facts: %+v", c)
 	}
 	if c := verdict(r, "syscall-storm"); c.Verdict != doctor.NotJudged || c.Why == "" {
-		t.Errorf("a rule that no probe here gives facts: %+v", c)
+		t.Errorf("a rule without a probe for its facts: %+v", c)
 	}
 	if c := verdict(r, "own-limit"); c.Verdict != doctor.Fine {
 		t.Errorf("a rule with facts: %+v", c)
@@ -92,11 +92,11 @@ func TestReport(t *testing.T) {
 	}
 	b, err := json.Marshal(r)
 	if err != nil || !strings.Contains(string(b), `"verdict":"not judged"`) {
-		t.Errorf("as JSON: %v %s", err, b)
+		t.Errorf("JSON: %v %s", err, b)
 	}
 }
 
-// A look that is interrupted ends, and every probe that was started is ended.
+// An interrupted examination ends, and every probe that was started is finished.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := 0
@@ -109,19 +109,19 @@ func TestInterrupted(t *testing.T) {
 	}}
 	_, err := doctor.Examination{For: doctor.MaxFor, Probes: []probe.Probe{p}}.Run(ctx)
 	if !errors.Is(err, context.Canceled) || ended != 1 {
-		t.Errorf("error %v, %d ended", err, ended)
+		t.Errorf("error %v, %d probes finished, want 1", err, ended)
 	}
 }
 
-func TestTimeToLook(t *testing.T) {
+func TestDuration(t *testing.T) {
 	for _, d := range []time.Duration{0, -time.Second, time.Millisecond, time.Hour} {
 		if _, err := (doctor.Examination{For: d}).Run(t.Context()); err == nil {
-			t.Errorf("%v is taken", d)
+			t.Errorf("For %v is accepted", d)
 		}
 	}
 }
 
-// A name that is none is not put into a command.
+// An invalid container name is not put into a command.
 func TestNameInCommand(t *testing.T) {
 	id := strings.Repeat("cd", 32)
 	r, err := doctor.Examination{
@@ -144,10 +144,10 @@ func (n named) List(context.Context, map[string]string) ([]engine.Container, err
 	return []engine.Container{{ID: n.id, Name: n.name}}, nil
 }
 
-// Without rights the doctor says what it could not look at, and does not say that
-// it is fine.
+// Without privileges the doctor reports what it could not observe, and does not report it
+// as fine.
 func TestWithoutRoot(t *testing.T) {
-	dir, err := os.MkdirTemp("", "nobody-")
+	dir, err := os.MkdirTemp("", "unprivileged-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +161,8 @@ func TestWithoutRoot(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), program, roleExamine)
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	const nobody = 65534
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	const nobodyID = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestWithoutRoot(t *testing.T) {
 		}
 	}
 	if c := verdict(r, "old-kernel"); c.Verdict == doctor.NotJudged {
-		t.Errorf("what everybody may see: %+v", c)
+		t.Errorf("a check that needs no privileges: %+v", c)
 	}
 	hinted := 0
 	for _, g := range r.Gaps {
@@ -190,12 +190,12 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// A process that hurries has precedence, with all its threads, and so has what it
-// starts.
-func TestHurry(t *testing.T) {
+// RaisePriority applies to all threads of the process, and to those that are started
+// later.
+func TestRaisePriority(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if err := doctor.RaisePriority(); err == nil {
-			t.Error("without a right to it")
+			t.Error("no error without CAP_SYS_NICE")
 		}
 		return
 	}
@@ -209,11 +209,11 @@ func TestHurry(t *testing.T) {
 	for _, x := range threads {
 		b, err := os.ReadFile("/proc/self/task/" + x.Name() + "/stat")
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		_, rest, _ := strings.Cut(string(b), ") ")
 		if nice := strings.Fields(rest)[16]; nice != "-10" { // field 19, proc_pid_stat(5)
-			t.Errorf("thread %s: nice %s", x.Name(), nice)
+			t.Errorf("thread %s: nice %s, want -10", x.Name(), nice)
 		}
 	}
 }

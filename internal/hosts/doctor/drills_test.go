@@ -26,7 +26,7 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// onDisk is a directory on a disk, which a test's temporary one need not be.
+// onDisk returns a directory on a disk; t.TempDir may not be on one.
 func onDisk(t *testing.T) string {
 	t.Helper()
 	if vmtest.Inside() {
@@ -40,15 +40,15 @@ func onDisk(t *testing.T) string {
 	return dir
 }
 
-// inMachine are the drills that mean something in a machine without a disk, and
-// their sizes there: moving a process to another group takes it a while.
+// inMachine holds the drills that work in a machine without a disk, and their sizes
+// there. Moving a process to another group is slow in that machine.
 var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
 
-// inTruth are the drills of which a test here asks nothing that test/doctor does not:
-// there the program itself looks at them.
+// inTruth holds the drills for which the tests here assert nothing beyond test/doctor,
+// where the program itself finds them.
 var inTruth = []string{"throttle", "thrash", "fsync"}
 
-// Every drill is found, with its group named, in control groups.
+// Every drill in a control group is found, and its group is named.
 func TestDrills(t *testing.T) {
 	if !vmtest.Inside() {
 		labtest.Engine(t)
@@ -69,34 +69,34 @@ func TestDrills(t *testing.T) {
 				}
 				o.Size = size
 			}
-			var stood string
+			var created string
 			during(t, d, o, func(at drill.Running) {
-				stood = at.Group
+				created = at.Group
 				var e doctor.Examination
 				if vmtest.Inside() {
 					e.Probes = quietProbes()
 				}
 				r := examine(t, e)
 				group := at.Group
-				if d.Name == "zombies" { // other dead groups, of other parents, may be more
+				if d.Name == "zombies" { // other parents may have more dying groups
 					group = ""
 				}
 				f := find(r, at.Rule, group)
 				if f == nil && d.Name == "neighbour" && find(r, at.Rule, "/") != nil {
-					t.Logf("others on this machine have more of the CPUs:\n%s", explain(r, at.Rule, at.Group))
+					t.Logf("other processes on this machine use more CPU:\n%s", explain(r, at.Rule, at.Group))
 					return
 				}
 				if f == nil {
-					t.Fatalf("no %s that names %s:\n%s", at.Rule, group, explain(r, at.Rule, at.Group))
+					t.Fatalf("no finding %s that names %s:\n%s", at.Rule, group, explain(r, at.Rule, at.Group))
 				}
 				if len(f.Cures) == 0 || len(f.Evidence) == 0 {
 					t.Errorf("a finding without a cure or evidence: %+v", f)
 				}
 				switch d.Name {
 				case "zombies":
-					// The few in the machine may lie between what is sampled.
+					// The few groups in the machine may be missed by the sample.
 					if !vmtest.Inside() && !pinsBelow(r, at.Group) {
-						t.Errorf("the pages of the dead are not seen under %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
+						t.Errorf("the pages of dying groups are not observed below %s:\n%s", at.Group, explain(r, at.Rule, at.Group))
 					}
 				case "fadvise":
 					if !strings.Contains(strings.Join(f.Subject.Kernel, " "), "fadvise64") || !strings.Contains(f.Title, "posix_fadvise") {
@@ -116,12 +116,12 @@ func TestDrills(t *testing.T) {
 					}
 				}
 			})
-			nothingLeft(t, o.Dir, stood)
+			nothingLeft(t, o.Dir, created)
 		})
 	}
 }
 
-// pinsBelow reports whether pages of dead groups were seen under a group.
+// pinsBelow reports whether pages of dying groups were observed below a group.
 func pinsBelow(r doctor.Report, group string) bool {
 	for _, f := range r.Facts {
 		if f.Name == fact.MemcgPins && within(f.Subject.Cgroup, group) {
@@ -131,12 +131,12 @@ func pinsBelow(r doctor.Report, group string) bool {
 	return false
 }
 
-// nothingLeft looks for what a drill may have left.
+// nothingLeft checks that a drill has removed its files and groups.
 func nothingLeft(t *testing.T, dir, group string) {
 	t.Helper()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) > 0 {
-		t.Errorf("left in its directory: %v, %v", files, err)
+		t.Errorf("files left in the drill's directory: %v, %v", files, err)
 	}
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -149,12 +149,12 @@ func nothingLeft(t *testing.T, dir, group string) {
 	}
 }
 
-// quietProbes are those that do not try the machine.
+// quietProbes returns the probes that do not load the machine.
 func quietProbes() []probe.Probe {
 	return slices.DeleteFunc(probe.All(), func(p probe.Probe) bool { return p.Busy })
 }
 
-// In containers of a real engine the container is named, among innocent ones that
+// In containers of a real engine the drill's container is named, and unrelated containers
 // are not.
 func TestDrillsInContainers(t *testing.T) {
 	_, api := labtest.Either(t)
@@ -176,12 +176,12 @@ func TestDrillsInContainers(t *testing.T) {
 	}
 	worker := staticWorker(t)
 	for _, d := range drill.All() {
-		// Without a weight a neighbour depends on what else this machine does;
-		// millions of names take a minute in a container.
+		// Without a weight, the result of neighbour depends on the load of this machine.
+		// Millions of names take a minute in a container.
 		if !d.Containers || d.Name == "neighbour" || d.Name == "dentries" {
 			continue
 		}
-		// The program itself has all of them in containers, in test/doctor.
+		// test/doctor runs all of them in containers, with the program itself.
 		if !labtest.Long() && d.Name != "throttle" && d.Name != "fadvise" {
 			continue
 		}
@@ -195,14 +195,14 @@ func TestDrillsInContainers(t *testing.T) {
 				r := examine(t, doctor.Examination{Engine: api})
 				f := findContainer(r, at.Rule, at.Container)
 				if f == nil {
-					t.Fatalf("no %s that names %s:\n%s", at.Rule, at.Container, explain(r, at.Rule, at.Group))
+					t.Fatalf("no finding %s that names %s:\n%s", at.Rule, at.Container, explain(r, at.Rule, at.Group))
 				}
 				if f.Subject.Image != labtest.Busybox {
-					t.Errorf("of image %q, want %q", f.Subject.Image, labtest.Busybox)
+					t.Errorf("image %q, want %q", f.Subject.Image, labtest.Busybox)
 				}
 				for _, f := range r.Findings {
 					if f.Subject != nil && innocent[f.Subject.ContainerID] {
-						t.Errorf("an innocent container is named: %s: %+v", f.Rule, f.Subject)
+						t.Errorf("an unrelated container is named: %s: %+v", f.Rule, f.Subject)
 					}
 				}
 				if d.Name == "throttle" && !strings.Contains(f.Cures[0].Command, at.Container) {
@@ -217,9 +217,9 @@ func TestDrillsInContainers(t *testing.T) {
 	}
 }
 
-// A healthy host has no findings, and the drills are found where there is nothing
-// but v2: on a kernel of its own, where nobody else does anything. What the raw
-// machine can do is not tried: it is an emulated one.
+// A healthy host has no findings, and the drills are found with cgroup v2 only. The test
+// uses a kernel of its own, without other load. It does not test the raw machine, because
+// the machine is emulated.
 func TestInMachine(t *testing.T) {
 	vmtest.Run(t, "^(TestHealthyHost|TestDrills)$", vm.Config{})
 	if labtest.Long() {
@@ -227,9 +227,9 @@ func TestInMachine(t *testing.T) {
 	}
 }
 
-// On v2 a container has a control group namespace of its own. Who looks from there, with
-// the host's groups mounted as the DaemonSet's agent has them, finds the same: those that
-// are known by their directory, and those that are known by a process.
+// On v2 a container has a control group namespace of its own. An examination from inside,
+// with the host's groups mounted as in the DaemonSet's agent, has the same findings:
+// subjects known by their directory and subjects known by a process.
 func TestDrillsFromPod(t *testing.T) {
 	if !vmtest.Inside() {
 		return
@@ -246,7 +246,8 @@ func TestDrillsFromPod(t *testing.T) {
 	if err := os.MkdirAll(pod, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// The process that is cloned has the namespace's root where its parent is.
+	// A process that is cloned with a new namespace has its parent's group as the
+	// namespace's root.
 	if err := os.WriteFile(filepath.Join(pod, "cgroup.procs"), []byte("0"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -255,17 +256,17 @@ func TestDrillsFromPod(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	look := exec.Command("/proc/self/exe", "-test.v", "-test.run=^TestDrills$/^(zombies|neighbour)$")
-	look.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWCGROUP}
-	out, err := look.CombinedOutput()
+	examination := exec.Command("/proc/self/exe", "-test.v", "-test.run=^TestDrills$/^(zombies|neighbour)$")
+	examination.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWCGROUP}
+	out, err := examination.CombinedOutput()
 	if err != nil || strings.Count(string(out), "--- PASS: TestDrills/") != 2 {
-		t.Errorf("in a namespace of its own: %v\n%s", err, out)
+		t.Errorf("in its own cgroup namespace: %v\n%s", err, out)
 	}
 }
 
 func TestHealthyHost(t *testing.T) {
 	if !vmtest.Inside() {
-		return // this host is what it is; TestInMachine runs it
+		return // this host may be busy; TestInMachine runs the test
 	}
 	r := examine(t, doctor.Examination{Probes: quietProbes()})
 	for _, f := range r.Findings {
@@ -279,11 +280,11 @@ func TestHealthyHost(t *testing.T) {
 		t.Logf("%+v", c)
 	}
 	if fine < 12 {
-		t.Errorf("only %d checks could be made", fine)
+		t.Errorf("only %d checks are fine, want at least 12", fine)
 	}
 }
 
-// A drill that is killed: its processes die with it, and the next removes the rest.
+// The processes of a killed drill die with it, and Sweep removes the rest.
 func TestDrillKilled(t *testing.T) {
 	dir := onDisk(t)
 	cmd := exec.Command("/proc/self/exe", roleDrill, "throttle", dir)
@@ -303,7 +304,7 @@ func TestDrillKilled(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // killed
+	_ = cmd.Wait() // it was killed
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +322,7 @@ func TestDrillKilled(t *testing.T) {
 			break
 		}
 		if time.Since(begin) > 20*time.Second {
-			t.Fatalf("%d of its processes live on", alive)
+			t.Fatalf("%d processes of the drill are still alive", alive)
 		}
 	}
 	o, err := options(dir)

@@ -24,10 +24,10 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// Roles of the test binary beside those of the product.
+// Roles of the test binary, in addition to those of the product.
 const (
-	roleExamine = "examine" // look for a second, print the report
-	roleDrill   = "drill"   // a drill to its end: its name, a directory
+	roleExamine = "examine" // examine for a second, print the report
+	roleDrill   = "drill"   // run a drill to its end: its name, a directory
 )
 
 func TestMain(m *testing.M) {
@@ -47,9 +47,10 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if vmtest.Inside() {
-		// Processes are moved between groups without waiting for every CPU (cgroups(7)).
+		// With favordynmods, moving a process between groups does not wait for every CPU
+		// (cgroups(7)).
 		if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_REMOUNT, "favordynmods"); err != nil {
-			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // it is slower then
+			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // without it the tests are slower
 		}
 		os.Exit(m.Run())
 	}
@@ -57,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
-// hostHere is this host.
+// hostHere describes this host.
 func hostHere() (probe.Host, error) {
 	groups, err := cgroup.Find(proc.Host)
 	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: []string{"/proc/self/exe", probe.RoleAlloc}}, err
@@ -75,7 +76,7 @@ func examineOnce([]string) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// options are those of a drill whose processes are this test binary.
+// options returns the options of a drill whose processes are this test binary.
 func options(dir string) (drill.Options, error) {
 	groups, err := cgroup.Find(proc.Host)
 	return drill.Options{For: drill.MaxFor, Dir: dir, Worker: []string{"/proc/self/exe", drill.Role}, Groups: groups}, err
@@ -94,7 +95,7 @@ func drillOnce(args []string) error {
 	return drill.Run(context.Background(), d, o)
 }
 
-// examine looks at this host for some seconds.
+// examine runs e on this host, by default for 6 s.
 func examine(t *testing.T, e doctor.Examination) doctor.Report {
 	t.Helper()
 	h, err := hostHere()
@@ -116,8 +117,8 @@ func examine(t *testing.T, e doctor.Examination) doctor.Report {
 	return r
 }
 
-// during runs a drill, and look while it stands.
-func during(t *testing.T, d drill.Drill, o drill.Options, look func(drill.Running)) {
+// during runs a drill, and check while the drill is active.
+func during(t *testing.T, d drill.Drill, o drill.Options, check func(drill.Running)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -127,7 +128,7 @@ func during(t *testing.T, d drill.Drill, o drill.Options, look func(drill.Runnin
 	running.Go(func() { ended <- drill.Run(ctx, d, o) })
 	select {
 	case r := <-ready:
-		look(r)
+		check(r)
 		cancel()
 	case err := <-ended:
 		t.Fatalf("drill %s: %v", d.Name, err)
@@ -138,7 +139,7 @@ func during(t *testing.T, d drill.Drill, o drill.Options, look func(drill.Runnin
 	}
 }
 
-// find is the finding of a rule that names the group, nil where there is none.
+// find returns the finding of a rule that names the group, nil if there is none.
 func find(r doctor.Report, rule, group string) *doctor.Finding {
 	for i := range r.Findings {
 		f := &r.Findings[i]
@@ -149,8 +150,8 @@ func find(r doctor.Report, rule, group string) *doctor.Finding {
 	return nil
 }
 
-// findContainer is the finding of a rule that names a container. Others on this
-// machine may run drills.
+// findContainer returns the finding of a rule that names a container. Other users of this
+// machine may run drills, too.
 func findContainer(r doctor.Report, rule, container string) *doctor.Finding {
 	for i := range r.Findings {
 		f := &r.Findings[i]
@@ -165,7 +166,7 @@ func within(path, group string) bool {
 	return path == group || len(path) > len(group) && path[:len(group)+1] == group+"/"
 }
 
-// explain says why a finding is missing.
+// explain describes what a report has instead of an expected finding.
 func explain(r doctor.Report, rule, group string) string {
 	s := ""
 	for _, f := range r.Findings {

@@ -12,12 +12,13 @@ type Pod struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Container string `json:"container,omitempty"` // its name in the pod; "" for the pod as a whole
-	// Workload is what makes the pod anew, Deployment/web, by the labels that Kubernetes'
-	// controllers give; "" for none, or one that is not known by these.
+	// Workload is the controller that creates the pod, such as Deployment/web, by the
+	// labels of Kubernetes' controllers. It is "" if there is none or if the labels do
+	// not identify it.
 	Workload string `json:"workload,omitempty"`
 }
 
-// Labels that the kubelet gives containers, whatever the runtime.
+// Labels that the kubelet sets on containers, for every runtime.
 const (
 	podNameLabel      = "io.kubernetes.pod.name"
 	podNamespaceLabel = "io.kubernetes.pod.namespace"
@@ -25,7 +26,7 @@ const (
 	podContainerLabel = "io.kubernetes.container.name"
 )
 
-// podOf reads a container's labels; nil: it is in no pod.
+// podOf reads a container's labels. It returns nil if the container is in no pod.
 func podOf(c engine.Container) *Pod {
 	p := &Pod{Namespace: c.Labels[podNamespaceLabel], Name: c.Labels[podNameLabel], UID: c.Labels[podUIDLabel], Container: c.Labels[podContainerLabel]}
 	if p.Name == "" || p.UID == "" {
@@ -34,9 +35,9 @@ func podOf(c engine.Container) *Pod {
 	return p
 }
 
-// podUID finds the uid of the pod that a control group belongs to, "" for none. The
-// kubelet's driver cgroupfs names it kubepods/burstable/pod<uid>, and its driver systemd
-// kubepods-burstable-pod<uid>.slice, with _ for the uid's -.
+// podUID returns the uid of the pod that a control group belongs to, "" for none. The
+// kubelet's cgroupfs driver uses names such as kubepods/burstable/pod<uid>. Its systemd
+// driver uses kubepods-burstable-pod<uid>.slice, with _ for each - of the uid.
 func podUID(group string) string {
 	for part := range strings.SplitSeq(group, "/") {
 		name, systemd := strings.CutSuffix(part, ".slice")
@@ -57,15 +58,15 @@ func podUID(group string) string {
 	return ""
 }
 
-// isUID reports whether text is a UUID, or 32 hexadecimal digits, which pods that the
-// kubelet reads from files have.
+// isUID reports whether text is a UUID, or the 32 hexadecimal digits of a static pod,
+// which the kubelet reads from a file.
 func isUID(text string) bool {
 	digits := strings.ReplaceAll(text, "-", "")
 	return len(digits) == 32 && strings.Trim(digits, "0123456789abcdef") == "" && (len(text) == 32 || len(text) == 36)
 }
 
-// pod is the pod of a subject in a control group: its container's, or that of the group
-// above.
+// pod returns the pod of a subject: that of its container, or else that of its control
+// group.
 func (n Namer) pod(containerID, group string) *Pod {
 	if c, ok := n.containers[containerID]; ok {
 		if p := podOf(c); p != nil {
@@ -83,10 +84,11 @@ func (n Namer) pod(containerID, group string) *Pod {
 			return p
 		}
 	}
-	return &Pod{UID: uid} // what the runtime has forgotten by now
+	return &Pod{UID: uid} // the runtime has forgotten the pod by now
 }
 
-// workload is that of a pod: the runtime has the pod's labels at its sandbox.
+// workload returns the workload of a pod. The runtime keeps the pod's labels at the pod's
+// sandbox.
 func (n Namer) workload(p *Pod) string {
 	for _, c := range n.containers {
 		if c.Labels[podUIDLabel] != p.UID {
@@ -99,9 +101,9 @@ func (n Namer) workload(p *Pod) string {
 	return ""
 }
 
-// workloadOf tells a pod's workload from its labels and its name, which the controller has
-// made of its own name: for a Deployment with the hash of the template and five letters
-// behind, for a DaemonSet with five letters, for a StatefulSet with a number.
+// workloadOf derives a pod's workload from its labels and its name. The controller makes
+// the pod's name from its own: a Deployment appends the template's hash and five letters,
+// a DaemonSet five letters, a StatefulSet a number.
 func workloadOf(pod string, labels map[string]string) string {
 	owner := pod[:max(strings.LastIndex(pod, "-"), 0)]
 	job := labels["batch.kubernetes.io/job-name"]

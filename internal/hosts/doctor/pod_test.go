@@ -30,17 +30,17 @@ func TestPodOfGroup(t *testing.T) {
 	n := Namer{containers: map[string]engine.Container{id: {ID: id, Labels: map[string]string{
 		podNameLabel: "web-1", podNamespaceLabel: "shop", podUIDLabel: uid, podContainerLabel: "nginx"}}}}
 	if p := n.pod(id, "/x"); p == nil || *p != (Pod{Namespace: "shop", Name: "web-1", UID: uid, Container: "nginx"}) {
-		t.Errorf("by the container: %+v", p)
+		t.Errorf("by its container: %+v", p)
 	}
 	if p := n.pod("", "/kubepods/pod"+uid); p == nil || *p != (Pod{Namespace: "shop", Name: "web-1", UID: uid}) {
-		t.Errorf("by the group above it: %+v", p)
+		t.Errorf("by its control group: %+v", p)
 	}
 	if p := n.pod("", "/system.slice/x.service"); p != nil {
-		t.Errorf("of no pod: %+v", p)
+		t.Errorf("outside a pod: %+v", p)
 	}
 }
 
-// The workload is known by the labels at the pod's sandbox, as controllers give them.
+// The workload is derived from the labels at the pod's sandbox, as controllers set them.
 func TestWorkload(t *testing.T) {
 	for _, c := range []struct {
 		pod    string

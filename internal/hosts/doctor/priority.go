@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// precedence is a nice value: its weight is about that of ten usual threads
+// precedence is a nice value. Its weight is about that of ten normal threads
 // (sched_prio_to_weight, kernel/sched/core.c).
 const precedence = -10
 
-// RaisePriority gives all threads of this process precedence on busy CPUs: a look is short,
-// and has to come about on a host whose CPUs somebody has taken. It is for a command
-// that does nothing but look. Threads that are started later have it from those that
-// start them. An error means that some have not got it, which needs a right
-// (CAP_SYS_NICE); nothing else is amiss.
+// RaisePriority raises the priority of all threads of this process, so that a short
+// examination completes on a host with busy CPUs. It is for a command that only runs the
+// doctor. Threads that are started later inherit the priority. An error means that some
+// threads keep their priority, for lack of CAP_SYS_NICE; the examination works
+// nevertheless.
 func RaisePriority() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -29,7 +29,7 @@ func RaisePriority() error {
 			return err
 		}
 		if err := unix.Setpriority(unix.PRIO_PROCESS, tid, precedence); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("take precedence: %w", err)
+			return fmt.Errorf("raise the priority: %w", err)
 		}
 	}
 	return nil

@@ -17,31 +17,29 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Subject is a fact.Subject with the names that people know it by. What is not known is
-// empty.
+// Subject is a fact.Subject with the names that people use. Unknown values are empty.
 type Subject struct {
 	Container   string   `json:"container,omitempty"` // its name
 	ContainerID string   `json:"container_id,omitempty"`
 	Image       string   `json:"image,omitempty"`
-	Session     string   `json:"session,omitempty"`  // that the container serves
-	Template    string   `json:"template,omitempty"` // of a session's container, also of one that is warm and waits for one
+	Session     string   `json:"session,omitempty"`  // the session that the container serves
+	Template    string   `json:"template,omitempty"` // the template of a session's container or of a warm container
 	Pod         *Pod     `json:"pod,omitempty"`      // in a Kubernetes cluster
 	Cgroup      string   `json:"cgroup,omitempty"`
 	Pid         int      `json:"pid,omitempty"`
-	Command     string   `json:"command,omitempty"` // with arguments, where the process is still there
+	Command     string   `json:"command,omitempty"` // with arguments, if the process still runs
 	Kernel      []string `json:"kernel,omitempty"`  // the innermost function first
-	User        []string `json:"user,omitempty"`    // of the program, likewise
+	User        []string `json:"user,omitempty"`    // functions of the program, likewise
 }
 
-// Namer gives culprits the names that people know them by.
+// Namer adds the names that people use to subjects.
 type Namer struct {
 	proc       proc.FS
 	containers map[string]engine.Container // by id
 }
 
-// Names asks the engine for its containers. Where it does not answer, or there is
-// none (why is in err, if anybody knows), containers have no names, and a gap says
-// so.
+// Names lists the engine's containers. If the engine does not answer, or if there is none
+// (err may hold the reason), the Namer knows no names and the gap holds the reason.
 func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact.Gap) {
 	n := Namer{proc: from, containers: make(map[string]engine.Container)}
 	if e == nil && err == nil {
@@ -62,10 +60,10 @@ func Names(ctx context.Context, from proc.FS, e Engine, err error) (Namer, *fact
 	return n, nil
 }
 
-// maxShown is as much of a name or a command line as is shown, in bytes.
+// maxShown bounds the names and command lines that are shown, in bytes.
 const maxShown = 200
 
-// short cuts what others wrote.
+// short truncates untrusted text.
 func short(s string) string {
 	if len(s) <= maxShown {
 		return s
@@ -91,19 +89,19 @@ func (n Namer) subject(s fact.Subject) *Subject {
 	return w
 }
 
-// Labels of sessions' containers.
+// Labels of the containers of sessions.
 const (
 	sessionLabel  = "holdfast.session"
 	templateLabel = "holdfast.template"
-	toldLabel     = "holdfast.told" // on one that was warm: the directory with what it was told
+	toldLabel     = "holdfast.told" // of a container that was warm: the directory with its session's identity
 )
 
-// maxTold bounds what a container was told, in bytes.
+// maxTold bounds the file with a session's identity, in bytes.
 const maxTold = 1 << 20
 
-// sessionOf is whose container it is, and of which template. One that was warm is
-// named for nobody, and what it was told, which only root can write, says whose it is by
-// now: "" for one that waits.
+// sessionOf returns the session that a container serves, and its template. A container
+// that was warm has no label with its session; a file that only root can write names the
+// session. The session is "" while a warm container waits for one.
 func sessionOf(c engine.Container) (session, template string) {
 	template = short(c.Labels[templateLabel])
 	if key := c.Labels[sessionLabel]; key != "" {
@@ -128,7 +126,7 @@ func sessionOf(c engine.Container) (session, template string) {
 	return told.Session, template
 }
 
-// Name gives a finding its names, also in the commands of its cures.
+// Name adds names to a finding and to the commands of its cures.
 func (n Namer) Name(f rule.Finding) Finding {
 	named := Finding{Finding: f, Subject: n.subject(f.Culprit)}
 	for _, v := range f.Victims {
@@ -136,7 +134,7 @@ func (n Namer) Name(f rule.Finding) Finding {
 			named.Against = append(named.Against, *w)
 		}
 	}
-	if w := named.Subject; w != nil && w.Pod == nil && safe(w.Container) { // of pods many have a container of one name
+	if w := named.Subject; w != nil && w.Pod == nil && safe(w.Container) { // in pods, many containers share a name
 		cures := make([]rule.Cure, len(f.Cures))
 		for i, c := range f.Cures {
 			c.Command = strings.ReplaceAll(c.Command, "CONTAINER", w.Container)
@@ -147,8 +145,8 @@ func (n Namer) Name(f rule.Finding) Finding {
 	return named
 }
 
-// safe reports whether a name may stand in a command that somebody will paste into
-// a shell: what engines allow in the names of containers.
+// safe reports whether a name is safe to paste into a shell command: it has only
+// characters that engines allow in names of containers.
 func safe(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == "" && name[0] != '-'
 }

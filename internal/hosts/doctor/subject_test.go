@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// TestSessionsAreNamed: by the label, and where a container was warm before its session
-// by what it was told.
+// A session is found by its container's label, or for a container that was warm by the
+// identity in its directory.
 func TestSessionsAreNamed(t *testing.T) {
 	told := func(text string) string {
 		dir := t.TempDir()
@@ -26,13 +26,13 @@ func TestSessionsAreNamed(t *testing.T) {
 		labels            map[string]string
 		session, template string
 	}{
-		"it booted":        {map[string]string{sessionLabel: "alice", templateLabel: "web"}, "alice", "web"},
-		"it was warm":      {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"bob","epoch":7,"env":{}}`)}, "bob", "web"},
-		"it waits":         {map[string]string{templateLabel: "web", toldLabel: told("")}, "", "web"},
-		"what is no key":   {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"../x\u001b"}`)}, "", "web"},
-		"what is no JSON":  {map[string]string{templateLabel: "web", toldLabel: told("x")}, "", "web"},
-		"no absolute path": {map[string]string{templateLabel: "web", toldLabel: "."}, "", "web"},
-		"somebody else's":  {nil, "", ""},
+		"booted":         {map[string]string{sessionLabel: "alice", templateLabel: "web"}, "alice", "web"},
+		"was warm":       {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"bob","epoch":7,"env":{}}`)}, "bob", "web"},
+		"still warm":     {map[string]string{templateLabel: "web", toldLabel: told("")}, "", "web"},
+		"invalid key":    {map[string]string{templateLabel: "web", toldLabel: told(`{"session":"../x\u001b"}`)}, "", "web"},
+		"invalid JSON":   {map[string]string{templateLabel: "web", toldLabel: told("x")}, "", "web"},
+		"relative path":  {map[string]string{templateLabel: "web", toldLabel: "."}, "", "web"},
+		"not Holdfast's": {nil, "", ""},
 	} {
 		id := strings.Repeat("ab", 32)
 		n := Namer{containers: map[string]engine.Container{id: {ID: id, Name: "c", Labels: c.labels}}}

@@ -1,9 +1,8 @@
-// Package fact is what the doctor's probes found out about a host, as plain data
-// with unit and time: what the rules judge, what a baseline keeps and what a
-// fleet compares.
+// Package fact holds what the doctor's probes measure on a host, as plain data with unit
+// and time. Rules judge facts, baselines store them and a fleet compares them.
 //
-// A fact that could not be had is absent, which is not the same as zero: the
-// reason is in a Gap. Rules that need it are not judged.
+// A fact that could not be measured is absent, which differs from zero; a Gap holds the
+// reason. Rules that need it do not judge.
 package fact
 
 import (
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// Unit is what a fact's value counts.
+// Unit is the unit of a fact's value.
 type Unit string
 
 // The units.
@@ -21,10 +20,10 @@ const (
 	Bytes     Unit = "B"     //
 	Seconds   Unit = "s"     //
 	Millis    Unit = "ms"    //
-	Share     Unit = "share" // 0 to 1, of the time or of the whole; more than 1 where several count together
+	Share     Unit = "share" // 0 to 1, of the time or of the whole; over 1 if several subjects count together
 	PerSecond Unit = "/s"    //
 	MiBPerSec Unit = "MiB/s" //
-	Word      Unit = "word"  // the fact is its Text
+	Word      Unit = "word"  // the value is Text
 )
 
 // Subject is what a fact is about. The zero value is the whole host.
@@ -32,12 +31,12 @@ type Subject struct {
 	// Cgroup is the path of a control group below its mount: /docker/<id>.
 	// With several hierarchies the path is the same in all of them.
 	Cgroup  string `json:"cgroup,omitempty"`
-	Pid     int    `json:"pid,omitempty"`     // as seen from here, 0 where unknown
+	Pid     int    `json:"pid,omitempty"`     // in the doctor's pid namespace, 0 if unknown
 	Command string `json:"command,omitempty"` // a thread's name, at most 15 bytes
 	Device  string `json:"device,omitempty"`  // vda, cpu3, a slab cache, a zone
 	// Kernel is the path through the kernel, the innermost function first.
 	Kernel []string `json:"kernel,omitempty"`
-	// User is the path through the program, the innermost function first, where its
+	// User is the path through the program, the innermost function first, if its
 	// functions could be named.
 	User []string `json:"user,omitempty"`
 }
@@ -51,30 +50,30 @@ func (s Subject) IsHost() bool {
 type Fact struct {
 	Name    string    `json:"name"`
 	Value   float64   `json:"value"`
-	Text    string    `json:"text,omitempty"` // of unit Word
+	Text    string    `json:"text,omitempty"` // the value for the unit Word
 	Unit    Unit      `json:"unit,omitempty"`
 	Subject Subject   `json:"subject,omitzero"`
 	At      time.Time `json:"at"`
-	// Over is how many seconds the figure was gathered for; 0 is a moment.
+	// Over is how many seconds the figure covers; 0 is a moment.
 	Over float64 `json:"over_s,omitempty"`
 }
 
-// Gap is something that could not be looked at.
+// Gap is something that could not be observed.
 type Gap struct {
 	Probe string `json:"probe"`
-	Sees  string `json:"sees"` // what cannot be seen without it
+	Sees  string `json:"sees"` // what cannot be observed without it
 	Why   string `json:"why"`
 	Hint  string `json:"hint,omitempty"`
 }
 
-// Set is the facts of one look at a host. The zero value is empty. For one
-// goroutine while it is filled, then for any.
+// Set holds the facts of one examination. The zero value is empty. One goroutine may fill
+// it; after that any may read it.
 type Set struct {
 	Facts []Fact `json:"facts"`
 	Gaps  []Gap  `json:"gaps"`
 
 	by map[string][]int
-	// groups is where the first fact of a name about a whole group is.
+	// groups holds the index of the first fact of a name about a whole group.
 	groups map[about]int
 }
 
@@ -96,7 +95,7 @@ func (s *Set) Add(facts ...Fact) {
 	}
 }
 
-// Of returns the facts of a name, of all subjects, the largest first.
+// Of returns the facts of a name about all subjects, the largest first.
 func (s *Set) Of(name string) []Fact {
 	fs := make([]Fact, 0, len(s.by[name]))
 	for _, i := range s.by[name] {
@@ -106,7 +105,7 @@ func (s *Set) Of(name string) []Fact {
 	return fs
 }
 
-// Has reports whether there is a fact of the name, of whatever subject.
+// Has reports whether there is a fact of the name, about any subject.
 func (s *Set) Has(name string) bool { return len(s.by[name]) > 0 }
 
 // Host returns the value of a fact about the whole host.
@@ -138,7 +137,7 @@ func (s *Set) Device(name, device string) (float64, bool) {
 	return 0, false
 }
 
-// Text returns a word about the host, "" where there is none.
+// Text returns the Text of a fact about the host, "" if there is none.
 func (s *Set) Text(name string) string {
 	for _, i := range s.by[name] {
 		if s.Facts[i].Subject.IsHost() {

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// Names of facts that the part which is always on gathers beside the others.
+// Names of facts that only the continuous examination of the agent measures.
 const (
-	CPUSome        = "cpu.psi_some"      // share of the look in which something waited for a CPU
-	ConnHost       = "conntrack.host"    // share of the host's own table of connections that is in use
+	CPUSome        = "cpu.psi_some"      // share of the examination in which a task waited for a CPU
+	ConnHost       = "conntrack.host"    // share of the connection tracking table of the host's namespace that is in use
 	GroupsRemoved  = "cgroups.removed"   // /s: control groups whose directory was removed, in all hierarchies
-	GroupsReleased = "cgroups.released"  // /s: control groups that went for good; the removed less these die slowly
+	GroupsReleased = "cgroups.released"  // /s: control groups that the kernel released; if lower than the rate of removals, groups stay as dying groups
 	ReclaimSlow    = "reclaim.slow_rate" // /s: reclaims of memory cgroups that took over 1 ms
 )
 
-// Summary is a host in one figure for each name: that about the whole host, or the
-// largest of those about its parts. Free blocks of memory are added up, without
-// the small zones for old devices. Words and what is no number are left out.
+// Summary reduces a host's facts to one figure per name: the fact about the whole host,
+// or the largest of those about its parts. Free blocks of memory are summed, except for
+// the small zones for old devices. Texts and values that are not numbers are left out.
 func Summary(facts []Fact) map[string]float64 {
 	sum := make(map[string]float64)
 	whole := make(map[string]bool)
@@ -38,7 +38,7 @@ func Summary(facts []Fact) map[string]float64 {
 	return sum
 }
 
-// UnitOf is what the facts of a name count, as far as these facts tell.
+// UnitOf returns the unit of each name in these facts.
 func UnitOf(facts []Fact) map[string]Unit {
 	units := make(map[string]Unit)
 	for _, f := range facts {

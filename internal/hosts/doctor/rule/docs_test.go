@@ -15,7 +15,7 @@ const (
 	end   = "<!-- end of the checks -->\n"
 )
 
-// docs/doctor.md has every check as it is.
+// TestPageHasTheChecks compares docs/doctor.md with the rules.
 func TestPageHasTheChecks(t *testing.T) {
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -24,11 +24,11 @@ func TestPageHasTheChecks(t *testing.T) {
 	before, rest, ok1 := strings.Cut(string(b), begin)
 	was, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		t.Fatal("the page has no marks around the checks")
+		t.Fatal("docs/doctor.md has no markers around the checks")
 	}
 	var now strings.Builder
 	for _, r := range All() {
-		fmt.Fprintf(&now, "\n### %s\n- Signal: %s.\n- Found: %s.\n- Why there: %s.\n- Source: %s.\n", r.Name, r.Signal, r.Threshold, r.Why, r.Source)
+		fmt.Fprintf(&now, "\n### %s\n- Signal: %s.\n- Threshold: %s.\n- Reason: %s.\n- Source: %s.\n", r.Name, r.Signal, r.Threshold, r.Why, r.Source)
 	}
 	now.WriteString("\n")
 	if os.Getenv("UPDATE") != "" {
@@ -38,6 +38,6 @@ func TestPageHasTheChecks(t *testing.T) {
 		return
 	}
 	if d := cmp.Diff(was, now.String()); d != "" {
-		t.Errorf("the page's checks (-page +now):\n%s", d)
+		t.Errorf("checks of docs/doctor.md (-page +rules):\n%s", d)
 	}
 }

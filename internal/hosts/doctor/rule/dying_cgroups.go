@@ -15,14 +15,14 @@ const (
 	slowReclaim = 1.0      // ms
 )
 
-// dyingCgroups is the leak of memory cgroups that are removed and cannot go,
+// dyingCgroups finds a leak of memory cgroups: groups that are removed but not released,
 // because pages are still charged to them.
 func dyingCgroups() Rule {
 	return Rule{
 		Name:      "dying-cgroups",
-		Signal:    "/proc/cgroups less the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); time of vmscan's memcg reclaims; under whom: v2 counts, on v1 an agent does (tracepoints cgroup_rmdir, cgroup_release), else pages (kpagecgroup)",
-		Threshold: "over 2,000 and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical where half of the reclaims take over 1 ms",
-		Why:       "each holds 47 KiB of the kernel, and a reclaim at an ancestor walks all of them: 16 to 32 µs became 8 to 32 ms with 20,000. Without reclaim they hardly cost time, so the count alone is a warning",
+		Signal:    "/proc/cgroups minus the directories (v1), nr_dying_subsys_memory or nr_dying_descendants (v2); duration of vmscan's memcg reclaims. The parent: counted by v2; on v1 counted by an agent (tracepoints cgroup_rmdir, cgroup_release), or else by pages (kpagecgroup)",
+		Threshold: "over 2,000 dying groups and over 5 for each living one, or over 1 % of memory at 47 KiB each; critical if half of the reclaims take over 1 ms",
+		Why:       "each group holds 47 KiB of kernel memory, and a reclaim at an ancestor walks all of them: with 20,000 groups a reclaim took 8 to 32 ms instead of 16 to 32 µs. Without reclaim they cost almost no time, so the count alone is a warning",
 		Source:    "measured on 6.18 and 6.1 (docs/doctor.md); Shopify's hosts with 50,000",
 		Needs:     []string{fact.MemcgDying},
 		Judge: func(s *fact.Set) []Finding {
@@ -35,28 +35,28 @@ func dyingCgroups() Rule {
 			}
 			f := Finding{
 				Severity: Warning,
-				Title:    fmt.Sprintf("%s memory cgroups are dead and cannot go", number(dying)),
+				Title:    fmt.Sprintf("%s memory cgroups are dying and cannot be released", number(dying)),
 				Evidence: []Evidence{
 					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred beside %s living", number(living))},
-					{"kernel memory that they hold, about", bytes(dying * dyingCost), "under 1 % of memory"},
+					{"kernel memory that they hold (estimate)", bytes(dying * dyingCost), "under 1 % of memory"},
 				},
 				Cures: []Cure{
-					{What: "Find what makes short-lived containers write files and give each the preStop line `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages go before it does."},
+					{What: "Find the short-lived containers that write files. Give each the preStop command `holdfast doctor cure memcg --self --apply` (or, on v1, `sync; echo 0 > /sys/fs/cgroup/memory/memory.force_empty`), so that its pages are freed before its group is removed."},
 					squeeze(),
-					{What: "Until then, take the host out of rotation.", Command: "holdfast node cordon"},
+					{What: "Until then, cordon the host.", Command: "holdfast node cordon"},
 				},
 			}
 			if p50, ok := s.Host(fact.ReclaimP50); ok {
-				f.Evidence = append(f.Evidence, Evidence{"a memory cgroup's reclaim, median", millis(p50), "16 to 32 µs"})
+				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", millis(p50), "16 to 32 µs"})
 				if p50 > slowReclaim {
 					f.Severity = Critical
 				}
 			} else {
-				f.Evidence = append(f.Evidence, Evidence{"a memory cgroup's reclaim, median", "nobody reclaimed, or it could not be seen", "16 to 32 µs"})
+				f.Evidence = append(f.Evidence, Evidence{"reclaim of a memory cgroup, median", "no reclaim, or not observable", "16 to 32 µs"})
 			}
-			under, e := whoseDead(s, dying)
+			under, e := dyingParents(s, dying)
 			f.Evidence = append(f.Evidence, e...)
-			if len(under) == 1 { // else nobody is blamed
+			if len(under) == 1 { // otherwise no group is named
 				f.Culprit = under[0]
 				f.Cures[1].Command = strings.Replace(f.Cures[1].Command, " --apply", " --cgroup "+groupPath(f.Culprit.Cgroup)+" --apply", 1)
 			}
@@ -66,45 +66,47 @@ func dyingCgroups() Rule {
 }
 
 const (
-	// mostDead is which share of the dead the one who is blamed has.
+	// mostDead is the share of the dying groups that a parent needs to be named.
 	mostDead = 0.5
-	// fewLeft is how many are too few to blame somebody for.
+	// fewLeft is the number of groups up to which no parent is named.
 	fewLeft = manyDying / 4
-	// pageSize is what a dead group holds at least.
+	// pageSize is the least memory that a dying group holds.
 	pageSize = 4 << 10
-	// shownParents bounds how many are listed.
+	// shownParents bounds the parents in the evidence.
 	shownParents = 5
 )
 
-// whoseDead are the living groups under which the dead may be, and the evidence of
-// it. v2 counts the dead under each. On v1 an agent has counted those that died while it
-// looked: who has most of them goes on with it. Else the pages of the dead are known, of
-// which each has one at least, so that who has fewer pages than groups are to be explained
-// is out of question; but not who has a few dead with many pages.
-func whoseDead(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) {
+// dyingParents returns the living groups that the dying ones may be below, and the
+// evidence. cgroup v2 counts the dying groups below each group. On v1 an agent counts the
+// groups that are removed while it runs; the parent with most of them is taken to be the
+// cause. Without these counts, the pages of the dying groups are known. Each dying group
+// holds at least one page, so a parent with fewer pages than dying groups is excluded. A
+// parent with few dying groups that hold many pages cannot be excluded.
+func dyingParents(s *fact.Set, dying float64) (under []fact.Subject, e []Evidence) {
 	if counted := s.Of(fact.MemcgUnder); len(counted) > 0 {
 		for _, c := range counted[:min(len(counted), shownParents)] {
 			if c.Value > mostDead*dying {
 				under = append(under, c.Subject)
 			}
-			e = append(e, Evidence{"dead groups right under " + c.Subject.Cgroup, number(c.Value), "a few hundred"})
+			e = append(e, Evidence{"dying groups directly below " + c.Subject.Cgroup, number(c.Value), "a few hundred"})
 		}
 		return under, e
 	}
-	if under, e := leaver(s); len(under) > 0 {
+	if under, e := removedParents(s); len(under) > 0 {
 		return under, e
 	}
 	for _, p := range s.Of(fact.MemcgPins) {
-		if p.Value > mostDead/2*dying*pageSize && len(under) < shownParents { // a sample is off by a little
+		if p.Value > mostDead/2*dying*pageSize && len(under) < shownParents { // the sample is inexact
 			under = append(under, p.Subject)
-			e = append(e, Evidence{"pages of dead groups under " + p.Subject.Cgroup + ", about", bytes(p.Value), "0 B"})
+			e = append(e, Evidence{"pages of dying groups below " + p.Subject.Cgroup + " (estimate)", bytes(p.Value), "0 B"})
 		}
 	}
 	return under, e
 }
 
-// leaver is under whom most of those are that have died while an agent looked.
-func leaver(s *fact.Set) (under []fact.Subject, e []Evidence) {
+// removedParents returns the parents that lost most of the groups that an agent saw
+// removed and not released.
+func removedParents(s *fact.Set) (under []fact.Subject, e []Evidence) {
 	all, _ := s.Host(fact.MemcgLeft)
 	sum := 0.0
 	var some []fact.Fact
@@ -118,16 +120,16 @@ func leaver(s *fact.Set) (under []fact.Subject, e []Evidence) {
 		if l.Value > mostDead*max(all, sum) && l.Value > fewLeft {
 			under = append(under, l.Subject)
 		}
-		e = append(e, Evidence{"removed under " + l.Subject.Cgroup + " since the agent looks, and not gone", fmt.Sprintf("%s of %s", number(l.Value), number(max(all, sum))), "a few hundred"})
+		e = append(e, Evidence{"removed below " + l.Subject.Cgroup + " since the agent's start, not released", fmt.Sprintf("%s of %s", number(l.Value), number(max(all, sum))), "a few hundred"})
 	}
 	return under, e
 }
 
-// squeeze frees them without losing the page cache of the living: reclaim at the
-// parent takes the pages of the dead first, if it wants few.
+// squeeze reclaims the pages of dying groups and keeps the page cache of living ones: a
+// small reclaim request at the parent takes the pages of dying groups first.
 func squeeze() Cure {
 	return Cure{
-		What:    "To free those that are there, and keep the page cache of the living: small squeezes at the parent, which take the dead first.",
+		What:    "Free the existing ones and keep the page cache of living groups: small reclaims at the parent take the pages of dying groups first.",
 		Command: "holdfast doctor cure memcg --apply",
 	}
 }

@@ -2,17 +2,17 @@ package rule
 
 import "holdfast/internal/hosts/doctor/fact"
 
-// manyStalls is in stalls a second.
+// manyStalls is in stalls per second.
 const manyStalls = 10
 
-// fragmentation is memory of which no large block is left, so that who wants one
-// has to move pages first.
+// fragmentation finds memory without large free blocks: an allocation of one has to move
+// pages first.
 func fragmentation() Rule {
 	return Rule{
 		Name:      "fragmentation",
-		Signal:    "compact_stall of vmstat, and free blocks of 2 MiB and more by buddyinfo",
-		Threshold: "over 10 stalls/s, and no such block in any zone but the small ones (DMA)",
-		Why:       "an allocation that compacts memory by itself stops the program for milliseconds; while large blocks are left it need not",
+		Signal:    "compact_stall of vmstat, and free blocks of at least 2 MiB in buddyinfo",
+		Threshold: "over 10 stalls/s, and no such block in any zone except the small ones (DMA)",
+		Why:       "an allocation that compacts memory stops the program for milliseconds; while large free blocks exist, this does not happen",
 		Source:    "Documentation/admin-guide/mm/concepts.rst. The threshold is a judgement",
 		Needs:     []string{fact.CompactStalls, fact.HighOrderFree},
 		Judge: func(s *fact.Set) []Finding {
@@ -28,21 +28,21 @@ func fragmentation() Rule {
 			}
 			return []Finding{{
 				Severity: Warning,
-				Title:    "memory is fragmented: programs stop until pages are moved",
+				Title:    "memory is fragmented: allocations stall until pages are moved",
 				Evidence: []Evidence{
 					{"stalls for compaction", perSecond(stalls), "under 1/s"},
-					{"free blocks of 2 MiB and more", number(blocks), "hundreds"},
+					{"free blocks of at least 2 MiB", number(blocks), "hundreds"},
 				},
 				Cures: []Cure{
-					{What: "Have the kernel make huge pages later instead of at once.", Command: "holdfast doctor cure sysctl transparent_hugepage.defrag --apply"},
-					{What: "Compact at a quiet time.", Command: "echo 1 > /proc/sys/vm/compact_memory"},
+					{What: "Let the kernel build huge pages in the background instead of during the page fault.", Command: "holdfast doctor cure sysctl transparent_hugepage.defrag --apply"},
+					{What: "Compact memory when the load is low.", Command: "echo 1 > /proc/sys/vm/compact_memory"},
 				},
 			}}
 		},
 	}
 }
 
-// smallZone reports whether a zone is one for old devices: "Node 0 DMA".
+// smallZone reports whether a zone is reserved for old devices: "Node 0 DMA".
 func smallZone(name string) bool {
 	return len(name) >= 4 && name[len(name)-4:] == " DMA"
 }

@@ -2,12 +2,12 @@ package rule
 
 import "holdfast/internal/hosts/doctor/fact"
 
-// inotifyLimit is a user who has nearly all the watches of files that he may have:
-// all containers of one user share them.
+// inotifyLimit finds a user with nearly all inotify watches or instances of the limit in
+// use. All containers of one user share the limit.
 func inotifyLimit() Rule {
 	return Rule{
 		Name:      "inotify-limit",
-		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, beside fs.inotify.max_user_instances and max_user_watches",
+		Signal:    "inotify instances and watches of each user, counted in the fdinfo of every process, compared with fs.inotify.max_user_instances and max_user_watches",
 		Threshold: "over 90 %",
 		Why:       "at 100 % inotify_init fails with \"too many open files\" and inotify_add_watch with \"no space left on device\", in every container of that user",
 		Source:    "inotify(7), proc_sys_fs(5)",
@@ -20,12 +20,12 @@ func inotifyLimit() Rule {
 				}
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "inotify " + f.Subject.Device + " are about to run out",
+					Title:    "inotify " + f.Subject.Device + ": nearly all in use",
 					Evidence: []Evidence{{"inotify " + f.Subject.Device + " in use", percent(f.Value), "under 90 %"}},
 					Culprit:  f.Subject,
 					Cures: []Cure{
 						{What: "Raise the limits; a watch takes about 1 KiB.", Command: "sysctl -w fs.inotify.max_user_watches=N fs.inotify.max_user_instances=N"},
-						{What: "Have the process named watch fewer files."},
+						{What: "Configure the named process to watch fewer files."},
 					},
 				})
 			}

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	rtnlShare  = 1.00 // of the look, waits of all in sum
+	rtnlShare  = 1.00 // share of the examination: the waits of all processes, summed
 	lockShare  = 0.10
-	lockSparse = 0.02 // of the look: less is no victim
+	lockSparse = 0.02 // share of the examination: a group that waits less is not a victim
 )
 
-// kernelLock is one lock of the kernel that several wait for: rtnl, which every
-// change of a network interface takes, or another that containers share.
+// kernelLock finds one kernel lock that several processes wait for: rtnl, which every
+// change of a network interface takes, or another lock that containers share.
 func kernelLock() Rule {
 	return Rule{
 		Name:      "kernel-lock",
 		Signal:    "time between contention_begin and contention_end of sleeping locks, by lock, process, control group and kernel path",
-		Threshold: "waits for rtnl, and on its path, of over 100 % of the time in sum: always somebody; for another lock over 10 %, if two groups wait for it",
-		Why:       "each container that starts or ends needs rtnl several times: 75 % was seen where engines start and stop, 11.5 s of waits in 5 s where rtnl was what was wrong. A lock that only one group waits for is its own (mmap_lock, for one) and hurts nobody else",
+		Threshold: "waits for rtnl, and on its path, sum to over 100 % of the time: at least one process waits at any moment; waits for another lock sum to over 10 %, and at least two groups wait for it",
+		Why:       "a container that starts or ends takes rtnl several times. Waits reached 75 % while engines started and stopped, and 11.5 s in 5 s when rtnl was the cause. A lock that only one group waits for is that group's own (mmap_lock, for example) and slows down no other group",
 		Source:    "Documentation of the tracepoints in include/trace/events/lock.h; measured (docs/doctor.md). The thresholds are judgements",
 		Needs:     []string{fact.LockSeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -32,16 +32,16 @@ func kernelLock() Rule {
 				culprit, victims, share := waiters(waits, "rtnl_mutex")
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "the kernel's one lock for network interfaces (rtnl) is fought over",
+					Title:    "contention for the kernel's lock of network interfaces (rtnl)",
 					Evidence: []Evidence{
-						{"waits for rtnl and on its path, of the time, in sum", percent(rtnl), "a few %"},
-						{"of these by the process named, which asks most", percent(share), "-"},
+						{"waits for rtnl and on its path, sum, share of the time", percent(rtnl), "a few %"},
+						{"of these by the process named, which waits most", percent(share), "-"},
 					},
 					Culprit: culprit,
 					Victims: victims,
 					Cures: []Cure{
-						{What: "Slow down what makes, removes or lists interfaces: plugins of the container network, monitoring that dumps links."},
-						{What: "See who talks netlink.", Command: "bpftrace -e 'kprobe:rtnetlink_rcv_msg { @[comm, pid] = count(); } interval:s:5 { exit(); }'"},
+						{What: "Reduce the rate at which interfaces are created, removed or listed: by container network plugins, or by monitoring that dumps links."},
+						{What: "Count netlink messages by process.", Command: "bpftrace -e 'kprobe:rtnetlink_rcv_msg { @[comm, pid] = count(); } interval:s:5 { exit(); }'"},
 					},
 				})
 			}
@@ -49,7 +49,7 @@ func kernelLock() Rule {
 			groups := make(map[string]map[string]float64)
 			for _, w := range waits {
 				lock := w.Subject.Device
-				if lock == "rtnl_mutex" || w.Subject.Cgroup == "" || w.Subject.Cgroup == "/" { // threads of the kernel, for the most part
+				if lock == "rtnl_mutex" || w.Subject.Cgroup == "" || w.Subject.Cgroup == "/" { // mostly kernel threads
 					continue
 				}
 				sums[lock] += w.Value
@@ -59,26 +59,26 @@ func kernelLock() Rule {
 				groups[lock][w.Subject.Cgroup] += w.Value
 			}
 			for _, lock := range slices.Sorted(maps.Keys(sums)) {
-				sum, hurt := sums[lock], 0
+				sum, waiting := sums[lock], 0
 				for _, v := range groups[lock] {
 					if v > lockSparse {
-						hurt++
+						waiting++
 					}
 				}
-				if sum <= lockShare || hurt < 2 {
+				if sum <= lockShare || waiting < 2 {
 					continue
 				}
 				culprit, victims, _ := waiters(waits, lock)
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "containers wait for one lock in the kernel: " + lockPath(culprit.Kernel),
+					Title:    "containers wait for the same kernel lock: " + lockPath(culprit.Kernel),
 					Evidence: []Evidence{
-						{"waits for it, of the time, in sum", percent(sum), "under 1 %"},
-						{"groups that wait", fmt.Sprint(hurt), "0"},
+						{"waits for the lock, sum, share of the time", percent(sum), "under 1 %"},
+						{"groups that wait", fmt.Sprint(waiting), "0"},
 					},
 					Culprit: culprit,
 					Victims: victims,
-					Cures:   []Cure{{What: "The kernel path says which call it is; slow down who makes it most."}},
+					Cures:   []Cure{{What: "The kernel path shows the call. Reduce its rate in the process that makes it most."}},
 				})
 			}
 			return found
@@ -86,8 +86,9 @@ func kernelLock() Rule {
 	}
 }
 
-// waiters are who waits most for a lock, and the other groups. Who asks most for a
-// lock both holds it and waits for it most.
+// waiters returns the process that waits most for a lock, the other waiting groups, and
+// the share of the time that the process waits. The process that requests a lock most
+// often both holds it and waits for it most.
 func waiters(waits []fact.Fact, lock string) (most fact.Subject, others []fact.Subject, share float64) {
 	var of []fact.Fact
 	for _, w := range waits {
@@ -106,7 +107,7 @@ func waiters(waits []fact.Fact, lock string) (most fact.Subject, others []fact.S
 	return most, others, share
 }
 
-// lockPath is the first function that is not the lock's own.
+// lockPath returns the first function that is not part of the lock's implementation.
 func lockPath(path []string) string {
 	for _, f := range path {
 		if !strings.Contains(f, "mutex") && !strings.Contains(f, "rwsem") && !strings.Contains(f, "down_") && !strings.Contains(f, "schedule") {

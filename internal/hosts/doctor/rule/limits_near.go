@@ -4,13 +4,13 @@ import "holdfast/internal/hosts/doctor/fact"
 
 const nearLimit = 0.90
 
-// limitsNear are numbers that are about to run out: processes and files.
+// limitsNear finds limits on processes and files that are nearly reached.
 func limitsNear() Rule {
 	return Rule{
 		Name:      "limits-near",
-		Signal:    "pids.current / pids.max of each container, threads beside pid_max and threads-max, file-nr",
+		Signal:    "pids.current / pids.max of each container, threads compared with pid_max and threads-max, file-nr",
 		Threshold: "over 90 %",
-		Why:       "at 100 % fork and open fail, and programs seldom say which limit it was",
+		Why:       "at 100 % fork and open fail, and programs rarely report which limit was reached",
 		Source:    "Documentation/admin-guide/cgroup-v2.rst, sysctl/fs.rst, sysctl/kernel.rst",
 		Needs:     []string{fact.GroupsSeen, fact.HostThreads, fact.HostMaxPids, fact.HostFiles, fact.HostMaxFiles},
 		Judge: func(s *fact.Set) []Finding {
@@ -18,14 +18,14 @@ func limitsNear() Rule {
 			near := func(what string, used float64, culprit fact.Subject, cure Cure) {
 				if used > nearLimit {
 					found = append(found, Finding{
-						Severity: Warning, Title: what + " are about to run out",
+						Severity: Warning, Title: what + ": nearly at the limit",
 						Evidence: []Evidence{{what + " in use", percent(used), "under 90 %"}},
 						Culprit:  culprit, Cures: []Cure{cure},
 					})
 				}
 			}
 			for _, f := range s.Of(fact.GroupPids) {
-				near("processes of a container", f.Value, f.Subject, Cure{What: "Raise its limit, or find out why it has so many.", Command: "docker update --pids-limit N CONTAINER"})
+				near("processes of a container", f.Value, f.Subject, Cure{What: "Raise its limit, or find out why it has so many processes.", Command: "docker update --pids-limit N CONTAINER"})
 			}
 			ratio := func(used, most string) float64 {
 				u, _ := s.Host(used)

@@ -4,13 +4,13 @@ import "holdfast/internal/hosts/doctor/fact"
 
 const manyMounts = 5000
 
-// mountLeak are mounts that nobody takes away.
+// mountLeak finds mounts that are never unmounted.
 func mountLeak() Rule {
 	return Rule{
 		Name:      "mount-leak",
 		Signal:    "lines of /proc/1/mountinfo",
 		Threshold: "over 5,000",
-		Why:       "each new mount namespace copies all of them, and systemd reads all at each change; a container has about five",
+		Why:       "each new mount namespace copies all mounts, and systemd reads all of them at each change; a container has about five",
 		Source:    "Documentation/filesystems/sharedsubtree.rst. The threshold is a judgement",
 		Needs:     []string{fact.HostMounts},
 		Judge: func(s *fact.Set) []Finding {
@@ -22,7 +22,7 @@ func mountLeak() Rule {
 				Severity: Warning,
 				Title:    "the host has very many mounts",
 				Evidence: []Evidence{{"mounts", number(n), "under 5,000"}},
-				Cures:    []Cure{{What: "See which are there again and again, and unmount what nobody uses.", Command: "findmnt -rno TARGET | sed 's|/[0-9a-f]\\{64\\}.*|/ID|' | sort | uniq -c | sort -n | tail"}},
+				Cures:    []Cure{{What: "List repeated mounts, and unmount those that are not in use.", Command: "findmnt -rno TARGET | sed 's|/[0-9a-f]\\{64\\}.*|/ID|' | sort | uniq -c | sort -n | tail"}},
 			}}
 		},
 	}

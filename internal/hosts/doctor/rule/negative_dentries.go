@@ -11,13 +11,14 @@ const (
 	negativeShare = 0.20 // of slab
 )
 
-// negativeDentries are remembered names of files that are not there.
+// negativeDentries finds a large cache of negative dentries: names of files that were
+// looked up and do not exist.
 func negativeDentries() Rule {
 	return Rule{
 		Name:      "negative-dentries",
-		Signal:    "nr_negative of dentry-state, times a dentry's size, beside Slab of meminfo; kernel memory of each container",
+		Signal:    "nr_negative of dentry-state times the size of a dentry, compared with Slab of meminfo; kernel memory of each container",
 		Threshold: "over 1 million, and over 20 % of slab",
-		Why:       "5 million took 1 GB; a container with 2.7 million took 3.6 s to kill instead of 87 ms. A million on a large host with much other slab is ordinary",
+		Why:       "5 million took 1 GB; a container with 2.7 million took 3.6 s to kill instead of 87 ms. One million is normal on a large host with much other slab",
 		Source:    "measured (docs/doctor.md); podman#19161",
 		Needs:     []string{fact.DentryNegative, fact.SlabTotal},
 		Judge: func(s *fact.Set) []Finding {
@@ -29,7 +30,7 @@ func negativeDentries() Rule {
 			}
 			f := Finding{
 				Severity: Warning,
-				Title:    fmt.Sprintf("%s names of files that are not there fill the kernel's memory", number(n)),
+				Title:    fmt.Sprintf("%s negative dentries (names of missing files) fill the kernel's memory", number(n)),
 				Evidence: []Evidence{
 					{"negative dentries", number(n), "under 1,000,000"},
 					{"their share of slab", percent(min(1, size/slab)), "under 20 %"},
@@ -39,11 +40,11 @@ func negativeDentries() Rule {
 				f.Culprit = by[0].Subject
 				f.Evidence = append(f.Evidence, Evidence{"kernel memory of the group named", bytes(by[0].Value), "some MiB"})
 				f.Cures = []Cure{
-					{What: "Empty that group alone; it costs the others nothing.", Command: "holdfast doctor cure dentries --cgroup " + groupPath(f.Culprit.Cgroup) + " --apply"},
-					{What: "Give the container a memory limit, which bounds it."},
+					{What: "Empty that group only; other groups are not affected.", Command: "holdfast doctor cure dentries --cgroup " + groupPath(f.Culprit.Cgroup) + " --apply"},
+					{What: "Give the container a memory limit, which bounds its dentries."},
 				}
 			}
-			f.Cures = append(f.Cures, Cure{What: "Programs that use NSS (curl, for one) look for thousands of names that are not there, unless told not to.", Command: "NSS_SDB_USE_CACHE=yes"})
+			f.Cures = append(f.Cures, Cure{What: "Programs that use NSS (curl, for example) look up thousands of names that do not exist. This variable stops it.", Command: "NSS_SDB_USE_CACHE=yes"})
 			return []Finding{f}
 		},
 	}

@@ -8,14 +8,14 @@ const (
 	manyRefaults = 100 // /s
 )
 
-// ownLimit is a container that works at its own memory limit: it reclaims its
-// pages, and reads them again.
+// ownLimit finds a container that thrashes at its own memory limit: it reclaims its pages
+// and reads them again.
 func ownLimit() Rule {
 	return Rule{
 		Name:      "own-limit",
 		Signal:    "hits of the container's limit (memory.failcnt, or max of memory.events), its memory.pressure, and refaults of memory.stat",
-		Threshold: "the limit is hit, and all of it is stalled for over 5 % of the time: for memory, or with over 100 refaults/s for the disk; where there is no pressure to read, over 100 hits/s and 100 refaults/s",
-		Why:       "touching a limit is ordinary for whoever reads files; standing still for it, or reading the same pages again and again, is not",
+		Threshold: "the limit is hit, and the whole container is stalled for over 5 % of the time: on memory, or on the disk with over 100 refaults/s; without pressure files, over 100 hits/s and 100 refaults/s",
+		Why:       "a program that reads files reaches its limit in normal operation; stalling on the limit, or reading the same pages repeatedly, is not normal",
 		Source:    "Documentation/accounting/psi.rst, admin-guide/cgroup-v2.rst. The thresholds are judgements",
 		Needs:     []string{fact.GroupsSeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -29,7 +29,7 @@ func ownLimit() Rule {
 				stalled, pressure := s.Group(fact.GroupMemoryFull, group)
 				refaults, _ := s.Group(fact.GroupRefaults, group)
 				if io, ok := s.Group(fact.GroupIOFull, group); ok && refaults > manyRefaults {
-					stalled = max(stalled, io) // the wait for a page that is read again is booked there
+					stalled = max(stalled, io) // the kernel accounts the wait for a refaulted page as I/O
 				}
 				if pressure && stalled <= stalledShare || !pressure && (f.Value < manyHits || refaults < manyRefaults) {
 					continue
@@ -40,7 +40,7 @@ func ownLimit() Rule {
 					{"pages read again after they were reclaimed", perSecond(refaults), "a few/s"},
 				}
 				if pressure {
-					e = append(e, Evidence{"stood still for pages, of the time", percent(stalled), "under 5 %"})
+					e = append(e, Evidence{"stalled on pages, share of the time", percent(stalled), "under 5 %"})
 				}
 				found = append(found, Finding{
 					Severity: Warning,
@@ -48,7 +48,7 @@ func ownLimit() Rule {
 					Evidence: e,
 					Culprit:  f.Subject,
 					Victims:  []fact.Subject{f.Subject},
-					Cures:    []Cure{{What: "Raise its limit, or have it keep less.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
+					Cures:    []Cure{{What: "Raise its limit, or make the program use less memory.", Command: "docker update --memory SIZE --memory-swap SIZE CONTAINER"}},
 				})
 			}
 			return found

@@ -6,17 +6,17 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// fewPinned is under which locked pages are no reason for anything.
+// fewPinned is the amount of locked pages, in bytes, below which a process is ignored.
 const fewPinned = 1 << 20
 
-// pinnedCgroups are dead groups that no reclaim frees, because somebody has locked
+// pinnedCgroups finds dying groups that no reclaim frees, because a process has locked
 // their pages.
 func pinnedCgroups() Rule {
 	return Rule{
 		Name:      "pinned-cgroups",
-		Signal:    "pages that a process locks (smaps), by the group that they are charged to (pagemap, kpagecgroup): one in which nobody is",
-		Threshold: "over 1 MiB of them, beside over 200 dying groups",
-		Why:       "locked pages are never reclaimed: of the dead groups that they hold every cure frees 0 %",
+		Signal:    "pages that a process locks (smaps) and that are charged to a group without processes (pagemap, kpagecgroup)",
+		Threshold: "over 1 MiB of such pages, and over 200 dying groups",
+		Why:       "locked pages are never reclaimed: every cure frees 0 % of the dying groups that they hold",
 		Source:    "measured (docs/doctor.md); Documentation/mm/unevictable-lru.rst",
 		Needs:     []string{fact.MemcgDying, fact.PinnedPages},
 		Judge: func(s *fact.Set) []Finding {
@@ -32,7 +32,7 @@ func pinnedCgroups() Rule {
 				}
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    fmt.Sprintf("process %d (%s) holds dead memory cgroups by pages that it has locked", f.Subject.Pid, f.Subject.Command),
+					Title:    fmt.Sprintf("process %d (%s) holds dying memory cgroups with locked pages", f.Subject.Pid, f.Subject.Command),
 					Evidence: []Evidence{
 						{"locked, and charged to groups without processes", bytes(f.Value), "0 B"},
 						{"file", orUnknown(f.Subject.Device), "-"},
@@ -40,8 +40,8 @@ func pinnedCgroups() Rule {
 					},
 					Culprit: f.Subject,
 					Cures: []Cure{
-						{What: "Restart that process (or have it call munlock): nothing else frees these groups."},
-						{What: "If that cannot be, take the host out of rotation.", Command: "holdfast node cordon"},
+						{What: "Restart that process (or make it call munlock); nothing else frees these groups."},
+						{What: "If that is not possible, cordon the host.", Command: "holdfast node cordon"},
 					},
 				})
 			}

@@ -1,6 +1,6 @@
-// Package rule judges facts. Each rule is pure, has a file of its own, and says
-// which signal it goes by, from where on, why, and who says so. A rule that lacks
-// a fact it needs does not judge.
+// Package rule judges facts. Each rule is a pure function in a file of its own and states
+// its signal, its threshold, the reason for the threshold and the source. A rule that
+// lacks a fact it needs does not judge.
 package rule
 
 import (
@@ -17,7 +17,7 @@ type Severity string
 // The severities, the worst last.
 const (
 	Notice   Severity = "notice"   // worth knowing; nothing is slow because of it yet
-	Warning  Severity = "warning"  // somebody is slowed down
+	Warning  Severity = "warning"  // a container is slowed down
 	Critical Severity = "critical" // the host is sick
 )
 
@@ -32,45 +32,44 @@ func (s Severity) Weight() int {
 	return 0
 }
 
-// Evidence is a figure beside the one of a healthy host.
+// Evidence is a figure next to that of a healthy host.
 type Evidence struct {
 	What    string `json:"what"`
 	Found   string `json:"found"`
 	Healthy string `json:"healthy"`
 }
 
-// Cure is what to do, and where there is one, the command that does it. A cure
-// that Holdfast can carry out by itself will have a name here.
+// Cure is a remedy, and the command that carries it out if there is one.
 type Cure struct {
 	What    string `json:"what"`
 	Command string `json:"command,omitempty"`
 }
 
-// Finding is what a rule makes of the facts.
+// Finding is the result of a rule.
 type Finding struct {
 	Rule     string     `json:"rule"`
 	Severity Severity   `json:"severity"`
 	Title    string     `json:"title"`
 	Evidence []Evidence `json:"evidence"`
-	// Culprit did it; the host as a whole where nobody can be named. Victims
-	// suffer from it.
+	// Culprit causes the finding; it is the whole host if no subject can be identified.
+	// Victims are slowed down by it.
 	Culprit fact.Subject   `json:"culprit,omitzero"`
 	Victims []fact.Subject `json:"victims,omitempty"`
 	Cures   []Cure         `json:"cures"`
 }
 
-// Rule is one pathology.
+// Rule detects one pathology.
 type Rule struct {
 	Name      string   // dying-cgroups
-	Signal    string   // what it goes by
-	Threshold string   // from where on it is a finding
-	Why       string   // why there
-	Source    string   // who says so
-	Needs     []string // names of facts without which it does not judge
+	Signal    string   // the figures that it reads
+	Threshold string   // from which values on it is a finding
+	Why       string   // the reason for the threshold
+	Source    string   // the source of the threshold
+	Needs     []string // names of the facts that it needs to judge
 	Judge     func(*fact.Set) []Finding
 }
 
-// Missing are the facts that the rule needs and the set does not have.
+// Missing returns the facts that the rule needs and the set lacks.
 func (r Rule) Missing(s *fact.Set) []string {
 	var missing []string
 	for _, n := range r.Needs {
@@ -81,7 +80,7 @@ func (r Rule) Missing(s *fact.Set) []string {
 	return missing
 }
 
-// All are the rules, in the order of docs/doctor.md.
+// All returns the rules in the order of docs/doctor.md.
 func All() []Rule {
 	return []Rule{
 		dyingCgroups(),
@@ -108,7 +107,7 @@ func All() []Rule {
 	}
 }
 
-// The rest are words for evidence.
+// The functions below format figures for evidence.
 
 func percent(v float64) string {
 	switch p := v * 100; {
@@ -133,7 +132,7 @@ func millis(v float64) string {
 	return fmt.Sprintf("%.0f µs", v*1000)
 }
 
-// number writes thousands apart: 50,000.
+// number formats v with thousands separators: 50,000.
 func number(v float64) string {
 	n := fmt.Sprintf("%.0f", math.Abs(v))
 	for i := len(n) - 3; i > 0; i -= 3 {
@@ -157,8 +156,8 @@ func bytes(v float64) string {
 	return fmt.Sprintf("%.0f %s", v, units[i])
 }
 
-// groupPath is a control group's path as it may stand in a command that somebody
-// will paste into a shell.
+// groupPath returns a control group's path if it is safe to paste into a shell, and a
+// placeholder otherwise.
 func groupPath(p string) string {
 	const good = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-/:@"
 	if strings.Trim(p, good) != "" {

@@ -26,7 +26,7 @@ func by(name string, v float64, s fact.Subject) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Subject: s}
 }
 
-// calls are facts of a look in which system calls were counted.
+// calls returns facts of an examination in which system calls were counted.
 func calls(more ...fact.Fact) []fact.Fact {
 	return append([]fact.Fact{host(fact.CallsSeen, 1), host(fact.GroupsSeen, 9)}, more...)
 }
@@ -44,43 +44,43 @@ var (
 	inode2   = fact.Subject{Cgroup: hogs, Pid: 8, Command: "b", Device: "lock 1", Kernel: []string{"down_write", "path_openat"}}
 )
 
-// Each case is a host as the rule sees it. want is the severity of the only
-// finding, "" for none; culprit is a part of who it names.
+// Each case is a host as the rule sees it. want is the severity of the only finding, ""
+// for none. culprit is part of the subject that the finding names.
 var cases = []struct {
 	rule, name string
 	facts      []fact.Fact
 	want       Severity
 	culprit    fact.Subject
-	text       string // that the finding has somewhere
+	text       string // expected anywhere in the finding
 }{
 	{"dying-cgroups", "a healthy host", []fact.Fact{host(fact.MemcgDying, 300), host(fact.MemcgLiving, 100), host(fact.MemTotal, 8<<30)}, "", fact.Subject{}, ""},
 	{"dying-cgroups", "many beside many living", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 600), host(fact.MemTotal, 64<<30)}, "", fact.Subject{}, ""},
-	{"dying-cgroups", "many, nobody reclaims", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 100), host(fact.MemTotal, 64<<30)}, Warning, fact.Subject{}, "2,500"},
+	{"dying-cgroups", "many, no reclaim", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 100), host(fact.MemTotal, 64<<30)}, Warning, fact.Subject{}, "2,500"},
 	{"dying-cgroups", "over 1 % of memory", []fact.Fact{host(fact.MemcgDying, 2000), host(fact.MemcgLiving, 1000), host(fact.MemTotal, 4<<30)}, Warning, fact.Subject{}, "MiB"},
 	{"dying-cgroups", "memory unknown, few", []fact.Fact{host(fact.MemcgDying, 1900), host(fact.MemcgLiving, 10)}, "", fact.Subject{}, ""},
 	{"dying-cgroups", "reclaim is fast", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 0.03)}, Warning, fact.Subject{}, "30 µs"},
 	{"dying-cgroups", "reclaim is slow", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.ReclaimP50, 8)}, Critical, fact.Subject{}, "8.0 ms"},
 	{"dying-cgroups", "the parent is known", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/few", 1<<20)}, Warning, fact.Subject{Cgroup: "/docker"}, "80 MiB"},
-	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dead groups under /docker"},
+	{"dying-cgroups", "two may be the parent", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgPins, "/docker", 80<<20), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{}, "dying groups below /docker"},
 	{"dying-cgroups", "an agent has counted them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 3000), group(fact.MemcgLeft, "/pod", 1900), group(fact.MemcgLeft, "/docker", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/pod"}, "1,900 of 3,000"},
 	{"dying-cgroups", "an agent has counted too few", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), host(fact.MemcgLeft, 300), group(fact.MemcgLeft, "/pod", 290), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/large"}, "10 GiB"},
 	{"dying-cgroups", "the kernel counts them", []fact.Fact{host(fact.MemcgDying, 20000), host(fact.MemcgLiving, 100), group(fact.MemcgUnder, "/docker", 19_000), group(fact.MemcgUnder, "/", 1000), group(fact.MemcgPins, "/large", 10<<30)}, Warning, fact.Subject{Cgroup: "/docker"}, "19,000"},
 
-	{"pinned-cgroups", "nobody locks", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
+	{"pinned-cgroups", "no locked pages", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 0)}, "", fact.Subject{}, ""},
 	{"pinned-cgroups", "a holder", []fact.Fact{host(fact.MemcgDying, 5000), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, Warning, locker, "/data/file"},
 	{"pinned-cgroups", "a holder of few groups", []fact.Fact{host(fact.MemcgDying, 50), host(fact.PinnedPages, 4<<20), by(fact.PinnedPages, 4<<20, locker)}, "", fact.Subject{}, ""},
 
 	{"fadvise-storm", "quiet", []fact.Fact{host(fact.Drains, 3), by(fact.DrainsBy, 3, logger)}, "", fact.Subject{}, ""},
 	{"fadvise-storm", "a storm", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 100, other), by(fact.DrainsBy, 1900, logger)}, Warning, logger, "ksys_fadvise64_64"},
-	{"fadvise-storm", "few, and nobody waits", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.05, logger)}, "", fact.Subject{}, ""},
+	{"fadvise-storm", "few, and no waits", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.05, logger)}, "", fact.Subject{}, ""},
 	{"fadvise-storm", "few, because the CPUs are busy", []fact.Fact{host(fact.Drains, 46), by(fact.DrainsBy, 46, logger), by(fact.LockWait, 0.36, logger), by(fact.LockWait, 5, inode1)}, Warning, logger, "36 %"},
-	{"fadvise-storm", "a gale", []fact.Fact{host(fact.Drains, 7000), by(fact.DrainsBy, 7000, logger)}, Critical, logger, "GLOG_drop_log_memory=false"},
-	{"fadvise-storm", "drains of another call", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 2000, other)}, Warning, other, "again and again"},
+	{"fadvise-storm", "a severe storm", []fact.Fact{host(fact.Drains, 7000), by(fact.DrainsBy, 7000, logger)}, Critical, logger, "GLOG_drop_log_memory=false"},
+	{"fadvise-storm", "drains of another call", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 2000, other)}, Warning, other, "repeatedly drains"},
 	{"fadvise-storm", "a process on two paths", []fact.Fact{host(fact.Drains, 2000), by(fact.DrainsBy, 900, other), by(fact.DrainsBy, 600, logger), by(fact.DrainsBy, 500, logger)}, Warning, logger, "1,100/s"},
 
 	{"negative-dentries", "a large cache", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 8<<30)}, "", fact.Subject{}, ""},
 	{"negative-dentries", "bloat", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30), group(fact.GroupKernelMem, web, 500<<20), group(fact.GroupKernelMem, hogs, 5<<20)}, Warning, fact.Subject{Cgroup: web}, "doctor cure dentries --cgroup /docker/web --apply"},
-	{"negative-dentries", "nobody's", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30)}, Warning, fact.Subject{}, "3,000,000"},
+	{"negative-dentries", "no group named", []fact.Fact{host(fact.DentryNegative, 3e6), host(fact.DentryBytes, 3e6*192), host(fact.SlabTotal, 1<<30)}, Warning, fact.Subject{}, "3,000,000"},
 
 	{"throttling", "a burst", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.04), group(fact.GroupPeriods, web, 300)}, "", fact.Subject{}, ""},
 	{"throttling", "few periods", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 1), group(fact.GroupPeriods, web, 3)}, "", fact.Subject{}, ""},
@@ -88,14 +88,14 @@ var cases = []struct {
 	{"throttling", "nearly always", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupThrottled, web, 0.9), group(fact.GroupPeriods, web, 300)}, Critical, fact.Subject{Cgroup: web}, "docker update --cpus"},
 
 	{"noisy-neighbour", "CPUs to spare", noisy(0.5, 1.8, 0.3, 0.5, 0), "", fact.Subject{}, ""},
-	{"noisy-neighbour", "nobody waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
-	{"noisy-neighbour", "somebody waits a little, beside a compile job", noisy(1, 1.2, 0.2, 0.15, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "no waits", noisy(1, 1.8, 0.2, 0.05, 0), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "short waits, next to a compile job", noisy(1, 1.2, 0.2, 0.15, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "two alike", noisy(1, 1, 1, 0.5, 0), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "the victim's own limit", noisy(1, 1.8, 0.2, 0.5, 0.3), "", fact.Subject{}, ""},
 	{"noisy-neighbour", "many threads, of which each waits a little", append(noisy(1, 1.8, 0.2, 0.05, 0), group(fact.GroupWait, web, 0.5)), "", fact.Subject{}, ""},
-	{"noisy-neighbour", "the hypervisor has more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
-	{"noisy-neighbour", "containers that came and went have more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
-	{"noisy-neighbour", "somebody in no container has more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
+	{"noisy-neighbour", "the hypervisor uses more", append([]fact.Fact{host(fact.CPUSteal, 0.5)}, noisy(1, 0.8, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "containers that came and went use more", append([]fact.Fact{host(fact.GroupsCPU, 2)}, noisy(1, 0.7, 0.1, 0.5, 0)...), "", fact.Subject{}, ""},
+	{"noisy-neighbour", "processes outside containers use more", noisy(1, 0.7, 0.1, 0.5, 0), Warning, fact.Subject{Cgroup: "/"}, "1.2 of 2"},
 	{"noisy-neighbour", "a hog", noisy(1, 1.8, 0.2, 0.5, 0), Warning, fact.Subject{Cgroup: hogs, Pid: 8, Command: "burn"}, "1.8 of 2"},
 
 	{"kernel-time", "as usual here", []fact.Fact{host(fact.GroupsSeen, 9), group(fact.GroupSystem, web, 0.5), group(fact.GroupCPU, web, 1), host(fact.BaseSystem, 0.4)}, "", fact.Subject{}, ""},
@@ -147,8 +147,8 @@ var cases = []struct {
 	{"slow-disk", "a fast disk", disk(1500, 0.2, 3000), "", fact.Subject{}, ""},
 	{"slow-disk", "a storm", disk(500, 0.9, 900), Warning, fact.Subject{Cgroup: web}, "500/s"},
 	{"slow-disk", "a storm on a fast disk", disk(5000, 0.2, 9000), Warning, fact.Subject{Cgroup: web}, "5,000/s"},
-	{"slow-disk", "nobody can be named", []fact.Fact{device(fact.DiskFlush, "vda", 500), device(fact.DiskBusy, "vda", 0.9)}, Warning, fact.Subject{}, "somebody"},
-	{"slow-disk", "nobody in particular", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
+	{"slow-disk", "unknown writer", []fact.Fact{device(fact.DiskFlush, "vda", 500), device(fact.DiskBusy, "vda", 0.9)}, Warning, fact.Subject{}, "an unknown process"},
+	{"slow-disk", "no main writer", append(disk(500, 0.9, 200), group(fact.GroupWrites, hogs, 190), group(fact.GroupWrites, "/docker/x", 190)), "", fact.Subject{}, ""},
 	{"slow-disk", "the process is known, and the kernel's threads", []fact.Fact{device(fact.DiskFlush, "vda", 900), device(fact.DiskBusy, "vda", 0.9), by(fact.DiskBy, 2000, fact.Subject{Cgroup: "/", Command: "jbd2/vda-8"}), by(fact.DiskBy, 800, logger), by(fact.DiskBy, 50, other)}, Warning, logger, "800/s"},
 	{"slow-disk", "slower than usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 60), host(fact.BaseDisk, 5)), Warning, fact.Subject{}, "60 ms"},
 	{"slow-disk", "as usual", append(disk(5, 0.1, 5), host(fact.DiskP99, 20), host(fact.BaseDisk, 5)), "", fact.Subject{}, ""},
@@ -177,7 +177,7 @@ var cases = []struct {
 	{"slow-machine", "a slow disk", []fact.Fact{host(fact.CheckCPU, 400), host(fact.CheckMem, 5000), host(fact.CheckDisk, 600)}, Warning, fact.Subject{}, "600 ms"},
 }
 
-// noisy is a host with two CPUs on which web waits and hogs works.
+// noisy returns the facts of a host with two CPUs on which web waits and hogs uses CPU.
 func noisy(busy, hog, victim, wait, throttled float64) []fact.Fact {
 	return []fact.Fact{
 		host(fact.GroupsSeen, 9), host(fact.TasksSeen, 9), host(fact.CPUBusy, busy), host(fact.CPUSteal, 0), host(fact.HostCPUs, 2), host(fact.GroupsCPU, hog+victim),
@@ -202,7 +202,7 @@ func TestRules(t *testing.T) {
 		t.Run(c.rule+"/"+c.name, func(t *testing.T) {
 			r, ok := rules[c.rule]
 			if !ok {
-				t.Fatal("there is no such rule")
+				t.Fatal("no such rule")
 			}
 			var s fact.Set
 			s.Add(c.facts...)
@@ -228,7 +228,7 @@ func TestRules(t *testing.T) {
 	}
 	for name := range rules {
 		if !verdicts[name][true] || !verdicts[name][false] {
-			t.Errorf("%s has no case in which it is found, or none in which it is not", name)
+			t.Errorf("%s: no case with a finding, or no case without one", name)
 		}
 	}
 }
@@ -239,28 +239,27 @@ func checkFinding(t *testing.T, f Finding, want Severity, culprit fact.Subject, 
 		t.Errorf("severity %s, want %s", f.Severity, want)
 	}
 	if f.Culprit.Cgroup != culprit.Cgroup || f.Culprit.Pid != culprit.Pid || f.Culprit.Device != culprit.Device || f.Culprit.Command != culprit.Command {
-		t.Errorf("it names %+v, want %+v", f.Culprit, culprit)
+		t.Errorf("culprit %+v, want %+v", f.Culprit, culprit)
 	}
 	all := f.Title
 	for _, e := range f.Evidence {
 		all += "\n" + e.What + " " + e.Found + " " + e.Healthy
 		if e.What == "" || e.Found == "" || e.Healthy == "" {
-			t.Errorf("evidence without a figure or a healthy one: %+v", e)
+			t.Errorf("evidence without a figure or a healthy value: %+v", e)
 		}
 	}
 	for _, c := range f.Cures {
 		all += "\n" + c.What + " " + c.Command
 	}
 	if !strings.Contains(all, text) {
-		t.Errorf("no %q in\n%s", text, all)
+		t.Errorf("%q is missing from\n%s", text, all)
 	}
 	if f.Title == "" || len(f.Evidence) == 0 || len(f.Cures) == 0 {
 		t.Errorf("a finding without title, evidence or cure: %+v", f)
 	}
 }
 
-// A rule without its facts does not judge, and none panics on a host of which
-// nothing is known.
+// A rule without its facts does not judge, and no rule panics on a host without facts.
 func TestNoFactsNoVerdict(t *testing.T) {
 	for _, r := range All() {
 		var s fact.Set
@@ -270,12 +269,12 @@ func TestNoFactsNoVerdict(t *testing.T) {
 	}
 }
 
-// Every rule says what it goes by.
+// Every rule documents itself.
 func TestRulesExplainThemselves(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, r := range All() {
 		if seen[r.Name] || r.Signal == "" || r.Threshold == "" || r.Why == "" || r.Source == "" || r.Judge == nil {
-			t.Errorf("rule %q: twice, or without signal, threshold, reason or source", r.Name)
+			t.Errorf("rule %q: duplicate, or without signal, threshold, reason or source", r.Name)
 		}
 		seen[r.Name] = true
 	}

@@ -7,14 +7,14 @@ const (
 	criticalTouch = 2000
 )
 
-// slowAllocation is memory that takes long to be charged to a control group.
+// slowAllocation finds that charging memory to a control group takes long.
 func slowAllocation() Rule {
 	return Rule{
 		Name:      "slow-allocation",
 		Signal:    "CPU time of a child in a group of its own that maps and touches 128 MiB page by page; the best of three",
 		Threshold: "over 400 ms; critical over 2 s",
-		Why:       "a page takes about 1 µs, 128 MiB 20 to 90 ms, also on virtual machines. CPU time, because on busy CPUs the wall time is the neighbours'",
-		Source:    "measured (docs/doctor.md); Shopify's databases, whose every 128 MiB took 100 ms and more. The threshold is a judgement",
+		Why:       "a page takes about 1 µs, 128 MiB take 20 to 90 ms, also on virtual machines. The check uses CPU time, because on busy CPUs the wall time depends on other processes",
+		Source:    "measured (docs/doctor.md); Shopify's databases, where each 128 MiB took at least 100 ms. The threshold is a judgement",
 		Needs:     []string{fact.AllocMs},
 		Judge: func(s *fact.Set) []Finding {
 			took, _ := s.Host(fact.AllocMs)
@@ -31,11 +31,11 @@ func slowAllocation() Rule {
 			}
 			return []Finding{{
 				Severity: severity,
-				Title:    "the kernel takes long to hand out memory",
+				Title:    "the kernel is slow to allocate memory",
 				Evidence: e,
 				Cures: []Cure{
-					{What: "If dying memory cgroups or fragmentation are found beside it, cure these."},
-					{What: "Else look where the time goes.", Command: "holdfast doctor record -o bad.pb.gz"},
+					{What: "If there are also findings of dying memory cgroups or fragmentation, cure those."},
+					{What: "Otherwise, record where the time is spent.", Command: "holdfast doctor record -o bad.pb.gz"},
 				},
 			}}
 		},

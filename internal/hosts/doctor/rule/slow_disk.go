@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	diskTimes   = 5    // as long as on a healthy host
+	diskTimes   = 5    // multiple of the value on a healthy host
 	manyFlushes = 100  // /s
-	flushBusy   = 0.40 // of the look
-	writerShare = 0.50 // of all writes
-	// flushStorm is from how many a second on it counts however busy the disk
-	// is: what a program that groups its commits never needs.
+	flushBusy   = 0.40 // share of the examination
+	writerShare = 0.50 // share of all writes
+	// flushStorm is the rate of flushes per second that counts however busy the disk is.
+	// A program with group commit never reaches it.
 	flushStorm = 2000
 )
 
-// slowDisk is a disk that somebody keeps so busy that others wait: by many small
-// writes, each of them flushed, or by much longer requests than are usual there.
+// slowDisk finds a disk that one process keeps so busy that others wait: with many small
+// flushed writes, or with requests that take much longer than on a healthy host.
 func slowDisk() Rule {
 	return Rule{
 		Name:      "slow-disk",
-		Signal:    "flushes and busy time of each disk (diskstats), who hands writes and flushes to it (block_rq_issue; else io.stat, blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
-		Threshold: "over 100 flushes/s with the disk busy over 40 % of the time, or over 2,000/s, and one process or container making over half of the writes; or p99 over 5 times the baseline",
-		Why:       "a flush makes everybody behind it wait for the disk's cache, and on a journalling file system for each other's data. Reads are not counted: who reads much beside somebody else's flushes has nothing to do with them",
+		Signal:    "flushes and busy time of each disk (diskstats), the sender of writes and flushes (block_rq_issue, or else io.stat and blkio), p99 of the requests (block_rq_issue, block_rq_complete)",
+		Threshold: "over 100 flushes/s with the disk busy for over 40 % of the time, or over 2,000 flushes/s, and one process or container makes over half of the writes; or p99 over 5 times the baseline",
+		Why:       "requests behind a flush wait until the disk's cache is written, and on a journalling file system also for the data of other writers. Reads are not counted: a process that reads much while another one flushes is not the cause",
 		Source:    "Documentation/block/writeback_cache_control.rst; docs/doctor.md. The thresholds are judgements",
 		Needs:     []string{fact.DiskFlush, fact.DiskBusy},
 		Judge: func(s *fact.Set) []Finding {
@@ -37,15 +37,15 @@ func slowDisk() Rule {
 				}
 				e := []Evidence{
 					{"flushes of " + disk, perSecond(f.Value), "under 100/s"},
-					{"it is busy, of the time", percent(busy), "under 40 %"},
-					{"writes and flushes of the one named", perSecond(rate), "-"},
+					{"disk busy, share of the time", percent(busy), "under 40 %"},
+					{"writes and flushes of the named subject", perSecond(rate), "-"},
 				}
 				if p99, ok := s.Host(fact.DiskP99); ok {
-					e = append(e, Evidence{"a request's time, p99", millis(p99), "-"})
+					e = append(e, Evidence{"duration of a request, p99", millis(p99), "-"})
 				}
-				title := "a container flushes many small writes, and everybody's writes wait for it"
-				if all == 0 { // neither BPF nor the groups tell who it is
-					title = "somebody flushes many small writes, and everybody's writes wait for it"
+				title := "a container flushes many small writes, and all other writes wait for them"
+				if all == 0 { // neither BPF nor the groups' counters identify the writer
+					title = "an unknown process flushes many small writes, and all other writes wait for them"
 				}
 				found = append(found, Finding{
 					Severity: Warning,
@@ -53,8 +53,8 @@ func slowDisk() Rule {
 					Evidence: e,
 					Culprit:  writer,
 					Cures: []Cure{
-						{What: "Let it write several records for each fsync (group commit, if it is a database)."},
-						{What: "Bound what it writes.", Command: "docker run --device-write-iops /dev/" + disk + ":100 …"},
+						{What: "Let the program write several records for each fsync (group commit, if it is a database)."},
+						{What: "Limit its writes.", Command: "docker run --device-write-iops /dev/" + disk + ":100 …"},
 					},
 				})
 			}
@@ -63,9 +63,9 @@ func slowDisk() Rule {
 			if ok1 && ok2 && base > 0 && p99 > diskTimes*base {
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "the disks take much longer than they usually do",
-					Evidence: []Evidence{{"a request's time, p99", millis(p99), millis(base)}},
-					Cures:    []Cure{{What: "See who writes.", Command: "iotop -obn 3"}},
+					Title:    "the disks take much longer than on a healthy host",
+					Evidence: []Evidence{{"duration of a request, p99", millis(p99), millis(base)}},
+					Cures:    []Cure{{What: "List the processes that write.", Command: "iotop -obn 3"}},
 				})
 			}
 			return found
@@ -73,13 +73,13 @@ func slowDisk() Rule {
 	}
 }
 
-// topWriter is who hands most requests to the disks, and how many all do. On v1
-// the groups' own counters know nothing of what is written behind a program's back,
-// so that processes come first.
-func topWriter(s *fact.Set) (who fact.Subject, rate, all float64) {
+// topWriter returns the process or group that sends most requests to the disks, its rate,
+// and the rate of all. Processes come first: on v1 the groups' own counters omit
+// writeback.
+func topWriter(s *fact.Set) (writer fact.Subject, rate, all float64) {
 	var of []fact.Fact
 	for _, f := range s.Of(fact.DiskBy) {
-		if !kernelThread(f.Subject.Command) { // they write for others
+		if !kernelThread(f.Subject.Command) { // kernel threads write on behalf of others
 			of = append(of, f)
 		}
 	}
@@ -89,8 +89,8 @@ func topWriter(s *fact.Set) (who fact.Subject, rate, all float64) {
 	for _, f := range of {
 		all += f.Value
 	}
-	who, rate = worst(of)
-	return who, rate, all
+	writer, rate = worst(of)
+	return writer, rate, all
 }
 
 func kernelThread(command string) bool {

@@ -2,24 +2,24 @@ package rule
 
 import "holdfast/internal/hosts/doctor/fact"
 
-// What any machine that runs containers does. They are floors, far below what is
-// usual: an emulated CPU is under them.
+// Lower limits for a machine that runs containers. They are far below the usual values;
+// an emulated CPU does not reach them.
 const (
 	floorCPU  = 50  // MiB/s of SHA-256
 	floorMem  = 500 // MiB/s copied
 	floorSync = 250 // ms
-	// mostSteal is of all CPUs' time: from where on waits for a CPU (see
-	// noisy-neighbour) are the hypervisor's.
+	// mostSteal is a share of all CPUs' time. Above it the hypervisor causes the waits
+	// for a CPU (see noisy-neighbour).
 	mostSteal = 0.10
 )
 
-// slowMachine says that the machine itself is what is slow.
+// slowMachine finds that the machine itself is slow.
 func slowMachine() Rule {
 	return Rule{
 		Name:      "slow-machine",
-		Signal:    "SHA-256 and copying on one thread, by its CPU time; the median of 16 small writes with fdatasync; stolen time (/proc/stat)",
+		Signal:    "SHA-256 and memory copies on one thread, by its CPU time; the median of 16 small writes with fdatasync; stolen time (/proc/stat)",
 		Threshold: "under 50 MiB/s of SHA-256, under 500 MiB/s copied, over 250 ms a write, over 10 % of the CPUs' time stolen",
-		Why:       "where the raw machine is slow nothing that is said of containers explains it. It is the check with sysbench that comes first in every such story",
+		Why:       "if the machine itself is slow, no finding about containers explains it. Published investigations of slow hosts start with this check, by sysbench",
 		Source:    "judgement: a tenth of what small virtual machines do; proc_stat(5)",
 		Needs:     []string{fact.CheckCPU, fact.CheckMem},
 		Judge: func(s *fact.Set) []Finding {
@@ -44,7 +44,7 @@ func slowMachine() Rule {
 				Severity: Warning,
 				Title:    "the machine itself is slow",
 				Evidence: e,
-				Cures:    []Cure{{What: "Look at the machine or its hypervisor first: clock, steal time, disk.", Command: "vmstat 1 5"}},
+				Cures:    []Cure{{What: "Check the machine or its hypervisor first: clock, steal time, disk.", Command: "vmstat 1 5"}},
 			}}
 		},
 	}

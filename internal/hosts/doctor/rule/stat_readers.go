@@ -4,14 +4,14 @@ import "holdfast/internal/hosts/doctor/fact"
 
 const manyRstat = 1000 // /s
 
-// statReaders are programs that read cgroup statistics so often that they block
-// each other, and whoever makes groups.
+// statReaders finds programs that read cgroup statistics so often that they block each
+// other and the creation of groups.
 func statReaders() Rule {
 	return Rule{
 		Name:      "stat-readers",
 		Signal:    "tracepoint cgroup_rstat_lock_contended, by process",
 		Threshold: "over 1,000/s",
-		Why:       "one reader at a time flushes the statistics of all CPUs, under one lock; single collisions are ordinary",
+		Why:       "one reader at a time flushes the statistics of all CPUs and holds one lock; single collisions are normal",
 		Source:    "Documentation of the tracepoint in include/trace/events/cgroup.h; cadvisor#2259. The threshold is a judgement",
 		Needs:     []string{fact.RstatWaits},
 		Judge: func(s *fact.Set) []Finding {
@@ -24,11 +24,11 @@ func statReaders() Rule {
 				Severity: Warning,
 				Title:    "readers of cgroup statistics block each other",
 				Evidence: []Evidence{
-					{"waits for their lock", perSecond(all), "under 100/s"},
+					{"waits for the lock of the statistics", perSecond(all), "under 100/s"},
 					{"of these by the process named", perSecond(rate), "-"},
 				},
 				Culprit: culprit,
-				Cures:   []Cure{{What: "Have it read less often (scrape interval, housekeeping interval)."}},
+				Cures:   []Cure{{What: "Configure the process to read less often (scrape interval, housekeeping interval)."}},
 			}}
 		},
 	}

@@ -8,17 +8,18 @@ import (
 
 const (
 	manySyscalls = 100_000
-	// syscallCPUs is from where on the calls cost enough to be worth a word.
+	// syscallCPUs is the CPU use from which the calls cost enough to be reported.
 	syscallCPUs = 0.2
 )
 
-// syscallStorm is a container that calls the kernel at a rate that hurts.
+// syscallStorm finds a container that makes so many system calls that it slows down the
+// host.
 func syscallStorm() Rule {
 	return Rule{
 		Name:      "syscall-storm",
-		Signal:    "system calls by container and process, counted for two seconds where the kernel uses over 0.2 CPUs (sys_enter)",
+		Signal:    "system calls by container and process, counted for two seconds if the kernel uses over 0.2 CPUs (sys_enter)",
 		Threshold: "over 100,000/s, and over 0.2 CPUs of the container's time in the kernel",
-		Why:       "each call costs 0.1 to 1 µs before it does anything, and its container's CPUs are the neighbours' too. That one kind of call has most of the kernel's time is no sign: on every busy host one has",
+		Why:       "each call costs 0.1 to 1 µs before it does any work, and other containers share the CPUs. A single kind of call with most of the kernel's time is not a sign of trouble: every busy host has one",
 		Source:    "docs/doctor.md; a judgement",
 		Needs:     []string{fact.CallsSeen, fact.GroupsSeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -31,7 +32,7 @@ func syscallStorm() Rule {
 				}
 				e := []Evidence{
 					{"system calls", perSecond(f.Value), "under 100,000/s"},
-					{"CPUs that it uses in the kernel", fmt.Sprintf("%.2f", used*system), "-"},
+					{"CPUs that the container uses in the kernel", fmt.Sprintf("%.2f", used*system), "-"},
 				}
 				culprit := f.Subject
 				for _, c := range s.Of(fact.CallsBy) {
@@ -40,16 +41,16 @@ func syscallStorm() Rule {
 					}
 					if len(e) == 2 {
 						culprit = c.Subject
-						culprit.Device = "" // the call is evidence
+						culprit.Device = "" // the call is part of the evidence
 					}
 					e = append(e, Evidence{c.Subject.Device + " by " + c.Subject.Command, perSecond(c.Value), "-"})
 				}
 				found = append(found, Finding{
 					Severity: Warning,
-					Title:    "a container calls the kernel very often",
+					Title:    "a container makes very many system calls",
 					Evidence: e,
 					Culprit:  culprit,
-					Cures:    []Cure{{What: "See from where in the program the calls come.", Command: "holdfast doctor record -o calls.pb.gz --container CONTAINER"}},
+					Cures:    []Cure{{What: "Record where in the program the calls come from.", Command: "holdfast doctor record -o calls.pb.gz --container CONTAINER"}},
 				})
 			}
 			return found

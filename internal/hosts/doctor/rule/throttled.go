@@ -9,18 +9,18 @@ import (
 const (
 	throttledShare    = 0.05
 	throttledCritical = 0.5
-	// fewPeriods is a second's worth of the usual period, 100 ms: of fewer, a
-	// share says nothing.
+	// fewPeriods is one second of the usual period of 100 ms. A share of fewer periods is
+	// not significant.
 	fewPeriods = 10
 )
 
-// throttled are containers that the kernel stops at their own CPU limit.
+// throttled finds containers that the kernel stops at their own CPU limit.
 func throttled() Rule {
 	return Rule{
 		Name:      "throttling",
 		Signal:    "nr_throttled / nr_periods of cpu.stat",
 		Threshold: "over 5 % of at least 10 periods",
-		Why:       "each time all threads of the container stand still for the rest of 100 ms. A few are a burst; more, and its latency is the limit's",
+		Why:       "each time, all threads of the container stop for the rest of 100 ms. A few times are a burst; beyond that, the limit determines the container's latency",
 		Source:    "Documentation/scheduler/sched-bwc.rst; kubernetes#67577. The threshold is a judgement",
 		Needs:     []string{fact.GroupsSeen},
 		Judge: func(s *fact.Set) []Finding {
@@ -37,16 +37,16 @@ func throttled() Rule {
 				used, _ := s.Group(fact.GroupCPU, f.Subject.Cgroup)
 				found = append(found, Finding{
 					Severity: severity,
-					Title:    "a container is stopped again and again by its own CPU limit",
+					Title:    "a container is repeatedly stopped by its own CPU limit",
 					Evidence: []Evidence{
 						{"periods in which it was throttled", fmt.Sprintf("%s of %s", percent(f.Value), number(periods)), "under 5 %"},
-						{"CPUs that it got", fmt.Sprintf("%.2f", used), "what it needs"},
+						{"CPUs that the container used", fmt.Sprintf("%.2f", used), "what it needs"},
 					},
 					Culprit: f.Subject,
 					Victims: []fact.Subject{f.Subject},
 					Cures: []Cure{
-						{What: "Raise its limit, or take it away and give it a weight.", Command: "docker update --cpus N CONTAINER"},
-						{What: "Let it start as many threads as it has CPUs, not as the host has.", Command: "GOMAXPROCS=N  # Go before 1.25; other runtimes have their own switch"},
+						{What: "Raise its limit, or replace the limit by a CPU weight.", Command: "docker update --cpus N CONTAINER"},
+						{What: "Let the program start as many threads as the container has CPUs, not as many as the host has.", Command: "GOMAXPROCS=N  # Go before 1.25; other runtimes have their own setting"},
 					},
 				})
 			}
