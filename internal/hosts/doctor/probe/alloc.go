@@ -21,21 +21,22 @@ import (
 	"holdfast/internal/platform/linux/deathsig"
 )
 
-// RoleAlloc is the role that tries the allocation of memory: a child, because it
-// joins a control group of its own. Its argument is that group's directory.
+// RoleAlloc is the role of a child process that allocates memory. It is a child because
+// it joins a control group of its own. Its argument is that group's directory.
 const RoleAlloc = "doctor-alloc"
 
-// allocSize is what is mapped and touched: the piece that a database's allocator
-// asked for when each took 100 ms (docs/doctor.md).
+// allocSize is the size of the mapping that is touched. It is the size that a database's
+// allocator requested when each request took 100 ms (docs/doctor.md).
 const allocSize = 128 << 20
 
-// allocRounds is how often; the fastest counts, for what slows all is looked for.
+// allocRounds is the number of rounds. The fastest counts, because the probe looks for
+// causes that slow down every round.
 const allocRounds = 3
 
-// allocLimit is what they may take together, on the clock.
+// allocLimit bounds the wall time of all rounds together.
 const allocLimit = 5 * time.Second
 
-// allocGroup begins the names of the groups.
+// allocGroup is the prefix of the groups' names.
 const allocGroup = "holdfast-doctor-"
 
 // allocProbe times the allocation of memory in a new control group.
@@ -55,7 +56,7 @@ func allocProbe() Probe {
 	}
 }
 
-// allocTook is what the child says.
+// allocTook is the child's result.
 type allocTook struct {
 	CPU  time.Duration `json:"cpu_ns"`
 	Wall time.Duration `json:"wall_ns"`
@@ -68,15 +69,15 @@ func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 		return took, errors.New("no hierarchy with the memory controller is mounted")
 	}
 	if len(h.Child) == 0 {
-		return took, errors.New("this program cannot start itself")
+		return took, errors.New("this program cannot run itself as a child")
 	}
 	if free, err := freeMemory(h); err != nil {
 		return took, err
-	} else if free < 4*allocSize { // the look must not be what brings the host down
-		return took, fmt.Errorf("there are only %.0f MiB of memory left", free/(1<<20))
+	} else if free < 4*allocSize { // the probe must not use up the host's memory
+		return took, fmt.Errorf("only %.0f MiB of memory are free", free/(1<<20))
 	}
 	sweepGroups(m.Point)
-	// The number alone will not do: one of another pid namespace may have it, too.
+	// The pid alone is not unique: a process in another pid namespace may have the same.
 	dir, err := os.MkdirTemp(m.Point, allocGroup+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return took, fmt.Errorf("make a control group: %w", err)
@@ -95,20 +96,20 @@ func tryAlloc(ctx context.Context, h Host) (allocTook, error) {
 	case ok: // on busy CPUs not every round ends in time
 		return took, nil
 	case trying.Err() != nil:
-		return took, fmt.Errorf("allocate memory in a child: it was not done once within %v: the CPUs are taken", allocLimit)
+		return took, fmt.Errorf("allocate memory in a child: no round ended within %v: the CPUs are busy", allocLimit)
 	case err != nil:
 		return took, fmt.Errorf("allocate memory in a child: %w: %s", err, strings.TrimSpace(complaint.String()))
 	}
-	return took, errors.New("allocate memory in a child: it said nothing")
+	return took, errors.New("allocate memory in a child: the child printed no result")
 }
 
-// fastest is the round that took least, by what the child has said: a line for each.
+// fastest returns the fastest round of the child's output, which has a line per round.
 func fastest(out []byte) (allocTook, bool) {
 	best, ok := allocTook{}, false
 	for line := range bytes.Lines(out) {
 		var took allocTook
 		if err := json.Unmarshal(line, &took); err != nil || took.CPU <= 0 {
-			continue // it was killed while it wrote
+			continue // the child was killed while it wrote this line
 		}
 		if !ok || took.CPU < best.CPU {
 			best, ok = took, true
@@ -125,10 +126,10 @@ func freeMemory(h Host) (float64, error) {
 	return numbers(text)["MemAvailable"] * 1024, nil
 }
 
-// sweepGroups removes what killed looks have left. A group with a process in it
-// cannot be removed; one that was just made may be about to get one.
+// sweepGroups removes the groups of killed examinations. A group with a process cannot be
+// removed. A group that was just created may get its process at any moment.
 func sweepGroups(point string) {
-	old, _ := filepath.Glob(point + "/" + allocGroup + "*") // the pattern is a good one
+	old, _ := filepath.Glob(point + "/" + allocGroup + "*") // the pattern is valid
 	for _, dir := range old {
 		if fi, err := os.Stat(dir); err == nil && time.Since(fi.ModTime()) > time.Minute {
 			_ = unix.Rmdir(dir)
@@ -136,7 +137,7 @@ func sweepGroups(point string) {
 	}
 }
 
-// removeGroup removes a group whose process is about to be gone.
+// removeGroup removes a group whose process is about to exit.
 func removeGroup(dir string) {
 	for range 100 {
 		if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
@@ -146,7 +147,7 @@ func removeGroup(dir string) {
 	}
 }
 
-// Alloc is the child: it joins the group and says on out how long each round took.
+// Alloc is the child: it joins the group and prints to out how long each round took.
 func Alloc(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return fmt.Errorf("%s: %d arguments, want a control group", RoleAlloc, len(args))
@@ -167,7 +168,7 @@ func Alloc(args []string, out io.Writer) error {
 	return nil
 }
 
-// touch maps memory, touches each of its pages and gives it back.
+// touch maps memory, touches each of its pages and unmaps it.
 func touch(size int) (allocTook, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -176,7 +177,7 @@ func touch(size int) (allocTook, error) {
 	if err != nil {
 		return allocTook{}, fmt.Errorf("mmap: %w", err)
 	}
-	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // a charge for each page, if it can be had
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // one charge per page, if the kernel supports it
 	for i := 0; i < size; i += os.Getpagesize() {
 		b[i] = 1
 	}
@@ -190,6 +191,6 @@ func touch(size int) (allocTook, error) {
 // threadTime is the CPU time of this thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails for bad addresses only
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
 	return time.Duration(ts.Nano())
 }

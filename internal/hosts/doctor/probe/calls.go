@@ -12,16 +12,17 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// To count each system call of the host costs each of them time, so it is done for
-// two seconds, and only where the kernel is busy: what calls it very often keeps it so.
+// Counting every system call of the host slows down each call. It is therefore done for
+// two seconds, and only if the kernel is busy; a process that causes a storm keeps it
+// busy.
 const (
-	callsAfter  = 500 * time.Millisecond // of looking at how busy it is
+	callsAfter  = 500 * time.Millisecond // after measuring for this long how busy the kernel is
 	callsBurst  = 2 * time.Second
-	callsLeast  = 100 * time.Millisecond // shorter bursts say nothing
-	callsSystem = 0.2                    // CPUs that the kernel has to use, at the least
+	callsLeast  = 100 * time.Millisecond // shorter bursts are not significant
+	callsSystem = 0.2                    // least CPU use of the kernel for a burst, in CPUs
 )
 
-// callsProbe counts who calls the kernel how often, in a burst.
+// callsProbe counts system calls by process for a short time.
 func callsProbe() Probe {
 	return Probe{
 		Name: "calls", Sees: "storms of system calls",
@@ -31,7 +32,7 @@ func callsProbe() Probe {
 			if err != nil {
 				return nil, err
 			}
-			// Not the look's own context, which Finish outlives.
+			// The context is not that of Start, because Finish uses it later.
 			ctx, cancel := context.WithCancel(context.Background())
 			b := &burst{host: h, before: before, begin: time.Now(), done: make(chan struct{})}
 			go b.run(ctx)
@@ -44,13 +45,13 @@ func callsProbe() Probe {
 	}
 }
 
-// systemTime is the CPU time that the kernel has used since the boot, in seconds.
+// systemTime returns the CPU time of the kernel since boot, in seconds.
 func systemTime(h Host) (float64, error) {
 	cpus, err := readCPUs(h)
 	return cpus["cpu"][tickSystem] / tickHz, err
 }
 
-// burst is a count of system calls for a while.
+// burst counts system calls for a short time.
 type burst struct {
 	host   Host
 	before float64 // CPU time of the kernel
@@ -64,7 +65,7 @@ type burst struct {
 	err    error
 }
 
-var errNoBurst = errors.New("the look was too short to count system calls")
+var errNoBurst = errors.New("the examination was too short to count system calls")
 
 func (b *burst) run(ctx context.Context) {
 	defer close(b.done)
@@ -94,7 +95,7 @@ func (b *burst) run(ctx context.Context) {
 	}
 }
 
-// pause waits, and reports whether nobody called it off.
+// pause waits for d, and reports false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -106,8 +107,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// shownGroups is for how many control groups the calls are facts, each with its
-// shownCalls most frequent.
+// shownGroups is the number of control groups whose calls become facts, each with its
+// shownCalls most frequent calls.
 const (
 	shownGroups = 5
 	shownCalls  = 3
@@ -121,18 +122,18 @@ func (b *burst) facts() ([]fact.Fact, error) {
 	if b.quiet {
 		return fs, nil
 	}
-	who := newResolver(b.host, nil)
+	names := newResolver(b.host, nil)
 	slices.SortFunc(b.places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
 	rates, by := make(map[string]float64), make(map[string][]fact.Fact)
 	for i, p := range b.places {
 		v := float64(p.Count) / b.over.Seconds()
-		g, _ := who.group(p.Cgroup)
+		g, _ := names.group(p.Cgroup)
 		s := fact.Subject{Cgroup: Unit(g)}
-		if i < shownPlaces { // the most frequent: to say who it was takes a while
-			s = who.subject(p)
+		if i < shownPlaces { // only for the most frequent calls, because naming the process takes a while
+			s = names.subject(p)
 		}
 		if s.Cgroup == "" {
-			continue // it is gone
+			continue // the process has ended
 		}
 		rates[s.Cgroup] += v
 		if i < shownPlaces && len(by[s.Cgroup]) < shownCalls {

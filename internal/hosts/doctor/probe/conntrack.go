@@ -15,11 +15,11 @@ import (
 	"holdfast/internal/platform/linux/threads"
 )
 
-// conntrackProbe reads how full the table of connections is in each network
-// namespace that has processes.
+// conntrackProbe reads the use of the connection tracking table of each network namespace
+// with processes.
 func conntrackProbe() Probe {
 	return Probe{
-		Name: "conntrack", Sees: "full tables of connections, on the host and in containers",
+		Name: "conntrack", Sees: "full connection tracking tables, on the host and in containers",
 		Gives: []string{fact.ConnTables, fact.Conntrack, fact.ConnDrops},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			before, err := readConntrack(h)
@@ -37,20 +37,20 @@ func conntrackProbe() Probe {
 	}
 }
 
-// table is the connection table of one network namespace.
+// table is the connection tracking table of one network namespace.
 type table struct {
 	subject             fact.Subject
 	entries, drops, max float64
 }
 
-// maxNamespaces bounds how many are looked at.
+// maxNamespaces bounds the number of namespaces that are read.
 const maxNamespaces = 2000
 
 func readConntrack(h Host) (map[string]table, error) {
 	limit, err := read(string(h.Proc) + "/sys/net/netfilter/nf_conntrack_max")
 	if gone(err) {
 		if _, err := os.Stat(string(h.Proc) + "/sys/net"); err != nil {
-			return nil, err // nothing is known
+			return nil, err // the figures are unknown
 		}
 		return nil, nil // the kernel does not track connections
 	} else if err != nil {
@@ -91,7 +91,7 @@ func readConntrack(h Host) (map[string]table, error) {
 			return nil, err
 		}
 		t.max = most
-		if ns != own && t.entries > 0 { // newer kernels have a limit for each
+		if ns != own && t.entries > 0 { // newer kernels have a limit for each namespace
 			if m, err := limitIn(dir + "/ns/net"); err == nil {
 				t.max = m
 			}
@@ -104,13 +104,14 @@ func readConntrack(h Host) (map[string]table, error) {
 		tables[ns] = t
 	}
 	if len(tables) == 0 {
-		return nil, errors.New("no table of connections can be read (CONFIG_NF_CONNTRACK_PROCFS)")
+		return nil, errors.New("no connection tracking table can be read (CONFIG_NF_CONNTRACK_PROCFS)")
 	}
 	return tables, nil
 }
 
-// holds reports whether a process only holds a namespace for others, who are to be
-// named: by the name that such programs have, ours (docs/pools.md) and Kubernetes'.
+// holds reports whether a process only keeps a namespace open for other processes, which
+// are named instead. It recognises such programs by name: Holdfast's own (docs/pools.md)
+// and that of Kubernetes.
 func holds(h Host, pid int) bool {
 	if pid == 0 {
 		return false
@@ -119,9 +120,9 @@ func holds(h Host, pid int) bool {
 	return err == nil && st.Comm == "pause"
 }
 
-// parseConntrack reads /proc/net/stat/nf_conntrack: a head, and a line of
-// hexadecimal numbers for each CPU, of which the first is the same in all. What
-// the table had no room for is in "drop" and "early_drop".
+// parseConntrack reads /proc/net/stat/nf_conntrack: a header, and a line of hexadecimal
+// numbers for each CPU. The first number is the same in all lines. "drop" and
+// "early_drop" count connections for which the table had no space.
 func parseConntrack(text string) (table, error) {
 	var t table
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -143,7 +144,7 @@ func parseConntrack(text string) (table, error) {
 	return t, nil
 }
 
-// limitIn reads nf_conntrack_max as it is in a network namespace.
+// limitIn reads nf_conntrack_max inside a network namespace.
 func limitIn(ns string) (limit float64, err error) {
 	err = threads.Spend(func() error {
 		f, err := os.Open(ns)

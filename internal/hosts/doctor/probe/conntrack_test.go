@@ -9,8 +9,9 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// TestHolderOfANamespaceIsNotNamed: who fills the table is who joined it, and not
-// the program that holds it for him. Where nobody joined, there is nobody else.
+// A process that joined a network namespace is named as the user of its table, and not
+// the program that keeps the namespace open. If no other process joined, that program is
+// named.
 func TestHolderOfANamespaceIsNotNamed(t *testing.T) {
 	root := t.TempDir()
 	write := func(file, text string) {
@@ -52,7 +53,7 @@ func TestHolderOfANamespaceIsNotNamed(t *testing.T) {
 		group string
 	}{"net:[1]": {200, "/docker/bbbbbbbbbbbb"}, "net:[2]": {300, "/docker/dddddddddddd"}} {
 		if s := tables[ns].subject; s.Pid != want.pid || s.Cgroup != want.group {
-			t.Errorf("%s is of %d in %s, want %d in %s", ns, s.Pid, s.Cgroup, want.pid, want.group)
+			t.Errorf("%s: process %d in %s, want %d in %s", ns, s.Pid, s.Cgroup, want.pid, want.group)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// cpuProbe reads what the CPUs did, and whether packets waited for one in vain.
+// cpuProbe reads the times of the CPUs, and the packets that a CPU dropped.
 func cpuProbe() Probe {
 	return Probe{
 		Name: "cpu", Sees: "how busy the CPUs are, softirqs, packets dropped at a CPU",
@@ -20,7 +20,7 @@ func cpuProbe() Probe {
 			if err != nil {
 				return nil, err
 			}
-			drops, _ := readDrops(h) // missing then, and so is the fact
+			drops, _ := readDrops(h) // with an error the fact is absent
 			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
 				after, err := readCPUs(h)
 				if err != nil {
@@ -37,7 +37,7 @@ func cpuProbe() Probe {
 	}
 }
 
-// ticks are a CPU's times: user, nice, system, idle, iowait, irq, softirq, steal;
+// ticks holds a CPU's times: user, nice, system, idle, iowait, irq, softirq, steal;
 // proc_stat(5).
 type ticks [8]float64
 
@@ -49,8 +49,8 @@ const (
 	tickSteal   = 7
 )
 
-// tickHz is how many make a second for user space (USER_HZ, on every architecture
-// that Go runs on).
+// tickHz is the number of ticks per second in user space (USER_HZ, on every architecture
+// that Go supports).
 const tickHz = 100
 
 func (t ticks) all() float64 {
@@ -61,7 +61,7 @@ func (t ticks) all() float64 {
 	return sum
 }
 
-// readCPUs reads each CPU's times; "cpu" is all of them.
+// readCPUs reads each CPU's times; "cpu" is their sum.
 func readCPUs(h Host) (map[string]ticks, error) {
 	text, err := read(string(h.Proc) + "/stat")
 	if err != nil {
@@ -105,9 +105,9 @@ func cpuFacts(before, after map[string]ticks) []fact.Fact {
 	return fs
 }
 
-// readDrops adds up the second column of softnet_stat, in which each line is a
-// CPU and numbers are hexadecimal (net/core/net-procfs.c): packets dropped
-// because the CPU's backlog was full. -1 with an error.
+// readDrops sums the second column of softnet_stat: packets dropped because a CPU's
+// backlog was full. Each line is a CPU, with hexadecimal numbers (net/core/net-procfs.c).
+// It returns -1 with an error.
 func readDrops(h Host) (float64, error) {
 	text, err := read(string(h.Proc) + "/net/softnet_stat")
 	if err != nil {

@@ -21,14 +21,14 @@ func dentryProbe() Probe {
 	}
 }
 
-// dentrySize is the size of a struct dentry on 64 bits, for where slabinfo does
-// not say.
+// dentrySize is the size of a struct dentry on 64-bit systems, used if slabinfo cannot be
+// read.
 const dentrySize = 192
 
 // readDentries reads the cache's figures.
 func readDentries(h Host) ([]fact.Fact, error) { return countDentries(h, dentryBytes(h)) }
 
-// dentryBytes is how large an entry is.
+// dentryBytes returns the size of an entry.
 func dentryBytes(h Host) float64 {
 	size := float64(dentrySize)
 	if slab, err := read(string(h.Proc) + "/slabinfo"); err == nil {

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// diskProbe reads what the disks did.
+// diskProbe reads the disks' counters.
 func diskProbe() Probe {
 	return Probe{
 		Name: "disk", Sees: "how busy the disks are and how long they take, flushes",
@@ -47,19 +47,19 @@ func ioStall(h Host) (float64, bool) {
 	return v, ok
 }
 
-// Columns of diskstats behind the name, Documentation/admin-guide/iostats.rst.
+// Columns of diskstats after the name, Documentation/admin-guide/iostats.rst.
 const (
 	diskReads     = 0
 	diskReadMs    = 3
 	diskWrites    = 4
 	diskWriteMs   = 7
 	diskBusyMs    = 9
-	diskFlushes   = 15 // since 5.5
+	diskFlushes   = 15 // since Linux 5.5
 	diskMinFields = 11
 )
 
-// readDisks reads the whole disks: partitions, and loop and memory disks, which
-// are on others, are left out.
+// readDisks reads the counters of whole disks. It leaves out partitions, and loop and
+// memory disks, whose data is on other disks or in memory.
 func readDisks(h Host) (map[string][]float64, error) {
 	text, err := read(string(h.Proc) + "/diskstats")
 	if err != nil {
@@ -75,7 +75,8 @@ func readDisks(h Host) (map[string][]float64, error) {
 		if strings.HasPrefix(name, "loop") || strings.HasPrefix(name, "ram") || strings.HasPrefix(name, "zram") {
 			continue
 		}
-		// A partition is a directory of its disk's, Documentation/ABI/stable/sysfs-block.
+		// A partition is a subdirectory of its disk's directory,
+		// Documentation/ABI/stable/sysfs-block.
 		if _, err := os.Stat(h.Sys + "/block/" + name); err != nil {
 			continue
 		}
@@ -86,7 +87,7 @@ func readDisks(h Host) (map[string][]float64, error) {
 		disks[name] = v
 	}
 	if len(disks) == 0 {
-		return nil, fmt.Errorf("no disk is seen")
+		return nil, fmt.Errorf("no disk found")
 	}
 	return disks, nil
 }

@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// groupsProbe reads the counters of each control group that somebody can be
-// blamed for: a container, or a group that has processes of its own.
+// groupsProbe reads the counters of each control group that can be a culprit: a
+// container, or a group with processes of its own.
 func groupsProbe() Probe {
 	return Probe{
 		Name: "groups", Sees: "throttling, CPU, memory limits, kernel memory, pids and writes of each container",
@@ -41,15 +41,15 @@ func groupsProbe() Probe {
 	}
 }
 
-// sample is what a group's files say, by a name of ours. What cannot be read is
-// absent.
+// sample holds the values of a group's files by a key of this package. A value that
+// cannot be read is absent.
 type sample map[string]float64
 
 // maxGroups bounds how many groups are read in each hierarchy.
 const maxGroups = 5000
 
-// readGroups reads all groups, by their path, which a container's are the same in
-// in every hierarchy.
+// readGroups reads all groups by their path. A container's path is the same in every
+// hierarchy.
 func readGroups(h Host) (map[string]sample, error) {
 	groups := make(map[string]sample)
 	if len(h.Groups) == 0 {
@@ -82,7 +82,7 @@ func readGroups(h Host) (map[string]sample, error) {
 				}
 				s.read(dir, m)
 			}
-			if container || isLeaf(d) { // what is below a container counts as it
+			if container || isLeaf(d) { // groups below a container count for it
 				return fs.SkipDir
 			}
 			return nil
@@ -94,8 +94,8 @@ func readGroups(h Host) (map[string]sample, error) {
 	return groups, nil
 }
 
-// topCPU is the CPU time of each group right below a root, in seconds. What is below
-// one counts for it, also when that is gone.
+// topCPU returns the CPU time of each group directly below a root, in seconds. It
+// includes the groups below, also after their removal.
 func topCPU(h Host) (map[string]float64, bool) {
 	for _, m := range h.Groups {
 		v1 := (cgroup.Group{Controllers: m.Controllers}).Has("cpuacct")
@@ -119,7 +119,7 @@ func topCPU(h Host) (map[string]float64, bool) {
 			} else {
 				s.pick(m.Point+"/"+e.Name()+"/cpu.stat", map[string]string{"usage_usec": "us"})
 			}
-			if len(s) > 0 { // else it has just gone
+			if len(s) > 0 { // otherwise it has just been removed
 				used[e.Name()] = s["ns"]/1e9 + s["us"]/1e6
 				unknown--
 			}
@@ -129,14 +129,14 @@ func topCPU(h Host) (map[string]float64, bool) {
 	return nil, false
 }
 
-// hasV2CPU reports whether a unified hierarchy counts CPU time: where it is the only
-// one for it.
+// hasV2CPU reports whether a v2 hierarchy counts CPU time and no v1 hierarchy does.
 func hasV2CPU(m cgroup.Mount) bool {
 	text, err := read(m.Point + "/cgroup.controllers")
 	return err == nil && hasWord(text, "cpu")
 }
 
-// grown is what all counters grew by. What came meanwhile counts whole.
+// grown returns the sum of the growth of all counters. A counter that is new counts in
+// full.
 func grown(before, after map[string]float64) float64 {
 	sum := 0.0
 	for name, b := range after {
@@ -145,7 +145,7 @@ func grown(before, after map[string]float64) float64 {
 	return sum
 }
 
-// counts reports whether the files of a v1 controller are read here.
+// counts reports whether this package reads the files of a v1 controller.
 func counts(controller string) bool {
 	return slices.Contains([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, controller)
 }
@@ -157,12 +157,12 @@ func hasProcesses(dir string) bool {
 	}
 	defer f.Close()
 	var b [1]byte
-	n, _ := f.Read(b[:]) // an error, too, means that none is seen
+	n, _ := f.Read(b[:]) // with an error no process is visible
 	return n > 0
 }
 
-// Unit is the group that is blamed for what a group does: the container's for
-// what is inside a container, else the group itself.
+// Unit returns the group that a group's activity is attributed to: the container if the
+// group is inside one, or else the group itself.
 func Unit(p string) string {
 	parts := strings.Split(strings.Trim(p, "/"), "/")
 	for i, part := range parts {
@@ -173,8 +173,8 @@ func Unit(p string) string {
 	return p
 }
 
-// containerID finds the id in a group's name: 64 hexadecimal digits, which engines
-// name a container's group by (docker-<id>.scope, cri-containerd-<id>.scope).
+// containerID returns the id in a group's name: the 64 hexadecimal digits by which
+// engines name a container's group (docker-<id>.scope, cri-containerd-<id>.scope).
 func containerID(name string) string {
 	run := 0
 	for i := 0; i <= len(name); i++ {
@@ -190,10 +190,11 @@ func containerID(name string) string {
 	return ""
 }
 
-// ContainerID is the id of the container that a group belongs to, "" for others.
+// ContainerID returns the id of the container that a group belongs to, "" for other
+// groups.
 func ContainerID(group string) string { return containerID(path.Base(Unit(group))) }
 
-// single are files with one number; "max" is absent.
+// single reads a file with one number; "max" is absent.
 func (s sample) single(key, file string) {
 	if text, err := read(file); err == nil {
 		if v, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
@@ -202,7 +203,7 @@ func (s sample) single(key, file string) {
 	}
 }
 
-// pick takes some of a file's named numbers.
+// pick reads some of a file's named numbers.
 func (s sample) pick(file string, keys map[string]string) {
 	if text, err := read(file); err == nil {
 		n := numbers(text)
@@ -214,7 +215,7 @@ func (s sample) pick(file string, keys map[string]string) {
 	}
 }
 
-// stall adds a group's share of pressure.
+// stall reads a group's share of pressure.
 func (s sample) stall(key, file string) {
 	if text, err := read(file); err == nil {
 		if v, ok := pressure(text)["full"]; ok {
@@ -223,7 +224,7 @@ func (s sample) stall(key, file string) {
 	}
 }
 
-// read adds what a group's directory in one hierarchy says.
+// read adds the values of a group's directory in one hierarchy.
 func (s sample) read(dir string, m cgroup.Mount) {
 	g := cgroup.Group{Controllers: m.Controllers}
 	throttling := map[string]string{"nr_periods": "periods", "nr_throttled": "throttled"}
@@ -255,13 +256,13 @@ func (s sample) read(dir string, m cgroup.Mount) {
 	case g.Has("blkio"):
 		s.blkio(dir + "/blkio.throttle.io_serviced")
 	}
-	if g.Has("cpuacct") { // with cpu, or in a hierarchy of its own
+	if g.Has("cpuacct") { // together with cpu or in a separate hierarchy
 		s.single("cpu ns", dir+"/cpuacct.usage")
 		s.pick(dir+"/cpuacct.stat", map[string]string{"system": "system ticks"})
 	}
 }
 
-// pickOnce is pick where another hierarchy has not told already.
+// pickOnce is pick for keys that another hierarchy has not provided yet.
 func (s sample) pickOnce(file string, keys map[string]string) {
 	missing := make(map[string]string)
 	for from, to := range keys {
@@ -272,7 +273,7 @@ func (s sample) pickOnce(file string, keys map[string]string) {
 	s.pick(file, missing)
 }
 
-// ioStat adds up the writes to all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
+// ioStat sums the writes to all disks: 254:0 rbytes=1 wbytes=2 rios=3 wios=4 …
 func (s sample) ioStat(file string) {
 	text, err := read(file)
 	if err != nil {
@@ -287,13 +288,13 @@ func (s sample) ioStat(file string) {
 	}
 }
 
-// blkio adds up the writes to all disks: 254:0 Write 17.
+// blkio sums the writes to all disks: 254:0 Write 17.
 func (s sample) blkio(file string) {
 	text, err := read(file)
 	if err != nil {
 		return
 	}
-	s["writes"] += 0 // there is the file: none is a number, too
+	s["writes"] += 0 // the file exists, so zero writes is a known value
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) == 3 && f[1] == "Write" {
 			if v, err := strconv.ParseFloat(f[2], 64); err == nil {
@@ -303,8 +304,8 @@ func (s sample) blkio(file string) {
 	}
 }
 
-// noLimit is from where on a v1 limit is none: the kernel shows the largest
-// number of pages there can be.
+// noLimit is the value from which a v1 limit means no limit: the kernel shows the largest
+// possible number of pages.
 const noLimit = 1 << 60
 
 // userHz is the unit of cpuacct.stat, ticks per second for user space, time(7).
@@ -314,7 +315,7 @@ func groupFacts(before, after map[string]sample, over time.Duration) []fact.Fact
 	fs := []fact.Fact{host(fact.GroupsSeen, float64(len(after)), fact.Count)}
 	for p, b := range after {
 		a, ok := before[p]
-		if !ok { // it is new: nothing is known of its rates
+		if !ok { // a new group: its rates are unknown
 			a = b
 		}
 		add := func(name string, v float64, u fact.Unit) {
@@ -343,7 +344,7 @@ func groupFacts(before, after map[string]sample, over time.Duration) []fact.Fact
 			if _, v2 := b["system us"]; !v2 {
 				system = grew("system ticks", "", 1.0/userHz, "")
 			}
-			if cpu > 0.01 { // of less, the share says nothing
+			if cpu > 0.01 { // below this the share is not significant
 				add(fact.GroupSystem, min(1, system/cpu), fact.Share)
 			}
 			if periods := grew("periods", "", over.Seconds(), ""); periods > 0 {

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// hostProbe reads what the kernel is and how near its own limits are.
+// hostProbe reads the kernel's version and the use of the host's limits.
 func hostProbe() Probe {
 	return Probe{
 		Name: "host", Sees: "kernel version, uptime, limits of the host, mounts", Once: true,
@@ -74,7 +74,7 @@ func readHost(h Host) ([]fact.Fact, error) {
 		fs = append(fs, host(fact.HostMaxPids, pids, fact.Count))
 		return nil
 	})
-	// Each process may have mounts of its own; the host's are those of init.
+	// Each process may have its own mounts; those of init are the host's.
 	word("/1/mountinfo", func(text string) error {
 		fs = append(fs, host(fact.HostMounts, float64(strings.Count(text+"\n", "\n")), fact.Count))
 		return nil

@@ -16,11 +16,11 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// inotifyProbe counts who watches files, by user: the kernel bounds instances and
-// watches of each user, and says nowhere how many there are (inotify(7)).
+// inotifyProbe counts inotify instances and watches by user. The kernel limits both for
+// each user and reports the numbers nowhere (inotify(7)).
 func inotifyProbe() Probe {
 	return Probe{
-		Name: "inotify", Sees: "watches of files that are about to run out", Once: true,
+		Name: "inotify", Sees: "inotify limits that are nearly reached", Once: true,
 		Gives: []string{fact.InotifySeen, fact.Inotify},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readInotify(ctx, h) }, nil
@@ -28,8 +28,8 @@ func inotifyProbe() Probe {
 	}
 }
 
-// Bounds of the look: open files of one process, and the bytes that the watches of
-// one instance are described in.
+// Bounds of the probe: open files of one process, and bytes of the description of an
+// instance's watches.
 const (
 	maxOpen    = 10_000
 	maxWatches = 64 << 20
@@ -42,7 +42,7 @@ type watcher struct {
 	process map[string]int
 }
 
-// Kinds of what is bounded, and the limits' files below /proc/sys/fs/inotify.
+// Kinds of limits; the names of the limits are below /proc/sys/fs/inotify.
 const (
 	inotifyInstances = "instances"
 	inotifyWatches   = "watches"
@@ -69,7 +69,7 @@ func readInotify(ctx context.Context, h Host) ([]fact.Fact, error) {
 			return nil, ctx.Err()
 		}
 		instances, watches, err := inotifyOf(h, pid)
-		if err != nil && !gone(err) { // of one who is not seen nothing is known of his user's
+		if err != nil && !gone(err) { // without access to a process, the use of its user is unknown
 			return nil, err
 		}
 		uid, ok := ownerOf(h, pid)
@@ -150,7 +150,7 @@ func countWatches(file string) (float64, error) {
 	return n, lines.Err()
 }
 
-// ownerOf is the user of a process.
+// ownerOf returns the user of a process.
 func ownerOf(h Host, pid int) (uint32, bool) {
 	fi, err := os.Stat(string(h.Proc) + "/" + strconv.Itoa(pid))
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// machineProbe tries the raw machine for a moment: one thread's CPU and memory, and
-// small writes to the disk. It is there to say that these are fine.
+// machineProbe tests the raw machine briefly: one thread's CPU and memory, and small
+// writes to the disk. It shows whether these are fine.
 func machineProbe() Probe {
 	return Probe{
-		Name: "machine", Sees: "whether CPU, memory and disk of the machine are fine by themselves", Busy: true,
+		Name: "machine", Sees: "whether CPU, memory and disk of the machine are fast enough", Busy: true,
 		Gives: []string{fact.CheckCPU, fact.CheckMem, fact.CheckDisk},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			cpu, mem := tryCPU(), tryMemory()
@@ -35,11 +35,11 @@ func machineProbe() Probe {
 	}
 }
 
-// tryFor is how long CPU and memory are tried, each.
+// tryFor is the duration of the tests of CPU and memory, each.
 const tryFor = 30 * time.Millisecond
 
-// throughput is how many MiB a second of this thread's CPU time work gets done:
-// other load takes wall time, but not that.
+// throughput returns the MiB per second of this thread's CPU time that work processes.
+// Other load takes wall time but not this thread's CPU time.
 func throughput(size int, work func()) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -55,17 +55,17 @@ func tryCPU() float64 {
 	block := make([]byte, 64<<10)
 	return throughput(len(block), func() {
 		sum := sha256.Sum256(block)
-		block[0] = sum[0] // so that it is not left out
+		block[0] = sum[0] // so that the compiler keeps the work
 	})
 }
 
 func tryMemory() float64 {
-	from, to := make([]byte, 16<<20), make([]byte, 16<<20) // beyond most caches of a core
-	copy(to, from)                                         // the first touch is not what is measured
+	from, to := make([]byte, 16<<20), make([]byte, 16<<20) // larger than most caches of a core
+	copy(to, from)                                         // the first access to the pages is not measured
 	return throughput(len(from), func() { copy(to, from) })
 }
 
-// syncs is how many small writes are tried.
+// syncs is the number of small writes.
 const syncs = 16
 
 func trySync(dir string) (time.Duration, error) {
@@ -74,7 +74,7 @@ func trySync(dir string) (time.Duration, error) {
 		return 0, err
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // it goes with the process, however that ends
+	if err := os.Remove(f.Name()); err != nil { // the open file is removed when the process ends, in every case
 		return 0, err
 	}
 	var took []time.Duration
@@ -82,15 +82,15 @@ func trySync(dir string) (time.Duration, error) {
 	for begin := time.Now(); len(took) < syncs && time.Since(begin) < 3*time.Second; {
 		t := time.Now()
 		if _, err := f.Write(block); err != nil {
-			return 0, fmt.Errorf("try the disk: %w", err)
+			return 0, fmt.Errorf("test the disk: %w", err)
 		}
 		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			return 0, fmt.Errorf("try the disk: fdatasync: %w", err)
+			return 0, fmt.Errorf("test the disk: fdatasync: %w", err)
 		}
 		took = append(took, time.Since(t))
 	}
 	if len(took) == 0 {
-		return 0, errors.New("try the disk: no write ended in time")
+		return 0, errors.New("test the disk: no write completed in time")
 	}
 	slices.Sort(took)
 	return took[len(took)/2], nil

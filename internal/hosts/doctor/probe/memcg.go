@@ -19,7 +19,8 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// memcgProbe counts memory cgroups that are dead and still held by their pages.
+// memcgProbe counts dying memory cgroups: those that are removed and still held by their
+// pages.
 func memcgProbe() Probe {
 	return Probe{
 		Name: "memcg", Sees: "dying memory cgroups", Once: true,
@@ -30,7 +31,7 @@ func memcgProbe() Probe {
 	}
 }
 
-var errPartial = errors.New("the control groups are mounted in part only, so that the dead cannot be told from those that are out of sight")
+var errPartial = errors.New("only a part of the control groups is mounted, so dying groups cannot be distinguished from groups outside of it")
 
 func readMemcg(h Host) ([]fact.Fact, error) {
 	m, ok := memoryMount(h)
@@ -46,7 +47,7 @@ func readMemcg(h Host) ([]fact.Fact, error) {
 	return memcgV1(h, m)
 }
 
-// memoryMount is the hierarchy that has the memory controller.
+// memoryMount returns the hierarchy with the memory controller.
 func memoryMount(h Host) (cgroup.Mount, bool) {
 	for _, m := range h.Groups {
 		if !m.V2 && (cgroup.Group{Controllers: m.Controllers}).Has("memory") {
@@ -70,9 +71,9 @@ func hasWord(text, word string) bool {
 	return false
 }
 
-// wholeTree reports whether the mount shows the real root of its hierarchy, and
-// not that of a cgroup namespace. On v1 only the real root has release_agent; on
-// v2 all but the real root have cgroup.type (kernel/cgroup/cgroup.c).
+// wholeTree reports whether the mount shows the real root of its hierarchy instead of
+// that of a cgroup namespace. On v1 only the real root has release_agent; on v2 every
+// group except the real root has cgroup.type (kernel/cgroup/cgroup.c).
 func wholeTree(m cgroup.Mount) bool {
 	if m.Root != "/" {
 		return false
@@ -110,8 +111,8 @@ func memcgV1(h Host, m cgroup.Mount) ([]fact.Fact, error) {
 	return memcgFacts(1, counted, living), nil
 }
 
-// memcgV2 takes what the root says of all below it: nr_dying_subsys_memory since
-// 6.12, else nr_dying_descendants, Documentation/admin-guide/cgroup-v2.rst.
+// memcgV2 reads the root's count of dying groups below it: nr_dying_subsys_memory since
+// Linux 6.12, or else nr_dying_descendants, Documentation/admin-guide/cgroup-v2.rst.
 func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
 	text, err := read(m.Point + "/cgroup.stat")
 	if err != nil {
@@ -119,7 +120,7 @@ func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
 	}
 	dying, ok := dyingBelow(text)
 	if !ok {
-		return nil, errors.New("cgroup.stat does not count the dying (Linux 4.14 does)")
+		return nil, errors.New("cgroup.stat does not count dying groups (Linux 4.14 does)")
 	}
 	living, err := countDirs(m.Point)
 	if err != nil {
@@ -128,7 +129,7 @@ func memcgV2(m cgroup.Mount) ([]fact.Fact, error) {
 	return append(memcgFacts(2, living+dying, living), dyingUnder(m, dying)...), nil
 }
 
-// dyingBelow is how many dead groups there are at whatever depth below one, by its
+// dyingBelow returns the number of dying groups at any depth below a group, by its
 // cgroup.stat.
 func dyingBelow(stat string) (float64, bool) {
 	n := numbers(stat)
@@ -139,20 +140,21 @@ func dyingBelow(stat string) (float64, bool) {
 	return v, ok
 }
 
-// dyingUnder are the living groups with the most dead ones right below them: what
-// each counts, less what its children do. Only those who have any are looked into.
+// dyingUnder returns the living groups with the most dying groups directly below them:
+// the count of each group minus the counts of its children. Only groups with dying ones
+// below are visited.
 func dyingUnder(m cgroup.Mount, all float64) []fact.Fact {
 	var fs []fact.Fact
-	looked := 0
+	visited := 0
 	var into func(dir string, dying float64)
 	into = func(dir string, dying float64) {
 		own := dying
-		entries, _ := os.ReadDir(dir) // what has vanished has none
+		entries, _ := os.ReadDir(dir) // a removed group has no entries
 		for _, e := range entries {
-			if !e.IsDir() || looked >= maxGroups {
+			if !e.IsDir() || visited >= maxGroups {
 				continue
 			}
-			looked++
+			visited++
 			text, err := read(dir + "/" + e.Name() + "/cgroup.stat")
 			if n, ok := dyingBelow(text); err == nil && ok && n > 0 {
 				own -= n

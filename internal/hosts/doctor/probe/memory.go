@@ -28,14 +28,14 @@ func memoryProbe() Probe {
 	}
 }
 
-// stalls are counters; what cannot be read is absent.
+// stalls holds counters by name. A counter that cannot be read is absent.
 type stalls map[string]float64
 
 func readStalls(h Host) stalls {
 	s := make(stalls)
 	if text, err := read(string(h.Proc) + "/vmstat"); err == nil {
 		for name, v := range numbers(text) {
-			if strings.HasPrefix(name, "allocstall") { // one for each zone, or one in all before 4.10
+			if strings.HasPrefix(name, "allocstall") { // one for each zone, or a single one before Linux 4.10
 				s["alloc"] += v
 			}
 			if name == "compact_stall" {
@@ -74,7 +74,7 @@ func readMemory(h Host) ([]fact.Fact, error) {
 	return append(fs, caches...), errors.Join(err, err2)
 }
 
-// readPages reads how much memory there is, and in which pieces it is free.
+// readPages reads the size of memory and its free blocks.
 func readPages(h Host) ([]fact.Fact, error) {
 	var fs []fact.Fact
 	info, err1 := read(string(h.Proc) + "/meminfo")
@@ -132,10 +132,10 @@ func highOrders(text string) ([]fact.Fact, error) {
 	return fs, nil
 }
 
-// shownCaches is how many slab caches are worth a line.
+// shownCaches is the number of slab caches that become facts.
 const shownCaches = 5
 
-// largestCaches are the slab caches that take most memory, slabinfo(5).
+// largestCaches returns the slab caches that use most memory, slabinfo(5).
 func largestCaches(text string) ([]fact.Fact, error) {
 	var fs []fact.Fact
 	for line := range strings.Lines(text) {

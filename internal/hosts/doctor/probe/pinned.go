@@ -20,13 +20,12 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// pinnedProbe finds processes that hold dead memory cgroups: the pages that they
-// lock are charged to a group in which nobody is. The kernel shows a dead group's
-// page under its nearest living ancestor
-// (Documentation/admin-guide/mm/pagemap.rst).
+// pinnedProbe finds processes that hold dying memory cgroups: the pages that they lock
+// are charged to a group without processes. The kernel reports a dying group's page under
+// the nearest living ancestor (Documentation/admin-guide/mm/pagemap.rst).
 func pinnedProbe() Probe {
 	return Probe{
-		Name: "pinned", Sees: "who holds dying memory cgroups by locked pages", Once: true,
+		Name: "pinned", Sees: "processes that hold dying memory cgroups with locked pages", Once: true,
 		Gives: []string{fact.PinnedPages},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) { return readPinned(ctx, h) }, nil
@@ -34,7 +33,7 @@ func pinnedProbe() Probe {
 	}
 }
 
-// Bounds of the look: processes with locked memory, and pages of each.
+// Bounds of the probe: processes with locked memory, and pages of each.
 const (
 	maxHolders = 20
 	maxSampled = 2000
@@ -51,7 +50,7 @@ func readPinned(ctx context.Context, h Host) ([]fact.Fact, error) {
 	}
 	facts := []fact.Fact{}
 	total := 0.0
-	var unseen error // of a process; the others are looked at all the same
+	var unseen error // error of one process; the others are read nevertheless
 	if len(holders) > 0 {
 		owners, err := os.Open(string(h.Proc) + "/kpagecgroup")
 		if err != nil {
@@ -99,7 +98,7 @@ func lockers(ctx context.Context, h Host) ([]locker, error) {
 		if err != nil {
 			continue
 		}
-		// Of thousands of processes: only this line is taken apart.
+		// There may be thousands of processes, so only this line is parsed.
 		_, rest, _ := strings.Cut(text, "\nVmLck:")
 		line, _, _ := strings.Cut(rest, "\n")
 		if kb := numbers("VmLck:" + line)["VmLck"]; kb > 0 {
@@ -110,11 +109,11 @@ func lockers(ctx context.Context, h Host) ([]locker, error) {
 	return ls[:min(len(ls), maxHolders)], nil
 }
 
-// inhabitedGroups are the inodes of the groups with processes of their own.
+// inhabitedGroups returns the inodes of the groups with processes of their own.
 func inhabitedGroups(h Host, m cgroup.Mount) map[uint64]bool {
 	groups := make(map[uint64]bool)
-	// On v1 a group does not list the processes of other pid namespaces. Who has
-	// memory of its own that is in no file lives: that of the dead is gone.
+	// On v1 a group does not list processes of other pid namespaces. A group with
+	// anonymous memory has living processes, because anonymous memory is freed at exit.
 	foreign := !m.V2 && !ownPids(h.Proc)
 	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -136,15 +135,14 @@ func hasAnonymous(dir string) bool {
 	return err == nil && numbers(text)["rss"] > 0
 }
 
-// area is locked memory of one mapping.
+// area is the locked memory of one mapping.
 type area struct {
 	from, to uint64
 	file     string
 }
 
-// pinned samples the pages that a process locks and returns how many bytes of
-// them are charged to groups without processes, and the file that most of them are
-// of.
+// pinned samples the pages that a process locks. It returns the bytes that are charged to
+// groups without processes, and the file with most of them.
 func (l locker) pinned(h Host, owners *os.File, inhabited map[uint64]bool) (held float64, file string, err error) {
 	dir := string(h.Proc) + "/" + strconv.Itoa(l.pid)
 	areas, err := lockedAreas(dir + "/smaps")
@@ -178,7 +176,7 @@ func (l locker) pinned(h Host, owners *os.File, inhabited map[uint64]bool) (held
 			if err != nil {
 				return 0, "", fmt.Errorf("kpagecgroup: %w", err)
 			}
-			if owner != 0 && owner != 1 && !inhabited[owner] { // 0 is nobody's, 1 the root's
+			if owner != 0 && owner != 1 && !inhabited[owner] { // 0 is uncharged, 1 the root group
 				found++
 				files[a.file]++
 			}
@@ -204,9 +202,9 @@ func word(f *os.File, n uint64) (uint64, error) {
 	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
-// lockedAreas are the mappings that smaps has a flag "lo" for, proc_pid_smaps(5).
-// Programs and libraries are left out: whoever locks all its memory has these,
-// charged to whoever ran them first, and they hold a group or two.
+// lockedAreas returns the mappings with the flag "lo" in smaps, proc_pid_smaps(5).
+// Programs and libraries are left out: a process that locks all its memory locks them,
+// too. They are charged to the group that ran them first, and hold one or two groups.
 func lockedAreas(smaps string) ([]area, error) {
 	f, err := os.Open(smaps)
 	if err != nil {

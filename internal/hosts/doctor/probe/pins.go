@@ -14,10 +14,10 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// pinsProbe says under whose parents the pages are that hold dead memory cgroups.
+// pinsProbe finds the living groups below which pages hold dying memory cgroups.
 func pinsProbe() Probe {
 	return Probe{
-		Name: "pins", Sees: "whose pages hold dying memory cgroups", Once: true,
+		Name: "pins", Sees: "the pages that hold dying memory cgroups", Once: true,
 		Gives: []string{fact.MemcgPins},
 		Start: func(_ context.Context, h Host) (Finish, error) {
 			return func(ctx context.Context, _ time.Duration) ([]fact.Fact, error) {
@@ -31,19 +31,19 @@ func pinsProbe() Probe {
 	}
 }
 
-// scanFrom is from how many dying groups on it is looked whose pages hold them:
-// that reads a part of an array of all the host's pages.
+// scanFrom is the number of dying groups from which their pages are searched. The search
+// reads a part of an array of all the host's pages.
 const scanFrom = 100
 
-// Bounds of the scan: one block of entries, for 512 KiB of memory, in every so
-// and its time.
+// Bounds of the scan: its block size (entries for 512 KiB of memory), the distance of the
+// blocks, and its time.
 const (
 	scanBlock = 1 << 10
 	scanEvery = 4
 	scanLimit = 5 * time.Second
 )
 
-// shownPins is for how many groups it is a fact.
+// shownPins is the number of groups that become facts.
 const shownPins = 20
 
 func dying(fs []fact.Fact) float64 {
@@ -55,11 +55,11 @@ func dying(fs []fact.Fact) float64 {
 	return 0
 }
 
-// scanPins samples /proc/kpagecgroup, in which each page of memory has the inode of
-// the group that it is charged to; the page of a dead group has that of its
-// nearest living ancestor (Documentation/admin-guide/mm/pagemap.rst). A group in
-// which nobody is and that has pages all the same holds those of its dead. The
-// root is left out: it has pages of its own.
+// scanPins samples /proc/kpagecgroup, which holds for each page of memory the inode of
+// the group that it is charged to. For the page of a dying group it holds the inode of
+// the nearest living ancestor (Documentation/admin-guide/mm/pagemap.rst). A group without
+// processes that has pages therefore has pages of dying groups below it. The root is left
+// out, because it has pages of its own.
 func scanPins(ctx context.Context, h Host) ([]fact.Fact, error) {
 	m, ok := memoryMount(h)
 	if !ok {

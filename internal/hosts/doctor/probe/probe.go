@@ -1,9 +1,9 @@
-// Package probe looks at a host. A probe does nothing but input and output: it
-// reads the kernel's files below roots that tests replace by directories, or has
-// the kernel count, and turns that into facts. It judges nothing.
+// Package probe reads figures from a host. A probe only does input and output: it reads
+// the kernel's files below roots that tests can replace with directories, or lets the
+// kernel count, and returns facts. It judges nothing.
 //
-// What a probe cannot see it says, as an error; it never gives a zero for what it
-// does not know.
+// A probe returns an error for what it cannot observe. It never returns zero for an
+// unknown value.
 package probe
 
 import (
@@ -23,20 +23,21 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// Host is where to look.
+// Host is the host to examine.
 type Host struct {
 	Proc    proc.FS       // the procfs, /proc
 	Sys     string        // the sysfs, /sys
 	Groups  cgroup.Mounts // the hierarchies of control groups
-	Scratch string        // directory for the check of the disk; "" is the system's temporary one
-	// Child is the command that plays RoleAlloc; empty: memory allocation is
-	// not tried.
+	Scratch string        // directory for the test of the disk; "" is the system's directory for temporary files
+	// Child is the command that runs the role RoleAlloc. If it is empty, memory
+	// allocation is not tested.
 	Child []string
-	// Symbols are the kernel's; nil: each probe that needs them reads them.
+	// Symbols returns the kernel's symbols. If it is nil, each probe that needs them
+	// reads them.
 	Symbols func() (*tracepoint.Symbols, error)
 }
 
-// LoadSymbols reads those of the kernel that probes ask for.
+// LoadSymbols reads the kernel symbols that probes need.
 func (h Host) LoadSymbols() (*tracepoint.Symbols, error) {
 	if h.Symbols != nil {
 		return h.Symbols()
@@ -44,27 +45,27 @@ func (h Host) LoadSymbols() (*tracepoint.Symbols, error) {
 	return tracepoint.LoadSymbols(string(h.Proc), "rtnl_mutex")
 }
 
-// Probe is one way to look.
+// Probe measures one aspect of a host.
 type Probe struct {
 	Name string // memcg
-	Sees string // what cannot be seen without it
-	// Gives are the names of the facts that it may find.
+	Sees string // what cannot be observed without it
+	// Gives lists the names of the facts that it may return.
 	Gives []string
-	// Busy says that it loads the machine, and so comes before the others and
-	// alone.
+	// Busy means that the probe loads the machine. Such probes run one at a time, before
+	// the others.
 	Busy bool
-	// Once says that it reads what is there at one moment: it is read while the
-	// others watch.
+	// Once means that the probe reads the state at one moment. It runs while the others
+	// observe.
 	Once bool
-	// Start begins the look. Each Finish that is returned is called once.
+	// Start begins the measurement. Each Finish that it returns is called once.
 	Start func(context.Context, Host) (Finish, error)
 }
 
-// Finish ends a look that took the given time and returns what was seen. Facts
-// that come beside an error are good.
+// Finish ends a measurement that took the time over and returns its facts. Facts returned
+// with an error are valid.
 type Finish func(ctx context.Context, over time.Duration) ([]fact.Fact, error)
 
-// All are the probes.
+// All returns the probes.
 func All() []Probe {
 	return []Probe{
 		machineProbe(),
@@ -90,7 +91,7 @@ func All() []Probe {
 	}
 }
 
-// Hint is what to do about an error of a probe, "" where nothing is known.
+// Hint returns what to do about an error of a probe, "" if nothing is known.
 func Hint(err error) string {
 	if h := holdfast.HintOf(err); h != "" {
 		return h
@@ -101,7 +102,7 @@ func Hint(err error) string {
 	return ""
 }
 
-// maxFile bounds each of the kernel's files that are read here. The longest is
+// maxFile bounds the size of a kernel file that is read here, in bytes. The longest is
 // mountinfo.
 const maxFile = 64 << 20
 
@@ -160,8 +161,8 @@ func host(name string, v float64, u fact.Unit) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Unit: u}
 }
 
-// rate is what a counter grew by per second, and whether it is known: a counter
-// that went backwards is not.
+// rate returns the growth of a counter per second. It reports false if the counter went
+// backwards.
 func rate(before, after float64, over time.Duration) (float64, bool) {
 	if after < before || over <= 0 {
 		return 0, false
@@ -169,5 +170,5 @@ func rate(before, after float64, over time.Duration) (float64, bool) {
 	return (after - before) / over.Seconds(), true
 }
 
-// gone reports whether what was to be read has vanished meanwhile.
+// gone reports whether a file or directory has been removed in the meantime.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -18,8 +18,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// fixture is a host as text: what is below before/ is there when a look begins,
-// what is below after/ is laid over it before the look ends, 10 s later.
+// fixture is a host as text. The files below before/ exist when an examination begins;
+// those below after/ replace them before it ends, 10 s later.
 type fixture struct {
 	t    *testing.T
 	file string
@@ -73,7 +73,7 @@ func (f *fixture) host() Host {
 	return Host{Proc: proc.FS(f.root + "/proc"), Sys: f.root + "/sys", Groups: groups}
 }
 
-// look runs the probes of the names over the fixture.
+// look runs the named probes over the fixture.
 func (f *fixture) look(names ...string) (facts []fact.Fact, gaps []string) {
 	f.t.Helper()
 	h := f.host()
@@ -100,7 +100,7 @@ func (f *fixture) look(names ...string) (facts []fact.Fact, gaps []string) {
 	return facts, gaps
 }
 
-// lines writes facts one a line, sorted.
+// lines formats facts, one per line, sorted.
 func lines(facts []fact.Fact) string {
 	var out []string
 	for _, f := range facts {
@@ -111,11 +111,10 @@ func lines(facts []fact.Fact) string {
 	return strings.Join(out, "\n") + "\n"
 }
 
-// reading are the probes that read files.
+// reading lists the probes that read files.
 var reading = []string{"host", "memory", "dentry", "memcg", "groups", "cpu", "disk"}
 
-// The facts of the fixtures are as the files facts.txt beside them have it, where a
-// reviewer reads them (UPDATE=1 writes them anew).
+// The facts of each fixture are in its file facts.txt, for review (UPDATE=1 writes it).
 func TestFixtures(t *testing.T) {
 	for file, probes := range map[string][]string{"testdata/hybrid.txtar": reading, "testdata/v2.txtar": {"memcg", "groups"}} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -141,19 +140,19 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// A host of which nothing can be read has gaps, and no facts that are zeros.
+// A host without readable files yields gaps, and no facts with value zero.
 func TestNothingToRead(t *testing.T) {
 	f := &fixture{t: t, a: &txtar.Archive{}, root: t.TempDir()}
 	facts, gaps := f.look("host", "memory", "dentry", "memcg", "pinned", "groups", "tasks", "cpu", "disk", "conntrack", "drains", "locks")
 	if len(facts) > 0 {
-		t.Errorf("facts out of nothing:\n%s", lines(facts))
+		t.Errorf("facts without files:\n%s", lines(facts))
 	}
 	if len(gaps) < 12 {
-		t.Errorf("only these gaps: %q", gaps)
+		t.Errorf("too few gaps: %q", gaps)
 	}
 }
 
-// Files that the kernel would not write are errors, and no facts.
+// Malformed files are errors and yield no facts.
 func TestGarbage(t *testing.T) {
 	for _, name := range []string{"sys/fs/dentry-state", "stat", "diskstats", "net/softnet_stat", "buddyinfo"} {
 		f := load(t, "testdata/hybrid.txtar")
@@ -163,10 +162,10 @@ func TestGarbage(t *testing.T) {
 		}
 		f.a.Files = slices.DeleteFunc(f.a.Files, func(x txtar.File) bool { return x.Name == "after/proc/"+name })
 		_, gaps := f.look(reading...)
-		if name == "net/softnet_stat" { // its fact is absent, which a rule notices
+		if name == "net/softnet_stat" { // its fact is absent, so its rule is not judged
 			facts, _ := f.look("cpu")
 			if strings.Contains(lines(facts), fact.NetDrops) {
-				t.Errorf("%s: a fact out of garbage", name)
+				t.Errorf("%s: a fact from a malformed file", name)
 			}
 			continue
 		}
@@ -176,13 +175,13 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// With v1 alone the same is known of containers, but for pressure, which only the
-// unified hierarchy has.
+// With v1 alone the facts about containers are the same, except for pressure, which only
+// the unified hierarchy has.
 func TestV1Alone(t *testing.T) {
 	f := load(t, "testdata/hybrid.txtar")
 	for i := range f.a.Files {
 		if f.a.Files[i].Name == "mounts" {
-			_, v1, _ := strings.Cut(string(f.a.Files[i].Data), "\n") // the unified one is the first
+			_, v1, _ := strings.Cut(string(f.a.Files[i].Data), "\n") // the unified hierarchy is the first line
 			f.a.Files[i].Data = []byte(v1)
 		}
 	}
@@ -197,11 +196,11 @@ func TestV1Alone(t *testing.T) {
 		}
 	}
 	if got[fact.GroupMemoryFull] || got[fact.GroupIOFull] || len(gaps) > 0 {
-		t.Errorf("pressure out of nothing, or gaps: %v %q", facts, gaps)
+		t.Errorf("pressure without a source, or gaps: %v %q", facts, gaps)
 	}
 }
 
-// What this process watches is counted, and is its user's.
+// The watches of this process are counted for its user.
 func TestInotifyInstances(t *testing.T) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err != nil {
@@ -218,7 +217,7 @@ func TestInotifyInstances(t *testing.T) {
 		t.Errorf("%v instances with %v watches, %v", instances, watches, err)
 	}
 	if os.Geteuid() != 0 {
-		return // of others' processes nothing is known
+		return // without root, other users' processes are unknown
 	}
 	facts, err := readInotify(t.Context(), h)
 	if err != nil {
@@ -229,7 +228,8 @@ func TestInotifyInstances(t *testing.T) {
 	}
 }
 
-// An old kernel shows a 0 where newer ones count negative entries: that is no count.
+// An old kernel shows a 0 where newer ones count negative entries. It is not taken as a
+// count.
 func TestOldKernelsDentries(t *testing.T) {
 	f := load(t, "testdata/hybrid.txtar")
 	if err := os.WriteFile(filepath.Join(f.root, "proc/sys/kernel/osrelease"), []byte("4.19.0-27-amd64\n"), 0o644); err != nil {
@@ -241,8 +241,8 @@ func TestOldKernelsDentries(t *testing.T) {
 	}
 }
 
-// The dead cannot be told from those out of sight where only a part of the tree is
-// mounted.
+// If only a part of the tree is mounted, dying groups cannot be distinguished from groups
+// outside of it.
 func TestPartOfTheTree(t *testing.T) {
 	for file, cut := range map[string]func(root string) error{
 		"testdata/hybrid.txtar": func(root string) error { return os.Remove(root + "/cg/memory/release_agent") },
@@ -267,7 +267,7 @@ func TestUnits(t *testing.T) {
 		"/system.slice/docker-" + id + ".scope/x":    "/system.slice/docker-" + id + ".scope",
 		"/kubepods/pod1/cri-containerd-" + id + "/y": "/kubepods/pod1/cri-containerd-" + id,
 		"/system.slice/ssh.service":                  "/system.slice/ssh.service",
-		"/docker/" + id + "0":                        "/docker/" + id + "0", // 65 digits are no id
+		"/docker/" + id + "0":                        "/docker/" + id + "0", // 65 digits are not an id
 		"/":                                          "/",
 	} {
 		if got := Unit(path); got != want {
@@ -285,12 +285,12 @@ func TestConntrackTable(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := parseConntrack("entries\nzz\n"); err == nil {
-		t.Error("garbage is taken")
+		t.Error("malformed text is accepted")
 	}
 }
 
-// Every fact that a rule could ask for has one probe that says it gives it, and
-// probes have what a report needs.
+// Every fact that a rule may need has exactly one probe that declares it, and probes have
+// the fields that a report needs.
 func TestProbesSayWhatTheyGive(t *testing.T) {
 	from := make(map[string]string)
 	for _, p := range All() {
@@ -299,14 +299,14 @@ func TestProbesSayWhatTheyGive(t *testing.T) {
 		}
 		for _, g := range p.Gives {
 			if from[g] != "" {
-				t.Errorf("%s is given by %s and %s", g, from[g], p.Name)
+				t.Errorf("%s is declared by %s and %s", g, from[g], p.Name)
 			}
 			from[g] = p.Name
 		}
 	}
 }
 
-// Real looks at this machine: what a probe finds it said that it gives.
+// Examinations of this machine: a probe returns only facts that it declares.
 func TestOnThisHost(t *testing.T) {
 	groups, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -318,7 +318,7 @@ func TestOnThisHost(t *testing.T) {
 		end, err := p.Start(t.Context(), h)
 		started := time.Since(starting)
 		if err != nil {
-			t.Logf("%s: %v", p.Name, err) // as anywhere without root or that feature
+			t.Logf("%s: %v", p.Name, err) // expected without root or the feature
 			continue
 		}
 		begin := time.Now()
@@ -328,7 +328,7 @@ func TestOnThisHost(t *testing.T) {
 		t.Logf("%s: %d facts, error %v; started in %v, ended in %v", p.Name, len(facts), err, started, time.Since(ending))
 		for _, f := range facts {
 			if !slices.Contains(p.Gives, f.Name) {
-				t.Errorf("%s gives %s without saying so", p.Name, f.Name)
+				t.Errorf("%s returns the undeclared fact %s", p.Name, f.Name)
 			}
 			if f.Value < 0 || f.Value != f.Value {
 				t.Errorf("%s: %+v", p.Name, f)

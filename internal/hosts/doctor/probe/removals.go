@@ -11,12 +11,13 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// standingRemovals counts how many control groups are removed, and how many of the
-// removed go for good: what stays behind dies slowly, held by its pages. On v1, which
-// does not tell, it counts under whom they stay behind.
+// standingRemovals counts the removed control groups and those that the kernel has
+// released. Removed groups that are not released are dying groups, held by their pages.
+// On v1, where the kernel does not count them, it also counts by parent the groups that
+// are not released.
 func standingRemovals() Standing {
 	return Standing{
-		Name: "removals", Sees: "how fast control groups are removed, and under whom how many of them stay behind",
+		Name: "removals", Sees: "rate of removed control groups, and the parents of those that are not released",
 		Gives: []string{fact.GroupsRemoved, fact.GroupsReleased, fact.MemcgLeft},
 		Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
 			r, err := tracepoint.CountRemovals()
@@ -33,7 +34,7 @@ type removalSeries struct {
 	removals *tracepoint.Removals
 	at       time.Time
 
-	removed, released uint64 // by then
+	removed, released uint64 // counters at that time
 }
 
 func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error) {
@@ -54,16 +55,16 @@ func (r *removalSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, err
 	return append(fs, left...), err
 }
 
-// leftFrom is from how many groups on that stay behind it is looked where they were: that
-// takes a walk over the living ones.
+// leftFrom is the number of unreleased groups from which their parents are determined,
+// which requires a walk over the living groups.
 const leftFrom = 100
 
-// left are the living groups under which most have stayed behind, a container as one:
-// what is counted below each, less what is below its children.
+// left returns the living groups or containers with the most unreleased groups below
+// them: the count below each group minus the counts below its children.
 func (r *removalSeries) left() ([]fact.Fact, error) {
 	left, err := r.removals.Left()
-	// The root's as a rule; but those that died before we looked are taken off it when they
-	// go.
+	// Most counts are of the root. Groups that died before the tracepoints were attached
+	// reduce the root's count when they are released.
 	all := uint64(0)
 	for _, n := range left {
 		all = max(all, n)

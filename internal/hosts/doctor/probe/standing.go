@@ -11,29 +11,29 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// Standing is a way to look that stays open, for an agent: each Read tells of the
-// time since the one before. So a file is read once a round, not twice, and the
-// kernel's tracepoints are attached once, not every ten seconds.
+// Standing is a probe that stays open in an agent. Each Read covers the time since the
+// one before. A file is thus read once per round instead of twice, and tracepoints are
+// attached once instead of every ten seconds.
 type Standing struct {
 	Name  string
-	Sees  string   // what cannot be seen without it
-	Gives []string // the names of the facts that it may find
-	// Rare says that it reads what changes slowly and costs more: once a minute
-	// will do.
+	Sees  string   // what cannot be observed without it
+	Gives []string // the names of the facts that it may return
+	// Rare means that it reads slowly changing values at a higher cost; one reading per
+	// minute is enough.
 	Rare bool
 	Open func(ctx context.Context, h Host, now time.Time) (Series, error)
 }
 
-// Series is one that is open. It is for one goroutine.
+// Series is an open standing probe. It is for one goroutine.
 type Series interface {
-	// Read tells of the time since the last Read that had no error, or since
-	// Open. Facts that come beside an error are good.
+	// Read covers the time since the last Read without an error, or since Open. Facts
+	// returned with an error are valid.
 	Read(ctx context.Context, now time.Time) ([]fact.Fact, error)
 	Close() error
 }
 
-// AllStanding are the standing probes: the kernel's files, and then its tracepoints
-// that cost next to nothing.
+// AllStanding returns the standing probes: those of the kernel's files, and those of
+// cheap tracepoints.
 func AllStanding() []Standing {
 	return []Standing{
 		moment("host", true, hostProbe(), readHost),
@@ -44,15 +44,14 @@ func AllStanding() []Standing {
 		standingGroups(),
 		standingCPU(),
 		standingDisk(),
-		{Name: "conntrack", Sees: "how full the host's own table of connections is", Gives: []string{fact.ConnHost}, Open: momentOf(readHostConntrack)},
+		{Name: "conntrack", Sees: "use of the host's own connection tracking table", Gives: []string{fact.ConnHost}, Open: momentOf(readHostConntrack)},
 		standingDrains(),
 		standingReclaim(),
 		standingRemovals(),
 	}
 }
 
-// moment is a standing probe that reads things as they are, as the probe does that
-// is given.
+// moment returns a standing probe that reads the current values, as the given probe does.
 func moment(name string, rare bool, p Probe, read func(Host) ([]fact.Fact, error)) Standing {
 	return Standing{Name: name, Sees: p.Sees, Gives: p.Gives, Rare: rare, Open: momentOf(read)}
 }
@@ -63,14 +62,13 @@ func momentOf(read func(Host) ([]fact.Fact, error)) func(context.Context, Host, 
 	}
 }
 
-// current is a Series without a before.
+// current is a Series of values that need no previous reading.
 type current func() ([]fact.Fact, error)
 
 func (r current) Read(context.Context, time.Time) ([]fact.Fact, error) { return r() }
 func (r current) Close() error                                         { return nil }
 
-// counting is a Series of counters: what is read now is what the next reading is
-// compared with.
+// counting is a Series of counters. Each reading is compared with the one before.
 type counting[T any] struct {
 	at     time.Time
 	before T
@@ -115,7 +113,7 @@ func standingMemory() Standing {
 func standingDentries() Standing {
 	p := dentryProbe()
 	return Standing{Name: p.Name, Sees: p.Sees, Gives: p.Gives, Open: func(_ context.Context, h Host, _ time.Time) (Series, error) {
-		size := dentryBytes(h) // which does not change while the kernel runs
+		size := dentryBytes(h) // constant while the kernel runs
 		return current(func() ([]fact.Fact, error) { return countDentries(h, size) }), nil
 	}}
 }
@@ -123,12 +121,12 @@ func standingDentries() Standing {
 func standingGroups() Standing {
 	p := groupsProbe()
 	return Standing{Name: p.Name, Sees: p.Sees, Gives: p.Gives, Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
-		h.Groups = telling(h.Groups)
+		h.Groups = withCounters(h.Groups)
 		type readings struct {
 			groups map[string]sample
 			top    map[string]float64 // CPU time of all groups
-			known  bool               // and whether that is known
-			err    error              // some are left out
+			known  bool               // whether top is known
+			err    error              // why some groups are left out
 		}
 		return openCounting(now, func() (readings, error) {
 			groups, err := readGroups(h)
@@ -148,8 +146,8 @@ func standingGroups() Standing {
 	}}
 }
 
-// telling are the hierarchies in which sample.read finds something.
-func telling(all cgroup.Mounts) cgroup.Mounts {
+// withCounters returns the hierarchies in which sample.read finds counters.
+func withCounters(all cgroup.Mounts) cgroup.Mounts {
 	var some cgroup.Mounts
 	for _, m := range all {
 		g := cgroup.Group{Controllers: m.Controllers}
@@ -163,8 +161,8 @@ func telling(all cgroup.Mounts) cgroup.Mounts {
 func standingCPU() Standing {
 	type readings struct {
 		cpus    map[string]ticks
-		drops   float64 // below 0 where unknown
-		waited  float64 // s in which something waited for a CPU
+		drops   float64 // negative if unknown
+		waited  float64 // s in which a task waited for a CPU
 		psi     bool
 		dropErr error
 	}
@@ -221,8 +219,9 @@ func standingDisk() Standing {
 	}}
 }
 
-// readHostConntrack reads how full the table of this network namespace is. The
-// other namespaces' take a look at every process, which is for a deeper look.
+// readHostConntrack reads the use of the connection tracking table of this network
+// namespace. The tables of other namespaces require a pass over every process, which a
+// burst makes.
 func readHostConntrack(h Host) ([]fact.Fact, error) {
 	dir := string(h.Proc) + "/sys/net/netfilter/"
 	var v [2]float64

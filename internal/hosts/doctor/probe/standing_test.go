@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// stay opens the standing probes of the names over the fixture.
+// stay opens the named standing probes over the fixture.
 func (f *fixture) stay(now time.Time, names ...string) map[string]Series {
 	f.t.Helper()
 	all := make(map[string]Series)
@@ -39,12 +39,12 @@ func (f *fixture) stay(now time.Time, names ...string) map[string]Series {
 	return all
 }
 
-// standingFiles are those that read files.
+// standingFiles lists the standing probes that read files.
 var standingFiles = []string{"host", "slab", "memory", "dentry", "memcg", "groups", "cpu", "disk", "conntrack"}
 
-// A round of the standing probes finds the facts that a look of the same length
-// finds.
-func TestStandingFindsWhatALookFinds(t *testing.T) {
+// A round of the standing probes returns the same facts as an examination of the same
+// length.
+func TestStandingMatchesExamination(t *testing.T) {
 	for file, names := range map[string][]string{"testdata/hybrid.txtar": standingFiles, "testdata/v2.txtar": {"memcg", "groups"}} {
 		f := load(t, file)
 		begin := time.Now()
@@ -63,13 +63,12 @@ func TestStandingFindsWhatALookFinds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(string(want), lines(facts)); d != "" {
-			t.Errorf("%s: facts (-look +round):\n%s", file, d)
+			t.Errorf("%s: facts (-examination +round):\n%s", file, d)
 		}
 	}
 }
 
-// Each round tells of the time since the one before, and one that fails does not
-// lose what was counted.
+// Each round covers the time since the one before. A failed round loses no counts.
 func TestRoundsFollowEachOther(t *testing.T) {
 	f := load(t, "testdata/hybrid.txtar")
 	begin := time.Now()
@@ -106,15 +105,16 @@ func TestRoundsFollowEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fs, err := s.Read(t.Context(), begin.Add(30*time.Second)); err == nil {
-		t.Errorf("no error, but %v", fs)
+		t.Errorf("no error, facts %v", fs)
 	}
 	busy("100800", "101200")
 	if v := value(40 * time.Second); math.Abs(v-0.5) > 1e-9 {
-		t.Errorf("busy %v after a round that failed, want 0.5 of both", v)
+		t.Errorf("busy %v after a failed round, want 0.5 over both rounds", v)
 	}
 }
 
-// The host's own table of connections is read without a look at every process.
+// The use of the host's own connection tracking table is read without a pass over every
+// process.
 func TestHostConntrack(t *testing.T) {
 	f := load(t, "testdata/hybrid.txtar")
 	dir := filepath.Join(f.root, "proc/sys/net/netfilter")
@@ -132,10 +132,10 @@ func TestHostConntrack(t *testing.T) {
 	}
 }
 
-// The kernel's own counting stays over rounds. It needs root.
+// The kernel's counters stay attached over rounds. The test needs root.
 func TestStandingTracepoints(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("run it as root: tracepoints are watched")
+		t.Fatal("run the test as root: it attaches to tracepoints")
 	}
 	f := &fixture{t: t, a: load(t, "testdata/hybrid.txtar").a}
 	h := f.here()
@@ -172,7 +172,7 @@ func TestStandingTracepoints(t *testing.T) {
 	}
 }
 
-// here is this host.
+// here describes this host.
 func (f *fixture) here() Host {
 	f.t.Helper()
 	groups, err := cgroup.Find(proc.Host)
@@ -182,7 +182,7 @@ func (f *fixture) here() Host {
 	return Host{Proc: proc.Host, Sys: "/sys", Groups: groups}
 }
 
-// removeGroups makes control groups and removes them.
+// removeGroups creates control groups and removes them.
 func removeGroups(t *testing.T, h Host, n int) {
 	t.Helper()
 	m, ok := memoryMount(h)

@@ -8,11 +8,11 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// namedFrom is from how many drains a second on it is looked who makes them: to
-// find the names takes the kernel's symbols and a walk over the control groups.
+// namedFrom is the rate of drains per second from which their callers are named. Naming
+// needs the kernel's symbols and a walk over the control groups.
 const namedFrom = 50
 
-// standingDrains is drainsProbe that stays.
+// standingDrains is the standing form of drainsProbe.
 func standingDrains() Standing {
 	p := drainsProbe()
 	return Standing{Name: p.Name, Sees: p.Sees, Gives: p.Gives, Open: func(_ context.Context, h Host, now time.Time) (Series, error) {
@@ -55,11 +55,11 @@ func (d *drainSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, error
 
 func (d *drainSeries) Close() error { return d.tally.Close() }
 
-// slowReclaimFrom is over how long a reclaim counts as slow: a healthy one takes 16
-// to 32 µs (docs/doctor.md).
+// slowReclaimFrom is the duration above which a reclaim counts as slow. A healthy one
+// takes 16 to 32 µs (docs/doctor.md).
 const slowReclaimFrom = time.Millisecond
 
-// standingReclaim is reclaimProbe that stays.
+// standingReclaim is the standing form of reclaimProbe.
 func standingReclaim() Standing {
 	p := reclaimProbe()
 	return Standing{Name: p.Name, Sees: p.Sees, Gives: append(p.Gives, fact.ReclaimSlow), Open: func(_ context.Context, _ Host, now time.Time) (Series, error) {
@@ -92,7 +92,7 @@ func (r *reclaimSeries) Read(_ context.Context, now time.Time) ([]fact.Fact, err
 		host(fact.ReclaimCalls, float64(h.Count()), fact.Count),
 		host(fact.ReclaimSlow, float64(h.Over(slowReclaimFrom))/over.Seconds(), fact.PerSecond),
 	}
-	if h.Count() > 0 { // else nobody reclaimed, which says nothing of the time
+	if h.Count() > 0 { // without a reclaim there is no duration
 		fs = append(fs, host(fact.ReclaimP50, ms(h.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(h.Quantile(0.99)), fact.Millis))
 	}
 	return fs, nil

@@ -14,9 +14,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// tasksProbe reads how long the threads of each container wanted a CPU and did
-// not have one: schedstat of each thread,
-// Documentation/scheduler/sched-stats.rst.
+// tasksProbe reads how long the threads of each container were runnable without a CPU:
+// schedstat of each thread, Documentation/scheduler/sched-stats.rst.
 func tasksProbe() Probe {
 	return Probe{
 		Name: "tasks", Sees: "waits for a CPU by container, and which processes use the CPUs",
@@ -37,17 +36,17 @@ func tasksProbe() Probe {
 	}
 }
 
-// thread names one for good: numbers are given anew.
+// thread identifies a thread by id and start time, because the kernel reuses ids.
 type thread struct {
 	pid, tid int
 }
 
-// schedule is what a thread had of the CPUs, in nanoseconds.
+// schedule holds the CPU time and the waiting time of a thread, in nanoseconds.
 type schedule struct {
 	ran, waited float64
 }
 
-// maxThreads bounds the look at a host with very many.
+// maxThreads bounds the number of threads that are read.
 const maxThreads = 200_000
 
 func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
@@ -61,13 +60,13 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if pid == os.Getpid() { // the look itself is nobody's victim
+		if pid == os.Getpid() { // the doctor itself is not a victim
 			continue
 		}
 		dir := string(h.Proc) + "/" + strconv.Itoa(pid) + "/task/"
 		tids, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for _, d := range tids {
 			text, err := read(dir + d.Name() + "/schedstat")
@@ -88,12 +87,12 @@ func readTasks(ctx context.Context, h Host) (map[thread]schedule, error) {
 	return threads, nil
 }
 
-// shownProcesses is of how many processes the CPU time is a fact.
+// shownProcesses is the number of processes whose CPU time becomes a fact.
 const shownProcesses = 20
 
 func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []fact.Fact {
 	perProcess := make(map[int]schedule)
-	longest := make(map[int]float64) // wait of a process's thread
+	longest := make(map[int]float64) // longest wait of a thread, by process
 	for t, b := range after {
 		a, ok := before[t]
 		if !ok || b.ran < a.ran || b.waited < a.waited {
@@ -126,7 +125,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 		}
 	}
 	fs := append(processes, host(fact.TasksSeen, float64(len(after)), fact.Count))
-	for group, w := range perGroup { // to read all threads takes a while: one was watched for a little longer or shorter
+	for group, w := range perGroup { // reading all threads takes a while, so a thread may be observed slightly longer or shorter than over
 		s := fact.Subject{Cgroup: group}
 		fs = append(fs, fact.Fact{Name: fact.GroupWait, Value: w.all / float64(over), Unit: fact.Share, Subject: s},
 			fact.Fact{Name: fact.GroupLongest, Value: min(1, w.longest/float64(over)), Unit: fact.Share, Subject: s})
@@ -134,7 +133,7 @@ func taskFacts(h Host, before, after map[thread]schedule, over time.Duration) []
 	return fs
 }
 
-// groupOf is the group that is blamed for what a process does.
+// groupOf returns the group that a process's activity is attributed to.
 func groupOf(h Host, pid int) (string, bool) {
 	members, err := h.Groups.Members(h.Proc, pid)
 	if err != nil {
@@ -143,9 +142,8 @@ func groupOf(h Host, pid int) (string, bool) {
 	return unitOf(members), true
 }
 
-// unitOf chooses one of the paths that a process has in the hierarchies: that of a
-// container, else the longest, because a group that has nothing to do with a
-// controller is at its root.
+// unitOf chooses one of a process's paths in the hierarchies: that of a container, or
+// else the longest. In the hierarchy of an unrelated controller a process is at the root.
 func unitOf(members []cgroup.Member) string {
 	best := "/"
 	for _, m := range members {

@@ -20,11 +20,11 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// shownPlaces is for how many processes and kernel paths a count is a fact.
+// shownPlaces is the number of processes and kernel paths of a count that become facts.
 const shownPlaces = 20
 
-// drainsProbe counts how often somebody empties the LRU batches of all CPUs: one
-// work item for each CPU, under one mutex (lru_add_drain_all, mm/swap.c).
+// drainsProbe counts drains of the LRU batches of all CPUs: one work item for each CPU,
+// under one mutex (lru_add_drain_all, mm/swap.c).
 func drainsProbe() Probe {
 	return Probe{
 		Name: "drains", Sees: "posix_fadvise storms",
@@ -46,8 +46,8 @@ func drainsProbe() Probe {
 	}
 }
 
-// countDrains counts those work items, until the tally is closed. The symbols are
-// those of the kernel.
+// countDrains counts those work items until the tally is closed. It also returns the
+// kernel's symbols.
 func countDrains(h Host) (*tracepoint.Tally, *tracepoint.Symbols, error) {
 	symbols, err := h.LoadSymbols()
 	if err != nil {
@@ -64,7 +64,7 @@ func countDrains(h Host) (*tracepoint.Tally, *tracepoint.Symbols, error) {
 	return t, symbols, nil
 }
 
-// rstatProbe counts who waits for the lock of cgroup statistics.
+// rstatProbe counts waits for the lock of cgroup statistics, by process.
 func rstatProbe() Probe {
 	return Probe{
 		Name: "rstat", Sees: "readers of cgroup statistics that block others",
@@ -104,7 +104,7 @@ func reclaimProbe() Probe {
 					return nil, err
 				}
 				fs := []fact.Fact{host(fact.ReclaimCalls, float64(hist.Count()), fact.Count)}
-				if hist.Count() > 0 { // else nobody reclaimed, which says nothing of the time
+				if hist.Count() > 0 { // without a reclaim there is no duration
 					fs = append(fs, host(fact.ReclaimP50, ms(hist.Quantile(0.5)), fact.Millis), host(fact.ReclaimP99, ms(hist.Quantile(0.99)), fact.Millis))
 				}
 				return fs, nil
@@ -113,7 +113,7 @@ func reclaimProbe() Probe {
 	}
 }
 
-// blockProbe times the disks' requests.
+// blockProbe measures the duration of the disks' requests.
 func blockProbe() Probe {
 	return Probe{
 		Name: "block", Sees: "how long the slowest requests of the disks take",
@@ -132,7 +132,7 @@ func blockProbe() Probe {
 			}
 			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
 				places, err := readTally(who)
-				// Without paths: what is of interest is who, not from where.
+				// without paths: only the process is reported
 				_, fs := countPlaces(newResolver(h, nil), places, fact.DiskBy, over)
 				hist, err2 := readLatency(l)
 				if hist.Count() > 0 {
@@ -144,7 +144,7 @@ func blockProbe() Probe {
 	}
 }
 
-// locksProbe times waits for the kernel's sleeping locks.
+// locksProbe measures waits for the kernel's sleeping locks.
 func locksProbe() Probe {
 	return Probe{
 		Name: "locks", Sees: "waits for locks in the kernel, rtnl among them",
@@ -193,30 +193,30 @@ func traceError(err error) error {
 	return err
 }
 
-// release is the kernel's version, 0 where it is not known.
+// release returns the kernel's version, 0.0 if it is unknown.
 func release(h Host) (major, minor int) {
 	text, _ := read(string(h.Proc) + "/sys/kernel/osrelease")
 	_, _ = fmt.Sscanf(text, "%d.%d", &major, &minor)
 	return major, minor
 }
 
-// resolver says who was at a place.
+// resolver turns the ids of a place into a subject.
 type resolver struct {
 	h       Host
 	symbols *tracepoint.Symbols // nil: no kernel paths
-	groups  map[uint64]string   // path by inode in the unified hierarchy, nil before the first is asked for
-	point   string              // of that
-	own     bool                // pids are those that we see
-	users   int                 // programs whose functions are still to be named
+	groups  map[uint64]string   // path by inode in the unified hierarchy, nil until it is needed
+	point   string              // mount point of that hierarchy
+	own     bool                // the kernel's pids are those of this procfs
+	users   int                 // number of programs whose functions may still be named
 }
 
 func newResolver(h Host, symbols *tracepoint.Symbols) *resolver {
 	return &resolver{h: h, symbols: symbols, own: ownPids(h.Proc), users: namedPrograms}
 }
 
-// group is the path of a group of the unified hierarchy.
+// group returns the path of a group of the unified hierarchy.
 func (r *resolver) group(inode uint64) (string, bool) {
-	if r.groups == nil { // to list them takes a while, and is for nothing where nobody came by
+	if r.groups == nil { // the listing takes a while and is not needed without a hit
 		r.groups = make(map[uint64]string)
 		for _, m := range r.h.Groups {
 			if m.V2 {
@@ -228,10 +228,10 @@ func (r *resolver) group(inode uint64) (string, bool) {
 	return p, ok
 }
 
-// inodes are the groups of a hierarchy by inode, which is the kernel's id of them.
+// inodes returns the groups of a hierarchy by inode, which is the kernel's id of a group.
 func inodes(m cgroup.Mount) map[uint64]string {
 	groups := make(map[uint64]string)
-	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error { // what vanishes is left out
+	_ = filepath.WalkDir(m.Point, func(dir string, d fs.DirEntry, err error) error { // removed groups are left out
 		if err != nil {
 			return fs.SkipDir
 		}
@@ -267,8 +267,8 @@ func (r *resolver) subject(p tracepoint.Place) fact.Subject {
 	return s
 }
 
-// pidOf finds the process of a command in a group, for where the kernel's pids are
-// not ours. 0 where there is none or more than one.
+// pidOf returns the process of a command in a group. It is used if the kernel's pids are
+// not those of this procfs. It returns 0 if there is no such process or more than one.
 func (r *resolver) pidOf(group, command string) int {
 	pids, err := cgroup.Group{Point: r.point, Path: group, V2: true}.Procs()
 	if err != nil {
@@ -286,7 +286,7 @@ func (r *resolver) pidOf(group, command string) int {
 	return found
 }
 
-// countPlaces is the rate of all, and of each process on each path.
+// countPlaces returns the total rate, and the rate of each process on each path.
 func countPlaces(r *resolver, places []tracepoint.Place, name string, over time.Duration) (total float64, by []fact.Fact) {
 	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Count, a.Count) })
 	for i, p := range places {
@@ -299,8 +299,8 @@ func countPlaces(r *resolver, places []tracepoint.Place, name string, over time.
 	return total, by
 }
 
-// lockFacts is how much was waited for rtnl, and where else. Other locks have a
-// number instead of their address, which is nobody's business.
+// lockFacts returns the share of time spent waiting for rtnl and for other locks. Other
+// locks have a number instead of their address, which must not be disclosed.
 func lockFacts(r *resolver, places []tracepoint.Place, over time.Duration) []fact.Fact {
 	rtnl := rtnlMutex(r.symbols, places)
 	slices.SortFunc(places, func(a, b tracepoint.Place) int { return cmp.Compare(b.Waited, a.Waited) })
@@ -327,18 +327,18 @@ func lockFacts(r *resolver, places []tracepoint.Place, over time.Duration) []fac
 	return append(fs, host(fact.RtnlWait, all, fact.Share))
 }
 
-// changesInterfaces reports whether a path is one on which rtnl was taken. What is
-// waited for behind it (rcu_barrier in netdev_run_todo, for one) comes of the same
-// change and hurts the same others.
+// changesInterfaces reports whether rtnl was taken on a path. Waits on the same path
+// after that (rcu_barrier in netdev_run_todo, for example) are part of the same change
+// and delay the same processes.
 func changesInterfaces(path []string) bool {
 	return slices.ContainsFunc(path, func(f string) bool {
 		return strings.HasPrefix(f, "rtnl_") || f == "rtnetlink_rcv_msg" || f == "netdev_run_todo"
 	})
 }
 
-// rtnlMutex is the address of that lock: by its name, or where the kernel does not
-// tell the names of variables (CONFIG_KALLSYMS_ALL), by functions that take no other
-// lock. 0 where nobody waited for it.
+// rtnlMutex returns the address of rtnl_mutex. It uses the name, or if the kernel does
+// not export the names of variables (CONFIG_KALLSYMS_ALL), the functions that take no
+// other lock. It returns 0 if there was no wait for it.
 func rtnlMutex(symbols *tracepoint.Symbols, places []tracepoint.Place) uint64 {
 	if a, ok := symbols.Addr("rtnl_mutex"); ok {
 		return a

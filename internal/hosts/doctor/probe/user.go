@@ -10,18 +10,17 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// Bounds of naming the functions of programs: the first places are the worst, and a
-// file may lie on a filesystem that never answers.
+// Bounds on naming the functions of programs. The first places have the highest counts. A
+// program's file may be on a file system that does not respond.
 const (
 	namedPrograms = 5
 	perProgram    = time.Second
-	// maxDemangled bounds what a name of C++ or Rust becomes: 2 to this power.
+	// maxDemangled bounds the length of a demangled C++ or Rust name: 2 to this power.
 	maxDemangled = 10
 )
 
-// user names the path through the program that was on the way to a place, the
-// innermost function first; nil where nothing of it has a name, or the program is
-// gone.
+// user names the path through the program that led to a place, the innermost function
+// first. It returns nil if no function has a name or the program has exited.
 func (r *resolver) user(p tracepoint.Place) []string {
 	if !r.own || len(p.User) == 0 || r.users == 0 {
 		return nil
@@ -29,11 +28,11 @@ func (r *resolver) user(p tracepoint.Place) []string {
 	r.users--
 	addrs := slices.Clone(p.User)
 	for i := range addrs[1:] {
-		addrs[i+1]-- // the call, and not where it returns to
+		addrs[i+1]-- // the address of the call instead of its return address
 	}
 	done := make(chan []string, 1)
 	go func() {
-		// debug/elf is not hardened against files that somebody made on purpose.
+		// debug/elf is not hardened against maliciously made files.
 		defer func() {
 			if recover() != nil {
 				done <- nil
@@ -47,13 +46,13 @@ func (r *resolver) user(p tracepoint.Place) []string {
 	select {
 	case names := <-done:
 		return named(names)
-	case <-late.C: // there is no way to take a read back
+	case <-late.C: // a read cannot be cancelled
 		r.users = 0
 		return nil
 	}
 }
 
-// named are the names that are known, as people write them.
+// named returns the known names, demangled.
 func named(names []string) []string {
 	var known []string
 	for _, n := range names {

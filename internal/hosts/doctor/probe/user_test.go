@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/platform/linux/tracepoint"
 )
 
-// The path through a program is named, of so many programs, while they live.
+// The path through a program is named, for a limited number of programs, while they run.
 func TestUserPath(t *testing.T) {
 	pcs := make([]uintptr, 16)
 	place := tracepoint.Place{Pid: os.Getpid()}
@@ -30,12 +30,12 @@ func TestUserPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.user(tracepoint.Place{Pid: gone.Process.Pid, User: place.User}); got != nil {
-		t.Errorf("of a process that is gone: %q", got)
+		t.Errorf("path of an exited process: %q", got)
 	}
 	if got := r.user(place); got != nil {
-		t.Errorf("of one program too many: %q", got)
+		t.Errorf("path beyond the bound on programs: %q", got)
 	}
 	if got := (&resolver{h: Host{Proc: proc.Host}, users: 2}).user(place); got != nil {
-		t.Errorf("of a process of another pid namespace: %q", got)
+		t.Errorf("path of a process in another pid namespace: %q", got)
 	}
 }
