@@ -71,9 +71,9 @@ type Owner struct {
 	// Memory says, from Ready on, whether the session goes on from what the life
 	// before had in memory, or why it does not; "" where there was nothing.
 	Memory string `json:"memory,omitempty"`
-	// Left is what Suspend left behind for this claim. It is only in what the
+	// SuspendNote is what Suspend left behind for this claim. It is only in what the
 	// claim returns.
-	Left string `json:"-"`
+	SuspendNote string `json:"-"`
 }
 
 // Restored is Owner.Memory of a session that goes on with its memory.
@@ -122,15 +122,15 @@ func (o Owner) String() string {
 
 // Node is what a node publishes of itself under its lease.
 type Node struct {
-	ID       NodeID `json:"id"`
-	Address  string `json:"address,omitempty"` // host:port of its gateway
-	Version  string `json:"version,omitempty"`
-	Hop      string `json:"hop,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
-	Draining bool   `json:"draining"`      // takes no new session
-	Sessions int    `json:"sessions"`
-	Max      int    `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
-	Boots    int    `json:"boots"`         // containers being started or waiting for it
-	Slots    int    `json:"slots"`         // containers that it starts at once
+	ID          NodeID `json:"id"`
+	Address     string `json:"address,omitempty"` // host:port of its gateway
+	Version     string `json:"version,omitempty"`
+	PeerAddress string `json:"peer_address,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
+	Draining    bool   `json:"draining"`               // takes no new session
+	Sessions    int    `json:"sessions"`
+	Max         int    `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
+	Boots       int    `json:"boots"`         // containers being started or waiting for it
+	Slots       int    `json:"slots"`         // containers that it starts at once
 	// Networks are ready networks that wait for sessions, and NetworksKept is how
 	// many are kept when all is quiet.
 	Networks     int `json:"networks"`

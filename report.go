@@ -87,11 +87,11 @@ type DrainReport struct {
 
 // MemoryReport is what became of the memory of sessions that left together.
 type MemoryReport struct {
-	Saved   int          `json:"saved"`      // sessions whose image is where they go on
-	Bytes   int64        `json:"bytes"`      // of their images
-	Took    Millis       `json:"took_ms"`    // until the last was handed over
-	Thought Millis       `json:"thought_ms"` // until the last image was away, as it was planned
-	Lost    []LostMemory `json:"lost"`
+	Saved     int          `json:"saved"`        // sessions whose image is where they go on
+	Bytes     int64        `json:"bytes"`        // of their images
+	Took      Millis       `json:"took_ms"`      // until the last was handed over
+	Estimated Millis       `json:"estimated_ms"` // until the last image was away, as it was planned
+	Lost      []LostMemory `json:"lost"`
 }
 
 // MoveReport is what became of one session that was to go on on another node.

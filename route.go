@@ -10,7 +10,7 @@ type Route struct {
 	// Keep is how clients' WebSockets are kept when the session moves; nil
 	// where they are closed then, and where another node serves it.
 	Keep *KeepSockets
-	// Left is closed when the session stops being served here: the
+	// SuspendNote is closed when the session stops being served here: the
 	// container died, or the session leaves. Connections still open then
 	// are on their own.
 	Left <-chan struct{}

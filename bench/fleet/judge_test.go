@@ -12,9 +12,9 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/trace"
 	"holdfast/test/check"
+	"holdfast/test/memstore"
 )
 
 // watched is a store that two nodes write their calls to, and an observer's notes

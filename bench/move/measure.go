@@ -104,7 +104,7 @@ func (x *experiment) goesOn(ctx context.Context, t *terminal, n int, k kind) (ne
 func timed(notice time.Time, r holdfast.DrainReport, checkpoint, stream time.Duration, l life, next time.Time) (s sample) {
 	for _, step := range r.Steps {
 		s.parts[partClosed] += time.Duration(step.Took)
-		if step.Name == "condemn" {
+		if step.Name == "mark terminating" {
 			break
 		}
 	}

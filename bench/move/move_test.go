@@ -15,7 +15,7 @@ func TestPartsAreTheWhole(t *testing.T) {
 	notice := time.Now()
 	at := func(ms int) time.Time { return notice.Add(time.Duration(ms) * time.Millisecond) }
 	ms := func(n int) holdfast.Millis { return holdfast.Millis(time.Duration(n) * time.Millisecond) }
-	r := holdfast.DrainReport{Steps: []holdfast.Step{{Name: "prepare", Took: ms(10)}, {Name: "condemn", Took: ms(2)}, {Name: "kill", Took: ms(1)}, {Name: "save", Took: ms(85)}}}
+	r := holdfast.DrainReport{Steps: []holdfast.Step{{Name: "prepare", Took: ms(10)}, {Name: "mark terminating", Took: ms(2)}, {Name: "kill", Took: ms(1)}, {Name: "save", Took: ms(85)}}}
 	l := life{gone: at(100), claimed: at(103), ready: at(503), owner: holdfast.Owner{Boot: holdfast.Phases{Create: ms(20), Start: ms(300), Ready: ms(50)}}}
 	s := timed(notice, r, 60*time.Millisecond, 20*time.Millisecond, l, at(510))
 	want := [len(parts)]time.Duration{}

@@ -130,7 +130,7 @@ func (n *simNode) vanish() {
 func (n *simNode) self() holdfast.Node {
 	now := time.Now().UTC()
 	return holdfast.Node{
-		ID: n.id, Address: "10.1.2.3:7070", Hop: "10.1.2.3:7072", Version: "v0.0.0-scale",
+		ID: n.id, Address: "10.1.2.3:7070", PeerAddress: "10.1.2.3:7072", Version: "v0.0.0-scale",
 		Sessions: int(n.sessions.Load()), Max: n.max, Boots: int(n.booting.Load()), Slots: slots,
 		CPULoad: 0.1 + float64(n.booting.Load())/(2*slots), Pressure: 0.0123, Memory: holdfast.Memory{Total: 64 << 30, Available: 32 << 30},
 		Lease: int64(n.lease.ID()), Since: now, SeenAt: now,

@@ -261,7 +261,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
-		Runtime: works.Check, Ease: a.ease,
+		Runtime: works.Check, PrewarmCgroupAttach: a.ease,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
@@ -269,7 +269,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	a.sessions = session.New(session.Config{
 		Node: a.node, Templates: a.cfg.SessionTemplates(),
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
-		Told: filepath.Join(a.cfg.RunDir, "told"),
+		IdentityRoot: filepath.Join(a.cfg.RunDir, "told"),
 	}, deps)
 	if a.cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
@@ -284,7 +284,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		return fmt.Errorf("taking over from an earlier agent: %w", err)
 	}
 	if found != (session.Adopted{}) {
-		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Strays, "released", found.Released, "stuck", found.Stuck)
+		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Orphans, "released", found.Released, "stuck", found.Stuck)
 	}
 	p.start("sessions", a.sessions.Run)
 	if a.mover != nil {
@@ -296,7 +296,7 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.fleet = a.newFleet()
 		p.start("fleet", a.fleet.Run)
 	} else {
-		p.start("records of this node", a.sessions.WatchOwn)
+		p.start("records of this node", a.sessions.WatchOwnRecords)
 	}
 	return nil
 }
@@ -426,7 +426,7 @@ func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(
 func (a *Agent) self() holdfast.Node {
 	sessions, boots := a.sessions.Counts()
 	n := holdfast.Node{
-		ID: a.node, Address: a.cfg.Gateway.Listen, Hop: a.cfg.Fleet.Advertise, Version: a.opt.Version,
+		ID: a.node, Address: a.cfg.Gateway.Listen, PeerAddress: a.cfg.Fleet.Advertise, Version: a.opt.Version,
 		Draining: !a.serving.Load() || a.sessions.Draining(), Trouble: a.health.Trouble(),
 		Sessions: sessions, Max: a.cfg.Sessions.Max, Boots: boots, Slots: a.cfg.Sessions.Boots,
 		Since: a.since.UTC(), SeenAt: time.Now().UTC(),

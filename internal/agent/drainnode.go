@@ -50,10 +50,10 @@ func (n *drainNode) Prepare(ctx context.Context) int {
 	if n.fleet == nil || n.sessions == nil {
 		return 0
 	}
-	var moves []fleet.Move
+	var moves []fleet.Departing
 	for _, i := range n.sessions.List() {
 		if i.Owner.State == holdfast.Ready {
-			moves = append(moves, fleet.Move{Owner: i.Owner, Connected: i.Connections > 0})
+			moves = append(moves, fleet.Departing{Owner: i.Owner, Connected: i.Connections > 0})
 		}
 	}
 	if len(moves) == 0 {
@@ -82,11 +82,11 @@ func (n *drainNode) Save(ctx context.Context) holdfast.SaveReport {
 	return n.saves.Run(ctx)
 }
 
-// Linger goes on passing clients to the sessions' new nodes until nobody has
+// DrainConnections goes on passing clients to the sessions' new nodes until nobody has
 // waited for a second, and returns how many still did at the end. Requests that
 // are being answered are the gateway's to end. Only the last drain of an agent
 // needs it: after the others the gateway goes on.
-func (n *drainNode) Linger(ctx context.Context) int {
+func (n *drainNode) DrainConnections(ctx context.Context) int {
 	if n.fleet == nil || !n.last {
 		return 0
 	}
@@ -109,7 +109,7 @@ func (n *drainNode) Linger(ctx context.Context) int {
 	}
 }
 
-func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
+func (n *drainNode) MarkTerminating(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover) {
 	own := map[string]bool{}
 	if n.sessions != nil {
 		for _, i := range n.sessions.List() {
@@ -126,7 +126,7 @@ func (n *drainNode) Condemn(ctx context.Context, all bool) (sessions, containers
 		cancel()
 	}
 	if n.sessions != nil {
-		n.batch = n.sessions.Condemn()
+		n.batch = n.sessions.MarkTerminating()
 		sessions = len(n.batch.Targets())
 	}
 	return sessions, sessions + len(n.foreign), left

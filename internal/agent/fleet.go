@@ -86,11 +86,11 @@ func (a *Agent) dismissDeadman() error {
 func (a *Agent) newFleet() *fleet.Fleet {
 	deps := fleet.Deps{
 		Store: a.store, Local: a.sessions, Dial: a.peers.Dial, Fetch: a.sessions.Fetch, Caller: callerOf,
-		Own: a.sessions.Disown, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
-		Able: a.sessions.Able,
+		OnOwnRecord: a.sessions.ReclaimOrphan, Draining: a.sessions.Draining, Metrics: fleet.NewMetrics(a.metrics), Log: a.log,
+		CanRun: a.sessions.CanRun,
 	}
 	if a.mover != nil {
-		deps.Receive, deps.Give, deps.Prefer, deps.Claimed = a.mover.Receive, a.mover.Give, a.mover.Prefer, a.mover.Claimed
+		deps.ReceiveImage, deps.GiveImage, deps.PreferredNode, deps.OnClaim = a.mover.Receive, a.mover.Give, a.mover.Prefer, a.mover.Claimed
 	}
 	f := fleet.New(fleet.Config{Node: a.node, MaxShare: a.cfg.Doctor.Rotation.MaxShare}, deps)
 	if a.mover != nil {
@@ -106,7 +106,7 @@ const fleetConns = 16384
 // fleetHandler answers other nodes: clients' requests that they forward, what
 // they ask about sessions, and the API's routes.
 func (a *Agent) fleetHandler(g *gateway.Gateway, routes http.Handler) http.Handler {
-	forwarded, questions := g.Hop(a.sessions), a.fleet.Handler()
+	forwarded, questions := g.PeerForwardHandler(a.sessions), a.fleet.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case gateway.Forwarded(r):
@@ -147,7 +147,7 @@ func (a *Agent) hopOf(node holdfast.NodeID) (holdfast.Node, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	n, err := a.store.Node(ctx, node)
-	if err == nil && n.Hop == "" {
+	if err == nil && n.PeerAddress == "" {
 		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
 	}
 	return n, err
@@ -164,5 +164,5 @@ func (a *Agent) clientOf(node holdfast.NodeID) (*client.Client, error) {
 
 // dialTo connects to a node's hop listener.
 func (a *Agent) dialTo(n holdfast.Node) func(context.Context) (net.Conn, error) {
-	return func(ctx context.Context) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.Hop) }
+	return func(ctx context.Context) (net.Conn, error) { return a.peers.Dial(ctx, n.ID, n.PeerAddress) }
 }

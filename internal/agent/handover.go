@@ -40,11 +40,11 @@ func (a *Agent) handOver(ctx context.Context, key holdfast.SessionKey, to holdfa
 	}
 	telling, cancel := context.WithTimeout(ctx, longestTelling)
 	defer cancel()
-	successor, err := a.fleet.Hand(telling, fleet.Move{Owner: i.Owner, Connected: i.Connections > 0}, to)
+	successor, err := a.fleet.PrepareOne(telling, fleet.Departing{Owner: i.Owner, Connected: i.Connections > 0}, to)
 	if err != nil {
 		return holdfast.MoveReport{}, err
 	}
-	defer a.fleet.Disinherit(key, i.Owner.Epoch)
+	defer a.fleet.ClearSuccessor(key, i.Owner.Epoch)
 	until, ok := ctx.Deadline()
 	if !ok {
 		until = time.Now().Add(longestMove)

@@ -27,7 +27,7 @@ func moveOptions(a *Agent) move.Options {
 	c := a.cfg.Moving
 	return move.Options{
 		Node: a.node, Runsc: c.Runsc, Runtime: c.Runtime, Staged: a.cfg.StagedDir(), Spill: c.Spill, MaxImage: int64(c.MaxImage),
-		RatesFile: filepath.Join(a.cfg.DataDir, "moving-rates.json"), SuccessorWait: fleet.ExpectTime,
+		RatesFile: filepath.Join(a.cfg.DataDir, "moving-rates.json"), SuccessorWait: fleet.AnnouncementTTL,
 		Suspended: suspendOptions(a.cfg),
 		Store:     a.store, Hooks: a.opt.Hook, Metrics: a.metrics, Log: a.log,
 	}

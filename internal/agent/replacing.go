@@ -89,7 +89,7 @@ func (a *Agent) move(ctx context.Context, key holdfast.SessionKey, down func()) 
 	}
 	if a.fleet != nil && i.Owner.State == holdfast.Ready {
 		telling, cancel := context.WithTimeout(ctx, longestTelling)
-		a.fleet.Prepare(telling, []fleet.Move{{Owner: i.Owner, Connected: i.Connections > 0}})
+		a.fleet.Prepare(telling, []fleet.Departing{{Owner: i.Owner, Connected: i.Connections > 0}})
 		cancel()
 	}
 	down()

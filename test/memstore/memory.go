@@ -123,7 +123,7 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	o.Epoch, o.Revision = holdfast.Epoch(s.revision), s.revision
 	s.put(record{o, id})
 	name := store.SuspendedNotes + string(o.Key)
-	o.Left = string(s.notes[name].note.Value)
+	o.SuspendNote = string(s.notes[name].note.Value)
 	delete(s.notes, name)
 	return o, nil
 }

@@ -105,7 +105,7 @@ func drainText(w io.Writer, r holdfast.DrainReport) {
 	fmt.Fprintf(w, "%s drained in %s: %s seen dead, %s released\n", dash(string(r.Node)), r.Took,
 		count(r.Dead, "container"), count(r.Released, "session"))
 	if m := r.Memory; m.Saved+len(m.Lost) > 0 {
-		fmt.Fprintf(w, "memory: saved of %s of %d, %.1f MB in %s (%s were planned)\n", count(m.Saved, "session"), m.Saved+len(m.Lost), float64(m.Bytes)/1e6, m.Took, m.Thought)
+		fmt.Fprintf(w, "memory: saved of %s of %d, %.1f MB in %s (%s were planned)\n", count(m.Saved, "session"), m.Saved+len(m.Lost), float64(m.Bytes)/1e6, m.Took, m.Estimated)
 	}
 	if r.Notice != "" {
 		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))

@@ -27,7 +27,7 @@ func (a *app) nodeLs() *cobra.Command {
 		Short: "List all nodes that are up",
 		Long: "List all nodes that are up, by id. STATE is up or cordoned (it takes no new session, as after a drain), and after a comma what is wrong with it.\n" +
 			"BOOTS are containers being started and how many may be at once. NETWORKS are those that wait for sessions, and how many are kept; WARM is the same of containers. PRESSURE is the share of the last ten seconds in which something waited for a CPU.\n" +
-			"HOP is where other nodes reach it.",
+			"PEER ADDRESS is where other nodes reach it.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,11 +44,11 @@ func (a *app) nodeLs() *cobra.Command {
 
 func (a *app) nodeTable(w io.Writer, all []holdfast.Node) {
 	now := a.deps.Now()
-	fmt.Fprintln(w, "NODE\tSTATE\tSESSIONS\tBOOTS\tNETWORKS\tWARM\tCPU\tPRESSURE\tMEMORY FREE\tHOP\tGATEWAY\tUP\tVERSION")
+	fmt.Fprintln(w, "NODE\tSTATE\tSESSIONS\tBOOTS\tNETWORKS\tWARM\tCPU\tPRESSURE\tMEMORY FREE\tPEER ADDRESS\tGATEWAY\tUP\tVERSION")
 	for _, n := range all {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%s\t%s\n", dash(string(n.ID)), nodeState(n), of(n.Sessions, n.Max), of(n.Boots, n.Slots), of(n.Networks, n.NetworksKept), of(n.Warm, n.WarmWanted),
 			100*n.CPULoad, 100*n.Pressure, fmt.Sprintf("%.1f of %.1f GiB", gib(n.Memory.Available), gib(n.Memory.Total)),
-			dash(n.Hop), dash(n.Address), age(now, n.Since), dash(n.Version))
+			dash(n.PeerAddress), dash(n.Address), age(now, n.Since), dash(n.Version))
 	}
 }
 

@@ -134,8 +134,8 @@ func (t Template) validateHandover() error {
 			return holdfast.WithHint(errors.New("handover: memory needs a runtime"), "register moving.runtime with the engine, and name it; docs/moving.md")
 		}
 		for i, m := range t.Mounts {
-			if m.Target == session.ToldDir || strings.HasPrefix(m.Target, session.ToldDir+"/") {
-				return fmt.Errorf("handover: memory: mounts[%d]: %s is where the container hears who it is", i, session.ToldDir)
+			if m.Target == session.IdentityDir || strings.HasPrefix(m.Target, session.IdentityDir+"/") {
+				return fmt.Errorf("handover: memory: mounts[%d]: %s is where the container hears who it is", i, session.IdentityDir)
 			}
 		}
 	default:

@@ -148,15 +148,15 @@ func TestHostileRequests(t *testing.T) {
 		text string
 		want int
 	}{
-		"no HTTP":        {"\x16\x03\x01\x00\xff\x00\x00\r\n\r\n", http.StatusBadRequest},
-		"a huge header":  {"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + strings.Repeat("x", 200<<10) + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
-		"two hosts":      {"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: b\r\n\r\n", http.StatusBadRequest},
-		"two lengths":    {"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", http.StatusBadRequest},
-		"no host":        {"GET / HTTP/1.1\r\n\r\n", http.StatusBadRequest},
-		"dots":           {"GET /assets/../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusTemporaryRedirect},
+		"no HTTP":               {"\x16\x03\x01\x00\xff\x00\x00\r\n\r\n", http.StatusBadRequest},
+		"a huge header":         {"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + strings.Repeat("x", 200<<10) + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
+		"two hosts":             {"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: b\r\n\r\n", http.StatusBadRequest},
+		"two lengths":           {"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", http.StatusBadRequest},
+		"no host":               {"GET / HTTP/1.1\r\n\r\n", http.StatusBadRequest},
+		"dots":                  {"GET /assets/../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusTemporaryRedirect},
 		"a page beyond the end": {"GET /sessions?page=9223372036854775807 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
-		"no number":      {"GET /sessions?page=-1&page=x&state=%00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
-		"a long search":  {"GET /sessions?q=" + strings.Repeat("%f0%9f%92%a9", 1000) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
+		"no number":             {"GET /sessions?page=-1&page=x&state=%00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
+		"a long search":         {"GET /sessions?q=" + strings.Repeat("%f0%9f%92%a9", 1000) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", http.StatusOK},
 	} {
 		c := dial(t, addr, tt.text)
 		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {

@@ -93,7 +93,7 @@ func (n Namer) subject(s fact.Subject) *Subject {
 const (
 	sessionLabel  = "holdfast.session"
 	templateLabel = "holdfast.template"
-	toldLabel     = "holdfast.told" // of a container that was warm: the directory with its session's identity
+	toldLabel     = "holdfast.identity-dir" // of a container that was warm: the directory with its session's identity
 )
 
 // maxTold bounds the file with a session's identity, in bytes.

@@ -23,11 +23,11 @@ type Node interface {
 	// ready; it returns how many were told of when ctx is done at the latest.
 	Prepare(ctx context.Context) int
 
-	// Condemn closes the sessions to newcomers and returns how many there
+	// MarkTerminating closes the sessions to newcomers and returns how many there
 	// are and how many containers have to die. With all it is every
 	// container of the engine, whoever started it, after the restart
 	// policies are switched off; left are those that could not be had.
-	Condemn(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
+	MarkTerminating(ctx context.Context, all bool) (sessions, containers int, left []holdfast.Leftover)
 
 	// Kill makes the condemned dead and sees it.
 	Kill(ctx context.Context, pauseEngine bool) holdfast.KillReport
@@ -46,10 +46,10 @@ type Node interface {
 	// and which of them were not seen dead.
 	Settle(ctx context.Context) (int, []holdfast.Leftover)
 
-	// Linger goes on serving the clients that wait for sessions which are
+	// DrainConnections goes on serving the clients that wait for sessions which are
 	// coming up elsewhere, until none does or ctx is done; it returns how
 	// many still did then.
-	Linger(ctx context.Context) int
+	DrainConnections(ctx context.Context) int
 }
 
 // Options are the choices of one drain.
@@ -85,8 +85,8 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		defer cancel()
 		return n.Prepare(ctx)
 	})
-	d.step("condemn", func() int {
-		sessions, containers, left := n.Condemn(ctx, o.All)
+	d.step("mark terminating", func() int {
+		sessions, containers, left := n.MarkTerminating(ctx, o.All)
 		d.report.Owned = sessions
 		d.report.Left = append(d.report.Left, left...)
 		return containers
@@ -109,7 +109,7 @@ func Run(ctx context.Context, n Node, o Options, progress func(holdfast.Step)) h
 		return count
 	})
 	d.report.Took = holdfast.Millis(time.Since(d.report.Started))
-	d.step("linger", func() int { return n.Linger(ctx) })
+	d.step("drain clients", func() int { return n.DrainConnections(ctx) })
 	return d.report
 }
 

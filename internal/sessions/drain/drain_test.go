@@ -60,8 +60,8 @@ func (n *faulty) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 	return holdfast.SnapshotReport{Count: 2, Failed: n.failed}
 }
 
-func (n *faulty) Linger(ctx context.Context) int {
-	n.calls = append(n.calls, "linger")
+func (n *faulty) DrainConnections(ctx context.Context) int {
+	n.calls = append(n.calls, "drain clients")
 	select {
 	case <-time.After(n.waitingFor):
 		return 0
@@ -70,8 +70,8 @@ func (n *faulty) Linger(ctx context.Context) int {
 	}
 }
 
-func (n *faulty) Condemn(context.Context, bool) (int, int, []holdfast.Leftover) {
-	n.calls = append(n.calls, "condemn")
+func (n *faulty) MarkTerminating(context.Context, bool) (int, int, []holdfast.Leftover) {
+	n.calls = append(n.calls, "mark terminating")
 	return n.sessions, n.sessions, n.notHad
 }
 
@@ -108,10 +108,10 @@ func TestDrainGoesThroughItsStepsInOrder(t *testing.T) {
 		n := &faulty{sessions: 3, booting: 1}
 		var told []string
 		r := Run(t.Context(), n, Options{Budget: time.Second}, func(s holdfast.Step) { told = append(told, s.Name) })
-		if want := []string{"stop", "prepare", "condemn", "kill", "snapshot", "release", "settle", "linger"}; !slices.Equal(n.calls, want) {
+		if want := []string{"stop", "prepare", "mark terminating", "kill", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(n.calls, want) {
 			t.Errorf("calls %v, want %v", n.calls, want)
 		}
-		if want := []string{"stop claiming", "prepare", "condemn", "kill", "kill: signal", "snapshot", "release", "settle", "linger"}; !slices.Equal(told, want) {
+		if want := []string{"stop claiming", "prepare", "mark terminating", "kill", "kill: signal", "snapshot", "release", "settle", "drain clients"}; !slices.Equal(told, want) {
 			t.Errorf("progress %v, want %v", told, want)
 		}
 		if !r.Clean() || r.Dead != 3 || r.Released != 3 || r.Notice != "not quiet" {
@@ -213,13 +213,13 @@ func TestLingerEndsWithTheLastThatWaitsOrTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &faulty{sessions: 1, waitingFor: 3 * time.Second}
 		r := Run(t.Context(), n, Options{Budget: 10 * time.Second}, nil)
-		if s := step(t, r, "linger"); s.Took != holdfast.Millis(3*time.Second) || s.Count != 0 || r.Took != 0 {
+		if s := step(t, r, "drain clients"); s.Took != holdfast.Millis(3*time.Second) || s.Count != 0 || r.Took != 0 {
 			t.Errorf("%+v, took %v", s, r.Took)
 		}
 		n = &faulty{sessions: 1, waitingFor: time.Hour}
 		start := time.Now()
 		r = Run(t.Context(), n, Options{Budget: 10 * time.Second}, nil)
-		if s := step(t, r, "linger"); time.Since(start) != 10*time.Second || s.Count != 4 || !r.Clean() {
+		if s := step(t, r, "drain clients"); time.Since(start) != 10*time.Second || s.Count != 4 || !r.Clean() {
 			t.Errorf("%+v after %v", s, time.Since(start))
 		}
 	})

@@ -107,7 +107,7 @@ func (f *Fleet) Refused(key holdfast.SessionKey, r holdfast.Route) {
 		f.deps.Local.Refused(key, r)
 		return
 	}
-	f.dir.Doubt(key, r.Epoch)
+	f.dir.MarkSuspect(key, r.Epoch)
 }
 
 // remote is the route to a session that is ready on another node, as far as the
@@ -118,10 +118,10 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 		return holdfast.Route{}, false
 	}
 	n, ok := f.nodes.get(o.Node)
-	if !ok || n.Hop == "" {
+	if !ok || n.PeerAddress == "" {
 		return holdfast.Route{}, false
 	}
-	return holdfast.Route{Key: key, Node: o.Node, Address: n.Hop, Epoch: o.Epoch, Left: left}, true
+	return holdfast.Route{Key: key, Node: o.Node, Address: n.PeerAddress, Epoch: o.Epoch, Left: left}, true
 }
 
 // find waits for the search for a session, which it begins if nobody has. nil

@@ -73,8 +73,8 @@ func TestRemoteRouteNeedsNoStore(t *testing.T) {
 		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
 		b.mustAcquire(t)
 		r := a.mustAcquire(t)
-		if r.Node != b.id || r.Address != b.record.Hop || r.ContainerID != "" {
-			t.Fatalf("route %+v, want one to %s at %s", r, b.id, b.record.Hop)
+		if r.Node != b.id || r.Address != b.record.PeerAddress || r.ContainerID != "" {
+			t.Fatalf("route %+v, want one to %s at %s", r, b.id, b.record.PeerAddress)
 		}
 		w.store.SetHung(true)
 		defer w.store.SetHung(false)
@@ -168,7 +168,7 @@ func TestOwnerVanishes(t *testing.T) {
 					t.Fatalf("the node that is to vanish has %d sessions, want 1", n)
 				}
 				if cut {
-					w.net.cut(first.record.Hop, true)
+					w.net.cut(first.record.PeerAddress, true)
 				}
 				first.die()
 				waiting.Wait()
@@ -188,7 +188,7 @@ func TestUnreachableOwnerIsNotOverruled(t *testing.T) {
 		a, b := w.nodes[0], w.nodes[1]
 		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
 		r := a.mustAcquire(t)
-		w.net.cut(b.record.Hop, true)
+		w.net.cut(b.record.PeerAddress, true)
 		b.server.Close()
 		a.Refused(key, r)
 		if _, err := a.acquire(t, 20*time.Second); !errors.Is(err, context.DeadlineExceeded) {
@@ -243,7 +243,7 @@ func TestLateAnswerEndsNoDoubt(t *testing.T) {
 		time.Sleep(linger)
 		f := a.dir.Follow(key)
 		defer f.Close()
-		if s, _ := f.Look(); !s.Known || !s.Doubted {
+		if s, _ := f.Look(); !s.Known || !s.Suspect {
 			t.Errorf("%+v, want it to be doubted still", s)
 		}
 		if n := a.count(a.deps.Metrics.asks, "ok"); n != 1 {

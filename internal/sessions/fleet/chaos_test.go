@@ -67,9 +67,9 @@ func (w *world) hurt(t *testing.T, x *node, how int) *node {
 	case 2:
 		x.handOver(t, false)
 	case 3:
-		w.net.cut(x.record.Hop, true)
+		w.net.cut(x.record.PeerAddress, true)
 		time.Sleep(3 * time.Second)
-		w.net.cut(x.record.Hop, false)
+		w.net.cut(x.record.PeerAddress, false)
 	case 4:
 		w.store.SetDown(true)
 		time.Sleep(3 * time.Second)
@@ -100,12 +100,12 @@ func (x *node) handOver(t *testing.T, told bool) {
 }
 
 // moves are the sessions that are ready on the node.
-func (x *node) moves() (all []Move) {
+func (x *node) moves() (all []Departing) {
 	x.host.with(func() {
 		for _, e := range x.host.sessions {
 			select {
 			case <-e.settled:
-				all = append(all, Move{Owner: e.owner})
+				all = append(all, Departing{Owner: e.owner})
 			default:
 			}
 		}

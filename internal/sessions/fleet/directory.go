@@ -57,7 +57,7 @@ type record struct {
 	node     unique.Handle[holdfast.NodeID]
 	template unique.Handle[string]
 	state    unique.Handle[holdfast.State]
-	doubted  bool // its owner refused, or the watch has passed it by
+	suspect  bool // its owner refused, or the watch has passed it by
 }
 
 // leaving is the channel that closes when an epoch ends.
@@ -188,7 +188,7 @@ func (d *Directory) passLocked(at holdfast.Revision) {
 		if !ok {
 			continue
 		}
-		r.doubted = true
+		r.suspect = true
 		d.records[key] = r
 		d.changeLocked(key)
 		select {
@@ -306,20 +306,20 @@ func (d *Directory) Confirm(o holdfast.Owner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.learnLocked(o)
-	if r, ok := d.records[o.Key]; ok && r.epoch == o.Epoch && r.doubted {
-		r.doubted = false
+	if r, ok := d.records[o.Key]; ok && r.epoch == o.Epoch && r.suspect {
+		r.suspect = false
 		d.records[o.Key] = r
 		d.changeLocked(o.Key)
 	}
 }
 
-// Doubt notes that the owner of that epoch refused: until it confirms or the
+// MarkSuspect notes that the owner of that epoch refused: until it confirms or the
 // record changes hands, nobody is sent there without asking.
-func (d *Directory) Doubt(key holdfast.SessionKey, epoch holdfast.Epoch) {
+func (d *Directory) MarkSuspect(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r, ok := d.records[key]; ok && r.epoch == epoch && !r.doubted {
-		r.doubted = true
+	if r, ok := d.records[key]; ok && r.epoch == epoch && !r.suspect {
+		r.suspect = true
 		d.records[key] = r
 		d.changeLocked(key)
 	}

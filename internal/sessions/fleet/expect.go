@@ -10,13 +10,13 @@ import (
 	"holdfast"
 )
 
-// ExpectTime is how long an announcement is good for; once its image begins to come,
+// AnnouncementTTL is how long an announcement is good for; once its image begins to come,
 // that long again.
-const ExpectTime = 2 * time.Minute
+const AnnouncementTTL = 2 * time.Minute
 
 // Bounds of what other nodes may announce.
 const (
-	expectTime  = ExpectTime
+	expectTime  = AnnouncementTTL
 	maxExpected = 8192 // sessions
 	maxClaims   = 64   // at once; the node's own bound on boots is below
 )

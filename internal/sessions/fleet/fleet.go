@@ -48,31 +48,31 @@ type Deps struct {
 	// Fetch makes sure that this node has the template's images, with those
 	// of its init steps.
 	Fetch func(ctx context.Context, template string) error
-	// Able is why sessions of the template cannot be had on this node, nil
+	// CanRun is why sessions of the template cannot be had on this node, nil
 	// where they can; nil: all can.
-	Able func(template string) error
+	CanRun func(template string) error
 	// Caller is the node that sent a request, by its certificate; "" for
 	// none of the fleet.
 	Caller func(*http.Request) holdfast.NodeID
 	// Draining reports whether this node takes no new session, so that it
 	// is nobody's successor. nil: never.
 	Draining func() bool
-	// Own hears of every record of this node that the directory learns of;
+	// OnOwnRecord hears of every record of this node that the directory learns of;
 	// it must not block or call back. nil: nobody.
-	Own func(holdfast.Owner)
-	// Claimed hears of every claim that the directory learns of, this node's too;
+	OnOwnRecord func(holdfast.Owner)
+	// OnClaim hears of every claim that the directory learns of, this node's too;
 	// it must not block or call back. nil: nobody.
-	Claimed func(holdfast.SessionKey, holdfast.Epoch)
-	// Receive takes images in; nil: this node takes none.
-	Receive Receive
-	// Give writes the image of a session's life to w, which is gone here then; nil:
+	OnClaim func(holdfast.SessionKey, holdfast.Epoch)
+	// ReceiveImage takes images in; nil: this node takes none.
+	ReceiveImage Receive
+	// GiveImage writes the image of a session's life to w, which is gone here then; nil:
 	// this node has none. holdfast.ErrNotFound before anything is written.
-	Give func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
-	// Prefer is the node that has an image of a session that nobody serves, "" for
+	GiveImage func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
+	// PreferredNode is the node that has an image of a session that nobody serves, "" for
 	// none; nil: there are none.
-	Prefer  func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
-	Metrics *Metrics
-	Log     *slog.Logger
+	PreferredNode func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
+	Metrics       *Metrics
+	Log           *slog.Logger
 }
 
 // Fleet finds where sessions are served and has them served. Any goroutine may
@@ -109,11 +109,11 @@ func New(cfg Config, deps Deps) *Fleet {
 	if deps.Draining == nil {
 		f.deps.Draining = func() bool { return false }
 	}
-	if deps.Own != nil {
-		f.dir.own = deps.Own
+	if deps.OnOwnRecord != nil {
+		f.dir.own = deps.OnOwnRecord
 	}
-	if deps.Claimed != nil {
-		f.dir.claimed = deps.Claimed
+	if deps.OnClaim != nil {
+		f.dir.claimed = deps.OnClaim
 	}
 	return f
 }

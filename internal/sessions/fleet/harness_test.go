@@ -166,7 +166,7 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 	ctx, stop := context.WithCancel(context.Background())
 	x := &node{
 		w: w, id: id, lease: lease, stop: stop, host: newHost(id, w.store, lease),
-		record: holdfast.Node{ID: id, Hop: hop, Slots: 4},
+		record: holdfast.Node{ID: id, PeerAddress: hop, Slots: 4},
 		reg:    prometheus.NewRegistry(),
 		fetch:  func(context.Context, string) error { return nil },
 	}
@@ -179,9 +179,9 @@ func (w *world) make(id holdfast.NodeID, hop string, dial Dial, l net.Listener) 
 			}
 			return c, err
 		},
-		Fetch:  func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
-		Prefer: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
-		Caller: callerOf,
+		Fetch:         func(ctx context.Context, name string) error { return x.fetch(ctx, name) },
+		PreferredNode: func(context.Context, holdfast.SessionKey) holdfast.NodeID { return x.prefer },
+		Caller:        callerOf,
 		Draining: func() (draining bool) {
 			x.host.with(func() { draining = x.host.draining })
 			return draining

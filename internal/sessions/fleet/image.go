@@ -29,7 +29,7 @@ var (
 	errSilent = fmt.Errorf("nothing has moved for %v", imageSilence)
 )
 
-// Receive takes the image of a session in that is to be handed over to this node,
+// ReceiveImage takes the image of a session in that is to be handed over to this node,
 // whole or not at all. expected is asked for the session and the epoch that the
 // image is of before anything is kept, and again once all is there: the session may
 // have been given up without it.
@@ -57,8 +57,8 @@ func (f *Fleet) forgetHeirs() {
 	f.heirs = map[holdfast.SessionKey]heir{}
 }
 
-// Disinherit forgets who was to take that life of a session over.
-func (f *Fleet) Disinherit(key holdfast.SessionKey, epoch holdfast.Epoch) {
+// ClearSuccessor forgets who was to take that life of a session over.
+func (f *Fleet) ClearSuccessor(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.heirs[key].epoch == epoch {
@@ -143,7 +143,7 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 // send sends a body to a node and returns the answer, whatever it is. Neither has a
 // bound in time but ctx's, as long as something moves. errUnreachable, errSilent.
 func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
-	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop}))
+	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
 	quiet := time.AfterFunc(imageSilence, func() { cancel(errSilent) })
 	heard := func() { quiet.Reset(imageSilence) }
 	done := func() { quiet.Stop(); cancel(nil) }
@@ -203,12 +203,12 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is for nodes of the fleet", http.StatusForbidden)
 		return
 	}
-	if h.f.deps.Receive == nil {
+	if h.f.deps.ReceiveImage == nil {
 		http.Error(w, "this node takes no images", http.StatusNotImplemented)
 		return
 	}
 	body := &hurried{from: r.Body, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetReadDeadline}
-	err := h.f.deps.Receive(r.Context(), body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
+	err := h.f.deps.ReceiveImage(r.Context(), body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
 		if !h.f.next.expects(from, key, epoch) {
 			return fmt.Errorf("session %s at epoch %d was not announced by node %s", key, epoch, from)
 		}

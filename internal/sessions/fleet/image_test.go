@@ -135,7 +135,7 @@ func TestImageOnABadWay(t *testing.T) {
 				image := someImage(t)
 				var tries sync.WaitGroup
 				var whole atomic.Int32
-				b.deps.Receive = func(_ context.Context, r io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error {
+				b.deps.ReceiveImage = func(_ context.Context, r io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error {
 					tries.Add(1)
 					defer tries.Done()
 					if err := errors.Join(expected(key, 7), expected(key, 7)); err != nil {
@@ -180,12 +180,12 @@ func TestSilentSender(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
 		ended := make(chan error, 1)
-		b.deps.Receive = func(_ context.Context, r io.Reader, _ func(holdfast.SessionKey, holdfast.Epoch) error) error {
+		b.deps.ReceiveImage = func(_ context.Context, r io.Reader, _ func(holdfast.SessionKey, holdfast.Epoch) error) error {
 			_, err := io.Copy(io.Discard, r)
 			ended <- err
 			return err
 		}
-		b.deps.Give = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
+		b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
 			_, err := w.Write(someImage(t))
 			ended <- err
 			return err
@@ -197,7 +197,7 @@ func TestSilentSender(t *testing.T) {
 			pathImage: "Content-Length: 100000\r\n\r\nonly the beginning",
 			pathTake:  fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(question), question),
 		} {
-			c, err := a.deps.Dial(t.Context(), b.id, b.record.Hop)
+			c, err := a.deps.Dial(t.Context(), b.id, b.record.PeerAddress)
 			must(t, err)
 			begun := time.Now()
 			_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: b\r\n%s", path, body)
@@ -215,7 +215,7 @@ func TestSilentSender(t *testing.T) {
 func TestImageThatCannotBeRead(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
-		b.deps.Receive = func(_ context.Context, r io.Reader, _ func(holdfast.SessionKey, holdfast.Epoch) error) error {
+		b.deps.ReceiveImage = func(_ context.Context, r io.Reader, _ func(holdfast.SessionKey, holdfast.Epoch) error) error {
 			_, err := io.Copy(io.Discard, r)
 			return err
 		}
@@ -256,7 +256,7 @@ func TestTakenOnABadWay(t *testing.T) {
 				image := someImage(t)
 				var given atomic.Int32
 				ended := make(chan error, 2)
-				b.deps.Give = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
+				b.deps.GiveImage = func(_ context.Context, _ holdfast.SessionKey, _ holdfast.Epoch, w io.Writer) error {
 					if given.Add(1) > 1 {
 						return holdfast.ErrNotFound
 					}
@@ -292,7 +292,7 @@ func TestTakenOnABadWay(t *testing.T) {
 func TestTakenByAnother(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
-		b.deps.Give = func(context.Context, holdfast.SessionKey, holdfast.Epoch, io.Writer) error {
+		b.deps.GiveImage = func(context.Context, holdfast.SessionKey, holdfast.Epoch, io.Writer) error {
 			t.Error("it was given")
 			return nil
 		}

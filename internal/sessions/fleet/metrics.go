@@ -24,13 +24,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	m := &Metrics{
-		asks: counter("holdfast_fleet_asks_total",
+		asks: counter("holdfast_fleet_peer_requests_total",
 			"Questions to other nodes for a session, by result (ok, elsewhere, draining, busy, boot, stopped, not_found, store, engine, internal, unreachable, canceled).", "result"),
 		placements: counter("holdfast_fleet_placements_total",
 			"Places looked for, for sessions that nobody owned, by where one was found (here, there, none).", "where"),
 		handovers: counter("holdfast_fleet_handovers_total",
 			"Sessions that other nodes announced to this one, by what became of them (expected, claimed, elsewhere, failed, expired).", "event"),
-		looks: counter("holdfast_fleet_looks_total",
+		looks: counter("holdfast_fleet_store_reads_total",
 			"Records read from the store past the cache, by result (found, gone, failed).", "result"),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_fleet_sessions", Help: "Session records that this node knows of.",

@@ -140,7 +140,7 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefe
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	need := Need{Self: n.self, Avoid: avoid, Resting: holdfast.OutOfRotation(n.list, n.share)}
+	need := Need{Self: n.self, Avoid: avoid, OutOfRotation: holdfast.OutOfRotation(n.list, n.share)}
 	if i, ok := n.index[prefer]; ok && need.fits(&n.list[i]) {
 		give(&n.list[i])
 		return n.list[i], nil

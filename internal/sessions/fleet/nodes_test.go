@@ -32,7 +32,7 @@ func (s *countingStore) Nodes(context.Context) ([]holdfast.Node, error) {
 
 func fleetOf(n int) (all []holdfast.Node) {
 	for i := range n {
-		all = append(all, holdfast.Node{ID: holdfast.NodeID(fmt.Sprint("n", i)), Hop: "h", Slots: 4})
+		all = append(all, holdfast.Node{ID: holdfast.NodeID(fmt.Sprint("n", i)), PeerAddress: "h", Slots: 4})
 	}
 	return all
 }

@@ -195,7 +195,7 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 	if err != nil {
 		return fmt.Errorf("asking node %s: %w", to.ID, err)
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.Hop}))
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
 	defer cancel()
 	quiet := time.AfterFunc(silence, cancel)
 	defer quiet.Stop()
@@ -228,7 +228,7 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 // names node and address, so that no connection to a node is used for another
 // that has its address now.
 func poolName(n holdfast.Node) string {
-	sum := sha256.Sum256([]byte(string(n.ID) + "\x00" + n.Hop))
+	sum := sha256.Sum256([]byte(string(n.ID) + "\x00" + n.PeerAddress))
 	return fmt.Sprintf("%x.node", sum[:16])
 }
 

@@ -12,9 +12,9 @@ type Need struct {
 	// candidate without an address for others. "" is none.
 	Self  holdfast.NodeID
 	Avoid map[holdfast.NodeID]bool // these would not have it a moment ago
-	// Resting are out of rotation (holdfast.OutOfRotation): they get what nobody
+	// OutOfRotation are out of rotation (holdfast.OutOfRotation): they get what nobody
 	// else takes.
-	Resting map[holdfast.NodeID]bool
+	OutOfRotation map[holdfast.NodeID]bool
 }
 
 // Place chooses the node for a session: the less loaded of two candidates drawn
@@ -30,8 +30,8 @@ type Need struct {
 // sessions and then by the draw.
 func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeID, error) {
 	n := need.count(nodes)
-	if n == 0 && len(need.Resting) > 0 {
-		need.Resting = nil
+	if n == 0 && len(need.OutOfRotation) > 0 {
+		need.OutOfRotation = nil
 		n = need.count(nodes)
 	}
 	switch n {
@@ -63,7 +63,7 @@ func (need Need) count(nodes []holdfast.Node) (n int) {
 
 // fits reports whether the node is a candidate.
 func (need Need) fits(n *holdfast.Node) bool {
-	return n.Trouble == "" && !n.Draining && !full(n) && !need.Avoid[n.ID] && !need.Resting[n.ID] && (n.Hop != "" || n.ID == need.Self)
+	return n.Trouble == "" && !n.Draining && !full(n) && !need.Avoid[n.ID] && !need.OutOfRotation[n.ID] && (n.PeerAddress != "" || n.ID == need.Self)
 }
 
 func full(n *holdfast.Node) bool { return n.Max > 0 && n.Sessions >= n.Max }

@@ -16,26 +16,26 @@ import (
 // anyNode draws a node in any condition.
 func anyNode(t *rapid.T, i int) holdfast.Node {
 	return holdfast.Node{
-		ID:       holdfast.NodeID(fmt.Sprint("n", i)),
-		Hop:      rapid.SampledFrom([]string{"", "h:1", "h:2"}).Draw(t, "hop"),
-		Draining: rapid.Bool().Draw(t, "draining"),
-		Sessions: rapid.IntRange(0, 5).Draw(t, "sessions"),
-		Max:      rapid.IntRange(0, 4).Draw(t, "max"),
-		Boots:    rapid.IntRange(-1, 9).Draw(t, "boots"),
-		Slots:    rapid.IntRange(0, 4).Draw(t, "slots"),
-		CPULoad:  rapid.OneOf(rapid.Float64Range(-1, 2), rapid.Just(math.NaN()), rapid.Just(math.Inf(1))).Draw(t, "load"),
-		Pressure: rapid.Float64Range(-1, 2).Draw(t, "pressure"),
-		Trouble:  rapid.SampledFrom([]string{"", "", "sick"}).Draw(t, "trouble"),
+		ID:          holdfast.NodeID(fmt.Sprint("n", i)),
+		PeerAddress: rapid.SampledFrom([]string{"", "h:1", "h:2"}).Draw(t, "hop"),
+		Draining:    rapid.Bool().Draw(t, "draining"),
+		Sessions:    rapid.IntRange(0, 5).Draw(t, "sessions"),
+		Max:         rapid.IntRange(0, 4).Draw(t, "max"),
+		Boots:       rapid.IntRange(-1, 9).Draw(t, "boots"),
+		Slots:       rapid.IntRange(0, 4).Draw(t, "slots"),
+		CPULoad:     rapid.OneOf(rapid.Float64Range(-1, 2), rapid.Just(math.NaN()), rapid.Just(math.Inf(1))).Draw(t, "load"),
+		Pressure:    rapid.Float64Range(-1, 2).Draw(t, "pressure"),
+		Trouble:     rapid.SampledFrom([]string{"", "", "sick"}).Draw(t, "trouble"),
 	}
 }
 
 func anyFleet(t *rapid.T) ([]holdfast.Node, Need) {
 	nodes := make([]holdfast.Node, rapid.IntRange(0, 6).Draw(t, "nodes"))
-	need := Need{Avoid: map[holdfast.NodeID]bool{}, Resting: map[holdfast.NodeID]bool{}, Self: "n0"}
+	need := Need{Avoid: map[holdfast.NodeID]bool{}, OutOfRotation: map[holdfast.NodeID]bool{}, Self: "n0"}
 	for i := range nodes {
 		nodes[i] = anyNode(t, i)
 		if rapid.Bool().Draw(t, "resting") {
-			need.Resting[nodes[i].ID] = true
+			need.OutOfRotation[nodes[i].ID] = true
 		}
 		if rapid.Bool().Draw(t, "avoid") {
 			need.Avoid[nodes[i].ID] = true
@@ -57,10 +57,10 @@ func TestPlaceTakesCandidatesOnly(t *testing.T) {
 		var candidates, resting []holdfast.NodeID
 		for _, n := range nodes {
 			allDrain = allDrain && n.Draining
-			reachable := n.Hop != "" || n.ID == need.Self
+			reachable := n.PeerAddress != "" || n.ID == need.Self
 			roomy := n.Max == 0 || n.Sessions < n.Max
 			if reachable && roomy && n.Trouble == "" && !n.Draining && !need.Avoid[n.ID] {
-				if need.Resting[n.ID] {
+				if need.OutOfRotation[n.ID] {
 					resting = append(resting, n.ID)
 				} else {
 					candidates = append(candidates, n.ID)
@@ -88,13 +88,13 @@ func TestPlaceNeverTakesTheWorst(t *testing.T) {
 		var nodes []holdfast.Node
 		for i := range rapid.IntRange(1, 5).Draw(t, "others") {
 			nodes = append(nodes, holdfast.Node{
-				ID: holdfast.NodeID(fmt.Sprint("n", i)), Hop: "h", Slots: 4,
+				ID: holdfast.NodeID(fmt.Sprint("n", i)), PeerAddress: "h", Slots: 4,
 				CPULoad:  rapid.Float64Range(0, 0.9).Draw(t, "load"),
 				Pressure: rapid.Float64Range(0, 0.9).Draw(t, "pressure"),
 				Boots:    rapid.IntRange(0, 9).Draw(t, "boots"),
 			})
 		}
-		nodes = append(nodes, holdfast.Node{ID: "worst", Hop: "h", Slots: 4, CPULoad: 0.95, Pressure: 0.95, Boots: 10})
+		nodes = append(nodes, holdfast.Node{ID: "worst", PeerAddress: "h", Slots: 4, CPULoad: 0.95, Pressure: 0.95, Boots: 10})
 		seed := rapid.Uint64().Draw(t, "seed")
 		if id, err := Place(nodes, Need{}, rand.New(rand.NewPCG(seed, 1)).IntN); err != nil || id == "worst" {
 			t.Fatalf("Place = %q, %v", id, err)
@@ -110,7 +110,7 @@ func TestPlaceBalances(t *testing.T) {
 	over := func(choose func([]holdfast.Node) int) int {
 		fleet := make([]holdfast.Node, nodes)
 		for i := range fleet {
-			fleet[i] = holdfast.Node{ID: holdfast.NodeID(fmt.Sprint(i)), Hop: "h", Slots: 16}
+			fleet[i] = holdfast.Node{ID: holdfast.NodeID(fmt.Sprint(i)), PeerAddress: "h", Slots: 16}
 		}
 		for range sessions {
 			give(&fleet[choose(fleet)])
@@ -143,7 +143,7 @@ func TestPlaceAvoidsTheBusy(t *testing.T) {
 				if i%2 == 0 {
 					fleet[i] = busy
 				}
-				fleet[i].ID, fleet[i].Hop, fleet[i].Slots = holdfast.NodeID(fmt.Sprint(i)), "h", 16
+				fleet[i].ID, fleet[i].PeerAddress, fleet[i].Slots = holdfast.NodeID(fmt.Sprint(i)), "h", 16
 			}
 			toBusy := 0
 			for range 1000 {

@@ -23,8 +23,8 @@ const (
 	prepareTime  = 5 * time.Second  // where the caller gives no deadline
 )
 
-// Move is a session that is to leave this node.
-type Move struct {
+// Departing is a session that is to leave this node.
+type Departing struct {
 	holdfast.Owner
 	Connected bool // clients are connected: it goes first
 }
@@ -94,7 +94,7 @@ func (q prepareRequest) wait() time.Duration {
 // often. It takes until all have the images or ctx is done; without a deadline it
 // takes five seconds at most. Nothing is claimed before the session's record is
 // gone, and then once, also by two who were told.
-func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
+func (f *Fleet) Prepare(ctx context.Context, moves []Departing) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()
 	all, err := f.nodes.all(ctx)
@@ -105,7 +105,7 @@ func (f *Fleet) Prepare(ctx context.Context, moves []Move) int {
 	f.forgetHeirs()
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
 	moves = slices.Clone(moves)
-	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(moves, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })
 	sessions := make([]leaver, len(moves))
 	for i, m := range moves {
 		sessions[i] = leaver{m.Key, m.Epoch, m.Template, m.Connected}
@@ -175,7 +175,7 @@ func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
 	resting := holdfast.OutOfRotation(a.all, a.f.cfg.MaxShare)
 	byID := map[holdfast.NodeID][]leaver{}
 	for _, s := range sessions {
-		id, err := Place(a.all, Need{Avoid: avoid, Resting: resting}, a.f.nodes.rand)
+		id, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
 		if err != nil {
 			a.f.log.Debug("no more successors", "err", err)
 			break
@@ -211,7 +211,7 @@ func byTemplates(sessions []leaver) (parts [][]leaver) {
 	return parts
 }
 
-func rank(m Move) int {
+func rank(m Departing) int {
 	if m.Connected {
 		return 0
 	}
@@ -256,11 +256,11 @@ func (a prepareAnswer) split(sessions []leaver) (able, lacking []leaver) {
 	return able, lacking
 }
 
-// Hand tells one node that it is to take a session over: the named one or, for "",
+// PrepareOne tells one node that it is to take a session over: the named one or, for "",
 // one that takes it, which it returns. Nothing is claimed before the session's
 // record is gone. holdfast.ErrNotFound where there is no such node, or it cannot run
 // the session, ErrDraining, ErrBusy.
-func (f *Fleet) Hand(ctx context.Context, m Move, to holdfast.NodeID) (holdfast.NodeID, error) {
+func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID) (holdfast.NodeID, error) {
 	s := []leaver{{m.Key, m.Epoch, m.Template, m.Connected}}
 	if to != "" {
 		n, err := f.named(ctx, to)
@@ -298,7 +298,7 @@ func (f *Fleet) named(ctx context.Context, id holdfast.NodeID) (holdfast.Node, e
 		return n, holdfast.WithHint(fmt.Errorf("there is no such node: %w", holdfast.ErrNotFound), "holdfast node ls lists them")
 	case n.Draining:
 		return n, holdfast.WithHint(fmt.Errorf("it takes no sessions: %w", holdfast.ErrDraining), "holdfast node uncordon "+string(id))
-	case n.Hop == "":
+	case n.PeerAddress == "":
 		return n, errUnreachable
 	case full(&n):
 		return n, fmt.Errorf("it has %d sessions, which is its most: %w", n.Sessions, holdfast.ErrBusy)
@@ -335,11 +335,11 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 
 // able is an answer that says which of the templates this node cannot run.
 func (f *Fleet) able(templates []string) (a prepareAnswer) {
-	if f.deps.Able == nil {
+	if f.deps.CanRun == nil {
 		return a
 	}
 	for _, t := range templates {
-		if err := f.deps.Able(t); err != nil {
+		if err := f.deps.CanRun(t); err != nil {
 			if a.Why == "" {
 				a.Why = cut(err.Error(), maxText)
 			}

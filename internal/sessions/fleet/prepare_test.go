@@ -14,14 +14,14 @@ import (
 )
 
 // own has a node serve sessions, and returns them as moves.
-func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Move {
+func (x *node) own(t *testing.T, keys ...holdfast.SessionKey) []Departing {
 	t.Helper()
-	var moves []Move
+	var moves []Departing
 	for _, k := range keys {
 		_, release, err := x.host.Acquire(t.Context(), k, "demo")
 		must(t, err)
 		release()
-		moves = append(moves, Move{Owner: x.host.sessions[k].owner})
+		moves = append(moves, Departing{Owner: x.host.sessions[k].owner})
 	}
 	synctest.Wait()
 	return moves
@@ -235,7 +235,7 @@ func TestDeafSuccessorIsMadeUpFor(t *testing.T) {
 	bubble(t, 3, func(t *testing.T, w *world) {
 		old, deaf := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(20)...)
-		w.net.cut(deaf.record.Hop, true)
+		w.net.cut(deaf.record.PeerAddress, true)
 		start := time.Now()
 		n := old.Prepare(t.Context(), moves)
 		if took := time.Since(start); took > prepareTime {

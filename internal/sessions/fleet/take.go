@@ -38,7 +38,7 @@ func (q takeRequest) check() error {
 // then. holdfast.ErrNotFound of the node or the image.
 func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
 	n, err := f.deps.Store.Node(ctx, from)
-	if err == nil && n.Hop == "" {
+	if err == nil && n.PeerAddress == "" {
 		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
 	}
 	if err == nil {
@@ -83,7 +83,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if h.f.deps.Give == nil {
+	if h.f.deps.GiveImage == nil {
 		http.Error(w, "this node keeps no images", http.StatusNotFound)
 		return
 	}
@@ -99,7 +99,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := &begun{w: w, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetWriteDeadline}
-	err = h.f.deps.Give(ctx, q.Key, q.Epoch, out)
+	err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
 	if err == nil {
 		return
 	}

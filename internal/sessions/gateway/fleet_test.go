@@ -175,7 +175,7 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 		f.t.Fatal(err)
 	}
 	m.hop, m.line = ln.Addr().String(), &line{Listener: ln}
-	srv := &http.Server{Handler: m.gateway.Hop(m.local), TLSConfig: who.ServerTLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	srv := &http.Server{Handler: m.gateway.PeerForwardHandler(m.local), TLSConfig: who.ServerTLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	srv.Protocols = &http.Protocols{}
 	srv.Protocols.SetHTTP1(true)
 	end := make(chan struct{})

@@ -47,7 +47,7 @@ var (
 // forward sends the request to the route's node. A body is offered first. The
 // request is cut off when the session leaves.
 func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
-	t := y.trip
+	t := y.request
 	ctx, cancel := context.WithCancelCause(out.Context())
 	out = out.WithContext(ctx)
 	out.Header = out.Header.Clone()

@@ -28,8 +28,8 @@ func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade")
 
 // keepsHere is how the upgrade is kept that the trip's session on this node is
 // asked for; nil for one that is not. Another node's gateway has to offer it.
-func (t *trip) keepsHere(h http.Header) *holdfast.KeepSockets {
-	if !isWebSocket(h) || t.route.Node != "" || t.hop && !t.keepOffered {
+func (t *request) keepsHere(h http.Header) *holdfast.KeepSockets {
+	if !isWebSocket(h) || t.route.Node != "" || t.forwarded && !t.keepOffered {
 		return nil
 	}
 	return t.route.Keep
@@ -45,7 +45,7 @@ func plainFrames(req *http.Request) *http.Request {
 
 // keeping is how a switched connection is to be kept; nil: it is not. It has to
 // be asked before the answer's reserved headers are dropped.
-func (t *trip) keeping(req *http.Request, s *switched) *holdfast.KeepSockets {
+func (t *request) keeping(req *http.Request, s *switched) *holdfast.KeepSockets {
 	k := t.keepsHere(req.Header)
 	if t.route.Node != "" && isWebSocket(req.Header) {
 		k = keepSaid(s.resp.Header)
@@ -95,12 +95,12 @@ func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
 }
 
 // server is the session's end of a switched connection.
-func (t *trip) server(s *switched) keep.Server {
+func (t *request) server(s *switched) keep.Server {
 	return keep.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.take()}
 }
 
 // take gives what releases the trip's session to the caller.
-func (t *trip) take() func() {
+func (t *request) take() func() {
 	release := t.release
 	t.release = nil
 	return release
@@ -119,14 +119,14 @@ type kept struct {
 }
 
 // addKept has a switched connection kept.
-func (g *Gateway) addKept(req *http.Request, t *trip, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
+func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
 	k := &kept{
 		gateway: g, target: t.target, policy: policy, last: t.route,
 		req: req.Clone(context.Background()), protocol: s.resp.Header.Get("Sec-WebSocket-Protocol"),
 	}
 	server := t.server(s)
 	err := g.keeper.Add(keep.Spec{
-		Client: client, Early: early, Server: server, Policy: policy, Hop: t.hop,
+		Client: client, Early: early, Server: server, Policy: policy, PeerForward: t.forwarded,
 		Next: k.next,
 		Outcome: func(o keep.Outcome, took time.Duration) {
 			g.metrics.handover(o, took)
@@ -145,12 +145,12 @@ func (k *kept) next(ctx context.Context) (keep.Server, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gateway.sessions.Refused(k.target.key, k.last)
-	t := &trip{
+	t := &request{
 		target: k.target, gateway: k.gateway, kept: true,
 		waiting: ctx, unwatch: func() {}, patience: k.policy.Time,
 	}
 	defer t.done()
-	resp, err := k.gateway.RoundTrip(k.req.Clone(context.WithValue(ctx, tripKey{}, t)))
+	resp, err := k.gateway.RoundTrip(k.req.Clone(context.WithValue(ctx, requestKey{}, t)))
 	var agreed *switched
 	switch {
 	case err == nil:

@@ -18,8 +18,8 @@ type Metrics struct {
 	kept     *prometheus.CounterVec // by outcome
 	keptTime prometheus.Histogram
 
-	forwarded   *prometheus.CounterVec // by result
-	hopRefusals *prometheus.CounterVec // by reason
+	forwarded           *prometheus.CounterVec // by result
+	peerForwardRefusals *prometheus.CounterVec // by reason
 }
 
 // NewMetrics makes the collectors and registers them with reg. It panics where
@@ -64,8 +64,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "holdfast_gateway_forwarded_total",
 			Help: "Requests sent to other nodes, by result; each try counts.",
 		}, []string{"result"}),
-		hopRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_gateway_hop_refusals_total",
+		peerForwardRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_gateway_peer_forward_refusals_total",
 			Help: "Requests of other nodes that were refused before a byte went to their session, by reason.",
 		}, []string{"reason"}),
 	}
@@ -82,9 +82,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.forwarded.WithLabelValues(r)
 	}
 	for _, r := range refusals {
-		m.hopRefusals.WithLabelValues(r)
+		m.peerForwardRefusals.WithLabelValues(r)
 	}
-	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.kept, m.keptTime, m.forwarded, m.hopRefusals)
+	reg.MustRegister(m.connects, m.errors, m.parked, m.parkTime, m.upgraded, m.kept, m.keptTime, m.forwarded, m.peerForwardRefusals)
 	return m
 }
 

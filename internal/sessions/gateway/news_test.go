@@ -12,12 +12,12 @@ import (
 // and for what may be sent again only.
 func TestNewsIsWaitedForOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		trip trip
+		trip request
 		want time.Duration
 	}{
-		"here":             {trip{again: true}, leftWait},
-		"on another node":  {trip{again: true, route: holdfast.Route{Node: "n2"}}, 0},
-		"not to be resent": {trip{}, leftWait}, // it matters for the answer
+		"here":             {request{again: true}, leftWait},
+		"on another node":  {request{again: true, route: holdfast.Route{Node: "n2"}}, 0},
+		"not to be resent": {request{}, leftWait}, // it matters for the answer
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

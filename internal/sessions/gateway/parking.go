@@ -29,10 +29,10 @@ type parking struct {
 	metrics       *Metrics
 	seed          maphash.Seed
 	parked        atomic.Int64
-	lots          [64]lot
+	shards        [64]shard
 }
 
-type lot struct {
+type shard struct {
 	mu     sync.Mutex
 	closed bool
 	keys   map[holdfast.SessionKey]int
@@ -46,9 +46,9 @@ type place struct {
 
 func newParking(perKey, total int, m *Metrics) *parking {
 	p := &parking{perKey: perKey, total: total, metrics: m, seed: maphash.MakeSeed()}
-	for i := range p.lots {
-		p.lots[i].keys = map[holdfast.SessionKey]int{}
-		p.lots[i].places = map[*place]struct{}{}
+	for i := range p.shards {
+		p.shards[i].keys = map[holdfast.SessionKey]int{}
+		p.shards[i].places = map[*place]struct{}{}
 	}
 	return p
 }
@@ -61,7 +61,7 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	defer cancel(nil)
 	pl := &place{cancel}
 	cause := errParkedTooLong
-	l := &p.lots[maphash.String(p.seed, string(key))%uint64(len(p.lots))]
+	l := &p.shards[maphash.String(p.seed, string(key))%uint64(len(p.shards))]
 	roomy, open := p.enter(l, key, pl)
 	if !open {
 		return errStopping
@@ -82,7 +82,7 @@ func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.
 	return err
 }
 
-func (p *parking) enter(l *lot, key holdfast.SessionKey, pl *place) (roomy, open bool) {
+func (p *parking) enter(l *shard, key holdfast.SessionKey, pl *place) (roomy, open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -95,7 +95,7 @@ func (p *parking) enter(l *lot, key holdfast.SessionKey, pl *place) (roomy, open
 	return l.keys[key] <= p.perKey && parked <= int64(p.total), true
 }
 
-func (p *parking) leave(l *lot, key holdfast.SessionKey, pl *place) {
+func (p *parking) leave(l *shard, key holdfast.SessionKey, pl *place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.keys[key]--; l.keys[key] == 0 {
@@ -108,8 +108,8 @@ func (p *parking) leave(l *lot, key holdfast.SessionKey, pl *place) {
 
 // close sends every waiting request away, and those that come later.
 func (p *parking) close() {
-	for i := range p.lots {
-		l := &p.lots[i]
+	for i := range p.shards {
+		l := &p.shards[i]
 		l.mu.Lock()
 		l.closed = true
 		for pl := range l.places {

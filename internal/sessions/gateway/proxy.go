@@ -54,7 +54,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	waiting, unwatch := hangupContext(r)
-	trip := &trip{
+	trip := &request{
 		target: t, gateway: g, patience: g.cfg.ParkTime,
 		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
 	}
@@ -64,7 +64,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// HTTP/1 would cut the body off at the answer's first byte. It is how
 	// HTTP/2 always works, and there is an error to ignore.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), tripKey{}, trip)))
+	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, trip)))
 }
 
 // admit checks what can be checked before anything waits, and sorts upgrades
@@ -114,7 +114,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		BufferPool:     g.buffers,
 		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
-			t := tripOf(out.Context())
+			t := requestOf(out.Context())
 			var s *switched
 			if errors.As(err, &s) {
 				err = g.upgrade(w, out, t, s)
@@ -129,7 +129,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 
 // rewrite turns the client's request into the one for the session's server.
 func rewrite(p *httputil.ProxyRequest) {
-	t := tripOf(p.In.Context())
+	t := requestOf(p.In.Context())
 	_ = rewriteURL(p.Out.URL, t.target)
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, odd or not
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
@@ -157,10 +157,10 @@ func rewrite(p *httputil.ProxyRequest) {
 // it, and keeps its cookies at home. For a forwarded request the first node's
 // gateway does that. No session speaks for a gateway.
 func rewriteResponse(resp *http.Response) error {
-	t := tripOf(resp.Request.Context())
+	t := requestOf(resp.Request.Context())
 	h := resp.Header
 	dropReserved(h)
-	if t.hop {
+	if t.forwarded {
 		return nil
 	}
 	if loc := h.Get("Location"); loc != "" {

@@ -12,7 +12,7 @@ import (
 // RoundTrip implements http.RoundTripper for the reverse proxy. For an upgrade
 // that the server agrees to, the error is a *switched.
 func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	t := tripOf(req.Context())
+	t := requestOf(req.Context())
 	t.begin(req)
 	err = t.reach(t.waiting, func() (err error) {
 		resp, err = g.send(req, t)
@@ -23,7 +23,7 @@ func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) 
 }
 
 // begin notes what may be done again.
-func (t *trip) begin(req *http.Request) {
+func (t *request) begin(req *http.Request) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
 	}
@@ -33,12 +33,12 @@ func (t *trip) begin(req *http.Request) {
 // send sends the request along the trip's route. Where a kept-alive connection
 // turns out to be dead before anything was written, it takes the next one; there
 // are no more of them than the pool keeps.
-func (g *Gateway) send(req *http.Request, t *trip) (*http.Response, error) {
+func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 	for n := 0; ; n++ {
 		if t.body != nil && !t.body.again() {
 			return nil, errSpent
 		}
-		y := &try{trip: t}
+		y := &try{request: t}
 		resp, err := y.do(g, req)
 		var refused *refusedError
 		if !y.reused || !errors.As(err, &refused) || !refused.unsent || n > idlePerNode {
@@ -49,7 +49,7 @@ func (g *Gateway) send(req *http.Request, t *trip) (*http.Response, error) {
 
 // try is one request on one connection.
 type try struct {
-	trip     *trip
+	request  *request
 	conn     *countedConn // nil: the pool gave none
 	reused   bool         // conn carried other requests before
 	before   int64        // what conn had written before
@@ -60,7 +60,7 @@ type try struct {
 
 // do sends the request and waits for the head of its response.
 func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
-	t := y.trip
+	t := y.request
 	ctx := context.WithValue(req.Context(), routeKey{}, t.route)
 	out := req.WithContext(httptrace.WithClientTrace(ctx, y.trace()))
 	u := *req.URL
@@ -102,7 +102,7 @@ func (y *try) trace() *httptrace.ClientTrace {
 				return
 			}
 			y.reused, y.before = info.Reused, y.conn.written.Load()
-			if t := y.trip; t.hop && t.body != nil && t.body.first() != nil {
+			if t := y.request; t.forwarded && t.body != nil && t.body.first() != nil {
 				y.conn.Close() // nothing goes to the session: see Hop
 			}
 		},
@@ -126,7 +126,7 @@ func (y *try) explain(ctx context.Context, err error) error {
 		agreed  *switched
 		timeout net.Error
 	)
-	t := y.trip
+	t := y.request
 	switch {
 	case err == nil, errors.As(err, &refused), errors.As(err, &broken), errors.As(err, &agreed):
 		return err

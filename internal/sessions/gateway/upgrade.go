@@ -36,7 +36,7 @@ func (*switched) Error() string { return "switching protocols" }
 // Agreement is the error *switched; any other response is a response.
 func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, error) {
 	ctx := req.Context()
-	raw, err := g.dial(ctx, y.trip.route)
+	raw, err := g.dial(ctx, y.request.route)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 	y.conn = conn
 	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
 	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	if y.trip.keepsHere(req.Header) != nil {
+	if y.request.keepsHere(req.Header) != nil {
 		req = plainFrames(req)
 	}
 	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes, &y.answered)
@@ -118,7 +118,7 @@ func (b *connBody) Close() error {
 
 // upgrade answers the client with the server's 101 and relays from then on.
 // With an error nothing has been answered.
-func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *switched) error {
+func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, s *switched) error {
 	client, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		s.conn.Close()
@@ -131,7 +131,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *trip, s *
 	head := s.resp
 	head.Request = req
 	_ = rewriteResponse(head)
-	if policy != nil && t.hop {
+	if policy != nil && t.forwarded {
 		if err := sayKeep(head.Header, *policy); err != nil {
 			policy = nil
 		}

@@ -166,7 +166,7 @@ func (m *Mover) claimedByOld(t *testing.T, key holdfast.SessionKey) holdfast.Own
 	}
 	o, err := m.store.Claim(t.Context(), holdfast.Owner{Key: key, Node: "old", State: holdfast.Claimed}, lease)
 	if err == nil {
-		err = m.store.PutNote(t.Context(), store.SuspendedNotes+string(key), []byte(o.Left), 0)
+		err = m.store.PutNote(t.Context(), store.SuspendedNotes+string(key), []byte(o.SuspendNote), 0)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // Adopted says what Adopt found.
 type Adopted struct {
 	Sessions int // containers taken over as they run
-	Strays   int // containers without a record that fits, killed
+	Orphans  int // containers without a record that fits, killed
 	Stuck    int // containers that are not seen dead; Run goes on trying
 	Released int // records without a container, given up; in Run, after its snapshot, where that is due
 }
@@ -84,7 +84,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 			key = keys[c.ID] // of the record that names it; "" for one that nobody has claimed, as far as is known
 		}
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
-		a.Strays++
+		a.Orphans++
 		keys[c.ID] = key
 	}
 	left := m.endStrays(ctx, slices.Collect(maps.Keys(keys)))

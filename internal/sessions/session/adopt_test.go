@@ -139,7 +139,7 @@ func TestDrainOfABatch(t *testing.T) {
 	if _, _, err := n.Acquire(t.Context(), "d", ""); !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("a new session: %v", err)
 	}
-	b := n.Condemn()
+	b := n.MarkTerminating()
 	b.Killed(n.deps.Killer.Kill(t.Context(), b.Targets()))
 	n.store.SetDown(true)
 	if count := b.GiveUp(t.Context()); count != 0 {
@@ -175,7 +175,7 @@ func TestDrainGivesUpBoots(t *testing.T) {
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("who waited got %v", err)
 	}
-	if count, left := n.Condemn().Settle(t.Context()); count > 1 || len(left) != 0 {
+	if count, left := n.MarkTerminating().Settle(t.Context()); count > 1 || len(left) != 0 {
 		t.Errorf("%d were waited for, left %+v", count, left)
 	}
 	n.empty(t)

@@ -145,7 +145,7 @@ func (b *attempt) run(ctx context.Context) error {
 		}
 	}
 	defer b.leaveSlot()
-	eased := b.m.ease(warm)
+	eased := b.m.prewarmCgroupAttach(warm)
 	defer eased()
 	if err := b.phase("claim", func() error { return b.claim(ctx) }); err != nil {
 		return err

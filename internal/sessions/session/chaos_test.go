@@ -12,8 +12,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/memstore"
 )
 
 // TestAtMostOneContainerWhateverFails does to a node, in random order, what may
@@ -262,7 +262,7 @@ func (c *chaos) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 	defer cancel()
 	c.StopClaiming()
-	b := c.Condemn()
+	b := c.MarkTerminating()
 	report := c.deps.Killer.Kill(ctx, b.Targets())
 	b.Killed(report)
 	b.Snapshot(ctx)

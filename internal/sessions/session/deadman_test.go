@@ -7,17 +7,17 @@ import (
 	"testing"
 
 	"holdfast"
-	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/memstore"
 )
 
 // recorder is a deadman that takes notes among the fake engine's.
 type recorder struct {
-	mu     sync.Mutex
-	fake   *fakeEngine
-	refuse error
-	held   map[string]bool // expected or held, and not forgotten
-	unconfirmed  []string        // of an earlier agent
+	mu          sync.Mutex
+	fake        *fakeEngine
+	refuse      error
+	held        map[string]bool // expected or held, and not forgotten
+	unconfirmed []string        // of an earlier agent
 }
 
 func (r *recorder) note(what, id string, holds bool) {

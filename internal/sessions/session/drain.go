@@ -68,15 +68,15 @@ type Batch struct {
 	saved saved // what comes from Keep
 }
 
-// Condemn closes every session that runs to newcomers. The caller kills the
+// MarkTerminating closes every session that runs to newcomers. The caller kills the
 // targets and then goes through the batch's other methods.
-func (m *Manager) Condemn() *Batch {
+func (m *Manager) MarkTerminating() *Batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.condemnLocked()
+	return m.markTerminatingLocked()
 }
 
-func (m *Manager) condemnLocked() *Batch {
+func (m *Manager) markTerminatingLocked() *Batch {
 	b := &Batch{m: m}
 	for _, e := range m.sessions {
 		if going := m.markLocked(e); len(going) > 0 {
@@ -186,7 +186,7 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
 	m.endTenureLocked() // what was adopted meanwhile
-	b := m.condemnLocked()
+	b := m.markTerminatingLocked()
 	others := borrowLocked(b.others)
 	m.mu.Unlock()
 	if len(b.entries)+len(others) > 0 {

@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/test/lab"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/memstore"
 )
 
 // lossy is a store whose first answer to each kind of write gets lost after the

@@ -16,10 +16,10 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/sessions/hook"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/memstore"
 )
 
 // TestMain is, by its arguments, also a keeper of a snapshot command.
@@ -51,7 +51,7 @@ func web() Template {
 // setup is what a test may change of a node.
 type setup struct {
 	id     holdfast.NodeID
-	store  *memstore.Store         // nil: a new one
+	store  *memstore.Store       // nil: a new one
 	engine engine.Engine         // nil: the shared one
 	faulty store.Store           // what the manager sees of the store; nil: the store
 	held   *Lease                // the node's lease; nil: one that lasts
@@ -150,7 +150,7 @@ func (n *node) run(t *testing.T, w *kill.Watcher) {
 	go func() { _ = w.Run(ctx); ended <- struct{}{} }()
 	go func() { _ = n.Run(ctx); ended <- struct{}{} }()
 	await(t, "the manager runs", func() bool { return n.tasks.Go(func(context.Context) {}) })
-	go func() { _ = n.WatchOwn(ctx); ended <- struct{}{} }() // as the assembler does
+	go func() { _ = n.WatchOwnRecords(ctx); ended <- struct{}{} }() // as the assembler does
 	stopped := false
 	n.end = func() {
 		if !stopped {

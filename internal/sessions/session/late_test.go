@@ -39,7 +39,7 @@ func TestClaimThatIsNeverAnsweredIsGivenUp(t *testing.T) {
 	if err := <-failed; !errors.Is(err, holdfast.ErrDraining) {
 		t.Errorf("who waited got %v", err)
 	}
-	if _, left := n.Condemn().Settle(t.Context()); len(left) > 0 {
+	if _, left := n.MarkTerminating().Settle(t.Context()); len(left) > 0 {
 		t.Errorf("left %+v", left)
 	}
 	if r := n.records(t); len(r) > 0 {
@@ -96,7 +96,7 @@ func TestStoreThatIsAwayDuringADrain(t *testing.T) {
 	c := newChaos(t, 1, false)
 	first := c.serve(t, "a")
 	c.StopClaiming()
-	b := c.Condemn()
+	b := c.MarkTerminating()
 	b.Killed(c.deps.Killer.Kill(t.Context(), b.Targets()))
 	c.mem.SetDown(true)
 	if n, err := b.Release(t.Context()); err == nil || n != 0 {

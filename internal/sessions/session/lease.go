@@ -106,8 +106,8 @@ func (l *Lease) renewed(h *lease, sent boottime.Instant) {
 	}
 }
 
-// ErrTwin means that another living agent has this node's id.
-var ErrTwin = errors.New("another agent with this node's id is alive")
+// ErrDuplicateNode means that another living agent has this node's id.
+var ErrDuplicateNode = errors.New("another agent with this node's id is alive")
 
 // Hold takes the kept lease up again, or gets a new one and keeps it. In a
 // store that others share it first waits, for about as long as a lease lives,
@@ -153,7 +153,7 @@ func (l *Lease) settle(h *lease) {
 func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 	for begun, told := time.Now(), false; ; {
 		err := l.grant(ctx)
-		if !errors.Is(err, ErrTwin) || time.Since(begun) > limit {
+		if !errors.Is(err, ErrDuplicateNode) || time.Since(begun) > limit {
 			return err
 		}
 		if !told {
@@ -234,17 +234,17 @@ func (l *Lease) enter(ctx context.Context, id store.LeaseID) error {
 		l.log.Debug("ending a lease that came to nothing", "lease", id, "err", failed)
 	}
 	if errors.Is(err, store.ErrNodeTaken) {
-		return l.twin(ctx)
+		return l.duplicateNode(ctx)
 	}
 	return fmt.Errorf("getting a lease: %w", err)
 }
 
-// twin is the error of another living agent of this node.
-func (l *Lease) twin(ctx context.Context) error {
-	if err := l.alone(ctx); errors.Is(err, ErrTwin) {
+// duplicateNode is the error of another living agent of this node.
+func (l *Lease) duplicateNode(ctx context.Context) error {
+	if err := l.alone(ctx); errors.Is(err, ErrDuplicateNode) {
 		return err
 	}
-	return fmt.Errorf("node %s: %w", l.cfg.Node, ErrTwin)
+	return fmt.Errorf("node %s: %w", l.cfg.Node, ErrDuplicateNode)
 }
 
 // alone makes sure that no living record of this node hangs on another lease.
@@ -257,7 +257,7 @@ func (l *Lease) alone(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("getting a lease: %w", err)
 	}
-	return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrTwin),
+	return holdfast.WithHint(fmt.Errorf("node %s, with its gateway at %s: %w", n.ID, n.Address, ErrDuplicateNode),
 		"give each host its own node id; if this was the same host, its agent may still run with another data directory")
 }
 

@@ -199,7 +199,7 @@ func TestTwin(t *testing.T) {
 	}
 	l := NewLease(cfg, mem, testLog(t))
 	err = l.Hold(t.Context())
-	if !errors.Is(err, ErrTwin) || !strings.Contains(err.Error(), twin.Address) || holdfast.HintOf(err) == "" || l.ID() != 0 {
+	if !errors.Is(err, ErrDuplicateNode) || !strings.Contains(err.Error(), twin.Address) || holdfast.HintOf(err) == "" || l.ID() != 0 {
 		t.Errorf("beside a twin: %v (%q), lease %d", err, holdfast.HintOf(err), l.ID())
 	}
 	time.AfterFunc(200*time.Millisecond, func() {

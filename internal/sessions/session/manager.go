@@ -32,9 +32,9 @@ type Config struct {
 	Others    bool
 	Snapshots int // snapshot commands at once; 0 is one for each CPU
 
-	// Told is a directory of this host, of its own, for what containers are told
+	// IdentityRoot is a directory of this host, of its own, for what containers are told
 	// whose memory can be saved (ToldDir); "": nothing.
-	Told string
+	IdentityRoot string
 }
 
 // Deps is what a Manager works with.
@@ -49,9 +49,9 @@ type Deps struct {
 	Hooks   hook.Runner          // of snapshot commands; without it they fail
 	Metrics *Metrics
 	Spinups Spinups // nil: nobody is told
-	// Ease is called beside each boot, and makes it shorter until done is closed; see
+	// PrewarmCgroupAttach is called beside each boot, and makes it shorter until done is closed; see
 	// cgroup.ReadyAttach. It returns soon after that, or before. nil: nothing does.
-	Ease func(done <-chan struct{})
+	PrewarmCgroupAttach func(done <-chan struct{})
 	// Networks are ready networks for templates that are Pooled; nil: none.
 	Networks Networks
 	// Warm are containers that run already, for templates that have some; nil:
@@ -92,7 +92,7 @@ type Manager struct {
 
 	askTime time.Duration // see takeOverAll
 
-	easing atomic.Bool // a boot keeps the kernel ready for all
+	prewarming atomic.Bool // a boot keeps the kernel ready for all
 
 	tasks tasks.Group // open while Run is active; sealed with mu held
 
@@ -300,9 +300,9 @@ func (m *Manager) template(name string) (Template, error) {
 		"the templates are in the agent's configuration")
 }
 
-// Able is why sessions of the template cannot be had on this node, nil where they
+// CanRun is why sessions of the template cannot be had on this node, nil where they
 // can, as far as is known.
-func (m *Manager) Able(name string) error {
+func (m *Manager) CanRun(name string) error {
 	t, err := m.template(name)
 	if err != nil {
 		return err
@@ -322,6 +322,6 @@ func (m *Manager) dropLocked(e *entry) {
 		close(e.gone)
 	}
 	if e.suspect.Epoch != 0 && e.suspect.Epoch != e.owner.Epoch {
-		m.disownLocked(e.suspect)
+		m.reclaimOrphanLocked(e.suspect)
 	}
 }

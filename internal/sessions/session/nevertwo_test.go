@@ -9,8 +9,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill"
+	"holdfast/test/memstore"
 )
 
 // TestLostLeaseKillsWhatOthersAreEnding: a drain that has condemned and not yet
@@ -18,7 +18,7 @@ import (
 func TestLostLeaseKillsWhatOthersAreEnding(t *testing.T) {
 	n, fake := fakeNode(t, setup{})
 	condemned := n.serve(t, "a")
-	b := n.Condemn()
+	b := n.MarkTerminating()
 	stopped := n.serve(t, "b")
 	n.store.SetHung(true)
 	told := make(chan error, 1)
@@ -144,7 +144,7 @@ func TestOnlyRecordsWithoutASessionAreDisowned(t *testing.T) {
 	other := theirs(t, n.store, "bob")
 	gone := holdfast.Owner{Key: "carol", Node: n.cfg.Node, Epoch: 7}
 	for _, o := range []holdfast.Owner{mine, old, other, gone} {
-		n.Disown(o)
+		n.ReclaimOrphan(o)
 	}
 	await(t, "all is looked at", func() bool { sessions, _ := n.Counts(); return sessions == 1 })
 	if again := n.serve(t, "alice"); again.Epoch != r.Epoch {

@@ -48,7 +48,7 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 	defer end(nil)
 	// Whoever finds a twin ends what is held first.
 	stop := func(err error) {
-		if errors.Is(err, ErrTwin) {
+		if errors.Is(err, ErrDuplicateNode) {
 			l.log.Error("this node stops: its id is in use by another agent", "err", err)
 			end(err)
 		}
@@ -60,7 +60,7 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 		parts.Go(func() { l.guard(ctx, guard, lost) })
 	}
 	parts.Wait()
-	if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+	if err := context.Cause(ctx); errors.Is(err, ErrDuplicateNode) {
 		return err
 	}
 	return nil
@@ -99,7 +99,7 @@ func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 	for {
 		h := l.held.Load()
 		if alarm.Wait(ctx, boottime.Now().Add(h.Timing.Renew)) != nil {
-			if err := context.Cause(ctx); errors.Is(err, ErrTwin) {
+			if err := context.Cause(ctx); errors.Is(err, ErrDuplicateNode) {
 				return err
 			}
 			return nil
@@ -157,7 +157,7 @@ func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
 			l.log.Info("this node has a new lease")
 			return nil
 		}
-		if errors.Is(err, ErrTwin) && ctx.Err() == nil {
+		if errors.Is(err, ErrDuplicateNode) && ctx.Err() == nil {
 			return err
 		}
 		l.log.Error("this node gets no new lease (will be tried again)", "err", err)
@@ -230,7 +230,7 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 		state.tell(ctx, err)
 		// A lease that is gone is another matter: it is being replaced.
 		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
-			err := l.twin(ctx)
+			err := l.duplicateNode(ctx)
 			l.log.Error("another agent has this node's id; ending what this one has", "err", err)
 			l.endAll(ctx, lost)
 			return err

@@ -99,7 +99,7 @@ func (b *attempt) lostMemory(err error) {
 // resume looks at what the life before has left: the session is of the template
 // that it was of, where nobody has named another one. done ends what it has begun.
 func (b *attempt) resume(ctx context.Context) (done func()) {
-	if b.owner.Left == "" {
+	if b.owner.SuspendNote == "" {
 		return func() {}
 	}
 	left, err := b.readLeft()
@@ -113,7 +113,7 @@ func (b *attempt) resume(ctx context.Context) (done func()) {
 
 // readLeft is what the life before has left, of the template that the session has now.
 func (b *attempt) readLeft() (left holdfast.Suspended, err error) {
-	if err := json.Unmarshal([]byte(b.owner.Left), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
+	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
 		return left, errors.New("what was left of it cannot be read")
 	}
 	if left.Template != b.e.template.Name && !b.e.wished {

@@ -86,7 +86,7 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 	begun := time.Now()
 	s.report.Kill = holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}}
 	s.report.Snapshots.Failed = []holdfast.SnapshotFailure{}
-	s.report.Memory = holdfast.MemoryReport{Thought: holdfast.Millis(s.plan.Takes), Lost: append([]holdfast.LostMemory{}, s.plan.Lost...)}
+	s.report.Memory = holdfast.MemoryReport{Estimated: holdfast.Millis(s.plan.Takes), Lost: append([]holdfast.LostMemory{}, s.plan.Lost...)}
 	saving, cancel := context.WithDeadline(ctx, s.until)
 	defer cancel()
 	var g errgroup.Group

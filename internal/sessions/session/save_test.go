@@ -115,7 +115,7 @@ func TestSavesBesideTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hangUp()
-	b := n.Condemn()
+	b := n.MarkTerminating()
 	until := time.Now().Add(time.Minute)
 	s := b.Keep(until)
 	if s.Count() != 3 || len(b.Targets()) != 2 {
@@ -165,10 +165,10 @@ func TestToldWhoItIs(t *testing.T) {
 	kept := web()
 	kept.SaveMemory, kept.Image, kept.Ready.HTTPPath = true, labtest.Busybox, ""
 	kept.Command = []string{"busybox", "httpd", "-f", "-p", "8080"}
-	n := newNode(t, setup{mover: &slow{}, cfg: Config{Templates: []Template{kept}, Told: told}})
+	n := newNode(t, setup{mover: &slow{}, cfg: Config{Templates: []Template{kept}, IdentityRoot: told}})
 	r := n.serve(t, "a")
 	var text bytes.Buffer
-	_, err := n.engine.Exec(t.Context(), r.ContainerID, engine.Exec{Command: []string{"cat", ToldDir + "/" + ToldFile}, Stdout: &text})
+	_, err := n.engine.Exec(t.Context(), r.ContainerID, engine.Exec{Command: []string{"cat", IdentityDir + "/" + IdentityFile}, Stdout: &text})
 	var who holdfast.Identity
 	if err == nil {
 		err = json.Unmarshal(text.Bytes(), &who)
@@ -196,7 +196,7 @@ func TestSavesWithoutAStoreOrTime(t *testing.T) {
 	kept.SaveMemory = true
 	n := newNode(t, setup{mover: mv, cfg: Config{Templates: []Template{kept}}})
 	n.serve(t, "a")
-	b := n.Condemn()
+	b := n.MarkTerminating()
 	s := b.Keep(time.Now())
 	n.store.SetDown(true)
 	r := s.Run(t.Context())

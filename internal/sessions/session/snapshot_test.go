@@ -80,7 +80,7 @@ func TestSnapshotIsTakenBetweenDeadAndGivenUp(t *testing.T) {
 			s.fake.mu.Unlock()
 		},
 		"drain": func(s *snapping) {
-			b := s.Condemn()
+			b := s.MarkTerminating()
 			b.Killed(s.deps.Killer.Kill(context.Background(), b.Targets()))
 			go b.Snapshot(context.Background())
 		},
@@ -185,7 +185,7 @@ func TestNoSnapshotOfALostLease(t *testing.T) {
 func (s *snapping) drained(t *testing.T, ctx context.Context) (*Batch, holdfast.SnapshotReport) {
 	t.Helper()
 	s.StopClaiming()
-	b := s.Condemn()
+	b := s.MarkTerminating()
 	b.Killed(s.deps.Killer.Kill(t.Context(), b.Targets()))
 	return b, b.Snapshot(ctx)
 }
@@ -267,7 +267,7 @@ func TestDrainGivesUpFirstWhatHasNoSnapshot(t *testing.T) {
 	}
 	r := s.serve(t, "alice")
 	s.StopClaiming()
-	b := s.Condemn()
+	b := s.MarkTerminating()
 	b.Killed(s.deps.Killer.Kill(t.Context(), b.Targets()))
 	if n := b.GiveUp(t.Context()); n != 1 {
 		t.Errorf("%d were given up", n)

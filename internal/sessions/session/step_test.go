@@ -13,8 +13,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/test/memstore"
 	"holdfast/test/lab/labtest"
+	"holdfast/test/memstore"
 )
 
 // shell is an init step that runs a script.
@@ -100,7 +100,7 @@ func stepping(t *testing.T) (n *node, fake *fakeEngine, booted chan error) {
 func TestInitStepDiesWithItsBoot(t *testing.T) {
 	for name, end := range map[string]func(*node){
 		"stop":       func(n *node) { _, _ = n.Stop(context.Background(), "alice") },
-		"drain":      func(n *node) { n.StopClaiming(); n.Condemn().Settle(context.Background()) },
+		"drain":      func(n *node) { n.StopClaiming(); n.MarkTerminating().Settle(context.Background()) },
 		"lease lost": func(n *node) { n.LeaseLost(context.Background()) },
 		"killed": func(n *node) {
 			fake := n.engine.(*fakeEngine)

@@ -168,7 +168,7 @@ func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.Left), 0); err != nil { // as if it had not been taken
+	if err := n.store.PutNote(t.Context(), store.SuspendedNotes+"a", []byte(old.SuspendNote), 0); err != nil { // as if it had not been taken
 		t.Fatal(err)
 	}
 	if _, err := n.store.Release(t.Context(), old); err != nil {
@@ -240,7 +240,7 @@ func TestSuspendWithoutALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, err := n.store.Claim(t.Context(), holdfast.Owner{Key: "a", Node: "other", State: holdfast.Claimed}, lease)
-	if err != nil || other.Left != "" {
+	if err != nil || other.SuspendNote != "" {
 		t.Errorf("%+v, %v", other, err)
 	}
 	close(mv.end)

@@ -17,13 +17,13 @@ import (
 // Labels that every container of a session carries. They are how an agent
 // finds its containers again after a restart, so they never change.
 const (
-	LabelNode     = "holdfast.node"
-	LabelSession  = "holdfast.session"
-	LabelEpoch    = "holdfast.epoch"
-	LabelTemplate = "holdfast.template"
-	LabelStep     = "holdfast.step" // its name, on the container of an init step only
-	LabelWarm     = "holdfast.warm" // on one that was there before its session, which it does not name
-	LabelTold     = "holdfast.told" // likewise: the directory of this host with what it was told
+	LabelNode        = "holdfast.node"
+	LabelSession     = "holdfast.session"
+	LabelEpoch       = "holdfast.epoch"
+	LabelTemplate    = "holdfast.template"
+	LabelStep        = "holdfast.step"         // its name, on the container of an init step only
+	LabelWarm        = "holdfast.warm"         // on one that was there before its session, which it does not name
+	LabelIdentityDir = "holdfast.identity-dir" // likewise: the directory of this host with what it was told
 )
 
 // Template is how the container of a session is made. "{key}" in mount sources,

@@ -32,9 +32,9 @@ type WarmContainer interface {
 	Address() string // host:port of its server
 	// Target is known to the deadman.
 	Target() *kill.Target
-	// Tell tells it who it is, attaches the mounts and lets it run. told
+	// Assign tells it who it is, attaches the mounts and lets it run. told
 	// reports, after an error, whether it may have heard.
-	Tell(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
+	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
 }
 
 // keyed reports whether a text is another for each session.
@@ -46,7 +46,7 @@ func keyed(text string) bool { return strings.Contains(text, "{key}") }
 func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) engine.Spec {
 	s := t.spec(holdfast.Owner{Node: node})
 	s.Name, s.Hostname = name, ""
-	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label, LabelTold: dir}
+	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label, LabelIdentityDir: dir}
 	s.Env = nil
 	for name, value := range t.Env {
 		if !keyed(value) {
@@ -127,7 +127,7 @@ func (b *attempt) thaw(ctx context.Context) (done bool, err error) {
 		defer cancel()
 		return b.spinup.Time(spinup.Start, func() error {
 			b.nameIt()
-			told, err = w.Tell(ctx, b.e.template.identity(b.owner), b.e.template.lateMounts(b.owner))
+			told, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.lateMounts(b.owner))
 			return err
 		})
 	})

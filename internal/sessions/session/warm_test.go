@@ -204,7 +204,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, err := os.ReadFile(filepath.Join(c.Labels[LabelTold], warmpool.FileName))
+		told, err := os.ReadFile(filepath.Join(c.Labels[LabelIdentityDir], warmpool.FileName))
 		if err != nil || !strings.Contains(string(told), `"session":"`+string(key)+`"`) {
 			t.Errorf("where %s was told: %s, %v", key, told, err)
 		}

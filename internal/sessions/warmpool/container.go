@@ -44,11 +44,11 @@ const (
 	SocketName = "session.sock"
 )
 
-// Tell attaches the mounts, tells the container who it is, lets it run, and returns
+// Assign attaches the mounts, tells the container who it is, lets it run, and returns
 // when its program has heard it, if that listens on the socket. told reports, after
 // an error, whether the program may have heard: if not, the container may be given up
 // for another one. Mounts other than binds are an error.
-func (c *Container) Tell(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error) {
+func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error) {
 	defer c.talk.close()
 	if err := c.attach(mounts); err != nil {
 		return false, err

@@ -278,7 +278,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 				}
 				taken[c.id] = true
 				held = append(held, c)
-				told, err := c.Tell(t.Context(), holdfast.Identity{Session: "k", Epoch: 7}, nil)
+				told, err := c.Assign(t.Context(), holdfast.Identity{Session: "k", Epoch: 7}, nil)
 				if err != nil || !told {
 					rt.Fatalf("told %v, %v", told, err)
 				}
@@ -381,7 +381,7 @@ func TestTell(t *testing.T) {
 	}
 	want := holdfast.Identity{Session: "alice", Epoch: 7, Env: map[string]string{"A": "b"}}
 	good := p.Take("web")
-	if told, err := good.Tell(t.Context(), want, nil); err != nil || !told {
+	if told, err := good.Assign(t.Context(), want, nil); err != nil || !told {
 		t.Errorf("told %v, %v", told, err)
 	}
 	text, err := os.ReadFile(filepath.Join(good.dir, FileName))
@@ -392,10 +392,10 @@ func TestTell(t *testing.T) {
 	mute := p.Take("web")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if told, err := mute.Tell(ctx, want, nil); !errors.Is(err, errNotHeard) || !told {
+	if told, err := mute.Assign(ctx, want, nil); !errors.Is(err, errNotHeard) || !told {
 		t.Errorf("one that does not answer: told %v, %v", told, err)
 	}
-	if told, err := mute.Tell(t.Context(), want, []engine.Mount{{Type: "volume", Source: "v", Target: "/v"}}); err == nil || told {
+	if told, err := mute.Assign(t.Context(), want, []engine.Mount{{Type: "volume", Source: "v", Target: "/v"}}); err == nil || told {
 		t.Errorf("a volume is attached: told %v, %v", told, err)
 	}
 	if err := p.endAll(t.Context(), []*Container{good, mute}); err != nil || len(f.ids()) != 0 {

@@ -162,7 +162,7 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 		return holdfast.Owner{}, err
 	}
 	if r.Succeeded {
-		o.Left = leftIn(r)
+		o.SuspendNote = leftIn(r)
 		o.Epoch, o.Revision = holdfast.Epoch(r.Header.Revision), holdfast.Revision(r.Header.Revision)
 		return o, nil
 	}

@@ -14,8 +14,8 @@ import (
 func testSuspend(t *testing.T, s store.Store) {
 	id := longLease(t, s)
 	o := claim(t, s, "a", id)
-	if o.Left != "" {
-		t.Errorf("the first claim has %q", o.Left)
+	if o.SuspendNote != "" {
+		t.Errorf("the first claim has %q", o.SuspendNote)
 	}
 	stale := o
 	o.State = holdfast.Leaving
@@ -37,14 +37,14 @@ func testSuspend(t *testing.T, s store.Store) {
 	if err := s.Suspend(t.Context(), o, "again"); !errors.Is(err, store.ErrStale) {
 		t.Errorf("twice: %v", err)
 	}
-	if other := claim(t, s, "b", id); other.Left != "" {
-		t.Errorf("another key's claim has %q", other.Left)
+	if other := claim(t, s, "b", id); other.SuspendNote != "" {
+		t.Errorf("another key's claim has %q", other.SuspendNote)
 	}
 	next := claim(t, s, "a", id)
-	if next.Left != "image" || next.Epoch <= o.Epoch {
+	if next.SuspendNote != "image" || next.Epoch <= o.Epoch {
 		t.Errorf("%+v after epoch %d", next, o.Epoch)
 	}
-	if got, err := s.Get(t.Context(), "a"); err != nil || got.Left != "" {
+	if got, err := s.Get(t.Context(), "a"); err != nil || got.SuspendNote != "" {
 		t.Errorf("the record has it: %+v, %v", got, err)
 	}
 	if got := noteNames(t, s, store.SuspendedNotes); got != "" {
@@ -52,8 +52,8 @@ func testSuspend(t *testing.T, s store.Store) {
 	}
 	_, err = s.Release(t.Context(), next)
 	must(t, err)
-	if again := claim(t, s, "a", id); again.Left != "" {
-		t.Errorf("a later claim has %q", again.Left)
+	if again := claim(t, s, "a", id); again.SuspendNote != "" {
+		t.Errorf("a later claim has %q", again.SuspendNote)
 	}
 	if err := s.Suspend(t.Context(), next, strings.Repeat("x", store.MaxNoteValue+1)); err == nil {
 		t.Error("a text of any length was taken")
@@ -76,7 +76,7 @@ func testSuspendRace(t *testing.T, s store.Store) {
 			} else if !errors.Is(err, store.ErrTaken) {
 				t.Error(err)
 			}
-			if o.Left == "image" {
+			if o.SuspendNote == "image" {
 				got.Add(1)
 			}
 		})

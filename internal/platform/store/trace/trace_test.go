@@ -14,8 +14,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/storetest"
+	"holdfast/test/memstore"
 )
 
 func open(t *testing.T, path string, s store.Store) *Store {

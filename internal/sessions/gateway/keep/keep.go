@@ -96,10 +96,10 @@ type Spec struct {
 	// at a time, and given up by the end of ctx.
 	Next func(ctx context.Context) (Server, error)
 
-	// Hop says that Client is another gateway, which keeps the real one: Next
+	// PeerForward says that Client is another gateway, which keeps the real one: Next
 	// and Policy are not used. A server that leaves ends the connection; one
 	// that ends by itself ends it with a mark that no server can send.
-	Hop bool
+	PeerForward bool
 
 	// Outcome is told, once for each server that went away, and for how long
 	// the socket has had none. May be nil, as may Done, which is called once

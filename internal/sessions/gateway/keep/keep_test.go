@@ -282,7 +282,7 @@ func TestMarkEndsAFarServer(t *testing.T) {
 }
 
 func TestHop(t *testing.T) {
-	hop := func(s *Spec) { s.Hop, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
+	hop := func(s *Spec) { s.PeerForward, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
 	t.Run("own end", func(t *testing.T) {
 		b := start(t, hop)
 		send(t, b.server, serverFrame(opText, []byte("x")))

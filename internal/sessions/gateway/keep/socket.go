@@ -120,7 +120,7 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 			return
 		}
 		server.Conn.SetDeadline(time.Now().Add(lastWords))
-		if !s.spec.Hop {
+		if !s.spec.PeerForward {
 			server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest is the next one's
 		}
 		return
@@ -192,9 +192,9 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	switch {
 	case why == unread, s.said, closed(s.up.gone):
 		return plain
-	case s.spec.Hop && (torn || s.leaves(server)):
+	case s.spec.PeerForward && (torn || s.leaves(server)):
 		return plain
-	case s.spec.Hop:
+	case s.spec.PeerForward:
 		return mark
 	case why == marked, !server.Far && !s.leaves(server):
 		return plain // its own will

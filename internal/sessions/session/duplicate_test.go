@@ -59,7 +59,7 @@ func TestTwinsThatStartTogether(t *testing.T) {
 		switch err := <-errs; {
 		case err == nil:
 			won = true
-		case errors.Is(err, ErrTwin) && !refused:
+		case errors.Is(err, ErrDuplicateNode) && !refused:
 			refused = true
 		default:
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestTwinThatComesLater(t *testing.T) {
 			t.Errorf("claims go on under lease %d", id)
 		}
 	})
-	if !errors.Is(err, ErrTwin) || lost.Load() != 1 {
+	if !errors.Is(err, ErrDuplicateNode) || lost.Load() != 1 {
 		t.Errorf("beside a twin: %v, lost %d times", err, lost.Load())
 	}
 }

@@ -29,11 +29,11 @@ const (
 	leftWait = 500 * time.Millisecond
 )
 
-// trip is one request on its way to its session.
-type trip struct {
+// request is one request on its way to its session.
+type request struct {
 	target
 	gateway     *Gateway
-	hop         bool            // it came from another node's gateway
+	forwarded   bool            // it came from another node's gateway
 	kept        bool            // it is for a client whose socket is kept; the parking is not for it
 	keepOffered bool            // by the other node's gateway
 	waiting     context.Context // for parking: ends when the client hangs up
@@ -45,10 +45,10 @@ type trip struct {
 	again       bool   // may be sent twice, as far as its method goes
 }
 
-type tripKey struct{}
+type requestKey struct{}
 
-func tripOf(ctx context.Context) *trip {
-	t, _ := ctx.Value(tripKey{}).(*trip)
+func requestOf(ctx context.Context) *request {
+	t, _ := ctx.Value(requestKey{}).(*request)
 	return t
 }
 
@@ -56,7 +56,7 @@ func tripOf(ctx context.Context) *trip {
 // that another try would not mend. A request that was refused looks for its
 // session again; this is safe for every method, because nothing was sent. One
 // that broke off does so if it may be sent twice and its session has gone.
-func (t *trip) reach(ctx context.Context, do func() error) error {
+func (t *request) reach(ctx context.Context, do func() error) error {
 	var h history
 	for {
 		if err := t.acquire(ctx); err != nil {
@@ -77,7 +77,7 @@ func (t *trip) reach(ctx context.Context, do func() error) error {
 
 // attempt does not bother to dial a server that is known to be gone. What it
 // takes to be refused is parking, too: nobody has had the request.
-func (t *trip) attempt(do func() error) error {
+func (t *request) attempt(do func() error) error {
 	if closed(t.route.Left) {
 		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
 	}
@@ -99,7 +99,7 @@ type history struct {
 }
 
 // allows reports whether there may be another try after err.
-func (h *history) allows(ctx context.Context, t *trip, err error) bool {
+func (h *history) allows(ctx context.Context, t *request, err error) bool {
 	var (
 		refused *refusedError
 		broken  *brokenError
@@ -127,7 +127,7 @@ func (h *history) allows(ctx context.Context, t *trip, err error) bool {
 
 // isGone reports whether a session whose server broke off has left. Of one on
 // another node that node has told; it has waited for the news.
-func (t *trip) isGone(ctx context.Context, broken *brokenError) bool {
+func (t *request) isGone(ctx context.Context, broken *brokenError) bool {
 	return broken.gone || t.route.Node == "" && t.leaves(ctx)
 }
 
@@ -144,7 +144,7 @@ func (h *history) pause(left *<-chan struct{}) time.Duration {
 }
 
 // leaves waits a moment for the news that the session leaves.
-func (t *trip) leaves(ctx context.Context) bool {
+func (t *request) leaves(ctx context.Context) bool {
 	timer := time.NewTimer(leftWait)
 	defer timer.Stop()
 	select {
@@ -156,7 +156,7 @@ func (t *trip) leaves(ctx context.Context) bool {
 	return false
 }
 
-func (t *trip) acquire(ctx context.Context) error {
+func (t *request) acquire(ctx context.Context) error {
 	return t.park(ctx, func(ctx context.Context) (err error) {
 		t.route, t.release, err = t.gateway.sessions.Acquire(ctx, t.key)
 		return err
@@ -164,7 +164,7 @@ func (t *trip) acquire(ctx context.Context) error {
 }
 
 // pause waits for d, or until the route that refused is known to be gone.
-func (t *trip) pause(ctx context.Context, d time.Duration, left <-chan struct{}) error {
+func (t *request) pause(ctx context.Context, d time.Duration, left <-chan struct{}) error {
 	return t.park(ctx, func(ctx context.Context) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -180,7 +180,7 @@ func (t *trip) pause(ctx context.Context, d time.Duration, left <-chan struct{})
 }
 
 // park waits, for as long as the trip has patience left for it.
-func (t *trip) park(ctx context.Context, f func(context.Context) error) error {
+func (t *request) park(ctx context.Context, f func(context.Context) error) error {
 	defer t.spend(time.Now())
 	if t.kept {
 		ctx, cancel := context.WithTimeoutCause(ctx, t.patience, errParkedTooLong)
@@ -193,10 +193,10 @@ func (t *trip) park(ctx context.Context, f func(context.Context) error) error {
 // spend takes the time since start off what is left for parking. The time that a
 // session has had the request for is not parking: a long poll whose session moves
 // has as much patience left as one that has just come.
-func (t *trip) spend(start time.Time) { t.patience -= time.Since(start) }
+func (t *request) spend(start time.Time) { t.patience -= time.Since(start) }
 
 // done gives back what Acquire held.
-func (t *trip) done() {
+func (t *request) done() {
 	if t.release != nil {
 		t.release()
 		t.release = nil

@@ -180,7 +180,7 @@ func TestNeverForwardedTwice(t *testing.T) {
 	if asked, _ := third.local.count(); asked != 1 {
 		t.Errorf("the third was asked %d times", asked)
 	}
-	if n := valueOf(t, second.gateway.metrics.hopRefusals.WithLabelValues(refusedHold)); n != 2 {
+	if n := valueOf(t, second.gateway.metrics.peerForwardRefusals.WithLabelValues(refusedHold)); n != 2 {
 		t.Errorf("%v refusals counted", n)
 	}
 }
@@ -221,7 +221,7 @@ func TestHopTakesOnlyForwardedRequests(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Holdfast-Session", "alice")
 	r.Header.Set("X-Holdfast-Epoch", "1")
-	if owner.gateway.Hop(owner.local).ServeHTTP(w, r); w.Code != 403 {
+	if owner.gateway.PeerForwardHandler(owner.local).ServeHTTP(w, r); w.Code != 403 {
 		t.Errorf("without a certificate: %d", w.Code)
 	}
 }
@@ -241,7 +241,7 @@ func TestHopBeforeRunRefuses(t *testing.T) {
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", "any")
 	w := httptest.NewRecorder()
-	g.Hop(local).ServeHTTP(w, r)
+	g.PeerForwardHandler(local).ServeHTTP(w, r)
 	if why := w.Header().Get("X-Holdfast-Refused"); w.Code != 421 || why != refusedStopping {
 		t.Errorf("%d, refused for %q", w.Code, why)
 	}

@@ -16,18 +16,18 @@ import (
 // holdfast.Identity in JSON: its environment is of the life in which it was started.
 // A warm container finds the same there.
 const (
-	ToldDir  = "/run/holdfast"
-	ToldFile = "session.json"
+	IdentityDir  = "/run/holdfast"
+	IdentityFile = "session.json"
 )
 
 // toldDir is the directory of this host that a life's container has at ToldDir.
 func (m *Manager) toldDir(o holdfast.Owner) string {
-	return filepath.Join(m.cfg.Told, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
+	return filepath.Join(m.cfg.IdentityRoot, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
 }
 
 // tell has the session's own container be told who it is, where that matters.
 func (b *attempt) tell(spec *engine.Spec) error {
-	if b.m.cfg.Told == "" || !b.e.template.SaveMemory {
+	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory {
 		return nil
 	}
 	text, err := json.Marshal(b.e.template.identity(b.owner))
@@ -36,17 +36,17 @@ func (b *attempt) tell(spec *engine.Spec) error {
 	}
 	dir := b.m.toldDir(b.owner)
 	// Any user of the container may read it; of this host only root gets there.
-	err = errors.Join(os.MkdirAll(b.m.cfg.Told, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, ToldFile), append(text, '\n'), 0o644))
+	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644))
 	if err != nil {
 		return fmt.Errorf("tell the container who it is: %w", err)
 	}
-	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: ToldDir, ReadOnly: true})
+	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil
 }
 
 // untell removes what the container of a life was told, which is dead.
 func (m *Manager) untell(o holdfast.Owner) {
-	if m.cfg.Told == "" || o.Epoch == 0 {
+	if m.cfg.IdentityRoot == "" || o.Epoch == 0 {
 		return
 	}
 	if err := os.RemoveAll(m.toldDir(o)); err != nil {
@@ -56,7 +56,7 @@ func (m *Manager) untell(o holdfast.Owner) {
 
 // sweepTold removes what an earlier agent's containers were told that are gone.
 func (m *Manager) sweepTold() {
-	if m.cfg.Told == "" {
+	if m.cfg.IdentityRoot == "" {
 		return
 	}
 	keep := map[string]bool{}
@@ -68,10 +68,10 @@ func (m *Manager) sweepTold() {
 		keep[filepath.Base(m.toldDir(e.owner))] = true
 	}
 	m.mu.Unlock()
-	entries, _ := os.ReadDir(m.cfg.Told) // without it there is nothing to remove
+	entries, _ := os.ReadDir(m.cfg.IdentityRoot) // without it there is nothing to remove
 	for _, e := range entries {
 		if !keep[e.Name()] {
-			_ = os.RemoveAll(filepath.Join(m.cfg.Told, e.Name())) // the next agent tries again
+			_ = os.RemoveAll(filepath.Join(m.cfg.IdentityRoot, e.Name())) // the next agent tries again
 		}
 	}
 }

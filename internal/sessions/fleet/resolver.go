@@ -116,7 +116,7 @@ func (q *quest) run(ctx context.Context) error {
 // step does what there is to do as things are. nil is the end of the search,
 // errMoved means that there is something else to do, any other error that there
 // is nothing to do but wait.
-func (q *quest) step(ctx context.Context, s Sight, changed <-chan struct{}) error {
+func (q *quest) step(ctx context.Context, s Snapshot, changed <-chan struct{}) error {
 	if !s.Known {
 		return q.nobody(ctx, s, changed)
 	}
@@ -131,7 +131,7 @@ func (q *quest) step(ctx context.Context, s Sight, changed <-chan struct{}) erro
 // there is for a session that another node owns. A doubt is not looked into
 // before the owner is asked but beside: the store may be slow, and the answer of
 // either will do.
-func (q *quest) there(ctx context.Context, s Sight) error {
+func (q *quest) there(ctx context.Context, s Snapshot) error {
 	owner := s.Owner.Node
 	if s.Owner.State == holdfast.Leaving {
 		return fmt.Errorf("session %s leaves node %s", q.key, owner)
@@ -140,17 +140,17 @@ func (q *quest) there(ctx context.Context, s Sight) error {
 		if err := q.f.nodes.know(ctx, owner); err != nil {
 			return err
 		}
-	} else if s.Doubted {
+	} else if s.Suspect {
 		q.beside("node", func() { _ = q.f.nodes.know(ctx, owner) })
 	}
-	if s.Doubted {
+	if s.Suspect {
 		q.beside("record", func() { _, _ = q.f.dir.Refresh(ctx, q.key) })
 	}
 	n, ok := q.f.nodes.get(owner)
-	if !ok || n.Hop == "" {
+	if !ok || n.PeerAddress == "" {
 		return fmt.Errorf("session %s is node %s's: %w", q.key, owner, errUnreachable)
 	}
-	if s.Owner.State == holdfast.Ready && !s.Doubted {
+	if s.Owner.State == holdfast.Ready && !s.Suspect {
 		return nil
 	}
 	err := q.try(ctx, owner, false, "")
@@ -173,7 +173,7 @@ func (q *quest) beside(what string, look func()) {
 }
 
 // nobody is for a session that nobody owns.
-func (q *quest) nobody(ctx context.Context, s Sight, changed <-chan struct{}) error {
+func (q *quest) nobody(ctx context.Context, s Snapshot, changed <-chan struct{}) error {
 	if d := q.forSuccessor(ctx, s); d > 0 {
 		return q.leaveToSuccessor(ctx, changed, d)
 	}
@@ -201,17 +201,17 @@ const preferTime = time.Second
 // preferred is the node that has something of the session, "" for none. It is asked
 // for once in a search.
 func (q *quest) preferred(ctx context.Context) holdfast.NodeID {
-	if !q.asked && q.f.deps.Prefer != nil {
+	if !q.asked && q.f.deps.PreferredNode != nil {
 		ctx, cancel := context.WithTimeout(ctx, preferTime)
 		defer cancel()
-		q.prefer = q.f.deps.Prefer(ctx, q.key)
+		q.prefer = q.f.deps.PreferredNode(ctx, q.key)
 	}
 	q.asked = true
 	return q.prefer
 }
 
 // template is what the session is to be booted from, "" for the default one.
-func (q *quest) template(s Sight) string {
+func (q *quest) template(s Snapshot) string {
 	if q.anything {
 		return ""
 	}
@@ -301,7 +301,7 @@ func (q *quest) reason() error {
 
 // forSuccessor is how long to leave the session to one that was told to take it:
 // only after an end that was planned.
-func (q *quest) forSuccessor(ctx context.Context, s Sight) time.Duration {
+func (q *quest) forSuccessor(ctx context.Context, s Snapshot) time.Duration {
 	left := time.Until(s.LastAt.Add(q.moment))
 	if s.LastAt.IsZero() || left <= 0 {
 		return 0
@@ -345,7 +345,7 @@ func (q *quest) leaveToSuccessor(ctx context.Context, changed <-chan struct{}, d
 // says more than the answer could, and else what the node answered.
 func (q *quest) try(ctx context.Context, node holdfast.NodeID, place bool, template string) error {
 	asked, _ := q.follow.Look()
-	answer, cancel, err := q.ask(node, acquireRequest{Key: q.key, Template: template, Place: place}, asked.Doubted)
+	answer, cancel, err := q.ask(node, acquireRequest{Key: q.key, Template: template, Place: place}, asked.Suspect)
 	if err != nil {
 		return err
 	}
@@ -418,7 +418,7 @@ func (f *Fleet) learn(err error) {
 }
 
 // overtakes reports whether the record says more than the node's answer could.
-func (s Sight) overtakes(node holdfast.NodeID, here, place bool) bool {
+func (s Snapshot) overtakes(node holdfast.NodeID, here, place bool) bool {
 	switch {
 	case !s.Known:
 		return !place && !here // it had the session, and has it no longer
@@ -427,7 +427,7 @@ func (s Sight) overtakes(node holdfast.NodeID, here, place bool) bool {
 	case here:
 		return false
 	}
-	return s.Owner.State == holdfast.Leaving || s.Owner.State == holdfast.Ready && !s.Doubted
+	return s.Owner.State == holdfast.Leaving || s.Owner.State == holdfast.Ready && !s.Suspect
 }
 
 // later waits for a change, or for the time to look past the cache.

@@ -9,20 +9,20 @@ import (
 	"holdfast"
 )
 
-// Disown is told of a record of this node, as the store shows it to everybody.
+// ReclaimOrphan is told of a record of this node, as the store shows it to everybody.
 // One that no session of this Manager stands behind is given up, if it still is
 // what it was: a claim may be written long after whoever sent it has given up,
 // and would keep its key from everybody. Disown returns at once; what it begins
 // goes on until the store is back. Outside Run it does nothing.
-func (m *Manager) Disown(o holdfast.Owner) {
+func (m *Manager) ReclaimOrphan(o holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.disownLocked(o)
+	m.reclaimOrphanLocked(o)
 }
 
-// WatchOwn feeds Disown from the store while Run runs, until ctx is done: where
+// WatchOwnRecords feeds Disown from the store while Run runs, until ctx is done: where
 // no fleet does, which sees every record anyway. While the store is away it waits.
-func (m *Manager) WatchOwn(ctx context.Context) error {
+func (m *Manager) WatchOwnRecords(ctx context.Context) error {
 	select {
 	case <-m.begun:
 	case <-ctx.Done():
@@ -33,11 +33,11 @@ func (m *Manager) WatchOwn(ctx context.Context) error {
 		owners, at, err := m.deps.Store.List(ctx)
 		if err == nil {
 			for _, o := range owners {
-				m.Disown(o)
+				m.ReclaimOrphan(o)
 			}
 			for e := range m.deps.Store.Watch(ctx, at) {
 				if !e.Deleted {
-					m.Disown(e.Owner)
+					m.ReclaimOrphan(e.Owner)
 				}
 			}
 			return nil // ctx is done
@@ -54,7 +54,7 @@ func (m *Manager) WatchOwn(ctx context.Context) error {
 	}
 }
 
-func (m *Manager) disownLocked(o holdfast.Owner) {
+func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 	if m.tasks.Context() == nil || o.Node != m.cfg.Node {
 		return
 	}

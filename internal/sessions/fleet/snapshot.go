@@ -6,13 +6,13 @@ import (
 	"holdfast"
 )
 
-// Sight is what the Directory knows of one key.
-type Sight struct {
+// Snapshot is what the Directory knows of one key.
+type Snapshot struct {
 	// Owner is the record where Known is true. Its container, address and
 	// times are not kept.
 	Owner   holdfast.Owner
 	Known   bool
-	Doubted bool // the owner refused since it was heard of
+	Suspect bool // the owner refused since it was heard of
 
 	// Last is the record that went away, at LastAt, for a minute after it
 	// did. LastAt is zero where nothing is remembered.
@@ -58,7 +58,7 @@ func (d *Directory) served(key holdfast.SessionKey) (holdfast.Owner, <-chan stru
 	r, ok := d.records[key]
 	l, has := d.left[key]
 	d.mu.RUnlock()
-	if !ok || r.doubted || r.state.Value() != holdfast.Ready {
+	if !ok || r.suspect || r.state.Value() != holdfast.Ready {
 		return holdfast.Owner{}, nil, false
 	}
 	if has && l.epoch == r.epoch {
@@ -119,11 +119,11 @@ func (d *Directory) Follow(key holdfast.SessionKey) *Follower {
 
 // Look returns what is known of the key now, and a channel that is closed at
 // the first change after that.
-func (f *Follower) Look() (Sight, <-chan struct{}) {
+func (f *Follower) Look() (Snapshot, <-chan struct{}) {
 	f.d.mu.RLock()
 	defer f.d.mu.RUnlock()
 	r, ok := f.d.records[f.key]
-	s := Sight{Owner: r.owner(f.key, ok), Known: ok, Doubted: r.doubted}
+	s := Snapshot{Owner: r.owner(f.key, ok), Known: ok, Suspect: r.suspect}
 	if g, ok := f.d.graves.of(f.key, time.Now()); ok {
 		s.Last, s.LastAt = g.owner(f.key, true), g.at
 	}

@@ -10,8 +10,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
-	"holdfast/test/memstore"
 	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/test/memstore"
 )
 
 // hidden is a container that runs and that no engine knows of. dead is closed
@@ -143,7 +143,7 @@ func TestStrayThatStaysCostsItsOwnKeyOnly(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, left := n.Condemn().Settle(ctx); len(left) != 2 {
+	if _, left := n.MarkTerminating().Settle(ctx); len(left) != 2 {
 		t.Errorf("a drain that begins now would leave %+v", left)
 	}
 	fake.set(func() { fake.noRemove = nil })
@@ -174,7 +174,7 @@ func TestContainerThatCannotBeInspected(t *testing.T) {
 				time.AfterFunc(100*time.Millisecond, clear)
 			}
 			a, err := n.Adopt(t.Context())
-			if want := (Adopted{Sessions: 1, Strays: 1, Stuck: 1}); lasts && (err != nil || a != want) || !lasts && (err != nil || a != Adopted{Sessions: 2}) {
+			if want := (Adopted{Sessions: 1, Orphans: 1, Stuck: 1}); lasts && (err != nil || a != want) || !lasts && (err != nil || a != Adopted{Sessions: 2}) {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			n.run(t, watcher)
@@ -205,10 +205,10 @@ func TestDrainWaitsForASnapshotThatIsBeingTaken(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	s.StopClaiming()
-	if _, left := s.Condemn().Settle(ctx); len(left) != 1 || left[0].Key != "alice" {
+	if _, left := s.MarkTerminating().Settle(ctx); len(left) != 1 || left[0].Key != "alice" {
 		t.Errorf("left %+v", left)
 	}
-	b := s.Condemn()
+	b := s.MarkTerminating()
 	unblock()
 	if count, left := b.Settle(t.Context()); count != 1 || len(left) > 0 {
 		t.Errorf("of %d left %+v", count, left)

@@ -29,7 +29,7 @@ type Local interface {
 // forwards, for Hop.
 func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
 
-// Hop returns the handler for requests that the gateways of other nodes forward:
+// PeerForwardHandler returns the handler for requests that the gateways of other nodes forward:
 // those with the header X-Holdfast-Epoch. It is for a listener of the fleet's
 // own (mutual TLS, HTTP/1.1 only); what comes without a client's certificate is
 // answered with 403. The server of that listener needs an IdleTimeout of more
@@ -45,29 +45,29 @@ func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
 //
 // Forwarded requests are refused before Run is ready for them, and when it ends;
 // those under way then end as a client's do.
-func (g *Gateway) Hop(local Local) http.Handler {
+func (g *Gateway) PeerForwardHandler(local Local) http.Handler {
 	proxy := &httputil.ReverseProxy{
-		Transport:      hopTransport{g},
+		Transport:      peerForwardTransport{g},
 		Rewrite:        rewriteForwarded,
 		ModifyResponse: rewriteResponse,
 		FlushInterval:  -1,
 		BufferPool:     g.buffers,
 		ErrorLog:       slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
-		ErrorHandler:   g.hopFailed,
+		ErrorHandler:   g.peerForwardFailed,
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.serveHop(local, proxy, w, r)
+		g.servePeerForward(local, proxy, w, r)
 	})
 }
 
-func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) servePeerForward(local Local, proxy http.Handler, w http.ResponseWriter, r *http.Request) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		http.Error(w, "for other nodes only", http.StatusForbidden)
 		return
 	}
 	key, epoch, err := forwardedFor(r)
 	if err != nil {
-		g.metrics.hopRefusals.WithLabelValues(refusedMalformed).Inc()
+		g.metrics.peerForwardRefusals.WithLabelValues(refusedMalformed).Inc()
 		unread(w, r)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -86,10 +86,10 @@ func (g *Gateway) serveHop(local Local, proxy http.Handler, w http.ResponseWrite
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(g.cut, cancel)()
-	t := &trip{target: target{key: key}, gateway: g, hop: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
+	t := &request{target: target{key: key}, gateway: g, forwarded: true, route: route, release: release, keepOffered: r.Header.Get(keepHeader) == keepOffered}
 	defer t.done()
 	_ = http.NewResponseController(w).EnableFullDuplex() // as in ServeHTTP
-	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, tripKey{}, t)))
+	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
 }
 
 // forwardedFor reads whom a forwarded request is for. What it returns is exact:
@@ -116,7 +116,7 @@ func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) 
 // refuse says that nothing was sent to the session. Where the request has a body
 // the connection ends, so that nobody has to read it.
 func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
-	g.metrics.hopRefusals.WithLabelValues(why).Inc()
+	g.metrics.peerForwardRefusals.WithLabelValues(why).Inc()
 	unread(w, r)
 	g.LastAnswer(w) // the next try is to reach the gateway that follows
 	h := w.Header()
@@ -140,11 +140,11 @@ func rewriteForwarded(p *httputil.ProxyRequest) {
 	}
 }
 
-// hopTransport tries once: what comes next is for the first node to decide.
-type hopTransport struct{ g *Gateway }
+// peerForwardTransport tries once: what comes next is for the first node to decide.
+type peerForwardTransport struct{ g *Gateway }
 
-func (h hopTransport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	t := tripOf(req.Context())
+func (h peerForwardTransport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	t := requestOf(req.Context())
 	t.begin(req)
 	err = t.attempt(func() (err error) {
 		resp, err = h.g.send(req, t)
@@ -153,9 +153,9 @@ func (h hopTransport) RoundTrip(req *http.Request) (resp *http.Response, err err
 	return resp, err
 }
 
-// hopFailed answers what the session did not.
-func (g *Gateway) hopFailed(w http.ResponseWriter, out *http.Request, err error) {
-	t := tripOf(out.Context())
+// peerForwardFailed answers what the session did not.
+func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, err error) {
+	t := requestOf(out.Context())
 	var (
 		agreed  *switched
 		refused *refusedError
