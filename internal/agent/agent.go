@@ -24,7 +24,9 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/hostload"
+	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
@@ -83,11 +85,11 @@ type Agent struct {
 	node holdfast.NodeID
 
 	stopOnce sync.Once
-	stop     chan ending
+	stop     chan handoff.ShutdownMode
 
-	doors    *doors
-	turn     *handoff.Turn // nil: no agent is before this one
-	upgrades *upgrades
+	listenerSet *handoff.Listeners
+	turn        *handoff.Turn // nil: no agent is before this one
+	upgrades    *handoff.Upgrades
 
 	// Set by run, in this order, before anything serves.
 	metrics   registry
@@ -122,17 +124,16 @@ type Agent struct {
 	drainMu   sync.Mutex   // one drain at a time
 	hurry     hurry        // of drains that wait for one under way
 	ending    bool         // the last drain has begun; guarded by drainMu
-	handing   bool         // it has ended for the next one to follow
 	behind    func() error // waits for what is still under way then
 }
 
 // newAgent returns an agent that has not started anything.
-func newAgent(cfg config.Config, opt Options, d *doors, u *upgrades) *Agent {
+func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.Upgrades) *Agent {
 	return &Agent{
 		cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node),
-		doors: d, upgrades: u,
+		listenerSet: d, upgrades: u,
 		history: replace.NewHistory(cfg.DataDir),
-		stop:    make(chan ending, 1), load: hostload.New("/proc"),
+		stop:    make(chan handoff.ShutdownMode, 1), load: hostload.New("/proc"),
 	}
 }
 
@@ -142,13 +143,13 @@ func newAgent(cfg config.Config, opt Options, d *doors, u *upgrades) *Agent {
 // from the drain wraps ErrLeft; any other error means that the agent could not
 // start or go on, and then it leaves the containers as they are, to the next
 // agent.
-func (a *Agent) run(ctx context.Context) (err error) {
+func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = newRegistry()
 	a.drains = newDrainMetrics(a.metrics)
 	a.kept = newShared(a.readSessions)
 	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
-	a.upgrades.register(a.metrics)
+	a.upgrades.Register(a.metrics)
 
 	lock, err := a.prepareHost()
 	if err != nil {
@@ -177,19 +178,19 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.collector = a.newCollector(e)
 	a.doctor = a.newDoctor(e)
 
-	p := newParts()
+	p := tasks.NewStack()
 	defer a.closeDeadman()
-	defer func() { err = errors.Join(err, p.stop()) }()
+	defer func() { err = errors.Join(err, p.Stop()) }()
 	if err := a.startSessions(ctx, p); err != nil {
 		return err
 	}
-	front := &parts{failed: p.failed}
-	defer func() { err = errors.Join(err, front.stop()) }()
+	front := p.Fork()
+	defer func() { err = errors.Join(err, front.Stop()) }()
 	if err := a.serve(p, front, l); err != nil {
 		return err
 	}
 	taken, _ := a.sessions.Counts()
-	a.upgrades.serving(taken)
+	a.upgrades.Serving(taken)
 	a.notify("READY=1")
 	a.turn.Say(handoff.Up)
 	if a.opt.Up != nil {
@@ -200,7 +201,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		return err
 	}
 	a.turn.Say(handoff.Ending)
-	if how.keep {
+	if how.Keep {
 		a.leave(how, front, l)
 		return nil
 	}
@@ -230,10 +231,10 @@ func (a *Agent) openEngine(ctx context.Context) (Engine, engine.Info, error) {
 
 // startSessions takes the lease, adopts what an earlier agent left, and starts
 // what keeps sessions.
-func (a *Agent) startSessions(ctx context.Context, p *parts) error {
-	p.start("records of spin-ups", a.spinups.Run)
-	p.start("cures", a.logCures)
-	p.start("the engine", a.engine.Run)
+func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
+	p.Start("records of spin-ups", a.spinups.Run)
+	p.Start("cures", a.logCures)
+	p.Start("the engine", a.engine.Run)
 	if err := a.startGuardian(p); err != nil {
 		return err
 	}
@@ -250,14 +251,14 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if err != nil {
 		return fmt.Errorf("watching containers: %w", err)
 	}
-	p.start("watching containers", watcher.Run)
+	p.Start("watching containers", watcher.Run)
 	a.health = &health{engine: a.engine, log: a.log}
 	a.metrics.MustRegister(upkeepMetric(a.engine))
-	p.start("health", a.health.Run)
+	p.Start("health", a.health.Run)
 	a.networks, a.warmed = a.newNetworks(dead), a.newWarmed(dead)
 	a.mover = a.newMover()
 	works := a.newRuntimes()
-	p.start("runtimes", works.Run)
+	p.Start("runtimes", works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
@@ -276,9 +277,9 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 		a.sessions.Cordon()
 	}
 	a.metrics.MustRegister(newNodeFigures(a))
-	p.start("spin-ups by others", a.spinups.watcher().Run)
+	p.Start("spin-ups by others", a.spinups.watcher().Run)
 	// Beside the adoption, which may take its time.
-	p.start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
+	p.Start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)
 	if err != nil {
 		return fmt.Errorf("taking over from an earlier agent: %w", err)
@@ -286,17 +287,17 @@ func (a *Agent) startSessions(ctx context.Context, p *parts) error {
 	if found != (session.Adopted{}) {
 		a.log.Info("took over from an earlier agent", "sessions", found.Sessions, "strays", found.Orphans, "released", found.Released, "stuck", found.Stuck)
 	}
-	p.start("sessions", a.sessions.Run)
+	p.Start("sessions", a.sessions.Run)
 	if a.mover != nil {
-		p.start("suspended sessions", a.mover.Run)
+		p.Start("suspended sessions", a.mover.Run)
 	}
-	p.start("ready networks", a.networks.Run)
-	p.start("warm containers", a.warmed.Run)
+	p.Start("ready networks", a.networks.Run)
+	p.Start("warm containers", a.warmed.Run)
 	if a.peers != nil {
 		a.fleet = a.newFleet()
-		p.start("fleet", a.fleet.Run)
+		p.Start("fleet", a.fleet.Run)
 	} else {
-		p.start("records of this node", a.sessions.WatchOwnRecords)
+		p.Start("records of this node", a.sessions.WatchOwnRecords)
 	}
 	return nil
 }
@@ -335,7 +336,7 @@ func (a *Agent) newGateway() (*gateway.Gateway, error) {
 }
 
 // serve opens the doors. front is what carries clients' requests.
-func (a *Agent) serve(p, front *parts, l *listeners) error {
+func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 	g, err := a.newGateway()
 	if err != nil {
 		return err
@@ -348,7 +349,7 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 	if err := a.sweepJobs(p); err != nil {
 		return err
 	}
-	p.start("garbage collection", a.runCollector)
+	p.Start("garbage collection", a.runCollector)
 	a.startDoctor(p)
 	prom := promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{})
 	parts := a.apiParts()
@@ -359,7 +360,7 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 		}
 		return api.New(parts, o)
 	}
-	p.start("api socket", func(ctx context.Context) error {
+	p.Start("api socket", func(ctx context.Context) error {
 		return api.Serve(ctx, l.socket, routes(api.Options{Admin: true}), a.log)
 	})
 	if l.api != nil {
@@ -369,12 +370,12 @@ func (a *Agent) serve(p, front *parts, l *listeners) error {
 	}
 	a.gateway = g
 	if l.fleet != nil {
-		front.start("fleet listener", func(ctx context.Context) error {
+		front.Start("fleet listener", func(ctx context.Context) error {
 			return api.ServeUpTo(ctx, a.cfg.Gateway.MaxConnections+fleetConns, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
-	p.start("preemption notices", a.listenForNotices)
-	front.start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
+	p.Start("preemption notices", a.listenForNotices)
+	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil
@@ -448,7 +449,7 @@ func (a *Agent) self() holdfast.Node {
 		a.log.Debug("this host's load", "err", err)
 	}
 	a.told.Store(&n)
-	a.notify(stillAlive)
+	a.notify(sdnotify.Alive)
 	return n
 }
 
@@ -477,7 +478,7 @@ func (a *Agent) leaseConfig() session.LeaseConfig {
 // startGuardian undoes what an earlier crash left undone, and has a guardian
 // stand by that continues the engine, whatever happens here, when a kill has
 // stopped it.
-func (a *Agent) startGuardian(p *parts) error {
+func (a *Agent) startGuardian(p *tasks.Stack) error {
 	n, err := guardian.Recover(a.cfg.RunDir)
 	if err != nil {
 		a.log.Error("undoing what an earlier crash left", "err", err)
@@ -489,7 +490,7 @@ func (a *Agent) startGuardian(p *parts) error {
 	if err != nil {
 		return err
 	}
-	p.start("guardian", func(ctx context.Context) error { <-ctx.Done(); return g.Close() })
+	p.Start("guardian", func(ctx context.Context) error { <-ctx.Done(); return g.Close() })
 	a.guardNet(p, g)
 	if a.opener, err = kill.NewOpener(); err != nil {
 		return err

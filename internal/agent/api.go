@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"holdfast"
+	"holdfast/internal/agent/handoff"
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/sessions/replace"
@@ -50,12 +51,12 @@ func (a *Agent) Ready(ctx context.Context) error {
 
 // StopAgent implements api.AgentService.
 func (a *Agent) StopAgent(keep bool) error {
-	a.end(ending{keep: keep})
+	a.End(handoff.ShutdownMode{Keep: keep})
 	return nil
 }
 
 // LastUpgrade implements api.AgentService.
-func (a *Agent) LastUpgrade() api.Upgrade { return a.upgrades.report() }
+func (a *Agent) LastUpgrade() api.Upgrade { return a.upgrades.Report() }
 
 // Nodes implements api.NodeService. The other nodes are as they published
 // themselves last, a moment ago; the counts of this node are current.

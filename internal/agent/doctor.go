@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 	procfs "holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/drain"
 )
 
@@ -97,13 +98,13 @@ func (d *doctorPart) baselineFacts() []fact.Fact {
 }
 
 // startDoctor has the doctor watch. Sessions go on without it.
-func (a *Agent) startDoctor(p *parts) {
+func (a *Agent) startDoctor(p *tasks.Stack) {
 	if a.doctor == nil {
 		return
 	}
-	p.start("doctor", a.doctor.watch.Run)
-	p.start("the doctor's record", a.publishHealth)
-	p.start("rotation", a.doctor.rotation.Run)
+	p.Start("doctor", a.doctor.watch.Run)
+	p.Start("the doctor's record", a.publishHealth)
+	p.Start("rotation", a.doctor.rotation.Run)
 }
 
 // rotating is the node as the doctor takes it out of rotation.
@@ -145,18 +146,4 @@ func (r rotating) Drain(ctx context.Context) error {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
 	return nil
-}
-
-// whenever calls do at once and then once in so often, until ctx is done.
-func whenever(ctx context.Context, every time.Duration, do func()) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		do()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }

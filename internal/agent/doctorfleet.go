@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/hosts/doctor/ranking"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/store"
+	"holdfast/internal/platform/tasks"
 )
 
 // Where the doctor's notes are in the store.
@@ -53,7 +54,7 @@ type published struct {
 // which baseline goes for this host.
 func (a *Agent) publishHealth(ctx context.Context) error {
 	var last published
-	return whenever(ctx, recordTick, func() {
+	return tasks.Every(ctx, recordTick, func() {
 		now := time.Now()
 		if since := now.Sub(last.record.At); since >= last.wait || a.lease.ID() != last.lease {
 			hostDoctor{a.doctor.watch, a}.chooseBaseline(ctx)

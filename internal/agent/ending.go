@@ -6,25 +6,24 @@ import (
 	"fmt"
 	"time"
 
+	"holdfast/internal/agent/handoff"
 	"holdfast/internal/platform/linux/listenfd"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/drain"
 )
 
-// ending is how an agent is to end.
-type ending struct {
-	keep bool // leave the containers to the next agent
-	next bool // which follows at once, on the same sockets
-}
-
-// end makes run end. Only the first call counts, and none once run drains. Any
-// goroutine.
-func (a *Agent) end(how ending) (first bool) {
+// End implements handoff.Agent. Only the first call has an effect, and none once Run
+// drains.
+func (a *Agent) End(how handoff.ShutdownMode) (first bool) {
 	a.stopOnce.Do(func() { a.stop <- how; first = true })
 	return first
 }
 
+// Background implements handoff.Agent.
+func (a *Agent) Background() func() error { return a.behind }
+
 // wait until something ends the agent, and how.
-func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) (ending, error) {
+func (a *Agent) wait(ctx context.Context, p *tasks.Stack, failed <-chan error) (handoff.ShutdownMode, error) {
 	over := a.turn.Over()
 	for {
 		select {
@@ -33,7 +32,7 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) (ending
 			case how := <-a.stop: // it came first: who asked to keep must not lose everything to a signal
 				return how, nil
 			default:
-				return ending{}, nil
+				return handoff.ShutdownMode{}, nil
 			}
 		case how := <-a.stop:
 			return how, nil
@@ -41,13 +40,13 @@ func (a *Agent) wait(ctx context.Context, p *parts, failed <-chan error) (ending
 			over = nil
 			if a.turn.Orphaned() && listenfd.Managed() {
 				a.log.Warn("the agent before this one was killed: leaving the host to the one that the service manager starts")
-				return ending{keep: true}, nil
+				return handoff.ShutdownMode{Keep: true}, nil
 			}
-			a.upgrades.over()
-		case err := <-p.failed:
-			return ending{}, err
+			a.upgrades.TrialOver()
+		case err := <-p.Failed():
+			return handoff.ShutdownMode{}, err
 		case err := <-failed:
-			return ending{}, err
+			return handoff.ShutdownMode{}, err
 		}
 	}
 }
@@ -58,29 +57,29 @@ const finishTime = 3 * time.Second
 
 // leave ends what clients see, and leaves the containers to the next agent. Where
 // that follows at once, requests under way go on beside it.
-func (a *Agent) leave(how ending, front *parts, l *listeners) {
+func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners) {
 	a.log.Info("leaving the containers to the next agent", "sessions", len(a.sessions.List()))
-	if !how.next {
+	if !how.HandOff {
 		a.notify("STOPPING=1")
 	}
-	if !how.next && !listenfd.Managed() {
-		a.doors.keepOnly() // nobody comes who would let in who waits there
+	if !how.HandOff && !listenfd.Managed() {
+		a.listenerSet.KeepOnly() // nobody comes who would let in who waits there
 		return
 	}
 	l.shut()
-	a.upgrades.shut()
+	a.upgrades.Stopped()
 	ctx, cancel := context.WithTimeout(context.Background(), finishTime)
 	defer cancel()
 	a.gateway.Finish(ctx)
-	if how.next {
-		a.handing, a.behind = true, front.stopBehind()
+	if how.HandOff {
+		a.behind = front.StopInBackground()
 	}
 }
 
 // drainAndEnd ends an agent that no other follows.
-func (a *Agent) drainAndEnd(ctx context.Context, front, p *parts) error {
+func (a *Agent) drainAndEnd(ctx context.Context, front, p *tasks.Stack) error {
 	a.notify("STOPPING=1")
-	a.doors.keepOnly() // they close with their servers
+	a.listenerSet.KeepOnly() // they close with their servers
 	ctx = context.WithoutCancel(ctx)
 	report := a.drainLast(ctx, drain.Options{Budget: a.cfg.Drain.Budget, Quiet: a.cfg.Drain.Quiet}, a.opt.Step)
 	if a.opt.Drained != nil {
@@ -90,7 +89,7 @@ func (a *Agent) drainAndEnd(ctx context.Context, front, p *parts) error {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}
 	// First everything stops that could claim, renew or publish.
-	err := errors.Join(front.stop(), p.stop())
+	err := errors.Join(front.Stop(), p.Stop())
 	a.endPools(ctx)
 	return errors.Join(err, a.lease.Drop(ctx), a.dismissDeadman())
 }

@@ -10,6 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/drain"
 )
 
@@ -25,8 +26,8 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 		return holdfast.DrainReport{}, err
 	}
 	defer a.engine.Close()
-	p := newParts()
-	defer func() { err = errors.Join(err, p.stop()) }()
+	p := tasks.NewStack()
+	defer func() { err = errors.Join(err, p.Stop()) }()
 	if err := a.startGuardian(p); err != nil {
 		return holdfast.DrainReport{}, err
 	}

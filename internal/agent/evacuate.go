@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/cri"
 	"holdfast/internal/hosts/kube/evacuate"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/preempt"
 )
@@ -24,12 +25,12 @@ func (x *kubeNode) newEvacuator(client *kube.Client) *evacuate.Evacuator {
 }
 
 // evacuate starts to listen for notices, and to act on them.
-func (x *kubeNode) evacuate(p *parts, e *evacuate.Evacuator) {
+func (x *kubeNode) evacuate(p *tasks.Stack, e *evacuate.Evacuator) {
 	if e == nil {
 		return
 	}
-	p.start("evacuation", e.Run)
-	p.start("preemption notices", func(ctx context.Context) error {
+	p.Start("evacuation", e.Run)
+	p.Start("preemption notices", func(ctx context.Context) error {
 		preempt.Run(ctx, x.cfg.Preempt.Sources(), func(n preempt.Notice) {
 			e.Tell(ctx, evacuate.Notice{Kind: evacuate.Kind(n.Kind), Source: n.Source, Reason: n.Reason, Deadline: n.Deadline, Done: n.Done})
 		}, x.opt.Log)

@@ -12,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api/client"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/deadman"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
@@ -51,7 +52,7 @@ func (a *Agent) listenFleet(l *listeners) error {
 
 // startDeadman has a process stand by that kills this node's containers when the
 // agent cannot renew its lease. A store that nobody else can claim in needs none.
-func (a *Agent) startDeadman(p *parts) (session.Deadman, error) {
+func (a *Agent) startDeadman(p *tasks.Stack) (session.Deadman, error) {
 	if a.leaseConfig().Fence == 0 {
 		return nil, nil
 	}
@@ -63,7 +64,7 @@ func (a *Agent) startDeadman(p *parts) (session.Deadman, error) {
 		return nil, holdfast.WithHint(err, "without it two nodes could run one session; the log says why it does not start")
 	}
 	a.deadman = d
-	p.start("deadman", d.Run)
+	p.Start("deadman", d.Run)
 	return d, nil
 }
 

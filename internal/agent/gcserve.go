@@ -16,6 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
+	"holdfast/internal/platform/sdnotify"
 )
 
 // registry is where an agent's figures are registered, and read at a scrape.
@@ -65,7 +66,7 @@ func ServeGC(ctx context.Context, cfg config.Config, log *slog.Logger, up func(u
 	if up != nil {
 		up(url)
 	}
-	notify(log, daemon.SdNotifyReady)
+	sdnotify.Notify(log, sdnotify.Ready)
 	if err := all.Wait(); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("collect garbage: %w", err)
 	}
@@ -88,9 +89,9 @@ func (g *GC) pulse(ctx context.Context, log *slog.Logger) error {
 		case <-tick.C:
 			g.Answers()
 			g.list.UnderWay()
-			notify(log, stillAlive)
+			sdnotify.Notify(log, sdnotify.Alive)
 		case <-ctx.Done():
-			notify(log, daemon.SdNotifyStopping)
+			sdnotify.Notify(log, sdnotify.Stopping)
 			return nil
 		}
 	}

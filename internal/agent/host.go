@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"holdfast"
 	"holdfast/internal/platform/atomicfile"
+	"holdfast/internal/platform/sdnotify"
 	"holdfast/internal/platform/store/etcd"
 	"holdfast/internal/platform/store/trace"
 )
@@ -169,16 +168,4 @@ func (a *Agent) traceStore(closeStore func() error) (func() error, error) {
 	return func() error { return errors.Join(closeStore(), t.Close()) }, nil
 }
 
-// stillAlive is said whether a watchdog is configured or not: at the upgrade of a
-// package that brings one, systemd begins to wait for it before it has told any agent.
-const stillAlive = daemon.SdNotifyWatchdog
-
-func (a *Agent) notify(state string) { notify(a.log, state) }
-
-// notify tells a service manager how far this process is; without one it is
-// nothing (sd_notify(3)).
-func notify(log *slog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Debug("telling the service manager", "err", err)
-	}
-}
+func (a *Agent) notify(state string) { sdnotify.Notify(a.log, state) }

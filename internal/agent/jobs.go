@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/hosts/job"
+	"holdfast/internal/platform/tasks"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 )
 
 // sweepJobs removes what jobs (`holdfast run`) left whose owners are dead.
-func (a *Agent) sweepJobs(p *parts) error {
+func (a *Agent) sweepJobs(p *tasks.Stack) error {
 	engine, ok := a.engine.(job.Cleaner)
 	if !ok {
 		return nil // an engine without networks has had no jobs
@@ -25,7 +26,7 @@ func (a *Agent) sweepJobs(p *parts) error {
 	if err != nil {
 		return err
 	}
-	p.start("what jobs left", func(ctx context.Context) error {
+	p.Start("what jobs left", func(ctx context.Context) error {
 		tick := time.NewTicker(sweepEvery)
 		defer tick.Stop()
 		for {

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/hosts/kube/node"
 	"holdfast/internal/platform/linux/cgroup"
 	procfs "holdfast/internal/platform/linux/proc"
+	"holdfast/internal/platform/tasks"
 )
 
 // Kubernetes is what the agent of a Kubernetes node is told beside its configuration.
@@ -80,12 +81,12 @@ func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt O
 	x.newWatch()
 	x.spinups = newPodSpinups(cfg, x.metrics, opt.Log)
 	pods, evacuator := x.newPodWatch(k, client), x.newEvacuator(client)
-	p := newParts()
-	defer func() { err = errors.Join(err, p.stop()) }()
-	p.start("kubernetes", x.reporter.Run)
-	p.start("records of spin-ups", x.spinups.Run)
-	p.start("spin-ups of pods", pods.Run)
-	p.start("doctor", x.watch.Run)
+	p := tasks.NewStack()
+	defer func() { err = errors.Join(err, p.Stop()) }()
+	p.Start("kubernetes", x.reporter.Run)
+	p.Start("records of spin-ups", x.spinups.Run)
+	p.Start("spin-ups of pods", pods.Run)
+	p.Start("doctor", x.watch.Run)
 	x.evacuate(p, evacuator)
 	if l != nil {
 		if err := x.serve(p, l); err != nil {
@@ -95,7 +96,7 @@ func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt O
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-p.failed:
+	case err := <-p.Failed():
 		return err
 	}
 }
@@ -180,12 +181,12 @@ func (x *kubeNode) record() *ranking.Record {
 }
 
 // serve shows the figures.
-func (x *kubeNode) serve(p *parts, l net.Listener) error {
+func (x *kubeNode) serve(p *tasks.Stack, l net.Listener) error {
 	tokens, err := api.OpenTokens(api.TokenFiles{Admin: x.cfg.API.TokenFile, Read: x.cfg.API.ReadTokenFile}, x.opt.Log)
 	if err != nil {
 		return err
 	}
 	show := api.NewMetrics(api.Options{Tokens: tokens, Metrics: promhttp.HandlerFor(x.metrics, promhttp.HandlerOpts{}), Log: x.opt.Log})
-	p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, show, x.opt.Log) })
+	p.Start("api", func(ctx context.Context) error { return api.Serve(ctx, l, show, x.opt.Log) })
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast"
+	"holdfast/internal/agent/handoff"
 	"holdfast/internal/control/config"
 )
 
@@ -32,13 +33,13 @@ type listeners struct {
 	api     net.Listener // nil: none
 	fleet   net.Listener // nil: no other nodes
 	socket  net.Listener
-	doors   map[string]*door
+	doors   map[string]*handoff.Listener
 }
 
 // shut lets nobody in any more; see door.
 func (l *listeners) shut() {
 	for _, d := range l.doors {
-		d.shut()
+		d.Stop()
 	}
 }
 
@@ -51,7 +52,7 @@ func (l *listeners) close() {
 
 // listen opens the doors, or goes on with those of an agent before this one.
 func (a *Agent) listen() (*listeners, error) {
-	l := &listeners{doors: map[string]*door{}}
+	l := &listeners{doors: map[string]*handoff.Listener{}}
 	for _, open := range []func(*listeners) error{a.listenGateway, a.listenAPI, a.listenFleet, a.listenUnix} {
 		if err := open(l); err != nil {
 			l.close()
@@ -62,20 +63,20 @@ func (a *Agent) listen() (*listeners, error) {
 	for n := range l.doors {
 		names = append(names, n)
 	}
-	a.doors.keepOnly(names...)
-	a.doors.store()
+	a.listenerSet.KeepOnly(names...)
+	a.listenerSet.Store()
 	return l, nil
 }
 
 // openTCP opens a door for TCP. key and flag name its address in the
 // configuration.
-func (a *Agent) openTCP(l *listeners, name string, c net.ListenConfig, key, flag, addr string) (*door, error) {
-	d, err := a.doors.open(name, func(at net.Addr) bool { return sameTCP(at, addr) },
+func (a *Agent) openTCP(l *listeners, name string, c net.ListenConfig, key, flag, addr string) (*handoff.Listener, error) {
+	d, err := a.listenerSet.Open(name, func(at net.Addr) bool { return handoff.SameTCP(at, addr) },
 		func() (net.Listener, error) { return listenWith(c, key, flag, addr) })
 	if err != nil {
 		return nil, err
 	}
-	d.keepAlive = c.KeepAliveConfig // a socket that was taken over does not know
+	d.KeepAlive = c.KeepAliveConfig // a socket that was taken over does not know
 	l.doors[name] = d
 	return d, nil
 }
@@ -149,7 +150,7 @@ func apiTLS(c config.API) (func(net.Listener) net.Listener, error) {
 
 func (a *Agent) listenUnix(l *listeners) error {
 	path := a.cfg.API.Socket
-	d, err := a.doors.open(socketDoor, func(at net.Addr) bool { return sameSocket(at, path) },
+	d, err := a.listenerSet.Open(socketDoor, func(at net.Addr) bool { return sameSocket(at, path) },
 		func() (net.Listener, error) { return listenSocket(path) })
 	if err == nil {
 		l.socket, l.doors[socketDoor] = d, d

@@ -21,6 +21,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast"
+	"holdfast/internal/agent/handoff"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/kube/evacuate"
 	"holdfast/internal/hosts/kube/node"
@@ -90,7 +91,7 @@ func registered(t *testing.T) *recording {
 	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
 	c.Templates = []config.Template{{Name: "template", Image: "image", Port: 80, Warm: 1}} // the label's own name is not shown
 	log := slog.New(slog.DiscardHandler)
-	u, err := newUpgrades("v1", nil, log)
+	u, err := handoff.NewUpgrades("v1", nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func registered(t *testing.T) *recording {
 		t.Fatal(err)
 	}
 	r.MustRegister(history.NewMetrics(locks, log))
-	u.register(r)
+	u.Register(r)
 	a.spinups = a.newSpinups(engine.Info{Name: "docker", Version: "1"})
 	a.newCollector(nil)
 	if a.newDoctor(nil) == nil {

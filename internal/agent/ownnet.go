@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/guardian"
 )
 
@@ -20,13 +21,13 @@ type ownNet interface {
 // guardNet has the guardian take away the containers' network, and its way out of this
 // host, when this agent is gone, none comes after it, and no container is left. A guardian
 // that dies is replaced.
-func (a *Agent) guardNet(p *parts, g *guardian.Guardian) {
+func (a *Agent) guardNet(p *tasks.Stack, g *guardian.Guardian) {
 	n, ok := a.engine.(ownNet)
 	if !ok {
 		return
 	}
 	plan := guardian.Plan{Name: "the containers' network", Undo: []guardian.Undo{{Kind: guardian.Leave, Nets: []vethnet.Config{n.Net()}}}}
-	p.start("the guard of the containers' network", func(ctx context.Context) error {
+	p.Start("the guard of the containers' network", func(ctx context.Context) error {
 		for {
 			armed, err := g.Arm(plan)
 			if err != nil {

@@ -12,23 +12,24 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/control/dashboard"
+	"holdfast/internal/platform/tasks"
 )
 
 // serveAPI answers on the TCP listener: the API, and where they are not switched off
 // the pages for people.
-func (a *Agent) serveAPI(p *parts, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
+func (a *Agent) serveAPI(p *tasks.Stack, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
 	if !a.cfg.API.Dashboard {
 		o.Logins = nil
 		h := routes(o)
-		p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, h, a.log) })
+		p.Start("api", func(ctx context.Context) error { return api.Serve(ctx, l, h, a.log) })
 		return nil
 	}
 	d, err := dashboard.New(dashboard.SourceOf(a.apiParts()), dashboard.Options{Access: o, API: routes(o), SessionURL: a.sessionURL, Metrics: a.metrics, Log: a.log})
 	if err != nil {
 		return err
 	}
-	p.start("dashboard", d.Run)
-	p.start("api", func(ctx context.Context) error { return api.Serve(ctx, l, d.Handler(), a.log) })
+	p.Start("dashboard", d.Run)
+	p.Start("api", func(ctx context.Context) error { return api.Serve(ctx, l, d.Handler(), a.log) })
 	return nil
 }
 

@@ -8,10 +8,11 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/puller"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
 )
 
 // keepPrefetched starts the keeper that pulls the configured images ahead of use.
-func (a *Agent) keepPrefetched(p *parts, e engine.Engine) {
+func (a *Agent) keepPrefetched(p *tasks.Stack, e engine.Engine) {
 	pulls := puller.New(puller.Config{
 		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
 		Host: string(a.node), Unpigz: spinup.HasUnpigz(), Log: a.log,
@@ -28,5 +29,5 @@ func (a *Agent) keepPrefetched(p *parts, e engine.Engine) {
 			return err
 		},
 	})
-	p.start("prefetch", a.prefetch.Run)
+	p.Start("prefetch", a.prefetch.Run)
 }

@@ -14,14 +14,34 @@ import (
 	"holdfast/internal/control/config"
 )
 
-// Bounds of an upgrade's parts in which this agent serves.
+// Serve runs the agent of a node until it ends: by itself, because ctx is done, which
+// drains the node, or because keep delivers a signal, which leaves the containers to
+// the next agent. turn is this process's place after another agent, nil for none.
+// After an upgrade Serve returns when the next agent has passed its trial, and runs
+// an agent again where it has not. An error wraps ErrLeft, or says why the agent
+// could not start or go on.
+func Serve(ctx context.Context, keep <-chan os.Signal, turn *handoff.Turn, cfg config.Config, opt Options) error {
+	s := handoff.Service{
+		Version: opt.Version, Home: homeOf(cfg), Keep: keep, Log: opt.Log,
+		New: func(turn *handoff.Turn, l *handoff.Listeners, u *handoff.Upgrades) handoff.Agent {
+			a := newAgent(cfg, opt, l, u)
+			a.turn = turn
+			return a
+		},
+	}
+	if len(cfg.Store.Endpoints) > 0 {
+		// If the next agent fails, this one has to renew the lease within what is
+		// left of the fence.
+		s.HoldLimit = (cfg.Store.Fence - cfg.Store.Renew) * 3 / 5
+	}
+	return s.Serve(ctx, turn)
+}
+
 const (
-	// helloTime is how long the next agent may take to read its configuration.
-	helloTime = 10 * time.Second
-	// quietTime is how long is waited for boots under way, which the end of an
-	// agent undoes.
-	quietTime = 10 * time.Second
-	quietLook = 20 * time.Millisecond
+	// idleLimit is how long an upgrade waits for boots, which the end of an agent
+	// undoes.
+	idleLimit = 10 * time.Second
+	idlePoll  = 20 * time.Millisecond
 )
 
 // Upgrade implements api.AgentService: it starts the next agent and ends this one.
@@ -31,24 +51,20 @@ func (a *Agent) Upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, 
 		return api.Upgrade{}, errors.New("this agent cannot be upgraded while it runs")
 	}
 	if os.Getpid() == 1 { // pid_namespaces(7)
-		return api.Upgrade{}, holdfast.WithHint(errors.New("this agent is the first process of its container, whose end takes all others along"),
+		return api.Upgrade{}, holdfast.WithHint(errors.New("this agent is process 1 of its container: its exit ends all other processes"),
 			"replace the container: holdfast agent stop --keep, then start another")
 	}
 	if err := a.mayUpgrade(); err != nil {
 		return api.Upgrade{}, err
 	}
-	if err := a.upgrades.begin(); err != nil {
-		return api.Upgrade{}, err
-	}
-	if err := a.hail(ctx, trial); err != nil {
-		a.upgrades.fail(err)
-		return api.Upgrade{}, holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that is there, version %s, serves on: %w", a.opt.Version, err), holdfast.HintOf(err))
-	}
-	return a.upgrades.report(), nil
+	return a.upgrades.Begin(ctx, handoff.Upgrade{
+		Argv: a.opt.Next, Home: homeOf(a.cfg), Stdout: a.opt.Stdout, Stderr: a.opt.Stderr, Trial: trial,
+		AwaitIdle: a.awaitIdle, End: a.End, Log: a.log,
+	})
 }
 
-// mayUpgrade makes sure that nothing is under way that an upgrade would break. What
-// begins afterwards is for whoever begins it. holdfast.ErrBusy.
+// mayUpgrade returns holdfast.ErrBusy while a drain or a replacement of sessions is
+// under way, which an upgrade would interrupt.
 func (a *Agent) mayUpgrade() error {
 	for what, mu := range map[string]*sync.Mutex{"this node is being drained": &a.drainMu, "sessions are being replaced": &a.replacing} {
 		if !mu.TryLock() {
@@ -59,37 +75,12 @@ func (a *Agent) mayUpgrade() error {
 	return nil
 }
 
-// hail has the next agent ready for its turn, and this one end for it.
-func (a *Agent) hail(ctx context.Context, trial time.Duration) error {
-	a.log.Info("upgrade: starting the program on disk", "program", a.opt.Next[0])
-	next, err := handoff.Start(ctx, handoff.Options{
-		Argv: a.opt.Next, Home: homeOf(a.cfg), Stdout: a.opt.Stdout, Stderr: a.opt.Stderr, Limit: helloTime,
-	})
-	if err != nil {
-		return err
-	}
-	a.upgrades.prepared(next)
-	a.log.Info("upgrade: the next agent is there", "version", next.Hello().Version, "pid", next.PID())
-	if err := a.awaitQuiet(ctx); err != nil {
-		next.Kill()
-		return err
-	}
-	a.upgrades.step("quiet")
-	a.upgrades.commit(next, trial)
-	if !a.end(ending{keep: true, next: true}) {
-		a.upgrades.take()
-		next.Kill()
-		return fmt.Errorf("the agent is ending: %w", holdfast.ErrDraining)
-	}
-	return nil
-}
-
-// awaitQuiet waits until nothing boots and nobody is parked, for a while: both
-// are better off when this agent is done with them.
-func (a *Agent) awaitQuiet(ctx context.Context) error {
-	late := time.NewTimer(quietTime)
+// awaitIdle waits until no session boots and no request is parked, for idleLimit at
+// most: the end of this agent undoes boots and delays parked requests.
+func (a *Agent) awaitIdle(ctx context.Context) error {
+	late := time.NewTimer(idleLimit)
 	defer late.Stop()
-	tick := time.NewTicker(quietLook)
+	tick := time.NewTicker(idlePoll)
 	defer tick.Stop()
 	for {
 		_, boots := a.sessions.Counts()
@@ -107,10 +98,10 @@ func (a *Agent) awaitQuiet(ctx context.Context) error {
 	}
 }
 
-// homeOf is what two agents must have in common of which one follows the other.
+// homeOf returns what two agents of a handoff must have in common.
 func homeOf(c config.Config) handoff.Home {
 	h := handoff.Home{DataDir: c.DataDir, RunDir: c.RunDir, Socket: c.API.Socket}
-	if c.NodeGiven { // else the data directory says
+	if c.NodeGiven { // else the id is in the data directory
 		h.Node = c.Node
 	}
 	return h

@@ -28,6 +28,7 @@ var house = []room{
 	{"internal/platform/keyfile", []string{""}},
 	{"internal/platform/strictyaml", []string{""}},
 	{"internal/platform/tasks", nil},
+	{"internal/platform/sdnotify", nil},
 	{"internal/platform/pki", []string{"", "internal/platform/keyfile"}},
 	{"internal/platform/store", []string{""}},
 	{"internal/platform/store/...", []string{"", "internal/platform/store"}},
@@ -38,7 +39,7 @@ var house = []room{
 	{"internal/sessions/kill", []string{"", "internal/platform/linux/..."}},
 	{"internal/sessions/kill/killtest", nil},
 	{"internal/sessions/guardian", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
-	{"internal/agent/handoff", []string{"", "internal/platform/linux/listenfd"}},
+	{"internal/agent/handoff", []string{"", "internal/control/api", "internal/platform/sdnotify", "internal/platform/linux/boottime", "internal/platform/linux/listenfd"}},
 	{"internal/sessions/hook", []string{"internal/platform/linux/..."}},
 	{"internal/sessions/deadman", []string{"", "internal/sessions/kill", "internal/platform/linux/..."}},
 	// boottime: deadlines that other nodes rely on go on while the host sleeps.

@@ -264,7 +264,7 @@ func TestUpgradeThatFails(t *testing.T) {
 		state   api.UpgradeState // "": no turn came
 	}{
 		{"exits at once", func() { h.install([]byte("#!/bin/sh\nexit 7\n")) }, "exit status 7", ""},
-		{"hangs at once", func() { h.install([]byte("#!/bin/sh\nexec sleep 1000\n")) }, "did not say within 10s", ""},
+		{"hangs at once", func() { h.install([]byte("#!/bin/sh\nexec sleep 1000\n")) }, "did not send its hello within 10s", ""},
 		{"is no program", func() { h.install([]byte("what is this")) }, "exec format error", ""},
 		{"is not there", func() { os.Remove(h.program) }, "no such file", ""},
 		{"bad configuration", func() {
@@ -471,7 +471,7 @@ func TestUpgradeInAFleet(t *testing.T) {
 	deadman := has.deadman()
 	containers, starts := has.running(), startTimes(t, has, has.running())
 	has.installNext("hang")
-	if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not say "held" within`) {
+	if r, u := has.upgrade(); r.code != 1 || u.State != api.UpgradeFailed || !strings.Contains(r.err, `did not report "held" within`) {
 		t.Errorf("%+v\n%+v", r, u)
 	}
 	has.installReal()

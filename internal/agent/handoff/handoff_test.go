@@ -21,8 +21,8 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// actEnv makes this test binary a next agent; it says what that one does.
-const actEnv = "SUCCESSION_TEST_ACT"
+// actEnv makes this test binary act as a next agent; its value says what the agent does.
+const actEnv = "HANDOFF_TEST_ACT"
 
 func TestMain(m *testing.M) {
 	if act := os.Getenv(actEnv); act != "" {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 var home = handoff.Home{Node: "n1", DataDir: "/data", RunDir: "/run", Socket: "/run/s"}
 
-// perform is a next agent's whole life.
+// perform acts as a next agent and returns its exit code.
 func perform(act string) int {
 	switch act {
 	case "exit":
@@ -98,8 +98,8 @@ func start(t *testing.T, act string, log *bytes.Buffer) (*handoff.Next, error) {
 	return n, err
 }
 
-// door is a socket that clients connect to.
-func door(t *testing.T) (*listenfd.Socket, net.Addr) {
+// socket returns a listening TCP socket.
+func socket(t *testing.T) (*listenfd.Socket, net.Addr) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,8 +132,8 @@ func TestTakingOver(t *testing.T) {
 	if h := n.Hello(); h.Version != "v2" || h.Home != home {
 		t.Errorf("%+v", h)
 	}
-	s, addr := door(t)
-	// This client comes while nobody serves.
+	s, addr := socket(t)
+	// This client connects while no agent serves.
 	c, err := net.Dial("tcp", addr.String())
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestTakingOver(t *testing.T) {
 
 func TestNextThatCannotStart(t *testing.T) {
 	for act, want := range map[string][2]string{
-		"exit":       {"ended before it had said who it is: exit status 3", "holdfast version"},
+		"exit":       {"ended before it sent its hello: exit status 3", "holdfast version"},
 		"bad-config": {"line 3: what is this?", "read the manual"},
 		"moved":      {`data_dir is "/elsewhere" with the next agent`, "stop --keep"},
 	} {
@@ -175,21 +175,21 @@ func TestNextThatCannotStart(t *testing.T) {
 		}
 	}
 	if _, err := handoff.Start(t.Context(), handoff.Options{Argv: []string{"/no/such/program"}}); err == nil {
-		t.Error("a program that is not there was started")
+		t.Error("a missing program was started")
 	}
 }
 
 func TestNextThatHangs(t *testing.T) {
 	t.Setenv(actEnv, "hang")
 	o := handoff.Options{Argv: []string{os.Args[0]}, Home: home, Limit: 50 * time.Millisecond}
-	if _, err := handoff.Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), "did not say within 50ms") {
+	if _, err := handoff.Start(t.Context(), o); err == nil || !strings.Contains(err.Error(), "did not send its hello within 50ms") {
 		t.Errorf("%v", err)
 	}
 	o.Limit = time.Minute
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := handoff.Start(ctx, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("cancelled: %v", err)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestNextThatEndsInItsTurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err, &log)
 		}
-		s, addr := door(t)
+		s, addr := socket(t)
 		if err := n.Go([]*listenfd.Socket{s}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -208,31 +208,31 @@ func TestNextThatEndsInItsTurn(t *testing.T) {
 			t.Errorf("%s: %v, want %s", act, err, want)
 		}
 		<-n.Ended()
-		// The socket still is this process's.
+		// This process still has the socket.
 		c, err := net.Dial("tcp", addr.String())
 		if err != nil {
-			t.Errorf("%s: after it nobody can connect: %v", act, err)
+			t.Errorf("%s: connect after it: %v", act, err)
 			continue
 		}
 		c.Close()
 	}
 }
 
-// TestNextThatIsNotWanted: one whose turn does not come ends by itself.
+// TestNextThatIsNotWanted: a next agent that is not given its turn exits.
 func TestNextThatIsNotWanted(t *testing.T) {
 	var log bytes.Buffer
 	n, err := start(t, "serve", &log)
 	if err != nil {
 		t.Fatal(err, &log)
 	}
-	_ = n.Over() // closes this end; what it says is not understood
+	_ = n.Over() // closes this end; Over before Go is no turn
 	<-n.Ended()
-	if n.ExitCode() != 1 || !strings.Contains(log.String(), "goes on itself") {
+	if n.ExitCode() != 1 || !strings.Contains(log.String(), "serves on") {
 		t.Errorf("exit code %d\n%s", n.ExitCode(), &log)
 	}
 }
 
-// TestPredecessorThatIsKilled: the next agent learns that nobody let go.
+// TestPredecessorThatIsKilled: the next agent detects that the first one was killed.
 func TestPredecessorThatIsKilled(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -257,10 +257,10 @@ func TestPredecessorThatIsKilled(t *testing.T) {
 	select {
 	case <-turn.Over():
 	case <-time.After(time.Minute):
-		t.Fatal("its end is not noticed")
+		t.Fatal("its exit was not detected")
 	}
 	if !turn.Orphaned() {
-		t.Error("it is taken for one that let go")
+		t.Error("it is not reported as orphaned")
 	}
 }
 
@@ -277,6 +277,6 @@ func TestNoTurn(t *testing.T) {
 	}
 	t.Setenv("HOLDFAST_PREDECESSOR", "x")
 	if _, err := handoff.Inherit(); err == nil {
-		t.Error("a descriptor that is none")
+		t.Error("an invalid descriptor was accepted")
 	}
 }

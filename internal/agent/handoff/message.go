@@ -1,12 +1,3 @@
-// Package handoff is how one agent takes over from another on the same host
-// without a moment in which nobody would: the one that runs starts the next one
-// as a child, hears from it who it is, ends all that only one of them may have,
-// and then gives it its turn, with the sockets that clients connect to. It waits
-// until the other serves. If that fails it can serve again itself: it still has
-// the sockets, in which who connected meanwhile is waiting.
-//
-// The two talk over a socket pair that the child inherits. The package knows
-// nothing of what an agent does.
 package handoff
 
 import (
@@ -20,25 +11,25 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// Protocol is the version of what the two say to each other. What a hello has
-// never changes its meaning; a process of another version is told so and ends.
+// Protocol is the version of the messages. The fields of Hello never change their
+// meaning; a next agent of another version is told so and ends.
 const Protocol = 1
 
-// envFD names the child's end of the pair, a descriptor.
+// envFD is the environment variable with the child's descriptor of the socket pair.
 const envFD = "HOLDFAST_PREDECESSOR"
 
-// maxMessage bounds a message, in bytes.
+// maxMessage is the size limit of a message, in bytes.
 const maxMessage = 64 << 10
 
-// Hello says who the next agent is. Both agents of a succession have the same
-// Home: what it names belongs to one agent at a time.
+// Hello identifies the next agent. Both agents of a handoff have the same Home: what it
+// names belongs to one agent at a time.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
 	Home     Home   `json:"home"`
 }
 
-// Home is what one agent hands on to the next, beside its sockets.
+// Home is what one agent leaves to the next, beside its sockets.
 type Home struct {
 	Node    string `json:"node"`
 	DataDir string `json:"data_dir"`
@@ -46,47 +37,46 @@ type Home struct {
 	Socket  string `json:"socket"`
 }
 
-// differs names what is not the same, "" for nothing.
+// differs describes the first field that differs, "" for none.
 func (h Home) differs(o Home) string {
 	for _, f := range []struct{ name, a, b string }{
 		{"node", h.Node, o.Node}, {"data_dir", h.DataDir, o.DataDir}, {"run_dir", h.RunDir, o.RunDir}, {"api.socket", h.Socket, o.Socket},
 	} {
 		if f.a != f.b {
-			return fmt.Sprintf("%s is %q with the next agent, and %q with the one that runs", f.name, f.b, f.a)
+			return fmt.Sprintf("%s is %q with the next agent, and %q with the running one", f.name, f.b, f.a)
 		}
 	}
 	return ""
 }
 
-// Event is how far the next agent is.
+// Event is a milestone of the next agent.
 type Event string
 
 // The events, in their order.
 const (
-	Held   Event = "held"   // it has what only one may have
+	Held   Event = "held"   // it owns what only one agent may own
 	Up     Event = "up"     // it serves
-	Ending Event = "ending" // it was told to end, and will
+	Ending Event = "ending" // it was told to end and is ending
 )
 
-// message is what either says.
+// message is one message of either side.
 type message struct {
-	// The next agent's.
+	// Sent by the next agent.
 	Hello *Hello  `json:"hello,omitempty"`
 	Event Event   `json:"event,omitempty"`
 	Error *Reason `json:"error,omitempty"`
-	// The one before's.
+	// Sent by the agent before it.
 	Go   *turn `json:"go,omitempty"`
 	Over bool  `json:"over,omitempty"`
 }
 
-// turn is what comes with the turn: the sockets' names, and a note from one
-// agent to the next.
+// turn accompanies the sockets: their names, and a note for the next agent.
 type turn struct {
 	Names []string        `json:"names"`
 	Note  json.RawMessage `json:"note,omitempty"`
 }
 
-// Reason is why the next agent could not serve.
+// Reason says why the next agent cannot serve.
 type Reason struct {
 	Text   string `json:"error"`
 	Advice string `json:"hint,omitempty"`
@@ -94,7 +84,7 @@ type Reason struct {
 
 func (r *Reason) Error() string { return r.Text }
 
-// Hint says what to do about it.
+// Hint returns advice for the operator, "" for none.
 func (r *Reason) Hint() string { return r.Advice }
 
 func send(c *net.UnixConn, m message, sockets ...*listenfd.Socket) error {
@@ -103,16 +93,15 @@ func send(c *net.UnixConn, m message, sockets ...*listenfd.Socket) error {
 		return err
 	}
 	if len(b) > maxMessage {
-		return fmt.Errorf("a message of %d bytes is too long", len(b))
+		return fmt.Errorf("a message of %d bytes exceeds the limit", len(b))
 	}
 	return listenfd.Send(c, b, sockets)
 }
 
-// errGone means that the other one has closed its end, or is dead.
+// errGone means that the other agent has closed its end or has exited.
 var errGone = errors.New("the other agent is gone")
 
-// receive returns the next message; descriptors that come with any but a turn
-// are closed.
+// receive returns the next message. It closes descriptors that do not belong to a turn.
 func receive(c *net.UnixConn, buf []byte) (m message, sockets []*listenfd.Socket, err error) {
 	n, fds, err := listenfd.Receive(c, buf)
 	if err != nil || n == 0 {

@@ -18,28 +18,26 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// Next is the agent that comes after this process's, in a child process. Its
-// methods are for one goroutine.
+// Next is the next agent, in a child process. Its methods are for one goroutine.
 type Next struct {
 	conn  *net.UnixConn
 	cmd   *exec.Cmd
 	hello Hello
-	said  chan message  // closed when all is read that the process said
-	ended chan struct{} // closed when the process has ended, before said is
+	said  chan message  // closed when all messages of the process are read
+	ended chan struct{} // closed when the process has exited, before said is
 }
 
-// Options say what to start.
+// Options configure Start.
 type Options struct {
 	Argv           []string // its program and arguments
 	Home           Home     // of this agent
 	Stdout, Stderr io.Writer
-	// Limit is how long it may take to say hello.
+	// Limit is how long the process may take to send its hello.
 	Limit time.Duration
 }
 
-// Start starts the next agent and returns when it has said who it is. Nothing
-// has changed for this agent by then, nor if it fails: then the process has
-// ended.
+// Start starts the next agent and returns when it has sent its hello. It changes
+// nothing for this agent. Where it fails, the process has exited.
 func Start(ctx context.Context, o Options) (*Next, error) {
 	n, err := spawn(o)
 	if err != nil {
@@ -56,38 +54,38 @@ func spawn(o Options) (*Next, error) {
 	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
 	cmd.Env = append(os.Environ(), envFD+"="+strconv.Itoa(child.SocketFD))
 	cmd.Stdout, cmd.Stderr = o.Stdout, o.Stderr
-	cmd.WaitDelay = time.Second // for children of its own that have its output
+	cmd.WaitDelay = time.Second // its own children may keep its output open
 	conn, err := child.Start(cmd, unix.SOCK_SEQPACKET, cmd.Start)
 	if err != nil {
-		return nil, holdfast.WithHint(err, "install the program again; the agent that runs needs no program on disk")
+		return nil, holdfast.WithHint(err, "install the program again; the running agent does not need the file")
 	}
 	n := &Next{conn: conn, cmd: cmd, said: make(chan message, 8), ended: make(chan struct{})}
 	go n.listen()
 	go func() {
-		_ = cmd.Wait() // how it ended is in its ProcessState
+		_ = cmd.Wait() // the ProcessState has the exit code
 		close(n.ended)
-		// What it said can still be read. A child of its own may have the
-		// other end open.
+		// Messages that were sent can still be read. A child of the process may keep
+		// the other end open.
 		_ = conn.CloseRead()
 	}()
 	return n, nil
 }
 
-// listen reads what the process says.
+// listen reads the messages of the process.
 func (n *Next) listen() {
 	defer close(n.said)
 	buf := make([]byte, maxMessage)
 	for {
 		m, sockets, err := receive(n.conn, buf)
 		for _, s := range sockets {
-			s.Close() // nobody has asked for any
+			s.Close() // no message has sockets
 		}
 		if err != nil {
 			return
 		}
 		select {
 		case n.said <- m:
-		default: // nobody says that much
+		default: // more messages than the protocol has
 		}
 	}
 }
@@ -101,16 +99,16 @@ func (n *Next) greet(ctx context.Context, o Options) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return holdfast.WithHint(fmt.Errorf("the next agent, %s, did not say within %v who it is", o.Argv[0], o.Limit), notOurs)
+		return holdfast.WithHint(fmt.Errorf("the next agent, %s, did not send its hello within %v", o.Argv[0], o.Limit), notOurs)
 	case errors.Is(err, ErrEnded):
-		return holdfast.WithHint(fmt.Errorf("the next agent, %s, ended before it had said who it is: %s", o.Argv[0], n.ending()), notOurs)
+		return holdfast.WithHint(fmt.Errorf("the next agent, %s, ended before it sent its hello: %s", o.Argv[0], n.ending()), notOurs)
 	case err != nil:
 		return err
 	case m.Hello == nil || m.Hello.Protocol != Protocol:
-		return holdfast.WithHint(errors.New("the next agent takes over in another way than this one hands over"), byRestart)
+		return holdfast.WithHint(errors.New("the next agent has another version of the handoff protocol"), byRestart)
 	}
 	if d := o.Home.differs(m.Hello.Home); d != "" {
-		return holdfast.WithHint(errors.New(d), "this cannot change hands. "+byRestart)
+		return holdfast.WithHint(errors.New(d), "a handoff cannot change this. "+byRestart)
 	}
 	n.hello = *m.Hello
 	return nil
@@ -118,15 +116,15 @@ func (n *Next) greet(ctx context.Context, o Options) error {
 
 // Hints.
 const (
-	notOurs   = "the agent's log has what it printed; `holdfast version` says which program is on disk"
-	byRestart = "To change it end the agent with `holdfast agent stop --keep`, and start it anew"
+	notOurs   = "the agent's log has its output; `holdfast version` shows the program on disk"
+	byRestart = "End the agent with `holdfast agent stop --keep` and start it again"
 )
 
-// ErrEnded means that the next agent's process has ended.
+// ErrEnded means that the process of the next agent has exited.
 var ErrEnded = errors.New("the next agent has ended")
 
-// hear returns what is said next. An error is ctx's, a *Reason that the next
-// agent gives, or ErrEnded.
+// hear returns the next message. An error is that of ctx, a *Reason from the next
+// agent, or ErrEnded.
 func (n *Next) hear(ctx context.Context) (message, error) {
 	for {
 		select {
@@ -140,7 +138,7 @@ func (n *Next) hear(ctx context.Context) (message, error) {
 		case <-ctx.Done():
 			return message{}, ctx.Err()
 		}
-		select { // it has closed its end
+		select { // the process has closed its end
 		case <-n.ended:
 			return message{}, ErrEnded
 		case <-ctx.Done():
@@ -149,9 +147,9 @@ func (n *Next) hear(ctx context.Context) (message, error) {
 	}
 }
 
-// Await returns how far the next agent is, when it says so. An error is ctx's,
-// or why the next agent cannot serve: what it has said itself, or ErrEnded and
-// how it ended.
+// Await returns the next milestone of the next agent. An error is that of ctx, or says
+// why the next agent cannot serve: the *Reason that it sent, or ErrEnded with its exit
+// status.
 func (n *Next) Await(ctx context.Context) (Event, error) {
 	m, err := n.hear(ctx)
 	if errors.Is(err, ErrEnded) {
@@ -160,17 +158,17 @@ func (n *Next) Await(ctx context.Context) (Event, error) {
 	return m.Event, err
 }
 
-// ending says how the process ended, once it has.
+// ending describes how the process has exited.
 func (n *Next) ending() string { return n.cmd.ProcessState.String() }
 
-// Hello is who it is.
+// Hello returns the hello of the next agent.
 func (n *Next) Hello() Hello { return n.hello }
 
-// PID is its process.
+// PID returns its process id.
 func (n *Next) PID() int { return n.cmd.Process.Pid }
 
-// Go gives the next agent its turn. The sockets stay this process's, too; note
-// is JSON for the other one's Take.
+// Go gives the next agent its turn. This process keeps the sockets, too. note is JSON;
+// Turn.Take returns it.
 func (n *Next) Go(sockets []*listenfd.Socket, note []byte) error {
 	names := make([]string, len(sockets))
 	for i, s := range sockets {
@@ -182,28 +180,29 @@ func (n *Next) Go(sockets []*listenfd.Socket, note []byte) error {
 	return nil
 }
 
-// Over tells it that this process will not serve any more, and lets go of it.
+// Over tells the next agent that this process does not serve any more, and closes the
+// connection.
 func (n *Next) Over() error {
 	err := send(n.conn, message{Over: true})
 	n.conn.Close()
 	if err != nil {
-		return fmt.Errorf("leave the next agent to itself: %w", err)
+		return fmt.Errorf("tell the next agent that the handoff is over: %w", err)
 	}
 	return nil
 }
 
-// Signal sends a signal to its process, which may have ended.
+// Signal sends a signal to the process, which may have exited.
 func (n *Next) Signal(s os.Signal) { _ = n.cmd.Process.Signal(s) }
 
-// Kill ends it, and returns when it has ended.
+// Kill kills the process and waits for its exit.
 func (n *Next) Kill() {
 	n.Signal(os.Kill)
 	<-n.ended
 	n.conn.Close()
 }
 
-// Ended is closed when its process has ended.
+// Ended is closed when the process has exited.
 func (n *Next) Ended() <-chan struct{} { return n.ended }
 
-// ExitCode is its exit code once it has ended; -1 where a signal has ended it.
+// ExitCode is the exit code of a process that has exited; -1 where a signal killed it.
 func (n *Next) ExitCode() int { return n.cmd.ProcessState.ExitCode() }

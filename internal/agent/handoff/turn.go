@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/platform/linux/listenfd"
 )
 
-// Turn is the next agent's side: its place after the one that started it. All
-// methods do nothing on a nil *Turn, which an agent has that came by itself.
+// Turn is the next agent's side of a handoff. An agent that was not started by another
+// one has a nil *Turn, whose methods do nothing.
 type Turn struct {
 	conn     *net.UnixConn
 	over     chan struct{}
@@ -26,19 +26,19 @@ type Turn struct {
 	failing  sync.Once
 }
 
-// Inherit returns the turn of a process that another agent has started, and nil
-// in any other. It may be called once.
+// Inherit returns the Turn of a process that another agent has started, and nil in any
+// other process. It may be called once.
 func Inherit() (*Turn, error) {
 	text := os.Getenv(envFD)
 	if text == "" {
 		return nil, nil
 	}
-	if err := os.Unsetenv(envFD); err != nil { // it is not for our children
+	if err := os.Unsetenv(envFD); err != nil { // children must not inherit it
 		return nil, err
 	}
 	fd, err := strconv.Atoi(text)
 	if err != nil || fd < 3 {
-		return nil, fmt.Errorf("%s is %q, it has to be a descriptor", envFD, text)
+		return nil, fmt.Errorf("%s is %q, which is not a descriptor", envFD, text)
 	}
 	unix.CloseOnExec(fd)
 	conn, err := child.Adopt(fd)
@@ -48,20 +48,20 @@ func Inherit() (*Turn, error) {
 	return &Turn{conn: conn, over: make(chan struct{})}, nil
 }
 
-// errUnwanted is why an agent ends whose turn never came.
-var errUnwanted = errors.New("the agent that started this one goes on itself")
+// errUnwanted ends an agent that was not given its turn.
+var errUnwanted = errors.New("the agent that started this one serves on")
 
-// Take says hello and waits for the turn. It returns the sockets, which are the
-// caller's, and the other's note. Before it returns, nothing may be touched that
+// Take sends the hello and waits for the turn. It returns the sockets, which the caller
+// then owns, and the note. Until it returns, the caller must not use anything that
 // belongs to one agent at a time.
 func (t *Turn) Take(ctx context.Context, version string, home Home) ([]*listenfd.Socket, []byte, error) {
 	if t == nil {
 		return nil, nil, nil
 	}
 	if err := send(t.conn, message{Hello: &Hello{Protocol, version, home}}); err != nil {
-		return nil, nil, fmt.Errorf("greet the agent before this one: %w", err)
+		return nil, nil, fmt.Errorf("send the hello to the previous agent: %w", err)
 	}
-	// The end of ctx is not waited for here: it ends with the other one, too.
+	// The end of ctx is not waited for: the other agent ends the wait, too.
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.CloseRead() })
 	m, sockets, err := receive(t.conn, make([]byte, maxMessage))
 	if !stop() {
@@ -71,30 +71,30 @@ func (t *Turn) Take(ctx context.Context, version string, home Home) ([]*listenfd
 		return nil, nil, errUnwanted
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("take over from the agent before this one: %w", err)
+		return nil, nil, fmt.Errorf("take over from the previous agent: %w", err)
 	}
 	t.taken = true
 	go t.await()
 	return sockets, m.Go.Note, nil
 }
 
-// await waits until the other one lets go, or is gone.
+// await waits until the other agent sends Over, or exits.
 func (t *Turn) await() {
 	m, _, err := receive(t.conn, make([]byte, maxMessage))
 	t.orphaned = err != nil || !m.Over
 	close(t.over)
 }
 
-// Say tells the other one how far this one is. Where it is gone, it need not
-// know.
+// Say reports a milestone to the other agent. A failure means that the other agent has
+// exited, and is ignored.
 func (t *Turn) Say(e Event) {
 	if t != nil {
 		_ = send(t.conn, message{Event: e})
 	}
 }
 
-// Fail tells the other one why this one cannot serve; only the first time
-// counts.
+// Fail reports to the other agent why this one cannot serve. Only the first call has an
+// effect.
 func (t *Turn) Fail(err error) {
 	if t == nil || err == nil {
 		return
@@ -104,8 +104,8 @@ func (t *Turn) Fail(err error) {
 	})
 }
 
-// Over is closed, after Take, when the other one is out of the way. It is nil,
-// which is never, without another one.
+// Over is closed, after Take, when the other agent has sent Over or has exited. It is
+// nil on a nil *Turn.
 func (t *Turn) Over() <-chan struct{} {
 	if t == nil {
 		return nil
@@ -113,11 +113,11 @@ func (t *Turn) Over() <-chan struct{} {
 	return t.over
 }
 
-// Orphaned reports, once Over is closed, whether the other one ended without a
-// word: somebody has killed it.
+// Orphaned reports, once Over is closed, whether the other agent exited without sending
+// Over: it was killed.
 func (t *Turn) Orphaned() bool { return t.orphaned }
 
-// Close ends it.
+// Close closes the connection to the other agent.
 func (t *Turn) Close() {
 	if t == nil {
 		return

@@ -1,4 +1,4 @@
-package agent
+package handoff
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ func TestSameTCP(t *testing.T) {
 		{at("127.0.0.1", 7070), "127.0.0.1:7071", false},
 		{at("127.0.0.1", 7070), "127.0.0.2:7070", false},
 		{at("127.0.0.1", 7070), "localhost:7070", true},
-		{at("127.0.0.1", 7070), "127.0.0.1:0", true}, // any port will do
+		{at("127.0.0.1", 7070), "127.0.0.1:0", true}, // port 0 matches every port
 		{at("127.0.0.1", 7070), "0.0.0.0:7070", false},
 		{at("::", 7070), "0.0.0.0:7070", true},
 		{at("::", 7070), ":7070", true},
@@ -34,32 +34,32 @@ func TestSameTCP(t *testing.T) {
 		{at("127.0.0.1", 7070), "no port", false},
 		{&net.UnixAddr{Name: "/run/s", Net: "unix"}, "127.0.0.1:7070", false},
 	} {
-		if got := sameTCP(c.at, c.want); got != c.same {
+		if got := SameTCP(c.at, c.want); got != c.same {
 			t.Errorf("%v is %s: %v, want %v", c.at, c.want, got, c.same)
 		}
 	}
-	// Package net really listens where this says.
+	// The addresses that package net listens on match.
 	for _, want := range []string{"127.0.0.1:0", "0.0.0.0:0", ":0", "localhost:0"} {
 		l, err := net.Listen("tcp", want)
 		if err != nil {
 			t.Fatal(err)
 		}
 		l.Close()
-		if !sameTCP(l.Addr(), want) {
-			t.Errorf("who listens on %s gets %v, which is taken for another", want, l.Addr())
+		if !SameTCP(l.Addr(), want) {
+			t.Errorf("a listener on %s has the address %v, which does not match", want, l.Addr())
 		}
 	}
 }
 
-func testDoors(t *testing.T) *doors {
-	d := newDoors(nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
+func testListeners(t *testing.T) *Listeners {
+	d := NewListeners(nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	t.Cleanup(d.close)
 	return d
 }
 
-func (d *doors) openAt(t *testing.T, name, addr string) *door {
+func (d *Listeners) openAt(t *testing.T, name, addr string) *Listener {
 	t.Helper()
-	o, err := d.open(name, func(at net.Addr) bool { return sameTCP(at, addr) }, func() (net.Listener, error) { return net.Listen("tcp", addr) })
+	o, err := d.Open(name, func(at net.Addr) bool { return SameTCP(at, addr) }, func() (net.Listener, error) { return net.Listen("tcp", addr) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,43 +67,43 @@ func (d *doors) openAt(t *testing.T, name, addr string) *door {
 	return o
 }
 
-// TestDoorsStayOpen: a door that is opened again is the same socket, and one that
-// is wanted elsewhere is another.
-func TestDoorsStayOpen(t *testing.T) {
-	d := testDoors(t)
+// A listener that is opened again has the same socket; with another address it has a
+// new one.
+func TestSocketsStayOpen(t *testing.T) {
+	d := testListeners(t)
 	first := d.openAt(t, "gateway", "127.0.0.1:0")
 	at := first.Addr().String()
 	first.Close()
 	again := d.openAt(t, "gateway", at)
 	if again.Addr().String() != at {
-		t.Errorf("it was %s, is %v", at, again.Addr())
+		t.Errorf("the address was %s, is %v", at, again.Addr())
 	}
 	elsewhere := d.openAt(t, "gateway", "127.0.0.2:0")
 	again.Close()
 	if c, err := net.Dial("tcp", at); err == nil {
 		c.Close()
-		t.Errorf("%s is open, and nobody wants it", at)
+		t.Errorf("%s is still open", at)
 	}
-	d.keepOnly("api")
+	d.KeepOnly("api")
 	elsewhere.Close()
 	if c, err := net.Dial("tcp", elsewhere.Addr().String()); err == nil {
 		c.Close()
-		t.Errorf("%v is open, and nobody wants it", elsewhere.Addr())
+		t.Errorf("%v is still open", elsewhere.Addr())
 	}
 	fails := errors.New("taken")
-	if _, err := d.open("api", func(net.Addr) bool { return true }, func() (net.Listener, error) { return nil, fails }); !errors.Is(err, fails) {
+	if _, err := d.Open("api", func(net.Addr) bool { return true }, func() (net.Listener, error) { return nil, fails }); !errors.Is(err, fails) {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestDoorOfAUnixSocket: its file outlives its listeners, and a file of another
-// is not taken for it.
-func TestDoorOfAUnixSocket(t *testing.T) {
-	d := testDoors(t)
+// The file of a unix socket outlives its listeners. A socket whose file is gone is not
+// used again.
+func TestUnixSocketStaysOpen(t *testing.T) {
+	d := testListeners(t)
 	path := filepath.Join(t.TempDir(), "s")
-	open := func() *door {
+	open := func() *Listener {
 		t.Helper()
-		o, err := d.open("socket", func(at net.Addr) bool { return sameSocket(at, path) }, func() (net.Listener, error) { return listenSocket(path) })
+		o, err := d.Open("socket", func(at net.Addr) bool { return sameFile(at, path) }, func() (net.Listener, error) { return listenUnix(path) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,16 +124,16 @@ func TestDoorOfAUnixSocket(t *testing.T) {
 	open()
 	c, err := net.Dial("unix", path)
 	if err != nil {
-		t.Fatalf("a socket whose file is gone was taken for a good one: %v", err)
+		t.Fatalf("a socket whose file is gone was used again: %v", err)
 	}
 	c.Close()
 }
 
-// TestDoorThatIsShut: its server goes on with those who are in, and who comes then
-// is the next server's.
-func TestDoorThatIsShut(t *testing.T) {
-	d := testDoors(t)
-	serve := func(o *door, says string) (*http.Server, chan error) {
+// After Stop a server goes on with its connections, and new connections reach the next
+// server.
+func TestStoppedListener(t *testing.T) {
+	d := testListeners(t)
+	serve := func(o *Listener, says string) (*http.Server, chan error) {
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, says) })}
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(o) }()
@@ -156,22 +156,22 @@ func TestDoorThatIsShut(t *testing.T) {
 	if got := get(inside); got != "first<nil>" {
 		t.Fatal(got)
 	}
-	o.shut()
+	o.Stop()
 	heard := make(chan string, 1)
 	go func() { heard <- get(outside) }()
 	for range 10 {
 		if got := get(inside); got != "first<nil>" {
-			t.Errorf("who is in hears %q", got)
+			t.Errorf("an open connection gets %q", got)
 		}
 	}
 	select {
 	case err := <-firstEnded:
-		t.Errorf("the server ended when its door was shut: %v", err)
+		t.Errorf("the server ended with Stop: %v", err)
 	default:
 	}
 	second, secondEnded := serve(d.openAt(t, "gateway", at), "second")
 	if got := <-heard; got != "second<nil>" {
-		t.Errorf("who came when it was shut hears %q", got)
+		t.Errorf("a connection after Stop gets %q", got)
 	}
 	inside.CloseIdleConnections()
 	for s, ended := range map[*http.Server]chan error{first: firstEnded, second: secondEnded} {
@@ -182,4 +182,16 @@ func TestDoorThatIsShut(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+func sameFile(at net.Addr, path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil && at.String() == path
+}
+
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return net.Listen("unix", path)
 }
