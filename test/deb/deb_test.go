@@ -174,7 +174,7 @@ func TestLifeOfThePackage(t *testing.T) {
 		}
 	}
 	h.isManualPage("usr/share/man/man1/holdfast.1.gz", `.TH "HOLDFAST" "1"`)
-	if got := h.holdfast("config", "check", "/etc/holdfast/holdfast.yaml"); got != "/etc/holdfast/holdfast.yaml is good\n" {
+	if got := h.holdfast("config", "check", "/etc/holdfast/holdfast.yaml"); got != "/etc/holdfast/holdfast.yaml is valid\n" {
 		t.Errorf("the shipped configuration: %q", got)
 	}
 	if got := h.holdfast("version", "--socket", "/nowhere"); !strings.Contains(got, "v1.0.0") {

@@ -107,7 +107,7 @@ func TestClusterNodes(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &p); err != nil || len(p.Nodes) != 1 || p.Nodes[0].Name != "sick" || len(p.Nodes[0].Why) != 1 {
 		t.Errorf("plan %+v, %v of\n%s", p, err, out)
 	}
-	if _, err := u.run(0, "cluster", "replace", "--worse-than", "memcg.dying=100000"); !strings.Contains(err, "no node is to be replaced") {
+	if _, err := u.run(0, "cluster", "replace", "--worse-than", "memcg.dying=100000"); !strings.Contains(err, "no node matches") {
 		t.Errorf("nothing to do: %s", err)
 	}
 }

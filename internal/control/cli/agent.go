@@ -23,11 +23,11 @@ func (a *app) agentCmd() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run the agent of this host, until it is told to end",
-		Long: "Run the agent of this host until it is told to end.\n" +
-			"SIGTERM and Ctrl-C drain the node first; SIGUSR2 ends the agent and leaves its containers to the next one.\n" +
-			"With --upgrade the agent that runs is replaced by the program on disk that it was started from: no connect is refused meanwhile,\n" +
-			"sessions stay, and if the new one cannot serve the old one goes on.",
+		Short: "Run the agent of this host",
+		Long: "Run the agent of this host in the foreground.\n" +
+			"SIGTERM and Ctrl-C drain the node first. SIGUSR2 ends the agent and leaves its containers to the next agent.\n" +
+			"With --upgrade the program on disk replaces the running agent that was started from it. No connect is refused meanwhile,\n" +
+			"and sessions stay. If the new agent cannot serve, the old one continues.",
 		Example: "  holdfast agent\n  holdfast agent --upgrade\n  holdfast agent stop --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if upgrade {
@@ -42,12 +42,12 @@ func (a *app) agentCmd() *cobra.Command {
 			return a.deps.RunAgent(cmd.Context(), AgentRun{
 				Flags: cmd.Flags(), Socket: a.givenSocket(), Stdout: a.ui.out, Stderr: a.ui.err,
 				Step:    a.drainStep,
-				Drained: func(r holdfast.DrainReport) { _ = a.drained(r) }, // the agent ends all the same
+				Drained: func(r holdfast.DrainReport) { _ = a.drained(r) }, // the agent ends in any case
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the agent that runs by the program on disk")
-	cmd.Flags().DurationVar(&trial, "trial", api.DefaultTrial, "with --upgrade: how long the old agent stands by once the new one serves")
+	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running agent by the program on disk")
+	cmd.Flags().DurationVar(&trial, "trial", api.DefaultTrial, "with --upgrade: how long the old agent stands by after the new one serves")
 	if a.deps.AgentFlags != nil {
 		a.deps.AgentFlags(cmd.Flags())
 	}
@@ -58,8 +58,8 @@ func (a *app) agentStop() *cobra.Command {
 	var keep bool
 	cmd := &cobra.Command{
 		Use:     "stop",
-		Short:   "Make the agent end, and wait until it has",
-		Long:    "Make the agent drain its node and end, or with --keep end and leave its containers to the next agent; wait until it has ended.",
+		Short:   "End the agent, and wait until it has ended",
+		Long:    "Make the agent drain its node and end. With --keep it ends and leaves its containers to the next agent. Wait until it has ended.",
 		Example: "  holdfast agent stop\n  holdfast agent stop --keep",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +75,7 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 	if err != nil {
 		return err
 	}
-	// Before the agent ends, so that its pid is still its own.
+	// Opened before the agent ends, while the pid is certainly the agent's.
 	var process *os.File
 	if a.remoteURL() == "" {
 		if process, err = openProcess(v.PID); err != nil {
@@ -85,7 +85,7 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 	if err := c.StopAgent(ctx, keep); err != nil {
 		return err
 	}
-	said := "the agent has been told to end"
+	said := "the agent is ending"
 	if process != nil {
 		defer process.Close()
 		done := a.ui.progress("waiting for the agent to end")
@@ -97,13 +97,12 @@ func (a *app) stopAgent(ctx context.Context, c *client.Client, keep bool) error 
 		said = "the agent has ended"
 	}
 	if keep {
-		said += " and left its containers to the next one"
+		said += " and left its containers to the next agent"
 	}
 	return a.ui.result(map[string]bool{"ended": process != nil, "keep": keep}, func(w io.Writer) { fmt.Fprintln(w, said) })
 }
 
-// openProcess returns a pidfd, or nil where the agent's pid is not one of ours
-// to see (another pid namespace).
+// openProcess returns a pidfd, or nil if the agent's pid is in another pid namespace.
 func openProcess(pid int) (*os.File, error) {
 	if pid <= 0 {
 		return nil, nil
@@ -118,10 +117,10 @@ func openProcess(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// pollStep bounds how long an interrupt goes unnoticed, in milliseconds.
+// pollStep is the longest delay of an interrupt, in milliseconds.
 const pollStep = 100
 
-// waitEnd returns when the process has ended: its pidfd is readable then
+// waitEnd returns when the process has ended: then its pidfd is readable
 // (pidfd_open(2)).
 func waitEnd(ctx context.Context, process *os.File) error {
 	for {

@@ -17,23 +17,22 @@ import (
 )
 
 const (
-	// upgradeLimit is longer than all that an upgrade waits for, twice, beside
-	// the trial.
+	// upgradeLimit is longer than all waits of an upgrade, twice, without the trial.
 	upgradeLimit = 5 * time.Minute
-	// upgradeLook is between two looks how far it is.
+	// upgradeLook is the interval of reading the upgrade's state.
 	upgradeLook = 50 * time.Millisecond
 )
 
-// withUpgrade are the flags that may stand beside --upgrade: those that say which
-// agent is meant, and how to print.
+// withUpgrade are the flags that may stand beside --upgrade: they select the agent and
+// the output format.
 func withUpgrade() []string {
 	return []string{"upgrade", "trial", "config", "socket", "json", "timeout"}
 }
 
-// upgradeAgent has the program on disk take the running agent's place.
+// upgradeAgent replaces the running agent by the program on disk.
 func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 	if trial < 0 || trial > api.MaxTrial {
-		return usage(cmd, fmt.Errorf("--trial is %v, it has to be between 0 and %v", trial, api.MaxTrial))
+		return usage(cmd, fmt.Errorf("--trial is %v, it must be between 0 and %v", trial, api.MaxTrial))
 	}
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -42,7 +41,7 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 		}
 	})
 	if other != "" {
-		return usage(cmd, fmt.Errorf("--%s does not go with --upgrade: the new agent gets the flags that the running one has", other))
+		return usage(cmd, fmt.Errorf("--%s does not go with --upgrade: the new agent gets the flags of the running one", other))
 	}
 	if a.givenSocket() == "" && a.remoteURL() == "" && a.deps.AgentSocket != nil {
 		socket, err := a.deps.AgentSocket(cmd.Context(), AgentRun{Flags: cmd.Flags()})
@@ -54,7 +53,7 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 	return a.with(cmd, upgradeLimit+trial, func(ctx context.Context, c *client.Client) error {
 		u, err := a.followUpgrade(ctx, c, trial)
 		if err != nil && ctx.Err() != nil && u.ID != "" {
-			return holdfast.WithHint(err, "the upgrade goes on without this command")
+			return holdfast.WithHint(err, "the upgrade continues without this command")
 		}
 		if err != nil {
 			return err
@@ -66,21 +65,21 @@ func (a *app) upgradeAgent(cmd *cobra.Command, trial time.Duration) error {
 			a.ui.note("the new agent's version is %s and this command's %s: the agent was started from another file than this command", clean(u.To.Version), own)
 		}
 		if u.State == api.UpgradeFailed {
-			return holdfast.WithHint(fmt.Errorf("the upgrade failed, and the agent that was there, version %s and pid %d, serves again: %s", u.From.Version, u.From.PID, u.Error), u.Advice)
+			return holdfast.WithHint(fmt.Errorf("the upgrade failed, and the previous agent, version %s and pid %d, serves again: %s", u.From.Version, u.From.PID, u.Error), u.Advice)
 		}
 		return nil
 	})
 }
 
-// followUpgrade begins an upgrade and returns when it is over. Its ID is set as
-// soon as it cannot be called off any more.
+// followUpgrade begins an upgrade and returns when it is over. Its ID is set as soon as
+// it cannot be cancelled.
 func (a *app) followUpgrade(ctx context.Context, c *client.Client, trial time.Duration) (api.Upgrade, error) {
-	a.ui.note("starting the new agent beside the one that runs…")
+	a.ui.note("starting the new agent beside the running one…")
 	u, err := c.UpgradeAgent(ctx, trial)
 	if err != nil {
 		return api.Upgrade{}, err
 	}
-	a.ui.note("the new agent, version %s and pid %d, takes over from version %s, pid %d; who connects meanwhile waits", clean(u.To.Version), u.To.PID, clean(u.From.Version), u.From.PID)
+	a.ui.note("the new agent, version %s and pid %d, takes over from version %s, pid %d; new connects wait meanwhile", clean(u.To.Version), u.To.PID, clean(u.From.Version), u.From.PID)
 	for state := u.State; u.State != api.UpgradeDone && u.State != api.UpgradeFailed; {
 		select {
 		case <-time.After(upgradeLook):
@@ -90,11 +89,11 @@ func (a *app) followUpgrade(ctx context.Context, c *client.Client, trial time.Du
 		now, err := c.LastUpgrade(ctx)
 		switch {
 		case errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil:
-			continue // neither of the two answers at the moment
+			continue // neither agent answers at the moment
 		case err != nil:
 			return u, err
 		case now.ID != u.ID:
-			return u, holdfast.WithHint(errors.New("the agent knows nothing of this upgrade: somebody has started it anew"), "look at the agent's log")
+			return u, holdfast.WithHint(errors.New("the agent does not know this upgrade: it was started again meanwhile"), "look at the agent's log")
 		}
 		u = now
 		if u.State == api.UpgradeOnTrial && state != u.State {

@@ -11,11 +11,11 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// batch is records that are to be kept, and what became of each.
+// batch is a list of records to keep, with the result of each.
 type batch struct {
 	records []spinup.Record
-	why     []error // each is not kept; nil: it is
-	left    []int   // those to be tried
+	why     []error // of each record that is not kept; nil: it is kept
+	left    []int   // indexes of the records to try
 }
 
 func newBatch(records []spinup.Record) *batch {
@@ -26,8 +26,8 @@ func newBatch(records []spinup.Record) *batch {
 	return b
 }
 
-// each does something with the records of the given indexes, some at once, and
-// notes how that went.
+// each calls do with the records of the given indexes, some concurrently, and stores
+// the results.
 func (b *batch) each(of []int, do func(spinup.Record) error) {
 	var g errgroup.Group
 	g.SetLimit(recordAtOnce)
@@ -37,10 +37,10 @@ func (b *batch) each(of []int, do func(spinup.Record) error) {
 			return nil
 		})
 	}
-	_ = g.Wait() // what went wrong is noted
+	_ = g.Wait() // the errors are in why
 }
 
-// which are those of the ones to be tried that an error is true of.
+// which returns the indexes of the records to try with an error for which is is true.
 func (b *batch) which(is func(error) bool) []int {
 	var out []int
 	for _, i := range b.left {
@@ -51,17 +51,17 @@ func (b *batch) which(is func(error) bool) []int {
 	return out
 }
 
-// again leaves those to be tried that may be kept a moment later, and reports
-// whether there are any.
+// again drops from left the records that are kept or cannot be kept, and reports
+// whether any remain: those may be kept a moment later.
 func (b *batch) again() bool {
 	b.left = b.which(func(err error) bool {
-		// The agent has not opened its store yet, or somebody else has it open.
+		// The agent has not opened its store yet, or another process has it open.
 		return errors.Is(err, holdfast.ErrBusy) || errors.Is(err, spinup.ErrInUse)
 	})
 	return len(b.left) > 0
 }
 
-// lost is about the records that are not kept, nil where all are.
+// lost returns an error about the records that are not kept, nil if all are kept.
 func (b *batch) lost() error {
 	first := slices.IndexFunc(b.why, func(err error) bool { return err != nil })
 	if first < 0 {

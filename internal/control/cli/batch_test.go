@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// hundred are the records of a hundred spin-ups that ended together.
+// hundred returns the records of a hundred spin-ups that ended together.
 func hundred() []spinup.Record {
 	var out []spinup.Record
 	for i := range 100 {
@@ -24,8 +24,8 @@ func hundred() []spinup.Record {
 	return out
 }
 
-// gathering is an agent with a store on disk that keeps its first records when
-// there are recordAtOnce of them, as a slow disk makes them wait for each other.
+// gathering is an agent with a store on disk. Add waits until recordAtOnce records have
+// arrived, like a slow disk.
 type gathering struct {
 	*apitest.Backend
 	api.Spinups
@@ -81,7 +81,7 @@ func TestAHundredGoToDisk(t *testing.T) {
 	}
 }
 
-// choosy is an agent that does not take every image's record.
+// choosy is an agent that refuses the records of some images.
 type choosy struct {
 	*apitest.Backend
 	api.Spinups
@@ -100,8 +100,8 @@ func (c *choosy) Add(r spinup.Record) error {
 	return c.Spinups.Add(r)
 }
 
-// One that cannot be kept does not cost the others, and those that are lost are
-// counted.
+// A record that cannot be kept does not affect the others, and the error counts the
+// lost ones.
 func TestOneThatIsLostCostsNoOther(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
 	d.agent(t, choosy{Backend: b})

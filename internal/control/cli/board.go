@@ -16,22 +16,22 @@ import (
 	"holdfast"
 )
 
-// Of a long replacement a terminal shows so many lines at most.
+// Limits of the lines on a terminal during a long replacement.
 const (
 	boardEnded    = 6
 	boardUnderWay = 8
 )
 
-// board shows on stderr how a replacement of sessions goes: on a terminal as a
-// table that is drawn anew and wiped at the end, elsewhere a line for each
-// session as it ends.
+// board shows the progress of a replacement of sessions on stderr: on a terminal as a
+// table that is redrawn, and erased at the end; elsewhere as a line for each session as
+// it ends.
 type board struct {
-	lines    io.Writer // nil: nothing is said
-	terminal *os.File  // nil: there is none
+	lines    io.Writer // nil: no output
+	terminal *os.File  // nil: not a terminal
 
 	mu       sync.Mutex
 	ended    []holdfast.Replacement // the last few
-	count    int                    // of all that have ended
+	count    int                    // number of all that have ended
 	underWay []begun
 	drawn    int // lines of the last drawing
 
@@ -43,8 +43,8 @@ type begun struct {
 	when time.Time
 }
 
-// board begins to show. The caller must close it before anything else is
-// printed.
+// board begins to show the progress. The caller must close it before it prints anything
+// else.
 func (u *ui) board() *board {
 	b := &board{}
 	if u.json {
@@ -61,7 +61,7 @@ func (u *ui) board() *board {
 	return b
 }
 
-// step takes in that a replacement began or ended.
+// step adds a replacement that began or ended.
 func (b *board) step(ended bool, r holdfast.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,10 +115,10 @@ func (b *board) draw() {
 		out += narrow(strings.TrimRight(line, "\n"), width) + "\n"
 		b.drawn++
 	}
-	_, _ = io.WriteString(b.terminal, out) // a terminal that is gone needs no picture
+	_, _ = io.WriteString(b.terminal, out) // an error of the terminal is ignored
 }
 
-// erase wipes what was drawn last (ECMA-48: cursor up, erase below).
+// erase erases the last drawing (ECMA-48: cursor up, erase below).
 func (b *board) erase() string {
 	if b.drawn == 0 {
 		return ""
@@ -126,7 +126,7 @@ func (b *board) erase() string {
 	return fmt.Sprintf("\x1b[%dA\r\x1b[J", b.drawn)
 }
 
-// narrow cuts a line so that the terminal does not wrap it.
+// narrow shortens a line so that the terminal does not wrap it.
 func narrow(line string, width int) string {
 	if utf8.RuneCountInString(line) < width {
 		return line

@@ -20,52 +20,51 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// DefaultSocket is where the agent listens when nothing else is said.
+// DefaultSocket is the agent's socket unless a flag or variable names another.
 const DefaultSocket = "/run/holdfast/holdfast.sock"
 
-// SocketEnv is the environment variable that stands for --socket.
+// SocketEnv is the environment variable for --socket.
 const SocketEnv = "HOLDFAST_SOCKET"
 
-// Deps is what commands do that are not calls of an agent. An error from any of
-// these functions is printed with its hint; it decides the exit code by what it
-// wraps, or by a method ExitCode() int of its own.
+// Deps are the functions behind commands that do not call an agent. An error of them is
+// printed with its hint. Its wrapped sentinel, or a method ExitCode() int, decides the
+// exit code.
 type Deps struct {
-	// Version is this binary's.
+	// Version is the version of this binary.
 	Version api.Version
 	// AgentFlags adds the flags of `holdfast agent`; nil: none.
 	AgentFlags func(*pflag.FlagSet)
-	// ConfigFlags adds those of them that come before keys of the configuration,
-	// and returns what reads them once they are parsed.
+	// ConfigFlags adds those agent flags that override keys of the configuration, and
+	// returns a function that reads them after parsing.
 	ConfigFlags func(*pflag.FlagSet) func() config.Overrides
 	// CheckFiles reads the files that a configuration names.
 	CheckFiles func(config.Config) error
 	// RunAgent is `holdfast agent`. It returns when the agent has ended; it
 	// should end when ctx is done.
 	RunAgent func(ctx context.Context, r AgentRun) error
-	// AgentSocket is the unix socket of the agent that runs with these flags;
-	// nil: where the command line says.
+	// AgentSocket is the unix socket of the agent that runs with these flags; nil: the
+	// socket of the command line.
 	AgentSocket func(ctx context.Context, r AgentRun) (string, error)
-	// DrainEngine kills every container of the engine without an agent; nil:
-	// only an agent can.
+	// DrainEngine kills every container of the engine without an agent; nil: an agent
+	// is required.
 	DrainEngine func(ctx context.Context, q api.DrainRequest, step func(holdfast.Step)) (holdfast.DrainReport, error)
-	// OpenLocal opens what commands need that act on this host's engine; nil:
-	// there are none.
+	// OpenLocal opens this host's engine for commands; nil: there is no engine.
 	OpenLocal func(ctx context.Context) (Local, error)
-	// JobWatcher is the command of a process that cleans up after a `holdfast
-	// run` that was killed (see job.StartWatcher); empty: the next one does.
+	// JobWatcher is the command of the process that cleans up after a killed `holdfast
+	// run` (see job.StartWatcher); empty: the next run cleans up.
 	JobWatcher []string
-	// Hidden are the roles that other processes of this binary play, by
-	// name; they get their arguments as they came.
+	// Hidden are the roles of other processes of this binary, by name. They get their
+	// arguments unparsed.
 	Hidden map[string]func(ctx context.Context, args []string) error
 	// OpenEngine connects to this host's container engine.
 	OpenEngine func(ctx context.Context) (Inspector, error)
 	// Keeper is the command of a process that holds connections, see
 	// protect.KeeperOptions.
 	Keeper []string
-	// ProtectLocks is the directory where ports that are protected are locked;
-	// "" is below /run/holdfast.
+	// ProtectLocks is the directory of the locks of protected ports; "" is the one
+	// below /run/holdfast.
 	ProtectLocks string
-	// GC is garbage collection on this host; the zero value: only an agent can.
+	// GC is garbage collection on this host; the zero value: an agent is required.
 	GC GCDeps
 	// Examine is `holdfast doctor`.
 	Examine func(ctx context.Context, r DoctorRun) (doctor.Report, error)
@@ -77,14 +76,14 @@ type Deps struct {
 	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
 	// Benches are the experiments of `holdfast bench`.
 	Benches []Bench
-	// Host says what commands that work on this host need to know when no
-	// agent answers; nil: the defaults.
+	// Host returns the settings of this host for commands if no agent answers; nil: the
+	// defaults.
 	Host func(context.Context) (Host, error)
-	// Now is the clock that ages are shown by; nil: time.Now.
+	// Now is the clock for ages; nil: time.Now.
 	Now func() time.Time
 }
 
-// Inspector is as much of a container engine as commands ask without an agent.
+// Inspector has the functions of a container engine that commands use without an agent.
 type Inspector interface {
 	Inspect(ctx context.Context, name string) (engine.Container, error)
 	Close() error
@@ -92,10 +91,10 @@ type Inspector interface {
 
 // AgentRun is one call of `holdfast agent`.
 type AgentRun struct {
-	Flags          *pflag.FlagSet // parsed, with what AgentFlags added
-	Socket         string         // of --socket or the environment; "" where neither was given
+	Flags          *pflag.FlagSet // parsed, with the flags that AgentFlags added
+	Socket         string         // of --socket or the environment; "" if neither is given
 	Stdout, Stderr io.Writer
-	// Step and Drained print how the drain at the end goes.
+	// Step and Drained print the progress of the drain at the end.
 	Step    func(holdfast.Step)
 	Drained func(holdfast.DrainReport)
 }
@@ -105,9 +104,9 @@ type Bench struct {
 	Name    string // kill
 	Short   string // a sentence for the list of commands
 	Example string // holdfast bench kill -n 200
-	// Setup adds the bench's flags and returns what runs it once they are
-	// parsed. The bench says on progress how far it is, in lines; flags that
-	// cannot be are an error of Usage.
+	// Setup adds the bench's flags and returns the function that runs the bench after
+	// parsing. The bench writes its progress as lines. Invalid flags are an error of
+	// Usage.
 	Setup func(*pflag.FlagSet) func(ctx context.Context, progress io.Writer) (bench.Result, error)
 }
 
@@ -119,8 +118,8 @@ type app struct {
 	timeout time.Duration
 }
 
-// Main runs the command line (args without the program's name) and returns the
-// exit code. Terminals are noticed where a stream is an *os.File.
+// Main runs the command line (args without the program's name) and returns the exit
+// code. A stream is a terminal if it is an *os.File that is one.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, d Deps) int {
 	if d.Now == nil {
 		d.Now = time.Now
@@ -139,8 +138,8 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "holdfast",
-		Short:         "Keep container hosts fast, and hold every connection while doing so",
-		Long:          "Holdfast runs sessions in containers on this host, one per key, and keeps hold of their connections.",
+		Short:         "Keep container hosts fast, and keep every connection while doing so",
+		Long:          "Holdfast runs sessions in containers on this host, one per key, and keeps their connections.",
 		Example:       "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -148,10 +147,10 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
 	f.BoolVar(&a.ui.json, "json", false, "print the result as JSON")
-	f.DurationVar(&a.timeout, "timeout", 0, "longest the command may take, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, a drain's budget and 1m, else none)")
+	f.DurationVar(&a.timeout, "timeout", 0, "longest time for the command, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, a drain's budget and 1m, else none)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Changed("timeout") && a.timeout <= 0 {
-			return usage(cmd, fmt.Errorf("--timeout is %v, it has to be over 0", a.timeout))
+			return usage(cmd, fmt.Errorf("--timeout is %v, it must be over 0", a.timeout))
 		}
 		return nil
 	}
@@ -166,7 +165,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// Time limits of commands, where --timeout does not say otherwise.
+// Time limits of commands without --timeout.
 const (
 	askLimit   = 10 * time.Second
 	stopLimit  = time.Minute
@@ -174,7 +173,7 @@ const (
 	noLimit    = time.Duration(0)
 )
 
-// limited returns the command's context with the given limit, or that of
+// limited returns the command's context with the given limit, or with that of
 // --timeout.
 func (a *app) limited(cmd *cobra.Command, limit time.Duration) (context.Context, context.CancelFunc) {
 	if a.timeout > 0 {
@@ -186,7 +185,7 @@ func (a *app) limited(cmd *cobra.Command, limit time.Duration) (context.Context,
 	return context.WithTimeout(cmd.Context(), limit)
 }
 
-// givenSocket is the socket that the user named, "" where none was.
+// givenSocket returns the socket that the user named, "" if there is none.
 func (a *app) givenSocket() string {
 	if a.socket != "" {
 		return a.socket
@@ -194,7 +193,7 @@ func (a *app) givenSocket() string {
 	return os.Getenv(SocketEnv)
 }
 
-// agent is the client of the agent.
+// agent returns a client of the agent.
 func (a *app) agent() (*client.Client, error) {
 	if url := a.remoteURL(); url != "" {
 		return remoteAgent(url)
@@ -218,7 +217,7 @@ func (a *app) with(cmd *cobra.Command, limit time.Duration, do func(context.Cont
 	return do(ctx, c)
 }
 
-// withKey is with for a command whose first argument is a session key.
+// withKey is with for a command with a session key as first argument.
 func (a *app) withKey(cmd *cobra.Command, arg string, limit time.Duration, do func(context.Context, *client.Client, holdfast.SessionKey) error) error {
 	key, err := holdfast.ParseSessionKey(arg)
 	if err != nil {
@@ -227,7 +226,7 @@ func (a *app) withKey(cmd *cobra.Command, arg string, limit time.Duration, do fu
 	return a.with(cmd, limit, func(ctx context.Context, c *client.Client) error { return do(ctx, c, key) })
 }
 
-// aboutKey makes cmd a command whose only argument is a session key.
+// aboutKey makes cmd a command with a session key as its only argument.
 func (a *app) aboutKey(cmd *cobra.Command, limit time.Duration, do func(context.Context, *client.Client, holdfast.SessionKey) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = oneKey(), a.completeKey
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.withKey(cmd, words[0], limit, do) }

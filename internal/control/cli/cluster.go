@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/hosts/kube/survey"
 )
 
-// clusterFlags say which cluster is meant.
+// clusterFlags select the cluster.
 type clusterFlags struct {
 	kubeconfig, context, namespace string
 }
@@ -23,9 +23,9 @@ func (a *app) clusterCmd() *cobra.Command {
 	var f clusterFlags
 	cmd := group(&cobra.Command{
 		Use:   "cluster",
-		Short: "Look at the nodes of a Kubernetes cluster, and replace those that hurt",
-		Long: "Look at the nodes of a Kubernetes cluster, and replace those that hurt. This asks the cluster's API server as kubectl does,\n" +
-			"with the same kubeconfig; what agents say of their nodes they have left there.",
+		Short: "List the nodes of a Kubernetes cluster, and replace the slow ones",
+		Long: "List the nodes of a Kubernetes cluster, and replace the slow ones. These commands use the cluster's API server as kubectl does,\n" +
+			"with the same kubeconfig. The agents store their findings there.",
 		Example: "  holdfast cluster nodes\n  holdfast cluster replace --selector pool=old --dry-run",
 	}, a.clusterNodes(&f), a.clusterReplace(&f))
 	p := cmd.PersistentFlags()
@@ -52,10 +52,10 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 	var selector string
 	cmd := &cobra.Command{
 		Use:   "nodes",
-		Short: "List the nodes, those that hurt first",
-		Long: "List the nodes with what the agents say of them, those that hurt first and among them the older ones.\n" +
-			"DYING is how many memory cgroups are dead and still there, RECLAIM how long half of the reclaims of memory cgroups take,\n" +
-			"SLOW the share of spin-ups with a slow phase, and P99 what create and start of a container take at most in 99 of 100 cases.\n" +
+		Short: "List the nodes, the slow ones first",
+		Long: "List the nodes with the findings of their agents, the slow ones first and among them the older ones first.\n" +
+			"DYING is the number of dead memory cgroups that the kernel still keeps, RECLAIM the median time of a reclaim of memory cgroups,\n" +
+			"SLOW the share of spin-ups with a slow phase, and P99 the longest time of a container's create and start in 99 of 100 cases.\n" +
 			"A node without an agent has \"-\" there.",
 		Example: "  holdfast cluster nodes\n  holdfast cluster nodes --selector pool=old --json",
 		Args:    noArgs(),
@@ -72,12 +72,12 @@ func (a *app) clusterNodes(f *clusterFlags) *cobra.Command {
 				return err
 			}
 			if gap != nil {
-				a.ui.note("warning: what agents say is not known: %s", clean(gap.Error()))
+				a.ui.note("warning: the agents' findings are unknown: %s", clean(gap.Error()))
 			}
 			return a.ui.result(nodes, func(w io.Writer) { nodeTable(w, nodes, a.deps.Now()) })
 		},
 	}
-	cmd.Flags().StringVar(&selector, "selector", "", "labels of the nodes, as kubectl has them: pool=old,zone!=a")
+	cmd.Flags().StringVar(&selector, "selector", "", "labels of the nodes, in the syntax of kubectl: pool=old,zone!=a")
 	return cmd
 }
 

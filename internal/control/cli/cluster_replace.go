@@ -34,11 +34,11 @@ func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
 	var q replaceNodes
 	cmd := &cobra.Command{
 		Use:   "replace --selector LABELS [--worse-than NAME=VALUE…] [-- COMMAND ARG…]",
-		Short: "Drain nodes one after another, and have a command delete their machines",
-		Long: "Cordon all nodes that are chosen; then, for one after another, evict the pods, wait until as many are ready elsewhere as before, and run the command that deletes the machine.\n" +
-			"Disruption budgets are respected, pods of DaemonSets and those that the kubelet runs from files are left. The plan is printed first.\n" +
-			"The first node that fails, or a fall of the cluster's health, stops it: nodes that are not drained take pods again. After a crash --resume goes on.\n" +
-			"In the command {node} is the node's name and {provider-id} the cloud's name of its machine. No shell sees it, and after a crash it may run again.",
+		Short: "Drain nodes one after another, and run a command that deletes their machines",
+		Long: "Cordon all selected nodes. Then, one node after another: evict its pods, wait until as many pods are ready elsewhere as before, and run the command that deletes the machine.\n" +
+			"Disruption budgets are respected. Pods of DaemonSets and static pods stay. The command prints the plan first.\n" +
+			"It stops at the first node that fails, or if the cluster's health falls: nodes that are not drained accept pods again. After a crash --resume continues.\n" +
+			"In the command {node} is the node's name and {provider-id} the cloud's name of its machine. The command runs without a shell, and after a crash it may run again.",
 		Example: "  holdfast cluster replace --selector pool=old --dry-run\n" +
 			"  holdfast cluster replace --selector pool=old --worse-than memcg.dying=10000 --worse-than age=60d -- gcloud compute instances delete --quiet {node}\n" +
 			"  holdfast cluster replace --resume -- gcloud compute instances delete --quiet {node}",
@@ -50,26 +50,26 @@ func (a *app) clusterReplace(f *clusterFlags) *cobra.Command {
 		},
 	}
 	s := cmd.Flags()
-	s.StringVar(&q.conf.Selector, "selector", "", "labels of the nodes, as kubectl has them: pool=old,zone!=a")
-	s.StringArrayVar(&q.worse, "worse-than", nil, "only nodes over this: age, spinup.slow, spinup.p50, spinup.p99, or a fact of the doctor such as memcg.dying or reclaim.p50; with several, over one of them")
-	s.IntVar(&q.conf.MaxUnavailable, "max-unavailable", 1, "how many nodes are drained at a time")
-	s.IntVar(&q.conf.Grace, "grace-period", -1, "seconds that pods get to end; below 0 their own")
-	s.DurationVar(&q.conf.DrainLimit, "drain-timeout", defaultDrainLimit, "longest that a node's pods may take to be gone")
-	s.DurationVar(&q.conf.ReadyLimit, "ready-timeout", defaultReadyLimit, "longest that they may take to be ready elsewhere")
-	s.DurationVar(&q.conf.CommandLimit, "command-timeout", defaultCommandLimit, "longest that the command may take for a node")
-	s.DurationVar(&q.conf.Patience, "patience", defaultPatience, "longest that the API server may be gone at a time")
-	s.BoolVar(&q.conf.Rules.LocalData, "delete-emptydir-data", false, "evict pods with local data too, which is lost")
-	s.BoolVar(&q.conf.Rules.Unmanaged, "force", false, "evict pods too that nothing makes anew")
+	s.StringVar(&q.conf.Selector, "selector", "", "labels of the nodes, in the syntax of kubectl: pool=old,zone!=a")
+	s.StringArrayVar(&q.worse, "worse-than", nil, "only nodes over this value: age, spinup.slow, spinup.p50, spinup.p99, or a fact of the doctor such as memcg.dying or reclaim.p50; with several, nodes over any of them")
+	s.IntVar(&q.conf.MaxUnavailable, "max-unavailable", 1, "how many nodes to drain at a time")
+	s.IntVar(&q.conf.Grace, "grace-period", -1, "seconds that pods get to end; below 0: their own grace period")
+	s.DurationVar(&q.conf.DrainLimit, "drain-timeout", defaultDrainLimit, "longest time for a node's pods to end")
+	s.DurationVar(&q.conf.ReadyLimit, "ready-timeout", defaultReadyLimit, "longest time for them to be ready elsewhere")
+	s.DurationVar(&q.conf.CommandLimit, "command-timeout", defaultCommandLimit, "longest time of the command for a node")
+	s.DurationVar(&q.conf.Patience, "patience", defaultPatience, "longest time that the API server may be unreachable")
+	s.BoolVar(&q.conf.Rules.LocalData, "delete-emptydir-data", false, "also evict pods with local data, which is lost")
+	s.BoolVar(&q.conf.Rules.Unmanaged, "force", false, "also evict pods without a controller, which do not come back")
 	s.BoolVar(&q.dry, "dry-run", false, "print the plan and change nothing")
-	s.BoolVar(&q.yes, "yes", false, "do not ask before it begins, which is asked on a terminal only")
-	s.BoolVar(&q.conf.Resume, "resume", false, "go on with an earlier run that did not end")
-	s.BoolVar(&q.leave, "abandon", false, "end an earlier run that did not end: what it has not drained takes pods again")
+	s.BoolVar(&q.yes, "yes", false, "do not ask for confirmation, which happens on a terminal only")
+	s.BoolVar(&q.conf.Resume, "resume", false, "continue an earlier run that did not end")
+	s.BoolVar(&q.leave, "abandon", false, "end an earlier run that did not end: nodes that it has not drained accept pods again")
 	return cmd
 }
 
 func (q *replaceNodes) read(cmd *cobra.Command, words []string) error {
 	if cmd.ArgsLenAtDash() != 0 && len(words) > 0 {
-		return fmt.Errorf("there is %q, and the command comes after --", words[0])
+		return fmt.Errorf("there is %q, and the command must follow --", words[0])
 	}
 	limits, err := replace.ParseLimits(q.worse)
 	if err != nil {
@@ -78,7 +78,7 @@ func (q *replaceNodes) read(cmd *cobra.Command, words []string) error {
 	q.conf.Limits, q.conf.Command = limits, words
 	if q.leave {
 		if q.conf.Resume || q.conf.Selector != "" || len(limits) > 0 || len(words) > 0 || q.dry {
-			return errors.New("--abandon goes with nothing else: it ends the earlier run, whatever it was about")
+			return errors.New("--abandon goes with no other flag or argument: it ends the earlier run as it is")
 		}
 		q.conf.Resume = true
 	}
@@ -103,7 +103,7 @@ func (a *app) replaceNodes(cmd *cobra.Command, f *clusterFlags, q *replaceNodes)
 	}
 	p, err := r.Plan(ctx)
 	if errors.Is(err, replace.ErrNothing) {
-		a.ui.note("no node is to be replaced")
+		a.ui.note("no node matches")
 		return a.ui.result(replace.Report{Nodes: []replace.NodeReport{}, Uncordoned: []string{}, Left: []string{}}, func(io.Writer) {})
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (a *app) replaceNodes(cmd *cobra.Command, f *clusterFlags, q *replaceNodes)
 			return err
 		}
 	}
-	if onlyLocal(p) && a.ask(ctx, "These pods' local data would be lost. Go on?") {
+	if onlyLocal(p) && a.ask(ctx, "The local data of these pods would be lost. Continue?") {
 		q.conf.Rules.LocalData = true
 		if r, err = replace.New(c, q.conf); err != nil {
 			return err
@@ -146,7 +146,7 @@ func stepLine(s replace.Step) string {
 	return clean(s.Node) + ": " + clean(s.What)
 }
 
-// nodesReplaced prints the report; its error says what failed.
+// nodesReplaced prints the report. Its error says what failed.
 func (a *app) nodesReplaced(rep replace.Report, err error) error {
 	if e := a.ui.result(rep, func(w io.Writer) { nodesText(w, rep) }); e != nil || err == nil {
 		return errors.Join(err, e)
@@ -154,14 +154,14 @@ func (a *app) nodesReplaced(rep replace.Report, err error) error {
 	if errors.Is(err, context.Canceled) && len(rep.Left) == 0 {
 		return err
 	}
-	hint := "nothing is left cordoned"
+	hint := "no node is left cordoned"
 	if len(rep.Left) > 0 {
-		hint = "drained and still there: " + strings.Join(rep.Left, ", ") + "; --resume goes on with them, --abandon lets go of them"
+		hint = "drained but not deleted: " + strings.Join(rep.Left, ", ") + "; --resume continues with them, --abandon ends the run without them"
 	}
 	return &partial{msg: err.Error(), hint: hint}
 }
 
-// refused says why a plan cannot be carried out.
+// refused returns why a plan cannot be carried out.
 func refused(p replace.Plan) error {
 	if len(p.Problems) == 0 {
 		return nil
@@ -172,14 +172,14 @@ func refused(p replace.Plan) error {
 	if n := len(p.Problems) - len(shown); n > 0 {
 		msg += fmt.Sprintf("; and %d more", n)
 	}
-	hint := "--delete-emptydir-data and --force evict such pods, too; what goes with them is lost"
+	hint := "--delete-emptydir-data and --force also evict such pods; their data is lost"
 	if p.Room == 0 {
-		hint = "add nodes first, or choose fewer by --selector"
+		hint = "add nodes first, or select fewer by --selector"
 	}
 	return holdfast.WithHint(errors.New(msg), hint)
 }
 
-// onlyLocal reports whether nothing but local data is in the way.
+// onlyLocal reports whether local data is the only obstacle.
 func onlyLocal(p replace.Plan) bool {
 	n := 0
 	for _, x := range p.Nodes {
@@ -192,14 +192,14 @@ func onlyLocal(p replace.Plan) bool {
 	return n > 0 && n == len(p.Problems)
 }
 
-// ask asks a person on a terminal; elsewhere the answer is no.
+// ask asks a question on a terminal; elsewhere the answer is no.
 func (a *app) ask(ctx context.Context, question string) bool {
 	if _, tty := terminal(a.ui.in); !tty || a.ui.json {
 		return false
 	}
 	fmt.Fprintf(a.ui.err, "%s [y/N] ", question)
 	answer := make(chan string, 1)
-	go func() { // ends with the process where nobody answers
+	go func() { // ends with the process if there is no answer
 		line, _ := bufio.NewReader(a.ui.in).ReadString('\n')
 		answer <- line
 	}()
@@ -223,7 +223,7 @@ func (a *app) abandon(ctx context.Context, r *replace.Runner) error {
 			fmt.Fprintln(w, "there is no run to end")
 		}
 		for _, n := range freed {
-			fmt.Fprintf(w, "%s takes pods again\n", clean(n))
+			fmt.Fprintf(w, "%s accepts pods again\n", clean(n))
 		}
 		for _, n := range left {
 			fmt.Fprintf(w, "%s stays cordoned\n", clean(n))
@@ -242,7 +242,7 @@ func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
 			name := clean(pod.Namespace) + "/" + clean(pod.Name)
 			switch {
 			case pod.Treatment == replace.Refuse:
-				fmt.Fprintf(w, "%s: pod %s is in the way: %s\n", clean(n.Name), name, clean(pod.Why))
+				fmt.Fprintf(w, "%s: pod %s blocks the drain: %s\n", clean(n.Name), name, clean(pod.Why))
 			case pod.Treatment == replace.Evict && pod.Why != "":
 				fmt.Fprintf(w, "%s: pod %s is evicted, though %s\n", clean(n.Name), name, clean(pod.Why))
 			case pod.Budget != "":
@@ -250,7 +250,7 @@ func nodePlanText(w io.Writer, p replace.Plan, now time.Time) {
 			}
 		}
 	}
-	fmt.Fprintf(w, "%s that are not chosen take pods\n", count(p.Room, "node"))
+	fmt.Fprintf(w, "%s that are not selected accept pods\n", count(p.Room, "node"))
 	for _, note := range p.Notes {
 		fmt.Fprintf(w, "note: %s\n", clean(note))
 	}
@@ -279,10 +279,10 @@ func nodesText(w io.Writer, rep replace.Report) {
 	}
 	fmt.Fprintf(w, "%s replaced\n", count(done, "node"))
 	if len(rep.Uncordoned) > 0 {
-		fmt.Fprintf(w, "not drained, and takes pods again: %s\n", clean(strings.Join(rep.Uncordoned, ", ")))
+		fmt.Fprintf(w, "not drained, and accepting pods again: %s\n", clean(strings.Join(rep.Uncordoned, ", ")))
 	}
 	if len(rep.Left) > 0 {
-		fmt.Fprintf(w, "drained, and still there: %s\n", clean(strings.Join(rep.Left, ", ")))
+		fmt.Fprintf(w, "drained but not deleted: %s\n", clean(strings.Join(rep.Left, ", ")))
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"holdfast"
 )
 
-// group makes cmd a command that only has subcommands: by itself it prints its
-// help, and a word that is none of them is a mistake.
+// group makes cmd a command with subcommands: without one it prints its help, and an
+// unknown subcommand is an error.
 func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(subs...)
 	cmd.Args = func(cmd *cobra.Command, words []string) error {
@@ -31,16 +31,16 @@ func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// args makes the complaints of a cobra check usage errors, in our words.
+// args turns the errors of a cobra check into usage errors with a uniform text.
 func args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, words []string) error {
 		switch {
 		case len(words) < least:
 			return usage(cmd, fmt.Errorf("%s needs %s", cmd.CommandPath(), what))
 		case len(words) > most && most == 0:
-			return usage(cmd, fmt.Errorf("%s takes no argument, and there is %q", cmd.CommandPath(), words[0]))
+			return usage(cmd, fmt.Errorf("%s takes no argument, but got %q", cmd.CommandPath(), words[0]))
 		case len(words) > most:
-			return usage(cmd, fmt.Errorf("%s takes %s, and there is %q", cmd.CommandPath(), what, words[most]))
+			return usage(cmd, fmt.Errorf("%s takes %s, but got %q", cmd.CommandPath(), what, words[most]))
 		}
 		return nil
 	}
@@ -49,7 +49,7 @@ func args(least, most int, what string) cobra.PositionalArgs {
 func noArgs() cobra.PositionalArgs { return args(0, 0, "") }
 func oneKey() cobra.PositionalArgs { return args(1, 1, "one session key") }
 
-// usageError is a command line that was not understood.
+// usageError is an error in the command line.
 type usageError struct {
 	err  error
 	hint string
@@ -59,7 +59,7 @@ func usage(cmd *cobra.Command, err error) error {
 	return &usageError{err, "see `" + cmd.CommandPath() + " --help`"}
 }
 
-// Usage makes err one of a command line that was not understood.
+// Usage makes err a usage error.
 func Usage(err error) error { return &usageError{err, holdfast.HintOf(err)} }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -67,7 +67,7 @@ func (e *usageError) Unwrap() error { return e.err }
 func (e *usageError) Hint() string  { return e.hint }
 func (e *usageError) ExitCode() int { return exitUsage }
 
-// helpCmd is cobra's, but a topic that is none is a mistake.
+// helpCmd is cobra's help command, but an unknown topic is an error.
 func helpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -88,7 +88,7 @@ func completionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:       "completion bash|zsh|fish",
 		Short:     "Print a script that completes commands, flags and session keys",
-		Long:      "Print a script that makes the shell complete commands, flags and the keys of sessions that exist.\nThe script for bash needs the package bash-completion.",
+		Long:      "Print a script that makes the shell complete commands, flags and the keys of existing sessions.\nThe script for bash needs the package bash-completion.",
 		Example:   "  source <(holdfast completion bash)\n  holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
 		ValidArgs: shells,
 		Args:      args(1, 1, "one of "+strings.Join(shells, ", ")),
@@ -107,11 +107,11 @@ func completionCmd() *cobra.Command {
 	}
 }
 
-// hiddenCmd is started by this binary itself only.
+// hiddenCmd returns a command that only this binary itself runs.
 func hiddenCmd(name string, run func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
-		Short:              "Part of Holdfast, started by itself",
+		Short:              "Part of Holdfast, for internal use",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE:               func(cmd *cobra.Command, words []string) error { return run(cmd.Context(), words) },

@@ -10,10 +10,10 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// completeLimit keeps a shell from waiting for an agent that hangs.
+// completeLimit is how long a shell waits for an agent that does not answer.
 const completeLimit = 2 * time.Second
 
-// completeKey completes the key of a session that exists, as the only argument.
+// completeKey completes the key of an existing session, as the only argument.
 func (a *app) completeKey(cmd *cobra.Command, words []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(words) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -21,7 +21,7 @@ func (a *app) completeKey(cmd *cobra.Command, words []string, begun string) ([]c
 	return a.completeKeys(cmd, words, begun)
 }
 
-// completeKeys completes one more key of a session that exists.
+// completeKeys completes one more key of an existing session.
 func (a *app) completeKeys(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
 		all, err := c.Sessions(ctx)
@@ -48,9 +48,10 @@ func (a *app) completeNode(cmd *cobra.Command, words []string, _ string) ([]cobr
 	})
 }
 
-// completeNodeFlag makes --node complete node ids, whatever the arguments are.
+// completeNodeFlag makes --node complete node ids, with any arguments.
 func (a *app) completeNodeFlag(cmd *cobra.Command) {
-	// It fails where there is no such flag, or twice: seen at the first run.
+	// Registering fails if there is no such flag, or twice: the first run would show
+	// that.
 	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.completeNode(cmd, nil, begun)
 	}); err != nil {

@@ -14,14 +14,14 @@ import (
 	"holdfast/internal/control/config"
 )
 
-// ConfigEnv names the configuration file where no argument does.
+// ConfigEnv names the configuration file if no argument does.
 const ConfigEnv = "HOLDFAST_CONFIG"
 
 func (a *app) configCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "config",
-		Short:   "Check the configuration, and see what is in force and why",
-		Long:    "Check the configuration of this host's agent, and see which values are in force and where each comes from. Neither needs an agent.",
+		Short:   "Check the configuration, and show its values and their sources",
+		Long:    "Check the configuration of this host's agent, and show the effective values and the source of each. No agent is needed.",
 		Example: "  holdfast config check\n  holdfast config show --changed",
 	}, a.configCheck(), a.configShow())
 }
@@ -34,15 +34,15 @@ func (a *app) configCheck() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Say whether an agent could start with a configuration",
-		Long: "Check the syntax, every key and value and what belongs together, and read the files that are named: certificates, tokens, profiles.\n" +
-			"FILE is by default that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and come before the file.\n" +
-			"Nothing is started, and no address is connected to. A mistake is exit code 2.",
+		Short: "Check whether an agent can start with a configuration",
+		Long: "Check the syntax, every key and value and their combinations, and read the named files: certificates, tokens, profiles.\n" +
+			"The default FILE is that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and override the file.\n" +
+			"The check starts nothing and connects to no address. An error gives exit code 2.",
 		Example: "  holdfast config check\n  holdfast config check new.yaml --no-files",
-		Args:    args(0, 1, "one file at most"),
+		Args:    args(0, 1, "at most one file"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if role != roleAgent && role != roleGC {
-				return usage(cmd, fmt.Errorf("--for is %q, it has to be %s or %s", role, roleAgent, roleGC))
+				return usage(cmd, fmt.Errorf("--for is %q, it must be %s or %s", role, roleAgent, roleGC))
 			}
 			e, err := explain(cmd, words)
 			if err != nil {
@@ -53,16 +53,16 @@ func (a *app) configCheck() *cobra.Command {
 			}
 			return a.ui.result(checked{e.File, e.Found}, func(w io.Writer) {
 				if !e.Found {
-					fmt.Fprintf(w, "%s is not there, and the defaults will do\n", clean(e.File))
+					fmt.Fprintf(w, "%s does not exist; the defaults are valid\n", clean(e.File))
 					return
 				}
-				fmt.Fprintf(w, "%s is good\n", clean(e.File))
+				fmt.Fprintf(w, "%s is valid\n", clean(e.File))
 			})
 		},
 	}
 	explain = a.explainer(cmd.Flags())
-	cmd.Flags().StringVar(&role, "for", roleAgent, "who is to start with it: agent, or gc for 'holdfast gc serve', which needs no templates")
-	cmd.Flags().BoolVar(&noFiles, "no-files", false, "leave out the files that it names: they are on another host")
+	cmd.Flags().StringVar(&role, "for", roleAgent, "program that will use it: agent, or gc for 'holdfast gc serve', which needs no templates")
+	cmd.Flags().BoolVar(&noFiles, "no-files", false, "do not read the named files: they are on another host")
 	return cmd
 }
 
@@ -72,7 +72,7 @@ const (
 	roleGC    = "gc"
 )
 
-// checked is what `config check` says of a good configuration.
+// checked is the result of `config check` for a valid configuration.
 type checked struct {
 	File  string `json:"file"`
 	Found bool   `json:"found"`
@@ -99,12 +99,12 @@ func (a *app) configShow() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
-		Short: "Show every value in force, and where it comes from",
-		Long: "Show every key with the value that an agent would start with, and where that comes from: the default, the file and which line, a flag, or the environment.\n" +
-			"FILE is by default that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and come before the file.\n" +
-			"What may be secret is not shown: values of containers' environment, and passwords in URLs. An agent that runs keeps what it was started with.",
+		Short: "Show every effective value and its source",
+		Long: "Show every key with the value that an agent would start with, and its source: the default, the file with the line, a flag, or the environment.\n" +
+			"The default FILE is that of $" + ConfigEnv + ", then " + config.DefaultPath + ". The flags are those of the agent, and override the file.\n" +
+			"Possible secrets are hidden: values of containers' environment, and passwords in URLs. A running agent keeps the values that it started with.",
 		Example: "  holdfast config show\n  holdfast config show --changed --json",
-		Args:    args(0, 1, "one file at most"),
+		Args:    args(0, 1, "at most one file"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			e, err := explain(cmd, words)
 			if err != nil {
@@ -117,12 +117,12 @@ func (a *app) configShow() *cobra.Command {
 		},
 	}
 	explain = a.explainer(cmd.Flags())
-	cmd.Flags().BoolVar(&changed, "changed", false, "only what is not at its default")
+	cmd.Flags().BoolVar(&changed, "changed", false, "only values that differ from the default")
 	return cmd
 }
 
-// explainer adds the agent's flags, and returns what reads a configuration under
-// them.
+// explainer adds the agent's flags, and returns a function that reads a configuration
+// with them.
 func (a *app) explainer(f *pflag.FlagSet) func(*cobra.Command, []string) (config.Explained, error) {
 	flags := func() config.Overrides { return config.Overrides{} }
 	if a.deps.ConfigFlags != nil {
@@ -164,7 +164,7 @@ func withoutDefaults(all []config.Setting) []config.Setting {
 
 func settingsTable(w io.Writer, e config.Explained) {
 	if !e.Found {
-		fmt.Fprintf(w, "%s is not there\n", clean(e.File))
+		fmt.Fprintf(w, "%s does not exist\n", clean(e.File))
 	}
 	fmt.Fprintln(w, "KEY\tVALUE\tFROM")
 	for _, s := range e.Settings {

@@ -16,19 +16,18 @@ import (
 	"holdfast/internal/hosts/doctor/cure"
 )
 
-// CureDeps is what cures need of the rest of the program; the zero value: there
-// are none.
+// CureDeps are the functions behind cures; the zero value: there are none.
 type CureDeps struct {
-	// Run carries a cure out, or only looks.
+	// Run carries out a cure, or only inspects.
 	Run func(ctx context.Context, c cure.Cure, o cure.Options) (cure.Report, error)
-	// Kubepods are the control groups of a kubelet's on this host that are worth a
-	// squeeze.
+	// Kubepods returns the control groups of a kubelet on this host that a cure can
+	// help.
 	Kubepods func(ctx context.Context) ([]string, error)
 	// Give gives a template of the configuration a seccomp profile.
 	Give func(template, file string) (cure.TemplateEdit, error)
 }
 
-// cureFlags are those of all cures.
+// cureFlags are the flags of all cures.
 type cureFlags struct {
 	apply bool
 	bytes string
@@ -36,10 +35,10 @@ type cureFlags struct {
 }
 
 func (f *cureFlags) add(cmd *cobra.Command, bounded bool) {
-	cmd.Flags().BoolVar(&f.apply, "apply", false, "do it; without this it is only said what would be done")
+	cmd.Flags().BoolVar(&f.apply, "apply", false, "carry out the cure; without this flag the command only shows what it would do")
 	if bounded {
-		cmd.Flags().StringVar(&f.bytes, "bytes", "1GiB", "free that much at the most")
-		cmd.Flags().DurationVar(&f.o.For, "for", cure.DefaultFor, "take that long at the most")
+		cmd.Flags().StringVar(&f.bytes, "bytes", "1GiB", "free at most that much")
+		cmd.Flags().DurationVar(&f.o.For, "for", cure.DefaultFor, "take at most that long")
 	}
 }
 
@@ -48,11 +47,11 @@ func (f *cureFlags) options(cmd *cobra.Command) (cure.Options, error) {
 	if f.bytes != "" {
 		n, err := units.RAMInBytes(f.bytes)
 		if err != nil || n < 1<<20 || n > cure.MaxBytes {
-			return f.o, usage(cmd, fmt.Errorf("--bytes is %q, it has to be a size from 1MiB to 1TiB", f.bytes))
+			return f.o, usage(cmd, fmt.Errorf("--bytes is %q, it must be a size from 1MiB to 1TiB", f.bytes))
 		}
 		f.o.Bytes = n
 		if f.o.For < time.Second || f.o.For > cure.MaxFor {
-			return f.o, usage(cmd, fmt.Errorf("--for is %v, it has to be from 1s to %v", f.o.For, cure.MaxFor))
+			return f.o, usage(cmd, fmt.Errorf("--for is %v, it must be from 1s to %v", f.o.For, cure.MaxFor))
 		}
 	}
 	return f.o, nil
@@ -61,15 +60,15 @@ func (f *cureFlags) options(cmd *cobra.Command) (cure.Options, error) {
 func (a *app) cureCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "cure",
-		Short: "Carry out a cure that the doctor advises, or say what it would do",
-		Long: "Carry out a cure that `holdfast doctor` advises. Without --apply it only looks, and says what it would do, to whom,\n" +
-			"what is to be gained and what is risked. A cure is bounded in bytes and time, breaks off when those who live there\n" +
-			"begin to suffer, and measures before and after. docs/doctor-cures.md has each with its figures.",
+		Short: "Carry out a cure that the doctor advises, or show what it would do",
+		Long: "Carry out a cure that `holdfast doctor` advises. Without --apply the command only shows what it would do, the affected\n" +
+			"containers, the gain and the risk. A cure has limits of bytes and time, stops if the affected containers\n" +
+			"begin to stall, and measures before and after. docs/doctor-cures.md describes each cure with its figures.",
 		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --cgroup /docker --apply",
 	}, a.cureMemcg(), a.curePinned(), a.cureDentries(), a.cureFadvise(), a.cureSysctl(), a.cureDropCaches(), a.cureHistory())
 }
 
-// cureRun is the end of each command.
+// cureRun is the common part of the commands.
 func (a *app) cureRun(cmd *cobra.Command, c cure.Cure, f *cureFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
@@ -101,14 +100,14 @@ func (a *app) cureMemcg() *cobra.Command {
 	var self, kubepods bool
 	cmd := &cobra.Command{
 		Use:   "memcg",
-		Short: "Free dying memory cgroups by a gentle squeeze at their parent",
-		Long: "Free dying memory cgroups, and keep the page cache of the living: the kernel reclaims a little at their parent, and\n" +
+		Short: "Free dying memory cgroups by a gentle reclaim at their parent",
+		Long: "Free dying memory cgroups, and keep the page cache of the living ones: the kernel reclaims a little at their parent, and\n" +
 			"takes the pages of the dead first. On cgroup v1 the parent's limit is lowered below its usage and restored at once,\n" +
-			"with a guardian behind it; on v2 memory.reclaim does the same.\n\n" +
-			"With --self it empties the group that it runs in itself: the last thing for a container to do before it is removed\n" +
-			"(as a preStop hook), so that it does not stay as a dying group. It needs only that group's own files.\n\n" +
-			"With --kubepods it does so at each of a kubelet's control groups in turn that has something to gain: its slices,\n" +
-			"where pods are dead, and pods, where containers are. --bytes and --for are for each of them.",
+			"with a guardian that undoes it; on v2 memory.reclaim does the same.\n\n" +
+			"With --self the command empties its own group: the last step of a container before its removal\n" +
+			"(as a preStop hook), so that the group does not stay as a dying one. It needs only that group's own files.\n\n" +
+			"With --kubepods it reclaims at each of a kubelet's control groups in turn where that can help: at slices with dead\n" +
+			"pods, and at pods with dead containers. --bytes and --for are for each group.",
 		Example: "  holdfast doctor cure memcg\n  holdfast doctor cure memcg --kubepods --apply\n  holdfast doctor cure memcg --cgroup /docker --apply\n  holdfast doctor cure memcg --self --apply",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,14 +123,14 @@ func (a *app) cureMemcg() *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
-	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the one below which the dead have left most)")
-	cmd.Flags().BoolVar(&self, "self", false, "empty the group that this process is in")
-	cmd.Flags().BoolVar(&kubepods, "kubepods", false, "squeeze each of a kubelet's groups where it is worth it")
+	cmd.Flags().StringVar(&cgroup, "cgroup", "", "path of the parent (default the group below which dead groups hold most memory)")
+	cmd.Flags().BoolVar(&self, "self", false, "empty the group of this process")
+	cmd.Flags().BoolVar(&kubepods, "kubepods", false, "reclaim at each of a kubelet's groups where that can help")
 	return cmd
 }
 
-// cureKubepods squeezes the groups of a kubelet one after the other. It goes on where one
-// fails.
+// cureKubepods reclaims at the groups of a kubelet one after the other. It continues if
+// one fails.
 func (a *app) cureKubepods(cmd *cobra.Command, f *cureFlags) error {
 	o, err := f.options(cmd)
 	if err != nil {
@@ -181,16 +180,16 @@ func (a *app) curePinned() *cobra.Command {
 	var paths []string
 	cmd := &cobra.Command{
 		Use:   "pinned",
-		Short: "Drop just the pages of files that hold dying memory cgroups",
-		Long: "Find the files with pages that are charged to memory cgroups that are gone, and drop just these pages. It looks at all\n" +
-			"files that processes have open or mapped, and at those below --path. Pages that somebody has locked cannot be\n" +
-			"dropped; who that is is said.",
+		Short: "Drop only the pages of files that hold dying memory cgroups",
+		Long: "Find the files with pages that are charged to deleted memory cgroups, and drop only these pages. The command searches all\n" +
+			"files that processes have open or mapped, and those below --path. Pages that a process has locked cannot be\n" +
+			"dropped; the output names the process.",
 		Example: "  holdfast doctor cure pinned\n  holdfast doctor cure pinned --path /var/log --apply",
 		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.Pinned(paths...), &f) },
 	}
 	f.add(cmd, true)
-	cmd.Flags().StringArrayVar(&paths, "path", nil, "a file or directory to look at, too; may be repeated")
+	cmd.Flags().StringArrayVar(&paths, "path", nil, "another file or directory to search; may be repeated")
 	return cmd
 }
 
@@ -199,9 +198,9 @@ func (a *app) cureDentries() *cobra.Command {
 	var cgroup, container string
 	cmd := &cobra.Command{
 		Use:   "dentries",
-		Short: "Take back the kernel's memory that one container's directory entries hold",
-		Long: "Take back memory that the kernel holds for one container, most of it directory entries of files that are not there:\n" +
-			"by that container's own reclaim, which leaves the host alone.",
+		Short: "Reclaim the kernel memory of one container's directory entries",
+		Long: "Reclaim kernel memory of one container, most of it directory entries of files that do not exist:\n" +
+			"with that container's own reclaim, which does not affect the rest of the host.",
 		Example: "  holdfast doctor cure dentries --container web-1\n  holdfast doctor cure dentries --cgroup /docker/ID --apply",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -218,7 +217,7 @@ func (a *app) cureDentries() *cobra.Command {
 	return cmd
 }
 
-// groupOf is the control group that was named, by itself or by its container.
+// groupOf returns the control group that is named, directly or by its container.
 func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, error) {
 	switch {
 	case (cgroup == "") == (container == ""):
@@ -240,7 +239,7 @@ func (a *app) groupOf(cmd *cobra.Command, cgroup, container string) (string, err
 		return "", err
 	}
 	if c.CgroupPath == "" {
-		return "", holdfast.WithHint(fmt.Errorf("the control group of container %s is not known: is it running?", container), "name its group with --cgroup")
+		return "", holdfast.WithHint(fmt.Errorf("the control group of container %s is unknown: is it running?", container), "name its group with --cgroup")
 	}
 	return c.CgroupPath, nil
 }
@@ -251,9 +250,9 @@ func (a *app) cureFadvise() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fadvise",
 		Short: "Give containers a seccomp profile in which posix_fadvise does nothing",
-		Long: "Write a seccomp profile, the engine's default but that posix_fadvise returns success and does nothing, and give it to\n" +
-			"a template of the configuration, so that its next containers have it. For containers of others it shows the option\n" +
-			"of docker run. The program is not touched. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
+		Long: "Write a seccomp profile, the engine's default except that posix_fadvise returns success and does nothing. Assign it to\n" +
+			"a template of the configuration, for its next containers. For other containers the command shows the option\n" +
+			"of docker run. The program stays unchanged. If it logs by glog, its environment is enough: GLOG_drop_log_memory=false.",
 		Example: "  holdfast doctor cure fadvise --template web --apply\n  holdfast doctor cure fadvise --container web-1",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -261,7 +260,7 @@ func (a *app) cureFadvise() *cobra.Command {
 				return usage(cmd, errors.New("one of --template and --container is needed"))
 			}
 			if !filepath.IsAbs(t.File) {
-				return usage(cmd, fmt.Errorf("--file is %q, which is no absolute path", t.File))
+				return usage(cmd, fmt.Errorf("--file is %q, it must be an absolute path", t.File))
 			}
 			if t.Template != "" && t.Edit == nil {
 				return errors.New("this build has no configuration")
@@ -271,8 +270,8 @@ func (a *app) cureFadvise() *cobra.Command {
 	}
 	f.add(cmd, false)
 	cmd.Flags().StringVar(&t.Template, "template", "", "the template that gets it")
-	cmd.Flags().StringVar(&t.Container, "container", "", "a container that is none of a template's; what to start it with is shown")
-	cmd.Flags().StringVar(&t.File, "file", "/etc/holdfast/seccomp-no-fadvise.json", "where the profile is written")
+	cmd.Flags().StringVar(&t.Container, "container", "", "a container without a template; the command shows the option to start it with")
+	cmd.Flags().StringVar(&t.File, "file", "/etc/holdfast/seccomp-no-fadvise.json", "path for the profile")
 	return cmd
 }
 
@@ -281,9 +280,9 @@ func (a *app) cureSysctl() *cobra.Command {
 	var undo bool
 	cmd := &cobra.Command{
 		Use:   "sysctl NAME[=VALUE]",
-		Short: "Raise a limit of the kernel's, or undo that",
-		Long: "Change one of the kernel's settings that findings are about, by default to what is advised. Numbers are only raised. The\n" +
-			"old value is noted, and --undo writes it back. A reboot undoes it, too; to keep it, put what is shown into\n" +
+		Short: "Raise a limit of the kernel, or undo that",
+		Long: "Change a kernel setting that a finding names, by default to the advised value. Numbers are only raised. The\n" +
+			"old value is recorded, and --undo restores it. A reboot undoes it, too; to keep it, put the shown line into\n" +
 			"/etc/sysctl.d.\n\nThe settings:\n  " + strings.Join(cure.Settings(), "\n  ") + ".",
 		Example:   "  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --apply\n  holdfast doctor cure sysctl net.netfilter.nf_conntrack_max --undo --apply",
 		ValidArgs: cure.Settings(),
@@ -303,7 +302,7 @@ func (a *app) cureSysctl() *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
-	cmd.Flags().BoolVar(&undo, "undo", false, "write the old value back")
+	cmd.Flags().BoolVar(&undo, "undo", false, "restore the old value")
 	return cmd
 }
 
@@ -312,8 +311,8 @@ func (a *app) cureDropCaches() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop-caches",
 		Short: "Drop the page cache of the whole host: the last resort",
-		Long: "Drop the page cache, the directory entries and the inodes of everybody on this host, who then read from the disks\n" +
-			"again. No other cure does this, and Holdfast never does it by itself.",
+		Long: "Drop the page cache, the directory entries and the inodes of all containers on this host, which then read from the disks\n" +
+			"again. No other cure does this, and Holdfast never does it on its own.",
 		Example: "  holdfast doctor cure drop-caches\n  holdfast doctor cure drop-caches --apply",
 		Args:    noArgs(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.cureRun(cmd, cure.DropCaches(), &f) },
@@ -331,7 +330,7 @@ func (a *app) cureHistory() *cobra.Command {
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 (all that are kept) or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 (all that are kept) or more", limit))
 			}
 			ctx, cancel := a.limited(cmd, askLimit)
 			defer cancel()
@@ -364,7 +363,7 @@ func (a *app) printCures(w io.Writer, list []cure.Report) {
 	}
 }
 
-// printCure writes a report for people.
+// printCure prints a report as text.
 func printCure(w io.Writer, r cure.Report) {
 	verb := "would be done"
 	if r.Applied {
@@ -395,13 +394,13 @@ func printCure(w io.Writer, r cure.Report) {
 		fmt.Fprintf(w, "it took %.1f s\n", r.Seconds)
 	}
 	if r.Stopped != "" {
-		fmt.Fprintf(w, "it ended early: %s\n", clean(r.Stopped))
+		fmt.Fprintf(w, "it stopped early: %s\n", clean(r.Stopped))
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", clean(n))
 	}
 	if !r.Applied && len(r.Plan.Does) > 0 {
-		fmt.Fprintln(w, "nothing was done: --apply does it")
+		fmt.Fprintln(w, "nothing was done: use --apply to carry it out")
 	}
 }
 

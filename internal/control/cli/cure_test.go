@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/doctor/cure"
 )
 
-// Each of a kubelet's groups is cured in its turn, also behind one that fails.
+// Each group of a kubelet is cured in turn, also after one that fails.
 func TestCureKubepods(t *testing.T) {
 	var out bytes.Buffer
 	groups, calls := []string{"/kubepods/a", "/kubepods/b", "/kubepods/c"}, 0

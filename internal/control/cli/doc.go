@@ -1,4 +1,3 @@
-// Package cli is the command line: one cobra command for each thing a person
-// can ask for, and what it prints. All but the agent itself, the guardian and
-// the benches are calls of a running agent's API.
+// Package cli is the command line: the cobra commands and their output. Most commands
+// call the API of a running agent. Deps has the functions behind the other commands.
 package cli

@@ -19,8 +19,8 @@ import (
 // DoctorRun is one call of `holdfast doctor`.
 type DoctorRun struct {
 	For  time.Duration
-	Step func(string) // is told what is being done
-	// Baselines are those that may go for this host.
+	Step func(string) // gets the current step
+	// Baselines are candidates for this host.
 	Baselines []baseline.Baseline
 }
 
@@ -38,16 +38,16 @@ func (a *app) doctorCmd() *cobra.Command {
 	look := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what makes containers on this host slow, who does it, and what to do",
-		Long: "Look at this host for a while and say what makes its containers slow: which container does it, on which path\n" +
-			"through the kernel, and what to do about it. Nothing is changed. It needs no agent, but root for most of what it sees;\n" +
-			"what it cannot see it says. It exits with 9 where there is a finding of severity warning or critical.",
+		Short: "Diagnose what slows down containers on this host: the container, the kernel path, and the cure",
+		Long: "Observe this host for a while and report what slows down its containers: the container that causes it, the path\n" +
+			"through the kernel, and the cure. Nothing is changed. No agent is needed. Most probes need root;\n" +
+			"the report names those that could not run. The exit code is 9 if there is a finding of severity warning or critical.",
 		Example: "  holdfast doctor\n  holdfast doctor --for 10s --json",
 	}
 	group(cmd, a.drillCmd(), a.cureCmd(), a.recordCmd(), a.diffCmd(), a.doctorStatus(), a.doctorHistory(), a.doctorFleet(), a.doctorBaseline())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if look < doctor.MinFor || look > doctor.MaxFor {
-			return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", look, doctor.MinFor, doctor.MaxFor))
+			return usage(cmd, fmt.Errorf("--for is %v, it must be from %v to %v", look, doctor.MinFor, doctor.MaxFor))
 		}
 		ctx, cancel := a.limited(cmd, noLimit)
 		defer cancel()
@@ -68,7 +68,7 @@ func (a *app) doctorCmd() *cobra.Command {
 		}
 		return nil
 	}
-	cmd.Flags().DurationVar(&look, "for", look, "how long to look")
+	cmd.Flags().DurationVar(&look, "for", look, "how long to observe")
 	return cmd
 }
 
@@ -86,10 +86,10 @@ func (a *app) drillCmd() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "drill NAME",
-		Short: "Make something that slows containers down, for practice, and take it away again",
-		Long: "Make something that slows containers down, in control groups or containers that are thrown away, wait, and take it\n" +
-			"away again: practice for `holdfast doctor`, in another terminal. It slows down this host meanwhile. It needs root.\n\n" + list +
-			"\nWhat a drill that was killed has left is removed by the next.",
+		Short: "Slow down containers on purpose, for practice, and undo it",
+		Long: "Slow down containers on purpose, in temporary control groups or containers, wait, and undo it:\n" +
+			"practice for `holdfast doctor` in another terminal. This host is slow meanwhile. It needs root.\n\n" + list +
+			"\nThe next drill removes what a killed drill has left.",
 		Example:   "  holdfast doctor drill fadvise\n  holdfast doctor drill fadvise --image busybox --for 2m",
 		ValidArgs: names,
 		Args:      args(1, 1, "the name of a drill"),
@@ -99,10 +99,10 @@ func (a *app) drillCmd() *cobra.Command {
 				return Usage(err)
 			}
 			if r.For < time.Second || r.For > drill.MaxFor {
-				return usage(cmd, fmt.Errorf("--for is %v, it has to be from 1s to %v", r.For, drill.MaxFor))
+				return usage(cmd, fmt.Errorf("--for is %v, it must be from 1s to %v", r.For, drill.MaxFor))
 			}
 			if r.Size < 0 || r.Size > r.Drill.MaxSize {
-				return usage(cmd, fmt.Errorf("--size is %d, it has to be from 1 to %d %s", r.Size, r.Drill.MaxSize, r.Drill.Unit))
+				return usage(cmd, fmt.Errorf("--size is %d, it must be from 1 to %d %s", r.Size, r.Drill.MaxSize, r.Drill.Unit))
 			}
 			ctx, cancel := a.limited(cmd, noLimit)
 			defer cancel()
@@ -115,20 +115,20 @@ func (a *app) drillCmd() *cobra.Command {
 			if err := a.deps.Drill(ctx, r); err != nil {
 				return err
 			}
-			return a.ui.result(at, func(w io.Writer) { fmt.Fprintf(w, "drill %s is over, and nothing of it is left\n", clean(at.Drill)) })
+			return a.ui.result(at, func(w io.Writer) { fmt.Fprintf(w, "drill %s is over, and everything is removed\n", clean(at.Drill)) })
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&r.For, "for", 30*time.Second, "how long it stands")
-	f.IntVar(&r.Size, "size", 0, "how much of it (default as listed)")
-	f.StringVar(&r.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary one)")
-	f.StringVar(&r.Image, "image", "", "run it in containers of this image, which has no entrypoint, as busybox")
+	f.DurationVar(&r.For, "for", 30*time.Second, "how long it lasts")
+	f.IntVar(&r.Size, "size", 0, "its size (default as listed)")
+	f.StringVar(&r.Dir, "dir", "", "directory for its files, on a disk (default the system's temporary directory)")
+	f.StringVar(&r.Image, "image", "", "run it in containers of this image, which must have no entrypoint, such as busybox")
 	return cmd
 }
 
-// printReport writes a report for people.
+// printReport prints a report as text.
 func printReport(w io.Writer, r doctor.Report) {
-	fmt.Fprintf(w, "looked for %.0f s, Linux %s\n", r.Seconds, dash(r.Kernel))
+	fmt.Fprintf(w, "observed for %.0f s, Linux %s\n", r.Seconds, dash(r.Kernel))
 	printHost(w, r)
 	fmt.Fprintln(w)
 	for _, f := range r.Findings {
@@ -153,7 +153,7 @@ func printReport(w io.Writer, r doctor.Report) {
 		fmt.Fprintf(w, "\nnot judged:\n%s\n", strings.Join(not, "\n"))
 	}
 	if len(r.Gaps) > 0 {
-		fmt.Fprint(w, "\ncould not be looked at:\n")
+		fmt.Fprint(w, "\ncould not be observed:\n")
 		for _, g := range r.Gaps {
 			fmt.Fprintf(w, "  %s: %s\n", clean(g.Sees), clean(g.Why))
 			if g.Hint != "" {
@@ -163,7 +163,7 @@ func printReport(w io.Writer, r doctor.Report) {
 	}
 }
 
-// printHost says how the host itself does, as far as it is known.
+// printHost prints the state of the host itself, as far as it is known.
 func printHost(w io.Writer, r doctor.Report) {
 	var s fact.Set
 	s.Add(r.Facts...)
@@ -186,7 +186,7 @@ func printHost(w io.Writer, r doctor.Report) {
 			line += fmt.Sprintf(", 128 MiB allocated in %.0f ms", alloc)
 		}
 		if steal, ok := s.Host(fact.CPUSteal); ok && steal > 0 {
-			line += fmt.Sprintf(", %.1f %% of the CPUs' time kept by the hypervisor", 100*steal)
+			line += fmt.Sprintf(", %.1f %% of the CPUs' time taken by the hypervisor", 100*steal)
 		}
 		fmt.Fprintln(w, line)
 	}
@@ -209,7 +209,7 @@ func printFinding(w io.Writer, f doctor.Finding) {
 		fmt.Fprintf(w, "  %s\t%s\t%s\n", clean(e.What), clean(e.Found), healthy)
 	}
 	if f.Subject != nil {
-		fmt.Fprintf(w, "  by %s\n", whoLine(*f.Subject))
+		fmt.Fprintf(w, "  by %s\n", subjectLine(*f.Subject))
 		if len(f.Subject.User) > 0 {
 			fmt.Fprintf(w, "  in the program: %s\n", pathLine(outermostFirst(f.Subject.User)))
 		}
@@ -219,7 +219,7 @@ func printFinding(w io.Writer, f doctor.Finding) {
 	}
 	for _, v := range f.Against {
 		if f.Subject == nil || v.Cgroup != f.Subject.Cgroup {
-			fmt.Fprintf(w, "  suffering: %s\n", whoLine(v))
+			fmt.Fprintf(w, "  suffering: %s\n", subjectLine(v))
 		}
 	}
 	for _, c := range f.Cures {
@@ -231,30 +231,30 @@ func printFinding(w io.Writer, f doctor.Finding) {
 	fmt.Fprintln(w)
 }
 
-// whoLine names a culprit, the best name first.
-func whoLine(who doctor.Subject) string {
+// subjectLine names a culprit, the best name first.
+func subjectLine(subject doctor.Subject) string {
 	var parts []string
 	switch {
-	case who.Pod != nil && who.Pod.Name != "":
-		parts = append(parts, podLine(*who.Pod))
-	case who.Container != "":
-		parts = append(parts, fmt.Sprintf("container %s (image %s, id %s)", clean(who.Container), dash(who.Image), shortID(who.ContainerID)))
-	case who.ContainerID != "":
-		parts = append(parts, "container "+shortID(who.ContainerID))
-	case who.Cgroup != "":
-		parts = append(parts, "control group "+clean(who.Cgroup))
+	case subject.Pod != nil && subject.Pod.Name != "":
+		parts = append(parts, podLine(*subject.Pod))
+	case subject.Container != "":
+		parts = append(parts, fmt.Sprintf("container %s (image %s, id %s)", clean(subject.Container), dash(subject.Image), shortID(subject.ContainerID)))
+	case subject.ContainerID != "":
+		parts = append(parts, "container "+shortID(subject.ContainerID))
+	case subject.Cgroup != "":
+		parts = append(parts, "control group "+clean(subject.Cgroup))
 	}
 	switch {
-	case who.Session != "":
-		parts = append(parts, fmt.Sprintf("session %s", clean(who.Session)))
-	case who.Template != "":
-		parts = append(parts, fmt.Sprintf("kept warm for sessions of template %s", clean(who.Template)))
+	case subject.Session != "":
+		parts = append(parts, fmt.Sprintf("session %s", clean(subject.Session)))
+	case subject.Template != "":
+		parts = append(parts, fmt.Sprintf("kept warm for sessions of template %s", clean(subject.Template)))
 	}
-	if who.Pid > 0 {
-		parts = append(parts, fmt.Sprintf("process %d", who.Pid))
+	if subject.Pid > 0 {
+		parts = append(parts, fmt.Sprintf("process %d", subject.Pid))
 	}
-	if who.Command != "" {
-		parts = append(parts, "command "+clean(who.Command))
+	if subject.Command != "" {
+		parts = append(parts, "command "+clean(subject.Command))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -277,12 +277,12 @@ func outermostFirst(path []string) []string {
 	return path
 }
 
-// kernelPath shows a path from the call inwards.
+// kernelPath prints a path from the system call inwards.
 func kernelPath(inwards []string) string {
 	var names []string
 	for _, f := range slices.Backward(inwards) {
 		if strings.HasPrefix(f, "entry_") || f == "do_syscall_64" || f == "x64_sys_call" || strings.HasPrefix(f, "el0") {
-			continue // every call's
+			continue // common to all system calls
 		}
 		names = append(names, clean(f))
 	}

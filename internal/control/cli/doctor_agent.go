@@ -22,9 +22,9 @@ import (
 func (a *app) doctorStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [NODE]",
-		Short: "Show what the agent's doctor knows of a host now",
-		Long: "Show what the part of the doctor knows that is always on in the agent: findings that are open and since when, the host's facts, and what looking costs.\n" +
-			"Without NODE it is the agent's own host. It exits with 9 where a finding of severity warning or critical is open.",
+		Short: "Show the agent's current diagnosis of a host",
+		Long: "Show the diagnosis of the doctor that runs in the agent: open findings with their age, the host's facts, and the doctor's cost.\n" +
+			"Without NODE it is the agent's own host. The exit code is 9 if a finding of severity warning or critical is open.",
 		Example: "  holdfast doctor status\n  holdfast doctor status web-1 --json",
 		Args:    oneNode(), ValidArgsFunction: a.completeNode,
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -51,12 +51,12 @@ func (a *app) statusText(w io.Writer, s api.DoctorStatus) {
 		fmt.Fprintf(w, "node %s: the first round has not ended\n", clean(string(s.Node)))
 		return
 	}
-	fmt.Fprintf(w, "node %s, Linux %s, looked at %s ago\n", clean(string(s.Node)), dash(s.Kernel), age(now, s.At))
+	fmt.Fprintf(w, "node %s, Linux %s, observed %s ago\n", clean(string(s.Node)), dash(s.Kernel), age(now, s.At))
 	fmt.Fprintf(w, "%d rounds, every %.0f s, and %s, for %.2f %% of one core\n", s.Cost.Rounds, s.Cost.Every, count(int(s.Cost.Bursts), "deeper look"), 100*s.Cost.Share())
 	if s.Degraded != "" {
-		where := "it takes sessions all the same: too many other nodes are away, or there is no other"
+		where := "the node accepts sessions in spite of it: too many other nodes are out of rotation, or there is no other node"
 		if s.Resting {
-			where = "new sessions are placed elsewhere"
+			where = "new sessions go to other nodes"
 		}
 		fmt.Fprintf(w, "degraded for %s: %s\n", age(now, s.DegradedSince), where)
 	}
@@ -76,14 +76,14 @@ func (a *app) statusText(w io.Writer, s api.DoctorStatus) {
 		}
 	}
 	if len(not) > 0 {
-		fmt.Fprintf(w, "\nonly by a deeper look, or not at all: %s\n", strings.Join(not, ", "))
+		fmt.Fprintf(w, "\nneed `holdfast doctor`, or cannot be judged: %s\n", strings.Join(not, ", "))
 	}
 	for _, g := range s.Gaps {
-		fmt.Fprintf(w, "cannot be looked at: %s: %s\n", clean(g.Sees), clean(g.Why))
+		fmt.Fprintf(w, "cannot be observed: %s: %s\n", clean(g.Sees), clean(g.Why))
 	}
 }
 
-// printFacts shows the facts about the whole host.
+// printFacts prints the facts of the whole host.
 func printFacts(w io.Writer, facts []fact.Fact) {
 	facts = slices.DeleteFunc(slices.Clone(facts), func(f fact.Fact) bool { return !f.Subject.IsHost() || f.Unit == fact.Word })
 	slices.SortFunc(facts, func(a, b fact.Fact) int { return cmp.Compare(a.Name, b.Name) })
@@ -92,7 +92,7 @@ func printFacts(w io.Writer, facts []fact.Fact) {
 	}
 }
 
-// figure shows a fact's value in its unit.
+// figure formats a fact's value in its unit.
 func figure(v float64, u fact.Unit) string {
 	switch u {
 	case fact.Bytes:
@@ -105,7 +105,7 @@ func figure(v float64, u fact.Unit) string {
 	return fmt.Sprintf("%s %s", digits(v), u)
 }
 
-// digits shows a number with four digits, or all of those before the point.
+// digits formats a number with four digits, or with all digits before the point.
 func digits(v float64) string {
 	if v >= 1000 || v <= -1000 {
 		return fmt.Sprintf("%.0f", v)
@@ -121,16 +121,16 @@ func (a *app) doctorHistory() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "history",
-		Short: "Show findings of the past, or follow those to come",
-		Long: "Show findings that began, changed and ended on the agent's host, the newest first; a week is kept.\n" +
-			"With --facts --json there are the host's facts over time, too: each minute of the last day, and every ten minutes before.",
+		Short: "Show past findings, or follow new ones",
+		Long: "Show findings that began, changed and ended on the agent's host, the newest first. They are kept for a week.\n" +
+			"With --facts --json there are also the host's facts over time: each minute of the last day, and every ten minutes before.",
 		Example: "  holdfast doctor history\n  holdfast doctor history --since 24h --json --facts\n  holdfast doctor history --follow",
 		Args:    noArgs(),
 	}
 	follow := false
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if limit < 0 {
-			return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+			return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
 		}
 		var from time.Time
 		if since != "" {
@@ -151,10 +151,10 @@ func (a *app) doctorHistory() *cobra.Command {
 		})
 	}
 	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "only those of then or later: a time ago (24h, 7d), a date or a time")
+	f.StringVar(&since, "since", "", "only those of that time or later: a time ago (24h, 7d), a date or a time")
 	f.IntVar(&limit, "limit", 100, "at most that many; 0 is all that are kept")
-	f.BoolVar(&facts, "facts", false, "with --json, the host's facts over time, too")
-	f.BoolVar(&follow, "follow", false, "print what happens from now on, until interrupted")
+	f.BoolVar(&facts, "facts", false, "with --json, also the host's facts over time")
+	f.BoolVar(&follow, "follow", false, "print new events until interrupted")
 	return cmd
 }
 
@@ -162,7 +162,7 @@ func (a *app) doctorHistory() *cobra.Command {
 func (a *app) followEvents(ctx context.Context, c *client.Client) error {
 	return c.DoctorEvents(ctx, func(e watch.Event) {
 		if a.ui.json {
-			_ = a.ui.result(e, nil) // who does not read any more ends the command by its pipe
+			_ = a.ui.result(e, nil) // a closed pipe ends the command
 			return
 		}
 		fmt.Fprintf(a.ui.out, "%s %s\n", stamp(e.At), eventLine(e))
@@ -171,7 +171,7 @@ func (a *app) followEvents(ctx context.Context, c *client.Client) error {
 
 func (a *app) eventsText(w io.Writer, events []watch.Event) {
 	if len(events) == 0 {
-		fmt.Fprintln(w, "nothing was found")
+		fmt.Fprintln(w, "there are no findings")
 		return
 	}
 	fmt.Fprintln(w, "AGE\tEVENT\tSEVERITY\tRULE\tLASTED\tBY\tWHAT")
@@ -181,29 +181,29 @@ func (a *app) eventsText(w io.Writer, events []watch.Event) {
 			lasted = age(e.At, e.Since)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", age(a.deps.Now(), e.At), e.Kind, e.Finding.Severity, clean(e.Finding.Rule), lasted,
-			dash(shortWho(e.Finding.Subject)), clean(e.Finding.Title))
+			dash(shortSubject(e.Finding.Subject)), clean(e.Finding.Title))
 	}
 }
 
 func eventLine(e watch.Event) string {
 	s := fmt.Sprintf("%s: %s %s: %s", e.Kind, e.Finding.Severity, clean(e.Finding.Rule), clean(e.Finding.Title))
-	if who := shortWho(e.Finding.Subject); who != "" {
-		s += " (" + clean(who) + ")"
+	if subject := shortSubject(e.Finding.Subject); subject != "" {
+		s += " (" + clean(subject) + ")"
 	}
 	return s
 }
 
-// shortWho is the best name of a culprit.
-func shortWho(who *doctor.Subject) string {
-	if who == nil {
+// shortSubject returns the best name of a culprit.
+func shortSubject(subject *doctor.Subject) string {
+	if subject == nil {
 		return ""
 	}
-	if who.Pod != nil && who.Pod.Name != "" {
-		return podLine(*who.Pod)
+	if subject.Pod != nil && subject.Pod.Name != "" {
+		return podLine(*subject.Pod)
 	}
 	id := ""
-	if who.ContainerID != "" {
-		id = shortID(who.ContainerID)
+	if subject.ContainerID != "" {
+		id = shortID(subject.ContainerID)
 	}
-	return cmp.Or(who.Container, id, who.Cgroup, who.Command)
+	return cmp.Or(subject.Container, id, subject.Cgroup, subject.Command)
 }

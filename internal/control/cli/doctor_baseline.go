@@ -22,32 +22,32 @@ import (
 func (a *app) doctorBaseline() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "baseline",
-		Short: "Keep what a healthy host looks like, and compare others with it",
-		Long: "Keep what a healthy host looks like, by kernel and role, and say in which facts a host differs from it.\n" +
-			"Baselines are the whole fleet's where an agent answers, else this host's. The agent judges by the one for its kernel and doctor.role.",
+		Short: "Save the facts of a healthy host, and compare hosts with them",
+		Long: "Save the facts of a healthy host, by kernel and role, and show the facts in which a host differs from it.\n" +
+			"Baselines belong to the whole fleet if an agent answers, otherwise to this host. The agent uses the one for its kernel and doctor.role.",
 		Example: "  holdfast doctor baseline save\n  holdfast doctor baseline compare",
 	}, a.baselineSave(), a.baselineLs(), a.baselineRm(), a.baselineCompare())
 }
 
-// shelf is where baselines are.
-type shelf interface {
+// baselines stores baselines.
+type baselines interface {
 	Baselines(ctx context.Context) ([]baseline.Baseline, error)
 	SaveBaseline(ctx context.Context, b baseline.Baseline) error
 	RemoveBaseline(ctx context.Context, name string) error
 }
 
-var _ shelf = (*client.Client)(nil)
+var _ baselines = (*client.Client)(nil)
 
-// localShelf is this host's.
-type localShelf struct{ baseline.Dir }
+// localBaselines stores the baselines of this host.
+type localBaselines struct{ baseline.Dir }
 
-func (l localShelf) Baselines(context.Context) ([]baseline.Baseline, error)    { return l.List() }
-func (l localShelf) SaveBaseline(_ context.Context, b baseline.Baseline) error { return l.Save(b) }
-func (l localShelf) RemoveBaseline(_ context.Context, name string) error       { return l.Remove(name) }
+func (l localBaselines) Baselines(context.Context) ([]baseline.Baseline, error)    { return l.List() }
+func (l localBaselines) SaveBaseline(_ context.Context, b baseline.Baseline) error { return l.Save(b) }
+func (l localBaselines) RemoveBaseline(_ context.Context, name string) error       { return l.Remove(name) }
 
-// withShelf calls do with the fleet's baselines, or where no agent answers with this
-// host's.
-func (a *app) withShelf(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, s shelf, h Host) error) error {
+// withBaselines calls do with the fleet's baselines, or with this host's if no agent
+// answers.
+func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, s baselines, h Host) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
 	c, err := a.agent()
@@ -59,18 +59,18 @@ func (a *app) withShelf(cmd *cobra.Command, limit time.Duration, do func(ctx con
 	if err != nil {
 		return err
 	}
-	var s shelf = c
+	var s baselines = c
 	if _, err := c.Version(ctx); errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == "" {
-		a.ui.note("no agent answers: these are this host's baselines")
-		s = localShelf{baseline.Dir(filepath.Join(host.DataDir, baseline.DirName))}
+		a.ui.note("no agent answers: using this host's baselines")
+		s = localBaselines{baseline.Dir(filepath.Join(host.DataDir, baseline.DirName))}
 	} else if err != nil {
 		return err
 	}
 	return do(ctx, s, host)
 }
 
-// knownBaselines are those that the doctor's rules may go by; none where they cannot
-// be had.
+// knownBaselines returns the baselines for the doctor's rules; none if they cannot be
+// read.
 func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	ctx, cancel := context.WithTimeout(ctx, askLimit/2)
 	defer cancel()
@@ -88,25 +88,25 @@ func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	return all
 }
 
-// lookFlags are those of a look at this host.
+// lookFlags are the flags of an observation of this host.
 type lookFlags struct {
 	length time.Duration
 	role   string
 }
 
 func (f *lookFlags) add(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "how long to look")
-	cmd.Flags().StringVar(&f.role, "role", "", "what this host is for (default doctor.role of the configuration)")
+	cmd.Flags().DurationVar(&f.length, "for", 30*time.Second, "how long to observe")
+	cmd.Flags().StringVar(&f.role, "role", "", "the purpose of this host (default doctor.role of the configuration)")
 }
 
 func (f *lookFlags) check(cmd *cobra.Command) error {
 	if f.length < doctor.MinFor || f.length > doctor.MaxFor {
-		return usage(cmd, fmt.Errorf("--for is %v, it has to be from %v to %v", f.length, doctor.MinFor, doctor.MaxFor))
+		return usage(cmd, fmt.Errorf("--for is %v, it must be from %v to %v", f.length, doctor.MinFor, doctor.MaxFor))
 	}
 	return nil
 }
 
-// look looks at this host and makes a baseline of it.
+// look observes this host and makes a baseline of it.
 func (a *app) look(ctx context.Context, f lookFlags, name string, h Host) (baseline.Baseline, doctor.Report, error) {
 	done := func() {}
 	r, err := a.deps.Examine(ctx, DoctorRun{For: f.length, Step: func(what string) {
@@ -139,9 +139,9 @@ func (a *app) baselineSave() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "save [NAME]",
-		Short: "Look at this host and keep what it looks like as a healthy one",
-		Long: "Look at this host and keep its facts as those of a healthy one. Do it while it does what it usually does. NAME is the role and the kernel where it is not given.\n" +
-			"A host with a finding is not healthy: it is refused, but for --force.",
+		Short: "Observe this host and save its facts as those of a healthy host",
+		Long: "Observe this host and save its facts as those of a healthy host. Run it under the usual load. The default NAME is made of the role and the kernel.\n" +
+			"A host with a finding is not healthy: it is refused without --force.",
 		Example: "  holdfast doctor baseline save\n  holdfast doctor baseline save web-good --role web --profile good.pb.gz",
 		Args:    args(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -154,7 +154,7 @@ func (a *app) baselineSave() *cobra.Command {
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			return a.withShelf(cmd, noLimit, func(ctx context.Context, s shelf, h Host) error {
+			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s baselines, h Host) error {
 				var p *baseline.Profile
 				if profile != "" {
 					var err error
@@ -167,7 +167,7 @@ func (a *app) baselineSave() *cobra.Command {
 					return err
 				}
 				if len(r.Findings) > 0 && !force {
-					return holdfast.WithHint(fmt.Errorf("this host is not healthy: %s", r.Findings[0].Title), "see `holdfast doctor`; or keep it all the same with --force")
+					return holdfast.WithHint(fmt.Errorf("this host is not healthy: %s", r.Findings[0].Title), "see `holdfast doctor`, or save it with --force")
 				}
 				b.Profile = p
 				if err := b.Validate(); err != nil {
@@ -181,8 +181,8 @@ func (a *app) baselineSave() *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&profile, "profile", "", "a recording of this host that belongs to it (holdfast doctor record): its name, size and SHA-256 are kept")
-	cmd.Flags().BoolVar(&force, "force", false, "keep it although there are findings")
+	cmd.Flags().StringVar(&profile, "profile", "", "a recording of this host for the baseline (holdfast doctor record): its name, size and SHA-256 are kept")
+	cmd.Flags().BoolVar(&force, "force", false, "save the baseline in spite of findings")
 	return cmd
 }
 
@@ -190,11 +190,11 @@ func (a *app) baselineLs() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
 		Short:   "List the baselines",
-		Long:    "List the baselines of the fleet, or of this host where no agent answers, by name.",
+		Long:    "List the baselines of the fleet, or of this host if no agent answers, by name.",
 		Example: "  holdfast doctor baseline ls\n  holdfast doctor baseline ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withShelf(cmd, askLimit, func(ctx context.Context, s shelf, _ Host) error {
+			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s baselines, _ Host) error {
 				all, err := s.Baselines(ctx)
 				if err != nil && len(all) == 0 {
 					return err
@@ -221,14 +221,14 @@ func (a *app) baselineRm() *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME",
 		Short:   "Remove a baseline",
-		Long:    "Remove a baseline from the fleet, or from this host where no agent answers.",
+		Long:    "Remove a baseline from the fleet, or from this host if no agent answers.",
 		Example: "  holdfast doctor baseline rm ci-6.1.0-18-amd64",
 		Args:    args(1, 1, "the name of a baseline"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if err := baseline.CheckName(words[0]); err != nil {
 				return Usage(err)
 			}
-			return a.withShelf(cmd, askLimit, func(ctx context.Context, s shelf, _ Host) error {
+			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s baselines, _ Host) error {
 				if err := s.RemoveBaseline(ctx, words[0]); err != nil {
 					return err
 				}
@@ -243,9 +243,9 @@ func (a *app) baselineCompare() *cobra.Command {
 	limit := 20
 	cmd := &cobra.Command{
 		Use:   "compare [NAME]",
-		Short: "Look at this host and say in what it differs from a healthy one",
-		Long: "Look at this host and say in which facts it differs from a baseline, the most first: how many times as much, the healthy value and the one now.\n" +
-			"Without NAME it is the newest baseline of this kernel and role. Small figures count as about equal: 3 stalls a second beside none are 4 times as many.",
+		Short: "Observe this host and show how it differs from a healthy one",
+		Long: "Observe this host and show the facts in which it differs from a baseline, the largest difference first: the factor, the healthy value and the current one.\n" +
+			"The default is the newest baseline of this kernel and role. Small values count as nearly equal: 3 stalls a second instead of none are a factor of 4.",
 		Example: "  holdfast doctor baseline compare\n  holdfast doctor baseline compare web-good --for 10s --json",
 		Args:    args(0, 1, "at most one name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -253,9 +253,9 @@ func (a *app) baselineCompare() *cobra.Command {
 				return err
 			}
 			if limit < 1 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 1 or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
 			}
-			return a.withShelf(cmd, noLimit, func(ctx context.Context, s shelf, h Host) error {
+			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s baselines, h Host) error {
 				all, err := s.Baselines(ctx)
 				if err != nil && len(all) == 0 {
 					return err
@@ -286,11 +286,11 @@ func (a *app) baselineCompare() *cobra.Command {
 	return cmd
 }
 
-// leastFactor is from where on a difference is worth a line.
+// leastFactor is the smallest difference that is shown.
 const leastFactor = 1.25
 
 func (a *app) comparisonText(w io.Writer, c baseline.Comparison, limit int) {
-	fmt.Fprintf(w, "beside baseline %s of %s, %s old\n", clean(c.Baseline.Name), dash(string(c.Baseline.Node)), age(a.deps.Now(), c.Baseline.At))
+	fmt.Fprintf(w, "compared with baseline %s of %s, %s old\n", clean(c.Baseline.Name), dash(string(c.Baseline.Node)), age(a.deps.Now(), c.Baseline.At))
 	for _, n := range c.Notices {
 		fmt.Fprintf(w, "notice: %s\n", clean(n))
 	}
@@ -308,6 +308,6 @@ func (a *app) comparisonText(w io.Writer, c baseline.Comparison, limit int) {
 		fmt.Fprintf(w, "no fact differs by a factor of %v or more\n", leastFactor)
 	}
 	if len(c.Missing) > 0 {
-		fmt.Fprintf(w, "\nnot known here now: %s\n", clean(strings.Join(c.Missing, ", ")))
+		fmt.Fprintf(w, "\nunknown here now: %s\n", clean(strings.Join(c.Missing, ", ")))
 	}
 }

@@ -15,15 +15,15 @@ func (a *app) diffCmd() *cobra.Command {
 	top := defaultTop
 	cmd := &cobra.Command{
 		Use:   "diff GOOD BAD",
-		Short: "Say what a slow host's CPUs do that a healthy one's do not",
+		Short: "Show what a slow host's CPUs do that a healthy host's do not",
 		Long: "Compare two recordings of `holdfast doctor record`, of a healthy host and of a slow one, or of one host before and\n" +
-			"after: what grew, by container, by path through the kernel and by function. Figures are shares of all that a host's\n" +
-			"CPUs can do. Containers are matched by name, or else by image. It needs no root, no agent and no network.",
+			"after: the increase by container, by path through the kernel and by function. Figures are shares of the host's\n" +
+			"CPU capacity. Containers are matched by name, or else by image. No root, agent or network is needed.",
 		Example: "  holdfast doctor diff good.pb.gz bad.pb.gz\n  holdfast doctor diff good.pb.gz bad.pb.gz --html diff.html",
 		Args:    args(2, 2, "two files, of a good and of a bad recording"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if top < 1 {
-				return usage(cmd, fmt.Errorf("--top is %d, it has to be 1 at least", top))
+				return usage(cmd, fmt.Errorf("--top is %d, it must be at least 1", top))
 			}
 			var sides [2]*profile.Profile
 			for i, file := range words {
@@ -41,7 +41,7 @@ func (a *app) diffCmd() *cobra.Command {
 				if err := out.CommitWith(d.WritePage); err != nil {
 					return err
 				}
-				a.ui.note("the page with the pictures is %s", clean(page))
+				a.ui.note("the page with the flame graphs is %s", clean(page))
 			}
 			shown := d.Top(top)
 			return a.ui.result(shown, func(w io.Writer) { printDiff(w, shown) })
@@ -76,7 +76,7 @@ func printDiff(w io.Writer, d profile.Diff) {
 	})
 }
 
-// printChanges prints a table of changes in percent of the host.
+// printChanges prints a table of changes in percent of the host's CPUs.
 func printChanges(w io.Writer, head string, list []profile.Change, what func(profile.Change) string) {
 	if len(list) == 0 {
 		return

@@ -17,11 +17,11 @@ func (a *app) doctorFleet() *cobra.Command {
 	limit := 15
 	cmd := &cobra.Command{
 		Use:   "fleet",
-		Short: "Say what the fleet's slow hosts have that the fast ones do not",
+		Short: "Rank the facts that separate the fleet's slow hosts from the fast ones",
 		Long: "Split the fleet's nodes into slow and fast ones by their own spin-up times, and rank facts by how well they separate the two.\n" +
-			"SEPARATION is the share of pairs of a slow and a fast node in which the slow one has more (or less) of it: 50 % says nothing, 100 % all.\n" +
-			"CHANCE is how probable it is that the best of all these facts separates so well by chance (Mann-Whitney, corrected by Holm's method): * marks those under 5 %.\n" +
-			"What separates is not yet the cause: facts move together.",
+			"SEPARATION is the share of pairs of a slow and a fast node in which the slow one has the higher (or lower) value: 50 % is chance, 100 % is always.\n" +
+			"CHANCE is the probability that the best of all these facts separates so well by chance (Mann-Whitney, corrected by Holm's method): * marks those under 5 %.\n" +
+			"A fact that separates is not necessarily the cause: facts correlate.",
 		Example: "  holdfast doctor fleet\n  holdfast doctor fleet --by slow --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,7 +30,7 @@ func (a *app) doctorFleet() *cobra.Command {
 				return usage(cmd, fmt.Errorf("--by: %w", err))
 			}
 			if limit < 1 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 1 or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
 			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				r, err := c.DoctorFleet(ctx, split)
@@ -41,7 +41,7 @@ func (a *app) doctorFleet() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&by, "by", string(ranking.ByP50), "split nodes by p50 or p99 of a container's create and start, or slow: the share of slow spin-ups")
+	cmd.Flags().StringVar(&by, "by", string(ranking.ByP50), "split nodes by p50 or p99 of a container's create and start, or by slow: the share of slow spin-ups")
 	cmd.Flags().IntVar(&limit, "limit", limit, "show at most that many facts")
 	return cmd
 }
@@ -81,14 +81,14 @@ func rankingText(w io.Writer, r ranking.Ranking, limit int) {
 	}
 	fmt.Fprintln(w, clean(r.Verdict))
 	if len(r.Same) > 0 && len(r.Facts) > 0 {
-		fmt.Fprintf(w, "the same everywhere: %s\n", clean(strings.Join(r.Same, ", ")))
+		fmt.Fprintf(w, "the same on all nodes: %s\n", clean(strings.Join(r.Same, ", ")))
 	}
 	for _, l := range r.LeftOut {
 		fmt.Fprintf(w, "left out: %s: %s\n", clean(string(l.Node)), clean(l.Why))
 	}
 }
 
-// side says on which side a fact separates.
+// side returns the side on which a fact separates.
 func side(auc float64) string {
 	if auc >= 0.5 {
 		return "more"

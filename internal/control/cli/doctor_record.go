@@ -16,10 +16,10 @@ type RecordRun struct {
 	For       time.Duration
 	Hz        int
 	Container string       // "" is all
-	Step      func(string) // is told what is being done
+	Step      func(string) // gets the current step
 }
 
-// recorded is what `holdfast doctor record --json` prints.
+// recorded is the output of `holdfast doctor record --json`.
 type recorded struct {
 	File string `json:"file"`
 	profile.Summary
@@ -31,10 +31,10 @@ func (a *app) recordCmd() *cobra.Command {
 	top := defaultTop
 	cmd := &cobra.Command{
 		Use:   "record -o FILE",
-		Short: "Record where the time of this host's CPUs goes, by container and by path through the kernel",
-		Long: "Sample what every CPU of this host does, for a while, and write it to a file that `holdfast doctor diff` compares\n" +
-			"and that `go tool pprof` opens. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
-			"root, and no agent. User stacks are walked by frame pointers.",
+		Short: "Record the CPU time of this host, by container and by path through the kernel",
+		Long: "Sample all CPUs of this host for a while, and write the samples to a file for `holdfast doctor diff`\n" +
+			"and `go tool pprof`. It shows which containers used the CPUs and on which paths through the kernel. It needs\n" +
+			"root, and no agent. User stacks are unwound by frame pointers.",
 		Example: "  holdfast doctor record -o bad.pb.gz\n  holdfast doctor record -o web.pb.gz --container web-1 --for 2m",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +46,7 @@ func (a *app) recordCmd() *cobra.Command {
 			case r.Hz == 0:
 				return usage(cmd, fmt.Errorf("--hz is 0"))
 			case top < 1:
-				return usage(cmd, fmt.Errorf("--top is %d, it has to be 1 at least", top))
+				return usage(cmd, fmt.Errorf("--top is %d, it must be at least 1", top))
 			}
 			out, err := profile.Create(file)
 			if err != nil {
@@ -89,10 +89,10 @@ func printRecorded(w io.Writer, r recorded) {
 	fmt.Fprintf(w, "recorded %.1f s of %s, Linux %s: %s at %d Hz, written to %s\n", m.Seconds, count(m.CPUs, "CPU"), dash(m.Kernel),
 		count(int(r.Samples), "sample"), m.Hz, clean(r.File))
 	if m.Lost+m.Dropped > 0 {
-		fmt.Fprintf(w, "lost: %d records that the kernel had no room for, %d stacks that we had none for\n", m.Lost, m.Dropped)
+		fmt.Fprintf(w, "lost: %d records without room in the kernel's buffer, %d stacks without room in the recorder\n", m.Lost, m.Dropped)
 	}
 	for _, g := range m.Gaps {
-		fmt.Fprintf(w, "could not be seen: %s\n", clean(g))
+		fmt.Fprintf(w, "not visible: %s\n", clean(g))
 	}
 	if r.Samples == 0 {
 		fmt.Fprintln(w, "\nnothing ran")
@@ -118,11 +118,11 @@ func printRecorded(w io.Writer, r recorded) {
 	}
 }
 
-// maxPathLine is how many functions of a path a line shows: the first and the last
-// say most.
+// maxPathLine is how many functions of a path a line shows, the first and the last
+// ones.
 const maxPathLine = 7
 
-// pathLine shows a path from the call inwards.
+// pathLine prints a path from the system call inwards.
 func pathLine(path []string) string {
 	var names []string
 	for i, name := range path {

@@ -20,7 +20,7 @@ func (a *app) sessionExec() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec KEY -- COMMAND [ARG...]",
 		Short: "Run a command in a session's container",
-		Long: "Run a command in a session's container, with this terminal if there is one, and exit as it does.\n" +
+		Long: "Run a command in a session's container, with this terminal if there is one, and exit with its exit code.\n" +
 			"Flags go before KEY; everything after it is the command.",
 		Example:           "  holdfast session exec alice -- sh\n  tar c . | holdfast session exec alice -- tar x -C /srv",
 		Args:              args(2, 1<<16, "a session key and a command"),
@@ -50,12 +50,11 @@ func (a *app) sessionExec() *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
-	f.BoolVarP(&stdin, "stdin", "i", true, "pass this input on; -i=false where a script's own input must not be read")
+	f.BoolVarP(&stdin, "stdin", "i", true, "pass the input on; -i=false keeps the command from reading the input of a script")
 	return cmd
 }
 
-// exec runs e with this terminal, if e wants one, and gives the terminal back
-// as it was.
+// exec runs e with this terminal, if e needs one, and restores the terminal.
 func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKey, e api.Exec) error {
 	if e.TTY {
 		if f, ok := terminal(a.ui.in); ok && e.Stdin != nil {
@@ -82,8 +81,8 @@ func (a *app) exec(ctx context.Context, c *client.Client, key holdfast.SessionKe
 	return nil
 }
 
-// watchSize puts the terminal's size on sizes, which has room for one: now, and
-// whenever it has changed, until stop is called.
+// watchSize sends the terminal's size to sizes, a channel with room for one: now, and
+// after each change, until stop is called.
 func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Size) (stop func()) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGWINCH)
@@ -93,7 +92,7 @@ func watchSize[Size any](f *os.File, sizes chan Size, of func(rows, cols int) Si
 			return
 		}
 		select {
-		case <-sizes: // nobody took the last one: it is past
+		case <-sizes: // the last size was not read: it is outdated
 		default:
 		}
 		sizes <- of(rows, cols)

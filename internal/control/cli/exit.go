@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/platform/pki"
 )
 
-// Exit codes. They are part of the interface: scripts decide by them.
+// Exit codes. They are part of the interface for scripts.
 const (
 	exitFailed      = 1
 	exitUsage       = 2
@@ -23,17 +23,17 @@ const (
 	exitBoot        = 7
 	exitNotNow      = 8
 	exitFindings    = 9
-	exitInterrupted = 130 // 128 + SIGINT, as shells count
+	exitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
-// Codes that commands outside this package end with.
+// Exit codes of commands outside this package.
 const (
 	ExitUsage   = exitUsage
 	ExitPartial = exitPartial
 )
 
-// Exit is an error that ends the command with the code, and prints nothing:
-// somebody has said already what there was to say.
+// Exit is an error that ends the command with the code and prints nothing: the message
+// was already printed.
 func Exit(code int) error { return status(code) }
 
 const exitCodesText = `Exit codes of all commands:
@@ -57,13 +57,13 @@ code is one of these. "holdfast run" exits as its first failing step did (126 an
 `
 
 func exitCodesTopic() *cobra.Command {
-	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText}
+	return &cobra.Command{Use: "exit-codes", Short: "The exit codes and their meaning", Long: exitCodesText}
 }
 
-// coder is an error that knows its exit code.
+// coder is an error with its own exit code.
 type coder interface{ ExitCode() int }
 
-// exitCode is the exit code for what a command returned.
+// exitCode returns the exit code for the error of a command.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -106,14 +106,13 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// status is the exit code of a command that ran elsewhere. There is nothing to
-// print about it.
+// status is the exit code of a command that ran elsewhere. It prints nothing.
 type status int
 
 func (s status) Error() string { return "the command that was run failed" }
 func (s status) ExitCode() int { return int(s) }
 
-// partial says what was left behind.
+// partial is an error about what was left behind.
 type partial struct {
 	msg, hint string
 }

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/control/cli"
 )
 
-// ofThree is an agent whose fleet has three nodes, one of which does not answer.
+// ofThree is an agent in a fleet of three nodes, one of which does not answer.
 type ofThree struct{ *apitest.Backend }
 
 func (b ofThree) Parts() api.Parts {
@@ -40,9 +40,8 @@ func (n toNode) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.server.Client().Transport.RoundTrip(r)
 }
 
-// Past replacements are those of all nodes, and their figures are compared with
-// each other; a node that does not answer is named. The list of nodes says what
-// is wrong with them.
+// The list of past replacements has those of all nodes, compares their figures, and
+// names a node that does not answer. The list of nodes shows their troubles.
 func TestReplacementsOfAFleet(t *testing.T) {
 	rows := func(node holdfast.NodeID, at time.Time, init time.Duration) []holdfast.Replacement {
 		return []holdfast.Replacement{{Key: "k-" + holdfast.SessionKey(node), From: "n9", To: node, Started: at, Boot: holdfast.Phases{Init: holdfast.Millis(init)}}}

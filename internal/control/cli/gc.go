@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// Collector is garbage collection, an agent's or on a host without one.
+// Collector is garbage collection, of an agent or on a host without one.
 type Collector interface {
 	GCPlan(ctx context.Context) (gc.Proposal, error)
 	GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
@@ -24,44 +24,44 @@ type Collector interface {
 
 var _ Collector = (*client.Client)(nil)
 
-// GCDeps are garbage collection on a host without an agent; config is the path
-// of the configuration, "" for the default one.
+// GCDeps are garbage collection on a host without an agent; config is the path of the
+// configuration, "" for the default one.
 type GCDeps struct {
 	Open  func(ctx context.Context, config string) (c Collector, done func() error, err error)
 	Serve func(ctx context.Context, s GCServe) error
 }
 
-// GCServe is what `holdfast gc serve` was asked for.
+// GCServe has the options of `holdfast gc serve`.
 type GCServe struct {
 	Config         string // path, "" for the default one
-	API            string // address of the metrics, "none" or "" for the configuration's
+	API            string // address of the metrics, "none", or "" for that of the configuration
 	Stdout, Stderr io.Writer
 }
 
 func (a *app) gcCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "gc",
-		Short: "Free disk space without slowing down what spins up",
-		Long: "Delete images, containers, networks and build cache that nothing uses, by the policy in the configuration, one at a time, and never while anything spins up on this host.\n" +
-			"These commands ask the agent; where none answers they work on this host's engine themselves, run only with --config.",
+		Short: "Free disk space without slowing down spin-ups",
+		Long: "Delete unused images, containers, networks and build cache by the policy in the configuration, one at a time, and never while a spin-up runs on this host.\n" +
+			"These commands ask the agent. If no agent answers they use this host's engine; run does so only with --config.",
 		Example: "  holdfast gc plan\n  holdfast gc run\n  holdfast gc status",
 	}, a.gcPlan(), a.gcRun(), a.gcStatus(), a.gcHistory(), a.gcServe())
 }
 
-// collectorUse is what a collector is wanted for.
+// collectorUse is the purpose of a collector.
 type collectorUse int
 
 const (
 	toLook collectorUse = iota
-	// toDelete is not done by a configuration that nobody named: the agent
-	// that does not answer may have another, with images that it keeps.
+	// toDelete needs a named configuration: the agent that does not answer may have
+	// another one, with other images to keep.
 	toDelete
 )
 
 const configFlagText = "configuration file, for a host without an agent (default /etc/holdfast/holdfast.yaml, which may be missing)"
 
-// withCollector calls do with the agent's collector, or with one of this host's
-// where a configuration is named or, to look only, no agent answers.
+// withCollector calls do with the agent's collector. It uses this host's collector if a
+// configuration is named or, for toLook, if no agent answers.
 func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, o collectorUse, do func(context.Context, Collector) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
@@ -76,12 +76,12 @@ func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config stri
 			return err
 		}
 		if o == toDelete {
-			return holdfast.WithHint(err, "where no agent runs, name the configuration that says what stays: --config FILE")
+			return holdfast.WithHint(err, "without an agent, name the configuration with the policy: --config FILE")
 		}
 		a.ui.note("no agent answers: asking this host's engine")
 	}
 	if a.deps.GC.Open == nil {
-		return fmt.Errorf("%s works by an agent only", cmd.CommandPath())
+		return fmt.Errorf("%s needs an agent", cmd.CommandPath())
 	}
 	c, done, err := a.deps.GC.Open(ctx, config)
 	if err != nil {
@@ -95,9 +95,9 @@ func (a *app) gcPlan() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Show what would be deleted now, why, and what it would free",
-		Long: "Show what garbage collection would delete now, in order, why, and what it would free. Nothing is deleted.\n" +
-			"Layers that images share are counted once, with the last image that goes.",
+		Short: "Show what would be deleted now, why, and the space that it would free",
+		Long: "Show what garbage collection would delete now, in order, with the reasons and the space that it would free. Nothing is deleted.\n" +
+			"Layers that images share are counted once, with the last image of them.",
 		Example: "  holdfast gc plan\n  holdfast gc plan --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -108,7 +108,7 @@ func (a *app) gcPlan() *cobra.Command {
 	return cmd
 }
 
-// gcLimit is for the engine to list everything that it has.
+// gcLimit is enough for the engine to list all its objects.
 const gcLimit = 2 * time.Minute
 
 func (a *app) printPlan(ctx context.Context, c Collector) error {
@@ -127,9 +127,9 @@ func (a *app) gcRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Collect garbage now",
-		Long: "Carry out what `holdfast gc plan` shows, one deletion at a time, each when nothing spins up on this host.\n" +
-			"Nothing is forced: what is in use by then is skipped, with the reason. When this command is interrupted no more is deleted.\n" +
-			"Where no agent answers --config is required: only the configuration says what stays.",
+		Long: "Carry out what `holdfast gc plan` shows, one deletion at a time, each while no spin-up runs on this host.\n" +
+			"Nothing is forced: an object that is in use by then is skipped, with the reason. If this command is interrupted, no more is deleted.\n" +
+			"If no agent answers, --config is required: only the configuration says what to keep.",
 		Example: "  holdfast gc run\n  holdfast gc run --dry-run",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -140,7 +140,7 @@ func (a *app) gcRun() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", configFlagText)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only show what would be deleted, as `holdfast gc plan`")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only show what would be deleted, like `holdfast gc plan`")
 	return cmd
 }
 
@@ -160,8 +160,8 @@ func (a *app) gcStatus() *cobra.Command {
 	var config string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how full the disk is, and what deletions did to spin-ups",
-		Long: "Show how full the engine's disk is by the marks of the policy, the last cycle, and how spin-ups with a deletion in their window compare with those without.\n" +
+		Short: "Show the disk's use, and the effect of deletions on spin-ups",
+		Long: "Show the use of the engine's disk with the marks of the policy, the last cycle, and a comparison of spin-ups with a deletion in their window with those without.\n" +
 			"SLOW is the share that was slow by the rules of spinup.slow.",
 		Example: "  holdfast gc status\n  holdfast gc status --json",
 		Args:    noArgs(),
@@ -186,13 +186,13 @@ func (a *app) gcHistory() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "history",
-		Short:   "Show past cycles, and what each deleted",
-		Long:    "Show past cycles of garbage collection, the newest first: when, why, what came free, and how long deletions waited for spin-ups.\nWith --json there is every deletion with its reason.",
+		Short:   "Show past cycles and their deletions",
+		Long:    "Show past cycles of garbage collection, the newest first: the time, the trigger, the space that was freed, and how long deletions waited for spin-ups.\nWith --json there is every deletion with its reason.",
 		Example: "  holdfast gc history\n  holdfast gc history --limit 1 --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
 			}
 			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
 				list, err := c.GCHistory(ctx, limit)
@@ -213,9 +213,9 @@ func (a *app) gcServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Collect garbage in the foreground, without an agent",
-		Long: "Collect garbage on this host until interrupted, whether gc.enabled is set or not: for hosts that want only this part of Holdfast.\n" +
-			"It answers /metrics and /healthz where an agent has its API: by default on 127.0.0.1:7071, beyond loopback with TLS and a token only.\n" +
-			"Beside an agent that collects too, the two take turns; give it another address then.",
+		Long: "Collect garbage on this host until interrupted, regardless of gc.enabled: for hosts that need only this part of Holdfast.\n" +
+			"It serves /metrics and /healthz on the address of an agent's API: by default 127.0.0.1:7071, beyond loopback only with TLS and a token.\n" +
+			"Beside an agent that also collects, the two take turns; name another address then.",
 		Example: "  holdfast gc serve\n  holdfast gc serve --api none\n  systemctl enable --now holdfast-gc",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

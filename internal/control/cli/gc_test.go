@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// alone is a host's own collector, which counts what it is asked.
+// alone is the collector of a host without an agent; it counts the calls.
 type alone struct {
 	cli.Collector
 	plans, runs int
@@ -28,9 +28,9 @@ func (a *alone) GCRun(context.Context, func(gc.Outcome, bool)) (gc.Cycle, error)
 	return gc.Cycle{Begun: time.Now()}, nil
 }
 
-// TestNothingIsDeletedByAConfigurationThatNobodyNamed: an agent that does not
-// answer may keep more than the default one says.
-func TestNothingIsDeletedByAConfigurationThatNobodyNamed(t *testing.T) {
+// TestNothingIsDeletedWithoutANamedConfiguration: an agent that does not answer
+// may keep more images than the default configuration.
+func TestNothingIsDeletedWithoutANamedConfiguration(t *testing.T) {
 	t.Setenv("HOLDFAST_URL", "")
 	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
 	host := &alone{}

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// size shows bytes, below 0 as unknown.
+// size formats bytes; below 0 is unknown.
 func size(n int64) string {
 	if n < 0 {
 		return "?"
@@ -66,7 +66,7 @@ func planText(w io.Writer, p gc.Proposal) {
 	fmt.Fprintf(w, "%s, which free %s%s\n", count(len(p.Deletions), "deletion"), size(p.Bytes), unknown)
 }
 
-// objectName cuts the ids of images without a name.
+// objectName shortens the ids of images without a name.
 func objectName(s string) string {
 	const id = len("sha256:") + 64
 	if len(s) == id {
@@ -75,7 +75,7 @@ func objectName(s string) string {
 	return dash(s)
 }
 
-// outcomeLine says what became of one deletion.
+// outcomeLine prints the outcome of one deletion.
 func outcomeLine(o gc.Outcome, deleted bool) string {
 	if !deleted {
 		return fmt.Sprintf("kept     %s %s: %s", o.Kind, objectName(o.Name), clean(o.Reason))
@@ -91,7 +91,7 @@ func cycleText(w io.Writer, c gc.Cycle) {
 	for _, n := range c.Notices {
 		fmt.Fprintf(w, "notice: %s\n", clean(n))
 	}
-	fmt.Fprintf(w, "%s deleted, %d kept, %s came free, in %s of which %s were waiting for spin-ups\n",
+	fmt.Fprintf(w, "%s deleted, %d kept, %s freed, in %s of which %s were waiting for spin-ups\n",
 		count(len(c.Deleted), "object"), len(c.Skipped), size(max(c.After.Free-c.Before.Free, 0)), c.Took, c.Suspended)
 }
 
@@ -100,9 +100,9 @@ func (a *app) gcStatusText(w io.Writer, s gc.Status) {
 	fmt.Fprintf(w, "marks: low %v, high %v, critical %v\n", s.Low, s.High, s.Critical)
 	switch {
 	case s.Running && s.UnderWay > 0:
-		fmt.Fprintf(w, "a cycle runs, and waits: %s\n", count(s.UnderWay, "spin-up")+" under way")
+		fmt.Fprintf(w, "a cycle is running, and waits: %s\n", count(s.UnderWay, "spin-up")+" under way")
 	case s.Running:
-		fmt.Fprintln(w, "a cycle runs")
+		fmt.Fprintln(w, "a cycle is running")
 	case !s.Enabled:
 		fmt.Fprintln(w, "the agent does not collect: gc.enabled is false")
 	}
@@ -138,7 +138,7 @@ func (a *app) historyText(w io.Writer, list []gc.Cycle) {
 		end := "done"
 		switch {
 		case !c.Ended:
-			end = "runs, or was killed"
+			end = "running, or killed"
 		case c.Error != "":
 			end = clean(c.Error)
 		}

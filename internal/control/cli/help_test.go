@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// commands lists root and all that is below it and not hidden.
+// commands returns root and all visible commands below it.
 func commands(c *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -36,8 +36,8 @@ func newTestRoot(out *bytes.Buffer) *cobra.Command {
 	return root
 }
 
-// The help of every command is as in testdata/help, where a reviewer reads it
-// (go test -update writes it anew).
+// The help of every command is as in testdata/help, where a reviewer reads it (go test
+// -update rewrites it).
 func TestHelp(t *testing.T) {
 	var out bytes.Buffer
 	want := map[string]bool{}
@@ -74,8 +74,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Every command explains itself: a sentence, an example, and what each flag is
-// for.
+// Every command has a sentence, an example, and a help text for each flag.
 func TestCommandsExplainThemselves(t *testing.T) {
 	for _, c := range commands(newTestRoot(new(bytes.Buffer))) {
 		if !c.Runnable() || c.Name() == "help" {
@@ -92,8 +91,8 @@ func TestCommandsExplainThemselves(t *testing.T) {
 	}
 }
 
-// docs/cli.md has every command with its flags, and the exit codes as the
-// program prints them.
+// docs/cli.md has every command with its flags, and the exit codes as the program
+// prints them.
 func TestReferencePage(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/cli.md")
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Local is what commands use that act on this host's engine without an agent.
+// Local is what commands need to use this host's engine without an agent.
 type Local struct {
 	Engine LocalEngine
-	Host   string // this host, as its spin-ups are compared by
+	Host   string // name of this host in the records of spin-ups
 	Rules  spinup.Rules
 	Keeper Keeper // nil: the agent, or the file in its data directory
 
@@ -22,7 +22,7 @@ type Local struct {
 	close func()
 }
 
-// LocalEngine is an engine with what jobs need of one.
+// LocalEngine is an engine with the functions for jobs.
 type LocalEngine interface {
 	engine.Engine
 	job.Engine
@@ -53,12 +53,12 @@ func (a *app) openLocal(ctx context.Context) (Local, error) {
 	l.begin = r.Begin
 	l.close = func() {
 		r.Close()
-		_ = l.Engine.Close() // the command has done what it wanted
+		_ = l.Engine.Close() // the command has finished
 	}
 	return l, nil
 }
 
-// causeCode is the exit code of a spin-up that failed.
+// causeCode returns the exit code of a failed spin-up.
 func causeCode(err error) int {
 	switch spinup.CauseOf(err) {
 	case spinup.BadName:
@@ -69,7 +69,7 @@ func causeCode(err error) int {
 	return exitCode(err)
 }
 
-// spinupError is why a spin-up failed.
+// spinupError is the error of a failed spin-up.
 type spinupError struct{ err error }
 
 func (e *spinupError) Error() string { return e.err.Error() }
@@ -77,8 +77,8 @@ func (e *spinupError) Unwrap() error { return e.err }
 func (e *spinupError) Hint() string  { return holdfast.HintOf(e.err) }
 func (e *spinupError) ExitCode() int { return causeCode(e.err) }
 
-// keep records what was measured, also of a command that was interrupted. That
-// it cannot be kept is said, and no failure of the command.
+// keep records the measurements, also of an interrupted command. If they cannot be kept
+// it prints a warning: the command has not failed.
 func (a *app) keep(ctx context.Context, k Keeper, records []spinup.Record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()

@@ -37,8 +37,8 @@ import (
 	"holdfast/internal/platform/linux/perf"
 )
 
-// The test binary is also the command holdfast, which scripts and the terminal
-// tests run as a process of its own.
+// The test binary is also the command holdfast, which scripts and the terminal tests
+// run as a process.
 func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){"holdfast": func() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 
 type leakChecked struct{ m *testing.M }
 
-// raceEnv keeps a command that is built with the race detector from sleeping a
-// second before it exits, which is its default (golang.org/doc/articles/race_detector).
+// raceEnv prevents a command with the race detector from sleeping a second before it
+// exits, which is the detector's default (golang.org/doc/articles/race_detector).
 const raceEnv = "atexit_sleep_ms=10"
 
 func (l leakChecked) Run() int {
@@ -62,13 +62,13 @@ func (l leakChecked) Run() int {
 	return code
 }
 
-// dataEnv names the data directory of the agent that is not there.
+// dataEnv names the data directory of an agent that does not run.
 const dataEnv = "HOLDFAST_TEST_DATA"
 
-// forever keeps records whose times are those of a test.
+// forever keeps records with the fixed times of a test.
 var forever = spinup.Keep{Count: 1000, Age: 100 * 365 * 24 * time.Hour}
 
-// testDeps are what the assembler hands in, in small.
+// testDeps returns simple versions of the functions behind commands.
 func testDeps() cli.Deps {
 	return cli.Deps{
 		Version:    api.Version{Version: "v1.2.3", Commit: "0123456789abcdef", Go: "go1.26.0", OS: "linux", Arch: "amd64"},
@@ -119,7 +119,7 @@ func testDeps() cli.Deps {
 	}
 }
 
-// examined is a healthy host after 30 s, and a sick one after any other time.
+// examined returns a healthy host after 30 s, and a sick one after any other time.
 func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	r.Step("observing")
 	rep := doctor.Report{Seconds: r.For.Seconds(), Kernel: "6.1.0", Findings: []doctor.Finding{}, Checked: []doctor.Check{
@@ -144,13 +144,14 @@ func examined(_ context.Context, r cli.DoctorRun) (doctor.Report, error) {
 	return rep, nil
 }
 
-// recording is of a healthy host over 30 s, and of a sick one over any other time.
+// recording returns one of a healthy host for 30 s, and one of a sick host for any
+// other time.
 func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
 	r.Step("recording")
 	if r.Container == "forbidden" {
 		return nil, holdfast.WithHint(perf.ErrForbidden, "run it as root")
 	}
-	if r.Container == "nobody" {
+	if r.Container == "missing" {
 		return nil, fmt.Errorf("container %q: %w", r.Container, holdfast.ErrNotFound)
 	}
 	web := profile.Task{Container: "web-1", ContainerID: "0123456789abcdef", Image: "shop:7", Comm: "web"}
@@ -206,7 +207,7 @@ func startAgent(b interface{ Parts() api.Parts }, socket string, cleanup func(fu
 
 type backendKey struct{}
 
-// User stories, each against an agent of its own on $WORK/agent.sock.
+// User stories, each with an agent of its own on $WORK/agent.sock.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -231,8 +232,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// startRemote serves b over TLS, too: at $REMOTE for who has the token
-// 0123456789abcdef, or fedcba9876543210 to look, and trusts $WORK/ca.pem.
+// startRemote also serves b over TLS at $REMOTE, with the token 0123456789abcdef, or
+// fedcba9876543210 for reading, and $WORK/ca.pem as its certificate.
 func startRemote(b interface{ Parts() api.Parts }, e *testscript.Env) error {
 	files := api.TokenFiles{Admin: filepath.Join(e.WorkDir, "api.tokens"), Read: filepath.Join(e.WorkDir, "api.read-tokens")}
 	for file, text := range map[string]string{files.Admin: "ops 0123456789abcdef\n", files.Read: "grafana fedcba9876543210\n"} {
@@ -261,7 +262,7 @@ func standIn(b *apitest.Backend, cleanup func(func())) error {
 	b.Stopped = func(bool) { _ = p.Process.Kill() }
 	waited := make(chan struct{})
 	go func() {
-		_ = p.Wait() // killed, which is no news
+		_ = p.Wait() // it was killed, which is no error
 		close(waited)
 	}()
 	cleanup(func() {
@@ -271,7 +272,7 @@ func standIn(b *apitest.Backend, cleanup func(func())) error {
 	return nil
 }
 
-// code runs a command and wants its exit code: code N command [arg...].
+// code runs a command and checks its exit code: code N command [arg...].
 func code(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	if err != nil || neg || len(args) < 2 {
@@ -290,8 +291,8 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// history gives the agent past replacements: the figures of a slow host and of
-// a healthy one that are told in docs/operations.md.
+// history gives the agent past replacements: the figures of a slow host and of a
+// healthy one in docs/operations.md.
 func history(ts *testscript.TestScript, _ bool, _ []string) {
 	s := func(seconds float64) holdfast.Millis { return holdfast.Millis(seconds * float64(time.Second)) }
 	row := func(key holdfast.SessionKey, from, to holdfast.NodeID, init, start, ready, total float64) holdfast.Replacement {
@@ -323,7 +324,7 @@ func sick(ts *testscript.TestScript, _ bool, _ []string) {
 	b.SetDoctor()
 }
 
-// records writes the same to a data directory: records DIR.
+// records writes the same records to a data directory: records DIR.
 func records(ts *testscript.TestScript, _ bool, args []string) {
 	s, err := spinup.OpenStore(filepath.Join(args[0], spinup.FileName), forever, slog.New(slog.DiscardHandler))
 	ts.Check(err)
@@ -333,7 +334,7 @@ func records(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(s.Close())
 }
 
-// fault makes the agent's backend fail: fault engine|store|busy|none.
+// fault makes the agent fail: fault engine|store|busy|none.
 func fault(ts *testscript.TestScript, _ bool, args []string) {
 	faults := map[string]error{"engine": holdfast.ErrEngine, "store": holdfast.ErrStore, "busy": holdfast.ErrBusy, "none": nil}
 	f, ok := faults[args[0]]

@@ -11,16 +11,16 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// EpochEnv is the time that generated pages carry, in seconds since 1970, so that
-// two builds of one source are the same (reproducible-builds.org).
+// EpochEnv is the time in generated pages, in seconds since 1970, which makes two
+// builds of one source identical (reproducible-builds.org).
 const EpochEnv = "SOURCE_DATE_EPOCH"
 
 func (a *app) manCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "Write manual pages of all commands",
-		Long: "Write a manual page (section 1) of each command into a directory, which has to exist. Packages have them already.\n" +
-			"With $" + EpochEnv + " the pages carry that time instead of today.",
+		Long: "Write a manual page (section 1) of each command into an existing directory. Packages contain these pages.\n" +
+			"With $" + EpochEnv + " the pages have that time instead of today.",
 		Example: "  holdfast man ~/.local/share/man/man1",
 		Args:    args(1, 1, "one directory"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -29,7 +29,7 @@ func (a *app) manCmd() *cobra.Command {
 				return usage(cmd, err)
 			}
 			root := cmd.Root()
-			root.DisableAutoGenTag = true // it has the day in it
+			root.DisableAutoGenTag = true // it contains the date
 			head := &doc.GenManHeader{Section: "1", Date: &at, Source: "holdfast " + a.deps.Version.Version, Manual: "Holdfast"}
 			if err := doc.GenManTree(root, head, words[0]); err != nil {
 				return fmt.Errorf("writing manual pages: %w", err)
@@ -39,14 +39,14 @@ func (a *app) manCmd() *cobra.Command {
 	}
 }
 
-// pageTime is when pages say they were made.
+// pageTime returns the time for the pages.
 func pageTime(now time.Time, epoch string) (time.Time, error) {
 	if epoch == "" {
 		return now, nil
 	}
 	s, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil || s < 0 {
-		return now, errors.New("$" + EpochEnv + " is no number of seconds")
+		return now, errors.New("$" + EpochEnv + " is not a number of seconds")
 	}
 	return time.Unix(s, 0).UTC(), nil
 }

@@ -15,8 +15,8 @@ import (
 func (a *app) nodeCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "node",
-		Short:   "See the nodes, take them out of rotation and in again, give them certificates",
-		Long:    "See the nodes, which are the hosts with an agent, take them out of rotation and in again, and give them certificates.",
+		Short:   "List, cordon and uncordon nodes, and make their certificates",
+		Long:    "List the nodes, which are the hosts with an agent, cordon and uncordon them, and make their certificates.",
 		Example: "  holdfast node ls\n  holdfast node cordon web-1",
 	}, a.nodeLs(), a.nodeCordon(), a.nodeUncordon(), a.nodeDrain(), a.nodeInitCA(), a.nodeJoin())
 }
@@ -25,9 +25,9 @@ func (a *app) nodeLs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List all nodes that are up",
-		Long: "List all nodes that are up, by id. STATE is up or cordoned (it takes no new session, as after a drain), and after a comma what is wrong with it.\n" +
-			"BOOTS are containers being started and how many may be at once. NETWORKS are those that wait for sessions, and how many are kept; WARM is the same of containers. PRESSURE is the share of the last ten seconds in which something waited for a CPU.\n" +
-			"PEER ADDRESS is where other nodes reach it.",
+		Long: "List all nodes that are up, by id. STATE is up or cordoned (the node refuses new sessions, as after a drain), and after a comma its trouble.\n" +
+			"BOOTS are starting containers, with their limit. NETWORKS are ready networks, and how many are kept; WARM is the same for containers. PRESSURE is the share of the last ten seconds in which a task waited for a CPU.\n" +
+			"PEER ADDRESS is the node's address for other nodes.",
 		Example: "  holdfast node ls\n  holdfast node ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,7 +66,7 @@ func nodeState(n holdfast.Node) string {
 	return state
 }
 
-// of shows how much of a bound is used, 0 being none.
+// of prints how much of a limit is used; a limit of 0 is none.
 func of(n, bound int) string {
 	if bound == 0 {
 		return strconv.Itoa(n)
@@ -76,10 +76,10 @@ func of(n, bound int) string {
 
 func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
 
-// oneNode is the argument of commands that act on this node where none is named.
+// oneNode is the optional argument of commands for a node; the default is this node.
 func oneNode() cobra.PositionalArgs { return args(0, 1, "at most one node") }
 
-// named is the node that the command line names, "" where it names none.
+// named returns the node of the command line, "" if there is none.
 func named(words []string) holdfast.NodeID {
 	if len(words) == 0 {
 		return ""
@@ -87,7 +87,7 @@ func named(words []string) holdfast.NodeID {
 	return holdfast.NodeID(words[0])
 }
 
-// nodeWords names a node in a sentence's beginning.
+// nodeWords names a node at the beginning of a sentence.
 func nodeWords(node holdfast.NodeID) string {
 	if node == "" {
 		return "the node"
@@ -98,23 +98,23 @@ func nodeWords(node holdfast.NodeID) string {
 func (a *app) nodeCordon() *cobra.Command {
 	return a.rotation(&cobra.Command{
 		Use:   "cordon [NODE]",
-		Short: "Let a node take no new session",
-		Long: "Let a node take no new session. It keeps those it has, until they end or are replaced or drained.\n" +
-			"Without NODE it is the agent's own. A cordon holds over restarts of agent and host, until `holdfast node uncordon`.",
+		Short: "Make a node refuse new sessions",
+		Long: "Make a node refuse new sessions. It keeps those that it has, until they end or are replaced or drained.\n" +
+			"Without NODE it is the agent's own node. A cordon lasts over restarts of agent and host, until `holdfast node uncordon`.",
 		Example: "  holdfast node cordon\n  holdfast node cordon web-1",
-	}, (*client.Client).Cordon, true, "takes no new session")
+	}, (*client.Client).Cordon, true, "refuses new sessions")
 }
 
 func (a *app) nodeUncordon() *cobra.Command {
 	return a.rotation(&cobra.Command{
 		Use:     "uncordon [NODE]",
-		Short:   "Take sessions again after a cordon or a drain",
-		Long:    "Make a node take sessions again after a cordon or a drain. Without NODE it is the agent's own.",
+		Short:   "Let a node accept sessions after a cordon or a drain",
+		Long:    "Let a node accept sessions again after a cordon or a drain. Without NODE it is the agent's own node.",
 		Example: "  holdfast node uncordon\n  holdfast node uncordon web-1",
-	}, (*client.Client).Uncordon, false, "takes sessions again")
+	}, (*client.Client).Uncordon, false, "accepts sessions again")
 }
 
-// rotation is a command that takes a node out of rotation or in again.
+// rotation returns a command that cordons or uncordons a node.
 func (a *app) rotation(cmd *cobra.Command, do func(*client.Client, context.Context, holdfast.NodeID) error, out bool, said string) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = oneNode(), a.completeNode
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {

@@ -23,8 +23,8 @@ func (a *app) nodeInitCA() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init-ca",
 		Short: "Make a fleet's certificate authority",
-		Long: "Make the certificate authority with which a fleet's nodes know each other: ca.pem, and ca.key, which signs and stays with you.\n" +
-			"It needs no agent and no network, is good for ten years, and overwrites nothing.",
+		Long: "Make the certificate authority of a fleet's nodes: ca.pem, and ca.key, which signs certificates and stays with you.\n" +
+			"No agent or network is needed. The authority is valid for ten years. Existing files are not overwritten.",
 		Example: "  holdfast node init-ca --out fleet",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,7 +36,7 @@ func (a *app) nodeInitCA() *cobra.Command {
 				return err
 			}
 			return a.ui.result(certified{Dir: out, Until: until}, func(w io.Writer) {
-				fmt.Fprintf(w, "%s has the authority, good until %s\n", clean(out), until.Format(time.DateOnly))
+				fmt.Fprintf(w, "%s has the authority, valid until %s\n", clean(out), until.Format(time.DateOnly))
 				fmt.Fprintf(w, "ca.key signs for the whole fleet: keep it off the nodes\n")
 			})
 		},
@@ -53,8 +53,8 @@ func (a *app) nodeJoin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join",
 		Short: "Give a node its certificate",
-		Long: "Make the certificate that a node shows to the others: node.pem, node.key and a copy of the authority's ca.pem, to be put on the node.\n" +
-			"It needs no agent and no network. The agent takes a renewed one without a restart.",
+		Long: "Make the certificate of a node for the other nodes: node.pem, node.key and a copy of the authority's ca.pem. Copy these files to the node.\n" +
+			"No agent or network is needed. The agent loads a renewed certificate without a restart.",
 		Example: "  holdfast node join --ca fleet --node web-1 --out web-1\n" +
 			"  holdfast node join --ca fleet --node web-1 --address web-1.example.org --address 10.0.0.7 --out web-1 --renew",
 		Args: noArgs(),
@@ -65,7 +65,7 @@ func (a *app) nodeJoin() *cobra.Command {
 				}
 			}
 			if j.Validity <= 0 {
-				return usage(cmd, fmt.Errorf("--validity is %v, it has to be over 0", j.Validity))
+				return usage(cmd, fmt.Errorf("--validity is %v, it must be over 0", j.Validity))
 			}
 			j.Node, j.Now = holdfast.NodeID(node), a.deps.Now()
 			until, err := j.Do()
@@ -73,16 +73,16 @@ func (a *app) nodeJoin() *cobra.Command {
 				return err
 			}
 			return a.ui.result(certified{Node: j.Node, Dir: j.Out, Until: until}, func(w io.Writer) {
-				fmt.Fprintf(w, "%s has the certificate of node %s, good until %s\n", clean(j.Out), clean(node), until.Format(time.DateOnly))
+				fmt.Fprintf(w, "%s has the certificate of node %s, valid until %s\n", clean(j.Out), clean(node), until.Format(time.DateOnly))
 			})
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&j.CA, "ca", "", "directory of the authority, as 'holdfast node init-ca' made it")
-	f.StringVar(&node, "node", "", "the node's id, as its agent has it")
+	f.StringVar(&j.CA, "ca", "", "directory of the authority, made by 'holdfast node init-ca'")
+	f.StringVar(&node, "node", "", "the node's id, as in its agent's configuration")
 	f.StringArrayVar(&j.Addresses, "address", nil, "host name or IP address of the node, for other programs; nodes check the id (may be repeated)")
-	f.StringVar(&j.Out, "out", "", "directory to put the files in")
-	f.DurationVar(&j.Validity, "validity", pki.DefaultValidity, "how long the certificate is good, at most as long as the authority")
-	f.BoolVar(&j.Renew, "renew", false, "replace the certificate that is there")
+	f.StringVar(&j.Out, "out", "", "directory for the files")
+	f.DurationVar(&j.Validity, "validity", pki.DefaultValidity, "how long the certificate is valid, at most as long as the authority")
+	f.BoolVar(&j.Renew, "renew", false, "replace the existing certificate")
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/sessions/gateway/token"
 )
 
-// offline runs a command in this process, by the clock of this host.
+// offline runs a command in this process, with the clock of this host.
 func offline(t *testing.T, args ...string) string {
 	t.Helper()
 	deps := testDeps()
@@ -26,7 +26,7 @@ func offline(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// What the command prints, a gateway takes.
+// A gateway accepts the token that the command prints.
 func TestCreatedTokenCounts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	text := offline(t, "token", "new-secret") + offline(t, "token", "new-secret")
@@ -47,7 +47,7 @@ func TestCreatedTokenCounts(t *testing.T) {
 	}
 }
 
-// What the two commands leave, a node takes for its identity.
+// A node accepts the files of the two commands as its identity.
 func TestJoinedNodeIsOne(t *testing.T) {
 	dir := t.TempDir()
 	ca, out := filepath.Join(dir, "ca"), filepath.Join(dir, "n1")

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/linux/netns"
 )
 
-// protectFlags are those of `holdfast protect`.
+// protectFlags are the flags of `holdfast protect`.
 type protectFlags struct {
 	ports     []int
 	listen    []string
@@ -79,23 +79,23 @@ the command's. It needs root.`,
 	cmd.AddCommand(a.protectInstallCmd(), a.protectStatusCmd(), a.protectUninstallCmd(), a.protectHistoryCmd())
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be given several times")
-	f.StringSliceVar(&p.listen, "listen", nil, "address and port to hold, such as 10.0.0.1:80 or [::1]:80; may be given several times")
-	f.IntVar(&p.pid, "pid", 0, "process whose network namespace the ports are in")
+	f.IntSliceVar(&p.ports, "port", nil, "TCP port to hold, on all addresses; may be repeated")
+	f.StringSliceVar(&p.listen, "listen", nil, "address and port to hold, such as 10.0.0.1:80 or [::1]:80; may be repeated")
+	f.IntVar(&p.pid, "pid", 0, "process with the network namespace of the ports")
 	f.StringVar(&p.unit, "unit", "", "systemd unit of the server")
-	f.StringVar(&p.container, "container", "", "Docker container whose published ports are held; the command may make it anew under that name")
-	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest that connections are held, and that a protect of the same port is waited for")
-	f.DurationVar(&p.drain, "drain", time.Second, "longest that the command waits for running requests, with --overlap for those not accepted; 0 does not wait")
-	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, which finishes its requests itself (as haproxy -sf)")
-	f.StringVar(&p.backend, "backend", string(protect.Auto), "how to hold: auto, park, nfqueue, migrate or plug")
-	f.BoolVar(&p.check, "check", false, "only say which backends would work here, and why others not")
+	f.StringVar(&p.container, "container", "", "Docker container with the published ports to hold; the command may replace it by one of the same name")
+	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to hold connections, and to wait for another protect of the same port")
+	f.DurationVar(&p.drain, "drain", time.Second, "longest time that the command waits for running requests, with --overlap for connections not yet accepted; 0 does not wait")
+	f.BoolVar(&p.overlap, "overlap", false, "the new server listens before the old one stops, and the old one finishes its requests itself (as haproxy -sf)")
+	f.StringVar(&p.backend, "backend", string(protect.Auto), "backend: auto, park, nfqueue, migrate or plug")
+	f.BoolVar(&p.check, "check", false, "only show which backends work here, and why others do not")
 	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return backendNames(), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
 }
 
-// lockDir is where ports are locked.
+// lockDir returns the directory of the ports' locks.
 func (a *app) lockDir() string {
 	if a.deps.ProtectLocks != "" {
 		return a.deps.ProtectLocks
@@ -111,7 +111,7 @@ func backendNames() []string {
 	return names
 }
 
-// options checks the command line and looks up what it names.
+// options checks the command line and resolves its names.
 func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Options, error) {
 	o := protect.Options{
 		Drain: p.drain, Wait: p.timeout, Command: words,
@@ -128,12 +128,12 @@ func (p *protectFlags) options(cmd *cobra.Command, words []string) (protect.Opti
 	return o, nil
 }
 
-// addresses are those of --port and --listen.
+// addresses returns the addresses of --port and --listen.
 func addresses(ports []int, listen []string) ([]protect.Address, error) {
 	var as []protect.Address
 	for _, port := range ports {
 		if port < 1 || port > 65535 {
-			return nil, fmt.Errorf("--port is %d, it has to be from 1 to 65535", port)
+			return nil, fmt.Errorf("--port is %d, it must be from 1 to 65535", port)
 		}
 		as = append(as, protect.Address{Port: uint16(port)})
 	}
@@ -147,36 +147,36 @@ func addresses(ports []int, listen []string) ([]protect.Address, error) {
 	return as, nil
 }
 
-// knownBackend refuses what --backend cannot be.
+// knownBackend refuses an unknown --backend.
 func knownBackend(name string) error {
 	if !slices.Contains(backendNames(), name) {
-		return fmt.Errorf("--backend is %q, there are auto, park, nfqueue, migrate and plug", name)
+		return fmt.Errorf("--backend is %q, it must be auto, park, nfqueue, migrate or plug", name)
 	}
 	return nil
 }
 
-// sane refuses what cannot be.
+// sane refuses invalid flags.
 func (p *protectFlags) sane(words []string) error {
 	switch {
 	case len(words) == 0 && !p.check:
-		return fmt.Errorf("there is no command to run behind --")
+		return fmt.Errorf("there is no command after --")
 	case len(words) > 0 && p.check:
-		return fmt.Errorf("--check runs no command, and there is %q", words[0])
+		return fmt.Errorf("--check runs no command, but got %q", words[0])
 	case len(p.ports)+len(p.listen) == 0 && p.pid == 0 && p.unit == "" && p.container == "":
-		return fmt.Errorf("there is no port: --port, --listen, --pid, --unit or --container says which")
+		return fmt.Errorf("there is no port: use --port, --listen, --pid, --unit or --container")
 	case p.pid != 0 && p.unit != "" || p.container != "" && (p.pid != 0 || p.unit != ""):
 		return fmt.Errorf("--pid, --unit and --container exclude each other")
 	case p.pid < 0:
-		return fmt.Errorf("--pid is %d, it has to be over 0", p.pid)
+		return fmt.Errorf("--pid is %d, it must be over 0", p.pid)
 	case p.timeout <= 0 || p.drain < 0:
-		return fmt.Errorf("--timeout is %v and --drain is %v, they have to be over and not under 0", p.timeout, p.drain)
+		return fmt.Errorf("--timeout is %v and --drain is %v, they must be over 0 and at least 0", p.timeout, p.drain)
 	case len(words) > 0 && p.drain >= p.timeout:
-		return fmt.Errorf("--drain is %v, it has to be under --timeout, %v: else nothing is held any more when the command begins", p.drain, p.timeout)
+		return fmt.Errorf("--drain is %v, it must be less than --timeout, %v: otherwise the hold ends before the command begins", p.drain, p.timeout)
 	}
 	return knownBackend(p.backend)
 }
 
-// find looks the server's processes up, and the ports where none is given.
+// find finds the server's processes, and the ports if none is given.
 func (p *protectFlags) find(o *protect.Options) error {
 	var err error
 	switch {
@@ -198,8 +198,8 @@ func (p *protectFlags) find(o *protect.Options) error {
 	return err
 }
 
-// findContainer makes o of a container's published ports: of those given, or of
-// all. The caller calls forget at the end.
+// findContainer sets o from a container's published ports: the given ones, or all. The
+// caller calls forget at the end.
 func (a *app) findContainer(ctx context.Context, name string, o *protect.Options) (forget func(), err error) {
 	e, err := a.deps.OpenEngine(ctx)
 	if err != nil {
@@ -207,8 +207,8 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 	}
 	c, err := e.Inspect(ctx, name)
 	if err == nil && len(c.Published) == 0 {
-		err = holdfast.WithHint(fmt.Errorf("container %s publishes no TCP port, or does not run", name),
-			"`docker ps` shows what is published; --pid with its process holds a port inside of it")
+		err = holdfast.WithHint(fmt.Errorf("container %s publishes no TCP port, or is not running", name),
+			"`docker ps` shows published ports; --pid with its process holds a port inside the container")
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -237,7 +237,7 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 		}
 	}
 	if len(o.Addresses) == 0 {
-		return nil, errors.Join(fmt.Errorf("container %s does not publish what --port and --listen say", name), e.Close())
+		return nil, errors.Join(fmt.Errorf("container %s does not publish the ports of --port and --listen", name), e.Close())
 	}
 	o.Forwarded = true
 	return func() { _ = e.Close() }, nil
@@ -245,13 +245,13 @@ func (a *app) findContainer(ctx context.Context, name string, o *protect.Options
 
 // protectRun is `holdfast protect -- COMMAND`.
 func (a *app) protectRun(ctx context.Context, o protect.Options) error {
-	if a.ui.json { // stdout is the result's
+	if a.ui.json { // stdout is for the result
 		o.Stdout = a.ui.err
 	}
 	r, err := protect.Run(ctx, o)
 	if r.Backend != "" {
 		if e := history.Add(o.LockDir, history.HoldOf(o, r)); e != nil {
-			a.ui.note("%v", e) // the restart is over, and well
+			a.ui.note("%v", e) // the restart was successful
 		}
 		if e := a.protectReport(r); e != nil {
 			return e
@@ -268,7 +268,7 @@ func (a *app) protectRun(ctx context.Context, o protect.Options) error {
 	return nil
 }
 
-// failedCommand is an error beside a command that failed.
+// failedCommand is an error beside the failure of a command.
 type failedCommand struct {
 	err  error
 	code int
@@ -279,8 +279,8 @@ func (e *failedCommand) Unwrap() error { return e.err }
 func (e *failedCommand) Hint() string  { return holdfast.HintOf(e.err) }
 func (e *failedCommand) ExitCode() int { return e.code }
 
-// protectReport prints how it went: with --json as the result, else beside what
-// the command printed.
+// protectReport prints the report: with --json as the result, otherwise beside the
+// command's output.
 func (a *app) protectReport(r protect.Report) error {
 	u := a.ui
 	if !u.json {
@@ -298,15 +298,15 @@ func (a *app) protectReport(r protect.Report) error {
 		}
 		fmt.Fprintf(w, "%s\n%s\n", head, row)
 		if r.Drained.Left > 0 {
-			fmt.Fprintf(w, "%s not answered when the command began\n", count(r.Drained.Left, "request"))
+			fmt.Fprintf(w, "%s unanswered when the command began\n", count(r.Drained.Left, "request"))
 		}
 		if why := r.Released.Reason; why != protect.NewListens && why != "" {
-			fmt.Fprintf(w, "let go because %s\n", why)
+			fmt.Fprintf(w, "released because %s\n", why)
 		}
 	})
 }
 
-// inMs shows a time in milliseconds.
+// inMs formats a time in milliseconds.
 func inMs(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1000) }
 
 // checkedBackend is a line of `holdfast protect --check`.
@@ -314,7 +314,7 @@ type checkedBackend struct {
 	Backend protect.Name `json:"backend"`
 	Works   bool         `json:"works"`
 	Used    bool         `json:"used"`
-	// Installed is whether a process stands by for the ports, and holds.
+	// Installed is whether a standing keeper has the ports.
 	Installed bool   `json:"installed,omitempty"`
 	Why       string `json:"why,omitempty"`
 }

@@ -17,13 +17,13 @@ func (a *app) protectHistoryCmd() *cobra.Command {
 	limit := 20
 	cmd := &cobra.Command{
 		Use:     "history",
-		Short:   "Show the restarts that were protected since the boot",
-		Long:    "Show the restarts that were protected since this host's boot, the newest first: ports,\nbackend, how many connections waited, and the longest wait. Of the command only the\nprogram is kept. A protect that was killed is not among them.",
+		Short:   "Show protected restarts since the boot",
+		Long:    "Show the protected restarts since this host's boot, the newest first: ports,\nbackend, the number of waiting connections, and the longest wait. Of the command only\nthe program is kept. A killed protect is not recorded.",
 		Example: "  holdfast protect history\n  holdfast protect history --json --limit 0",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
 			}
 			h, err := history.Read(a.lockDir())
 			if err != nil {
@@ -34,7 +34,7 @@ func (a *app) protectHistoryCmd() *cobra.Command {
 				h.Holds = h.Holds[:min(limit, len(h.Holds))]
 			}
 			if len(h.Holds) == 0 {
-				a.ui.note("nothing was held since the boot")
+				a.ui.note("there was no hold since the boot")
 				if !a.ui.json {
 					return nil
 				}

@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/hosts/protect/install"
 )
 
-// protectRecord is the file by which what is installed comes back after a boot.
+// protectRecord is the file that restores the installed ports after a boot.
 const protectRecord = "/var/lib/holdfast/protect.json"
 
-// installFlags are those of the commands about installed ports.
+// installFlags are the flags of the commands for installed ports.
 type installFlags struct {
 	ports   []int
 	listen  []string
@@ -26,13 +26,13 @@ type installFlags struct {
 }
 
 func (i *installFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&i.record, "record", protectRecord, "file by which it comes back after a boot; '' for none")
+	f.StringVar(&i.record, "record", protectRecord, "file that restores the ports after a boot; '' for none")
 }
 
-// addPorts adds the flags that name ports; to is what is done to them.
+// addPorts adds the flags that name ports; to is the action in their help.
 func (i *installFlags) addPorts(f *pflag.FlagSet, to string) {
-	f.IntSliceVar(&i.ports, "port", nil, "TCP port to "+to+", on all addresses; may be given several times")
-	f.StringSliceVar(&i.listen, "listen", nil, "address and port to "+to+", such as 10.0.0.1:80 or [::1]:80; may be given several times")
+	f.IntSliceVar(&i.ports, "port", nil, "TCP port to "+to+", on all addresses; may be repeated")
+	f.StringSliceVar(&i.listen, "listen", nil, "address and port to "+to+", such as 10.0.0.1:80 or [::1]:80; may be repeated")
 	i.add(f)
 }
 
@@ -84,23 +84,23 @@ to listen on it yet. It needs root.`,
 	}
 	f := cmd.Flags()
 	i.addPorts(f, "prepare")
-	f.StringVar(&i.backend, "backend", string(protect.Auto), "how to hold by default: auto, park, nfqueue, migrate or plug")
-	f.BoolVar(&i.restore, "restore", false, "bring back what is written down, as after a boot")
+	f.StringVar(&i.backend, "backend", string(protect.Auto), "default backend: auto, park, nfqueue, migrate or plug")
+	f.BoolVar(&i.restore, "restore", false, "restore the ports of the record, as after a boot")
 	_ = cmd.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return backendNames(), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
 }
 
-// sane refuses what cannot be.
+// sane refuses invalid flags.
 func (i *installFlags) sane(as []protect.Address) error {
 	switch {
 	case i.restore && len(as) > 0:
-		return fmt.Errorf("--restore brings back what is written down, and takes no port")
+		return fmt.Errorf("--restore restores the ports of the record, and takes no port")
 	case i.restore && i.record == "":
 		return fmt.Errorf("--restore needs a --record")
 	case !i.restore && len(as) == 0:
-		return fmt.Errorf("there is no port: --port or --listen says which")
+		return fmt.Errorf("there is no port: use --port or --listen")
 	}
 	return knownBackend(i.backend)
 }
@@ -109,8 +109,8 @@ func (a *app) protectStatusCmd() *cobra.Command {
 	var i installFlags
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Show the ports that are installed, and what was held",
-		Long:    "Show the ports that are prepared by \"holdfast protect install\": their backend, how often\nthey were held since the process stands by, the longest wait, and who holds now.",
+		Short:   "Show the installed ports and their holds",
+		Long:    "Show the ports that \"holdfast protect install\" has prepared: their backend, the number of\nholds since the keeper started, the longest wait, and the current hold.",
 		Example: "  holdfast protect status\n  holdfast protect status --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -128,10 +128,9 @@ func (a *app) protectUninstallCmd() *cobra.Command {
 	var i installFlags
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Undo install, of all ports or of some",
-		Long: `Undo "holdfast protect install", of the ports that are given, or of all. With the
-last one the process that stands by ends, and nothing is left. A hold that stands
-comes to its end first.`,
+		Short: "Undo install, for all ports or for some",
+		Long: `Undo "holdfast protect install", for the given ports or for all. With the last port the
+standing keeper ends, and nothing is left. A current hold ends first.`,
 		Example: "  holdfast protect uninstall\n  holdfast protect uninstall --port 16000",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -149,13 +148,13 @@ comes to its end first.`,
 	return cmd
 }
 
-// installed prints what is installed.
+// installed prints the installed ports.
 func (a *app) installed(s install.State, err error) error {
 	if err != nil {
 		return err
 	}
 	if len(s.Ports) == 0 {
-		a.ui.note("nothing is installed")
+		a.ui.note("no port is installed")
 		if !a.ui.json {
 			return nil
 		}
@@ -180,7 +179,7 @@ func writeInstalled(w io.Writer, s install.State) {
 		now := "-"
 		switch c := p.Now; {
 		case !p.Standing:
-			now = "no process stands by"
+			now = "no standing keeper"
 		case c != nil:
 			now = fmt.Sprintf("process %d since %s, %d waiting: %s", c.Pid, c.Since.Format(time.TimeOnly), c.Stats.Waiting, dash(clean(c.Command)))
 		}
@@ -192,24 +191,24 @@ func writeInstalled(w io.Writer, s install.State) {
 	}
 }
 
-// installedNotes says what a person would want to know besides.
+// installedNotes prints advice about the installed ports.
 func (a *app) installedNotes(s install.State) {
 	missing, forgotten := false, false
 	for _, p := range s.Ports {
 		missing, forgotten = missing || !p.Standing, forgotten || !p.Recorded
 	}
 	if s.Keeper != nil {
-		a.ui.note("process %d stands by since %s", s.Keeper.Pid, s.Keeper.Since.Format(time.RFC3339))
+		a.ui.note("standing keeper: process %d since %s", s.Keeper.Pid, s.Keeper.Since.Format(time.RFC3339))
 		if s.Keeper.Outdated {
-			a.ui.note("it runs another program than this one: `holdfast protect install --restore` replaces it")
+			a.ui.note("it runs another version of this program: `holdfast protect install --restore` replaces it")
 		}
 	}
 	switch {
 	case missing:
-		a.ui.note("`holdfast protect install --restore` has a process stand by again, and so does holdfast-protect.service at a boot")
+		a.ui.note("`holdfast protect install --restore` starts a standing keeper again, and so does holdfast-protect.service at a boot")
 	case forgotten:
-		a.ui.note("until the next boot: not all of it is written down")
+		a.ui.note("until the next boot: some ports are not in the record")
 	case len(s.Ports) > 0:
-		a.ui.note("holdfast-protect.service brings it back after a boot, if it is enabled")
+		a.ui.note("holdfast-protect.service restores them after a boot, if it is enabled")
 	}
 }

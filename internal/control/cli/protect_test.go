@@ -7,8 +7,7 @@ import (
 	"holdfast/internal/hosts/protect"
 )
 
-// A drain that may take as long as the hold is refused: the command would begin
-// with nothing held.
+// A drain as long as the hold is refused: the hold would end before the command begins.
 func TestProtectDrainIsUnderTimeout(t *testing.T) {
 	for _, c := range []struct {
 		drain   time.Duration

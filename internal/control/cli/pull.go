@@ -17,9 +17,9 @@ func (a *app) pullCmd() *cobra.Command {
 	var o pullOptions
 	cmd := &cobra.Command{
 		Use:   "pull [IMAGE...]",
-		Short: "Pull images and say how long each phase took",
-		Long: "Pull images through this host's engine, with the logins of docker login, and say what was fetched and extracted, how fast, and what of it was slow.\n" +
-			"Several images are pulled beside each other; a layer that they share is fetched once.",
+		Short: "Pull images and show the time of each phase",
+		Long: "Pull images through this host's engine, with the logins of docker login, and show what was downloaded and extracted, how fast, and which phases were slow.\n" +
+			"Several images are pulled concurrently; a layer that they share is downloaded once.",
 		Example: "  holdfast pull redis:7\n  holdfast pull --platform linux/arm64 --json registry.example.org/app:1\n  holdfast pull --prefetch redis:7",
 		Args:    args(0, maxImages, "at most 256 images"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -29,7 +29,7 @@ func (a *app) pullCmd() *cobra.Command {
 			case o.remove:
 				return usage(cmd, errors.New("--remove goes with --prefetch"))
 			case len(words) == 0:
-				return usage(cmd, fmt.Errorf("%s needs an image, or several", cmd.CommandPath()))
+				return usage(cmd, fmt.Errorf("%s needs one image or more", cmd.CommandPath()))
 			}
 			ctx, cancel := a.limited(cmd, noLimit)
 			defer cancel()
@@ -37,20 +37,20 @@ func (a *app) pullCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.platform, "platform", "", "pull for another kind of machine, such as linux/arm64")
+	f.StringVar(&o.platform, "platform", "", "pull for another platform, such as linux/arm64")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print the images' full names and nothing else")
-	f.BoolVar(&o.prefetch, "prefetch", false, "have the agent keep the images present on this host from now on; without IMAGE: list those it keeps")
+	f.BoolVar(&o.prefetch, "prefetch", false, "make the agent keep the images present on this host; without IMAGE: list the images that it keeps")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if !o.prefetch || !o.remove {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.completePrefetch(cmd, words)
 	}
-	f.BoolVar(&o.remove, "remove", false, "with --prefetch: keep the images no more; they are not deleted")
+	f.BoolVar(&o.remove, "remove", false, "with --prefetch: stop keeping the images; they are not deleted")
 	return cmd
 }
 
-// maxImages bounds one command.
+// maxImages is the most images of one command.
 const maxImages = 256
 
 type pullOptions struct {
@@ -63,7 +63,7 @@ type pullOptions struct {
 // pulled is one image in the output.
 type pulled struct {
 	spinup.Record
-	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
+	Slow []spinup.Phase `json:"slow"` // slow phases by the rules
 }
 
 func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
@@ -96,7 +96,7 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 	return err
 }
 
-// showPulls prints what was pulled.
+// showPulls prints the pulls.
 func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool) error {
 	list := make([]pulled, 0, len(records))
 	for _, r := range records {
@@ -122,7 +122,7 @@ func (a *app) showPulls(records []spinup.Record, rules spinup.Rules, quiet bool)
 	})
 }
 
-// pullLine is a pull in one line, with what was slow.
+// pullLine returns a pull in one line, with its slow phases.
 func pullLine(r spinup.Record, rules spinup.Rules) string {
 	line := strings.Join(r.Lines(), ", ")
 	for _, v := range rules.Judge(r) {
@@ -133,8 +133,8 @@ func pullLine(r spinup.Record, rules spinup.Rules) string {
 	return line
 }
 
-// failedPulls prints all errors but the last, which it returns. Those of a
-// command that was interrupted are one.
+// failedPulls prints all errors but the last, which it returns. An interrupted command
+// has one error.
 func (a *app) failedPulls(results []puller.Result) error {
 	var failed []error
 	for i, r := range results {

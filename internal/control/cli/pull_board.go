@@ -17,26 +17,26 @@ import (
 	"holdfast/internal/hosts/spinup/puller"
 )
 
-// sayEvery is how often a pull says how far it is where there is no terminal.
+// sayEvery is the interval of progress lines without a terminal.
 const sayEvery = 10 * time.Second
 
-// pullBoard shows on stderr how pulls go on: on a terminal as a picture that is
-// drawn over itself, elsewhere in a line for each thing that happened.
+// pullBoard shows the progress of pulls on stderr: on a terminal as a picture that is
+// redrawn, elsewhere as a line for each event.
 type pullBoard struct {
-	lines    io.Writer // nil: nothing is said in lines
-	terminal *os.File  // nil: there is none
+	lines    io.Writer // nil: no lines
+	terminal *os.File  // nil: not a terminal
 
 	mu     sync.Mutex
 	rows   []*pullRow
 	said   []map[string]spinup.State // of each image's layers, in lines
-	next   []time.Time               // when an image says how far it is
+	next   []time.Time               // time of the next progress line of an image
 	canvas canvas
 
 	drawing redrawing
 }
 
-// pulls begins to show. The caller must close it before anything else is
-// printed.
+// pulls begins to show the progress. The caller must close it before it prints anything
+// else.
 func (u *ui) pulls(images []string, quiet bool) *pullBoard {
 	b := &pullBoard{}
 	now := time.Now()
@@ -61,7 +61,7 @@ func (u *ui) pulls(images []string, quiet bool) *pullBoard {
 	return b
 }
 
-// progress takes the i-th image's figures.
+// progress updates the figures of the i-th image.
 func (b *pullBoard) progress(i int, p spinup.Pull) {
 	if b.lines == nil && b.terminal == nil {
 		return
@@ -85,14 +85,14 @@ func (b *pullBoard) progress(i int, p spinup.Pull) {
 	}
 }
 
-// sayLayer says what is worth a line: the end of a layer, and what goes wrong.
+// sayLayer prints a line for the end of a layer, and for a failure.
 func (b *pullBoard) sayLayer(i int, l spinup.Layer) {
 	what := ""
 	switch l.State {
 	case spinup.Retrying:
-		what = fmt.Sprintf("failed, will be fetched again (retry %d)", l.Retries)
+		what = fmt.Sprintf("failed, will be downloaded again (retry %d)", l.Retries)
 	case spinup.Present:
-		what = "on this host already"
+		what = "already on this host"
 	case spinup.Complete:
 		what = "done"
 		if l.Size > 0 {
@@ -104,7 +104,7 @@ func (b *pullBoard) sayLayer(i int, l spinup.Layer) {
 	fmt.Fprintf(b.lines, "%s: layer %s: %s\n", clean(b.rows[i].image), clean(l.ID), what)
 }
 
-// done takes how the i-th image's pull ended.
+// done sets the result of the i-th image's pull.
 func (b *pullBoard) done(i int, r puller.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,10 +127,10 @@ func (b *pullBoard) draw() {
 		width, height = 80, 24
 	}
 	out := b.canvas.draw(pullFrame(b.rows, width, height), width, height)
-	_, _ = io.WriteString(b.terminal, out) // a terminal that is gone needs no picture
+	_, _ = io.WriteString(b.terminal, out) // an error of the terminal is ignored
 }
 
-// close ends the picture and wipes it.
+// close ends the picture and erases it.
 func (b *pullBoard) close() {
 	b.drawing.end()
 	if b.terminal != nil {
@@ -142,14 +142,15 @@ func (b *pullBoard) close() {
 	}
 }
 
-// canvas draws lines over those it drew last, in one write and without wiping
-// them first, so that nothing flickers.
+// canvas draws lines over its last lines, in one write and without erasing them first,
+// which would flicker.
 type canvas struct {
 	drawn []string
 }
 
-// draw returns what shows the lines on a terminal of this size (ECMA-48: CUU,
-// EL, ED). A terminal that has become narrower has wrapped what was drawn.
+// draw returns the control sequences that show the lines on a terminal of this size
+// (ECMA-48: CUU, EL, ED). A terminal that has become narrower has wrapped the last
+// drawing.
 func (c *canvas) draw(lines []string, width, height int) string {
 	rows := 0
 	for _, l := range c.drawn {

@@ -13,17 +13,17 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// pullRow is one image of the picture that a terminal shows while it is pulled.
+// pullRow is one image in the picture of running pulls.
 type pullRow struct {
 	image    string
 	now      spinup.Pull
 	download meter
 	extract  meter
-	layers   map[string]*meter // of what is downloaded, by the layer's id
-	ended    string            // how it ended, "" before that
+	layers   map[string]*meter // of the downloads, by the layer's id
+	ended    string            // the result, "" until the end
 }
 
-// take takes new figures.
+// take updates the figures.
 func (r *pullRow) take(at time.Time, p spinup.Pull) {
 	r.now = p
 	s := sumOf(p)
@@ -45,8 +45,7 @@ func (r *pullRow) take(at time.Time, p spinup.Pull) {
 	}
 }
 
-// pullSum is how far a pull is, in compressed bytes of the layers that were not
-// there.
+// pullSum is the progress of a pull, in compressed bytes of the missing layers.
 type pullSum struct {
 	downloaded, extracted, total int64
 	known                        bool // the total is
@@ -79,8 +78,8 @@ func sumOf(p spinup.Pull) pullSum {
 	return s
 }
 
-// head is the image's own line, for a terminal of this width. Of a name that is
-// too long the end is shown: images of one registry begin alike.
+// head returns the image's own line, for a terminal of this width. A long name is cut
+// at its front: images of one registry begin alike.
 func (r *pullRow) head(width int, hidden int) string {
 	said := r.figures()
 	if hidden > 0 {
@@ -93,10 +92,10 @@ func (r *pullRow) head(width int, hidden int) string {
 	return string(name) + "  " + said
 }
 
-// shortName is as much of an image's name as there always is, in characters.
+// shortName is the part of an image's name that is always shown, in characters.
 const shortName = 12
 
-// figures are what the image's line says of it.
+// figures returns the figures of the image's line.
 func (r *pullRow) figures() string {
 	if r.ended != "" {
 		return r.ended
@@ -105,7 +104,7 @@ func (r *pullRow) figures() string {
 	took := time.Duration(r.now.Took)
 	if s.missing == 0 {
 		if s.there > 0 {
-			return fmt.Sprintf("%s there already… %s", count(s.there, "layer"), tenths(took))
+			return fmt.Sprintf("%s already here… %s", count(s.there, "layer"), tenths(took))
 		}
 		return "asking the registry… " + tenths(took)
 	}
@@ -126,8 +125,8 @@ func (r *pullRow) figures() string {
 	return line
 }
 
-// left is how long the pull goes on: downloads and extractions go on beside each
-// other, and the slower of the two decides.
+// left returns the remaining time of the pull: downloads and extractions run
+// concurrently, and the slower one decides.
 func (r *pullRow) left(s pullSum) (time.Duration, bool) {
 	if !s.known {
 		return 0, false
@@ -138,12 +137,12 @@ func (r *pullRow) left(s pullSum) (time.Duration, bool) {
 	}
 	extract, ok := r.extract.left(s.total - s.extracted)
 	if !ok {
-		return download, download > 0 // nothing was extracted yet
+		return download, download > 0 // no extraction has begun
 	}
 	return max(download, extract), true
 }
 
-// layer is a layer's line.
+// layer returns a layer's line.
 func (r *pullRow) layer(i int, width int) string {
 	l := r.now.Layers[i]
 	size := units.BytesSize(float64(l.Size))
@@ -165,7 +164,7 @@ func (r *pullRow) layer(i int, width int) string {
 			}
 		}
 	case spinup.Retrying:
-		said = fmt.Sprintf("failed, will be fetched again (retry %d), %s so far", l.Retries, units.BytesSize(float64(l.Position)))
+		said = fmt.Sprintf("failed, will be downloaded again (retry %d), %s so far", l.Retries, units.BytesSize(float64(l.Position)))
 	case spinup.Downloaded:
 		said = "downloaded   " + size
 		if below := r.below(i); below != "" {
@@ -175,23 +174,23 @@ func (r *pullRow) layer(i int, width int) string {
 		said = "extracting   "
 		if l.Position > 0 {
 			said += bar(l.Position, l.Size, width) + units.BytesSize(float64(l.Position)) + " / " + size
-		} else { // the containerd image store counts seconds only
+		} else { // the containerd image store counts whole seconds only
 			said += size + ", for " + tenths(time.Duration(l.Extract.To-l.Extract.From))
 		}
 	case spinup.Complete:
 		said = fmt.Sprintf("done         %s, downloaded in %s, extracted in %s", size,
 			tenths(time.Duration(l.DownloadTime)), tenths(time.Duration(l.Extract.To-l.Extract.From)))
 	case spinup.Present:
-		said = "on this host already"
+		said = "already on this host"
 	}
 	if l.Joined && l.State != spinup.Complete {
-		said += "  (fetched by another pull)"
+		said += "  (downloaded by another pull)"
 	}
 	return "  " + clean(l.ID) + "  " + said
 }
 
-// below is the layer that the i-th one waits for: the lowest of those before it
-// that is not done.
+// below returns the layer for which the i-th one waits: the lowest unfinished one
+// before it.
 func (r *pullRow) below(i int) string {
 	for _, l := range r.now.Layers[:i] {
 		if l.State != spinup.Complete && l.State != spinup.Present {
@@ -201,13 +200,13 @@ func (r *pullRow) below(i int) string {
 	return ""
 }
 
-// barWidth is a bar's, without its ends. Narrow terminals have none.
+// barWidth is the width of a bar, without its ends. Narrow terminals have no bar.
 const (
 	barWidth    = 20
 	barTerminal = 90
 )
 
-// bar shows how much of a whole is done.
+// bar shows which part of a whole is done.
 func bar(part, whole int64, width int) string {
 	if width < barTerminal || whole <= 0 {
 		return ""
@@ -227,7 +226,7 @@ func tenths(d time.Duration) string {
 	return fmt.Sprintf("%.1fs", d.Seconds())
 }
 
-// rank says how much a layer's line is worth where there is not room for all.
+// rank orders the layers' lines if there is no room for all.
 func rank(s spinup.State) int {
 	switch s {
 	case spinup.Downloading, spinup.Extracting, spinup.Retrying:
@@ -240,13 +239,13 @@ func rank(s spinup.State) int {
 	return 3
 }
 
-// pullFrame draws the picture in lines that fit: at most height - 1 of them, so
-// that the cursor's own line is free, and each shorter than width.
+// pullFrame returns the lines of the picture: at most height - 1, which leaves a line
+// for the cursor, and each shorter than width.
 func pullFrame(rows []*pullRow, width, height int) []string {
 	room := max(height-1, 1)
 	shown := rows
 	if len(rows) > room {
-		// Those under way come first.
+		// Running pulls come first.
 		over := func(r *pullRow) bool { return r.ended != "" }
 		shown = append(slices.DeleteFunc(slices.Clone(rows), over), slices.DeleteFunc(slices.Clone(rows), func(r *pullRow) bool { return !over(r) })...)
 		shown = shown[:room-1]
@@ -269,7 +268,7 @@ func pullFrame(rows []*pullRow, width, height int) []string {
 	return lines
 }
 
-// chooseLayers picks the lines of layers that there is room for, by rank.
+// chooseLayers selects the layers' lines that fit, by rank.
 func chooseLayers(rows []*pullRow, room int) map[*pullRow][]int {
 	type at struct {
 		row *pullRow

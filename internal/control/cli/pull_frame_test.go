@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// rowAfter is an image whose figures came in this order, a second apart.
+// rowAfter returns an image after these figures, one second apart.
 func rowAfter(image string, figures ...spinup.Pull) *pullRow {
 	r := &pullRow{image: image}
 	at := time.Unix(1000, 0)
@@ -31,8 +31,7 @@ func pullOf(took time.Duration, layers ...spinup.Layer) spinup.Pull {
 
 const mib = 1 << 20
 
-// What is shown of each state: how far it is, how fast, how long to go, and what
-// it waits for.
+// Each state shows its progress, rate, remaining time, and what it waits for.
 func TestPullPicture(t *testing.T) {
 	row := rowAfter("app:1",
 		pullOf(time.Second,
@@ -49,16 +48,16 @@ func TestPullPicture(t *testing.T) {
 			spinup.Layer{ID: "eeeeeeeeeeee", State: spinup.Retrying, Size: 2 * mib, Position: mib / 2, Retries: 1}))
 	want := []string{
 		"app:1  30.5MiB of 60MiB at 25.5MiB/s, 5MiB extracted, 2.0s, 11.0s left",
-		"  aaaaaaaaaaaa  on this host already",
+		"  aaaaaaaaaaaa  already on this host",
 		"  bbbbbbbbbbbb  extracting   [==========>         ]  5MiB / 10MiB",
 		"  cccccccccccc  downloading  [======>             ]  12MiB / 40MiB  8MiB/s  3.5s left",
 		"  dddddddddddd  downloaded   8MiB, waiting for bbbbbbbbbbbb below it",
-		"  eeeeeeeeeeee  failed, will be fetched again (retry 1), 512KiB so far",
+		"  eeeeeeeeeeee  failed, will be downloaded again (retry 1), 512KiB so far",
 	}
 	if d := cmp.Diff(want, pullFrame([]*pullRow{row}, 100, 24)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	// Of a long name the end is shown, and the figures are.
+	// Of a long name the end is shown, and the figures stay.
 	row.image = "registry.example.org/team/app:1"
 	if got := pullFrame([]*pullRow{row}, 90, 2); got[0] != "…/team/app:1  30.5MiB of 60MiB at 25.5MiB/s, 5MiB extracted, 2.0s, 11.0s left (+5 layers)" {
 		t.Errorf("%q", got)
@@ -73,16 +72,16 @@ func TestPullPicture(t *testing.T) {
 
 func TestPullPictureBeforeAndAfter(t *testing.T) {
 	for want, row := range map[string]*pullRow{
-		"a:1  asking the registry… 1.5s":              rowAfter("a:1", pullOf(1500*time.Millisecond)),
-		"a:1  1 layer there already… 2.0s (+1 layer)": rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{State: spinup.Present})),
-		"  x  extracting   3MiB, for 1.5s":            rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{ID: "x", State: spinup.Extracting, Size: 3 * mib, Extract: spinup.Span{To: holdfast.Millis(1500 * time.Millisecond)}})),
-		"a:1  was in the cache":                       {image: "a:1", ended: "was in the cache"},
-		"a:1  3MiB, 1.0s (+1 layer)":                  rowAfter("a:1", pullOf(time.Second, spinup.Layer{State: spinup.Downloading, Position: 3 * mib})),
-		"a\ufffd[2J:1  asking the registry… 0.0s":     rowAfter("a\x1b[2J:1", pullOf(0)),
+		"a:1  asking the registry… 1.5s":             rowAfter("a:1", pullOf(1500*time.Millisecond)),
+		"a:1  1 layer already here… 2.0s (+1 layer)": rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{State: spinup.Present})),
+		"  x  extracting   3MiB, for 1.5s":           rowAfter("a:1", pullOf(2*time.Second, spinup.Layer{ID: "x", State: spinup.Extracting, Size: 3 * mib, Extract: spinup.Span{To: holdfast.Millis(1500 * time.Millisecond)}})),
+		"a:1  was in the cache":                      {image: "a:1", ended: "was in the cache"},
+		"a:1  3MiB, 1.0s (+1 layer)":                 rowAfter("a:1", pullOf(time.Second, spinup.Layer{State: spinup.Downloading, Position: 3 * mib})),
+		"a\ufffd[2J:1  asking the registry… 0.0s":    rowAfter("a\x1b[2J:1", pullOf(0)),
 	} {
 		height := 2
 		if strings.HasPrefix(want, " ") {
-			height = 3 // a layer's line, after the image's
+			height = 3 // a layer's line, below the image's
 		}
 		if got := pullFrame([]*pullRow{row}, 100, height); len(got) != height-1 || got[height-2] != want {
 			t.Errorf("%q, want %q", got, want)
@@ -90,8 +89,8 @@ func TestPullPictureBeforeAndAfter(t *testing.T) {
 	}
 }
 
-// Where there is not room for all, what is under way is shown, in the image's
-// order, and the rest is counted.
+// If there is no room for all layers, the running ones are shown, in the image's order,
+// and the rest is counted.
 func TestPullPictureFitsTheHeight(t *testing.T) {
 	var layers []spinup.Layer
 	for i := range 30 {
@@ -117,7 +116,7 @@ func TestPullPictureFitsTheHeight(t *testing.T) {
 		t.Errorf("%v, want %v", ids, want)
 	}
 
-	// More images than lines: those under way, and how many are left out.
+	// More images than lines: the running ones are shown, and the rest is counted.
 	rows = nil
 	for i := range 20 {
 		r := &pullRow{image: fmt.Sprintf("image-%d", i), ended: "done in 1.0s"}
@@ -132,8 +131,8 @@ func TestPullPictureFitsTheHeight(t *testing.T) {
 	}
 }
 
-// A picture is drawn over the one before, whatever became of that on a terminal
-// that is narrower now, and wiped by nothing.
+// A picture is drawn over the last one, also if a narrower terminal has wrapped it,
+// without erasing it first.
 func TestCanvas(t *testing.T) {
 	var c canvas
 	if got := c.draw([]string{"one", "two"}, 80, 24); got != "\rone\x1b[K\ntwo\x1b[K\n\x1b[J" {
@@ -146,7 +145,7 @@ func TestCanvas(t *testing.T) {
 	if got := c.draw(nil, 10, 24); got != "\x1b[3A\r\x1b[J" {
 		t.Errorf("%q", got)
 	}
-	// What has left the screen at its top is out of reach.
+	// Lines that have scrolled off the top cannot be reached.
 	c.draw([]string{"1", "2", "3", "4"}, 80, 24)
 	if got := c.draw(nil, 80, 3); got != "\x1b[2A\r\x1b[J" {
 		t.Errorf("%q", got)
@@ -178,7 +177,7 @@ func TestMeter(t *testing.T) {
 	if len(m.samples) > 50 {
 		t.Errorf("%d samples are kept", len(m.samples))
 	}
-	// Less than before is a new beginning.
+	// A smaller value than before resets the meter.
 	m.add(at.Add(15*time.Second), 0)
 	m.add(at.Add(16*time.Second), 7)
 	if got := m.rate(); got != 7 {

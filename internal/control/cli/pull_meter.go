@@ -2,11 +2,11 @@ package cli
 
 import "time"
 
-// meterWindow is how far back a rate looks: long enough that a rate does not
-// jump with each of the engine's lines, which come ten times a second at most.
+// meterWindow is the time over which a rate is averaged. It is long enough to smooth
+// the engine's progress lines, which come at most ten times a second.
 const meterWindow = 3 * time.Second
 
-// meter is the rate of something that grows.
+// meter is the rate of a growing value.
 type meter struct{ samples []sample }
 
 type sample struct {
@@ -14,7 +14,7 @@ type sample struct {
 	n  int64
 }
 
-// add takes how much it is now. Less than before begins anew.
+// add adds the current value. A smaller value than before resets the meter.
 func (m *meter) add(at time.Time, n int64) {
 	if k := len(m.samples); k > 0 && n < m.samples[k-1].n {
 		m.samples = nil
@@ -25,7 +25,7 @@ func (m *meter) add(at time.Time, n int64) {
 	}
 }
 
-// rate is growth per second, 0 where it is not known yet.
+// rate returns the growth per second, 0 if it is unknown.
 func (m *meter) rate() float64 {
 	if len(m.samples) < 2 {
 		return 0
@@ -37,8 +37,7 @@ func (m *meter) rate() float64 {
 	return 0
 }
 
-// left is how long the rest takes at this rate, and false where that cannot be
-// said.
+// left returns the remaining time at this rate, and false if it is unknown.
 func (m *meter) left(rest int64) (time.Duration, bool) {
 	r := m.rate()
 	if rest <= 0 {

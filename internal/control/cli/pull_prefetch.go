@@ -14,16 +14,16 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 )
 
-// pullPrefetch is `holdfast pull --prefetch`: without images it lists those that the
-// agent keeps.
+// pullPrefetch is `holdfast pull --prefetch`: without images it lists the images that
+// the agent keeps.
 func (a *app) pullPrefetch(cmd *cobra.Command, images []string, o pullOptions) error {
 	switch {
 	case o.platform != "":
 		return usage(cmd, errors.New("--prefetch keeps images for this host: it does not go with --platform"))
 	case o.remove && len(images) == 0:
-		return usage(cmd, errors.New("--remove needs an image, or several"))
+		return usage(cmd, errors.New("--remove needs one image or more"))
 	case len(images) > 0 && !o.remove:
-		// An agent that cannot be asked is known before the pull.
+		// An unreachable agent is reported before the pull.
 		if err := a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 			_, err := c.PrefetchImages(ctx)
 			return err
@@ -58,7 +58,7 @@ func (a *app) pullPrefetch(cmd *cobra.Command, images []string, o pullOptions) e
 	})
 }
 
-// completePrefetch completes one more image that the agent was told to keep.
+// completePrefetch completes one more image of the agent's list.
 func (a *app) completePrefetch(cmd *cobra.Command, words []string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) (out []cobra.Completion, err error) {
 		all, err := c.PrefetchImages(ctx)

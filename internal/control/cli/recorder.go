@@ -14,17 +14,16 @@ import (
 	"holdfast/internal/hosts/spinup/underway"
 )
 
-// Host is what commands that work on this host need to know of it when no agent
-// answers.
+// Host has the settings of this host for commands if no agent answers.
 type Host struct {
 	DataDir string // the agent's
 	RunDir  string // likewise
 	Spinup  spinup.Config
-	Node    string // its id
-	Role    string // what it is for, as the doctor's baselines are kept by it
+	Node    string // the node's id
+	Role    string // the host's purpose, for the doctor's baselines
 }
 
-// thisHost asks the assembler, or takes the defaults.
+// thisHost returns the settings of Deps.Host, or the defaults.
 func (a *app) thisHost(ctx context.Context) (Host, error) {
 	if a.deps.Host != nil {
 		return a.deps.Host(ctx)
@@ -33,37 +32,36 @@ func (a *app) thisHost(ctx context.Context) (Host, error) {
 	return Host{DataDir: c.DataDir, RunDir: c.RunDir, Spinup: c.Spinup}, nil
 }
 
-// Bounds of a Recorder's patience. A command that has done its work does not
-// wait longer for the keeping of its record.
+// Time limits of a Recorder. A finished command waits no longer for its record to be
+// kept.
 const (
 	recordLimit = 8 * time.Second
-	recordEach  = 100 * time.Millisecond // and as much longer for each
+	recordEach  = 100 * time.Millisecond // and this much more for each record
 	tellLimit   = 2 * time.Second
-	recordAgain = 200 * time.Millisecond // when somebody else has the store open
+	recordAgain = 200 * time.Millisecond // if another process has the store open
 )
 
-// recordAtOnce is how many records are handed on at the same time: those share a
-// sync of the disk.
+// recordAtOnce is how many records are sent concurrently: they share a sync of the
+// disk.
 const recordAtOnce = 16
 
-// How long a spin-up counts as under way without a word, and how often there is
-// one.
+// How long an announced spin-up counts, and how often the announcement is renewed.
 const (
 	underWayLife  = 10 * time.Minute
 	underWayRenew = 4 * time.Minute
 )
 
-// Recorder keeps the spin-ups that a command does on this host: by its agent
-// where one runs, else in the store in the agent's data directory. Its methods
-// may be called from any goroutine.
+// Recorder keeps the spin-ups of a command on this host: through its agent if one runs,
+// otherwise in the store in the agent's data directory. Any goroutine may call its
+// methods.
 type Recorder struct {
 	host   func(context.Context) (Host, error)
 	client *client.Client
 	log    *slog.Logger
 }
 
-// recorder is the Recorder of a command, to be closed by it. It is always about
-// this host, also where $HOLDFAST_URL names another's agent.
+// recorder returns the Recorder of a command, which closes it. It is for this host,
+// even if $HOLDFAST_URL names the agent of another host.
 func (a *app) recorder() (*Recorder, error) {
 	socket := a.givenSocket()
 	if socket == "" {
@@ -79,12 +77,12 @@ func (a *app) recorder() (*Recorder, error) {
 	}, nil
 }
 
-// Close drops the connections to the agent.
+// Close closes the connections to the agent.
 func (r *Recorder) Close() { r.client.Close() }
 
-// Begin says that a spin-up (spinup.ForPull or ForRun) is under way on this
-// host, until end is called; end returns soon. Without an agent it is noted for a
-// collector, where one has made the directory for that.
+// Begin announces that a spin-up (spinup.ForPull or ForRun) runs on this host, until
+// end is called; end returns soon. Without an agent the announcement is a file for a
+// collector, if a collector has made the directory for it.
 func (r *Recorder) Begin(ctx context.Context, kind spinup.Kind, name string) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var telling sync.WaitGroup
@@ -95,7 +93,7 @@ func (r *Recorder) Begin(ctx context.Context, kind spinup.Kind, name string) (en
 	}
 }
 
-// keepTelling announces a spin-up anew until ctx is done, and then ends it.
+// keepTelling renews the announcement of a spin-up until ctx is done, and then ends it.
 func (r *Recorder) keepTelling(ctx context.Context, kind spinup.Kind, name string) {
 	id := r.tell(ctx, kind, name, "")
 	tick := time.NewTicker(underWayRenew)
@@ -113,34 +111,34 @@ func (r *Recorder) keepTelling(ctx context.Context, kind spinup.Kind, name strin
 	}
 }
 
-// tell announces a spin-up in the place of the one with the id, and returns the
-// new one's, "" where nobody took it.
+// tell announces a spin-up in place of the one with the id, and returns the new id, ""
+// if the announcement failed.
 func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) string {
-	// Not cut off by the end of the work: an id that is not known could not
-	// be ended.
+	// The end of the work does not cancel this request: without the id the announcement
+	// could not be ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
 	defer cancel()
 	var e underway.Entry
-	err := r.toWhom(ctx, func(to underWay) (err error) {
+	err := r.withAnnounced(ctx, func(to underWay) (err error) {
 		e, err = to.BeginSpinup(ctx, kind, name[:min(len(name), underway.MaxName)], underWayLife)
 		return err
 	})
 	r.end(ctx, id)
 	if err != nil {
-		return "" // it is courtesy: the work goes on without
+		return "" // an announcement is optional: the work continues
 	}
 	return e.ID
 }
 
 func (r *Recorder) end(ctx context.Context, id string) {
 	if id != "" {
-		_ = r.toWhom(ctx, func(to underWay) error { return to.EndSpinup(ctx, id) }) // it ends by itself, later
+		_ = r.withAnnounced(ctx, func(to underWay) error { return to.EndSpinup(ctx, id) }) // it expires on its own
 	}
 }
 
-// toWhom calls do with the agent, or where none answers with the announcements on
-// this host.
-func (r *Recorder) toWhom(ctx context.Context, do func(underWay) error) error {
+// withAnnounced calls do with the agent, or with the announcements on this host if no
+// agent answers.
+func (r *Recorder) withAnnounced(ctx context.Context, do func(underWay) error) error {
 	err := do(r.client)
 	if !errors.Is(err, client.ErrUnreachable) {
 		return err
@@ -156,9 +154,9 @@ func (r *Recorder) toWhom(ctx context.Context, do func(underWay) error) error {
 	return do(here)
 }
 
-// Record keeps the records of spin-ups that have ended, also after ctx is done. An
-// error says how many are lost, and why the first one is. Who gets it says it as a
-// warning; the work itself was done.
+// Record keeps the records of ended spin-ups, also after ctx is done. Its error has the
+// number of lost records and the first reason. The caller prints it as a warning: the
+// work itself was done.
 func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	limit := recordLimit + time.Duration(len(records))*recordEach
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -177,8 +175,8 @@ func (r *Recorder) Record(ctx context.Context, records ...spinup.Record) error {
 	}
 }
 
-// record tries the agent and the store in turn: one that is just starting has
-// the store open and does not answer yet.
+// record tries the agent and then the store: an agent that is just starting has the
+// store open and does not answer yet.
 func (r *Recorder) record(ctx context.Context, b *batch) {
 	b.each(b.left, func(one spinup.Record) error { return r.client.AddSpinup(ctx, one) })
 	here := b.which(func(err error) bool { return errors.Is(err, client.ErrUnreachable) })
@@ -192,7 +190,7 @@ func (r *Recorder) record(ctx context.Context, b *batch) {
 	}
 	b.each(here, s.Append)
 	if err := s.Close(); err != nil {
-		r.log.Warn("closing the spin-up records", "error", err) // all are on disk
+		r.log.Warn("closing the spin-up records", "error", err) // all records are on disk
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// desk is a command with a Recorder, and what it says.
+// desk is a command with a Recorder, and its output.
 type desk struct {
 	*Recorder
 	dir, socket string
@@ -63,7 +63,7 @@ func (d *desk) agent(t *testing.T, b interface{ Parts() api.Parts }) {
 	})
 }
 
-// leases are those on the desk's host.
+// leases returns the announcements on the desk's host.
 func (d *desk) leases(t *testing.T) (*underway.Leases, *underway.List) {
 	t.Helper()
 	leases, err := underway.OpenLeases(filepath.Join(d.dir, "run", underway.DirName), boottime.Now)
@@ -75,12 +75,12 @@ func (d *desk) leases(t *testing.T) (*underway.Leases, *underway.List) {
 	return leases, list
 }
 
-// Without an agent a spin-up is noted for the collector on this host, where there
+// Without an agent the announcement is a file for the collector on this host, if there
 // is one.
 func TestRecorderTellsACollectorAlone(t *testing.T) {
 	d := newDesk(t)
 	leases, list := d.leases(t)
-	end := d.Begin(t.Context(), spinup.ForPull, "app:1") // for nobody
+	end := d.Begin(t.Context(), spinup.ForPull, "app:1") // without a reader
 	end()
 	if _, err := os.Stat(filepath.Join(d.dir, "run")); err == nil {
 		t.Error("a directory was made for a courtesy")
@@ -99,7 +99,7 @@ func TestRecorderTellsACollectorAlone(t *testing.T) {
 	}
 }
 
-// kept are the records on disk.
+// kept returns the records on disk.
 func (d *desk) kept(t *testing.T) []spinup.Record {
 	t.Helper()
 	s, err := spinup.OpenStore(filepath.Join(d.dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))
@@ -124,7 +124,7 @@ func TestRecorderTellsTheAgent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	end := d.Begin(ctx, spinup.ForRun, strings.Repeat("n", 1000))
 	eventually(t, "the agent knows", func() bool { got := b.Parts().UnderWay.Active(); return len(got) == 1 && got[0].Kind == "run" })
-	cancel() // Ctrl-C: the record is kept all the same
+	cancel() // Ctrl-C: the record is kept
 	end()
 	if got := b.Parts().UnderWay.Active(); len(got) != 0 {
 		t.Errorf("it is still under way: %+v", got)
@@ -167,7 +167,7 @@ func TestRecorderWritesToDiskWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// The store is open while an agent starts, and it does not answer yet.
+// A starting agent has the store open, and does not answer yet.
 func TestRecorderWaitsForWhoHasTheStoreOpen(t *testing.T) {
 	d, b := newDesk(t), &apitest.Backend{}
 	s, err := spinup.OpenStore(filepath.Join(d.dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// redraw is how often the picture of a long work is drawn anew.
+// redraw is the interval of redrawing the progress.
 const redraw = 100 * time.Millisecond
 
-// redrawing draws a picture anew a few times a second. The zero one has not begun.
+// redrawing redraws a picture a few times a second. The zero value has not begun.
 type redrawing struct {
 	stop chan struct{}
 	done sync.WaitGroup

@@ -14,11 +14,11 @@ import (
 const (
 	urlEnv   = "HOLDFAST_URL"   // https://host:port
 	tokenEnv = "HOLDFAST_TOKEN" // its bearer token
-	caEnv    = "HOLDFAST_CA"    // file with the PEM certificates that vouch for it; else the system's
+	caEnv    = "HOLDFAST_CA"    // file with the PEM certificates of its authority; default: those of the system
 )
 
-// remoteURL is the address of an agent elsewhere, "" where the agent is behind
-// its socket. --socket comes before the environment.
+// remoteURL returns the address of a remote agent, "" if the agent is behind its
+// socket. --socket overrides the environment.
 func (a *app) remoteURL() string {
 	if a.socket != "" {
 		return ""

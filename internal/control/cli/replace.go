@@ -24,9 +24,9 @@ func (a *app) sessionReplace() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replace KEY… | --node NODE | --all",
 		Short: "Give sessions new containers, a few at a time",
-		Long: "End sessions where they are and have them come up again, there or on another node, a few at a time, and print what each phase took.\n" +
-			"To move them off a node, cordon it first. TOTAL is the time from not ready to ready again, in which clients wait.\n" +
-			"After the first session that fails no more are begun, nor when this command is interrupted; those under way are finished.",
+		Long: "Stop sessions and start them again, on the same or on another node, a few at a time, and print the time of each phase.\n" +
+			"To move them off a node, cordon it first. TOTAL is the time from not ready to ready again, while clients wait.\n" +
+			"After the first session that fails no more are begun, and likewise if this command is interrupted; running ones are finished.",
 		Example: "  holdfast session replace alice bob\n" +
 			"  holdfast session replace --node web-1 --parallel 4\n" +
 			"  holdfast session replace --all --timeout 2m --json",
@@ -48,10 +48,10 @@ func (a *app) sessionReplace() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&node, "node", "", "replace all sessions that are on this node")
-	f.BoolVar(&q.All, "all", false, "replace all sessions there are")
-	f.IntVar(&q.Parallel, "parallel", 1, fmt.Sprintf("how many are replaced at a time, up to %d", api.MaxReplaceParallel))
-	f.DurationVar(&timeout, "timeout", api.DefaultReplaceTimeout, "longest that one session may take, such as 30s or 10m")
+	f.StringVar(&node, "node", "", "replace all sessions on this node")
+	f.BoolVar(&q.All, "all", false, "replace all sessions")
+	f.IntVar(&q.Parallel, "parallel", 1, fmt.Sprintf("how many sessions to replace at a time, up to %d", api.MaxReplaceParallel))
+	f.DurationVar(&timeout, "timeout", api.DefaultReplaceTimeout, "longest time for one session, such as 30s or 10m")
 	a.completeNodeFlag(cmd)
 	return cmd
 }
@@ -71,9 +71,9 @@ func checkReplace(cmd *cobra.Command, q api.ReplaceRequest, timeout time.Duratio
 	case cmd.Flags().Changed("node") && q.Node == "":
 		return usage(cmd, errors.New("--node is empty"))
 	case q.Parallel < 1 || q.Parallel > api.MaxReplaceParallel:
-		return usage(cmd, fmt.Errorf("--parallel is %d, it has to be between 1 and %d", q.Parallel, api.MaxReplaceParallel))
+		return usage(cmd, fmt.Errorf("--parallel is %d, it must be between 1 and %d", q.Parallel, api.MaxReplaceParallel))
 	case timeout <= 0 || timeout > api.MaxReplaceTimeout:
-		return usage(cmd, fmt.Errorf("--timeout is %v, it has to be over 0 and at most %v", timeout, api.MaxReplaceTimeout))
+		return usage(cmd, fmt.Errorf("--timeout is %v, it must be over 0 and at most %v", timeout, api.MaxReplaceTimeout))
 	}
 	return nil
 }
@@ -89,18 +89,18 @@ func (a *app) replace(ctx context.Context, c *client.Client, q api.ReplaceReques
 	})
 	live.close()
 	if err != nil && len(rows) > 0 && !a.ui.json {
-		rep.Rows = rows // as far as it came
+		rep.Rows = rows // the part that is done
 		err = errors.Join(err, a.ui.result(nil, func(w io.Writer) { replacementTable(w, rows) }))
 	} else if err == nil {
 		err = a.replaced(rep)
 	}
 	if err != nil && ctx.Err() != nil {
-		return holdfast.WithHint(err, "what is under way is finished, and no more is begun; `holdfast session replacements` shows it then")
+		return holdfast.WithHint(err, "running replacements are finished, and no more are begun; `holdfast session replacements` will show them")
 	}
 	return err
 }
 
-// replaced prints the report; its error says what failed.
+// replaced prints the report. Its error says what failed.
 func (a *app) replaced(r holdfast.ReplaceReport) error {
 	if err := a.ui.result(r, func(w io.Writer) { replaceText(w, r) }); err != nil || r.Failed() == 0 && len(r.Unbegun) == 0 {
 		return err
@@ -114,10 +114,10 @@ func (a *app) replaced(r holdfast.ReplaceReport) error {
 	if n := len(r.Unbegun); n > 0 {
 		msg += fmt.Sprintf("; %s not touched: %s", count(n, "session"), keyList(r.Unbegun))
 	}
-	return &partial{msg: msg, hint: "`holdfast session show KEY` and the log of the node say more; when it is mended, replace the rest"}
+	return &partial{msg: msg, hint: "see `holdfast session show KEY` and the node's log; after the repair, replace the rest"}
 }
 
-// keyList names some keys.
+// keyList returns the first keys of a list.
 func keyList(keys []holdfast.SessionKey) string {
 	const most = 5
 	var names []string
@@ -137,7 +137,7 @@ func replaceText(w io.Writer, r holdfast.ReplaceReport) {
 	}
 	fmt.Fprintf(w, "%s replaced in %s\n", count(len(r.Rows)-r.Failed(), "session"), r.Took)
 	if len(r.Gone) > 0 {
-		fmt.Fprintf(w, "ended by themselves meanwhile: %s\n", keyList(r.Gone))
+		fmt.Fprintf(w, "ended on their own meanwhile: %s\n", keyList(r.Gone))
 	}
 	if r.Notice != "" {
 		fmt.Fprintf(w, "notice: %s\n", clean(r.Notice))
@@ -158,7 +158,7 @@ func replacementRow(r holdfast.Replacement, total string) string {
 		phaseText(r.Boot.Init), phaseText(r.Boot.Start), phaseText(r.Boot.Ready), total, dash(r.Error)}, "\t")
 }
 
-// phaseText is "-" for a phase that there was none of.
+// phaseText formats the time of a phase, "-" if there was none.
 func phaseText(m holdfast.Millis) string {
 	if m == 0 {
 		return "-"

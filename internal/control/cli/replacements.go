@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/sessions/replace"
 )
 
-// past is what is printed of past replacements.
+// past is the output about past replacements.
 type past struct {
 	Nodes []replace.NodeTimes    `json:"nodes"`
 	Rows  []holdfast.Replacement `json:"replacements"`
@@ -32,14 +32,14 @@ func (a *app) sessionReplacements() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replacements",
 		Short: "Show past replacements, and which nodes are slow",
-		Long: "Show the replacements that the agents of all nodes did, and the nodes that sessions came up on, the slowest first.\n" +
-			"RATIO is how many times the fleet's median a node takes, in the phase where that is highest; templates are compared with themselves.\n" +
+		Long: "Show past replacements by the agents of all nodes, and the nodes on which the sessions started, the slowest first.\n" +
+			"RATIO is a node's time divided by the fleet's median, for the phase with the highest ratio. Templates are compared with themselves.\n" +
 			fmt.Sprintf("A node counts as slow from %.0fx on.", replace.SlowRatio),
 		Example: "  holdfast session replacements\n  holdfast session replacements --slow\n  holdfast session replacements --node web-1 --limit 5 --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be 0 or more", limit))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
 			}
 			return a.with(cmd, askLimit, func(ctx context.Context, c *client.Client) error {
 				rows, err := a.allReplacements(ctx, c)
@@ -55,22 +55,21 @@ func (a *app) sessionReplacements() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&node, "node", "", "only what came up on this node, or failed to leave it")
-	f.BoolVar(&slow, "slow", false, "only slow nodes, and what came up on them")
+	f.StringVar(&node, "node", "", "only sessions that started on this node, or failed to leave it")
+	f.BoolVar(&slow, "slow", false, "only slow nodes, and the sessions that started on them")
 	f.IntVar(&limit, "limit", 20, "at most that many replacements, the newest; 0: all that are kept")
 	a.completeNodeFlag(cmd)
 	return cmd
 }
 
-// Of how many nodes past replacements are asked for at a time, and how long for
-// one of them.
+// How many nodes are asked at a time, and how long one may take.
 const (
 	askedAtOnce = 8
 	nodeLimit   = 3 * time.Second
 )
 
-// allReplacements are those of all nodes that are up, the newest first. A node
-// that does not answer is left out, and named.
+// allReplacements returns the replacements of all nodes that are up, the newest first.
+// It names nodes that do not answer, and leaves them out.
 func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast.Replacement, error) {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
@@ -108,7 +107,7 @@ func (a *app) allReplacements(ctx context.Context, c *client.Client) ([]holdfast
 	return rows, nil
 }
 
-// pick compares all nodes, and then leaves out what was not asked for.
+// pick compares all nodes, and then applies the flags.
 func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
 	p := past{Nodes: []replace.NodeTimes{}, Rows: []holdfast.Replacement{}}
 	for _, n := range replace.ByNode(rows) {
@@ -131,9 +130,9 @@ func pick(rows []holdfast.Replacement, node holdfast.NodeID, slow bool) past {
 func (a *app) pastText(w io.Writer, p past, slow bool) {
 	if len(p.Nodes) == 0 && len(p.Rows) == 0 {
 		if slow {
-			fmt.Fprintln(w, "no node stands out")
+			fmt.Fprintln(w, "no node is slow")
 		} else {
-			fmt.Fprintln(w, "no such session has been replaced")
+			fmt.Fprintln(w, "no such session was replaced")
 		}
 		return
 	}

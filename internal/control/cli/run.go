@@ -39,10 +39,10 @@ func (a *app) runCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] IMAGE -- COMMAND [ARG...]\n  holdfast run [flags] -f JOB.YAML",
 		Short: "Run a job: a command in a container, with services beside it",
-		Long: "Run a job on this host and exit as its first failing step does. The command runs in a container of IMAGE; services run beside it, on a network of the job's own where they have their names. " +
-			"All images are pulled at once, and each container comes up as soon as its own is there. What each phase took is said on stderr; stdout is the command's. " +
+		Long: "Run a job on this host and exit with the exit code of its first failing step. The command runs in a container of IMAGE. Services run beside it, on a network of the job where their names resolve. " +
+			"All images are pulled concurrently, and each container starts as soon as its image is present. The time of each phase is printed on stderr; stdout has the command's output. " +
 			"At the end, and on Ctrl-C, everything is removed.\n" +
-			"Flags go before IMAGE; everything after it is the command. A job file has more than one step, and settings for services: see docs/jobs.md.",
+			"Flags go before IMAGE; everything after it is the command. A job file can have several steps, and settings of services: see docs/jobs.md.",
 		Example: "  holdfast run golang:1.26 -- go version\n" +
 			"  holdfast run --service db=postgres:16 --mount .:/src -w /src golang:1.26 -- go test ./...\n" +
 			"  holdfast run -f job.yaml --parallelism 4",
@@ -60,29 +60,30 @@ func (a *app) runCmd() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVarP(&o.file, "file", "f", "", "job file; - is this input")
+	f.StringVarP(&o.file, "file", "f", "", "job file; - is this command's input")
 	f.StringArrayVar(&o.services, "service", nil, "image of a service, or NAME=IMAGE; may be repeated")
-	f.IntVarP(&o.parallelism, "parallelism", "n", 1, "times that all of it runs, side by side; $HOLDFAST_JOB_INDEX and $HOLDFAST_JOB_TOTAL tell them apart")
+	f.IntVarP(&o.parallelism, "parallelism", "n", 1, "number of concurrent runs of the job; $HOLDFAST_JOB_INDEX and $HOLDFAST_JOB_TOTAL distinguish them")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "variable for the command, KEY=VALUE, or KEY of this environment; may be repeated")
-	f.StringVarP(&o.workdir, "workdir", "w", "", "directory that the command runs in")
-	f.StringArrayVar(&o.mounts, "mount", nil, "SOURCE:TARGET[:ro] for the command; a source with a / or . first is a path of this host, else a volume; may be repeated")
-	f.StringVar(&o.platform, "platform", "", "run images for another kind of machine, such as linux/arm64")
+	f.StringVarP(&o.workdir, "workdir", "w", "", "working directory of the command")
+	f.StringArrayVar(&o.mounts, "mount", nil, "SOURCE:TARGET[:ro] for the command; a source that begins with / or . is a path of this host, otherwise a volume; may be repeated")
+	f.StringVar(&o.platform, "platform", "", "run images for another platform, such as linux/arm64")
 	f.StringVar(&o.pull, "pull", "", "pull images that are missing, always or never (default missing)")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal (default: if this is one)")
-	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass this input on; -i=false where a script's own input must not be read")
+	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass the input on; -i=false keeps the command from reading the input of a script")
 	completeWords(cmd, "pull", string(job.PullMissing), string(job.PullAlways), string(job.PullNever))
 	return cmd
 }
 
 // completeWords makes a flag complete one of the words.
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	// It fails where there is no such flag, or twice: seen at the first run.
+	// Registering fails if there is no such flag, or twice: the first run would show
+	// that.
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
 }
 
-// jobOf is the job that the command line means.
+// jobOf returns the job of the command line.
 func (a *app) jobOf(cmd *cobra.Command, o runOptions, words []string) (job.Job, error) {
 	if o.file != "" {
 		return a.jobOfFile(cmd, o, words)
@@ -128,7 +129,7 @@ func (a *app) jobOf(cmd *cobra.Command, o runOptions, words []string) (job.Job, 
 	return a.completed(cmd, j)
 }
 
-// completed checks a job. On the command line a parallelism of 0 is a mistake.
+// completed checks a job. On the command line a parallelism of 0 is an error.
 func (a *app) completed(cmd *cobra.Command, j job.Job) (job.Job, error) {
 	if cmd.Flags().Changed("parallelism") && j.Parallelism == 0 {
 		j.Parallelism = -1
@@ -140,14 +141,14 @@ func (a *app) completed(cmd *cobra.Command, j job.Job) (job.Job, error) {
 	return j, nil
 }
 
-// jobOfFile reads a job file; flags that say how it is run come before it.
+// jobOfFile reads a job file. Flags for the run override it.
 func (a *app) jobOfFile(cmd *cobra.Command, o runOptions, words []string) (job.Job, error) {
 	if len(words) > 0 {
-		return job.Job{}, usage(cmd, fmt.Errorf("the job file has image and steps, and there is %q", words[0]))
+		return job.Job{}, usage(cmd, fmt.Errorf("the job file has image and steps, but got %q", words[0]))
 	}
 	for _, flag := range []string{"service", "env", "workdir", "mount"} {
 		if cmd.Flags().Changed(flag) {
-			return job.Job{}, usage(cmd, fmt.Errorf("--%s does not go with a job file, which says that itself", flag))
+			return job.Job{}, usage(cmd, fmt.Errorf("--%s does not go with a job file, which has this setting", flag))
 		}
 	}
 	text, dir, err := a.readJob(o.file)
@@ -166,10 +167,10 @@ func (a *app) jobOfFile(cmd *cobra.Command, o runOptions, words []string) (job.J
 	return a.completed(cmd, j)
 }
 
-// maxJobFile is the largest job file that is read, in bytes.
+// maxJobFile is the largest job file, in bytes.
 const maxJobFile = 1 << 20
 
-// readJob reads a job file, and says below which directory its relative paths are.
+// readJob reads a job file, and returns the directory of its relative paths.
 func (a *app) readJob(name string) (text []byte, dir string, err error) {
 	var from io.Reader = a.ui.in
 	if name != "-" {
@@ -189,7 +190,7 @@ func (a *app) readJob(name string) (text []byte, dir string, err error) {
 	return text, dir, nil
 }
 
-// runJob runs a job and prints how it went.
+// runJob runs a job and prints the result.
 func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	local, err := a.openLocal(ctx)
 	if err != nil {
@@ -227,7 +228,7 @@ func (a *app) runJob(ctx context.Context, j job.Job, o runOptions) error {
 	return err
 }
 
-// runner is what runs jobs with this input and output.
+// runner returns a runner of jobs with this input and output.
 func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) (*job.Runner, error) {
 	owner, err := job.Self()
 	if err != nil {
@@ -248,13 +249,13 @@ func (a *app) runner(ctx context.Context, local Local, j job.Job, o runOptions) 
 		Tell:   func(e job.Event) { a.ui.note("%s: %s", clean(inRun(e.Run, j.Parallelism, e.Name)), clean(e.Line)) },
 		Attach: func() (job.Input, error) { return a.attach(o) },
 	}
-	if a.ui.json { // stdout has the result and nothing else
+	if a.ui.json { // stdout has only the result
 		r.Stdout = a.ui.err
 	}
 	return r, nil
 }
 
-// inRun is a name behind the index of its run, where there are several runs.
+// inRun returns a name with the index of its run, if there are several runs.
 func inRun(run, runs int, name string) string {
 	if run < 0 || runs == 1 {
 		return name
@@ -262,7 +263,8 @@ func inRun(run, runs int, name string) string {
 	return fmt.Sprintf("%d %s", run, name)
 }
 
-// attach gives a step this input, and this terminal if there is one and it may.
+// attach gives a step this input, and this terminal if there is one and the step may
+// have it.
 func (a *app) attach(o runOptions) (job.Input, error) {
 	in := job.Input{Release: func() {}}
 	if !o.stdin || o.file == "-" {
@@ -297,15 +299,15 @@ func (a *app) attach(o runOptions) (job.Input, error) {
 	return in, nil
 }
 
-// Bounds of the removal of what other jobs left: of all of it, and of what a
-// command that has done its work waits for it. The rest is the next one's.
+// Time limits of removing what other jobs left: for all of it, and for the wait of a
+// finished command. The next job removes the rest.
 const (
 	sweepLimit = 2 * time.Minute
 	sweepGrace = 5 * time.Second
 )
 
-// beginSweep removes what killed jobs left until end is called, and some seconds
-// longer.
+// beginSweep removes what killed jobs left until end is called, and for some seconds
+// more.
 func (a *app) beginSweep(ctx context.Context, e job.Cleaner, self job.Owner) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
 	swept := make(chan struct{})
@@ -327,14 +329,14 @@ func (a *app) beginSweep(ctx context.Context, e job.Cleaner, self job.Owner) (en
 func (a *app) sweepJobs(ctx context.Context, e job.Cleaner, self job.Owner) {
 	n, err := job.Sweep(ctx, e, self, slog.New(slog.DiscardHandler))
 	if n > 0 {
-		a.ui.note("removed what %s left", count(n, "killed job"))
+		a.ui.note("removed leftovers of %s", count(n, "killed job"))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.ui.note("warning: %s", clean(err.Error()))
 	}
 }
 
-// jobPuller pulls for a job.
+// jobPuller pulls the images of a job.
 type jobPuller struct{ p *puller.Puller }
 
 func (p jobPuller) Pull(ctx context.Context, image, platform string, missing bool) (spinup.Pull, error) {

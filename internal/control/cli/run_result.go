@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// exitNoJob is that a job could not be run, as `docker run` says it.
+// exitNoJob is the exit code if a job could not be run, as of `docker run`.
 const exitNoJob = 125
 
-// runError is why a job could not be run to its end.
+// runError is why a job was not run to its end.
 type runError struct{ err error }
 
 func (e *runError) Error() string { return e.err.Error() }
@@ -28,13 +28,13 @@ func (e *runError) ExitCode() int {
 	switch {
 	case errors.Is(e.err, context.Canceled):
 		return exitInterrupted
-	case errors.As(e.err, &own): // a mistake in the configuration
+	case errors.As(e.err, &own): // an error in the configuration
 		return own.ExitCode()
 	}
 	return exitNoJob
 }
 
-// jobOutcome is a job in the output. Its exit code is the command's.
+// jobOutcome is a job in the output. Its exit code is that of the command.
 type jobOutcome struct {
 	job.Result
 	Error   string         `json:"error,omitempty"` // why it was not run to its end
@@ -43,11 +43,12 @@ type jobOutcome struct {
 
 type judgedSpinup struct {
 	job.Spinup
-	Slow []spinup.Phase `json:"slow"` // phases that were slow by the rules
+	Slow []spinup.Phase `json:"slow"` // slow phases by the rules
 }
 
-// showJob prints the result with --json, with why it is not whole (failed may be
-// nil), and the table of phases otherwise: on stderr, because stdout is the steps'.
+// showJob prints the result with --json, with the error if it is incomplete (failed may
+// be nil). Otherwise it prints the table of phases on stderr, because stdout has the
+// output of the steps.
 func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rules) error {
 	if !a.ui.json {
 		if len(res.Spinups) > 0 {
@@ -67,7 +68,7 @@ func (a *app) showJob(res job.Result, failed error, j job.Job, rules spinup.Rule
 	return a.ui.result(out, nil)
 }
 
-// jobPhaseTable prints what each phase of each container took.
+// jobPhaseTable prints the time of each phase of each container.
 func jobPhaseTable(w io.Writer, spinups []job.Spinup, runs int, rules spinup.Rules) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "CONTAINER\tIMAGE")
@@ -98,7 +99,7 @@ func jobPhaseTable(w io.Writer, spinups []job.Spinup, runs int, rules spinup.Rul
 	}
 }
 
-// jobPhaseCell is what a phase took, or why there is nothing.
+// jobPhaseCell formats the time of a phase, or why there is none.
 func jobPhaseCell(r spinup.Record, p spinup.Phase) string {
 	if p == spinup.Download && r.Pull != nil && r.Pull.Cached {
 		return "cached"
@@ -122,7 +123,7 @@ func endCell(r spinup.Record) string {
 	return r.Took.String()
 }
 
-// limitText says what was slow by which rule.
+// limitText describes a slow phase and its rule.
 func limitText(v spinup.Verdict) string {
 	if v.Phase == spinup.Download || v.Phase == spinup.Extract {
 		return fmt.Sprintf("with %.1f MiB/s, the rule is %g", v.Value, v.Limit)

@@ -19,8 +19,8 @@ func (hanging) LabelledNetworks(ctx context.Context, _ map[string]string) ([]eng
 	return nil, ctx.Err()
 }
 
-// A command that has done its work waits some seconds for the removal of what
-// others left, and no longer; that it was called off is no warning.
+// A finished command waits only some seconds for the removal of what other jobs left,
+// and prints no warning when it stops the removal.
 func TestSweepEndsSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer

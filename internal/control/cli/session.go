@@ -16,8 +16,8 @@ import (
 func (a *app) sessionCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "session",
-		Short:   "See, start, stop, move and replace sessions",
-		Long:    "See, start, stop, move and replace sessions: keys, each with the one container that serves it.",
+		Short:   "List, start, stop, move and replace sessions",
+		Long:    "List, start, stop, move and replace sessions. A session is a key with the one container that serves it.",
 		Example: "  holdfast session ls",
 	}, a.sessionLs(), a.sessionShow(), a.sessionStart(), a.sessionStop(), a.sessionMove(), a.sessionSuspend(), a.sessionResume(), a.sessionLogs(), a.sessionExec(),
 		a.sessionReplace(), a.sessionReplacements())
@@ -59,7 +59,7 @@ func (a *app) sessionShow() *cobra.Command {
 	return a.aboutKey(&cobra.Command{
 		Use:     "show KEY",
 		Short:   "Show one session in detail",
-		Long:    "Show everything that is known of one session.",
+		Long:    "Show all details of one session.",
 		Example: "  holdfast session show alice",
 	}, askLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		s, err := c.Session(ctx, key)
@@ -100,7 +100,7 @@ func (a *app) sessionDetails(w io.Writer, s api.Session) {
 	}
 }
 
-// bootText names the phases that there were, in their order.
+// bootText lists the phases of a boot, in their order.
 func bootText(p holdfast.Phases) string {
 	var parts []string
 	for _, x := range []struct {
@@ -121,7 +121,7 @@ func (a *app) sessionStart() *cobra.Command {
 	cmd := a.aboutKey(&cobra.Command{
 		Use:     "start KEY",
 		Short:   "Start a session and wait until it is ready",
-		Long:    "Start the container of a session and wait until it is ready; one that is ready already is left as it is.",
+		Long:    "Start the container of a session and wait until it is ready. A session that is already ready stays as it is.",
 		Example: "  holdfast session start alice\n  holdfast session start alice --template web",
 	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		done := a.ui.progress("starting " + string(key))
@@ -142,8 +142,8 @@ func (a *app) sessionStart() *cobra.Command {
 func (a *app) sessionStop() *cobra.Command {
 	return a.aboutKey(&cobra.Command{
 		Use:     "stop KEY",
-		Short:   "Kill a session's container and give the key up",
-		Long:    "Kill a session's container, wait until it is seen dead, and give up the ownership of the key.",
+		Short:   "Kill a session's container and release the key",
+		Long:    "Kill a session's container, wait until it is dead, and release the ownership of the key.",
 		Example: "  holdfast session stop alice",
 	}, stopLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		done := a.ui.progress("stopping " + string(key))
@@ -170,14 +170,14 @@ func (a *app) sessionLogs() *cobra.Command {
 	var o api.LogOptions
 	cmd := a.aboutKey(&cobra.Command{
 		Use:     "logs KEY",
-		Short:   "Print what a session's container wrote",
-		Long:    "Print what a session's container wrote to its output, both streams in one.",
+		Short:   "Print the output of a session's container",
+		Long:    "Print the output of a session's container, stdout and stderr together.",
 		Example: "  holdfast session logs alice --tail 20\n  holdfast session logs alice -f",
 	}, noLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		return c.Logs(ctx, key, o, a.ui.out)
 	})
 	f := cmd.Flags()
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what the container writes from now on")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "continue with new output")
 	f.IntVar(&o.Tail, "tail", -1, "last lines to begin with; below 0 is all")
 	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
 	return cmd

@@ -15,28 +15,28 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// moved is what `session move` prints.
+// moved is the output of `session move`.
 type moved struct {
 	Key    holdfast.SessionKey   `json:"key"`
 	From   holdfast.NodeID       `json:"from"`
-	Node   holdfast.NodeID       `json:"node"` // where it is now
+	Node   holdfast.NodeID       `json:"node"` // its node now
 	Epoch  holdfast.Epoch        `json:"epoch"`
 	Memory holdfast.MemoryReport `json:"memory"`
-	Took   holdfast.Millis       `json:"took_ms"` // from the order until it was ready again
+	Took   holdfast.Millis       `json:"took_ms"` // from the request until the session was ready again
 }
 
 func (a *app) sessionMove() *cobra.Command {
 	var to string
 	cmd := a.aboutKey(&cobra.Command{
 		Use:   "move KEY",
-		Short: "Have a session go on on another node",
-		Long: "Have a session go on on another node: with what it has in memory, where its template says `handover: memory`, else in a new container.\n" +
-			"Where no other node takes it, or the named one does not, it stays as it is.",
+		Short: "Move a session to another node",
+		Long: "Move a session to another node: with its memory if its template says `handover: memory`, otherwise in a new container.\n" +
+			"If no other node takes it, or the named node does not, it stays as it is.",
 		Example: "  holdfast session move alice\n  holdfast session move alice --to web-2",
 	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		return a.moveSession(ctx, c, key, holdfast.NodeID(to))
 	})
-	cmd.Flags().StringVar(&to, "to", "", "node that is to take it (default one that has room)")
+	cmd.Flags().StringVar(&to, "to", "", "node that must take it (default a node with room)")
 	return cmd
 }
 
@@ -66,13 +66,13 @@ func (a *app) moveSession(ctx context.Context, c *client.Client, key holdfast.Se
 		return err
 	}
 	if s.Node != r.To {
-		return &partial{fmt.Sprintf("session %s came up on node %s, and %s was to take it", key, s.Node, r.To), "the log of " + string(r.To) + " says why it did not"}
+		return &partial{fmt.Sprintf("session %s started on node %s instead of node %s", key, s.Node, r.To), "the log of " + string(r.To) + " has the reason"}
 	}
 	return nil
 }
 
-// becameOf is what became of a session's memory in the end: who sends it does not know
-// whether it was used, nor, where the answer was lost, whether it arrived.
+// becameOf returns what happened to a session's memory. The sender does not know
+// whether the memory was used, nor, if the answer was lost, whether it arrived.
 func becameOf(r holdfast.MemoryReport, before api.Session, now string) holdfast.MemoryReport {
 	switch why, lost := strings.CutPrefix(now, "lost: "); {
 	case r.Saved > 0 && now != holdfast.Restored:

@@ -19,14 +19,14 @@ import (
 func (a *app) spinupCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "spinup",
-		Short: "See how long spin-ups took, which phases were slow, and how often",
-		Long: "See the spin-ups on this host: sessions' boots, `holdfast pull` and `run`, and other people's containers on the same engine.\n" +
-			"The records are the agent's; where none answers they are read from its data directory.",
+		Short: "Show the times of spin-ups, slow phases, and how often they occur",
+		Long: "Show the spin-ups on this host: boots of sessions, `holdfast pull` and `run`, and containers of other programs on the same engine.\n" +
+			"The records are the agent's. If no agent answers they are read from its data directory.",
 		Example: "  holdfast spinup ls --slow\n  holdfast spinup stats --since 24h --by driver",
 	}, a.spinupLs(), a.spinupShow(), a.spinupStats(), a.spinupBegin(), a.spinupEnd())
 }
 
-// spinupFilter are the flags that choose records.
+// spinupFilter are the flags that select records.
 type spinupFilter struct {
 	since, until, kind, image, job string
 	slow, failed                   bool
@@ -34,12 +34,13 @@ type spinupFilter struct {
 
 func (f *spinupFilter) flags(cmd *cobra.Command) {
 	s := cmd.Flags()
-	s.StringVar(&f.since, "since", "", "only those that began since: a time ago (24h, 7d), a date or a time")
-	s.StringVar(&f.until, "until", "", "only those that began before: the same")
+	s.StringVar(&f.since, "since", "", "only those that began at that time or later: a time ago (24h, 7d), a date or a time")
+	s.StringVar(&f.until, "until", "", "only those that began before that time: in the same form")
 	s.StringVar(&f.kind, "kind", "", "only of this kind: "+strings.Join(kinds(), ", "))
-	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any")
+	s.StringVar(&f.image, "image", "", "only of this image; without a tag: of any tag")
 	s.StringVar(&f.job, "job", "", "only of this session or run")
-	// They fail where there is no such flag, or twice: seen at the first run.
+	// Registering fails if there is no such flag, or twice: the first run would show
+	// that.
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
@@ -56,7 +57,7 @@ func kinds() (names []string) {
 func (f *spinupFilter) filter(cmd *cobra.Command, now time.Time) (spinup.Filter, error) {
 	out := spinup.Filter{Kind: spinup.Kind(f.kind), Image: f.image, Job: f.job}
 	if f.kind != "" && !slices.Contains(spinup.Kinds(), out.Kind) {
-		return out, usage(cmd, fmt.Errorf("--kind is %q, it has to be one of %s", f.kind, strings.Join(kinds(), ", ")))
+		return out, usage(cmd, fmt.Errorf("--kind is %q, it must be one of %s", f.kind, strings.Join(kinds(), ", ")))
 	}
 	for _, at := range []struct {
 		flag, text string
@@ -74,7 +75,7 @@ func (f *spinupFilter) filter(cmd *cobra.Command, now time.Time) (spinup.Filter,
 		out.Outcome = spinup.Failed
 	}
 	if f.slow {
-		out.Slow = &spinup.Rules{} // whoever has the records has the rules
+		out.Slow = &spinup.Rules{} // the reader of the records has the rules
 	}
 	return out, nil
 }
@@ -88,8 +89,8 @@ func (a *app) spinupLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List spin-ups, the newest first",
-		Long: "List spin-ups, the newest first: what each phase took and how it ended.\n" +
-			"A phase that was slow by the agent's rules has a \"!\" behind it.",
+		Long: "List spin-ups, the newest first: the time of each phase, and the result.\n" +
+			"A phase that was slow by the agent's rules is marked with \"!\".",
 		Example: "  holdfast spinup ls --since 24h --slow\n  holdfast spinup ls --failed --kind session\n  holdfast spinup ls --image nginx --limit 5 --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -98,7 +99,7 @@ func (a *app) spinupLs() *cobra.Command {
 				return err
 			}
 			if limit < 1 || limit > api.MaxSpinups {
-				return usage(cmd, fmt.Errorf("--limit is %d, it has to be between 1 and %d", limit, api.MaxSpinups))
+				return usage(cmd, fmt.Errorf("--limit is %d, it must be between 1 and %d", limit, api.MaxSpinups))
 			}
 			filter.Limit = limit
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s spinupSource) error {
@@ -111,7 +112,7 @@ func (a *app) spinupLs() *cobra.Command {
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().BoolVar(&f.slow, "slow", false, "only those with a phase that was slow")
+	cmd.Flags().BoolVar(&f.slow, "slow", false, "only those with a slow phase")
 	cmd.Flags().BoolVar(&f.failed, "failed", false, "only those that failed")
 	cmd.Flags().IntVar(&limit, "limit", 20, "at most that many")
 	dataDirFlag(cmd, &dir)
@@ -120,7 +121,7 @@ func (a *app) spinupLs() *cobra.Command {
 
 func (a *app) spinupTable(w io.Writer, all []api.JudgedSpinup) {
 	if len(all) == 0 {
-		fmt.Fprintln(w, "no spin-up is recorded that fits")
+		fmt.Fprintln(w, "no recorded spin-up matches")
 		return
 	}
 	now := a.deps.Now()
@@ -134,8 +135,8 @@ func (a *app) spinupTable(w io.Writer, all []api.JudgedSpinup) {
 	}
 }
 
-// tail is the end of a text that is too long for a table: of an image the part
-// that tells it from others.
+// tail returns the end of a text that is too long for a table: the end of an image's
+// name identifies it.
 func tail(s string, most int) string {
 	if r := []rune(s); len(r) > most {
 		return "…" + string(r[len(r)-most+1:])
@@ -143,7 +144,7 @@ func tail(s string, most int) string {
 	return s
 }
 
-// phaseCell is what a phase took, or why it took nothing.
+// phaseCell formats the time of a phase, or why there is none.
 func phaseCell(s api.JudgedSpinup, p spinup.Phase) string {
 	took, ok := s.Times[p]
 	var cell string
@@ -182,7 +183,7 @@ func (a *app) spinupShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "show ID",
 		Short:             "Show one spin-up in detail",
-		Long:              "Show everything that is known of one spin-up: its phases, every layer of its pull, and why it failed.\nThe beginning of an id is enough, if no other begins so.",
+		Long:              "Show all details of one spin-up: its phases, every layer of its pull, and its error.\nA unique beginning of the id is enough.",
 		Example:           "  holdfast spinup show 188a2f3c71b0",
 		Args:              args(1, 1, "the id of one spin-up"),
 		ValidArgsFunction: a.completeSpinup,
@@ -190,7 +191,7 @@ func (a *app) spinupShow() *cobra.Command {
 			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s spinupSource) error {
 				one, err := s.Spinup(ctx, words[0])
 				if err != nil {
-					return hintNotFound(err, "`holdfast spinup ls` shows the spin-ups there are")
+					return hintNotFound(err, "`holdfast spinup ls` lists the spin-ups")
 				}
 				return a.ui.result(one, func(w io.Writer) { spinupDetails(w, one) })
 			})
@@ -213,7 +214,7 @@ func spinupDetails(w io.Writer, s api.JudgedSpinup) {
 		}
 	}
 	if !s.Pulled.IsZero() {
-		fmt.Fprintf(w, "pulled\t%v before, by somebody; how long that took the engine does not tell\n", holdfast.Millis(s.Begun.Sub(s.Pulled)))
+		fmt.Fprintf(w, "pulled\t%v before, by another program; the engine does not report the time of that pull\n", holdfast.Millis(s.Begun.Sub(s.Pulled)))
 	}
 	if s.Pull != nil {
 		fmt.Fprintf(w, "pull\t%s\n", clean(strings.TrimPrefix(s.Pull.Line(), "pull stats: ")))
@@ -258,7 +259,7 @@ func (a *app) completeSpinup(cmd *cobra.Command, words []string, _ string) (out 
 	if len(words) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	dir, _ := cmd.Flags().GetString("data-dir") // it is there: completeSpinup is of a command that has it
+	dir, _ := cmd.Flags().GetString("data-dir") // completeSpinup is for commands with that flag
 	err := a.withSpinups(cmd, completeLimit, dir, func(ctx context.Context, s spinupSource) error {
 		all, err := s.Spinups(ctx, spinup.Filter{Limit: 50})
 		for _, one := range all {

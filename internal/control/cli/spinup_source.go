@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// spinupSource is where records of spin-ups are read.
+// spinupSource has the records of spin-ups.
 type spinupSource interface {
 	Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpinup, error)
 	Spinup(ctx context.Context, id string) (api.JudgedSpinup, error)
@@ -50,7 +50,7 @@ func (d onDisk) Spinups(_ context.Context, f spinup.Filter) ([]api.JudgedSpinup,
 	out := []api.JudgedSpinup{}
 	for _, r := range records {
 		if r.Pull != nil {
-			r.Pull.Layers = nil // as the agent
+			r.Pull.Layers = nil // as the agent does
 		}
 		out = append(out, api.Judge(r, d.rules))
 	}
@@ -72,13 +72,13 @@ func (d onDisk) SpinupReport(_ context.Context, q spinup.Question) (spinup.Repor
 	return d.store.Report(q, d.rules)
 }
 
-// dataDirFlag adds the flag that names a store without an agent.
+// dataDirFlag adds the flag that names a store, to be read without an agent.
 func dataDirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "data-dir", "", "read the records in this data directory, and ask no agent")
+	cmd.Flags().StringVar(dir, "data-dir", "", "read the records in this data directory, without an agent")
 }
 
-// withSpinups calls do with the agent's records, or with those on disk where no
-// agent answers or a directory was named.
+// withSpinups calls do with the agent's records. If no agent answers, or a directory is
+// named, it uses the records on disk.
 func (a *app) withSpinups(cmd *cobra.Command, limit time.Duration, dir string, do func(context.Context, spinupSource) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
@@ -87,15 +87,15 @@ func (a *app) withSpinups(cmd *cobra.Command, limit time.Duration, dir string, d
 	}
 	return a.agentOrHost(ctx, func(c *client.Client) error { return do(ctx, c) }, func(h Host, unreachable error) error {
 		if _, err := os.Stat(filepath.Join(h.DataDir, spinup.FileName)); errors.Is(err, fs.ErrNotExist) {
-			return unreachable // there is nothing to read instead
+			return unreachable // there are no records on disk
 		}
 		a.ui.note("no agent answers: reading the records in %s", clean(h.DataDir))
 		return a.withStore(ctx, h.DataDir, do)
 	})
 }
 
-// agentOrHost asks the agent, or where none answers does without it on this host;
-// without is told why.
+// agentOrHost calls ask with the agent. If no agent answers it calls without, with the
+// error of the agent's client.
 func (a *app) agentOrHost(ctx context.Context, ask func(*client.Client) error, without func(h Host, unreachable error) error) error {
 	c, err := a.agent()
 	if err != nil {
@@ -113,14 +113,14 @@ func (a *app) agentOrHost(ctx context.Context, ask func(*client.Client) error, w
 	return without(h, err)
 }
 
-// hostMayAnswer reports whether, after an error of the agent's client, this host
-// may be looked at without an agent: none answers, and nobody has named one by its
-// socket or address.
+// hostMayAnswer reports whether, after an error of the agent's client, a command may
+// use this host without an agent: no agent answers, and the user has not named one by
+// its socket or address.
 func (a *app) hostMayAnswer(ctx context.Context, err error) bool {
 	return errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == ""
 }
 
-// withStore calls do with the records in a data directory that has some.
+// withStore calls do with the records in a data directory.
 func (a *app) withStore(ctx context.Context, dir string, do func(context.Context, spinupSource) error) error {
 	path := filepath.Join(dir, spinup.FileName)
 	if _, err := os.Stat(path); err != nil {
@@ -141,8 +141,8 @@ func (a *app) withStore(ctx context.Context, dir string, do func(context.Context
 	return errors.Join(err, s.Close())
 }
 
-// parseMoment reads a time ago (24h, 7d), a date or a time, which are local
-// where they do not say otherwise.
+// parseMoment parses a time ago (24h, 7d), a date or a time. The default zone is the
+// local one.
 func parseMoment(now time.Time, s string) (time.Time, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {

@@ -10,7 +10,8 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// An archive has more than this host would keep, and reading leaves it there.
+// An archive has more records than this host would keep, and reading does not remove
+// them.
 func TestReadingAnArchiveLeavesItWhole(t *testing.T) {
 	dir := t.TempDir()
 	s, err := spinup.OpenStore(filepath.Join(dir, spinup.FileName), spinup.DefaultKeep(), slog.New(slog.DiscardHandler))

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// statsLimit is for the reading of all records, and many comparisons.
+// statsLimit is enough to read all records and compare many groups.
 const statsLimit = time.Minute
 
 func (a *app) spinupStats() *cobra.Command {
@@ -27,9 +27,9 @@ func (a *app) spinupStats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Show how often each phase was slow, and whether groups differ",
-		Long: "Show of each group and phase how many could be judged, how many were slow, the median and the slow tail, each with the range in which it lies with 95 % confidence (\"?\": too few records to say).\n" +
-			"The groups are compared with the largest, or the one of --against; with --before what began since that moment is compared with what began before.\n" +
-			"\"better\" and \"worse\" are said only where chance does not explain it; \"no difference shown\" does not mean that there is none.",
+		Long: "Show for each group and phase the number of judged and slow spin-ups, the median and the slow tail, each with its 95 % confidence interval (\"?\": too few records).\n" +
+			"The groups are compared with the largest one, or with that of --against. With --before, spin-ups that began since that time are compared with earlier ones.\n" +
+			"\"better\" and \"worse\" mean that chance does not explain the difference; \"no difference shown\" does not mean that there is none.",
 		Example: "  holdfast spinup stats --since 24h --by driver\n  holdfast spinup stats --by engine --against 'docker 20.10.24' --kind run\n  holdfast spinup stats --before 2026-11-01 --since 30d",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,10 +58,10 @@ func (a *app) spinupStats() *cobra.Command {
 	}
 	f.flags(cmd)
 	s := cmd.Flags()
-	s.StringVar(&by, "by", "", "what is a group: "+strings.Join(groupings(), ", "))
+	s.StringVar(&by, "by", "", "what makes a group: "+strings.Join(groupings(), ", "))
 	s.StringVar(&against, "against", "", "the group that the others are compared with (default the largest)")
-	s.StringVar(&before, "before", "", "compare what began since this moment with what began before: a time ago, a date or a time")
-	s.BoolVar(&f.slow, "slow", false, "only those with a phase that was slow")
+	s.StringVar(&before, "before", "", "compare spin-ups that began since this time with earlier ones: a time ago, a date or a time")
+	s.BoolVar(&f.slow, "slow", false, "only those with a slow phase")
 	s.BoolVar(&f.failed, "failed", false, "only those that failed")
 	dataDirFlag(cmd, &dir)
 	if err := cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(groupings(), cobra.ShellCompDirectiveNoFileComp)); err != nil {
@@ -77,8 +77,7 @@ func groupings() (names []string) {
 	return names
 }
 
-// hintNotFound gives an error about something that is not there a hint of its
-// own: it is no session.
+// hintNotFound adds a hint to a not-found error about an object that is not a session.
 func hintNotFound(err error, hint string) error {
 	if errors.Is(err, holdfast.ErrNotFound) && holdfast.HintOf(err) == "" {
 		return holdfast.WithHint(err, hint)
@@ -88,7 +87,7 @@ func hintNotFound(err error, hint string) error {
 
 func reportText(w io.Writer, r spinup.Report) {
 	if r.Count == 0 {
-		fmt.Fprintln(w, "no spin-up is recorded that fits")
+		fmt.Fprintln(w, "no recorded spin-up matches")
 		return
 	}
 	fmt.Fprintf(w, "%s from %s to %s\n\n", count(r.Count, "spin-up"), stamp(r.Oldest), stamp(r.Newest))
@@ -107,14 +106,14 @@ func reportText(w io.Writer, r spinup.Report) {
 
 func phaseTable(w io.Writer, groups []spinup.Group) {
 	if !slices.ContainsFunc(groups, func(g spinup.Group) bool { return len(g.Phases) > 0 }) {
-		fmt.Fprintln(w, "\nnone has a phase that can be judged")
+		fmt.Fprintln(w, "\nno group has a phase that can be judged")
 		return
 	}
 	fmt.Fprintln(w, "\nGROUP\tPHASE\tJUDGED\tSLOW\t\tMEDIAN\t1 IN 10\t1 IN 100")
 	for _, g := range groups {
 		for _, p := range g.Phases {
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s", dash(g.Name), p.Phase, p.Judged, p.Slow, shareText(p.Share), quantile(p.Phase, p.P50, p.P50Range))
-			if p.Phase.IsRate() { // slow is at the low end
+			if p.Phase.IsRate() { // for a rate the slow tail is the low end
 				fmt.Fprintf(w, "\t%s\t-\n", quantile(p.Phase, p.P10, p.P10Range))
 			} else {
 				fmt.Fprintf(w, "\t%s\t%s\n", quantile(p.Phase, p.P90, p.P90Range), quantile(p.Phase, p.P99, p.P99Range))
@@ -126,7 +125,7 @@ func phaseTable(w io.Writer, groups []spinup.Group) {
 func comparisonTable(w io.Writer, c spinup.Comparison) {
 	fmt.Fprintf(w, "\n%s, compared with %s:\n", dash(c.B), dash(c.A))
 	if len(c.Phases) == 0 {
-		fmt.Fprintln(w, "they have no phase in common that can be judged")
+		fmt.Fprintln(w, "the groups have no phase in common that can be judged")
 		return
 	}
 	fmt.Fprintln(w, "PHASE\tJUDGED\tSLOW\tDIFFERENCE\tVERDICT\tMEDIAN\tRATIO\tVERDICT")
@@ -137,7 +136,7 @@ func comparisonTable(w io.Writer, c spinup.Comparison) {
 	}
 }
 
-// verdict is in capitals where there is one.
+// verdict returns a difference in capitals.
 func verdict(c spinup.Change) string {
 	if c == spinup.Better || c == spinup.Worse {
 		return strings.ToUpper(string(c))
@@ -156,12 +155,12 @@ func shareText(s spinup.Share) string {
 	return fmt.Sprintf("%s (%s to %s)", percent(s.Value), percent(s.Low), percent(s.High))
 }
 
-// pointsText is a difference of shares, in percentage points.
+// pointsText formats a difference of shares, in percentage points.
 func pointsText(s spinup.Share) string {
 	return fmt.Sprintf("%+.1f (%+.1f to %+.1f)", 100*s.Value, 100*s.Low, 100*s.High)
 }
 
-// maxShownRatio is where a ratio says no more than "very much".
+// maxShownRatio is the largest ratio that is shown.
 const maxShownRatio = 1000
 
 func ratioText(d spinup.Difference) string {
@@ -171,7 +170,7 @@ func ratioText(d spinup.Difference) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", d.Ratio.Value, d.Ratio.Low, min(d.Ratio.High, maxShownRatio))
 }
 
-// quantile is a percentile with its range.
+// quantile formats a percentile with its confidence interval.
 func quantile(p spinup.Phase, v float64, r spinup.Range) string {
 	low, high := "?", "?"
 	if r.LowKnown {
@@ -183,7 +182,7 @@ func quantile(p spinup.Phase, v float64, r spinup.Range) string {
 	return valueText(p, v) + " (" + low + " to " + high + ")"
 }
 
-// valueText is MiB/s of a rate, and a time of the rest.
+// valueText formats a rate in MiB/s, and other values as a time.
 func valueText(p spinup.Phase, v float64) string {
 	if p.IsRate() {
 		return fmt.Sprintf("%.1fMiB/s", v)

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// underWay is who is told of other tools' spin-ups.
+// underWay takes announcements of other programs' spin-ups.
 type underWay interface {
 	BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error)
 	EndSpinup(ctx context.Context, id string) error
@@ -29,17 +29,17 @@ var (
 	_ underWay = noted{}
 )
 
-// noted are the spin-ups that were announced on this host.
+// noted are the announcements on this host.
 type noted struct{ leases *underway.Leases }
 
-// BeginSpinup announces one; "" is the kind of other tools'.
+// BeginSpinup announces a spin-up; "" is the kind of another program's.
 func (n noted) BeginSpinup(_ context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error) {
 	return n.leases.Begin(cmp.Or(string(kind), underway.Outside), name, life)
 }
 
 func (n noted) EndSpinup(_ context.Context, id string) error { return n.leases.End(id) }
 
-// underWayHere are this host's announcements, where every collector looks.
+// underWayHere returns this host's announcements, which every collector reads.
 func (h Host) underWayHere() (noted, error) {
 	if h.RunDir == "" {
 		return noted{}, errors.New("there is no run directory on this host")
@@ -48,8 +48,8 @@ func (h Host) underWayHere() (noted, error) {
 	return noted{leases}, err
 }
 
-// withUnderWay calls do with the agent, or where none answers with this host's
-// announcements.
+// withUnderWay calls do with the agent, or with this host's announcements if no agent
+// answers.
 func (a *app) withUnderWay(cmd *cobra.Command, do func(context.Context, underWay) error) error {
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
@@ -72,14 +72,14 @@ func (a *app) spinupBegin() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "begin",
-		Short: "Say that a spin-up of another tool is under way",
-		Long: "Say that another tool pulls, creates or starts something on this host, so that what waits for quiet waits for it, and print an id for `holdfast spinup end`.\n" +
-			"It counts until it is ended, or until its time is up: a tool that crashes holds nothing up for ever. The agent is told; where none answers, it is noted on this host for every collector, which takes root.",
+		Short: "Announce a spin-up of another program",
+		Long: "Announce that another program pulls, creates or starts a container on this host, so that garbage collection waits for it, and print an id for `holdfast spinup end`.\n" +
+			"The announcement counts until it is ended, or until its time is up, in case the program crashes. It goes to the agent. If no agent answers it is a file on this host for every collector, which needs root.",
 		Example: "  id=$(holdfast spinup begin --for 5m --name deploy); ./deploy; holdfast spinup end $id",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life <= 0 || life > api.MaxUnderWay {
-				return usage(cmd, fmt.Errorf("--for is %v, it has to be over 0 and at most %v", life, api.MaxUnderWay))
+				return usage(cmd, fmt.Errorf("--for is %v, it must be over 0 and at most %v", life, api.MaxUnderWay))
 			}
 			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
 				e, err := to.BeginSpinup(ctx, "", name, life)
@@ -90,23 +90,23 @@ func (a *app) spinupBegin() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&life, "for", api.DefaultUnderWay, "the longest that it counts if nobody ends it")
-	cmd.Flags().StringVar(&name, "name", "", "what it is, for people")
+	cmd.Flags().DurationVar(&life, "for", api.DefaultUnderWay, "how long it counts if it is not ended")
+	cmd.Flags().StringVar(&name, "name", "", "a name for the operator")
 	return cmd
 }
 
 func (a *app) spinupEnd() *cobra.Command {
 	return &cobra.Command{
 		Use:               "end ID",
-		Short:             "Say that a spin-up has ended",
-		Long:              "Say that the spin-up has ended for which `holdfast spinup begin` printed the id.",
+		Short:             "End an announced spin-up",
+		Long:              "End the spin-up with the id that `holdfast spinup begin` printed.",
 		Example:           "  holdfast spinup end 4d3c2b1a00112233",
 		Args:              args(1, 1, "the id that `holdfast spinup begin` printed"),
 		ValidArgsFunction: a.completeUnderWay,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
 				if err := to.EndSpinup(ctx, words[0]); err != nil {
-					return hintNotFound(err, "it may have ended by itself: its time was up")
+					return hintNotFound(err, "its time may have been up")
 				}
 				return a.ui.result(map[string]string{"ended": words[0]}, func(io.Writer) {})
 			})
@@ -114,7 +114,7 @@ func (a *app) spinupEnd() *cobra.Command {
 	}
 }
 
-// completeUnderWay completes the id of what is under way, as the only argument.
+// completeUnderWay completes the id of an announced spin-up, as the only argument.
 func (a *app) completeUnderWay(cmd *cobra.Command, words []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(words) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

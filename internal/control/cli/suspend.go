@@ -15,10 +15,10 @@ import (
 func (a *app) sessionSuspend() *cobra.Command {
 	return a.aboutKey(&cobra.Command{
 		Use:   "suspend KEY",
-		Short: "Save what a session has in memory, and stop it",
-		Long: "Save what a session has in memory, sealed on disk, end its container, and give the key up.\n" +
-			"Whoever connects next gets it back as it was. Its template has to say `handover: memory`.\n" +
-			"Where it cannot be saved nothing happens; where the saving fails it has ended without its memory.",
+		Short: "Save a session's memory, and stop it",
+		Long: "Save a session's memory, encrypted on disk, end its container, and release the key.\n" +
+			"The next connect restores the session. Its template must say `handover: memory`.\n" +
+			"If the memory cannot be saved, nothing happens. If saving fails midway, the session has ended without its memory.",
 		Example: "  holdfast session suspend alice\n  holdfast session suspend alice --json",
 	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		done := a.ui.progress("suspending " + string(key))
@@ -40,8 +40,8 @@ func (a *app) sessionResume() *cobra.Command {
 	return a.aboutKey(&cobra.Command{
 		Use:   "resume KEY",
 		Short: "Start a suspended session with its memory",
-		Long: "Start a suspended session with what it had in memory, and wait until it is ready; a connect does the same.\n" +
-			"Where its image cannot be used it is started fresh, and the answer says why. One that runs is left as it is.",
+		Long: "Start a suspended session with its memory, and wait until it is ready. A connect does the same.\n" +
+			"If its image cannot be used the session starts fresh, and the answer says why. A running session stays as it is.",
 		Example: "  holdfast session resume alice",
 	}, startLimit, func(ctx context.Context, c *client.Client, key holdfast.SessionKey) error {
 		done := a.ui.progress("resuming " + string(key))
@@ -56,7 +56,7 @@ func (a *app) sessionResume() *cobra.Command {
 	})
 }
 
-// memoryText says what became of a session's memory.
+// memoryText describes what happened to a session's memory.
 func memoryText(memory string) string {
 	switch why, lost := strings.CutPrefix(memory, "lost: "); {
 	case lost:
@@ -64,5 +64,5 @@ func memoryText(memory string) string {
 	case memory == holdfast.Restored:
 		return "with its memory"
 	}
-	return "there was no memory of it"
+	return "there was no saved memory"
 }

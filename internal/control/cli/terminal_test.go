@@ -20,13 +20,13 @@ import (
 	"holdfast/internal/control/api/apitest"
 )
 
-// patience bounds what must happen soon anyhow.
+// patience is the time limit of a wait.
 const patience = 20 * time.Second
 
 // console is the command holdfast on a terminal of its own.
 type console struct {
 	t   *testing.T
-	pty *os.File // our end
+	pty *os.File // the test's end
 	tty *os.File // the command's end
 	cmd *exec.Cmd
 	out *bufio.Reader
@@ -56,8 +56,7 @@ func onTerminal(t *testing.T, b *apitest.Backend, args ...string) *console {
 	cmd := exec.Command("holdfast", args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_SOCKET="+socket, "GORACE="+raceEnv)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
-	// The terminal is the controlling one, so that Ctrl-C and a new size
-	// come as signals.
+	// The terminal is the controlling one, so Ctrl-C and a new size become signals.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	c := &console{t: t, pty: ours, tty: theirs, cmd: cmd, out: bufio.NewReader(ours)}
 	return c
@@ -72,7 +71,7 @@ func (c *console) start() {
 	c.t.Cleanup(func() { kill.Stop() })
 }
 
-// until reads on until want was read, and returns all that was.
+// until reads until want appears, and returns all output so far.
 func (c *console) until(want string) string {
 	c.t.Helper()
 	var got bytes.Buffer
@@ -103,7 +102,7 @@ func (c *console) end() int {
 	return c.cmd.ProcessState.ExitCode()
 }
 
-// mode is how the terminal treats what is typed.
+// mode returns the input mode of the terminal.
 func (c *console) mode() unix.Termios {
 	c.t.Helper()
 	m, err := unix.IoctlGetTermios(int(c.tty.Fd()), unix.TCGETS)
@@ -124,7 +123,7 @@ func with(t *testing.T, keys ...holdfast.SessionKey) *apitest.Backend {
 	return b
 }
 
-// On a terminal an exec has one too, without being told.
+// On a terminal an exec has one too, without a flag.
 func TestExecTakesTheTerminal(t *testing.T) {
 	c := onTerminal(t, with(t, "alice"), "session", "exec", "alice", "--", "tty")
 	c.start()
@@ -134,8 +133,7 @@ func TestExecTakesTheTerminal(t *testing.T) {
 	}
 }
 
-// What is typed goes to the command key by key, Ctrl-C too, and the terminal is
-// given back as it was.
+// Input goes to the command key by key, also Ctrl-C, and the terminal is restored.
 func TestExecIsRaw(t *testing.T) {
 	c := onTerminal(t, with(t, "alice"), "session", "exec", "alice", "--", "read")
 	before := c.mode()
@@ -181,7 +179,7 @@ func TestExecFollowsTheSize(t *testing.T) {
 	}
 }
 
-// Long work shows how long it has taken, on one line that is gone at the end.
+// Long work shows the elapsed time, on one line that is erased at the end.
 func TestProgressOnTerminal(t *testing.T) {
 	b := with(t)
 	b.Gate = make(chan struct{})
@@ -209,8 +207,8 @@ func TestCtrlC(t *testing.T) {
 	}
 }
 
-// A replacement shows on a terminal how far it is, as a table that is wiped when
-// the result is printed.
+// A replacement shows its progress on a terminal as a table, which is erased when the
+// result is printed.
 func TestReplaceOnTerminal(t *testing.T) {
 	b := with(t, "alice", "bob")
 	b.Gate = make(chan struct{})
@@ -219,21 +217,21 @@ func TestReplaceOnTerminal(t *testing.T) {
 	c.until("INSTANCE  FROM  TO")
 	c.until("alice     n1    -")
 	c.until("0 done, 1 under way")
-	c.until("\x1b[3A\r\x1b[J") // three lines up, and drawn anew
+	c.until("\x1b[3A\r\x1b[J") // three lines up, and redrawn
 	b.Gate <- struct{}{}
 	c.until("1.30s")
 	c.until("1 done, 1 under way")
 	close(b.Gate)
 	rest := c.until("2 sessions replaced in 2.70s\r\n")
 	if i := strings.LastIndex(rest, "\r\x1b[J"); i < 0 || !strings.HasPrefix(rest[i:], "\r\x1b[JINSTANCE") || !strings.Contains(rest[i:], "bob       n1    n1  840ms") {
-		t.Errorf("the table was not wiped before the result: %q", rest)
+		t.Errorf("the table was not erased before the result: %q", rest)
 	}
 	if code := c.end(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
-// Who interrupts it is told what goes on, and sees what was done.
+// An interrupted replacement says what continues, and prints what was done.
 func TestReplaceIsInterrupted(t *testing.T) {
 	b := with(t, "alice", "bob")
 	b.Gate = make(chan struct{})
@@ -242,7 +240,7 @@ func TestReplaceIsInterrupted(t *testing.T) {
 	b.Gate <- struct{}{} // alice
 	c.until("1 done, 1 under way")
 	c.press("\x03")
-	rest := c.until("replacements` shows it then\r\n")
+	rest := c.until("replacements` will show them\r\n")
 	if !strings.Contains(rest, "alice     n1    n1  740ms") || !strings.Contains(rest, "error: interrupted\r\n") {
 		t.Errorf("%q", rest)
 	}

@@ -8,7 +8,7 @@ import (
 	"holdfast"
 )
 
-// shortID is as much of a container's id as people type.
+// shortID returns the part of a container's id that users type.
 func shortID(id string) string { return dash(id[:min(len(id), 12)]) }
 
 func dash(s string) string {
@@ -18,7 +18,7 @@ func dash(s string) string {
 	return clean(s)
 }
 
-// age shows how long ago something was, in its largest unit.
+// age formats the time since an event, in its largest unit.
 func age(now, then time.Time) string {
 	d := now.Sub(then)
 	switch {
@@ -57,7 +57,7 @@ func leftLine(l holdfast.Leftover) string {
 	return s + ": " + clean(l.Reason)
 }
 
-// leftError names what was left behind, nil where nothing was.
+// leftError names what was left behind; it is nil if nothing was.
 func leftError(left []holdfast.Leftover) error {
 	if len(left) == 0 {
 		return nil
@@ -72,6 +72,6 @@ func leftError(left []holdfast.Leftover) error {
 	}
 	return &partial{
 		msg:  count(len(left), "container") + " left behind: " + strings.Join(names, "; "),
-		hint: "see what holds the processes (`ps -o pid,stat,wchan,args -p PID`), then try again",
+		hint: "find what blocks the processes (`ps -o pid,stat,wchan,args -p PID`), then try again",
 	}
 }

@@ -15,16 +15,16 @@ import (
 func (a *app) tokenCmd() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "token",
-		Short:   "Make tokens with which clients may connect to sessions",
-		Long:    "Make connect tokens, and the secrets that sign them. This needs no agent: the gateway checks a token by the secret alone.",
+		Short:   "Make tokens for clients that connect to sessions",
+		Long:    "Make connect tokens, and the secrets that sign them. No agent is needed: the gateway checks a token with the secret alone.",
 		Example: "  (umask 077; holdfast token new-secret > tokens)\n  holdfast token create --secrets tokens --key alice",
 	}, a.tokenCreate(), a.tokenNewSecret())
 }
 
-// created is a token as `token create` prints it.
+// created is the output of `token create`.
 type created struct {
 	Token   string                `json:"token"`
-	Secret  string                `json:"secret"` // the id of the one that signed
+	Secret  string                `json:"secret"` // the id of the secret that signed it
 	Keys    []holdfast.SessionKey `json:"keys"`
 	Prefix  string                `json:"prefix,omitempty"`
 	Expires time.Time             `json:"expires"`
@@ -39,8 +39,8 @@ func (a *app) tokenCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a connect token for sessions",
-		Long: "Make a token with which a client may connect to the sessions of the given keys, to those whose keys begin with a prefix, or to both.\n" +
-			"It is signed with the first secret of the file. Whoever has it may connect until it runs out.",
+		Long: "Make a token with which a client may connect to the sessions with the given keys, to those with keys of a prefix, or to both.\n" +
+			"The first secret of the file signs it. A client with the token may connect until it expires.",
 		Example: "  holdfast token create --secrets /etc/holdfast/tokens --key alice\n" +
 			"  holdfast token create --secrets /etc/holdfast/tokens --prefix team- --ttl 8h --json",
 		Args: noArgs(),
@@ -49,18 +49,18 @@ func (a *app) tokenCreate() *cobra.Command {
 			case file == "":
 				return usage(cmd, errors.New("--secrets is missing"))
 			case len(keys) == 0 && prefix == "":
-				return usage(cmd, errors.New("there is neither --key nor --prefix"))
+				return usage(cmd, errors.New("--key or --prefix is missing"))
 			case ttl < time.Second || ttl > token.MaxTTL:
-				return usage(cmd, fmt.Errorf("--ttl is %v, it has to be from 1s to %v", ttl, token.MaxTTL))
+				return usage(cmd, fmt.Errorf("--ttl is %v, it must be from 1s to %v", ttl, token.MaxTTL))
 			}
 			return a.createToken(file, keys, prefix, ttl)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&file, "secrets", "", "file of the secrets, as the gateway's tokens_file")
+	f.StringVar(&file, "secrets", "", "file of the secrets, the gateway's tokens_file")
 	f.StringArrayVar(&keys, "key", nil, "session key that the token is for (may be repeated)")
-	f.StringVar(&prefix, "prefix", "", "beginning of session keys that the token is for, such as team-")
-	f.DurationVar(&ttl, "ttl", time.Hour, "how long the token is good, such as 30m or 8h")
+	f.StringVar(&prefix, "prefix", "", "prefix of session keys that the token is for, such as team-")
+	f.DurationVar(&ttl, "ttl", time.Hour, "how long the token is valid, such as 30m or 8h")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func (a *app) createToken(file string, keys []string, prefix string, ttl time.Du
 	}
 	text, err := token.Sign(secrets[0], g)
 	if err != nil {
-		return &usageError{err, holdfast.HintOf(err)} // the secret is good: what was asked for is not
+		return &usageError{err, holdfast.HintOf(err)} // the secret is valid: the request was not
 	}
 	made := created{Token: text, Secret: secrets[0].ID, Keys: g.Keys, Prefix: prefix, Expires: g.Expires}
 	return a.ui.result(made, func(w io.Writer) { fmt.Fprintln(w, text) })
@@ -91,8 +91,8 @@ func (a *app) tokenNewSecret() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new-secret",
 		Short: "Make a secret that signs tokens",
-		Long: "Print a new secret as a line for the gateway's tokens_file. The file's first line signs, and all of them count.\n" +
-			"Others must not be able to read the file: its mode has to be 0600.",
+		Long: "Print a new secret as a line for the gateway's tokens_file. The first line of the file signs, and all lines verify.\n" +
+			"Other users must not be able to read the file: its mode must be 0600.",
 		Example: "  (umask 077; holdfast token new-secret > /etc/holdfast/tokens)\n  holdfast token new-secret --id 2026-06",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -106,6 +106,6 @@ func (a *app) tokenNewSecret() *cobra.Command {
 			return a.ui.result(map[string]string{"id": s.ID, "line": s.Line()}, func(w io.Writer) { fmt.Fprintln(w, s.Line()) })
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "name of the secret, which tokens carry (default a random one)")
+	cmd.Flags().StringVar(&id, "id", "", "name of the secret, which tokens contain (default a random one)")
 	return cmd
 }

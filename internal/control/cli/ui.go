@@ -2,21 +2,21 @@ package cli
 
 // Output rules, for every command:
 //
-//   - stdout has the result and nothing else: text for people, or with --json
-//     one object or array. It is written when it is whole, except for what
-//     streams (logs, exec, the steps of a drain).
-//   - stderr has everything else. An error is one line "error: …" and, where
-//     there is something to do about it, one line "hint: …" after it. A
-//     container's last lines come before them, each behind "  | ".
-//   - Long work says on stderr what it does: on a terminal on one line that is
-//     drawn anew with the time so far and wiped at the end (a replacement: as
-//     a table), elsewhere as one line when it begins. With --json it says
-//     nothing.
-//   - What others wrote (errors, log lines, names) goes through clean where we
-//     print it: no control character of theirs reaches the terminal. `logs`
-//     and `exec` pass a container's output on as it is, which is their job.
-//   - Tables have a head in capitals and "-" where there is nothing. Times are
-//     ages in tables, and RFC 3339 in details.
+//   - stdout has the result and nothing else: text, or with --json one object or
+//     array. It is written when it is complete, except for streams (logs, exec,
+//     the steps of a drain).
+//   - stderr has everything else. An error is one line "error: …" and, if there
+//     is advice, one line "hint: …" after it. A container's last lines come
+//     before them, each behind "  | ".
+//   - Long work shows its progress on stderr: on a terminal on one line that is
+//     redrawn with the elapsed time and erased at the end (a replacement: as a
+//     table), elsewhere as one line when it begins. With --json there is no
+//     progress.
+//   - Text from outside (errors, log lines, names) goes through clean before it
+//     is printed: no foreign control character reaches the terminal. `logs` and
+//     `exec` pass a container's output on as it is.
+//   - Tables have a head in capitals and "-" for an empty cell. Times are ages
+//     in tables, and RFC 3339 in details.
 
 import (
 	"bytes"
@@ -52,7 +52,7 @@ func terminal(stream any) (*os.File, bool) {
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
-// result prints a result: v with --json, else what text writes.
+// result prints a result: v with --json, otherwise the output of text.
 func (u *ui) result(v any, text func(io.Writer)) error {
 	var b bytes.Buffer
 	if u.json {
@@ -79,7 +79,7 @@ func (u *ui) note(format string, a ...any) {
 	}
 }
 
-// fail prints an error, if there is something to print about it.
+// fail prints an error, unless it was already printed.
 func (u *ui) fail(err error) {
 	var s status
 	if err == nil || errors.As(err, &s) {
@@ -98,7 +98,7 @@ func (u *ui) fail(err error) {
 	}
 }
 
-// messageOf is an error as a person is told it.
+// messageOf returns the text of an error.
 func messageOf(err error) string {
 	if errors.Is(err, context.Canceled) && exitCode(err) == exitInterrupted {
 		return "interrupted"
@@ -122,19 +122,19 @@ func logOf(err error) string {
 	return ""
 }
 
-// hintFor is what to do about an error that does not say so itself.
+// hintFor returns advice for an error without a hint of its own.
 func hintFor(err error) string {
 	switch {
 	case errors.Is(err, holdfast.ErrEngine):
-		return "is the container engine running? `docker info` asks it"
+		return "is the container engine running? check with `docker info`"
 	case errors.Is(err, holdfast.ErrStore):
-		return "the agent's log says what is wrong with its store"
+		return "the agent's log has the error of the store"
 	case errors.Is(err, holdfast.ErrDraining):
-		return "`holdfast node uncordon` makes the node take sessions again"
+		return "`holdfast node uncordon` lets the node accept sessions again"
 	case errors.Is(err, holdfast.ErrBusy):
 		return "try again in a moment"
 	case errors.Is(err, holdfast.ErrNotFound):
-		return "`holdfast session ls` shows the sessions there are"
+		return "`holdfast session ls` lists the sessions"
 	}
 	return ""
 }
@@ -152,8 +152,8 @@ func clean(s string) string {
 	}, strings.TrimSpace(s))
 }
 
-// progress says that long work has begun. The caller must call done when it has
-// ended, before it prints anything else.
+// progress shows that long work has begun. The caller must call done when it has ended,
+// before it prints anything else.
 func (u *ui) progress(what string) (done func()) {
 	f, tty := terminal(u.err)
 	switch {

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/control/api/client"
 )
 
-// versionLimit is how long the agent's version is waited for.
+// versionLimit is how long the command waits for the agent's version.
 const versionLimit = 2 * time.Second
 
 // versions is the result of `holdfast version`.
@@ -25,12 +25,12 @@ func (a *app) versionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this binary and of the agent",
-		Long:    "Print the version of this binary and, where one answers, of the agent.",
+		Long:    "Print the version of this binary and, if an agent answers, of the agent.",
 		Example: "  holdfast version --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: a.deps.Version}
-			// Without an agent there is still an answer to give.
+			// The version of this binary is printed even if no agent answers.
 			why := a.with(cmd, versionLimit, func(ctx context.Context, c *client.Client) error {
 				agent, err := c.Version(ctx)
 				if err == nil {
