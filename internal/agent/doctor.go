@@ -34,7 +34,7 @@ type doctorPart struct {
 	rotation   *rotation.Rotation
 	kernel     string
 	local      baseline.Dir
-	recordings *recordings.Book
+	recordings *recordings.Store
 	known      atomic.Pointer[[]fact.Fact] // of the baseline that goes for this host
 	saving     sync.Mutex                  // one change of baselines at a time
 }

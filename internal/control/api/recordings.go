@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/hosts/doctor/recordings"
 )
 
-// Recordings are recordings of the host's CPU time. *recordings.Book is one.
+// Recordings are recordings of the host's CPU time. *recordings.Store is one.
 type Recordings interface {
 	// List lists the recordings that are kept, the newest first.
 	List() ([]recordings.Recording, error)

@@ -1,5 +1,5 @@
-// Package baseline keeps what a healthy host looks like, by kernel and role, and
-// says in which facts a host differs from it.
+// Package baseline stores the figures of a healthy host, by kernel and role, and compares
+// a host with them.
 package baseline
 
 import (
@@ -20,24 +20,24 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// Baseline is one.
+// Baseline holds the figures of a healthy host.
 type Baseline struct {
 	Name   string          `json:"name"`
 	At     time.Time       `json:"at"`
 	Node   holdfast.NodeID `json:"node,omitempty"`
 	Kernel string          `json:"kernel"`
 	Role   string          `json:"role,omitempty"`
-	// Seconds is how long was looked.
+	// Seconds is the duration of the examination.
 	Seconds float64 `json:"seconds"`
-	// Facts are one figure for each name; see fact.Summary. System is the kernel's
-	// share of the CPU time of all control groups.
+	// Facts holds one figure per name; see fact.Summary. System is the kernel's share of
+	// the CPU time of all control groups.
 	Facts   map[string]float64   `json:"facts"`
 	Units   map[string]fact.Unit `json:"units"`
 	Profile *Profile             `json:"profile,omitempty"`
 }
 
-// Profile is a recording of the same host that was kept beside it. It stays where it
-// is; a copy of it can be known by its digest.
+// Profile refers to a recording of the same host. The recording stays where it is; its
+// digest identifies copies.
 type Profile struct {
 	File   string `json:"file"`
 	SHA256 string `json:"sha256"`
@@ -53,41 +53,42 @@ const (
 	MaxProfile = 64 << 20 // bytes of a recording
 )
 
-// word is what names and roles are made of.
+// word holds the characters of names and roles.
 const word = "abcdefghijklmnopqrstuvwxyz0123456789.-_"
 
-// CheckName refuses a name that is none: it becomes the name of a file.
+// CheckName refuses an invalid name. A name becomes the name of a file.
 func CheckName(name string) error {
 	if name == "" || len(name) > MaxName || strings.Trim(name, word) != "" || name[0] == '.' || name[0] == '-' {
-		return fmt.Errorf("%q is no name for a baseline: use up to %d of a-z, 0-9, ., - and _", name[:min(len(name), MaxName)], MaxName)
+		return fmt.Errorf("%q is not a valid name for a baseline: use up to %d characters of a-z, 0-9, ., - and _", name[:min(len(name), MaxName)], MaxName)
 	}
 	return nil
 }
 
-// Validate refuses what nobody could have saved.
+// Validate refuses values that Save cannot have written.
 func (b Baseline) Validate() error {
 	if err := CheckName(b.Name); err != nil {
 		return err
 	}
 	switch {
 	case len(b.Role) > MaxRole || strings.Trim(b.Role, word) != "":
-		return fmt.Errorf("%q is no role", b.Role[:min(len(b.Role), MaxRole)])
+		return fmt.Errorf("%q is not a valid role", b.Role[:min(len(b.Role), MaxRole)])
 	case len(b.Facts) == 0:
 		return errors.New("a baseline without facts")
 	case len(b.Facts) > maxFacts || len(b.Units) > maxFacts:
-		return fmt.Errorf("a baseline of %d facts, at most %d are kept", len(b.Facts), maxFacts)
+		return fmt.Errorf("a baseline of %d facts, at most %d are stored", len(b.Facts), maxFacts)
 	case len(b.Kernel) > maxWord || len(b.Node) > maxWord:
-		return errors.New("a baseline with a word that is too long")
+		return errors.New("a baseline with a kernel or node name that is too long")
 	}
 	for name, v := range b.Facts {
 		if len(name) > maxWord || math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Errorf("a baseline with a fact that is no number: %q", name[:min(len(name), maxWord)])
+			return fmt.Errorf("a baseline with a fact that is not a number: %q", name[:min(len(name), maxWord)])
 		}
 	}
 	return nil
 }
 
-// DefaultName is what a baseline is called that nobody named: its role and kernel.
+// DefaultName returns the name of a baseline that is saved without one: its role and
+// kernel.
 func DefaultName(role, kernel string) string {
 	name := strings.Map(func(r rune) rune {
 		if r = toLower(r); strings.ContainsRune(word, r) {
@@ -105,7 +106,7 @@ func toLower(r rune) rune {
 	return r
 }
 
-// New makes a baseline of what a look at a healthy host found.
+// New creates a baseline from the facts of an examination of a healthy host.
 func New(name, role string, node holdfast.NodeID, at time.Time, seconds float64, facts []fact.Fact) Baseline {
 	var set fact.Set
 	set.Add(facts...)
@@ -128,7 +129,7 @@ func New(name, role string, node holdfast.NodeID, at time.Time, seconds float64,
 	return b
 }
 
-// systemShare is the kernel's share of the CPU time that the control groups used.
+// systemShare returns the kernel's share of the CPU time that the control groups used.
 func systemShare(s *fact.Set) (float64, bool) {
 	system, all := 0.0, 0.0
 	for _, f := range s.Of(fact.GroupSystem) {
@@ -141,7 +142,7 @@ func systemShare(s *fact.Set) (float64, bool) {
 	return system / all, true
 }
 
-// Known are the facts that rules need of a healthy host.
+// Known returns the facts of a healthy host that rules need.
 func (b Baseline) Known() []fact.Fact {
 	var known []fact.Fact
 	for _, name := range []string{fact.BaseSystem, fact.BaseDisk} {
@@ -152,8 +153,8 @@ func (b Baseline) Known() []fact.Fact {
 	return known
 }
 
-// Choose is the baseline for a kernel and a role: the newest of both, else the
-// newest of the kernel without a role. holdfast.ErrNotFound.
+// Choose returns the baseline for a kernel and a role: the newest for both, or else the
+// newest for the kernel without a role. It returns holdfast.ErrNotFound if there is none.
 func Choose(all []Baseline, kernel, role string) (Baseline, error) {
 	var best *Baseline
 	for i := range all {
@@ -171,7 +172,7 @@ func Choose(all []Baseline, kernel, role string) (Baseline, error) {
 			what += ", role " + role
 		}
 		return Baseline{}, holdfast.WithHint(fmt.Errorf("there is no baseline of %s: %w", what, holdfast.ErrNotFound),
-			"save one on a healthy host with: holdfast doctor baseline save; or name one of those that holdfast doctor baseline ls shows")
+			"save one on a healthy host with: holdfast doctor baseline save; or choose one of the list of: holdfast doctor baseline ls")
 	}
 	return *best, nil
 }
@@ -182,21 +183,21 @@ type Difference struct {
 	Unit    fact.Unit `json:"unit,omitempty"`
 	Healthy float64   `json:"healthy"`
 	Now     float64   `json:"now"`
-	// Factor is how many times the healthy value it is: under 1 for less. Where
-	// both are so small that their ratio says nothing it is near 1.
+	// Factor is the current value divided by the healthy one. It is near 1 if both are so
+	// small that their ratio is not significant.
 	Factor float64 `json:"factor"`
 }
 
-// Comparison is a host beside a baseline.
+// Comparison is a host compared with a baseline.
 type Comparison struct {
 	Baseline    Baseline     `json:"baseline"`
-	Kernel      string       `json:"kernel"` // of the host now
+	Kernel      string       `json:"kernel"` // of the host that is compared
 	Differences []Difference `json:"differences"`
-	Missing     []string     `json:"missing"` // facts of the baseline that the host does not have now
+	Missing     []string     `json:"missing"` // facts of the baseline that the host does not have
 	Notices     []string     `json:"notices"`
 }
 
-// Compare says in what a host differs from a baseline, the most first.
+// Compare returns the differences between a host and a baseline, the largest first.
 func Compare(b Baseline, now Baseline) Comparison {
 	c := Comparison{Baseline: b, Kernel: now.Kernel, Differences: []Difference{}, Missing: []string{}, Notices: []string{}}
 	if b.Kernel != now.Kernel {
@@ -219,8 +220,8 @@ func Compare(b Baseline, now Baseline) Comparison {
 	return c
 }
 
-// factor is now over healthy, with what is too small to matter added to both: so 3
-// stalls a second beside none are 4 times as many, and not endlessly more.
+// factor returns now/healthy with an insignificant amount added to both. 3 stalls per
+// second compared with none are thus 4 times as many, and not infinitely more.
 func factor(healthy, now float64, unit fact.Unit) float64 {
 	floor := map[fact.Unit]float64{
 		fact.Count: 10, fact.Bytes: 1 << 20, fact.Seconds: 60, fact.Millis: 0.05, fact.Share: 0.01, fact.PerSecond: 1, fact.MiBPerSec: 1,
@@ -231,7 +232,7 @@ func factor(healthy, now float64, unit fact.Unit) float64 {
 	return (max(now, 0) + floor) / (max(healthy, 0) + floor)
 }
 
-// ReadProfile takes note of a recording.
+// ReadProfile returns a reference to a recording.
 func ReadProfile(file string) (*Profile, error) {
 	f, err := os.Open(file)
 	if err != nil {

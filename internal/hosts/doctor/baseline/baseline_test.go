@@ -23,7 +23,7 @@ func group(name, g string, v float64, u fact.Unit) fact.Fact {
 	return fact.Fact{Name: name, Value: v, Unit: u, Subject: fact.Subject{Cgroup: g}}
 }
 
-// look is a look at a host.
+// look returns the facts of an examination.
 func look() []fact.Fact {
 	return []fact.Fact{
 		{Name: fact.KernelRelease, Text: "6.1.0-18-amd64", Unit: fact.Word},
@@ -42,23 +42,23 @@ func TestBaselineOfALook(t *testing.T) {
 	}
 	// 0.2 of 1.5 CPUs and 0.6 of half of one.
 	if v := b.Facts[fact.BaseSystem]; math.Abs(v-0.3) > 1e-9 {
-		t.Errorf("the kernel's share is %v, want 0.3", v)
+		t.Errorf("kernel share %v, want 0.3", v)
 	}
 	var set fact.Set
 	set.Add(b.Known()...)
 	if v, ok := set.Host(fact.BaseDisk); !ok || v != 4 {
-		t.Errorf("known of the disk: %v, %v", v, ok)
+		t.Errorf("known fact about the disk: %v, %v", v, ok)
 	}
 }
 
 func TestDirectory(t *testing.T) {
 	d := Dir(filepath.Join(t.TempDir(), DirName))
 	if all, err := d.List(); err != nil || len(all) != 0 {
-		t.Errorf("of nothing: %v, %v", all, err)
+		t.Errorf("empty directory: %v, %v", all, err)
 	}
 	b := New("good", "", "n1", saved, 30, look())
 	b.Profile = &Profile{File: "good.pb.gz", SHA256: "00", Bytes: 5}
-	for range 2 { // the second replaces the first
+	for range 2 { // the second save replaces the first
 		if err := d.Save(b); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestDirectory(t *testing.T) {
 	if diff := cmp.Diff([]Baseline{b}, all); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// What is no baseline is said, and hides none.
+	// An invalid file is reported and hides no valid one.
 	for name, text := range map[string]string{"torn": `{"name":"torn","fac`, "other": `{"name":"x","facts":{"a":1},"units":{}}`, "empty": ""} {
 		if err := os.WriteFile(d.path(name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -84,12 +84,12 @@ func TestDirectory(t *testing.T) {
 		t.Error(err)
 	}
 	if err := d.Remove("good"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("once more: %v", err)
+		t.Errorf("second Remove: %v", err)
 	}
 	for _, name := range []string{"", "../x", "a/b", ".hidden", "-x", strings.Repeat("a", 65), "A B"} {
 		b.Name = name
 		if d.Save(b) == nil || d.Remove(name) == nil {
-			t.Errorf("%q is a name", name)
+			t.Errorf("the name %q is accepted", name)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// What differs most comes first; what is tiny on both sides does not differ.
+// The largest difference comes first. Values that are tiny on both sides do not differ.
 func TestCompare(t *testing.T) {
 	healthy := New("good", "ci", "n1", saved, 30, look())
 	sick := look()
@@ -136,9 +136,9 @@ func TestCompare(t *testing.T) {
 	for _, d := range c.Differences {
 		switch {
 		case d.Name == fact.CompactStalls && d.Factor > 1.5:
-			t.Errorf("next to nothing is much: %+v", d)
+			t.Errorf("a tiny value differs: %+v", d)
 		case d.Name == fact.DiskP99 && d.Factor > 0.5:
-			t.Errorf("a quarter is less: %+v", d)
+			t.Errorf("a quarter of the value differs: %+v", d)
 		}
 	}
 	if len(c.Notices) != 2 || !strings.Contains(c.Notices[0], "6.1.0-20-amd64") {
@@ -149,7 +149,7 @@ func TestCompare(t *testing.T) {
 func TestProfile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "good.pb.gz")
 	if _, err := ReadProfile(file); err == nil {
-		t.Error("one that is not there was read")
+		t.Error("a missing file was read")
 	}
 	if err := os.WriteFile(file, []byte("abc"), 0o600); err != nil {
 		t.Fatal(err)
@@ -162,18 +162,18 @@ func TestProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ReadProfile(file); err == nil {
-		t.Error("one that is too large was read")
+		t.Error("a file that is too large was read")
 	}
 	if err := os.Truncate(file, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ReadProfile(file); err == nil {
-		t.Error("an empty one was read")
+		t.Error("an empty file was read")
 	}
 }
 
-// Whatever the words: a name that is made is a name, and the factor of any two
-// values is over 0 and turns round with them.
+// For any words: a generated name is valid. For any two values: the factor is over 0, and
+// swapping the values inverts it.
 func TestNamesAndFactors(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		role, kernel := rapid.String().Draw(t, "role"), rapid.String().Draw(t, "kernel")
@@ -184,12 +184,12 @@ func TestNamesAndFactors(t *testing.T) {
 		u := rapid.SampledFrom([]fact.Unit{fact.Count, fact.Bytes, fact.Share, fact.Millis, "odd"}).Draw(t, "unit")
 		x, y := factor(a, b, u), factor(b, a, u)
 		if !(x > 0) || math.Abs(x*y-1) > 1e-6 {
-			t.Fatalf("%v and %v are %v and %v times each other", a, b, x, y)
+			t.Fatalf("factors of %v and %v: %v and %v", a, b, x, y)
 		}
 	})
 }
 
-// There is an end to how many are kept.
+// The number of baselines is bounded.
 func TestDirectoryIsBounded(t *testing.T) {
 	d := Dir(t.TempDir())
 	for i := range maxKept {
@@ -199,10 +199,10 @@ func TestDirectoryIsBounded(t *testing.T) {
 	}
 	b := New("one-more", "", "n1", saved, 30, look())
 	if err := d.Save(b); err == nil || holdfast.HintOf(err) == "" {
-		t.Errorf("one more was kept: %v", err)
+		t.Errorf("a baseline beyond the bound was saved: %v", err)
 	}
 	b.Name = "b7"
 	if err := d.Save(b); err != nil {
-		t.Errorf("one that is there is not replaced: %v", err)
+		t.Errorf("an existing baseline is not replaced: %v", err)
 	}
 }

@@ -15,22 +15,22 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// DirName is where baselines are in the data directory.
+// DirName is the directory of the baselines below the data directory.
 const DirName = "doctor-baselines"
 
-// maxFile bounds a file of one, maxKept how many there may be.
+// maxFile bounds the size of a baseline's file in bytes, maxKept the number of baselines.
 const (
 	maxFile = 64 << 10
 	maxKept = 200
 )
 
-// Dir keeps baselines in a directory, a file each. Its methods may be called from
-// any goroutine.
+// Dir stores baselines in a directory, one file each. Its methods may be called from any
+// goroutine.
 type Dir string
 
 func (d Dir) path(name string) string { return filepath.Join(string(d), name+".json") }
 
-// Save writes a baseline; one of the same name is replaced.
+// Save writes a baseline. It replaces one of the same name.
 func (d Dir) Save(b Baseline) error {
 	text, err := Encode(b)
 	if err != nil {
@@ -41,7 +41,7 @@ func (d Dir) Save(b Baseline) error {
 	}
 	if _, err := os.Stat(d.path(b.Name)); errors.Is(err, fs.ErrNotExist) {
 		if all, err := d.List(); err == nil && len(all) >= maxKept {
-			return holdfast.WithHint(fmt.Errorf("save baseline %s: there are %d", b.Name, len(all)), "remove some with: holdfast doctor baseline rm")
+			return holdfast.WithHint(fmt.Errorf("save baseline %s: there are already %d", b.Name, len(all)), "remove some with: holdfast doctor baseline rm")
 		}
 	}
 	if err := atomicfile.Write(d.path(b.Name), text, 0o600); err != nil {
@@ -50,8 +50,8 @@ func (d Dir) Save(b Baseline) error {
 	return nil
 }
 
-// List returns the baselines, by name. A file that cannot be one is an error beside
-// the others.
+// List returns the baselines sorted by name. It returns an error for invalid files
+// together with the valid baselines.
 func (d Dir) List() ([]Baseline, error) {
 	files, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +90,7 @@ func (d Dir) read(name string) (Baseline, error) {
 	}
 	b, err := Decode(text)
 	if err == nil && b.Name != name {
-		err = fmt.Errorf("it says that it is %s", b.Name)
+		err = fmt.Errorf("the file holds the baseline %s", b.Name)
 	}
 	if err != nil {
 		return Baseline{}, fmt.Errorf("read baseline %s: %w", name, err)
@@ -98,7 +98,8 @@ func (d Dir) read(name string) (Baseline, error) {
 	return b, nil
 }
 
-// Remove removes one. holdfast.ErrNotFound.
+// Remove removes a baseline. It returns holdfast.ErrNotFound if there is none of the
+// name.
 func (d Dir) Remove(name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -113,19 +114,19 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// Encode is a baseline as it is kept.
+// Encode returns the stored form of a baseline.
 func Encode(b Baseline) ([]byte, error) {
 	if err := b.Validate(); err != nil {
 		return nil, err
 	}
 	text, err := json.Marshal(b)
 	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("it has %d bytes, at most %d are kept", len(text), maxFile)
+		err = fmt.Errorf("it has %d bytes, at most %d are stored", len(text), maxFile)
 	}
 	return text, err
 }
 
-// Decode reads one that was kept.
+// Decode parses the stored form of a baseline.
 func Decode(text []byte) (Baseline, error) {
 	var b Baseline
 	if len(text) > maxFile {

@@ -1,8 +1,7 @@
-// Package drill makes pathologies for practice, and for the doctor's own tests, in
-// control groups or containers that are thrown away. Each drill is bounded in size
-// and time, and leaves nothing: its processes die with the one that started them
-// or at their deadline, and files and groups that a killed drill left are removed
-// by the next.
+// Package drill creates pathologies for practice and for the doctor's own tests, in
+// temporary control groups or containers. Each drill is bounded in size and time and
+// leaves nothing behind. Its processes die with the process that started them, or at
+// their deadline. The next drill removes the files and groups of a killed one.
 package drill
 
 import (
@@ -21,7 +20,7 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// Role is the role of the processes that do what hurts. Its argument is a Task in
+// Role is the role of the processes that cause the pathology. Its argument is a Task in
 // JSON.
 const Role = "doctor-drill"
 
@@ -29,29 +28,30 @@ const Role = "doctor-drill"
 type Drill struct {
 	Name  string // fadvise
 	Short string // a sentence for the list
-	Rule  string // the finding that it has to make
-	// Size is how much, in what Unit says, where nothing else is asked for.
+	Rule  string // the finding that it must cause
+	// Size is the default size in Unit, MaxSize the maximum.
 	Size, MaxSize int
 	Unit          string
-	// Containers says that it works in containers, too.
+	// Containers means that it can also run in containers.
 	Containers bool
 	parts      []part
 }
 
-// part is one group, or container, of a drill.
+// part is one group or container of a drill.
 type part struct {
 	name   string
 	limits limits
-	// namespace gives it a network namespace of its own.
+	// namespace gives the part a network namespace of its own.
 	namespace bool
-	// work hurts until ctx is done. It calls ready once the pathology stands.
+	// work causes the pathology until ctx is done. It calls ready once the pathology
+	// exists.
 	work func(ctx context.Context, t Task, ready func()) error
 }
 
-// Culprit is the part of the drill that a finding has to name.
+// Culprit returns the part of the drill that a finding must name.
 func (d Drill) Culprit() string { return d.parts[0].name }
 
-// All are the drills.
+// All returns the drills.
 func All() []Drill {
 	return []Drill{zombies(), pinned(), fadvise(), dentries(), throttle(), neighbour(), thrash(), fsyncs(), rtnl(), conntrack()}
 }
@@ -66,19 +66,19 @@ func Find(name string) (Drill, error) {
 	return all[i], nil
 }
 
-// Task is what a process of a drill is told.
+// Task holds the parameters of a drill's process.
 type Task struct {
 	Drill string        `json:"drill"`
 	Part  string        `json:"part"`
 	Join  []string      `json:"join"` // directories of the groups to join; none in a container
-	Tree  string        `json:"tree"` // group below which it makes others; "" where it makes none
+	Tree  string        `json:"tree"` // group below which it creates groups; "" if it creates none
 	Dir   string        `json:"dir"`  // for its files
 	Size  int           `json:"size"`
-	For   time.Duration `json:"for_ns"` // it ends after that by itself
+	For   time.Duration `json:"for_ns"` // it ends after this time in any case
 }
 
-// Work is the whole life of a drill's process: args is its Task. It returns when
-// ctx is done or its time is up, which is no error.
+// Work runs a drill's process: args is its Task. It returns nil when ctx is done or its
+// time is over.
 func Work(ctx context.Context, args []string) error {
 	var t Task
 	if len(args) != 1 {
@@ -103,7 +103,7 @@ func Work(ctx context.Context, args []string) error {
 		}
 	}
 	ready := func() {
-		// Who waits for it finds out by time, if this fails.
+		// If this fails, the drill reports the missing file after setupLimit.
 		_ = os.WriteFile(filepath.Join(t.Dir, readyFile+t.Part), nil, 0o600)
 	}
 	err = d.parts[i].work(ctx, t, ready)
@@ -113,10 +113,10 @@ func Work(ctx context.Context, args []string) error {
 	return err
 }
 
-// readyFile begins the name of the file that says that a part hurts.
+// readyFile is the prefix of the file that reports that a part's pathology exists.
 const readyFile = "ready-"
 
-// join puts this process into a group.
+// join moves this process into a group.
 func join(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("join a control group: %w", err)
@@ -124,39 +124,38 @@ func join(dir string) error {
 	return nil
 }
 
-// MaxFor is the longest that a drill may take.
+// MaxFor is the maximum duration of a drill.
 const MaxFor = 10 * time.Minute
 
-// Options is what may differ.
+// Options are the options of a drill.
 type Options struct {
-	For  time.Duration // 0 is 30 s from when the pathology stands
-	Size int           // 0 is the drill's own
-	// Dir is where its files are, on a disk; "" is the system's temporary
-	// directory.
+	For  time.Duration // 0 is 30 s from when the pathology exists
+	Size int           // 0 is the drill's default
+	// Dir is the directory for its files, on a disk; "" is the system's directory for
+	// temporary files.
 	Dir string
-	// Registry is the directory where stages are written down; "" is
-	// DefaultRegistry.
+	// Registry is the directory in which stages are registered; "" is DefaultRegistry.
 	Registry string
-	// Worker is the command that plays Role. In containers its first word is
-	// the program that is mounted into them, which has to be static.
+	// Worker is the command that runs Role. For containers, its first word is the program
+	// that is mounted into them. It must be static.
 	Worker []string
-	// Image makes it run in containers of this image, by Engine. Of an image
-	// with an entrypoint nothing runs.
+	// Image is the image of the drill's containers, which Engine runs; "" means control
+	// groups. Images with an entrypoint do not work.
 	Image  string
 	Engine Engine
 	Groups cgroup.Mounts
-	// Ready is called once the pathology stands; nil is nobody.
+	// Ready, if it is not nil, is called once the pathology exists.
 	Ready func(Running)
-	// Progress gets lines; nil drops them.
+	// Progress receives progress lines; nil discards them.
 	Progress io.Writer
 }
 
-// Running says where a drill runs.
+// Running describes where a drill runs.
 type Running struct {
 	Drill string `json:"drill"`
-	Rule  string `json:"rule"` // the finding that it has to make
-	// Group and Container are what has to be named; Container is "" without
-	// an engine.
+	Rule  string `json:"rule"` // the finding that it must cause
+	// Group and Container are what the finding must name. Container is "" without an
+	// engine.
 	Group     string        `json:"group"`
 	Container string        `json:"container,omitempty"`
 	For       time.Duration `json:"for_ns"` // from now on
@@ -179,7 +178,7 @@ func (o *Options) defaults(d Drill) error {
 	case o.Size < 1 || o.Size > d.MaxSize:
 		return fmt.Errorf("drill %s: %d is not from 1 to %d %s", d.Name, o.Size, d.MaxSize, d.Unit)
 	case o.Image != "" && !d.Containers:
-		return fmt.Errorf("drill %s needs rights that a container does not have: it runs in control groups only", d.Name)
+		return fmt.Errorf("drill %s needs privileges that a container does not have: it runs in control groups only", d.Name)
 	case o.Image != "" && o.Engine == nil:
 		return fmt.Errorf("drill %s: there is no engine to run %s: %w", d.Name, o.Image, holdfast.ErrEngine)
 	case os.Geteuid() != 0:

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/hosts/doctor/rule"
 )
 
-// Every drill makes a finding that there is, and has bounds.
+// Every drill causes an existing finding and has bounds.
 func TestDrillsAreWhole(t *testing.T) {
 	rules := make(map[string]bool)
 	for _, r := range rule.All() {
@@ -20,7 +20,7 @@ func TestDrillsAreWhole(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, d := range All() {
 		if seen[d.Name] || !rules[d.Rule] || d.Short == "" || d.Unit == "" || d.Size < 1 || d.MaxSize < d.Size || len(d.parts) == 0 {
-			t.Errorf("drill %q: twice, without a finding, or without bounds", d.Name)
+			t.Errorf("drill %q: duplicate, without a finding, or without bounds", d.Name)
 		}
 		seen[d.Name] = true
 	}
@@ -29,7 +29,7 @@ func TestDrillsAreWhole(t *testing.T) {
 	}
 }
 
-// What cannot be is refused, before anything is made.
+// Impossible options are refused before anything is created.
 func TestRefused(t *testing.T) {
 	d, err := Find("zombies")
 	if err != nil {
@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A process of a drill takes no task beyond its bounds.
+// A drill's process refuses a task beyond its bounds.
 func TestImpossibleTasks(t *testing.T) {
 	for _, task := range []string{
 		"", "{", `{"drill":"none"}`, `{"drill":"throttle","part":"worker","size":2}`,
@@ -66,15 +66,15 @@ func TestImpossibleTasks(t *testing.T) {
 		`{"drill":"throttle","part":"worker","size":2,"for_ns":1000,"join":["/no/such/group"]}`,
 	} {
 		if err := Work(t.Context(), []string{task}); err == nil {
-			t.Errorf("%s is taken", task)
+			t.Errorf("task %s is accepted", task)
 		}
 	}
 	if err := Work(t.Context(), nil); err == nil {
-		t.Error("no task is taken")
+		t.Error("a missing task is accepted")
 	}
 }
 
-// A drill's process ends by itself when its time is up, and when it is told to.
+// A drill's process ends when its time is over, and when it is stopped.
 func TestWorkEnds(t *testing.T) {
 	task := `{"drill":"thrash","part":"reader","size":1,"for_ns":300000000,"dir":"` + t.TempDir() + `"}`
 	if err := Work(t.Context(), []string{task}); err != nil {

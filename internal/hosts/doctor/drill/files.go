@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fadvise is a logger that tells the kernel after every line that it does not need
-// the file any more, as glog did. One page of the log is mapped, as by somebody who
-// reads it: that page cannot go, and so the kernel looks for it in every CPU's
-// batches, each time (mapping_try_invalidate and lru_add_drain_all, mm/fadvise.c).
+// fadvise is a logger that calls posix_fadvise(DONTNEED) after every line, as glog did.
+// One page of the log is mapped, as by a program that reads it. That page cannot be
+// dropped, so the kernel searches every CPU's batches for it each time
+// (mapping_try_invalidate and lru_add_drain_all, mm/fadvise.c).
 func fadvise() Drill {
 	return Drill{
 		Name: "fadvise", Short: "a logger that calls posix_fadvise after every line", Rule: "fadvise-storm",
@@ -32,7 +32,7 @@ func fadvise() Drill {
 	}
 }
 
-// logSize is where a log is begun anew.
+// logSize is the size in bytes at which a log is truncated.
 const logSize = 4 << 20
 
 func logLines(ctx context.Context, name string) error {
@@ -51,7 +51,7 @@ func logLines(ctx context.Context, name string) error {
 	defer func() { _ = unix.Munmap(mapped) }()
 	line := make([]byte, 100)
 	at := int64(os.Getpagesize())
-	// About 2,000 lines a second each, as a busy service.
+	// Each logger writes about 2,000 lines per second, as a busy service does.
 	tick := time.NewTicker(500 * time.Microsecond)
 	defer tick.Stop()
 	for {
@@ -72,7 +72,7 @@ func logLines(ctx context.Context, name string) error {
 	}
 }
 
-// dentries is a program that looks for files that are not there.
+// dentries is a program that looks up files that do not exist.
 func dentries() Drill {
 	return Drill{
 		Name: "dentries", Short: "a program that looks for millions of files that are not there", Rule: "negative-dentries",
@@ -85,7 +85,7 @@ func dentries() Drill {
 			defer unix.Close(dir)
 			var st unix.Stat_t
 			for i := 0; i < t.Size && ctx.Err() == nil; i++ {
-				// Not there, which is the purpose.
+				// It fails, because the file does not exist, which is the purpose.
 				_ = unix.Fstatat(dir, "no-such-file-"+strconv.Itoa(i), &st, unix.AT_SYMLINK_NOFOLLOW)
 			}
 			ready()
@@ -95,8 +95,7 @@ func dentries() Drill {
 	}
 }
 
-// thrash is a program that reads a file again and again that is larger than its
-// memory.
+// thrash is a program that repeatedly reads a file that is larger than its memory limit.
 func thrash() Drill {
 	const limit = 24 << 20
 	return Drill{
@@ -123,7 +122,7 @@ func thrash() Drill {
 				return fmt.Errorf("mmap: %w", err)
 			}
 			defer func() { _ = unix.Munmap(b) }()
-			_ = unix.Madvise(b, unix.MADV_RANDOM) // without reading ahead
+			_ = unix.Madvise(b, unix.MADV_RANDOM) // without read-ahead
 			ready()
 			for ctx.Err() == nil {
 				for range 100 {

@@ -12,13 +12,13 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// DefaultRegistry is where stages are written down: a link of each stage's name to
-// its directory. By it the next drill finds what a killed one left, whatever
-// directory that had for its files.
+// DefaultRegistry is the directory in which stages are registered: a symbolic link from
+// each stage's name to its directory. With it, the next drill finds what a killed one
+// left in any directory.
 const DefaultRegistry = "/run/holdfast/drills"
 
-// register writes the stage down. It is locked by now, so that nobody takes it for
-// a dead one's.
+// register registers the stage. The stage is already locked, so no other drill takes it
+// for the stage of a dead process.
 func (s *stage) register(registry string) error {
 	if err := os.MkdirAll(registry, 0o700); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (s *stage) register(registry string) error {
 
 func (s *stage) link(registry string) string { return filepath.Join(registry, s.name) }
 
-// unregister forgets a stage of which nothing is left.
+// unregister removes the registration of a stage that has been removed.
 func (s *stage) unregister(registry string) error {
 	if err := os.Remove(s.link(registry)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -36,7 +36,7 @@ func (s *stage) unregister(registry string) error {
 	return nil
 }
 
-// registered are the directories of the stages that are written down.
+// registered returns the directories of the registered stages.
 func registered(registry string) ([]string, error) {
 	entries, err := os.ReadDir(registry)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func registered(registry string) ([]string, error) {
 	var dirs []string
 	for _, e := range entries {
 		dir, err := os.Readlink(filepath.Join(registry, e.Name()))
-		// Groups and containers are removed by this name: it has to be one of ours.
+		// Groups and containers are removed by this name, so it must have a drill's form.
 		if err == nil && strings.HasPrefix(e.Name(), prefix) && filepath.Base(dir) == e.Name() && filepath.IsAbs(dir) {
 			dirs = append(dirs, dir)
 		}
@@ -55,14 +55,14 @@ func registered(registry string) ([]string, error) {
 	return dirs, nil
 }
 
-// sweepStage removes the stage of a directory, if its drill is dead.
+// sweepStage removes the stage of a directory if its drill is dead.
 func sweepStage(dir string, o Options) error {
 	name := filepath.Base(dir)
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return flock.Dead(filepath.Dir(dir), name, func(d *flock.Dir) error { return stageIn(d).remove(o) })
 	}
-	// Somebody has cleaned up the files; there is no lock to go by. A drill that
-	// lives has processes.
+	// The files have been removed, and with them the lock. The drill is alive if its
+	// groups have processes.
 	if alive, err := inhabited(o.Groups, name); err != nil || alive {
 		return err
 	}

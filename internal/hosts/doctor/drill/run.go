@@ -17,12 +17,12 @@ import (
 	"holdfast/internal/platform/linux/deathsig"
 )
 
-// setupLimit is how long a pathology may take until it stands.
+// setupLimit bounds the time until the pathology exists.
 const setupLimit = 3 * time.Minute
 
-// Run makes the pathology and takes it away again after o.For, or when ctx is
-// done, which is no error once it stood. What earlier drills left is removed
-// first. It needs root.
+// Run creates the pathology and removes it after o.For, or when ctx is done. The latter
+// is not an error once the pathology exists. Run first removes what earlier drills left.
+// It needs root.
 func Run(ctx context.Context, d Drill, o Options) (err error) {
 	if err := o.defaults(d); err != nil {
 		return err
@@ -35,7 +35,7 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 		return fmt.Errorf("prepare drill %s: %w", d.Name, err)
 	}
 	defer func() { err = errors.Join(err, s.remove(o)) }()
-	var acts []act
+	var acts []runningPart
 	defer func() {
 		for _, a := range acts {
 			err = errors.Join(err, a.stop())
@@ -70,18 +70,18 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 	return nil
 }
 
-// act is one part that runs.
-type act struct {
+// runningPart is a part of a drill that runs.
+type runningPart struct {
 	group, container string
 	stop             func() error
 }
 
-// begin starts one part in a group or a container of its own. What ends too early
-// is told to ended.
-func (s *stage) begin(ctx context.Context, d Drill, p part, o Options, ended chan<- error) (act, error) {
+// begin starts a part in a group or container of its own. It sends an error to ended if
+// the part ends too early.
+func (s *stage) begin(ctx context.Context, d Drill, p part, o Options, ended chan<- error) (runningPart, error) {
 	dir := filepath.Join(s.dir, p.name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	t := Task{Drill: d.Name, Part: p.name, Dir: dir, Size: o.Size, For: min(MaxFor, o.For+setupLimit)}
 	if o.Image != "" {
@@ -89,23 +89,23 @@ func (s *stage) begin(ctx context.Context, d Drill, p part, o Options, ended cha
 	}
 	group, dirs, err := s.makeGroup(o.Groups, p)
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	t.Join = dirs
 	if d.Name == zombiesName || d.Name == pinnedName {
 		if t.Join, t.Tree, err = s.memoryTree(o.Groups, group, dirs); err != nil {
-			return act{}, err
+			return runningPart{}, err
 		}
 	}
 	task, err := json.Marshal(t)
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	return startWorker(append(append([]string{}, o.Worker...), string(task)), group, p.namespace, ended)
 }
 
 // startWorker starts a process that dies with this one.
-func startWorker(argv []string, group string, namespace bool, ended chan<- error) (act, error) {
+func startWorker(argv []string, group string, namespace bool, ended chan<- error) (runningPart, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
@@ -115,7 +115,7 @@ func startWorker(argv []string, group string, namespace bool, ended chan<- error
 	}
 	child, err := deathsig.Start(cmd, unix.SIGKILL)
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	done := make(chan struct{})
 	go func() {
@@ -126,7 +126,7 @@ func startWorker(argv []string, group string, namespace bool, ended chan<- error
 			ended <- errors.New("its process ended")
 		}
 	}()
-	return act{group: group, stop: func() error {
+	return runningPart{group: group, stop: func() error {
 		err := cmd.Process.Kill()
 		<-done
 		if errors.Is(err, os.ErrProcessDone) {
@@ -136,7 +136,7 @@ func startWorker(argv []string, group string, namespace bool, ended chan<- error
 	}}, nil
 }
 
-// waitReady waits until all parts say that they hurt.
+// waitReady waits until the pathologies of all parts exist.
 func (s *stage) waitReady(ctx context.Context, d Drill, ended <-chan error) error {
 	limit := time.NewTimer(setupLimit)
 	defer limit.Stop()
@@ -159,7 +159,7 @@ func (s *stage) waitReady(ctx context.Context, d Drill, ended <-chan error) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limit.C:
-			return fmt.Errorf("it did not come about within %v", setupLimit)
+			return fmt.Errorf("the pathology did not exist within %v", setupLimit)
 		}
 	}
 }

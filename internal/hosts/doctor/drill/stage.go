@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// prefix begins the names of a drill's directory and of its control groups.
+// prefix is the prefix of a drill's directory and of its control groups.
 const prefix = "holdfast-drill-"
 
 // Label marks the containers of drills; its value is the name of the stage.
@@ -37,18 +37,18 @@ type Engine interface {
 	Remove(ctx context.Context, id string) error
 }
 
-// limits are those of a group; 0 is none.
+// limits are the limits of a group; 0 is none.
 type limits struct {
 	memory int64   // bytes
 	cpus   float64 //
-	weight int     // cpu.shares: 1024 is usual
+	weight int     // cpu.shares: 1024 is the default
 }
 
-// stage is where a drill takes place. It is locked as long as the process that
-// made it lives: that is how the next one knows the dead.
+// stage is the set of resources of a drill. The process that made it holds its lock, so
+// the next drill can recognise the stages of dead processes.
 type stage struct {
 	dir  string
-	name string // also of its control groups
+	name string // also the prefix of its control groups
 	lock *flock.Dir
 }
 
@@ -70,11 +70,11 @@ func newStage(o Options) (*stage, error) {
 
 func stageIn(dir *flock.Dir) *stage { return &stage{dir: dir.Path, name: dir.Name(), lock: dir} }
 
-// base is where stages' directories are made.
+// base returns the directory below which stages have their directories.
 func (o Options) base() (string, error) { return filepath.Abs(cmp.Or(o.Dir, os.TempDir())) }
 
-// remove takes everything away. The directory goes last, and then the note of it: as
-// long as one of them is there the next sweep tries again.
+// remove removes all resources of the stage. It removes the directory last but one and
+// the registration last: while one of them exists, the next sweep tries again.
 func (s *stage) remove(o Options) error {
 	err := errors.Join(s.removeContainers(o), removeGroups(o.Groups, s.name))
 	if err == nil {
@@ -89,8 +89,8 @@ func (s *stage) remove(o Options) error {
 	return err
 }
 
-// Sweep removes what killed drills have left, those with files in o.Dir and all
-// that are in the registry: groups, containers where there is an engine, and files.
+// Sweep removes what killed drills have left: those with files in o.Dir and all that are
+// registered. It removes groups, containers if there is an engine, and files.
 func Sweep(ctx context.Context, o Options) error {
 	base, err := o.base()
 	if err != nil {
@@ -112,8 +112,8 @@ func Sweep(ctx context.Context, o Options) error {
 	return errors.Join(failed...)
 }
 
-// makeGroup makes a group with its limits in every hierarchy that the doctor looks
-// at, and returns its path and its directories.
+// makeGroup creates a group with its limits in every hierarchy that the doctor reads. It
+// returns its path and its directories.
 func (s *stage) makeGroup(ms cgroup.Mounts, p part) (string, []string, error) {
 	group := "/" + s.name + "/" + p.name
 	var dirs []string
@@ -128,7 +128,7 @@ func (s *stage) makeGroup(ms cgroup.Mounts, p part) (string, []string, error) {
 		if m.V2 {
 			enable(top)
 		}
-		// What a part weighs counts among its siblings only.
+		// A part's weight only counts among its siblings.
 		if err := (limits{weight: p.limits.weight}).apply(top, m); err != nil {
 			return "", nil, err
 		}
@@ -152,18 +152,18 @@ func wanted(controllers []string) bool {
 	})
 }
 
-// enable gives the groups below a v2 group the controllers that it has.
+// enable enables all of a v2 group's controllers for its children.
 func enable(dir string) {
 	b, err := os.ReadFile(dir + "/cgroup.controllers")
 	if err != nil {
 		return
 	}
-	for c := range strings.FieldsSeq(string(b)) { // one by one: one that cannot be takes none along
+	for c := range strings.FieldsSeq(string(b)) { // one at a time, so that a failure affects no other controller
 		_ = os.WriteFile(dir+"/cgroup.subtree_control", []byte("+"+c), 0)
 	}
 }
 
-// period of CPU limits, in microseconds: the usual one.
+// period is the period of CPU limits in microseconds, the kernel's default.
 const period = 100_000
 
 func (l limits) apply(dir string, m cgroup.Mount) error {
@@ -204,9 +204,9 @@ func pick(v2 bool, a, b string) string {
 	return b
 }
 
-// memoryTree prepares a group below which a part makes groups of its own: on v2
-// none may have processes beside children. It returns which directories are still
-// to be joined, and the one of the memory hierarchy.
+// memoryTree prepares a group below which a part creates groups of its own; on v2 a group
+// with children must not have processes. It returns the directories that are still to be
+// joined, and the directory of the memory hierarchy.
 func (s *stage) memoryTree(ms cgroup.Mounts, group string, dirs []string) (rest []string, tree string, err error) {
 	for _, m := range ms {
 		dir := filepath.Join(m.Point, group)
@@ -224,7 +224,7 @@ func (s *stage) memoryTree(ms cgroup.Mounts, group string, dirs []string) (rest 
 	return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return d == tree }), tree, nil
 }
 
-// removeGroups kills what is in the groups of a name and removes them.
+// removeGroups kills the processes in the groups of a name and removes the groups.
 func removeGroups(ms cgroup.Mounts, name string) error {
 	groups, err := ms.Search(func(n string) bool { return n == name })
 	for _, g := range groups {
@@ -240,7 +240,7 @@ func removeGroup(g cgroup.Group) error {
 			return err
 		}
 		var dirs []string
-		_ = filepath.WalkDir(g.Dir(), func(dir string, d fs.DirEntry, err error) error { // what has vanished is fine
+		_ = filepath.WalkDir(g.Dir(), func(dir string, d fs.DirEntry, err error) error { // removed groups are ignored
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, dir)
 			}
@@ -255,7 +255,7 @@ func removeGroup(g cgroup.Group) error {
 		if err == nil {
 			return nil
 		}
-		time.Sleep(25 * time.Millisecond) // the killed leave once the kernel is done with them
+		time.Sleep(25 * time.Millisecond) // killed processes leave a group when the kernel has finished with them
 	}
 	return err
 }
@@ -266,17 +266,17 @@ const (
 	inDir     = "/drill"
 )
 
-// container starts one part in a container.
-func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended chan<- error) (act, error) {
+// container starts a part in a container.
+func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended chan<- error) (runningPart, error) {
 	program, err := filepath.EvalSymlinks(o.Worker[0])
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	dir := t.Dir
 	t.Dir = inDir
 	task, err := json.Marshal(t)
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	name := s.name + "-" + p.name
 	id, err := o.Engine.Create(ctx, engine.Spec{
@@ -289,14 +289,14 @@ func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended 
 		Memory: p.limits.memory, CPUs: p.limits.cpus,
 	})
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	if err := o.Engine.Start(ctx, id); err != nil {
-		return act{}, err // it goes with the stage
+		return runningPart{}, err // removed with the stage
 	}
 	c, err := o.Engine.Inspect(ctx, id)
 	if err != nil {
-		return act{}, err
+		return runningPart{}, err
 	}
 	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -306,7 +306,7 @@ func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended 
 			ended <- fmt.Errorf("container %s ended with code %d (%w)", name, code, errors.Join(err, errEnded))
 		}
 	}()
-	return act{group: c.CgroupPath, container: name, stop: func() error {
+	return runningPart{group: c.CgroupPath, container: name, stop: func() error {
 		cancel()
 		<-done
 		return nil
@@ -315,8 +315,7 @@ func (s *stage) container(ctx context.Context, p part, t Task, o Options, ended 
 
 var errEnded = errors.New("its process ended")
 
-// removeContainers removes those of the stage, also when the drill was
-// interrupted.
+// removeContainers removes the containers of the stage, also after an interruption.
 func (s *stage) removeContainers(o Options) error {
 	if o.Engine == nil {
 		return nil

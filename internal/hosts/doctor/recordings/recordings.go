@@ -1,6 +1,6 @@
-// Package recordings keeps recordings of where a host's CPU time went that the
-// agent was asked for: the last few, a file each, of which `holdfast doctor diff`
-// and `go tool pprof` can make use.
+// Package recordings stores recordings of the CPU time of a host that the agent was asked
+// to make. It keeps the last few, one file each. `holdfast doctor diff` and `go tool
+// pprof` can read them.
 package recordings
 
 import (
@@ -24,16 +24,16 @@ import (
 // DirName is the directory in an agent's data directory.
 const DirName = "recordings"
 
-// Keep is how many are kept.
+// Keep is the number of recordings that are kept.
 const Keep = 20
 
-// Bounds of how long one may take.
+// Bounds of the duration of a recording.
 const (
 	MinFor = profile.MinFor
 	MaxFor = time.Minute
 )
 
-// Recording is one that is kept.
+// Recording describes a stored recording.
 type Recording struct {
 	ID      string    `json:"id"` // sorts by time
 	At      time.Time `json:"at"`
@@ -41,30 +41,31 @@ type Recording struct {
 	Host    string    `json:"host"`
 	Kernel  string    `json:"kernel"`
 	CPUs    int       `json:"cpus"`
-	// Container is the only one that was recorded; "" is the whole host.
+	// Container is the container that was recorded; "" is the whole host.
 	Container string  `json:"container,omitempty"`
 	Samples   int64   `json:"samples"`
 	Busy      float64 `json:"busy"` // share of all CPUs, 0 to 1
 	Bytes     int64   `json:"bytes"`
 }
 
-// Book keeps recordings in a directory. Any goroutine may call its methods.
-type Book struct {
+// Store keeps recordings in a directory. Its methods may be called from any goroutine.
+type Store struct {
 	dir    string
 	record func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error)
-	busy   sync.Mutex // while one is made
+	busy   sync.Mutex // held while a recording is made
 }
 
-// New is a Book; it makes its directory with the first recording. record makes one.
-func New(dir string, record func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error)) *Book {
-	return &Book{dir: dir, record: record}
+// New returns a Store. It creates its directory with the first recording. record makes a
+// recording.
+func New(dir string, record func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error)) *Store {
+	return &Store{dir: dir, record: record}
 }
 
-// Record makes a recording, keeps it, and lets go of the oldest over Keep.
-// holdfast.ErrBusy while another one is made; perf's errors.
-func (b *Book) Record(ctx context.Context, length time.Duration, container string) (Recording, error) {
+// Record makes and stores a recording, and removes the oldest ones beyond Keep. It
+// returns holdfast.ErrBusy while another recording is made, or the error of record.
+func (b *Store) Record(ctx context.Context, length time.Duration, container string) (Recording, error) {
 	if length < MinFor || length > MaxFor {
-		return Recording{}, fmt.Errorf("a recording of %v: it has to be from %v to %v", length, MinFor, MaxFor)
+		return Recording{}, fmt.Errorf("a recording of %v: it must be from %v to %v", length, MinFor, MaxFor)
 	}
 	if !b.busy.TryLock() {
 		return Recording{}, fmt.Errorf("another recording is being made: %w", holdfast.ErrBusy)
@@ -75,28 +76,28 @@ func (b *Book) Record(ctx context.Context, length time.Duration, container strin
 		return Recording{}, fmt.Errorf("record: %w", err)
 	}
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		return Recording{}, fmt.Errorf("keep a recording: %w", err)
+		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}
 	r := Recording{ID: idOf(p.Meta.Began), At: p.Meta.Began.UTC(), Seconds: p.Meta.Seconds, Host: p.Meta.Host, Kernel: p.Meta.Kernel, CPUs: p.Meta.CPUs,
 		Container: container, Samples: p.Total(), Busy: p.Busy()}
 	if err := b.write(p, &r); err != nil {
-		return Recording{}, fmt.Errorf("keep a recording: %w", err)
+		return Recording{}, fmt.Errorf("store a recording: %w", err)
 	}
 	return r, b.trim()
 }
 
-// idOf is a time as a file's name.
+// idOf formats a time as a file name.
 func idOf(t time.Time) string {
 	return strings.Replace(t.UTC().Format("20060102-150405.000"), ".", "-", 1)
 }
 
 var idForm = regexp.MustCompile(`^[0-9]{8}-[0-9]{6}-[0-9]{3}$`)
 
-func (b *Book) file(id string) string { return filepath.Join(b.dir, id+".pb.gz") }
-func (b *Book) note(id string) string { return filepath.Join(b.dir, id+".json") }
+func (b *Store) file(id string) string { return filepath.Join(b.dir, id+".pb.gz") }
+func (b *Store) note(id string) string { return filepath.Join(b.dir, id+".json") }
 
-// write writes the recording, and then the note by which it is listed.
-func (b *Book) write(p *profile.Profile, r *Recording) error {
+// write writes the recording, and then the description by which it is listed.
+func (b *Store) write(p *profile.Profile, r *Recording) error {
 	f, err := profile.Create(b.file(r.ID))
 	if err != nil {
 		return err
@@ -117,9 +118,9 @@ func (b *Book) write(p *profile.Profile, r *Recording) error {
 	return os.WriteFile(b.note(r.ID), text, 0o600)
 }
 
-// ids are those that are there, the newest first: also of a recording that a crash
-// left without its note.
-func (b *Book) ids() ([]string, error) {
+// ids returns the ids of the recordings, the newest first. It includes recordings that a
+// crash left without a description.
+func (b *Store) ids() ([]string, error) {
 	all, err := os.ReadDir(b.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -135,7 +136,7 @@ func (b *Book) ids() ([]string, error) {
 	return ids, nil
 }
 
-func (b *Book) trim() error {
+func (b *Store) trim() error {
 	ids, err := b.ids()
 	for _, id := range ids[min(Keep, len(ids)):] {
 		err = errors.Join(err, os.Remove(b.file(id)))
@@ -146,8 +147,9 @@ func (b *Book) trim() error {
 	return err
 }
 
-// List lists them, the newest first. One without a readable note is left out.
-func (b *Book) List() ([]Recording, error) {
+// List returns the recordings, the newest first. Recordings without a readable
+// description are left out.
+func (b *Store) List() ([]Recording, error) {
 	ids, err := b.ids()
 	if err != nil {
 		return nil, fmt.Errorf("list recordings: %w", err)
@@ -163,8 +165,8 @@ func (b *Book) List() ([]Recording, error) {
 	return out, nil
 }
 
-// Open reads one. holdfast.ErrNotFound, profile.ErrFormat.
-func (b *Book) Open(id string) (*profile.Profile, error) {
+// Open reads a recording. It returns holdfast.ErrNotFound or profile.ErrFormat.
+func (b *Store) Open(id string) (*profile.Profile, error) {
 	if !idForm.MatchString(id) {
 		return nil, fmt.Errorf("recording %.40q: %w", id, holdfast.ErrNotFound)
 	}

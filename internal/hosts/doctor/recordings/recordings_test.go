@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/hosts/doctor/recordings"
 )
 
-// made is a recording that began at the given second.
+// made returns a recording that began at the given second.
 func made(second int) *profile.Profile {
 	return &profile.Profile{
 		Meta:    profile.Meta{Format: 1, Host: "h", Kernel: "6.1", CPUs: 2, Hz: 99, Began: time.Unix(int64(second), 0), Seconds: 10},
@@ -30,7 +30,7 @@ func TestRecordingsAreKeptAndLetGo(t *testing.T) {
 		return made(n), nil
 	})
 	if all, err := b.List(); len(all) != 0 || err != nil {
-		t.Errorf("before the first: %v, %v", all, err)
+		t.Errorf("without recordings: %v, %v", all, err)
 	}
 	for range recordings.Keep + 3 {
 		if _, err := b.Record(t.Context(), time.Second, "web"); err != nil {
@@ -39,29 +39,29 @@ func TestRecordingsAreKeptAndLetGo(t *testing.T) {
 	}
 	all, err := b.List()
 	if err != nil || len(all) != recordings.Keep || all[0].At.Unix() != recordings.Keep+3 {
-		t.Fatalf("%d are kept, the newest of %v: %v", len(all), all[0].At, err)
+		t.Fatalf("%d recordings are kept, the newest of %v: %v", len(all), all[0].At, err)
 	}
 	if r := all[0]; r.Samples != 990 || r.Busy != .5 || r.Container != "web" || r.Bytes == 0 {
-		t.Errorf("the newest is %+v", r)
+		t.Errorf("newest recording %+v", r)
 	}
 	if p, err := b.Open(all[0].ID); err != nil || p.Total() != 990 {
-		t.Errorf("opening it: %v", err)
+		t.Errorf("open the newest: %v", err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 2*recordings.Keep {
-		t.Errorf("%d files are there, %v", len(files), err)
+		t.Errorf("%d files, %v", len(files), err)
 	}
 	for _, id := range []string{"", "../recordings", "20260101-000000-000", "x/../" + all[0].ID, all[0].ID + ".pb.gz"} {
 		if _, err := b.Open(id); !errors.Is(err, holdfast.ErrNotFound) {
-			t.Errorf("opening %q: %v", id, err)
+			t.Errorf("open %q: %v", id, err)
 		}
 	}
-	// A crash between the two files, and a file of somebody's.
+	// A crash between writing the two files, and a foreign file.
 	if err := errors.Join(os.Remove(filepath.Join(dir, all[1].ID+".json")), os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o600),
 		os.WriteFile(filepath.Join(dir, all[2].ID+".json"), []byte("{"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := b.List(); err != nil || len(left) != recordings.Keep-2 {
-		t.Errorf("after a crash %d are listed, %v", len(left), err)
+		t.Errorf("after a crash %d recordings are listed, %v", len(left), err)
 	}
 }
 
@@ -79,15 +79,15 @@ func TestOneRecordingAtATime(t *testing.T) {
 	}()
 	<-begun
 	if _, err := b.Record(t.Context(), time.Second, ""); !errors.Is(err, holdfast.ErrBusy) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("concurrent recording: %v", err)
 	}
 	close(end)
 	if err := <-done; err == nil || err.Error() != "record: no perf here" {
-		t.Errorf("the first: %v", err)
+		t.Errorf("first recording: %v", err)
 	}
 	for _, d := range []time.Duration{0, time.Hour, -1} {
 		if _, err := b.Record(t.Context(), d, ""); err == nil {
-			t.Errorf("one of %v was made", d)
+			t.Errorf("a recording of %v was made", d)
 		}
 	}
 }

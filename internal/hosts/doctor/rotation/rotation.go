@@ -1,11 +1,11 @@
-// Package rotation takes a node on which containers are slow out of rotation.
+// Package rotation takes a node with slow containers out of rotation.
 //
-// A critical finding about the host makes the node degraded: it says so in its
-// record, and new sessions are placed elsewhere, as far as holdfast.OutOfRotation
-// lets them. That is over when there was no such finding for a while. Where it is
-// configured, a node that stays degraded hands its sessions over, too: one node of
-// the fleet at a time, and only one that is out of rotation already, so that never
-// more than the set share of nodes is away.
+// A critical finding about the host makes the node degraded. The node's record says so,
+// and new sessions are placed elsewhere, within the bounds of holdfast.OutOfRotation. The
+// condition ends after a period without such a finding. If it is configured, a node that
+// stays degraded also drains its sessions. Only one node of the fleet drains at a time,
+// and only if it is already out of rotation, so that never more than the configured share
+// of nodes is away.
 package rotation
 
 import (
@@ -21,23 +21,23 @@ import (
 	"holdfast/internal/hosts/doctor/watch"
 )
 
-// The words for Config.Drain.
+// Values of Config.Drain.
 const (
 	DrainOff  = "off"
 	DrainAuto = "auto"
 )
 
-// Config is what may be done with a degraded node.
+// Config defines what may be done with a degraded node.
 type Config struct {
 	Drain      string        `yaml:"drain"`       // off or auto
-	DrainAfter time.Duration `yaml:"drain_after"` // that a critical finding has lasted
-	// Recover is how long there must be no critical finding: a host that is sick
-	// now and then is not well in between.
+	DrainAfter time.Duration `yaml:"drain_after"` // minimum duration of a critical finding
+	// Recover is the period without a critical finding after which the node is healthy. A
+	// host with findings now and then stays degraded.
 	Recover  time.Duration `yaml:"recover_after"`
-	MaxShare float64       `yaml:"max_share"` // of all nodes, that may be degraded and out of rotation, or draining
+	MaxShare float64       `yaml:"max_share"` // of all nodes: share that may be degraded and out of rotation, or draining
 }
 
-// DefaultConfig drains nothing.
+// DefaultConfig returns a configuration that drains nothing.
 func DefaultConfig() Config {
 	return Config{Drain: DrainOff, DrainAfter: 15 * time.Minute, Recover: 5 * time.Minute, MaxShare: 0.34}
 }
@@ -48,67 +48,66 @@ func (c Config) Validate() error {
 	case c.Drain != DrainOff && c.Drain != DrainAuto:
 		return fmt.Errorf("drain: %q is neither %s nor %s", c.Drain, DrainOff, DrainAuto)
 	case c.DrainAfter < time.Second || c.DrainAfter > 7*24*time.Hour:
-		return fmt.Errorf("drain_after: %v has to be from 1s to a week", c.DrainAfter)
+		return fmt.Errorf("drain_after: %v must be from 1s to a week", c.DrainAfter)
 	case c.Recover < time.Second || c.Recover > 7*24*time.Hour:
-		return fmt.Errorf("recover_after: %v has to be from 1s to a week", c.Recover)
+		return fmt.Errorf("recover_after: %v must be from 1s to a week", c.Recover)
 	case !(c.MaxShare >= 0 && c.MaxShare <= 0.5):
-		return fmt.Errorf("max_share: %v has to be from 0 to 0.5", c.MaxShare)
+		return fmt.Errorf("max_share: %v must be from 0 to 0.5", c.MaxShare)
 	}
 	return nil
 }
 
-// Node is this node, as it is taken out of rotation. Its methods may be called from
-// any goroutine.
+// Node is this node. Its methods may be called from any goroutine.
 type Node interface {
-	// Fleet lists the nodes as the store has them now.
+	// Fleet lists the current nodes of the store.
 	Fleet(ctx context.Context) ([]holdfast.Node, error)
-	// Changed has the node's record written soon.
+	// Changed requests that the node's record is written soon.
 	Changed()
-	// Refuses reports whether the node takes no new session, whoever wants that.
+	// Refuses reports whether the node accepts no new sessions, for any reason.
 	Refuses() bool
-	// Turn takes the fleet's turn to drain, if nobody has it. The turn ends with
-	// done, or with this node's lease.
+	// Turn acquires the fleet's turn to drain, if it is free. The turn ends with done, or
+	// with this node's lease.
 	Turn(ctx context.Context) (done func(context.Context) error, ok bool, err error)
-	// Drain hands over everything; the node takes no session until Return.
+	// Drain hands over all sessions. The node accepts no session until Return.
 	Drain(ctx context.Context) error
 	Return() error
 }
 
-// Times of the rotation.
+// Intervals and limits of the rotation.
 const (
-	// look is between two looks at what is to be done.
-	look = time.Second
-	// again is between two tries to drain, where DrainAfter is not less.
-	again = time.Minute
-	// giveBack is how long it may take to give the turn back; the lease's end does
-	// it, too.
-	giveBack = 30 * time.Second
+	// checkEvery is the interval between two checks.
+	checkEvery = time.Second
+	// retryEvery is the interval between two attempts to drain, unless DrainAfter is
+	// shorter.
+	retryEvery = time.Minute
+	// releaseLimit bounds the release of the turn. The end of the lease releases it, too.
+	releaseLimit = 30 * time.Second
 )
 
-// Rotation is one node's. Run may be called once, the other methods from any
-// goroutine.
+// Rotation is the rotation of one node. Run may be called once, the other methods from
+// any goroutine.
 type Rotation struct {
 	cfg  Config
 	id   holdfast.NodeID
 	node Node
 	log  *slog.Logger
-	told func(drained bool, err error) // of each drain; may be nil
+	told func(drained bool, err error) // called after each drain; may be nil
 
 	mu    sync.Mutex
 	state state
-	sick  string // why, now; "" for well
+	sick  string // the current reason, "" if the host is healthy
 }
 
-// New returns a Rotation that does nothing yet. told hears how each drain ended; nil
-// for nobody.
+// New returns a Rotation. It does nothing before Run. told is called after each drain; it
+// may be nil.
 func New(cfg Config, id holdfast.NodeID, node Node, told func(drained bool, err error), log *slog.Logger) *Rotation {
 	return &Rotation{cfg: cfg, id: id, node: node, told: told, log: log}
 }
 
-// Reason is why a host with these findings is sick, "" where it is not: the title
-// of the critical finding about the host that has lasted for longest. What a
-// container does to itself alone is none: else whoever may start a container could
-// take a host out of rotation.
+// Reason returns why a host with these findings is sick, "" if it is not: the title of
+// the oldest critical finding about the host. A finding that only concerns one container
+// does not count; otherwise any user who may start a container could take a host out of
+// rotation.
 func Reason(open []watch.Open) string {
 	var worst *watch.Open
 	for i := range open {
@@ -123,35 +122,36 @@ func Reason(open []watch.Open) string {
 	return worst.Rule + ": " + worst.Title
 }
 
-// ofHost reports whether a finding is about more than one container.
+// ofHost reports whether a finding concerns more than one container.
 func ofHost(o *watch.Open) bool {
 	switch o.Rule {
 	case "throttling", "own-limit", "limits-near":
 		return false
-	case "conntrack-full": // of a namespace that is not the host's
+	case "conntrack-full": // of a network namespace other than the host's
 		return o.Culprit.Cgroup == "" && o.Culprit.Pid == 0
 	}
 	return true
 }
 
-// Found takes note of the findings that are open now. It does not block.
+// Found records the open findings. It does not block.
 func (r *Rotation) Found(open []watch.Open) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sick = Reason(open)
 }
 
-// Degraded is why the node is degraded and since when; "" where it is not.
+// Degraded returns why the node is degraded, and since when. The reason is "" if it is
+// not degraded.
 func (r *Rotation) Degraded() (why string, since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.why, r.state.since
 }
 
-// Run looks after the node's condition until ctx is done. A drain under way is
-// ended with it.
+// Run maintains the node's condition until ctx is done, which also ends a drain in
+// progress.
 func (r *Rotation) Run(ctx context.Context) error {
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		r.step(ctx)
@@ -171,7 +171,7 @@ func (r *Rotation) step(ctx context.Context) {
 	now := r.state
 	r.mu.Unlock()
 	if now.why != before.why {
-		r.tell(before, now)
+		r.logChange(before, now)
 		r.node.Changed()
 	}
 	switch act {
@@ -187,33 +187,33 @@ func (r *Rotation) step(ctx context.Context) {
 			r.log.Error("doctor: draining this degraded node", "err", err)
 		}
 	case comeBack:
-		r.log.Info("doctor: this node is well again and takes sessions")
+		r.log.Info("doctor: this node has recovered and accepts sessions")
 		if err := r.node.Return(); err != nil {
-			r.log.Warn("doctor: this node is well again, and takes no sessions all the same", "err", err)
+			r.log.Warn("doctor: this node has recovered, but accepts no sessions", "err", err)
 		}
 	}
 }
 
-func (r *Rotation) tell(before, now state) {
+func (r *Rotation) logChange(before, now state) {
 	switch {
 	case now.why == "":
-		r.log.Info("doctor: this node is not degraded any more", "was", before.why, "lasted", time.Since(before.since).Round(time.Second))
+		r.log.Info("doctor: this node is no longer degraded", "was", before.why, "lasted", time.Since(before.since).Round(time.Second))
 	case before.why == "":
-		r.log.Warn("doctor: this node is degraded: new sessions are placed elsewhere, as far as doctor.max_share goes", "why", now.why)
+		r.log.Warn("doctor: this node is degraded: new sessions are placed elsewhere, within doctor.max_share", "why", now.why)
 	default:
-		r.log.Warn("doctor: this node is degraded, now for another reason", "why", now.why)
+		r.log.Warn("doctor: this node is degraded for another reason", "why", now.why)
 	}
 }
 
-// drain hands over what the node has, if it is its turn. It reports whether it has
-// done so, completely or not.
+// drain hands over the node's sessions if it is the node's turn. It reports whether it
+// has done so, completely or not.
 func (r *Rotation) drain(ctx context.Context) (drained bool, err error) {
 	done, ok, err := r.node.Turn(ctx)
 	if err != nil || !ok {
 		return false, err
 	}
 	defer func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 		defer cancel()
 		err = errors.Join(err, done(ending))
 	}()
@@ -222,12 +222,12 @@ func (r *Rotation) drain(ctx context.Context) (drained bool, err error) {
 		return false, err
 	}
 	if !holdfast.OutOfRotation(all, r.cfg.MaxShare)[r.id] {
-		return false, nil // too many others are away
+		return false, nil // too many other nodes are out of rotation
 	}
 	why, since := r.Degraded()
-	r.log.Warn("doctor: this node has been degraded for long: its sessions are handed over", "why", why, "since", since)
-	// Until its record says that it drains it says that the node is degraded, which
-	// counts as well: the next one need not wait for that.
+	r.log.Warn("doctor: this node has been degraded for drain_after: draining its sessions", "why", why, "since", since)
+	// Until the node's record says that it drains, the record says that the node is
+	// degraded. Both count, so the next node need not wait for the change.
 	err = r.node.Drain(ctx)
 	r.node.Changed()
 	return true, err

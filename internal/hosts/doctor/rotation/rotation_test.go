@@ -28,7 +28,7 @@ func open(name string, s rule.Severity, subject fact.Subject) watch.Open {
 	return watch.Open{Finding: doctor.Finding{Finding: rule.Finding{Rule: name, Severity: s, Title: "it is slow", Culprit: subject}}}
 }
 
-// Only what hurts the whole host takes it out of rotation.
+// Only a finding about the whole host takes the host out of rotation.
 func TestReason(t *testing.T) {
 	group := fact.Subject{Cgroup: "/docker/a"}
 	for _, c := range []struct {
@@ -37,8 +37,8 @@ func TestReason(t *testing.T) {
 	}{
 		{open("dying-cgroups", rule.Critical, fact.Subject{}), true},
 		{open("dying-cgroups", rule.Warning, fact.Subject{}), false},
-		{open("fadvise-storm", rule.Critical, group), true}, // one container does it to all
-		{open("throttling", rule.Critical, group), false},   // to itself
+		{open("fadvise-storm", rule.Critical, group), true}, // one container slows down all
+		{open("throttling", rule.Critical, group), false},   // it slows down itself only
 		{open("conntrack-full", rule.Critical, fact.Subject{Device: "net:[1]"}), true},
 		{open("conntrack-full", rule.Critical, fact.Subject{Device: "net:[2]", Pid: 7, Cgroup: "/docker/a"}), false},
 	} {
@@ -54,7 +54,7 @@ func auto() Config {
 	return c
 }
 
-// hurried drains sooner than it would try again.
+// hurried is a configuration that drains earlier than it would retry.
 func hurried() Config {
 	c := auto()
 	c.DrainAfter = 5 * time.Second
@@ -64,10 +64,10 @@ func hurried() Config {
 func TestStates(t *testing.T) {
 	begin := time.Now()
 	type step struct {
-		after    time.Duration // since the begin
+		after    time.Duration // since the start
 		sick     string
 		refuses  bool
-		drained  bool // what the last drain came to, before the step
+		drained  bool // result of the last drain before the step
 		want     action
 		degraded bool
 	}
@@ -97,19 +97,20 @@ func TestStates(t *testing.T) {
 				s.drained = true
 			}
 			if got := s.step(c.cfg, begin.Add(x.after), x.sick, x.refuses); got != x.want || (s.why != "") != x.degraded {
-				t.Errorf("%s, step %d: does %d and degraded is %q, want %d and %v", name, i, got, s.why, x.want, x.degraded)
+				t.Errorf("%s, step %d: action %d and degraded %q, want %d and %v", name, i, got, s.why, x.want, x.degraded)
 			}
 		}
 	}
 }
 
-// fleet is nodes that share a store, as agents do, with drains that take a while.
+// fleet is a set of nodes that share a store, as agents do, with drains that take a
+// while.
 type fleet struct {
 	t     *testing.T
 	store *memstore.Store
 	lease store.LeaseID
 	mu    sync.Mutex
-	away  int // that drain at this moment
+	away  int // number of nodes that drain now
 	most  int
 }
 
@@ -121,7 +122,7 @@ type member struct {
 	mu      sync.Mutex
 	refuses bool
 	drains  int
-	broken  error // of each drain
+	broken  error // the error of each drain
 }
 
 func (f *fleet) join(ctx context.Context, running *sync.WaitGroup, id holdfast.NodeID, cfg Config) *member {
@@ -133,7 +134,7 @@ func (f *fleet) join(ctx context.Context, running *sync.WaitGroup, id holdfast.N
 			f.t.Error(err)
 		}
 	})
-	running.Go(func() { // its record is written when it changes, a moment later
+	running.Go(func() { // a changed record is written shortly afterwards
 		for {
 			select {
 			case <-m.changed:
@@ -208,7 +209,7 @@ func (m *member) drained() int {
 	return m.drains
 }
 
-// run has n nodes run in fake time.
+// run runs n nodes in fake time.
 func run(t *testing.T, n int, cfg Config, do func(all []*member)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{t: t, store: memstore.New(100)}
@@ -229,15 +230,15 @@ func run(t *testing.T, n int, cfg Config, do func(all []*member)) {
 			t.Error(err)
 		}
 		if f.most > 1 {
-			t.Errorf("%d nodes drained at a time", f.most)
+			t.Errorf("%d nodes drained at the same time", f.most)
 		}
 	})
 }
 
 func sick() []watch.Open { return []watch.Open{open("dying-cgroups", rule.Critical, fact.Subject{})} }
 
-// All nodes of a fleet get sick: one after the other is drained, up to the share; a
-// node that gets well comes back, and the next may go.
+// All nodes of a fleet become sick. They are drained one after the other, up to the
+// share. A node that recovers returns to rotation, and then the next may drain.
 func TestFleetOfSickNodes(t *testing.T) {
 	cfg := auto()
 	run(t, 6, cfg, func(all []*member) { // a third of six is two
@@ -255,7 +256,7 @@ func TestFleetOfSickNodes(t *testing.T) {
 			return n
 		}
 		if n := count(); n != 2 || all[0].drained() != 1 || all[1].drained() != 1 {
-			t.Errorf("%d of 6 are drained", n)
+			t.Errorf("%d of 6 nodes are drained", n)
 		}
 		nodes, err := all[0].Fleet(t.Context())
 		if err != nil {
@@ -263,22 +264,22 @@ func TestFleetOfSickNodes(t *testing.T) {
 		}
 		for _, n := range nodes {
 			if n.Degraded == "" {
-				t.Errorf("%s does not say that it is degraded", n.ID)
+				t.Errorf("%s is not degraded", n.ID)
 			}
 		}
 		all[0].r.Found(nil)
 		time.Sleep(cfg.Recover + 3*time.Minute)
 		if all[0].Refuses() || count() != 2 || all[2].drained() != 1 {
-			t.Errorf("a node that is well again refuses %v; %d are drained, the next one %d times", all[0].Refuses(), count(), all[2].drained())
+			t.Errorf("recovered node refuses sessions: %v; %d nodes are drained, the next one %d times", all[0].Refuses(), count(), all[2].drained())
 		}
 		if why, _ := all[0].r.Degraded(); why != "" {
-			t.Errorf("it is still degraded: %s", why)
+			t.Errorf("the recovered node is still degraded: %s", why)
 		}
 	})
 }
 
-// Off is off, and a node on its own has nowhere to hand its sessions to.
-func TestNobodyIsDrainedUnasked(t *testing.T) {
+// With drain off nothing is drained, and a single node has no other node to drain to.
+func TestNoDrainUnlessConfigured(t *testing.T) {
 	for n, cfg := range map[int]Config{3: DefaultConfig(), 1: auto()} {
 		run(t, n, cfg, func(all []*member) {
 			for _, m := range all {
@@ -294,7 +295,7 @@ func TestNobodyIsDrainedUnasked(t *testing.T) {
 	}
 }
 
-// A store that is away drains nobody, and holds nobody up.
+// An unreachable store causes no drain and blocks no other component.
 func TestStoreIsAway(t *testing.T) {
 	cfg := auto()
 	run(t, 3, cfg, func(all []*member) {
@@ -303,20 +304,20 @@ func TestStoreIsAway(t *testing.T) {
 		all[0].store.SetDown(true)
 		time.Sleep(time.Hour)
 		if all[0].drained() != 0 {
-			t.Error("it drained without a turn")
+			t.Error("a node drained without a turn")
 		}
 		all[0].store.SetDown(false)
 		all[0].Changed()
 		time.Sleep(3 * time.Minute)
 		if all[0].drained() != 1 {
-			t.Errorf("with the store back it drained %d times", all[0].drained())
+			t.Errorf("with the store reachable again it drained %d times", all[0].drained())
 		}
 	})
 }
 
-// Whatever happens to a host: what is degraded has been sick, it is never drained
-// while it refuses or when a person wants it, and comes back only if the doctor
-// took it out.
+// For any history of a host: a degraded node has been sick. The node is never drained
+// while it refuses sessions or after the operator returned it to rotation. It returns to
+// rotation only if the doctor drained it.
 func TestStateKeepsItsBooks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s state
@@ -340,7 +341,7 @@ func TestStateKeepsItsBooks(t *testing.T) {
 				refuses, byDoctor, s.drained = true, true, true
 			case comeBack:
 				if !byDoctor || now.Sub(sickAt) < auto().Recover {
-					t.Fatalf("came back: by the doctor %v, sick %v ago", byDoctor, now.Sub(sickAt))
+					t.Fatalf("returned to rotation: drained by the doctor %v, sick %v ago", byDoctor, now.Sub(sickAt))
 				}
 				refuses, byDoctor = false, false
 			}

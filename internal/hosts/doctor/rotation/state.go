@@ -2,7 +2,7 @@ package rotation
 
 import "time"
 
-// action is what is to be done.
+// action is the action to take.
 type action int
 
 const (
@@ -11,19 +11,20 @@ const (
 	comeBack
 )
 
-// state is how far a node is out of rotation. It is pure: time comes with each step.
+// state is the rotation state of a node. It is pure: the time is a parameter of each
+// step.
 type state struct {
-	why   string    // it is degraded, "" where it is not
-	since time.Time // when it became so
-	bad   time.Time // when there was a critical finding last
+	why   string    // why the node is degraded, "" if it is not
+	since time.Time // when it became degraded
+	bad   time.Time // time of the last critical finding
 
-	drained   bool      // by the doctor, and it takes no sessions since
-	overruled bool      // a person had it take sessions again: it is not drained once more
-	tried     time.Time // to drain
+	drained   bool      // the doctor has drained the node, and it accepts no sessions since
+	overruled bool      // the operator returned the node to rotation: it is not drained again
+	tried     time.Time // time of the last attempt to drain
 }
 
-// step takes note of how things are: why the host is sick, "" where it is not, and
-// whether the node refuses new sessions, whoever wants that.
+// step processes the current situation: why the host is sick, "" if it is not, and
+// whether the node accepts no new sessions for any reason. It returns the action to take.
 func (s *state) step(c Config, now time.Time, sick string, refuses bool) action {
 	if s.drained && !refuses {
 		s.drained, s.overruled = false, true
@@ -43,7 +44,7 @@ func (s *state) step(c Config, now time.Time, sick string, refuses bool) action 
 		return nothing
 	}
 	due := c.Drain == DrainAuto && sick != "" && now.Sub(s.since) >= c.DrainAfter
-	if !due || refuses || s.overruled || now.Sub(s.tried) < min(again, c.DrainAfter) {
+	if !due || refuses || s.overruled || now.Sub(s.tried) < min(retryEvery, c.DrainAfter) {
 		return nothing
 	}
 	s.tried = now

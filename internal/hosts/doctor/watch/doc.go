@@ -1,14 +1,13 @@
-// Package watch is the part of the doctor that is always on in an agent.
+// Package watch examines the host continuously in an agent.
 //
-// Every ten seconds it reads the kernel's files (tier 0) and what the kernel counted
-// at tracepoints that cost next to nothing (tier 1: drains of LRU batches, reclaims
-// of memory cgroups, removed control groups), and has the rules judge that. What
-// looks suspicious is looked at more deeply for a few seconds (tier 2), by the
-// doctor's own examination, at most once in some minutes, and more seldom where
-// nothing was found. Findings begin and end as events; facts are metrics; both are
-// kept for a week.
+// Every ten seconds it reads the kernel's files (tier 0) and the counts of cheap
+// tracepoints (tier 1: drains of LRU batches, reclaims of memory cgroups, removed control
+// groups), and the rules judge these facts. A suspicious fact starts a burst (tier 2): a
+// full examination of a few seconds. There is at most one burst in some minutes, and they
+// become rarer while they find nothing. Findings begin and end as events, and facts are
+// metrics; both are kept for a week.
 //
-// It bounds itself: it measures the CPU time that it takes, and looks so much more
-// seldom that it stays under one percent of one core, however large the host is
-// (docs/doctor-fleet.md).
+// The package bounds its own cost. It measures the CPU time that it uses, and examines
+// less often if necessary to stay under one percent of one core, however large the host
+// is (docs/doctor-fleet.md).
 package watch

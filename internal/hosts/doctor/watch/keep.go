@@ -2,10 +2,10 @@ package watch
 
 import "time"
 
-// sampleEvery is how long a sample is: what is written to disk, with one sync.
+// sampleEvery is the period of a sample, which is written to disk with one sync.
 const sampleEvery = time.Minute
 
-// keep takes a round's facts into the sample of this minute.
+// keep adds a round's facts to the sample of this minute.
 func (w *Watch) keep(now time.Time, facts map[string]float64) {
 	if now.Sub(w.sample.At) >= sampleEvery {
 		w.keepSample(now)
@@ -13,8 +13,7 @@ func (w *Watch) keep(now time.Time, facts map[string]float64) {
 	w.sample.add(facts)
 }
 
-// keepSample writes the sample and begins the next. Once an hour old ones are
-// joined.
+// keepSample stores the sample and begins the next. Once an hour it merges old samples.
 func (w *Watch) keepSample(now time.Time) {
 	one := w.sample
 	w.sample = Sample{At: now.UTC()}
@@ -37,7 +36,7 @@ func (w *Watch) keepEvents(events []Event) {
 	w.lost(len(events), w.deps.Store.AddEvents(events))
 }
 
-// lost notes what could not be kept: the watch goes on without.
+// lost records what could not be stored; the watch continues.
 func (w *Watch) lost(n int, err error) {
 	if err == nil {
 		return

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Measured is what a watch took of a process that does nothing else.
+// Measured is the cost of a watch in a process that does nothing else.
 type Measured struct {
 	Seconds float64 `json:"seconds"`
-	// CPU is the whole process's (getrusage(2)), with its collection of garbage
-	// and the children that it waited for; Own is what the watch thinks it took.
+	// CPU is the CPU time of the whole process (getrusage(2)), with its garbage
+	// collection and the children that it waited for. Own is the watch's own measurement.
 	CPU    float64 `json:"cpu_seconds"`
 	Own    float64 `json:"own_cpu_seconds"`
 	Rounds int64   `json:"rounds"`
 	Bursts int64   `json:"bursts"`
 	MaxRSS int64   `json:"max_rss_bytes"`
-	Unseen int     `json:"unseen"` // probes that could not look
-	Lost   int64   `json:"lost"`   // records that were not kept
+	Unseen int     `json:"unseen"` // probes that could not be read
+	Lost   int64   `json:"lost"`   // records that were not stored
 }
 
 // Share is the process's CPU time as a share of one core.
@@ -31,8 +31,8 @@ func (m Measured) Share() float64 {
 	return m.CPU / m.Seconds
 }
 
-// Measure runs a watch for that long, in a process that does nothing else
-// meanwhile, and says what it cost.
+// Measure runs a watch for the given length and returns its cost. The process must do
+// nothing else meanwhile.
 func Measure(ctx context.Context, cfg Config, deps Deps, length time.Duration) (Measured, error) {
 	w := New(cfg, deps)
 	limited, cancel := context.WithTimeout(ctx, length)
@@ -57,7 +57,7 @@ func Measure(ctx context.Context, cfg Config, deps Deps, length time.Duration) (
 	m.CPU, m.Own = (after - before).Seconds(), s.Cost.CPU
 	m.Rounds, m.Bursts, m.Unseen, m.Lost = s.Cost.Rounds, s.Cost.Bursts, len(s.Gaps), s.Cost.Lost
 	if m.Rounds == 0 {
-		return m, errors.New("it was over before the first round")
+		return m, errors.New("the measurement ended before the first round")
 	}
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -67,7 +67,7 @@ func Measure(ctx context.Context, cfg Config, deps Deps, length time.Duration) (
 	return m, nil
 }
 
-// processTime is the CPU time of this process and of its children.
+// processTime returns the CPU time of this process and of its children.
 func processTime() (time.Duration, error) {
 	var sum time.Duration
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/hosts/doctor/rule"
 )
 
-// Metrics are the figures of a Watch. Their labels are words of ours: names of
-// facts and of rules, severities. A nil one counts nothing.
+// Metrics holds the metrics of a Watch. Their labels have a bounded set of values: names
+// of facts and of rules, severities. A nil Metrics counts nothing.
 type Metrics struct {
 	value  map[fact.Unit]*prometheus.GaugeVec
 	found  *prometheus.GaugeVec
@@ -20,10 +20,10 @@ type Metrics struct {
 	cpu    prometheus.Counter
 	bursts *prometheus.CounterVec
 	every  prometheus.Gauge
-	known  map[string]fact.Unit // of each fact that is shown
+	known  map[string]fact.Unit // the exported facts and their units
 }
 
-// NewMetrics makes the figures and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	gauge := func(name, help string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"fact"})
@@ -31,10 +31,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	const of = " The host's, or the largest of its parts'."
 	m := &Metrics{
 		value: map[fact.Unit]*prometheus.GaugeVec{
-			fact.Count:     gauge("holdfast_doctor_fact_things", "Facts that count things."+of),
+			fact.Count:     gauge("holdfast_doctor_fact_things", "Facts that are counts."+of),
 			fact.Bytes:     gauge("holdfast_doctor_fact_bytes", "Facts in bytes."+of),
 			fact.Seconds:   gauge("holdfast_doctor_fact_seconds", "Facts that are times."+of),
-			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; more where several count together."+of),
+			fact.Share:     gauge("holdfast_doctor_fact_ratio", "Facts that are shares, 0 to 1; over 1 if several subjects count together."+of),
 			fact.PerSecond: gauge("holdfast_doctor_fact_per_second", "Facts that are rates."+of),
 		},
 		found: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -43,12 +43,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_doctor_finding_events_total", Help: "Findings that began, changed or ended, by rule.",
 		}, []string{"rule", "event"}),
-		rounds: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_rounds_total", Help: "Rounds of looking that the always-on part made."}),
-		cpu:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_cpu_seconds_total", Help: "CPU time that the always-on part took."}),
+		rounds: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_rounds_total", Help: "Rounds of the doctor's continuous examination."}),
+		cpu:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_doctor_cpu_seconds_total", Help: "CPU time of the doctor's continuous examination, in seconds."}),
 		bursts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_doctor_bursts_total", Help: "Deeper looks, by why (regular, suspicion).",
+			Name: "holdfast_doctor_bursts_total", Help: "Bursts of the doctor, by reason (regular, suspicion).",
 		}, []string{"why"}),
-		every: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_doctor_round_interval_seconds", Help: "Time between two rounds: more than configured where a round costs much."}),
+		every: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_doctor_round_interval_seconds", Help: "Time between two rounds, in seconds. It is longer than configured if a round costs much CPU time."}),
 		known: make(map[string]fact.Unit),
 	}
 	for _, g := range m.value {
@@ -62,7 +62,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// facts shows a round's. One that is not known any more is not shown any more.
+// facts exports the facts of a round and removes those without a current value.
 func (m *Metrics) facts(all []fact.Fact) {
 	if m == nil {
 		return
@@ -96,7 +96,7 @@ func (m *Metrics) open(list []Open) {
 		return
 	}
 	count := make(map[[2]string]float64)
-	for _, r := range rule.All() { // what is over is 0 again, and not gone for a moment
+	for _, r := range rule.All() { // an ended finding is 0 without a gap
 		for _, s := range severities() {
 			count[[2]string{r.Name, string(s)}] = 0
 		}
@@ -129,7 +129,7 @@ func (m *Metrics) burst(why string, cpu time.Duration) {
 	if m == nil {
 		return
 	}
-	if why != regularLook {
+	if why != regularBurst {
 		why = "suspicion"
 	}
 	m.bursts.WithLabelValues(why).Inc()

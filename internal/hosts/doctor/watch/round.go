@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	rareEvery = time.Minute      // between two readings of a probe that is Rare
-	openAgain = 10 * time.Minute // for one that could not be opened
+	rareEvery = time.Minute      // between two readings of a Rare probe
+	openAgain = 10 * time.Minute // between two attempts to open a probe
 )
 
-// standing is a standing probe with what it said last.
+// standing is a standing probe with its last result.
 type standing struct {
 	probe.Standing
-	series probe.Series // nil: it is not open
-	err    error        // why not, or what the last reading said
-	tried  time.Time    // opened, or read
+	series probe.Series // nil: the probe is not open
+	err    error        // of opening or of the last reading
+	tried  time.Time    // when it was last opened or read
 	facts  []fact.Fact  // of the last reading
 }
 
-// open begins all standing probes.
+// open opens all standing probes.
 func (w *Watch) open(ctx context.Context, now time.Time) {
 	for _, p := range w.deps.Standing {
 		s := &standing{Standing: p}
@@ -45,7 +45,7 @@ func (s *standing) open(ctx context.Context, h probe.Host, now time.Time) {
 	s.series, s.err = s.Open(ctx, h, now)
 	s.tried, s.facts = now, nil
 	if s.Rare {
-		s.tried = time.Time{} // its first reading is not put off
+		s.tried = time.Time{} // the first reading is not delayed
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *standing) read(ctx context.Context, h probe.Host, now time.Time) {
 		return
 	}
 	if s.Rare && now.Sub(s.tried) < rareEvery-time.Second {
-		return // what it said last still goes
+		return // the last facts stay valid
 	}
 	over := now.Sub(s.tried).Seconds()
 	s.facts, s.err = s.series.Read(ctx, now)
@@ -82,7 +82,7 @@ func (s *standing) read(ctx context.Context, h probe.Host, now time.Time) {
 	}
 }
 
-// gap is what cannot be seen for it, nil where it can.
+// gap returns what cannot be observed because of the probe's error, nil without an error.
 func (s *standing) gap() *fact.Gap {
 	if s.err == nil {
 		return nil
@@ -90,13 +90,13 @@ func (s *standing) gap() *fact.Gap {
 	return &fact.Gap{Probe: s.Name, Sees: s.Sees, Why: strings.ReplaceAll(s.err.Error(), "\n", "; "), Hint: probe.Hint(s.err)}
 }
 
-// round reads everything once and judges it.
+// round reads all standing probes once and judges their facts.
 func (w *Watch) round(ctx context.Context) {
 	now := time.Now()
 	facts := &fact.Set{}
 	for _, s := range w.series {
 		if ctx.Err() != nil {
-			return // half a round is none
+			return // an incomplete round does not count
 		}
 		s.read(ctx, w.deps.Host, now)
 		facts.Add(s.facts...)
@@ -118,11 +118,11 @@ func (w *Watch) round(ctx context.Context) {
 	w.status.At, w.status.Facts, w.status.Checked = now.UTC(), ofHost(facts.Facts), checked
 	w.status.Gaps = append([]fact.Gap{}, facts.Gaps...)
 	w.mu.Unlock()
-	w.took(look{at: now.UTC(), findings: w.name(ctx, found), judged: judged(checked)})
+	w.record(examination{at: now.UTC(), findings: w.name(ctx, found), judged: judged(checked)})
 }
 
-// ofHost are the facts about the host and its devices. Those about control groups
-// are thousands on a large host; what is wrong with one of them is in a finding.
+// ofHost returns the facts about the host and its devices. There are thousands of facts
+// about control groups on a large host; problems of a group are in findings.
 func ofHost(all []fact.Fact) []fact.Fact {
 	some := []fact.Fact{}
 	for _, f := range all {
@@ -133,7 +133,8 @@ func ofHost(all []fact.Fact) []fact.Fact {
 	return some
 }
 
-// gives are the standing probes as those that say why a fact is missing.
+// gives returns the standing probes in the form in which Judge looks up why a fact is
+// missing.
 func (w *Watch) gives() []probe.Probe {
 	var ps []probe.Probe
 	for _, s := range w.series {
@@ -150,7 +151,8 @@ func judged(checked []doctor.Check) map[string]bool {
 	return m
 }
 
-// left is what rounds know of dead control groups, and a deeper look is too short for.
+// left returns the facts about dying control groups that only rounds gather; a burst is
+// too short for them.
 func (w *Watch) left() []fact.Fact {
 	var some []fact.Fact
 	for _, s := range w.series {
@@ -163,7 +165,7 @@ func (w *Watch) left() []fact.Fact {
 	return some
 }
 
-// burst looks more deeply.
+// burst runs a full examination.
 func (w *Watch) burst(ctx context.Context, why string) {
 	e := doctor.Examination{Host: w.deps.Host, For: w.cfg.Burst, Probes: w.deps.Probes, Rules: w.deps.Rules}
 	if w.names != nil {
@@ -194,20 +196,20 @@ func (w *Watch) burst(ctx context.Context, why string) {
 	w.status.Bursts = w.status.Bursts[:min(len(w.status.Bursts), maxBursts)]
 	w.mu.Unlock()
 	w.deps.Metrics.burst(why, cpu)
-	w.deps.Log.Debug("doctor: a deeper look", "why", why, "findings", b.Findings, "cpu", cpu, "error", b.Error)
+	w.deps.Log.Debug("doctor: burst", "why", why, "findings", b.Findings, "cpu", cpu, "error", b.Error)
 	if err == nil {
-		w.took(look{at: time.Now().UTC(), findings: r.Findings, judged: judged(r.Checked), deep: true})
+		w.record(examination{at: time.Now().UTC(), findings: r.Findings, judged: judged(r.Checked), deep: true})
 	}
 }
 
-// threadTime does something on a thread that nothing else runs on meanwhile, and
-// returns how much CPU time that took.
+// threadTime calls do on a thread that runs nothing else, and returns the CPU time that
+// it used.
 func threadTime(do func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	now := func() time.Duration {
 		var ts unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails for bad addresses only
+		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // fails only for invalid addresses
 		return time.Duration(ts.Nano())
 	}
 	begin := now()
@@ -215,11 +217,11 @@ func threadTime(do func()) time.Duration {
 	return now() - begin
 }
 
-// symbolsFor is how long the kernel's symbols are kept after their last use: they
-// take 10 to 30 MiB of memory, and reading them takes 0.1 s of CPU time.
+// symbolsFor is how long the kernel's symbols are kept after their last use. They use 10
+// to 30 MiB of memory, and reading them takes 0.1 s of CPU time.
 const symbolsFor = 10 * time.Minute
 
-// symbols keeps the kernel's symbols for a while.
+// symbols caches the kernel's symbols.
 type symbols struct {
 	load func() (*tracepoint.Symbols, error)
 

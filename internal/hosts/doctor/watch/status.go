@@ -7,12 +7,12 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// Status is what the watch knows now.
+// Status is the current state of a Watch.
 type Status struct {
 	At time.Time `json:"at"` // of the last round; the zero time before the first
-	// Findings are open, the worst first.
+	// Findings holds the open findings, the most severe first.
 	Findings []Open `json:"findings"`
-	// Facts are the last round's about the host and its devices.
+	// Facts holds the last round's facts about the host and its devices.
 	Facts   []fact.Fact    `json:"facts"`
 	Checked []doctor.Check `json:"checked"`
 	Gaps    []fact.Gap     `json:"gaps"`
@@ -20,16 +20,16 @@ type Status struct {
 	Bursts  []Burst        `json:"bursts"` // the last few, the newest first
 }
 
-// Cost is what the watch has taken.
+// Cost is the cost of a Watch.
 type Cost struct {
 	Rounds  int64   `json:"rounds"`
 	Bursts  int64   `json:"bursts"`
-	Seconds float64 `json:"seconds"`     // since it began
+	Seconds float64 `json:"seconds"`     // since its start
 	CPU     float64 `json:"cpu_seconds"` // of its own threads
-	// Every is how many seconds lie between two rounds now: more than is
-	// configured where a round costs much.
+	// Every is the current interval between two rounds in seconds. It is longer than
+	// configured if a round costs much.
 	Every float64 `json:"every_seconds"`
-	Lost  int64   `json:"lost"` // findings and records that there was no room for
+	Lost  int64   `json:"lost"` // findings and records beyond the bounds
 }
 
 // Share is the CPU time as a share of one core.
@@ -40,7 +40,7 @@ func (c Cost) Share() float64 {
 	return c.CPU / c.Seconds
 }
 
-// Burst is one deeper look.
+// Burst is one burst.
 type Burst struct {
 	At       time.Time `json:"at"`
 	Why      string    `json:"why"`
@@ -49,27 +49,27 @@ type Burst struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-// maxBursts is how many of them a Status has.
+// maxBursts is the number of bursts in a Status.
 const maxBursts = 10
 
-// History is what the watch knew.
+// History is the stored past of a Watch.
 type History struct {
 	Events  []Event  `json:"events"`  // the newest first
-	Samples []Sample `json:"samples"` // of facts, likewise
+	Samples []Sample `json:"samples"` // samples of facts, likewise
 }
 
-// Sample is what the facts of a while came to.
+// Sample summarises the facts of a period.
 type Sample struct {
-	At      time.Time         `json:"at"`      // when the while began
-	Seconds float64           `json:"seconds"` // how long it was
+	At      time.Time         `json:"at"`      // start of the period
+	Seconds float64           `json:"seconds"` // length of the period
 	Facts   map[string]Figure `json:"facts"`   // by name; see fact.Summary
 }
 
-// Figure is one fact in a while.
+// Figure is one fact over a period.
 type Figure struct {
 	Mean float64 `json:"mean"`
 	Max  float64 `json:"max"`
-	N    int     `json:"n"` // rounds that it was known in
+	N    int     `json:"n"` // number of rounds with a value
 }
 
 func (f Figure) with(v float64) Figure {
@@ -82,7 +82,7 @@ func (f Figure) with(v float64) Figure {
 	return f
 }
 
-// merge joins two whiles.
+// merge combines the figures of two periods.
 func (f Figure) merge(g Figure) Figure {
 	switch {
 	case f.N == 0:
@@ -94,7 +94,7 @@ func (f Figure) merge(g Figure) Figure {
 	return Figure{Mean: f.Mean + (g.Mean-f.Mean)*float64(g.N)/float64(n), Max: max(f.Max, g.Max), N: n}
 }
 
-// add takes a round's facts in.
+// add adds a round's facts.
 func (s *Sample) add(facts map[string]float64) {
 	if s.Facts == nil {
 		s.Facts = make(map[string]Figure)

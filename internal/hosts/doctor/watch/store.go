@@ -16,15 +16,14 @@ import (
 // FileName is the store's file in the data directory.
 const FileName = "doctor.db"
 
-// Store keeps events and facts on disk. The file is opened for each call only, so
-// that a command can read it beside an agent. Its methods may be called from any
-// goroutine.
+// Store keeps events and facts on disk. The file is open only during each call, so that a
+// command can read it while an agent runs. Its methods may be called from any goroutine.
 type Store struct {
 	file boltfile.File
 	keep time.Duration
 }
 
-// NewStore is the store in a data directory; nothing is opened yet.
+// NewStore returns the store of a data directory. It opens nothing yet.
 func NewStore(dataDir string, keep time.Duration, log *slog.Logger) *Store {
 	return &Store{
 		file: boltfile.File{
@@ -40,18 +39,18 @@ var (
 	samplesBucket = []byte("samples")
 )
 
-// Bounds of the store. A sample takes about 2 KiB: a day of minutes and six of ten
-// minutes are 2,300 samples.
+// Bounds of the store. A sample uses about 2 KiB. One day of one-minute samples and six
+// days of ten-minute samples are 2,300 samples.
 const (
-	storeTimeout = 2 * time.Second // for another process to close it
+	storeTimeout = 2 * time.Second // for another process to close the file
 	eventsKept   = 20_000
 	samplesKept  = 20_000
-	wholeFor     = 24 * time.Hour   // samples are kept as they came
-	coarse       = 10 * time.Minute // and then joined into such
+	wholeFor     = 24 * time.Hour   // age up to which samples stay as recorded
+	coarse       = 10 * time.Minute // period of merged samples
 	compactEvery = time.Hour
 )
 
-// AddEvents keeps events, and lets go of the oldest over the bounds.
+// AddEvents stores events and removes the oldest ones beyond the bounds.
 func (s *Store) AddEvents(events []Event) error {
 	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(eventsBucket)
@@ -64,7 +63,7 @@ func (s *Store) AddEvents(events []Event) error {
 	})
 }
 
-// AddSample keeps a sample.
+// AddSample stores a sample.
 func (s *Store) AddSample(one Sample) error {
 	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(samplesBucket)
@@ -75,7 +74,7 @@ func (s *Store) AddSample(one Sample) error {
 	})
 }
 
-// Compact joins samples that are older than a day, as of now.
+// Compact merges the samples that are older than a day at the time now.
 func (s *Store) Compact(now time.Time) error {
 	return s.file.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(samplesBucket)
@@ -121,8 +120,8 @@ func (s *Store) Compact(now time.Time) error {
 	})
 }
 
-// History is what is kept since then, the newest first, at most limit events and
-// as many samples (0: all).
+// History returns the values since the given time, the newest first, at most limit events
+// and limit samples (0: all).
 func (s *Store) History(since time.Time, limit int) (History, error) {
 	h := History{Events: []Event{}, Samples: []Sample{}}
 	err := s.file.View(func(tx *bbolt.Tx) error {
@@ -145,7 +144,7 @@ func (s *Store) History(since time.Time, limit int) (History, error) {
 	return h, err
 }
 
-// each gives the values since then, the newest first.
+// each calls do with the values since the given time, the newest first.
 func each(b *bbolt.Bucket, since time.Time, limit int, do func([]byte) error) error {
 	c, n := b.Cursor(), 0
 	for k, v := c.Last(); k != nil && !keyTime(k).Before(since) && (limit <= 0 || n < limit); k, v = c.Prev() {
@@ -157,7 +156,7 @@ func each(b *bbolt.Bucket, since time.Time, limit int, do func([]byte) error) er
 	return nil
 }
 
-// put writes a value under its time and a number that no other has.
+// put stores a value under a key of its time and a unique number.
 func put(b *bbolt.Bucket, at time.Time, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
@@ -178,14 +177,15 @@ func keyTime(k []byte) time.Time {
 	return time.Unix(0, int64(binary.BigEndian.Uint64(k)))
 }
 
-// trim removes what is older than that, and the oldest over the number.
+// trim removes the values older than oldest, and the oldest values beyond the number
+// most.
 func trim(b *bbolt.Bucket, oldest time.Time, most int) error {
 	over := 0
-	if b.Sequence()%100 == 0 { // to count takes a walk over all pages
+	if b.Sequence()%100 == 0 { // counting walks over all pages
 		over = b.Stats().KeyN - most
 	}
 	for {
-		k, _ := b.Cursor().First() // deleting below a cursor moves it
+		k, _ := b.Cursor().First() // deleting moves a cursor
 		if k == nil || over <= 0 && !keyTime(k).Before(oldest) {
 			return nil
 		}

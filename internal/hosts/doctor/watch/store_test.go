@@ -16,13 +16,13 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// History is there after a restart, the newest first.
+// History survives a restart, the newest first.
 func TestHistoryStays(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now().UTC().Truncate(time.Second)
 	s := NewStore(dir, time.Hour, quiet())
 	if h, err := s.History(time.Time{}, 0); err != nil || len(h.Events)+len(h.Samples) != 0 {
-		t.Errorf("of nothing: %+v, %v", h, err)
+		t.Errorf("empty store: %+v, %v", h, err)
 	}
 	var want []Event
 	for i := range 3 {
@@ -32,7 +32,7 @@ func TestHistoryStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Two at one time are two.
+	// Two events at the same time are kept separately.
 	if err := s.AddEvents([]Event{want[0], want[0]}); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestHistoryStays(t *testing.T) {
 	}
 }
 
-// What is older than is kept goes.
+// Values older than the configured period are removed.
 func TestOldGoes(t *testing.T) {
 	s := NewStore(t.TempDir(), time.Hour, quiet())
 	now := time.Now()
@@ -62,11 +62,12 @@ func TestOldGoes(t *testing.T) {
 	}
 	h, err := s.History(time.Time{}, 0)
 	if err != nil || len(h.Samples) != 2 || len(h.Events) != 2 {
-		t.Errorf("%d samples and %d events of an hour, %v; want 2 of each", len(h.Samples), len(h.Events), err)
+		t.Errorf("%d samples and %d events for one hour, %v; want 2 of each", len(h.Samples), len(h.Events), err)
 	}
 }
 
-// Minutes that are older than a day become ten minutes, with the same means.
+// One-minute samples older than a day are merged into ten-minute samples with the same
+// means.
 func TestCompact(t *testing.T) {
 	s := NewStore(t.TempDir(), 30*24*time.Hour, quiet())
 	now := time.Now().UTC().Truncate(coarse)
@@ -83,17 +84,17 @@ func TestCompact(t *testing.T) {
 	if err := s.AddSample(recent); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second has nothing to do
+	for range 2 { // the second call changes nothing
 		if err := s.Compact(now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h, err := s.History(time.Time{}, 0)
 	if err != nil || len(h.Samples) != 7 {
-		t.Fatalf("%d samples, %v; want one and six", len(h.Samples), err)
+		t.Fatalf("%d samples, %v; want 1 and 6", len(h.Samples), err)
 	}
 	if d := cmp.Diff(recent, h.Samples[0]); d != "" {
-		t.Errorf("the recent one (-want +got):\n%s", d)
+		t.Errorf("the recent sample (-want +got):\n%s", d)
 	}
 	var all Figure
 	for _, one := range h.Samples[1:] {
@@ -107,7 +108,7 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// To join figures is to have counted them together.
+// Merging figures gives the same result as counting them together.
 func TestFiguresJoin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vs := rapid.SliceOfN(rapid.Float64Range(-1e6, 1e6), 1, 30).Draw(t, "values")
@@ -128,7 +129,7 @@ func TestFiguresJoin(t *testing.T) {
 	})
 }
 
-// A damaged file is moved aside, and what comes is kept.
+// A damaged file is renamed, and new values are stored.
 func TestDamagedHistory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, FileName)
@@ -144,6 +145,6 @@ func TestDamagedHistory(t *testing.T) {
 		t.Errorf("%d events, %v", len(h.Events), err)
 	}
 	if aside, err := filepath.Glob(file + ".damaged-*"); err != nil || len(aside) != 1 {
-		t.Errorf("moved aside: %v, %v", aside, err)
+		t.Errorf("damaged files: %v, %v", aside, err)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"holdfast"
 )
 
-// Bounds of those who follow the events.
+// Bounds of event streams.
 const (
 	maxSubscribers = 32
 	streamBuffer   = 64
 )
 
-// subscriber is one of them. One that does not read is given up.
+// subscriber is one stream. It is closed if its reader is too slow.
 type subscriber struct {
 	mu     sync.Mutex
 	ch     chan Event
@@ -45,14 +45,15 @@ func (s *subscriber) close() {
 	}
 }
 
-// Events yields what happens to findings from now on, until ctx is done, the watch
-// ends, or the reader is too slow: then the channel is closed. holdfast.ErrBusy.
+// Events streams the events of findings from now on. The channel is closed when ctx is
+// done, when the watch ends, or when the reader is too slow. It returns holdfast.ErrBusy
+// if there are too many streams.
 func (w *Watch) Events(ctx context.Context) (<-chan Event, error) {
 	s := &subscriber{ch: make(chan Event, streamBuffer)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.subs) >= maxSubscribers {
-		return nil, fmt.Errorf("%d follow the doctor's events: %w", len(w.subs), holdfast.ErrBusy)
+		return nil, fmt.Errorf("there are %d streams of the doctor's events: %w", len(w.subs), holdfast.ErrBusy)
 	}
 	w.subs = append(w.subs, s)
 	context.AfterFunc(ctx, func() {

@@ -6,41 +6,41 @@ import (
 	"holdfast/internal/hosts/doctor/fact"
 )
 
-// suspicion is a cheap fact that is worth a deeper look, long before a rule would
-// find anything. The thresholds are judgements: too low costs a look, too high ten
-// minutes.
+// suspicion is a cheap fact that justifies a burst, far below the threshold of a rule.
+// The thresholds are judgements: a value too low costs a burst, a value too high costs
+// ten minutes.
 type suspicion struct {
 	why  string
 	fact string
 	over float64
 }
 
-// suspicions are what is looked for in each round.
+// suspicions lists the facts that each round checks.
 func suspicions() []suspicion {
 	return []suspicion{
 		{"programs wait for CPUs", fact.CPUSome, 0.20},
 		{"all programs waited for memory", fact.MemPSIFull, 0.01},
 		{"all programs waited for disks", fact.IOFull, 0.10},
 		{"reclaims of memory cgroups take over 1 ms", fact.ReclaimSlow, 1},
-		{"memory cgroups die slowly", fact.MemcgDying, 1000},
-		{"the table of connections fills up", fact.ConnHost, 0.60},
+		{"many dying memory cgroups", fact.MemcgDying, 1000},
+		{"the connection tracking table fills up", fact.ConnHost, 0.60},
 	}
 }
 
-// maxWait is how long at most a suspicion waits that came to nothing.
+// maxWait bounds the delay of a suspicion whose bursts found nothing.
 const maxWait = time.Hour
 
-// bursts decides when to look more deeply. It is pure: the time is given.
+// bursts decides when to run a burst. It is pure: the time is a parameter.
 type bursts struct {
 	every, regular time.Duration // Config.BurstEvery, LookEvery
 	last           time.Time     // when the last one ended
-	hold           time.Duration // after the last, at least: what it cost
+	hold           time.Duration // minimum pause after the last burst, by its cost
 	wait           map[string]time.Duration
 	next           map[string]time.Time // when a suspicion counts again
 }
 
-// settle is how long after the begin the first look comes at the earliest: a host
-// that comes up is busy with that.
+// settle is the minimum time from the start to the first burst, because a booting host is
+// busy.
 const settle = time.Minute
 
 func newBursts(c Config, now time.Time) *bursts {
@@ -48,15 +48,16 @@ func newBursts(c Config, now time.Time) *bursts {
 	return &bursts{every: c.BurstEvery, regular: c.LookEvery, last: last, wait: make(map[string]time.Duration), next: make(map[string]time.Time)}
 }
 
-// Reasons for a look beside suspicions.
+// Reasons for a burst other than suspicions.
 const (
-	regularLook = "regular"
-	openFinding = "a finding that only a deeper look can see"
-	told        = "a slow spin-up"
+	regularBurst = "regular"
+	openFinding  = "a finding that only a burst can judge"
+	told         = "a slow spin-up"
 )
 
-// due is why to look now, "" for no reason. asked is what somebody else suspects,
-// "" for nothing; unsure that a finding is open which rounds cannot judge.
+// due returns the reason to run a burst now, "" for none. asked is a suspicion from
+// another component, "" for none. unsure means that a finding is open that rounds cannot
+// judge.
 func (b *bursts) due(now time.Time, facts map[string]float64, asked string, unsure bool) string {
 	since := now.Sub(b.last)
 	if since < max(b.every, b.hold) {
@@ -74,20 +75,20 @@ func (b *bursts) due(now time.Time, facts map[string]float64, asked string, unsu
 		return openFinding
 	}
 	if since >= b.regular {
-		return regularLook
+		return regularBurst
 	}
 	return ""
 }
 
 func (b *bursts) counts(why string, now time.Time) bool { return !now.Before(b.next[why]) }
 
-// ended takes note of a look: why it was made, when it ended, what it has to be
-// waited for afterwards for what it cost, and whether it found anything. Of a
-// suspicion that came to nothing the next waits twice as long.
+// ended records a burst: its reason, when it ended, the pause that its cost requires, and
+// whether it found anything. Each burst without a finding doubles the delay of its
+// suspicion.
 func (b *bursts) ended(why string, now time.Time, hold time.Duration, found bool) {
 	b.last, b.hold = now, hold
 	switch {
-	case why == regularLook || why == openFinding:
+	case why == regularBurst || why == openFinding:
 	case found:
 		delete(b.wait, why)
 		delete(b.next, why)

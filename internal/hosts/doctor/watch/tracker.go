@@ -13,20 +13,20 @@ import (
 type Open struct {
 	doctor.Finding
 	Since time.Time `json:"since"`
-	Seen  time.Time `json:"seen"` // last
+	Seen  time.Time `json:"seen"` // last time
 }
 
-// Kind is what happened to a finding.
+// Kind is the kind of an event.
 type Kind string
 
 // The kinds of events.
 const (
 	Began   Kind = "began"
-	Changed Kind = "changed" // its severity
+	Changed Kind = "changed" // the severity has changed
 	Ended   Kind = "ended"
 )
 
-// Event is the begin, the change or the end of a finding.
+// Event is the beginning, the change or the end of a finding.
 type Event struct {
 	At      time.Time      `json:"at"`
 	Kind    Kind           `json:"kind"`
@@ -34,44 +34,45 @@ type Event struct {
 	Finding doctor.Finding `json:"finding"`
 }
 
-// look is what one look came to.
-type look struct {
+// examination is the result of a round or a burst.
+type examination struct {
 	at       time.Time
 	findings []doctor.Finding
 	judged   map[string]bool // the rules that could judge
-	deep     bool            // a burst, which counts for as many looks as it takes
+	deep     bool            // a burst; it needs no repetition
 }
 
-// How many looks in a row it takes. One round of ten seconds may catch a container
-// that starts; a finding that comes and goes is one finding.
+// Numbers of consecutive rounds. A single round of ten seconds may coincide with the
+// start of a container, and a finding that comes and goes is one finding.
 const (
 	toBegin = 2
 	toEnd   = 3
 )
 
-// maxTracked bounds findings that are open, and those that are about to be.
+// maxTracked bounds the findings that are open or may become open.
 const maxTracked = 100
 
-// tracker turns looks into begins and ends. It is pure: time comes with the looks.
+// tracker turns results into beginnings and ends of findings. It is pure: time comes with
+// the results.
 type tracker struct {
 	tracked []*tracked
-	dropped int // for want of room
+	dropped int // findings beyond maxTracked
 }
 
 // tracked is a finding that was seen.
 type tracked struct {
 	open    Open
 	begun   bool
-	seen    int           // looks in a row
-	missed  int           // looks in a row that could have seen it
-	milder  int           // looks in a row with a lesser severity
-	deep    bool          // only deep looks have seen it
-	lesser  rule.Severity // the worst of those
-	touched bool          // in this look
+	seen    int           // consecutive results with the finding
+	missed  int           // consecutive results that judged its rule without finding it
+	milder  int           // consecutive results with a lower severity
+	deep    bool          // seen only by bursts
+	lesser  rule.Severity // the worst of the lower severities
+	touched bool          // seen in the current result
 }
 
-// take takes a look in and returns what it changes.
-func (t *tracker) take(l look) []Event {
+// take processes a result and returns the events that it causes.
+func (t *tracker) take(l examination) []Event {
 	var events []Event
 	for _, x := range t.tracked {
 		x.touched = false
@@ -100,8 +101,8 @@ func (t *tracker) take(l look) []Event {
 	return events
 }
 
-// see takes one finding of a look in.
-func (t *tracker) see(f doctor.Finding, l look) (Event, bool) {
+// see processes one finding of a result.
+func (t *tracker) see(f doctor.Finding, l examination) (Event, bool) {
 	x := t.find(f)
 	if x == nil {
 		if len(t.tracked) >= maxTracked {
@@ -111,7 +112,7 @@ func (t *tracker) see(f doctor.Finding, l look) (Event, bool) {
 		x = &tracked{open: Open{Finding: f, Since: l.at}, deep: true}
 		t.tracked = append(t.tracked, x)
 	}
-	again := x.touched // by another finding of this look
+	again := x.touched // by another finding of the same result
 	if !again {
 		x.seen, x.missed, x.touched = x.seen+1, 0, true
 	}
@@ -131,8 +132,8 @@ func (t *tracker) see(f doctor.Finding, l look) (Event, bool) {
 	return Event{}, false
 }
 
-// find is the one that a finding belongs to: of the same rule, about the same
-// control group; or where either of them names none, of the same rule.
+// find returns the tracked finding that f belongs to: of the same rule and the same
+// control group, or of the same rule if one of them names no group.
 func (t *tracker) find(f doctor.Finding) *tracked {
 	var alike *tracked
 	for _, x := range t.tracked {
@@ -149,15 +150,15 @@ func (t *tracker) find(f doctor.Finding) *tracked {
 	return alike
 }
 
-// update takes over what a newer look says, unless that would lose the culprit's
-// name. It gets worse at once, and milder only after some looks. It reports whether
-// the severity has changed.
+// update takes over a newer finding, unless that would lose the culprit's name. A higher
+// severity applies at once, a lower one after several results. It reports whether the
+// severity has changed.
 func (x *tracked) update(f doctor.Finding, again bool) bool {
 	before := x.open.Severity
 	milder := f.Severity.Weight() < before.Weight()
 	switch {
 	case again && milder:
-		return false // the worst of a look counts
+		return false // the worst finding of a result counts
 	case !milder:
 		x.milder, x.lesser = 0, ""
 	default:
@@ -179,7 +180,8 @@ func (x *tracked) update(f doctor.Finding, again bool) bool {
 	return severity != before
 }
 
-// list are the open findings, the worst first, and of those the oldest.
+// list returns the open findings, the most severe first, and the oldest first among
+// equals.
 func (t *tracker) list() []Open {
 	list := []Open{}
 	for _, x := range t.tracked {
@@ -193,8 +195,7 @@ func (t *tracker) list() []Open {
 	return list
 }
 
-// unsure reports whether there is something that only a deep look can confirm or
-// end.
+// unsure reports whether there is a finding that only a burst can confirm or end.
 func (t *tracker) unsure() bool {
 	return slices.ContainsFunc(t.tracked, func(x *tracked) bool { return x.begun && x.deep })
 }

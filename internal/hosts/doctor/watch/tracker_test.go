@@ -21,14 +21,14 @@ func finding(name string, s rule.Severity, group string) doctor.Finding {
 	return doctor.Finding{Finding: rule.Finding{Rule: name, Severity: s, Title: name, Culprit: fact.Subject{Cgroup: group}}}
 }
 
-// said turns a script of looks into what is said of them. A look is findings, each
-// "rule severity group", separated by commas; "deep:" begins a deep one, "-" is one
-// in which nothing was found, "?" one in which nothing could be judged.
+// said runs a script of results through a tracker and returns its events. A result lists
+// findings as "rule severity group", separated by commas. "deep:" marks a burst, "-" a
+// result without findings, "?" a result in which no rule could judge.
 func said(looks ...string) []string {
 	var t tracker
 	var out []string
 	for i, text := range looks {
-		l := look{at: start.Add(time.Duration(i) * 10 * time.Second), judged: map[string]bool{"a": true, "b": true}}
+		l := examination{at: start.Add(time.Duration(i) * 10 * time.Second), judged: map[string]bool{"a": true, "b": true}}
 		text, l.deep = strings.CutPrefix(text, "deep:")
 		switch text {
 		case "-":
@@ -55,9 +55,9 @@ func TestTracker(t *testing.T) {
 	}{
 		{"once is no finding", []string{"a warning /x", "-", "a warning /x", "-"}, nil},
 		{"twice is", []string{"a warning /x", "a warning /x"}, []string{"1 began a warning /x"}},
-		{"a deep look needs no second", []string{"deep:a warning /x"}, []string{"0 began a warning /x"}},
-		{"and a deep look ends it", []string{"deep:a warning /x", "deep:-"}, []string{"0 began a warning /x", "1 ended a warning /x"}},
-		{"a deep look does not end what rounds see", []string{"a warning /x", "a warning /x", "deep:-", "a warning /x"}, []string{"1 began a warning /x"}},
+		{"a burst needs no repetition", []string{"deep:a warning /x"}, []string{"0 began a warning /x"}},
+		{"a burst ends its own finding", []string{"deep:a warning /x", "deep:-"}, []string{"0 began a warning /x", "1 ended a warning /x"}},
+		{"a burst does not end a finding of rounds", []string{"a warning /x", "a warning /x", "deep:-", "a warning /x"}, []string{"1 began a warning /x"}},
 		{"three without it are its end", []string{"a warning /x", "a warning /x", "-", "-", "-"}, []string{"1 began a warning /x", "4 ended a warning /x"}},
 		{"two are not", []string{"a warning /x", "a warning /x", "-", "-", "a warning /x", "-", "-"}, []string{"1 began a warning /x"}},
 		{"what cannot be judged does not end", []string{"a warning /x", "a warning /x", "?", "?", "?", "?"}, []string{"1 began a warning /x"}},
@@ -67,7 +67,7 @@ func TestTracker(t *testing.T) {
 		{"worse at once", []string{"a warning", "a warning", "a critical"}, []string{"1 began a warning", "2 changed a critical"}},
 		{"milder later", []string{"a critical", "a critical", "a warning", "a warning", "a critical", "a warning", "a warning", "a warning"},
 			[]string{"1 began a critical", "7 changed a warning"}},
-		{"the worst of a look counts", []string{"a critical,a warning", "a warning,a critical"}, []string{"1 began a critical"}},
+		{"the worst finding of a result counts", []string{"a critical,a warning", "a warning,a critical"}, []string{"1 began a critical"}},
 		{"pending and not judged is forgotten", []string{"a warning /x", "?", "a warning /x"}, nil},
 	} {
 		if got := said(c.looks...); !slices.Equal(got, c.want) {
@@ -76,15 +76,15 @@ func TestTracker(t *testing.T) {
 	}
 }
 
-// Whatever is seen: begins and ends take turns, what is listed as open is what has
-// begun and not ended, and there is never more than the bound.
+// For any results: beginnings and ends alternate, the open findings are those that have
+// begun and not ended, and their number stays within the bound.
 func TestTrackerKeepsItsBooks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tr tracker
 		open := 0
 		rules := []string{"a", "b", "c"}
 		for i := range rapid.IntRange(1, 60).Draw(t, "looks") {
-			l := look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{}, deep: rapid.Bool().Draw(t, "deep")}
+			l := examination{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{}, deep: rapid.Bool().Draw(t, "deep")}
 			for _, r := range rules {
 				l.judged[r] = rapid.Bool().Draw(t, "judged")
 			}
@@ -108,40 +108,40 @@ func TestTrackerKeepsItsBooks(t *testing.T) {
 			}
 			list := tr.list()
 			if len(list) != open {
-				t.Fatalf("%d are open, %d have begun and not ended", len(list), open)
+				t.Fatalf("%d findings are listed, %d have begun and not ended", len(list), open)
 			}
 			for i := 1; i < len(list); i++ {
 				if list[i].Severity.Weight() > list[i-1].Severity.Weight() {
-					t.Fatalf("not by severity: %v", list)
+					t.Fatalf("not sorted by severity: %v", list)
 				}
 			}
 		}
 	})
 }
 
-// A culprit that is known stays known, with what was said of it.
+// A known culprit stays known, with the evidence about it.
 func TestTrackerKeepsTheName(t *testing.T) {
 	var tr tracker
 	for i, f := range []doctor.Finding{finding("a", rule.Warning, "/x"), finding("a", rule.Warning, "/x"), finding("a", rule.Critical, "")} {
-		tr.take(look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}, findings: []doctor.Finding{f}})
+		tr.take(examination{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}, findings: []doctor.Finding{f}})
 	}
 	if o := tr.list()[0]; o.Culprit.Cgroup != "/x" || o.Severity != rule.Critical || !o.Seen.Equal(start.Add(2*time.Second)) {
 		t.Errorf("%+v", o)
 	}
 }
 
-// A host on which everything is wrong does not fill the memory.
+// A host with very many findings does not fill the memory.
 func TestTrackerIsBounded(t *testing.T) {
 	var tr tracker
 	for i := range 2 {
-		l := look{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}}
+		l := examination{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{"a": true}}
 		for g := range 3 * maxTracked {
 			l.findings = append(l.findings, finding("a", rule.Warning, fmt.Sprintf("/g%d", g)))
 		}
 		tr.take(l)
 	}
 	if n := len(tr.list()); n != maxTracked || tr.dropped != 2*2*maxTracked {
-		t.Errorf("%d are open, %d were dropped", n, tr.dropped)
+		t.Errorf("%d findings are open, %d were dropped", n, tr.dropped)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestBursts(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{
 		"nothing to see": {
-			{after: 30 * time.Second, want: ""}, {after: 20 * time.Minute, want: ""}, {after: time.Hour, want: regularLook}, {after: 59 * time.Minute, want: ""}, {after: time.Minute, want: regularLook},
+			{after: 30 * time.Second, want: ""}, {after: 20 * time.Minute, want: ""}, {after: time.Hour, want: regularBurst}, {after: 59 * time.Minute, want: ""}, {after: time.Minute, want: regularBurst},
 		},
 		"not while the host comes up": {{after: 30 * time.Second, facts: busy, want: ""}, {after: 30 * time.Second, facts: busy, want: "programs wait for CPUs"}},
 		"a suspicion that comes to nothing waits twice as long": {
@@ -174,8 +174,8 @@ func TestBursts(t *testing.T) {
 		"another suspicion need not wait for it": {
 			{after: time.Minute, facts: busy, want: "programs wait for CPUs"}, {after: 5 * time.Minute, facts: busy, asked: told, want: told},
 		},
-		"a finding that only a deep look sees": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
-		"a look that cost much":                {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
+		"a finding that only bursts see": {{after: time.Minute, unsure: true, want: openFinding}, {after: time.Minute, unsure: true, want: ""}, {after: 4 * time.Minute, unsure: true, want: openFinding}},
+		"an expensive burst":             {{after: time.Minute, asked: told, found: true, cost: 2 * time.Second, want: told}, {after: 16 * time.Minute, asked: told, want: ""}, {after: time.Minute, asked: told, want: told}},
 	} {
 		now := start
 		b := newBursts(c, now)
@@ -192,8 +192,8 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Whatever is suspected and found: there is never more than one look in burst_every,
-// and never none for longer than look_every.
+// For any suspicions and findings: there is at most one burst in burst_every, and at
+// least one in look_every.
 func TestBurstsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := DefaultConfig()
@@ -207,12 +207,12 @@ func TestBurstsAreBounded(t *testing.T) {
 			why := b.due(now, facts, asked, rapid.Bool().Draw(t, "unsure"))
 			if why == "" {
 				if now.Sub(last) > c.LookEvery+c.Every {
-					t.Fatalf("nothing for %v", now.Sub(last))
+					t.Fatalf("no burst for %v", now.Sub(last))
 				}
 				continue
 			}
 			if last != start && now.Sub(last) < c.BurstEvery {
-				t.Fatalf("%q %v after the last look", why, now.Sub(last))
+				t.Fatalf("burst for %q %v after the last one", why, now.Sub(last))
 			}
 			b.ended(why, now, 0, rapid.Bool().Draw(t, "found"))
 			last = now
@@ -220,33 +220,33 @@ func TestBurstsAreBounded(t *testing.T) {
 	})
 }
 
-// Whatever rounds cost: over any length of time they take their share at most, and
-// what was saved, and the last of them.
+// For any costs of rounds: over any period, rounds use at most their share, plus maxSaved
+// and the cost of the last round.
 func TestPurse(t *testing.T) {
 	share := DefaultConfig().roundShare()
 	rapid.Check(t, func(t *rapid.T) {
 		now := start
-		p := purse{share: share, have: saved, at: now}
+		p := budget{share: share, have: maxSaved, at: now}
 		var spent, dearest time.Duration
 		for range rapid.IntRange(1, 100).Draw(t, "rounds") {
 			cost := time.Duration(rapid.IntRange(0, int(2*time.Second)).Draw(t, "cost"))
 			spent, dearest = spent+cost, max(dearest, cost)
-			now = now.Add(max(time.Second, p.pay(cost, now)))
+			now = now.Add(max(time.Second, p.spend(cost, now)))
 		}
-		if most := saved + dearest + time.Duration(share*float64(now.Sub(start))); spent > most+time.Microsecond {
+		if most := maxSaved + dearest + time.Duration(share*float64(now.Sub(start))); spent > most+time.Microsecond {
 			t.Fatalf("%v spent in %v, at most %v", spent, now.Sub(start), most)
 		}
 	})
-	p := purse{share: share, have: saved, at: start}
-	if wait := p.pay(saved/2, start); wait != 0 {
-		t.Errorf("one round that costs %v waits %v", saved/2, wait)
+	p := budget{share: share, have: maxSaved, at: start}
+	if wait := p.spend(maxSaved/2, start); wait != 0 {
+		t.Errorf("after a round that costs %v the wait is %v, want 0", maxSaved/2, wait)
 	}
-	if wait := p.pay(saved, start); wait < 49*time.Second || wait > 51*time.Second {
-		t.Errorf("overdrawn by %v the next waits %v, want 50s", saved/2, wait)
+	if wait := p.spend(maxSaved, start); wait < 49*time.Second || wait > 51*time.Second {
+		t.Errorf("overdrawn by %v the wait is %v, want 50s", maxSaved/2, wait)
 	}
 }
 
-// What may be taken of a core is all of it at most, and is shared out.
+// The share is at most one core, and it is divided between rounds and bursts.
 func TestShare(t *testing.T) {
 	for _, x := range []struct {
 		share float64
@@ -258,7 +258,7 @@ func TestShare(t *testing.T) {
 			t.Errorf("%v: %v", x.share, err)
 		}
 		if sum := c.roundShare() + c.burstShare(); x.ok && math.Abs(sum-x.share) > 1e-9 {
-			t.Errorf("of %v rounds and looks get %v", x.share, sum)
+			t.Errorf("share %v: rounds and bursts get %v", x.share, sum)
 		}
 	}
 }

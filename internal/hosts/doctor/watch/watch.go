@@ -15,50 +15,50 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Deps are what a Watch works with.
+// Deps are the dependencies of a Watch.
 type Deps struct {
 	Host   probe.Host
-	Engine doctor.Engine // names containers; nil: they have none
-	Store  *Store        // nil: nothing is kept
-	// Known are facts that rules need and no probe gives, a baseline's, asked for
-	// in every round; nil: there are none. It must not block.
+	Engine doctor.Engine // provides the names of containers; nil: containers have no names
+	Store  *Store        // nil: nothing is stored
+	// Known returns facts that rules need and no probe provides, such as those of a
+	// baseline. It is called in every round and must not block. It may be nil.
 	Known func() []fact.Fact
-	// Changed hears of the open findings after each look; nil: nobody does. It
-	// must not block.
+	// Changed is called with the open findings after each round and burst. It must not
+	// block. It may be nil.
 	Changed func([]Open)
 	Metrics *Metrics // nil: none
 	Log     *slog.Logger
-	// Standing, Probes and Rules are probe.AllStanding, probe.All without the one
-	// that tries the machine, and rule.All, where they are nil.
+	// Standing, Probes and Rules default to probe.AllStanding, to probe.All without the
+	// probe that loads the machine, and to rule.All.
 	Standing []probe.Standing
 	Probes   []probe.Probe
 	Rules    []rule.Rule
 }
 
-// Watch is the part that is always on. Run may be called once; the other methods
-// at any time and from any goroutine.
+// Watch examines a host continuously. Run may be called once. The other methods may be
+// called at any time and from any goroutine.
 type Watch struct {
 	cfg     Config
 	deps    Deps
 	symbols *symbols
-	asked   chan struct{} // somebody suspects something
+	asked   chan struct{} // a burst is requested
 
-	// Of Run's goroutine alone:
+	// Only for the goroutine of Run:
 	series    []*standing
 	track     tracker
 	bursts    *bursts
 	names     *cachedEngine
 	sample    Sample
-	compacted time.Time // when old samples were joined last
+	compacted time.Time // when old samples were last merged
 
 	mu      sync.Mutex
 	status  Status
-	summary map[string]float64 // of the last round
+	summary map[string]float64 // facts of the last round
 	began   time.Time
 	subs    []*subscriber
 }
 
-// New returns a Watch that does nothing yet.
+// New returns a Watch. It does nothing before Run.
 func New(cfg Config, deps Deps) *Watch {
 	if deps.Standing == nil {
 		deps.Standing = probe.AllStanding()
@@ -80,15 +80,15 @@ func New(cfg Config, deps Deps) *Watch {
 	return w
 }
 
-// Suspect asks for a deeper look soon: a container was slow to come up, for one.
+// Suspect requests a burst soon, for example because a container started slowly.
 func (w *Watch) Suspect() {
 	select {
 	case w.asked <- struct{}{}:
-	default: // asked for already
+	default: // a burst is already requested
 	}
 }
 
-// Status is what is known now.
+// Status returns the current state.
 func (w *Watch) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,16 +101,16 @@ func (w *Watch) Status() Status {
 	return s
 }
 
-// Summary is the last round's facts in one figure for each name (see fact.Summary),
-// and when that was.
+// Summary returns the facts of the last round as one figure per name (see fact.Summary),
+// and the time of that round.
 func (w *Watch) Summary() (map[string]float64, time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.summary), w.status.At
 }
 
-// History is what was known since then, at most limit events (0: all that are
-// kept).
+// History returns the events and samples since the given time, at most limit events (0:
+// all that are stored).
 func (w *Watch) History(since time.Time, limit int) (History, error) {
 	if w.deps.Store == nil {
 		return History{Events: []Event{}, Samples: []Sample{}}, nil
@@ -118,33 +118,33 @@ func (w *Watch) History(since time.Time, limit int) (History, error) {
 	return w.deps.Store.History(since, limit)
 }
 
-// afterwards is how long to wait after what took so much CPU time, so that it stays
+// afterwards returns how long to wait after using so much CPU time, so that the use stays
 // within its share.
 func afterwards(cpu time.Duration, share float64) time.Duration {
 	return time.Duration(float64(cpu) / share)
 }
 
-// purse is the CPU time that rounds may take. It fills with time, up to saved: so
-// much may be taken at once, to find names, for one. It may be overdrawn by one
-// round; the next waits until it is even.
-type purse struct {
+// budget is the CPU time that rounds may use. It grows with time up to maxSaved, which
+// may be used at once, for example to resolve names. One round may overdraw it; the next
+// round waits until it is balanced.
+type budget struct {
 	share float64 // of one core, over 0
 	have  time.Duration
 	at    time.Time
 }
 
-// saved is what a purse holds at most: the default share of 100 s.
-const saved = 500 * time.Millisecond
+// maxSaved is the most that a budget holds: the default share of 100 s.
+const maxSaved = 500 * time.Millisecond
 
-// pay takes what a round has cost out, and returns how long to wait for the next.
-func (p *purse) pay(cpu time.Duration, now time.Time) time.Duration {
-	p.have = min(saved, p.have+time.Duration(p.share*float64(now.Sub(p.at)))) - cpu
+// spend subtracts the cost of a round and returns the wait before the next.
+func (p *budget) spend(cpu time.Duration, now time.Time) time.Duration {
+	p.have = min(maxSaved, p.have+time.Duration(p.share*float64(now.Sub(p.at)))) - cpu
 	p.at = now
 	return max(0, afterwards(-p.have, p.share))
 }
 
-// Run watches until ctx is done. It returns when all of it has ended; what cannot
-// be seen or kept is in the Status and the log.
+// Run examines the host until ctx is done. It returns when all its work has ended. What
+// cannot be observed or stored is in the Status and the log.
 func (w *Watch) Run(ctx context.Context) error {
 	now := time.Now()
 	w.mu.Lock()
@@ -153,7 +153,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	w.bursts = newBursts(w.cfg, now)
 	w.sample = Sample{At: now.UTC()}
 	w.measured(func() { w.open(ctx, now) })
-	money := purse{share: w.cfg.roundShare(), have: saved, at: now}
+	left := budget{share: w.cfg.roundShare(), have: maxSaved, at: now}
 	defer w.close()
 	asked := ""
 	timer := time.NewTimer(w.cfg.Every)
@@ -170,7 +170,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		cpu := w.measured(func() { w.round(ctx) })
-		every := max(w.cfg.Every, money.pay(cpu, time.Now()))
+		every := max(w.cfg.Every, left.spend(cpu, time.Now()))
 		w.mu.Lock()
 		w.status.Cost.Rounds++
 		w.status.Cost.Every = every.Seconds()
@@ -187,8 +187,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// measured does something on a thread of its own and returns the CPU time that it
-// took there.
+// measured calls do on a separate thread and returns the CPU time that it used there.
 func (w *Watch) measured(do func()) time.Duration {
 	cpu := threadTime(do)
 	w.mu.Lock()
@@ -197,8 +196,8 @@ func (w *Watch) measured(do func()) time.Duration {
 	return cpu
 }
 
-// took notes what a look found, and tells who wants to know.
-func (w *Watch) took(l look) {
+// record stores the result of a round or burst and notifies subscribers.
+func (w *Watch) record(l examination) {
 	events := w.track.take(l)
 	open := w.track.list()
 	w.mu.Lock()
@@ -208,7 +207,7 @@ func (w *Watch) took(l look) {
 	subs := slices.Clone(w.subs)
 	w.mu.Unlock()
 	for _, e := range events {
-		w.tell(e)
+		w.logEvent(e)
 		for _, s := range subs {
 			s.send(e)
 		}
@@ -220,8 +219,8 @@ func (w *Watch) took(l look) {
 	}
 }
 
-// tell says an event in the log.
-func (w *Watch) tell(e Event) {
+// logEvent writes an event to the log.
+func (w *Watch) logEvent(e Event) {
 	level, words := slog.LevelWarn, "doctor: finding"
 	switch {
 	case e.Kind == Ended:
@@ -245,7 +244,7 @@ func (w *Watch) tell(e Event) {
 	w.deps.Metrics.event(e)
 }
 
-// name gives findings their names. The engine is asked only if there are any.
+// name adds names to findings. It asks the engine only if there are findings.
 func (w *Watch) name(ctx context.Context, found []rule.Finding) []doctor.Finding {
 	if len(found) == 0 {
 		return nil
@@ -254,7 +253,7 @@ func (w *Watch) name(ctx context.Context, found []rule.Finding) []doctor.Finding
 	if w.names != nil {
 		e = w.names
 	}
-	names, _ := doctor.Names(ctx, w.deps.Host.Proc, e, nil) // without names they are found all the same
+	names, _ := doctor.Names(ctx, w.deps.Host.Proc, e, nil) // findings without names are reported, too
 	list := make([]doctor.Finding, 0, len(found))
 	for _, f := range found {
 		list = append(list, names.Name(f))
@@ -262,21 +261,21 @@ func (w *Watch) name(ctx context.Context, found []rule.Finding) []doctor.Finding
 	return list
 }
 
-// namesFor is how long the engine's list of containers will do.
+// namesFor is how long the engine's list of containers is cached.
 const namesFor = 30 * time.Second
 
-// engineTime is how long the engine may take for it: a round does not wait longer.
+// engineTime bounds the wait of a round for the engine's list.
 const engineTime = 3 * time.Second
 
-// cachedEngine asks an engine for all its containers not more often than that. It
-// is for one goroutine.
+// cachedEngine caches an engine's list of containers for namesFor. It is for one
+// goroutine.
 type cachedEngine struct {
 	engine doctor.Engine
 	at     time.Time
 	list   []engine.Container
 }
 
-// List implements doctor.Engine; labels are not looked at, which nobody gives here.
+// List implements doctor.Engine. It ignores labels, because no caller here sets any.
 func (c *cachedEngine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	if !c.at.IsZero() && time.Since(c.at) < namesFor {
 		return c.list, nil

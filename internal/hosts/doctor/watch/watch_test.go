@@ -49,27 +49,27 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// madeUp is a host with one file, which a test writes.
-type madeUp struct {
+// fakeHost is a host with one file, which a test writes.
+type fakeHost struct {
 	t    *testing.T
 	root string
 }
 
-func newMadeUp(t *testing.T) madeUp {
+func newMadeUp(t *testing.T) fakeHost {
 	t.Helper()
-	m := madeUp{t, t.TempDir()}
+	m := fakeHost{t, t.TempDir()}
 	m.dying(10)
 	return m
 }
 
-func (m madeUp) dying(n int) {
+func (m fakeHost) dying(n int) {
 	m.t.Helper()
 	if err := os.WriteFile(filepath.Join(m.root, "dying"), []byte(fmt.Sprint(n)), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-func (m madeUp) read() ([]fact.Fact, error) {
+func (m fakeHost) read() ([]fact.Fact, error) {
 	text, err := os.ReadFile(filepath.Join(m.root, "dying"))
 	if err != nil {
 		return nil, err
@@ -82,10 +82,10 @@ func (m madeUp) read() ([]fact.Fact, error) {
 	}, err
 }
 
-func (m madeUp) Read(context.Context, time.Time) ([]fact.Fact, error) { return m.read() }
-func (m madeUp) Close() error                                         { return nil }
+func (m fakeHost) Read(context.Context, time.Time) ([]fact.Fact, error) { return m.read() }
+func (m fakeHost) Close() error                                         { return nil }
 
-func (m madeUp) standing() []probe.Standing {
+func (m fakeHost) standing() []probe.Standing {
 	return []probe.Standing{{
 		Name: "made up", Sees: "what the test writes", Gives: []string{fact.MemcgDying},
 		Open: func(context.Context, probe.Host, time.Time) (probe.Series, error) { return m, nil },
@@ -97,7 +97,7 @@ func (m madeUp) standing() []probe.Standing {
 	}}
 }
 
-// deep is a probe of a burst that finds a conflict which no round sees.
+// deep is a probe of a burst that finds lock contention, which no round observes.
 func deep(rtnl *atomic.Int64) []probe.Probe {
 	return []probe.Probe{{
 		Name: "deep", Sees: "locks", Gives: []string{fact.LockSeen, fact.RtnlWait},
@@ -109,8 +109,8 @@ func deep(rtnl *atomic.Int64) []probe.Probe {
 	}}
 }
 
-// In a bubble of fake time: a host gets sick and well again, and everybody who
-// wants to know hears of it.
+// In a bubble of fake time, a host becomes sick and recovers. The status, the metrics,
+// the log, the events and the history show it.
 func TestFindingBeginsAndEnds(t *testing.T) {
 	host, dir := newMadeUp(t), t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 			}
 		})
 		rounds := func(n int) { time.Sleep(time.Duration(n) * c.Every); synctest.Wait() }
-		time.Sleep(time.Second) // so that rounds are in the middle
+		time.Sleep(time.Second) // to be between two rounds
 		rounds(3)
 		if s := w.Status(); len(s.Findings) != 0 || s.Cost.Rounds != 3 || len(s.Gaps) != 1 || s.Gaps[0].Why != "it has no eyes" {
 			t.Errorf("a healthy host: %+v", s)
@@ -161,7 +161,7 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 		}
 		for _, f := range s.Facts {
 			if f.Subject.Cgroup != "" {
-				t.Errorf("a group's fact in the status: %+v", f)
+				t.Errorf("the status has a fact about a group: %+v", f)
 			}
 		}
 		for _, x := range s.Checked {
@@ -175,16 +175,16 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 			`holdfast_doctor_finding_events_total{event="began",rule="dying-cgroups"} 1`,
 		} {
 			if !strings.Contains(text, want) {
-				t.Errorf("no %s in\n%s", want, text)
+				t.Errorf("%s is missing from\n%s", want, text)
 			}
 		}
 		host.dying(10)
 		rounds(3)
 		if n := len(w.Status().Findings); n != 0 {
-			t.Errorf("%d findings are left", n)
+			t.Errorf("%d findings are still open", n)
 		}
 		if text := exposed(t, reg); !strings.Contains(text, `holdfast_doctor_findings{rule="dying-cgroups",severity="warning"} 0`) {
-			t.Error("the metric does not say that it is over")
+			t.Error("the metric still shows the finding")
 		}
 		cancel()
 		running.Wait()
@@ -192,10 +192,10 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 			t.Errorf("events %q", got)
 		}
 		if slices.Max(changed) != 1 || changed[len(changed)-1] != 0 {
-			t.Errorf("told of %v findings", changed)
+			t.Errorf("Changed was called with %v findings", changed)
 		}
 		if !strings.Contains(log.String(), "dying-cgroups") || !strings.Contains(log.String(), "over") {
-			t.Errorf("the log:\n%s", &log)
+			t.Errorf("unexpected log:\n%s", &log)
 		}
 		h, err := w.History(time.Time{}, 0)
 		if err != nil || len(h.Events) != 2 || h.Events[0].Kind != Ended || len(h.Samples) < 1 {
@@ -206,15 +206,15 @@ func TestFindingBeginsAndEnds(t *testing.T) {
 			most = max(most, one.Facts[fact.MemcgDying].Max)
 		}
 		if most != 5000 {
-			t.Errorf("the history knows of %v dying at most", most)
+			t.Errorf("the history has at most %v dying groups", most)
 		}
 	})
 }
 
-// What only a deeper look sees begins with one and ends with one.
+// A finding that only bursts see begins with a burst and ends with one.
 func TestBurst(t *testing.T) {
 	host := newMadeUp(t)
-	host.dying(1500) // suspicious, and no finding
+	host.dying(1500) // suspicious, but not a finding
 	synctest.Test(t, func(t *testing.T) {
 		var wait atomic.Int64
 		wait.Store(5)
@@ -230,7 +230,7 @@ func TestBurst(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		s := w.Status()
-		if len(s.Bursts) != 1 || s.Bursts[0].Why != "memory cgroups die slowly" || len(s.Findings) != 1 || s.Findings[0].Rule != "kernel-lock" {
+		if len(s.Bursts) != 1 || s.Bursts[0].Why != "many dying memory cgroups" || len(s.Findings) != 1 || s.Findings[0].Rule != "kernel-lock" {
 			t.Errorf("%+v, %+v", s.Bursts, s.Findings)
 		}
 		wait.Store(0)
@@ -239,7 +239,7 @@ func TestBurst(t *testing.T) {
 		if s = w.Status(); len(s.Bursts) != 2 || len(s.Findings) != 0 {
 			t.Errorf("%+v, %+v", s.Bursts, s.Findings)
 		}
-		// Nothing is suspicious any more, but for what somebody else says.
+		// Nothing is suspicious any more, except for the request of another component.
 		host.dying(10)
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
@@ -256,14 +256,14 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// silent is an engine that does not answer.
+// silent is an engine that does not respond.
 type silent struct{}
 
 func (silent) List(context.Context, map[string]string) ([]engine.Container, error) {
 	return nil, holdfast.ErrEngine
 }
 
-// A reader of events that does not read is given up, and holds nobody up.
+// A reader that does not read its events is closed and blocks no other component.
 func TestSlowReaderIsGivenUp(t *testing.T) {
 	w := New(DefaultConfig(), Deps{Standing: []probe.Standing{}, Log: quiet()})
 	events, err := w.Events(t.Context())
@@ -271,7 +271,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 2 * streamBuffer {
-		w.took(look{at: start.Add(time.Duration(i) * time.Second), deep: true, judged: map[string]bool{"a": true},
+		w.record(examination{at: start.Add(time.Duration(i) * time.Second), deep: true, judged: map[string]bool{"a": true},
 			findings: []doctor.Finding{finding("a", rule.Warning, fmt.Sprint("/g", i))}})
 	}
 	n := 0
@@ -287,7 +287,7 @@ func TestSlowReaderIsGivenUp(t *testing.T) {
 		}
 	}
 	if _, err := w.Events(t.Context()); !errors.Is(err, holdfast.ErrBusy) {
-		t.Errorf("one reader more than there may be: %v", err)
+		t.Errorf("a reader beyond the bound: %v", err)
 	}
 	w.unsubscribe()
 }
@@ -330,16 +330,16 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	if text := exposed(t, reg); !strings.Contains(text, `holdfast_doctor_fact_seconds{fact="x_ms"} 1.5`) {
-		t.Errorf("milliseconds are seconds:\n%s", text)
+		t.Errorf("milliseconds are exported as seconds:\n%s", text)
 	}
-	// What is not known any more is not shown any more.
+	// A fact without a current value is no longer exported.
 	m.facts(all[:1])
 	if text := exposed(t, reg); strings.Contains(text, "fact_bytes") {
-		t.Errorf("bytes are still shown:\n%s", text)
+		t.Errorf("bytes are still exported:\n%s", text)
 	}
 }
 
-// here is this host.
+// here describes this host.
 func here(t *testing.T) probe.Host {
 	t.Helper()
 	groups, err := cgroup.Find(proc.Host)
@@ -349,7 +349,7 @@ func here(t *testing.T) probe.Host {
 	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups, Child: []string{"/proc/self/exe", probe.RoleAlloc}, Scratch: t.TempDir()}
 }
 
-// On this very host: real drills begin as findings that name their group, and end.
+// On this host: real drills begin as findings that name their group, and end.
 func TestDrillsBeginAndEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: drills take half a minute each, and root")
@@ -363,7 +363,7 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 			}
 			c := DefaultConfig()
 			c.Every, c.Burst = 2*time.Second, 0
-			c.Share = 1 // the race detector makes rounds dear
+			c.Share = 1 // the race detector makes rounds expensive
 			w := New(c, Deps{Host: h, Log: quiet()})
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
@@ -397,7 +397,7 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 			}
 			eventually(t, "the drill is found", func() bool { return named() != nil })
 			if o := named(); name == "fadvise" && o != nil && !strings.Contains(strings.Join(o.Culprit.Kernel, " "), "fadvise64") {
-				t.Errorf("the kernel path is %v", o.Culprit.Kernel)
+				t.Errorf("kernel path %v", o.Culprit.Kernel)
 			}
 			stop()
 			if err := <-ended; err != nil {
@@ -408,13 +408,13 @@ func TestDrillsBeginAndEnd(t *testing.T) {
 	}
 }
 
-// Measure runs on the real host, with all that it has.
+// Measure runs on this host with all its probes.
 func TestMeasure(t *testing.T) {
 	c := DefaultConfig()
 	c.Every = time.Second
 	var m Measured
 	err := errors.New("not measured")
-	// On a machine that is busy enough the first round takes its time.
+	// On a busy machine the first round may take long.
 	for length := 5 * time.Second; err != nil && length < time.Minute; length *= 3 {
 		m, err = Measure(t.Context(), c, Deps{Host: here(t), Log: quiet(), Store: NewStore(t.TempDir(), c.Keep, quiet())}, length)
 	}
@@ -427,7 +427,7 @@ func TestMeasure(t *testing.T) {
 	t.Logf("%+v: %.2f %% of one core", m, 100*m.Share())
 }
 
-// eventually polls until ok or, much later than anything takes, the test fails.
+// eventually polls until ok. After two minutes the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -435,5 +435,5 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			return
 		}
 	}
-	t.Fatalf("waited two minutes until %s", what)
+	t.Fatalf("after two minutes, not yet: %s", what)
 }
