@@ -8,9 +8,9 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// Collection is the policy of garbage collection, which keeps the images that are
-// to be present, and those of the templates: one that was built on this host could
-// not be had again.
+// Collection returns the policy of garbage collection. The policy keeps prefetched
+// images and the images of templates: an image that was built on this host could not be
+// pulled again.
 func (c Config) Collection() gc.Config {
 	policy := c.GC
 	policy.Keep = slices.Clone(policy.Keep)
@@ -28,8 +28,8 @@ func (c Config) Collection() gc.Config {
 	return policy
 }
 
-// FamiliarName is a name as the engine lists it: with its tag, and short for images
-// of Docker's own registry.
+// FamiliarName returns a name as the engine lists it: with its tag, and short for
+// images of Docker's own registry.
 func FamiliarName(image string) string {
 	name, err := reference.ParseDockerRef(image)
 	if err != nil {

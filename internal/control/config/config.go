@@ -1,6 +1,6 @@
-// Package config turns one YAML file, the environment and the command line's
-// flags into one Config. Unknown keys are refused with their line and column;
-// every value is checked before anything starts.
+// Package config reads one YAML file, the environment and the command line's flags into
+// one Config. Unknown keys are refused with their line and column. Every value is
+// checked before the agent starts.
 package config
 
 import (
@@ -25,15 +25,15 @@ import (
 	"holdfast/internal/sessions/preempt"
 )
 
-// DefaultPath is read when no file is named; it may be missing.
+// DefaultPath is the file that is read if no file is named; it may be missing.
 const DefaultPath = "/etc/holdfast/holdfast.yaml"
 
-// Config is everything that the agent can be told. Durations are written as
-// "30s", sizes as "512MiB".
+// Config is the configuration of the agent. Durations are written as "30s", sizes as
+// "512MiB".
 type Config struct {
 	Node      string          `yaml:"node"`     // id of this host; default: its host name
-	DataDir   string          `yaml:"data_dir"` // the lease's id and the embedded store
-	RunDir    string          `yaml:"run_dir"`  // what must not survive a boot of the host
+	DataDir   string          `yaml:"data_dir"` // the lease's id, the embedded store and other files
+	RunDir    string          `yaml:"run_dir"`  // files that must not survive a boot of the host
 	Log       Log             `yaml:"log"`
 	Engine    Engine          `yaml:"engine"`
 	Store     Store           `yaml:"store"`
@@ -50,10 +50,10 @@ type Config struct {
 	Moving    Moving          `yaml:"moving"`
 	Templates []Template      `yaml:"templates"`
 
-	NodeGiven bool `yaml:"-"` // Node was configured, and is not just the host's name
+	NodeGiven bool `yaml:"-"` // Node is in the configuration, and not only the host's name
 }
 
-// Log says how the agent logs to its standard error.
+// Log is the format of the agent's log on its standard error.
 type Log struct {
 	Level  string `yaml:"level"`  // debug, info, warn, error
 	Format string `yaml:"format"` // text or json
@@ -63,15 +63,15 @@ type Log struct {
 type Engine struct {
 	Name string `yaml:"name"` // docker or containerd
 	Host string `yaml:"host"` // unix:///path or tcp://host:port; default: DOCKER_HOST, then Docker's socket; containerd's
-	// The rest is for containerd only.
-	Namespace    string `yaml:"namespace"`     // containerd's
+	// The other keys are for containerd only.
+	Namespace    string `yaml:"namespace"`     // containerd's namespace
 	Snapshotter  string `yaml:"snapshotter"`   // makes containers' file systems
-	Bridge       string `yaml:"bridge"`        // device that containers are connected to
+	Bridge       string `yaml:"bridge"`        // bridge of the containers
 	Subnet       string `yaml:"subnet"`        // of their addresses, a.b.c.d/n
-	Masquerade   bool   `yaml:"masquerade"`    // containers reach what is beyond the host, with its address
+	Masquerade   bool   `yaml:"masquerade"`    // NAT: containers reach networks beyond the host with the host's address
 	CgroupParent string `yaml:"cgroup_parent"` // of their cgroups; default: / and the namespace
-	// Runtimes are programs that take runc's arguments, by the names that templates
-	// have for them.
+	// Runtimes are programs with the command line of runc, by the names that templates
+	// use.
 	Runtimes map[string]string `yaml:"runtimes"`
 }
 
@@ -81,7 +81,7 @@ const (
 	Containerd = "containerd"
 )
 
-// Store is where ownership is kept: embedded when Endpoints is empty.
+// Store is the store of ownership: embedded if Endpoints is empty.
 type Store struct {
 	Endpoints    []string `yaml:"endpoints"`
 	CAFile       string   `yaml:"ca_file"` // PEM
@@ -89,32 +89,32 @@ type Store struct {
 	KeyFile      string   `yaml:"key_file"`
 	Username     string   `yaml:"username"`
 	PasswordFile string   `yaml:"password_file"`
-	TraceFile    string   `yaml:"trace_file"` // every call to the store, for debugging; "" is none
-	// Timing of the node's lease; it only matters in a store that others
-	// share, because nobody can take over from an embedded one.
+	TraceFile    string   `yaml:"trace_file"` // file with every call to the store, for debugging; "" is none
+	// Timing of the node's lease. It only matters in a shared store: no other node can
+	// take over from an embedded one.
 	Renew      time.Duration `yaml:"renew"`
 	Fence      time.Duration `yaml:"fence"`
 	KillBudget time.Duration `yaml:"kill_budget"`
 	TTL        time.Duration `yaml:"ttl"`
 }
 
-// Timing is the store's timing as the rest of the program knows it.
+// Timing returns the store's timing in the type of the root package.
 func (s Store) Timing() holdfast.Timing {
 	return holdfast.Timing{Renew: s.Renew, Fence: s.Fence, KillBudget: s.KillBudget, TTL: s.TTL}
 }
 
-// Fleet is where the nodes that share a store meet each other.
+// Fleet is the connection to the nodes that share the store.
 type Fleet struct {
-	Listen       string `yaml:"listen"`       // host:port for the other nodes; "" takes nothing from them
-	Advertise    string `yaml:"advertise"`    // host:port that they connect to; default: Listen
+	Listen       string `yaml:"listen"`       // host:port for the other nodes; "" accepts no connections
+	Advertise    string `yaml:"advertise"`    // host:port for their connections; default: Listen
 	Certificates string `yaml:"certificates"` // directory with ca.pem, node.pem and node.key
 }
 
-// Gateway is where clients connect.
+// Gateway is the listener for clients.
 type Gateway struct {
 	Listen string `yaml:"listen"`
-	// URL is where browsers open a session, with KeyInURL in the place of its
-	// key; "" is by the address at which they reach the dashboard.
+	// URL is the address of a session for browsers, with KeyInURL in place of its key.
+	// With "" it is derived from the address of the dashboard.
 	URL            string `yaml:"url"`
 	gateway.Config `yaml:",inline"`
 }
@@ -122,45 +122,45 @@ type Gateway struct {
 // KeyInURL stands for a session's key in Gateway.URL.
 const KeyInURL = "{key}"
 
-// API is where people and programs ask the agent.
+// API is the listener of the agent's API.
 type API struct {
 	Socket    string `yaml:"socket"` // unix socket, root only
 	Listen    string `yaml:"listen"` // TCP; "" for none
 	CertFile  string `yaml:"cert_file"`
 	KeyFile   string `yaml:"key_file"`
-	TokenFile string `yaml:"token_file"` // bearer tokens for everything
-	// ReadTokenFile has bearer tokens that only look. Without either file
-	// TCP is read-only and loopback only.
+	TokenFile string `yaml:"token_file"` // file with bearer tokens for all routes
+	// ReadTokenFile is a file with bearer tokens for reading. Without either file TCP
+	// is read-only and loopback only.
 	ReadTokenFile string `yaml:"read_token_file"`
-	Dashboard     bool   `yaml:"dashboard"` // pages for people, beside the API on TCP
+	Dashboard     bool   `yaml:"dashboard"` // web pages, beside the API on TCP
 }
 
-// Sessions bounds what sessions may do to the host.
+// Sessions limits the resources of sessions.
 type Sessions struct {
-	IdleStop  time.Duration `yaml:"idle_stop"` // stop a session after that long without a connection; 0 is never
-	Boots     int           `yaml:"boots"`     // containers being started at once
-	Max       int           `yaml:"max"`       // sessions on this node; 0 is no bound
-	Snapshots int           `yaml:"snapshots"` // snapshot commands at once; 0 is one for each CPU
-	Networks  int           `yaml:"networks"`  // networks kept ready for the next sessions; 0 is none
+	IdleStop  time.Duration `yaml:"idle_stop"` // stop a session after this time without a connection; 0 is never
+	Boots     int           `yaml:"boots"`     // containers that start concurrently
+	Max       int           `yaml:"max"`       // sessions on this node; 0 is no limit
+	Snapshots int           `yaml:"snapshots"` // concurrent snapshot commands; 0 is one for each CPU
+	Networks  int           `yaml:"networks"`  // ready networks to keep; 0 is none
 }
 
-// Drain is how a drain is done unless the request says otherwise.
+// Drain has the defaults of a drain.
 type Drain struct {
 	Budget time.Duration `yaml:"budget"`
-	Quiet  bool          `yaml:"quiet"` // stop the engine for the moment in which the containers die
+	Quiet  bool          `yaml:"quiet"` // pause the engine while the containers die
 }
 
-// Doctor is the part of the doctor that is always on, and what it may do.
+// Doctor is the part of the doctor that runs in the agent, and what it may do.
 type Doctor struct {
 	Watch    watch.Config    `yaml:",inline"`
 	Rotation rotation.Config `yaml:",inline"`
-	Role     string          `yaml:"role"` // what this host is for: baselines are kept by kernel and role
-	// Proc and Sys are where the host's procfs and sysfs are mounted.
+	Role     string          `yaml:"role"` // the host's purpose: baselines are kept by kernel and role
+	// Proc and Sys are the mount points of the host's procfs and sysfs.
 	Proc string `yaml:"proc"`
 	Sys  string `yaml:"sys"`
 }
 
-// Template is how a session's container is made; the first is the default one.
+// Template describes the container of a session; the first template is the default.
 type Template struct {
 	Name       string            `yaml:"name"`
 	Image      string            `yaml:"image"`
@@ -172,19 +172,19 @@ type Template struct {
 	PIDs       int64             `yaml:"pids"`
 	Port       int               `yaml:"port"`
 	Ready      Ready             `yaml:"ready"`
-	Warm       int               `yaml:"warm"`       // containers that wait for a session, at most; 0 is none
+	Warm       int               `yaml:"warm"`       // most containers that wait for a session; 0 is none
 	Network    string            `yaml:"network"`    // pooled (default), or a network's name: bridge is the engine's own
 	Init       *bool             `yaml:"init"`       // default true
 	Privileges string            `yaml:"privileges"` // fixed (default) or gain: whether set-uid programs work
 	Seccomp    string            `yaml:"seccomp"`    // file with a seccomp profile; default: the engine's
 	Runtime    string            `yaml:"runtime"`    // that runs its containers; default: the engine's
-	Handover   string            `yaml:"handover"`   // what of it another node gets: fresh (default), or memory
-	Idle       string            `yaml:"idle"`       // what becomes of a session that nobody is connected to for sessions.idle_stop: stop (default), or suspend
-	Priority   int               `yaml:"priority"`   // of its memory, where not all of a host's can be saved: what has less is lost first
+	Handover   string            `yaml:"handover"`   // what another node gets: fresh (default), or memory
+	Idle       string            `yaml:"idle"`       // what happens to a session without connections for sessions.idle_stop: stop (default), or suspend
+	Priority   int               `yaml:"priority"`   // of its memory, if not all of a host's memory can be saved: the lowest priority is lost first
 	InitSteps  []InitStep        `yaml:"init_steps"`
 	Snapshot   Snapshot          `yaml:"snapshot"`
 
-	WebSocket   string      `yaml:"websocket"` // what becomes of clients' when the session leaves: close (default) or keep
+	WebSocket   string      `yaml:"websocket"` // what happens to clients' WebSockets when the session leaves: close (default) or keep
 	KeptSockets KeptSockets `yaml:"kept_sockets"`
 }
 
@@ -197,8 +197,8 @@ type InitStep struct {
 	Timeout time.Duration     `yaml:"timeout"` // default 5m
 }
 
-// Snapshot is a command on the host that runs when a session has ended, before
-// anybody else can have it.
+// Snapshot is a command on the host that runs after a session has ended, and before
+// another node can claim it.
 type Snapshot struct {
 	Command []string      `yaml:"command"`
 	Timeout time.Duration `yaml:"timeout"` // default 10s
@@ -212,8 +212,8 @@ type Mount struct {
 	ReadOnly bool   `yaml:"read_only"`
 }
 
-// Ready is when a container counts as ready: the HTTP path answers, or, without
-// one, the port takes a connection.
+// Ready says when a container is ready: the HTTP path answers, or, without a path, the
+// port accepts a connection.
 type Ready struct {
 	HTTP    string        `yaml:"http"`
 	Timeout time.Duration `yaml:"timeout"`
@@ -230,13 +230,13 @@ func (b *Bytes) UnmarshalYAML(text []byte) error {
 	}
 	n, err := units.RAMInBytes(s)
 	if err != nil {
-		return fmt.Errorf("%q is no size such as 512MiB", s)
+		return fmt.Errorf("%q is not a size such as 512MiB", s)
 	}
 	*b = Bytes(n)
 	return nil
 }
 
-// Default is the configuration without a file.
+// Default returns the configuration without a file.
 func Default() Config {
 	t := holdfast.DefaultTiming()
 	return Config{
@@ -258,10 +258,9 @@ func Default() Config {
 	}
 }
 
-// Load reads the file at path over the defaults and applies the overrides; path
-// "" means DefaultPath, which may be missing. It checks everything that can be
-// checked without starting anything. The error is one that a person can act on,
-// with a hint.
+// Load reads the file at path over the defaults and applies the overrides; path ""
+// means DefaultPath, which may be missing. It makes all checks that need no running
+// part. The error has a hint.
 func Load(ctx context.Context, path string, over Overrides) (Config, error) {
 	path, named := cmp.Or(path, DefaultPath), path != ""
 	c, err := read(ctx, path, named, over)
@@ -274,14 +273,14 @@ func Load(ctx context.Context, path string, over Overrides) (Config, error) {
 	return c, nil
 }
 
-// LoadHost is Load for what only acts on the host, and for that without a look at
-// what no drain needs: store, gateway, API and templates.
+// LoadHost is Load for commands that only use the host. It does not check the store,
+// gateway, API and templates.
 func LoadHost(ctx context.Context, path string) (Config, error) {
 	return loadPart(ctx, path, Overrides{}, Config.validateHost, Config.validateLimits)
 }
 
-// LoadCollector is LoadHost for a collector that shows its figures where an agent
-// has its API.
+// LoadCollector is LoadHost for a collector that serves its metrics on the address of
+// an agent's API.
 func LoadCollector(ctx context.Context, path string, over Overrides) (Config, error) {
 	return loadPart(ctx, path, over, Config.ValidateCollector)
 }
@@ -303,14 +302,14 @@ func loadPart(ctx context.Context, path string, over Overrides, checks ...func(C
 	return c, nil
 }
 
-// read reads the file, which may be missing where nobody named it, and fills in
-// the rest.
+// read reads the file, which may be missing if it is the default one, and completes the
+// values.
 func read(ctx context.Context, path string, named bool, over Overrides) (Config, error) {
 	c := Default()
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
-		// The defaults will do, unless a check below misses something.
+		// The defaults are used; the checks below find what is missing.
 	case err != nil:
 		return c, holdfast.WithHint(fmt.Errorf("reading the configuration: %w", err), "name the file with --config")
 	default:
@@ -322,7 +321,7 @@ func read(ctx context.Context, path string, named bool, over Overrides) (Config,
 	return c, c.complete()
 }
 
-// complete fills in what depends on the host.
+// complete sets the values that depend on the host.
 func (c *Config) complete() error {
 	c.NodeGiven = c.Node != ""
 	if c.Node == "" {

@@ -27,11 +27,11 @@ func load(t *testing.T, text string, over Overrides) (Config, error) {
 	return Load(t.Context(), path, over)
 }
 
-// minimal is the least that an agent can run with.
+// minimal is the smallest configuration of an agent.
 const minimal = "templates: [{name: web, image: web:1, port: 80}]\n"
 
-// TestAnnotatedFileIsTheDefault holds packaging/holdfast.yaml, which is also
-// the documentation of every key, to what the program does without a file.
+// TestAnnotatedFileIsTheDefault compares packaging/holdfast.yaml, which documents every
+// key, with the defaults.
 func TestAnnotatedFileIsTheDefault(t *testing.T) {
 	const file = "../../../packaging/holdfast.yaml"
 	text, err := os.ReadFile(file)
@@ -51,7 +51,7 @@ func TestAnnotatedFileIsTheDefault(t *testing.T) {
 		t.Fatalf("%d templates", len(got.Templates))
 	}
 
-	// What is commented out has to load too: every key is real.
+	// Its commented settings must be valid too: every key exists.
 	on := uncommented(string(text))
 	if _, err := load(t, on, Overrides{}); err != nil {
 		t.Fatalf("with every key: %v", err)
@@ -65,8 +65,7 @@ func TestAnnotatedFileIsTheDefault(t *testing.T) {
 	}
 }
 
-// uncommented is the annotated file with every setting switched on that is
-// commented out.
+// uncommented returns the annotated file with all commented settings enabled.
 func uncommented(text string) string {
 	var on strings.Builder
 	for line := range strings.Lines(text) {
@@ -79,7 +78,7 @@ func uncommented(text string) string {
 	return on.String()
 }
 
-// missing are the keys of a type that are in none of the YAML values.
+// missing returns the keys of a type that no YAML value has.
 func missing(path string, of reflect.Type, values []any) (keys []string) {
 	switch {
 	case of.Kind() == reflect.Slice:
@@ -132,7 +131,7 @@ func TestMissingKeysAreFound(t *testing.T) {
 	}
 }
 
-// A file that says nothing is no file.
+// A file without settings equals no file.
 func TestFileWithoutAWord(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing\n# yet\n"} {
 		c := Default()
@@ -145,7 +144,7 @@ func TestFileWithoutAWord(t *testing.T) {
 	}
 }
 
-// A host can be drained with a file that no agent would start with.
+// A host can be drained with a file that is not valid for an agent.
 func TestLoadHost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "holdfast.yaml")
 	for _, c := range []struct {
@@ -167,7 +166,7 @@ func TestLoadHost(t *testing.T) {
 	}
 }
 
-// A collector shows its figures where an agent has its API, on the same terms.
+// A collector serves its metrics on the address of an agent's API, with the same rules.
 func TestLoadCollector(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "holdfast.yaml")
 	for _, c := range []struct {
@@ -193,7 +192,7 @@ func TestLoadCollector(t *testing.T) {
 	}
 }
 
-// isSetting tells a setting that is commented out from prose.
+// isSetting tells a commented setting from prose.
 func isSetting(s string) bool {
 	if strings.HasPrefix(s, "  - {") {
 		return true
@@ -217,7 +216,7 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"a number for a time", minimal + "sessions: {idle_stop: 30}", "this wants a time such as 30s"},
 		{"a number for a choice", minimal + "drain: {quiet: 3}", "this wants true or false"},
 		{"a number beyond all", minimal + "sessions: {boots: 99999999999999999999}", "is too large a number"},
-		{"no template", "node: a", "templates: there is none"},
+		{"no template", "node: a", "templates: the list is empty"},
 		{"template twice", "templates: [{name: a, image: b, port: 80}, {name: a, image: b, port: 80}]", "used twice"},
 		{"no image", "templates: [{name: a, port: 80}]", "templates[0] (a): image is missing"},
 		{"no port", "templates: [{name: a, image: b}]", "port: 0"},
@@ -239,18 +238,18 @@ func TestMistakesAreRefusedWithTheirPlace(t *testing.T) {
 		{"gateway for all", minimal + "gateway: {listen: '0.0.0.0:7070'}", "not a loopback address"},
 		{"gateway for all without tokens", minimal + "gateway: {listen: ':7070', cert_file: /c, key_file: /k}", "not a loopback address"},
 		{"gateway for all without TLS", minimal + "gateway: {listen: ':7070', tokens_file: /t}", "not a loopback address"},
-		{"a URL without a key", minimal + "gateway: {url: 'https://gw.example.org/'}", "has no {key} in it"},
-		{"a URL without a host", minimal + "gateway: {url: '/s/{key}/'}", "no http or https URL"},
-		{"a URL with a script", minimal + "gateway: {url: 'javascript://h/{key}'}", "no http or https URL"},
+		{"a URL without a key", minimal + "gateway: {url: 'https://gw.example.org/'}", "lacks {key}"},
+		{"a URL without a host", minimal + "gateway: {url: '/s/{key}/'}", "not an http or https URL"},
+		{"a URL with a script", minimal + "gateway: {url: 'javascript://h/{key}'}", "not an http or https URL"},
 		{"a URL with a password", minimal + "gateway: {url: 'https://a:b@h/{key}'}", "without a user"},
 		{"gateway by name", minimal + "gateway: {listen: 'example.org:7070'}", "not a loopback address"},
-		{"no port to listen on", minimal + "gateway: {listen: localhost}", "no host:port"},
+		{"no port to listen on", minimal + "gateway: {listen: localhost}", "is not host:port"},
 		{"API for all without TLS", minimal + "api: {listen: ':7071', token_file: /t}", "not a loopback address"},
 		{"API for all without tokens", minimal + "api: {listen: ':7071', cert_file: /c, key_file: /k}", "not a loopback address"},
-		{"fleet without a store", minimal + "fleet: {listen: '10.0.0.7:7072'}", "fleet.listen: there is no fleet"},
-		{"fleet on every address", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072'}", "fleet.advertise: nobody can connect"},
-		{"fleet on no port", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072', advertise: '10.0.0.7:0'}", "fleet.advertise: nobody can connect"},
-		{"only advertised", minimal + "fleet: {advertise: '10.0.0.7:7072'}", "fleet.advertise: there is no fleet.listen"},
+		{"fleet without a store", minimal + "fleet: {listen: '10.0.0.7:7072'}", "fleet.listen: an embedded store has no fleet"},
+		{"fleet on every address", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072'}", "fleet.advertise: no node can connect"},
+		{"fleet on no port", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: ':7072', advertise: '10.0.0.7:0'}", "fleet.advertise: no node can connect"},
+		{"only advertised", minimal + "fleet: {advertise: '10.0.0.7:7072'}", "fleet.advertise: needs fleet.listen"},
 		{"certificates", minimal + "store: {endpoints: ['e:2379']}\nfleet: {listen: '10.0.0.7:7072', certificates: here}", "fleet.certificates"},
 		{"step without a name", step("command: [x]"), "init_steps[0] (): name"},
 		{"step with a name of its own kind", step("name: a.b, command: [x]"), "init_steps[0] (a.b): name"},
@@ -303,7 +302,7 @@ func TestGatewayForAllNeedsTLSAndTokens(t *testing.T) {
 	}
 }
 
-// Tokens of either scope will do for an API that others can reach.
+// Tokens of either scope are enough for an API beyond loopback.
 func TestAPIForAllNeedsTLSAndOneOfTwoFiles(t *testing.T) {
 	for _, key := range []string{"token_file", "read_token_file"} {
 		c, err := load(t, minimal+"api: {listen: ':7071', cert_file: /c, key_file: /k, "+key+": /t}", Overrides{})
@@ -339,7 +338,7 @@ templates:
   - name: a
     image: b:1
     command: [serve, "{key}"]
-    env: {WHO: "{key}"}
+    env: {KEY: "{key}"}
     mounts: [{type: bind, source: "/srv/{key}", target: /data, read_only: true}]
     memory: 512MiB
     cpus: 1.5
@@ -359,7 +358,7 @@ templates:
 		t.Fatal(err)
 	}
 	want := []session.Template{{
-		Name: "a", Image: "b:1", Command: []string{"serve", "{key}"}, Env: map[string]string{"WHO": "{key}"},
+		Name: "a", Image: "b:1", Command: []string{"serve", "{key}"}, Env: map[string]string{"KEY": "{key}"},
 		Mounts: []engine.Mount{{Type: "bind", Source: "/srv/{key}", Target: "/data", ReadOnly: true}},
 		Memory: 512 << 20, CPUs: 1.5, PIDs: 99, Port: 8080,
 		Ready: session.Readiness{HTTPPath: "/ok", Timeout: 3 * time.Second}, Network: "mine", NoInit: true, AllowSUID: true,
@@ -383,12 +382,12 @@ func TestMovingIsChecked(t *testing.T) {
 		"handover: warm":                "neither fresh nor memory",
 		"idle: sleep":                   "neither stop nor suspend",
 		"idle: suspend":                 "needs handover: memory",
-		"runtime: /usr/bin/runsc":       "no name of a runtime",
+		"runtime: /usr/bin/runsc":       "not a name of a runtime",
 		"kept_sockets: {tell_as: pong}": "neither text nor ping",
 		"kept_sockets: {time: -1s}":     "below 0",
 		"kept_sockets: {buffer: 65MiB}": "to 64MiB",
-		"runtime: runsc\n    handover: memory\nengine: {name: containerd}":                        "has to be moving.runtime",
-		"runtime: a\n    handover: memory\nengine: {name: containerd, runtimes: {a: /bin/runsc}}": "has to be moving.runtime",
+		"runtime: runsc\n    handover: memory\nengine: {name: containerd}":                        "must be moving.runtime",
+		"runtime: a\n    handover: memory\nengine: {name: containerd, runtimes: {a: /bin/runsc}}": "must be moving.runtime",
 		"kept_sockets: {tell: \"" + strings.Repeat("x", 1025) + "\"}":                             "room for 1024 bytes",
 		"kept_sockets: {tell_as: ping, tell: \"" + strings.Repeat("x", 126) + "\"}":               "room for 125 bytes",
 	} {
@@ -401,9 +400,9 @@ func TestMovingIsChecked(t *testing.T) {
 
 func TestRuntimesAreChecked(t *testing.T) {
 	for text, want := range map[string]string{
-		"{runsc: runsc}":           "no absolute path",
-		"{/bin/runsc: /bin/x}":     "no name of a runtime",
-		"{runsc: }":                "no absolute path",
+		"{runsc: runsc}":           "not an absolute path",
+		"{/bin/runsc: /bin/x}":     "not a name of a runtime",
+		"{runsc: }":                "not an absolute path",
 		"{runsc: /bin/runsc}":      "",
 		"{a: /bin/a, b.c: /usr/b}": "",
 	} {
@@ -421,15 +420,15 @@ func TestRuntimesAreChecked(t *testing.T) {
 func TestSuspendedIsChecked(t *testing.T) {
 	const all = `key_file: /k, put: [/p, "{file}", "{name}"], get: [/g, "{name}", "{file}"]`
 	for bad, want := range map[string]string{
-		"dir: here":                    "no absolute path",
+		"dir: here":                    "not an absolute path",
 		"keep: 1s":                     "at least 1m",
 		"space: 0":                     "at least 1 byte",
 		"timeout: 0s":                  "at least 1s",
-		"shared: true":                 "for a dir that is named",
+		"shared: true":                 "needs a named dir",
 		"put: [/bin/cp]":               "key_file is missing",
 		"shared: true, dir: /d":        "key_file is missing",
 		all:                            "drop is missing",
-		all + `, drop: [rm, "{name}"]`: "no absolute path of a program",
+		all + `, drop: [rm, "{name}"]`: "not an absolute path of a program",
 		all + `, drop: [/bin/rm]`:      "{name} is missing",
 		`key_file: /k, put: [/p, "{name}"], get: [/g, "{name}", "{file}"], drop: [/d, "{name}"]`: "{file} is missing",
 	} {
@@ -441,7 +440,7 @@ func TestSuspendedIsChecked(t *testing.T) {
 	if _, err := load(t, minimal+"\nmoving: {suspended: {"+all+", drop: [/d, \"{name}\"]}}\n", Overrides{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, handover: memory, mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "hears who it is") {
+	if _, err := load(t, "templates:\n  - {name: a, image: b, port: 80, runtime: r, handover: memory, mounts: [{type: tmpfs, target: /run/holdfast}]}\n", Overrides{}); err == nil || !strings.Contains(err.Error(), "receives its identity") {
 		t.Errorf("a mount in the way: %v", err)
 	}
 }
@@ -453,13 +452,13 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Default()
 		if parse(t.Context(), []byte(text), &c) == nil {
-			_ = c.Validate() // either answer, but no panic
+			_ = c.Validate() // with or without an error, but without a panic
 		}
 	})
 }
 
-// TestPageHasTheAnnotatedFile keeps docs/configuration.md, which error hints
-// send people to, at the file's state.
+// TestPageHasTheAnnotatedFile keeps docs/configuration.md, to which error hints refer,
+// equal to the file.
 func TestPageHasTheAnnotatedFile(t *testing.T) {
 	file, err := os.ReadFile("../../../packaging/holdfast.yaml")
 	if err != nil {
@@ -474,7 +473,7 @@ func TestPageHasTheAnnotatedFile(t *testing.T) {
 	}
 }
 
-// TestNetworkOfATemplate: a ready one unless another is named.
+// TestNetworkOfATemplate: a ready network unless another one is named.
 func TestNetworkOfATemplate(t *testing.T) {
 	for named, want := range map[string]string{"": "", "pooled": "", "bridge": "bridge", "mine": "mine"} {
 		c := Config{Templates: []Template{{Name: "a", Network: named}}}

@@ -15,10 +15,10 @@ import (
 	"holdfast"
 )
 
-// SetSeccomp returns the text of a configuration with a seccomp profile's file in
-// a template, and whether that differs from the text given. Everything else stays
-// as it is, comments and all. It refuses what it cannot change safely: a template
-// on one line, or with another profile.
+// SetSeccomp returns the text of a configuration with the file of a seccomp profile in
+// a template, and whether it differs from the given text. Everything else stays as it
+// is, with comments. It refuses an unsafe change: a template on one line, or one with
+// another profile.
 func SetSeccomp(ctx context.Context, text []byte, template, file string) ([]byte, bool, error) {
 	var before Config
 	if err := parse(ctx, text, &before); err != nil {
@@ -31,13 +31,13 @@ func SetSeccomp(ctx context.Context, text []byte, template, file string) ([]byte
 	case before.Templates[i].Seccomp == file:
 		return text, false, nil
 	case before.Templates[i].Seccomp != "":
-		return nil, false, fmt.Errorf("template %s has the seccomp profile %s already", template, before.Templates[i].Seccomp)
+		return nil, false, fmt.Errorf("template %s already has the seccomp profile %s", template, before.Templates[i].Seccomp)
 	}
 	line, indent, err := afterKey(text, i)
 	if err != nil {
 		return nil, false, holdfast.WithHint(fmt.Errorf("template %s: %w", template, err), "add the line by hand: seccomp: "+file)
 	}
-	value, err := yaml.Marshal(file) // quoted where it has to be
+	value, err := yaml.Marshal(file) // quoted if necessary
 	if err != nil {
 		return nil, false, err
 	}
@@ -49,13 +49,13 @@ func SetSeccomp(ctx context.Context, text []byte, template, file string) ([]byte
 	out := bytes.Join(slices.Insert(lines, line, added), nil)
 	var after Config
 	if err := parse(ctx, out, &after); err != nil || i >= len(after.Templates) || after.Templates[i].Seccomp != file {
-		return nil, false, holdfast.WithHint(fmt.Errorf("template %s cannot be changed without doubt (%w)", template, err), "add the line by hand: seccomp: "+file)
+		return nil, false, holdfast.WithHint(fmt.Errorf("template %s cannot be changed safely (%w)", template, err), "add the line by hand: seccomp: "+file)
 	}
 	return out, true, nil
 }
 
-// afterKey finds behind which line (from 1) another key of a template can stand,
-// and how far it is indented: behind a key whose value is on the same line.
+// afterKey returns the line (from 1) after which another key of a template can be
+// inserted, and its indentation: after a key with its value on the same line.
 func afterKey(text []byte, template int) (line, indent int, err error) {
 	f, err := parser.ParseBytes(text, 0)
 	if err != nil {

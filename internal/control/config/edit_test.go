@@ -11,7 +11,7 @@ import (
 
 const profile = "/etc/holdfast/p.json"
 
-// A template gets its line, and nothing else of the file changes.
+// A template gets its line, and nothing else in the file changes.
 func TestSetSeccomp(t *testing.T) {
 	packaged, err := os.ReadFile("../../../packaging/holdfast.yaml")
 	if err != nil {
@@ -41,7 +41,7 @@ func TestSetSeccomp(t *testing.T) {
 			}
 		}
 		if strings.TrimRight(strings.Join(rest, ""), "\n") != strings.TrimRight(text, "\n") {
-			t.Errorf("%s: the rest is not as it was:\n%s", name, got)
+			t.Errorf("%s: the rest has changed:\n%s", name, got)
 		}
 		if _, again, err := SetSeccomp(t.Context(), got, name, profile); err != nil || again {
 			t.Errorf("%s: changed again, %v", name, err)
@@ -52,7 +52,7 @@ func TestSetSeccomp(t *testing.T) {
 	}
 }
 
-// What cannot be changed safely is refused, with the line to add by hand.
+// An unsafe change is refused, with the line to add by hand.
 func TestSetSeccompRefuses(t *testing.T) {
 	if _, _, err := SetSeccomp(t.Context(), []byte(minimal), "web", profile); err == nil || !strings.Contains(holdfast.HintOf(err), "seccomp: "+profile) {
 		t.Errorf("a template on one line: %v", err)

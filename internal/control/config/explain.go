@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// Source is where a setting's value comes from.
+// Source is the source of a setting's value.
 type Source string
 
 // The sources.
@@ -27,31 +27,31 @@ const (
 	FromEnvironment Source = "environment"
 )
 
-// Setting is one value that is in force.
+// Setting is one effective value.
 type Setting struct {
 	Key string `json:"key"` // gateway.listen, templates[0].image
-	// Value is a text, a number, a bool or a list of texts; times and sizes are
-	// texts as the file has them.
+	// Value is a text, a number, a bool or a list of texts; times and sizes are texts
+	// in the syntax of the file.
 	Value any    `json:"value"`
 	From  Source `json:"from"`
 	Line  int    `json:"line,omitempty"` // in the file, from 1
 	Name  string `json:"name,omitempty"` // of the flag or the variable
-	// Hidden settings have no value here: they may be secrets.
+	// A hidden setting has no value here: it may be a secret.
 	Hidden bool `json:"hidden,omitempty"`
 }
 
-// Explained is a configuration with where each value comes from.
+// Explained is a configuration with the source of each value.
 type Explained struct {
 	Config   Config    `json:"-"`
 	File     string    `json:"file"`
-	Found    bool      `json:"found"` // the file is there; it may be missing where nobody named it
+	Found    bool      `json:"found"` // the file exists; the default file may be missing
 	Settings []Setting `json:"settings"`
 }
 
-// Environment are the variables that stand for keys.
+// Environment are the variables that set keys.
 type Environment struct {
-	DockerHost string // DOCKER_HOST, behind the file
-	Socket     string // HOLDFAST_SOCKET, before the file and behind the flag
+	DockerHost string // DOCKER_HOST, overridden by the file
+	Socket     string // HOLDFAST_SOCKET, overrides the file and is overridden by the flag
 }
 
 // Names of those variables.
@@ -60,12 +60,12 @@ const (
 	socketEnv     = "HOLDFAST_SOCKET"
 )
 
-// defaultEngine is where an engine is looked for when nothing says otherwise.
+// defaultEngine is the default address of the engine.
 const defaultEngine = "unix:///var/run/docker.sock"
 
-// Explain is Load, but it tells where each value comes from, and checks nothing
-// beyond the file's syntax: Validate does that. What may be a secret is left out:
-// the environment of containers, and passwords in URLs.
+// Explain is Load with the source of each value. It checks only the file's syntax:
+// Validate checks the rest. It leaves out possible secrets: the environment of
+// containers, and passwords in URLs.
 func Explain(ctx context.Context, path string, flags Overrides, env Environment) (Explained, error) {
 	e := Explained{File: cmp.Or(path, DefaultPath)}
 	over := flags
@@ -109,11 +109,10 @@ func Explain(ctx context.Context, path string, flags Overrides, env Environment)
 	return e, nil
 }
 
-// origin says of keys where they were given, and of lists and mappings which line
-// they begin on.
+// origin has the sources of keys, and the first lines of lists and mappings.
 type origin map[string]Setting
 
-// of is where a key's value comes from.
+// of returns the source of a key's value.
 func (o origin) of(key string) Setting {
 	if s, ok := o[key]; ok {
 		return s
@@ -121,8 +120,8 @@ func (o origin) of(key string) Setting {
 	return Setting{From: FromDefault}
 }
 
-// originOf finds the keys of a file. What it has by a YAML alias is said to come
-// from the alias's line.
+// originOf finds the keys of a file. The source of a YAML alias's value is the line of
+// the alias.
 func originOf(text []byte) (origin, error) {
 	o := origin{}
 	var all any
@@ -141,7 +140,7 @@ func originOf(text []byte) (origin, error) {
 	return o, nil
 }
 
-// add takes in a value of the file and all below it.
+// add adds a value of the file and all values below it.
 func (o origin) add(key string, value any, lines map[string]int, line int) {
 	line = cmp.Or(lines[key], line)
 	if key != "" {

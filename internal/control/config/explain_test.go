@@ -84,8 +84,8 @@ templates:
 	}
 }
 
-// A DOCKER_HOST comes behind the file, as where the engine is opened; a socket in
-// the environment behind the flag.
+// The file overrides DOCKER_HOST, as in opening the engine. A flag overrides the socket
+// in the environment.
 func TestExplainOrdersTheEnvironment(t *testing.T) {
 	got := explained(t, "engine: {host: 'unix:///e'}", Overrides{Socket: "/flag"}, Environment{DockerHost: "unix:///other", Socket: "/env"})
 	if s := got["engine.host"]; s.Value != "unix:///e" || s.From != FromFile {
@@ -99,7 +99,7 @@ func TestExplainOrdersTheEnvironment(t *testing.T) {
 	}
 }
 
-// Every key that a file can have is shown: none is forgotten by a new type.
+// Every key of a file is shown: a new type cannot be forgotten.
 func TestExplainShowsEveryKey(t *testing.T) {
 	text, err := os.ReadFile("../../../packaging/holdfast.yaml")
 	if err != nil {
@@ -139,6 +139,6 @@ func TestExplainShowsEveryKey(t *testing.T) {
 
 func TestExplainFileThatIsNotThere(t *testing.T) {
 	if _, err := Explain(t.Context(), "/nowhere/holdfast.yaml", Overrides{}, Environment{}); err == nil {
-		t.Error("a file that was named and is not there is no error")
+		t.Error("a missing named file is no error")
 	}
 }

@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// Overrides are the settings that a flag or the environment may give in place
-// of the file. Empty means not given.
+// Overrides are settings of a flag or the environment that override the file. Empty
+// means not given.
 type Overrides struct {
 	Node          string
 	DataDir       string
@@ -21,14 +21,13 @@ type Overrides struct {
 	LogLevel      string
 }
 
-// override is one of them: the key of the file that it comes before, and the
-// flag that gives it.
+// override is one of them: the key of the file that it overrides, and its flag.
 type override struct {
 	key, flag, value string
 	set              func(value string)
 }
 
-// given are those that were given, as what they do to c.
+// given returns the given overrides, as changes of c.
 func (o Overrides) given(c *Config) []override {
 	text := func(to *string) func(string) { return func(v string) { *to = v } }
 	var given []override

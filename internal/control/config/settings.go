@@ -12,10 +12,10 @@ import (
 	"holdfast/internal/hosts/gc"
 )
 
-// settings are all values of a configuration, in the order of the file.
+// settings returns all values of a configuration, in the order of the file.
 func settings(c Config) []Setting { return below("", reflect.ValueOf(c)) }
 
-// below are the settings in a value that the key has.
+// below returns the settings in the value of a key.
 func below(key string, v reflect.Value) []Setting {
 	if x, ok := plain(v); ok {
 		return []Setting{{Key: key, Value: x}}
@@ -52,7 +52,7 @@ func below(key string, v reflect.Value) []Setting {
 	return out
 }
 
-// plain is a value that has nothing below it, as the file would have it.
+// plain returns a value without settings below it, in the syntax of the file.
 func plain(v reflect.Value) (any, bool) {
 	switch x := v.Interface().(type) {
 	case time.Duration:
@@ -91,7 +91,7 @@ func plain(v reflect.Value) (any, bool) {
 	return nil, false
 }
 
-// timeText is a time as people write it: 30m where Go says 30m0s.
+// timeText formats a time in short form: 30m for Go's 30m0s.
 func timeText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -103,7 +103,7 @@ func timeText(d time.Duration) string {
 	return s
 }
 
-// sizeText is a size in the largest unit that keeps it exact.
+// sizeText formats a size in the largest exact unit.
 func sizeText(n int64) any {
 	for _, u := range []struct {
 		name string

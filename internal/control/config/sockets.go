@@ -10,8 +10,7 @@ import (
 	"holdfast"
 )
 
-// KeptSockets is how clients' WebSockets are kept where a template says
-// "websocket: keep".
+// KeptSockets is how clients' WebSockets are kept if a template says "websocket: keep".
 type KeptSockets struct {
 	Time   time.Duration `yaml:"time"`    // default 30s
 	Buffer Bytes         `yaml:"buffer"`  // default 256KiB
@@ -19,7 +18,7 @@ type KeptSockets struct {
 	TellAs string        `yaml:"tell_as"` // text (default) or ping
 }
 
-// maxSocketBuffer bounds what one client may have kept for it.
+// maxSocketBuffer is the largest buffer for one client.
 const maxSocketBuffer = 64 << 20
 
 func (t *Template) defaultSockets() {
@@ -48,7 +47,7 @@ func (t Template) validateSockets() error {
 	case k.Time < 0:
 		return fmt.Errorf("kept_sockets.time: %v is below 0", k.Time)
 	case k.Buffer < 0 || k.Buffer > maxSocketBuffer:
-		return errors.New("kept_sockets.buffer has to be from 1 byte to 64MiB")
+		return errors.New("kept_sockets.buffer must be from 1 byte to 64MiB")
 	case len(k.Tell) > most:
 		return fmt.Errorf("kept_sockets.tell: a %s has room for %d bytes, this has %d", k.TellAs, most, len(k.Tell))
 	case !utf8.ValidString(k.Tell):
@@ -57,7 +56,7 @@ func (t Template) validateSockets() error {
 	return nil
 }
 
-// keepSockets is the template's as the gateway takes it.
+// keepSockets returns the template's settings in the gateway's type.
 func (t Template) keepSockets() *holdfast.KeepSockets {
 	if t.WebSocket != "keep" {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/sessions/warmpool"
 )
 
-// runtimeName is what engines take for a runtime: a word, or a shim's name with
+// runtimeName matches the names of runtimes in engines: a word, or a shim's name with
 // dots.
 var runtimeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
@@ -23,7 +23,7 @@ func (c Config) validateTemplates() error {
 		return err
 	}
 	if len(c.Templates) == 0 {
-		return holdfast.WithHint(errors.New("templates: there is none, so no session could be started"),
+		return holdfast.WithHint(errors.New("templates: the list is empty, so no session could be started"),
 			"add one with a name, an image and a port; docs/configuration.md has an example")
 	}
 	var names []string
@@ -42,13 +42,13 @@ func (c Config) validateTemplates() error {
 	return nil
 }
 
-// validateRuntime refuses memory that nobody would restore: with containerd it is
-// known here which program runs a template's containers.
+// validateRuntime refuses handover: memory with a runtime that cannot restore memory:
+// with containerd the configuration says which program runs a template's containers.
 func (c Config) validateRuntime(t Template) error {
 	if t.Handover != "memory" || c.Engine.Name != Containerd || c.Engine.Runtimes[t.Runtime] == c.Moving.Runtime {
 		return nil
 	}
-	return holdfast.WithHint(fmt.Errorf("handover: memory: with containerd its runtime %s has to be moving.runtime", t.Runtime),
+	return holdfast.WithHint(fmt.Errorf("handover: memory: with containerd its runtime %s must be moving.runtime", t.Runtime),
 		fmt.Sprintf("engine: {runtimes: {%s: %s}}; docs/moving.md", t.Runtime, c.Moving.Runtime))
 }
 
@@ -61,20 +61,20 @@ func (t Template) validate() error {
 	case t.Port < 1 || t.Port > 65535:
 		return fmt.Errorf("port: %d is not between 1 and 65535", t.Port)
 	case t.Memory < 0 || t.CPUs < 0 || t.PIDs < 0:
-		return errors.New("memory, cpus and pids have to be 0 (no limit) or more")
+		return errors.New("memory, cpus and pids must be 0 (no limit) or more")
 	case t.Ready.HTTP != "" && !strings.HasPrefix(t.Ready.HTTP, "/"):
-		return fmt.Errorf("ready.http: %q is no path that starts with /", t.Ready.HTTP)
+		return fmt.Errorf("ready.http: %q is not a path that begins with /", t.Ready.HTTP)
 	case t.Ready.Timeout < 0:
 		return fmt.Errorf("ready.timeout: %v is below 0", t.Ready.Timeout)
 	case t.Network == "none":
 		return errors.New("network: a session without a network cannot be reached")
 	case t.Network == "host" || strings.HasPrefix(t.Network, "container:"):
-		// One key's server would answer for another's on the same port.
+		// The server of one key would answer for other keys on the same port.
 		return fmt.Errorf("network: %s would put all sessions on one address", t.Network)
 	case t.Seccomp != "" && !path.IsAbs(t.Seccomp):
-		return fmt.Errorf("seccomp: %q is no absolute path of a file", t.Seccomp)
+		return fmt.Errorf("seccomp: %q is not an absolute path of a file", t.Seccomp)
 	case t.Runtime != "" && !runtimeName.MatchString(t.Runtime):
-		return fmt.Errorf("runtime: %q is no name of a runtime such as runsc", t.Runtime)
+		return fmt.Errorf("runtime: %q is not a name of a runtime such as runsc", t.Runtime)
 	case !slices.Contains([]string{"fixed", "gain"}, t.Privileges):
 		return fmt.Errorf("privileges: %q is neither fixed nor gain", t.Privileges)
 	}
@@ -107,10 +107,10 @@ func (t Template) validate() error {
 func validateEnv(env map[string]string) error {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return fmt.Errorf("env: %q is no name of a variable", name)
+			return fmt.Errorf("env: %q is not a name of a variable", name)
 		}
 		if strings.HasPrefix(name, "HOLDFAST_") {
-			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are the agent's", name)
+			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are reserved for the agent", name)
 		}
 	}
 	return nil
@@ -137,12 +137,12 @@ func (t Template) validateSteps() error {
 }
 
 func (s InitStep) validate() error {
-	// It is part of the container's name.
+	// The name is part of the container's name.
 	if _, err := holdfast.ParseSessionKey(s.Name); err != nil {
 		return fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", s.Name)
 	}
 	if s.Image == "" && len(s.Command) == 0 {
-		return errors.New("command is missing: the template's own would serve, and not end")
+		return errors.New("command is missing: the template's own command would serve, and not end")
 	}
 	if s.Timeout < 0 {
 		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
@@ -155,7 +155,7 @@ func (s Snapshot) validate() error {
 	case s.Timeout < 0:
 		return fmt.Errorf("timeout: %v is below 0", s.Timeout)
 	case len(s.Command) > 0 && !path.IsAbs(s.Command[0]):
-		return fmt.Errorf("command: %q is no absolute path of a program; no shell looks for it", s.Command[0])
+		return fmt.Errorf("command: %q is not an absolute path of a program; it runs without a shell", s.Command[0])
 	}
 	return nil
 }
@@ -165,17 +165,17 @@ func (m Mount) validate() error {
 	case !slices.Contains([]string{"bind", "volume", "tmpfs"}, m.Type):
 		return fmt.Errorf("type: %q is none of bind, volume, tmpfs", m.Type)
 	case !path.IsAbs(m.Target):
-		return fmt.Errorf("target: %q is no absolute path", m.Target)
+		return fmt.Errorf("target: %q is not an absolute path", m.Target)
 	case m.Type == "bind" && !path.IsAbs(m.Source):
-		return fmt.Errorf("source: %q is no absolute path", m.Source)
+		return fmt.Errorf("source: %q is not an absolute path", m.Source)
 	case m.Type == "tmpfs" && m.Source != "":
-		return errors.New("source: a tmpfs has none")
+		return errors.New("source: a tmpfs has no source")
 	}
 	return nil
 }
 
-// validateWarm checks that a container of the template can be there before its
-// session is known, if there are to be such.
+// validateWarm checks that a container of the template can start before its session is
+// known, if the template has warm containers.
 func (t Template) validateWarm() error {
 	keyed := func(text string) bool { return strings.Contains(text, "{key}") }
 	switch {
@@ -184,34 +184,34 @@ func (t Template) validateWarm() error {
 	case t.Warm == 0:
 		return nil
 	case slices.ContainsFunc(t.Command, keyed):
-		return errors.New("warm: the command has {key} in it, and would run before a key is known; docs/pools.md says how a program hears it")
+		return errors.New("warm: the command contains {key}, and would run before the key is known; docs/pools.md says how a program receives its key")
 	case len(t.InitSteps) > 0:
-		return errors.New("warm: init_steps come before the container, and a warm one is there already")
+		return errors.New("warm: init_steps run before the container, and a warm container already runs")
 	case t.Runtime != "":
-		return errors.New("warm: a container of another runtime may not be reached from the host while it runs, as one of gVisor's; leave out warm or runtime")
+		return errors.New("warm: a container of another runtime may be unreachable from the host while it runs, as with gVisor; remove warm or runtime")
 	}
 	for i, m := range t.Mounts {
 		switch {
 		case m.Type == "volume" && keyed(m.Source):
-			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a container that runs; a bind can", i)
+			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a running container; a bind can", i)
 		case m.Target == warmpool.Dir || strings.HasPrefix(m.Target, warmpool.Dir+"/"):
-			return fmt.Errorf("warm: mounts[%d]: %s is where the container hears who it is", i, warmpool.Dir)
+			return fmt.Errorf("warm: mounts[%d]: %s is where the container receives its identity", i, warmpool.Dir)
 		}
 	}
 	return nil
 }
 
-// networkPooled is the network of a session that joins a ready one (docs/pools.md).
+// networkPooled is the network of a session that joins a ready network (docs/pools.md).
 const networkPooled = "pooled"
 
-// pooled reports whether a session joins a ready network, where there is one. Its
-// holder is a container of the engine's own runtime, and another runtime may have a
-// network stack of its own, as gVisor's has.
+// pooled reports whether a session joins a ready network, if there is one. The holder
+// of a ready network is a container of the engine's own runtime. Another runtime may
+// have a network stack of its own, as gVisor has.
 func (t Template) pooled() bool {
 	return (t.Network == "" || t.Network == networkPooled) && t.Runtime == ""
 }
 
-// SessionTemplates is the templates as the session package takes them.
+// SessionTemplates returns the templates in the type of the session package.
 func (c Config) SessionTemplates() []session.Template {
 	out := make([]session.Template, 0, len(c.Templates))
 	for _, t := range c.Templates {
@@ -231,7 +231,7 @@ func (c Config) SessionTemplates() []session.Template {
 			Keep:        t.keepSockets(),
 		}
 		if t.Network == networkPooled {
-			s.Network = "" // where none is ready, it is the engine's own
+			s.Network = "" // if no network is ready, it is the engine's own
 		}
 		s.Snapshot = session.Snapshot{Command: t.Snapshot.Command, Timeout: t.Snapshot.Timeout}
 		for _, i := range t.InitSteps {

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/sessions/netpool"
 )
 
-// Validate checks what a value may be, and what belongs together. The error
-// names the key by its path in the file.
+// Validate checks every value and their combinations. The error names the key by its
+// path in the file.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
 		c.validateHost, c.Store.validate, c.validateFleet, c.Gateway.validate, c.API.validate, c.validateLimits, c.validateTemplates,
@@ -27,19 +27,19 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// ValidateCollector is Validate for a collector that shows its figures where an
-// agent has its API.
+// ValidateCollector is Validate for a collector that serves its metrics on the address
+// of an agent's API.
 func (c Config) ValidateCollector() error {
 	return errors.Join(c.validateHost(), c.validateLimits(), c.API.validate())
 }
 
 func (c Config) validateHost() error {
 	if len(c.Node) > 253 || strings.ContainsFunc(c.Node, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
-		return fmt.Errorf("node: %q is no name for a host", c.Node)
+		return fmt.Errorf("node: %q is not a host name", c.Node)
 	}
 	for name, dir := range map[string]string{"data_dir": c.DataDir, "run_dir": c.RunDir} {
 		if !path.IsAbs(dir) {
-			return fmt.Errorf("%s: %q is no absolute path", name, dir)
+			return fmt.Errorf("%s: %q is not an absolute path", name, dir)
 		}
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
@@ -59,14 +59,17 @@ func (e Engine) validate() error {
 			return fmt.Errorf("engine.host: containerd is at unix:///path, not at %q", e.Host)
 		}
 		if subnet, err := netip.ParsePrefix(e.Subnet); e.Subnet != "" && (err != nil || !subnet.Addr().Is4()) {
-			return fmt.Errorf("engine.subnet: %q is no IPv4 subnet as 10.1.0.0/16", e.Subnet)
+			return fmt.Errorf("engine.subnet: %q is not an IPv4 subnet such as 10.1.0.0/16", e.Subnet)
 		}
 		if e.CgroupParent != "" && !path.IsAbs(e.CgroupParent) {
-			return fmt.Errorf("engine.cgroup_parent: %q is no absolute path", e.CgroupParent)
+			return fmt.Errorf("engine.cgroup_parent: %q is not an absolute path", e.CgroupParent)
 		}
 		for name, program := range e.Runtimes {
-			if !runtimeName.MatchString(name) || !path.IsAbs(program) {
-				return fmt.Errorf("engine.runtimes: %s: %q is no absolute path of a program, or that no name of a runtime such as runsc", name, program)
+			if !runtimeName.MatchString(name) {
+				return fmt.Errorf("engine.runtimes: %q is not a name of a runtime such as runsc", name)
+			}
+			if !path.IsAbs(program) {
+				return fmt.Errorf("engine.runtimes: %s: %q is not an absolute path of a program", name, program)
 			}
 		}
 	default:
@@ -89,10 +92,10 @@ func (s Store) validate() error {
 		return errors.New("store: username and password_file go together")
 	}
 	if s.TraceFile != "" && !path.IsAbs(s.TraceFile) {
-		return fmt.Errorf("store.trace_file: %q is no absolute path", s.TraceFile)
+		return fmt.Errorf("store.trace_file: %q is not an absolute path", s.TraceFile)
 	}
 	if slices.Contains(s.Endpoints, "") {
-		return errors.New("store.endpoints: one is empty")
+		return errors.New("store.endpoints: an endpoint is empty")
 	}
 	return nil
 }
@@ -101,15 +104,15 @@ func (c Config) validateFleet() error {
 	f := c.Fleet
 	if f.Listen == "" {
 		if f.Advertise != "" {
-			return errors.New("fleet.advertise: there is no fleet.listen")
+			return errors.New("fleet.advertise: needs fleet.listen")
 		}
 		return nil
 	}
 	if len(c.Store.Endpoints) == 0 {
-		return holdfast.WithHint(errors.New("fleet.listen: there is no fleet in an embedded store"), "name the etcd that the nodes share with store.endpoints")
+		return holdfast.WithHint(errors.New("fleet.listen: an embedded store has no fleet"), "name the shared etcd with store.endpoints")
 	}
 	if !path.IsAbs(f.Certificates) {
-		return fmt.Errorf("fleet.certificates: %q is no absolute path", f.Certificates)
+		return fmt.Errorf("fleet.certificates: %q is not an absolute path", f.Certificates)
 	}
 	if _, err := listenAddress("fleet.listen", f.Listen); err != nil {
 		return err
@@ -117,9 +120,9 @@ func (c Config) validateFleet() error {
 	if _, err := listenAddress("fleet.advertise", f.Advertise); err != nil {
 		return err
 	}
-	host, port, _ := net.SplitHostPort(f.Advertise) // it was just taken apart
+	host, port, _ := net.SplitHostPort(f.Advertise) // it was just split
 	if ip, err := netip.ParseAddr(host); host == "" || port == "0" || err == nil && ip.IsUnspecified() {
-		return holdfast.WithHint(fmt.Errorf("fleet.advertise: nobody can connect to %s", f.Advertise), "name the address that other nodes reach this one at")
+		return holdfast.WithHint(fmt.Errorf("fleet.advertise: no node can connect to %s", f.Advertise), "name the address of this node for the other nodes")
 	}
 	return nil
 }
@@ -139,7 +142,7 @@ func (g Gateway) validate() error {
 	return g.Config.Validate()
 }
 
-// checkURL checks where browsers open a session; "" will do.
+// checkURL checks the address of a session for browsers; "" is valid.
 func checkURL(text string) error {
 	if text == "" {
 		return nil
@@ -147,18 +150,18 @@ func checkURL(text string) error {
 	u, err := url.Parse(strings.ReplaceAll(text, KeyInURL, "key"))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%q is no URL", text)
+		return fmt.Errorf("%q is not a URL", text)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
-		return fmt.Errorf("%q is no http or https URL with a host and without a user", text)
+		return fmt.Errorf("%q is not an http or https URL with a host and without a user", text)
 	case !strings.Contains(text, KeyInURL):
-		return fmt.Errorf("%q has no %s in it", text, KeyInURL)
+		return fmt.Errorf("%q lacks %s", text, KeyInURL)
 	}
 	return nil
 }
 
 func (a API) validate() error {
 	if !path.IsAbs(a.Socket) {
-		return fmt.Errorf("api.socket: %q is no absolute path", a.Socket)
+		return fmt.Errorf("api.socket: %q is not an absolute path", a.Socket)
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {
 		return errors.New("api: cert_file and key_file go together")
@@ -180,10 +183,10 @@ func (a API) validate() error {
 func (c Config) validateLimits() error {
 	s := c.Sessions
 	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
-		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d have to be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
+		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d must be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
 	}
 	if s.Networks < 0 || s.Networks > netpool.MaxSize {
-		return fmt.Errorf("sessions: networks %d has to be 0 to %d", s.Networks, netpool.MaxSize)
+		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, netpool.MaxSize)
 	}
 	if err := c.Preempt.Validate(); err != nil {
 		return fmt.Errorf("preempt.%w", err)
@@ -201,7 +204,7 @@ func (c Config) validateLimits() error {
 		return fmt.Errorf("doctor.%w", err)
 	}
 	if c.Drain.Budget <= 0 {
-		return fmt.Errorf("drain.budget: %v has to be over 0", c.Drain.Budget)
+		return fmt.Errorf("drain.budget: %v must be over 0", c.Drain.Budget)
 	}
 	return nil
 }
@@ -209,11 +212,11 @@ func (c Config) validateLimits() error {
 func (d Doctor) validate() error {
 	for key, dir := range map[string]string{"proc": d.Proc, "sys": d.Sys} {
 		if !path.IsAbs(dir) {
-			return fmt.Errorf("%s: %q is no absolute path", key, dir)
+			return fmt.Errorf("%s: %q is not an absolute path", key, dir)
 		}
 	}
 	if len(d.Role) > maxRole || strings.Trim(d.Role, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return fmt.Errorf("role: %q is no word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
+		return fmt.Errorf("role: %q is not a word of a-z, 0-9 and -, of up to %d letters", d.Role, maxRole)
 	}
 	if err := d.Watch.Validate(); err != nil {
 		return err
@@ -221,15 +224,15 @@ func (d Doctor) validate() error {
 	return d.Rotation.Validate()
 }
 
-// maxRole is how long a role may be.
+// maxRole is the longest role, in bytes.
 const maxRole = 32
 
-// listenAddress checks host:port and reports whether only this host can reach
-// it. A name is resolved by nobody here, so only "localhost" counts.
+// listenAddress checks host:port and reports whether only this host can reach it. Names
+// are not resolved, so only "localhost" counts.
 func listenAddress(key, addr string) (loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return false, holdfast.WithHint(fmt.Errorf("%s: %q is no host:port", key, addr), "for example 127.0.0.1:7070")
+		return false, holdfast.WithHint(fmt.Errorf("%s: %q is not host:port", key, addr), "for example 127.0.0.1:7070")
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
 		return false, fmt.Errorf("%s: %q has no port", key, addr)
