@@ -48,7 +48,7 @@ func TestFilesOfAConfiguration(t *testing.T) {
 		{"gateway's certificate", "gateway.cert_file: open /no", func(c *config.Config) { c.Gateway.CertFile, c.Gateway.KeyFile = "/no", key }},
 		{"gateway's tokens", "gateway.tokens_file: ", func(c *config.Config) { c.Gateway.TokensFile = tokens }},
 		{"key of the API", "api.cert_file: ", func(c *config.Config) { c.API.CertFile, c.API.KeyFile = cert, cert }},
-		{"tokens for all to read", "lets others at it", func(c *config.Config) { c.API.TokenFile = loose }},
+		{"tokens for all to read", "lets other users read it", func(c *config.Config) { c.API.TokenFile = loose }},
 		{"store's authority", "store.ca_file: open /no", func(c *config.Config) { c.Store.CAFile = "/no" }},
 		{"store's certificate", "store.cert_file: ", func(c *config.Config) { c.Store.CertFile, c.Store.KeyFile = cert, "/no" }},
 		{"store's password", "store.password_file: open /no", func(c *config.Config) { c.Store.PasswordFile = "/no" }},

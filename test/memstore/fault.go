@@ -7,7 +7,7 @@ import (
 	"holdfast"
 )
 
-// fault is how the store misbehaves.
+// fault is a failure that the store simulates.
 type fault int
 
 const (
@@ -20,12 +20,12 @@ const (
 // on meanwhile: leases expire.
 func (s *Store) SetDown(on bool) { s.set(down, on) }
 
-// SetHung makes every call wait until its context is done, or ends that; calls
-// that wait then go through. Time goes on meanwhile: leases expire.
+// SetHung makes every call wait until its context is done, or ends that; waiting
+// calls then succeed. Time goes on meanwhile: leases expire.
 func (s *Store) SetHung(on bool) { s.set(hung, on) }
 
-// Forget drops the whole history, as a compaction does: watchers who have not
-// seen all of it get the difference to a list.
+// Forget drops the whole history, like a compaction: watchers that have not seen all
+// of it get the difference to a list.
 func (s *Store) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,8 +43,8 @@ func (s *Store) set(f fault, on bool) {
 	s.wake()
 }
 
-// enter locks the store for one call, unless its context is done or the store
-// is at fault.
+// enter locks the store for one call, unless its context is done or the store is
+// down.
 func (s *Store) enter(ctx context.Context) (unlock func(), err error) {
 	for {
 		if err := ctx.Err(); err != nil {

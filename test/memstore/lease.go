@@ -60,7 +60,7 @@ func (s *Store) Revoke(ctx context.Context, id store.LeaseID) error {
 	return nil
 }
 
-// expire ends the lease if its time has come: a renewal may have overtaken the
+// expire ends the lease if its TTL has passed: a renewal may have come before the
 // timer.
 func (s *Store) expire(id store.LeaseID) {
 	s.mu.Lock()
@@ -70,8 +70,7 @@ func (s *Store) expire(id store.LeaseID) {
 	}
 }
 
-// end deletes the lease with all that hangs on it, in one revision. s.mu is
-// held.
+// end deletes the lease with all records under it, in one revision. s.mu is held.
 func (s *Store) end(id store.LeaseID) {
 	l := s.leases[id]
 	if l == nil {

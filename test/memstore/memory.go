@@ -1,5 +1,5 @@
-// Package memstore keeps ownership in memory, for tests: it follows time (also
-// the fake time of testing/synctest), can lose its history, and can be down.
+// Package memstore keeps ownership in memory, for tests. It uses package time, so the
+// fake time of testing/synctest works. It can lose its history and simulate failures.
 package memstore
 
 import (
@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// Store is a store.Store in memory. Time is package time's. It starts no
-// goroutine but those of Watch, which end with their contexts.
+// Store is a store.Store in memory. Time is package time's. Its only goroutines are
+// those of Watch, which end with their contexts.
 type Store struct {
 	history int
 	lists   store.Lists
@@ -46,8 +46,8 @@ type nodeRecord struct {
 	lease store.LeaseID
 }
 
-// New returns an empty store that keeps its last history events (at least 1)
-// for watchers; one who is further behind gets the difference to a list.
+// New returns an empty store that keeps its last history events (at least 1) for
+// watchers. A watcher that is further behind gets the difference to a list.
 func New(history int) *Store {
 	return &Store{
 		history:  max(history, 1),
@@ -213,7 +213,7 @@ func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, 
 	return owners, s.revision, nil
 }
 
-// owners are all records by key. s.mu is held.
+// owners returns all records by key. s.mu is held.
 func (s *Store) owners() []holdfast.Owner {
 	owners := make([]holdfast.Owner, 0, len(s.sessions))
 	for _, r := range s.sessions {
@@ -243,7 +243,7 @@ func (s *Store) tell(e store.Event) {
 	s.wake()
 }
 
-// wake makes all who wait look again. s.mu is held.
+// wake wakes all waiting calls. s.mu is held.
 func (s *Store) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})

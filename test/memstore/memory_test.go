@@ -11,8 +11,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/store"
-	"holdfast/test/memstore"
 	"holdfast/internal/platform/store/storetest"
+	"holdfast/test/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,7 +63,7 @@ func TestDown(t *testing.T) {
 	})
 }
 
-// What has left the history nobody can tell of.
+// Follows cannot answer for revisions that have left the history.
 func TestFollowsForgets(t *testing.T) {
 	s := memstore.New(1)
 	id, _, err := s.Grant(t.Context(), time.Hour)
@@ -98,7 +98,7 @@ func TestHung(t *testing.T) {
 			t.Errorf("List = %v; want ErrStore and DeadlineExceeded", err)
 		}
 		if waited := time.Since(start); waited != 3*time.Second {
-			t.Errorf("it failed after %v, not when its context was done", waited)
+			t.Errorf("List failed after %v, not when its context was done", waited)
 		}
 		time.AfterFunc(time.Second, func() { s.SetHung(false) })
 		if _, _, err := s.List(t.Context()); err != nil {

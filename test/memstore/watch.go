@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// Watch yields what happens to session records. While the store is down it
-// yields nothing, and afterwards what the reader missed.
+// Watch yields the changes of session records. While the store is down it yields
+// nothing, and afterwards the changes that the reader missed.
 func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
 	out := make(chan store.Event)
 	go func() {
@@ -36,8 +36,8 @@ func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store
 	return out
 }
 
-// since returns the events after a revision, the revision that they lead to,
-// and what is closed when there may be more.
+// since returns the events after a revision, the revision that they lead to, and a
+// channel that is closed when there may be more.
 func (s *Store) since(after holdfast.Revision, view store.View) ([]store.Event, holdfast.Revision, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *Store) since(after holdfast.Revision, view store.View) ([]store.Event, 
 	return slices.Clone(s.events[first:]), s.revision, s.changed
 }
 
-// viewAt is what a reader knows who has seen everything up to the revision.
-// Where the history no longer tells, a remembered list may.
+// viewAt is the view of a reader that has seen everything up to the revision. It
+// comes from the history or, if that no longer has it, from a remembered list.
 func (s *Store) viewAt(after holdfast.Revision) store.View {
 	if view, ok := s.lists.View(after); ok {
 		return view
@@ -71,8 +71,8 @@ func (s *Store) viewAt(after holdfast.Revision) store.View {
 			view[key] = r.owner.Revision
 		}
 	}
-	// A record that was changed or deleted since was there if its first
-	// event after the revision is no claim.
+	// A record that has changed since existed at the revision if its first event
+	// after it is not a claim.
 	seen := map[holdfast.SessionKey]bool{}
 	for _, e := range s.events {
 		if e.Revision <= after || seen[e.Key] {

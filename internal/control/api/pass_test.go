@@ -340,7 +340,7 @@ func TestNodesThatDoNotAnswer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	holds(t, "gone", f.log1.one(t), map[string]string{"node": "gone", "result": "node_down"})
-	if err := f.c.Cordon(ctx, "moved"); !errors.As(err, &e) || e.Code != api.CodeNodeDown || !strings.Contains(e.Message, "node n2 answers where moved was asked for") {
+	if err := f.c.Cordon(ctx, "moved"); !errors.As(err, &e) || e.Code != api.CodeNodeDown || !strings.Contains(e.Message, "node n2 answered, and moved was expected") {
 		t.Errorf("%v", err)
 	}
 	if nodes, err := f.n2.Nodes(ctx); err != nil || nodes[0].Draining {

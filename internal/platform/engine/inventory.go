@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// ErrRefused says that the engine refuses to remove something, most often
-// because it is in use. It comes wrapped.
+// ErrRefused means that the engine refuses to remove an object, usually because it is
+// in use. It comes wrapped.
 var ErrRefused = errors.New("the engine refuses")
 
 // Image is one image of an engine, as garbage collection needs it.
 type Image struct {
 	ID      string
-	Parent  string   // id of the image that it was built on, where the engine knows
+	Parent  string   // id of the image that it was built on, if the engine knows it
 	Refs    []string // all names: repository:tag, and repository@digest
 	Labels  map[string]string
-	Created time.Time // the build's, not the pull's
-	Size    int64     // bytes, with what it shares
+	Created time.Time // time of the build, not of the pull
+	Size    int64     // bytes, including shared layers
 }
 
-// Holder is a container in any state, by what it holds on to.
+// Holder is a container in any state, with the objects that it uses.
 type Holder struct {
 	ID       string
 	Name     string
-	Image    string // as it was named at create
+	Image    string // the name given at create
 	ImageID  string
 	State    string // created, running, paused, restarting, removing, exited, dead
 	Created  time.Time
 	Labels   map[string]string
-	Networks []string // ids and names that its settings have, also before its start
+	Networks []string // ids and names in its settings, also before its start
 	Volumes  []string // names
 }
 
@@ -40,7 +40,7 @@ type Network struct {
 	Scope   string // local, swarm
 	Created time.Time
 	Labels  map[string]string
-	// Fixed is a network that the engine makes itself or that a swarm owns.
+	// Fixed means that the engine makes the network itself or that a swarm owns it.
 	Fixed bool
 }
 
@@ -52,15 +52,15 @@ type Volume struct {
 	Labels  map[string]string
 }
 
-// Activity is something that used an image, a network or a volume.
+// Activity is an event in which an image, a network or a volume was used.
 type Activity struct {
-	// Gap: from Since until Time the engine cannot say what happened.
+	// Gap means that the engine has no events between Since and Time.
 	Gap   bool
 	Since time.Time
 
 	Time   time.Time
 	Action string // pull, tag, load, import, create, start, die, connect, mount, …
-	// One of these.
+	// One of the following is set.
 	Image   string // name or id
 	Network string // id
 	Volume  string // name

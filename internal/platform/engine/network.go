@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// LabelledNetwork is a network that somebody made with labels, to know it again.
+// LabelledNetwork is a network with labels, by which its maker recognises it.
 type LabelledNetwork struct {
 	ID      string
 	Name    string

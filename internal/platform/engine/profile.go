@@ -18,7 +18,7 @@ const maxProfile = 1 << 20
 func ReadSeccomp(name string) ([]byte, error) {
 	text, err := readProfile(name)
 	if err != nil {
-		return nil, holdfast.WithHint(fmt.Errorf("its seccomp profile: %w", err), "`holdfast doctor cure fadvise` writes one; it has to be on every host")
+		return nil, holdfast.WithHint(fmt.Errorf("its seccomp profile: %w", err), "`holdfast doctor cure fadvise` writes one; the file has to exist on every host")
 	}
 	return text, nil
 }
@@ -36,7 +36,7 @@ func readProfile(name string) ([]byte, error) {
 	case len(text) > maxProfile:
 		return nil, fmt.Errorf("%s has over %d bytes", name, maxProfile)
 	case !json.Valid(text):
-		return nil, fmt.Errorf("%s is no JSON", name)
+		return nil, fmt.Errorf("%s is not JSON", name)
 	}
 	return text, nil
 }
@@ -44,10 +44,10 @@ func readProfile(name string) ([]byte, error) {
 // Platform is a kind of machine that images are for.
 type Platform struct {
 	OS, Architecture string
-	Variant          string // "" where there is none
+	Variant          string // "" if there is none
 }
 
-// ParsePlatform reads os/arch or os/arch/variant; nil of "".
+// ParsePlatform parses os/arch or os/arch/variant. It returns nil for "".
 func ParsePlatform(s string) (*Platform, error) {
 	if s == "" {
 		return nil, nil

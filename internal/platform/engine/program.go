@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// ProgramImage makes an image of one program and nothing else, for Load: the archive
-// that `docker save` writes, the same each time. head is the file's name below the root
-// and its mode; its size is set. Any goroutine may call it.
+// ProgramImage makes an image of one program and nothing else, for Load: an archive
+// as `docker save` writes it, with the same bytes each time. head is the file's name
+// below the root and its mode; its size is set. Any goroutine may call it.
 func ProgramImage(ref string, head *tar.Header, program []byte, c v1.ConfigFile) (*bytes.Reader, error) {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)

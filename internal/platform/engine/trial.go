@@ -16,31 +16,32 @@ import (
 	"holdfast/internal/platform/linux/tinyelf"
 )
 
-// What a trial makes; labelled so that a collector knows it for what it is.
+// The objects of a trial. They have a label so that the garbage collector recognises
+// them.
 const (
 	trialImage   = "holdfast-trial"
 	trialLabel   = "holdfast.trial"
 	trialProgram = "/trial"
-	trialCode    = 42        // that the program exits with
-	trialMemory  = 256 << 20 // bytes; a sandbox's own comes out of it, too
+	trialCode    = 42        // the program's exit code
+	trialMemory  = 256 << 20 // bytes, including the sandbox's own memory
 )
 
-// cleanTime is for removing what a trial made, however it ended.
+// cleanTime bounds removing the objects of a trial.
 const cleanTime = 20 * time.Second
 
-// Trier is what a trial needs of an engine.
+// Trier is an engine that TryRuntime can use.
 type Trier interface {
 	Engine
-	// RemoveImage removes an image by its name, which no container has.
+	// RemoveImage removes an image that no container uses, by name.
 	RemoveImage(ctx context.Context, ref string) error
 }
 
 // TryRuntime runs a container of a few hundred bytes with a runtime that the engine
-// knows, and removes it again, its image too. by is a command that does the same
-// by hand, for the hint. It is what adapters' TestRuntime consists of; any goroutine
-// may call it.
+// knows, and removes the container and its image. by is a command that does the same
+// by hand, for the hint. The adapters' TestRuntime methods call it; any goroutine
+// may.
 func TryRuntime(ctx context.Context, e Trier, runtime, by string) (err error) {
-	ref := fmt.Sprintf("%s:%d", trialImage, time.Now().UnixNano()) // no other trial has it
+	ref := fmt.Sprintf("%s:%d", trialImage, time.Now().UnixNano()) // unique to this trial
 	archive, err := trialArchive(ref)
 	if err != nil {
 		return fmt.Errorf("make the image of a trial: %w", err)
@@ -60,7 +61,7 @@ func TryRuntime(ctx context.Context, e Trier, runtime, by string) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Remove(clean, id)) }()
 	if err := e.Start(ctx, id); err != nil {
-		return holdfast.WithHint(fmt.Errorf("the runtime %q starts no container: %w", runtime, err), "its own words are above; try it with: "+by)
+		return holdfast.WithHint(fmt.Errorf("the runtime %q starts no container: %w", runtime, err), "its output is above; try it with: "+by)
 	}
 	code, err := e.Wait(ctx, id)
 	if err == nil && code != trialCode {
@@ -77,6 +78,6 @@ func trialArchive(ref string) (io.Reader, error) {
 	}
 	return ProgramImage(ref, &tar.Header{Name: strings.TrimPrefix(trialProgram, "/"), Mode: 0o755}, program, v1.ConfigFile{
 		OS: "linux", Architecture: goruntime.GOARCH,
-		Author: ref, // so that it is not another trial's image, too
+		Author: ref, // makes the image different from that of another trial
 	})
 }

@@ -1,6 +1,6 @@
-// Package keyfile reads files that hold keys and certificates: secret ones only
-// where nobody else can read them, and again when they change, so that what is
-// renewed counts without a restart.
+// Package keyfile reads files with keys and certificates. It refuses a secret file
+// that other users can read. It reads files again when they change, so that a renewed
+// certificate takes effect without a restart.
 package keyfile
 
 import (
@@ -19,8 +19,8 @@ import (
 // or a list of secrets is a few kilobytes.
 const MaxSize = 256 << 10
 
-// Read reads a file that anybody may see. A larger one than MaxSize, or one that
-// is no regular file, is an error.
+// Read reads a file that is not secret. A file larger than MaxSize, or not a regular
+// file, is an error.
 func Read(path string) ([]byte, error) { return read(path, false) }
 
 // ReadSecret reads a file that only its owner may read: with any permission for
@@ -28,13 +28,13 @@ func Read(path string) ([]byte, error) { return read(path, false) }
 func ReadSecret(path string) ([]byte, error) { return read(path, true) }
 
 func read(path string, secret bool) ([]byte, error) {
-	// A pipe would keep us waiting for a writer.
+	// Without O_NONBLOCK, opening a pipe waits for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of what is open, not of what the path leads to by now
+	info, err := f.Stat() // of the open file; the path may lead to another one by now
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func read(path string, secret bool) ([]byte, error) {
 		return nil, fmt.Errorf("%s is no regular file", path)
 	}
 	if perm := info.Mode().Perm(); secret && perm&0o077 != 0 {
-		return nil, holdfast.WithHint(fmt.Errorf("%s is secret, and its mode %04o lets others at it", path, perm), "chmod 600 "+path)
+		return nil, holdfast.WithHint(fmt.Errorf("%s is secret, and its mode %04o lets other users read it", path, perm), "chmod 600 "+path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
@@ -54,8 +54,8 @@ func read(path string, secret bool) ([]byte, error) {
 	return text, nil
 }
 
-// Lines are the words of each line of a file with a key for each, by the line's
-// number from 1. Empty lines and those that begin with '#' are skipped.
+// Lines yields the words of each line of text, by the line's number from 1. It skips
+// empty lines and lines that begin with '#'.
 func Lines(text string) iter.Seq2[int, []string] {
 	return func(yield func(int, []string) bool) {
 		n := 0

@@ -105,7 +105,7 @@ func TestWatchedFollowsItsFile(t *testing.T) {
 		step("unchanged", "one")
 		write(t, path, "two")
 		if got := w.Get(); got != "one" {
-			t.Errorf("looked again before its time: %q", got)
+			t.Errorf("checked again too early: %q", got)
 		}
 		step("changed", "two")
 		write(t, path, "bad")
@@ -140,7 +140,7 @@ func TestWatchedIsForManyGoroutines(t *testing.T) {
 		for range 50 {
 			go func() {
 				w.Get()
-				time.Sleep(time.Millisecond) // whoever looks has looked by then
+				time.Sleep(time.Millisecond) // concurrent readers have checked by then
 				got <- w.Get()
 			}()
 		}

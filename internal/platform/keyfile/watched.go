@@ -9,33 +9,32 @@ import (
 	"time"
 )
 
-// Every is how often Watched looks whether its files have changed, at most.
+// Every is the shortest time between two checks of a Watched for changed files.
 const Every = time.Second
 
-// Watched is what was made of some files. It is made anew when one of them has
-// changed; where that fails, the last good value stays, so that a file that is
-// being written, or was written badly, stops nobody. Nothing runs beside its
-// callers: Get looks.
+// Watched is a value that is loaded from files, and loaded again when one of them has
+// changed. If that fails, the last good value stays, so that a file that is
+// incomplete or wrong does not stop the program. It has no goroutine: Get checks the
+// files.
 type Watched[T any] struct {
 	paths []string
 	load  func() (T, error)
 	log   *slog.Logger
 	value atomic.Pointer[T]
 
-	started time.Time    // what next counts from, on the monotonic clock
-	next    atomic.Int64 // when to look again
+	started time.Time    // the zero point of next, on the monotonic clock
+	next    atomic.Int64 // when to check again
 
-	mu      sync.Mutex // one look at a time; holds what follows
+	mu      sync.Mutex // one check at a time; guards the fields below
 	seen    []os.FileInfo
-	failure string // of the last look, so that it is logged once
+	failure string // of the last check, so that it is logged once
 }
 
-// Watch loads the value a first time. load is called again, by one goroutine at
-// a time, when a file of paths is another one than before, by its inode,
-// modification time or size.
+// Watch loads the value. load is called again, by one goroutine at a time, when the
+// inode, the modification time or the size of one of paths has changed.
 func Watch[T any](log *slog.Logger, load func() (T, error), paths ...string) (*Watched[T], error) {
 	w := &Watched[T]{paths: paths, load: load, log: log, started: time.Now()}
-	w.seen = w.stat() // before the reading: a change meanwhile is seen next time
+	w.seen = w.stat() // before load: a change during load is seen next time
 	v, err := load()
 	if err != nil {
 		return nil, err
@@ -65,17 +64,17 @@ func (w *Watched[T]) refresh() {
 	v, err := w.load()
 	if err != nil {
 		if w.failure != err.Error() {
-			w.log.Warn("files have changed and cannot be used; what was read before still counts", "files", names, "err", err)
+			w.log.Warn("changed files cannot be used; the values read before stay in effect", "files", names, "err", err)
 		}
-		w.failure = err.Error() // and try again next time
+		w.failure = err.Error() // the next check tries again
 		return
 	}
 	w.value.Store(&v)
 	w.seen, w.failure = found, ""
-	w.log.Info("files were read anew", "files", names)
+	w.log.Info("changed files were read", "files", names)
 }
 
-// stat has a nil for what cannot be looked at.
+// stat returns the files' stat(2), with nil for those that fail.
 func (w *Watched[T]) stat() []os.FileInfo {
 	infos := make([]os.FileInfo, len(w.paths))
 	for i, path := range w.paths {

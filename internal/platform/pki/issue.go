@@ -24,20 +24,20 @@ import (
 	"holdfast/internal/platform/keyfile"
 )
 
-// How long certificates are good for. They begin backdate before they are made,
-// for nodes whose clocks are behind.
+// The validity of certificates. It begins backdate before they are made, for nodes
+// with slow clocks.
 const (
 	CAValidity      = 10 * 365 * 24 * time.Hour
 	DefaultValidity = 365 * 24 * time.Hour
 	backdate        = 5 * time.Minute
 )
 
-// maxAddresses bounds how many names and addresses one certificate has.
+// maxAddresses bounds the names and addresses of one certificate.
 const maxAddresses = 64
 
-// InitCA makes an authority in dir, which it creates: ca.pem, and ca.key with
-// mode 0600. It overwrites nothing. It returns until when the authority is good,
-// which is CAValidity from now. now is the present.
+// InitCA makes an authority in dir, which it creates: ca.pem, and ca.key with mode
+// 0600. It overwrites nothing. It returns when the authority expires, which is
+// CAValidity after now.
 func InitCA(dir string, now time.Time) (until time.Time, err error) {
 	cert, key := filepath.Join(dir, CAFile), filepath.Join(dir, CAKey)
 	for _, path := range []string{cert, key} {
@@ -59,9 +59,10 @@ func InitCA(dir string, now time.Time) (until time.Time, err error) {
 	tmpl := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "Holdfast fleet authority"},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(CAValidity),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, // it signs nodes, no other authorities
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, // it signs nodes and no other authorities
 		KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: uses,
-		// Nobody else's URIs. Names and addresses are as a fleet has them.
+		// The authority is confined to URIs of nodes. Names and addresses are not
+		// constrained.
 		PermittedURIDomains: []string{uriHost}, PermittedDNSDomainsCritical: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, priv.Public(), priv)
@@ -81,20 +82,20 @@ func InitCA(dir string, now time.Time) (until time.Time, err error) {
 	return tmpl.NotAfter, nil
 }
 
-// Join is what a node's certificate is made of.
+// Join has the parameters of a node's certificate.
 type Join struct {
 	CA        string // directory of the authority
 	Node      holdfast.NodeID
-	Addresses []string      // host names and IP addresses of the node; may be none: nodes check the id
-	Validity  time.Duration // over 0; it ends with the authority's at the latest
+	Addresses []string      // host names and IP addresses of the node; optional: nodes check the id
+	Validity  time.Duration // over 0; limited to that of the authority
 	Out       string        // directory, which is created
-	Renew     bool          // replace a certificate that is there
+	Renew     bool          // replace an existing certificate
 	Now       time.Time     // the present
 }
 
-// Do writes node.pem, node.key (mode 0600) and ca.pem to Out and returns until
-// when the certificate is good. With Renew the files change by renaming, the key
-// first; a pair that does not match yet is left alone by who reads it.
+// Do writes node.pem, node.key (mode 0600) and ca.pem to Out and returns when the
+// certificate expires. With Renew each file is replaced by rename, the key first.
+// Readers keep the old pair until key and certificate match.
 func (j Join) Do() (until time.Time, err error) {
 	ca, err := readCA(j.CA, j.Now)
 	if err != nil {
@@ -138,19 +139,19 @@ func (j Join) write(ca, cert, key []byte) error {
 		return err
 	}
 	if _, err := os.Lstat(f.CA); err == nil {
-		return nil // this authority is in it, perhaps beside others
+		return nil // this authority is in it, possibly beside others
 	}
 	return create(f.CA, ca, 0o644)
 }
 
-// mayWrite looks before anything is written.
+// mayWrite checks the target before anything is written.
 func (j Join) mayWrite(f Files, ca []byte) error {
 	there, err := keyfile.Read(f.CA)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err == nil && !bytes.Contains(there, ca) {
-		return holdfast.WithHint(fmt.Errorf("%s is there and of another authority", f.CA), "name another directory with --out")
+		return holdfast.WithHint(fmt.Errorf("%s exists and is of another authority", f.CA), "name another directory with --out")
 	}
 	for _, path := range []string{f.Cert, f.Key} {
 		if _, err := os.Lstat(path); err == nil && !j.Renew {
@@ -177,7 +178,7 @@ func (j Join) template(caEnds time.Time) (*x509.Certificate, error) {
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	t.URIs = append(t.URIs, nodeURI(j.Node))
-	if len(j.Node) <= 64 { // RFC 5280, ub-common-name; it is for people
+	if len(j.Node) <= 64 { // RFC 5280, ub-common-name; only for display
 		t.Subject.CommonName = string(j.Node)
 	}
 	if t.NotAfter.After(caEnds) {
@@ -208,7 +209,7 @@ func isHostName(s string) bool {
 	return true
 }
 
-// readCA reads an authority that can sign now.
+// readCA reads an authority, which has to be valid now.
 func readCA(dir string, now time.Time) (*tls.Certificate, error) {
 	certPEM, err := keyfile.Read(filepath.Join(dir, CAFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -227,9 +228,9 @@ func readCA(dir string, now time.Time) (*tls.Certificate, error) {
 	}
 	switch {
 	case !ca.Leaf.IsCA:
-		return nil, fmt.Errorf("%s: the certificate is none of an authority", dir)
+		return nil, fmt.Errorf("%s: the certificate is not that of an authority", dir)
 	case now.Before(ca.Leaf.NotBefore), now.After(ca.Leaf.NotAfter):
-		return nil, holdfast.WithHint(fmt.Errorf("%s: it is good from %s to %s only", dir, ca.Leaf.NotBefore.Format(time.DateOnly), ca.Leaf.NotAfter.Format(time.DateOnly)),
+		return nil, holdfast.WithHint(fmt.Errorf("%s: it is valid only from %s to %s", dir, ca.Leaf.NotBefore.Format(time.DateOnly), ca.Leaf.NotAfter.Format(time.DateOnly)),
 			"docs/fleet-certificates.md says how a new authority takes an old one's place")
 	}
 	return &ca, nil

@@ -1,7 +1,6 @@
-// Package pki is a fleet's own certificate authority: made by one command,
-// without a network, and used by one program. It issues a certificate for each
-// node, and makes TLS configurations with which nodes know each other by their
-// node's id, whatever their addresses are.
+// Package pki is a fleet's own certificate authority. One command makes it, without a
+// network. It issues a certificate for each node, and makes TLS configurations with
+// which nodes identify each other by node id, whatever their addresses are.
 package pki
 
 import (
@@ -22,11 +21,11 @@ const (
 	KeyFile  = "node.key"
 )
 
-// Files are the paths (PEM) that a node's identity is read from.
+// Files are the paths of the PEM files of a node's identity.
 type Files struct {
-	CA   string // certificates of the authority; several while one takes the other's place
+	CA   string // certificates of the authority; several while it is replaced
 	Cert string // the node's
-	Key  string // its key, which nobody else may read
+	Key  string // its key, with no permission for group and others
 }
 
 // FilesIn are the files as Join leaves them in dir.
@@ -38,7 +37,7 @@ func FilesIn(dir string) Files {
 // holdfast://node/<id>, the id escaped as a path's segment.
 const (
 	uriScheme = "holdfast"
-	uriHost   = "node" // also what the authority is confined to
+	uriHost   = "node" // the authority's name constraint, too
 )
 
 // maxNodeLen is the longest node id in bytes, that of a host name.
@@ -48,9 +47,9 @@ func nodeURI(id holdfast.NodeID) *url.URL {
 	return &url.URL{Scheme: uriScheme, Host: uriHost, Path: "/" + string(id)}
 }
 
-// NodeOf returns the id of the node that a certificate is for. It does not
-// check who signed it: a *tls.ConnectionState of this package's configurations
-// has been checked. The error says why the certificate is of no node.
+// NodeOf returns the id of the node that a certificate is for. It does not check the
+// signature: a *tls.ConnectionState of this package's configurations is already
+// verified. The error says why the certificate is not a node's.
 func NodeOf(cert *x509.Certificate) (holdfast.NodeID, error) {
 	if len(cert.URIs) != 1 {
 		return "", fmt.Errorf("the certificate of %q names %d URIs, a node's names one", cert.Subject.CommonName, len(cert.URIs))
@@ -63,7 +62,7 @@ func NodeOf(cert *x509.Certificate) (holdfast.NodeID, error) {
 	return holdfast.NodeID(id), checkNode(holdfast.NodeID(id))
 }
 
-// checkNode holds ids to what the configuration's node may be.
+// checkNode checks an id by the rules for node in the configuration.
 func checkNode(id holdfast.NodeID) error {
 	s := string(id)
 	if s == "" || len(s) > maxNodeLen || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r > '~' }) {
@@ -72,17 +71,17 @@ func checkNode(id holdfast.NodeID) error {
 	return nil
 }
 
-// NodeError is what a node's id cannot be.
+// NodeError means that a node's id is not valid.
 type NodeError struct{ Node holdfast.NodeID }
 
 func (e *NodeError) Error() string {
 	if e.Node == "" {
 		return "the node's id is empty"
 	}
-	return fmt.Sprintf("%q is no id of a node", string(e.Node))
+	return fmt.Sprintf("%q is not a valid node id", string(e.Node))
 }
 
-// Hint says where a node's id is from.
+// Hint says where a node's id comes from.
 func (e *NodeError) Hint() string {
-	return "a node's id is that of its configuration, by default its host name"
+	return "a node's id is set in its configuration, by default to its host name"
 }

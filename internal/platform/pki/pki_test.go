@@ -16,7 +16,7 @@ import (
 	"holdfast"
 )
 
-// newFleet makes an authority that began at a time.
+// newFleet makes an authority that is valid from a time on.
 func newFleet(t *testing.T, began time.Time) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "fleet")
@@ -122,7 +122,7 @@ func TestNodesCertificate(t *testing.T) {
 		t.Errorf("read as %s until %v", id.Node(), id.Expires())
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(f.Key), CAKey)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the authority's key has come along: %v", err)
+		t.Errorf("the authority's key was copied to the node: %v", err)
 	}
 	odd := holdfast.NodeID("a%2Fb?c#d:e@f")
 	if id := load(t, join(t, dir, odd, nil)); id.Node() != odd {
@@ -146,10 +146,10 @@ func TestJoinRefuses(t *testing.T) {
 		want   string
 	}{
 		"no authority":       {func(j *Join) { j.CA = t.TempDir() }, "no such file"},
-		"an open key":        {func(j *Join) { j.CA = open }, "lets others"},
-		"an old authority":   {func(j *Join) { j.CA = old }, "it is good from"},
+		"an open key":        {func(j *Join) { j.CA = open }, "lets other users"},
+		"an old authority":   {func(j *Join) { j.CA = old }, "it is valid only from"},
 		"no node":            {func(j *Join) { j.Node = "" }, "empty"},
-		"a bad node":         {func(j *Join) { j.Node = "a/b" }, "no id of a node"},
+		"a bad node":         {func(j *Join) { j.Node = "a/b" }, "not a valid node id"},
 		"no time":            {func(j *Join) { j.Validity = 0 }, "validity"},
 		"a port":             {func(j *Join) { j.Addresses = []string{"web:80"} }, "neither"},
 		"a wildcard":         {func(j *Join) { j.Addresses = []string{"*.example.org"} }, "neither"},
@@ -183,11 +183,11 @@ func TestLoadRefuses(t *testing.T) {
 		f    Files
 		want string
 	}{
-		"an open key":       {open, "lets others"},
+		"an open key":       {open, "lets other users"},
 		"another's key":     {Files{good.CA, good.Cert, other.Key}, "private key"},
 		"another authority": {Files{other.CA, good.Cert, good.Key}, "unknown authority"},
 		"run out":           {late, "expired"},
-		"no certificates":   {Files{good.Key, good.Cert, good.Key}, "no certificate in it"},
+		"no certificates":   {Files{good.Key, good.Cert, good.Key}, "contains no certificate"},
 		"the authority's":   {Files{good.CA, filepath.Join(dir, CAFile), filepath.Join(dir, CAKey)}, "URIs"},
 	} {
 		if _, err := Load(c.f, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -28,10 +28,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is a deadline against hanging, not an expectation.
 const patience = 20 * time.Second
 
-// server tells every client who it takes it for.
+// server sends to every client the node id that it has verified.
 type server struct {
 	addr   string
-	failed chan error // handshakes that did
+	failed chan error // errors of handshakes
 }
 
 func serve(t *testing.T, cfg *tls.Config) server {
@@ -76,8 +76,8 @@ func (s server) answer(c *tls.Conn) {
 	io.WriteString(c, who)
 }
 
-// ask connects and returns who the server takes the client for, and the
-// certificate that the server showed.
+// ask connects and returns the node id that the server has verified, and the server's
+// certificate.
 func (s server) ask(t *testing.T, cfg *tls.Config) (who string, shown *x509.Certificate, err error) {
 	t.Helper()
 	raw, err := net.Dial("tcp", s.addr)
@@ -90,11 +90,11 @@ func (s server) ask(t *testing.T, cfg *tls.Config) (who string, shown *x509.Cert
 	if err := c.Handshake(); err != nil {
 		return "", nil, err
 	}
-	b, err := io.ReadAll(c) // in TLS 1.3 a refusal of the client comes here
+	b, err := io.ReadAll(c) // in TLS 1.3 the server's refusal of the client arrives here
 	return string(b), c.ConnectionState().PeerCertificates[0], err
 }
 
-// plain is a configuration of a program that checks nothing.
+// plain is a TLS configuration that verifies nothing.
 func plain(t *testing.T, f Files) *tls.Config {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
@@ -117,11 +117,11 @@ func TestNodesKnowEachOther(t *testing.T) {
 		t.Errorf("another node: %v", err)
 	}
 	if _, _, err := s.ask(t, a.ClientTLS("")); err == nil {
-		t.Error("no node was asked for, and one was found")
+		t.Error("a connection without an expected node succeeded")
 	}
 }
 
-// forge has the fleet's authority sign something that is no node's certificate.
+// forge makes the fleet's authority sign a certificate that is not a node's.
 func forge(t *testing.T, fleet string, change func(*x509.Certificate)) Files {
 	t.Helper()
 	ca, err := readCA(fleet, time.Now())
@@ -154,7 +154,7 @@ func forge(t *testing.T, fleet string, change func(*x509.Certificate)) Files {
 	return f
 }
 
-// Each of these is refused by a server as a client, and by a client as a server.
+// A server refuses each of these as a client, and a client refuses each as a server.
 func TestStrangersAreRefused(t *testing.T) {
 	fleet := newFleet(t, time.Now().Add(-24*time.Hour))
 	home := load(t, join(t, fleet, "home", nil))
@@ -170,7 +170,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		"TLS 1.2":       {tls12, "protocol version"},
 		"no URI":        {stranger(func(c *x509.Certificate) { c.URIs = nil }), "names 0 URIs"},
 		"two URIs":      {stranger(func(c *x509.Certificate) { c.URIs = append(c.URIs, nodeURI("b")) }), "names 2 URIs"},
-		"a path":        {stranger(func(c *x509.Certificate) { c.URIs[0].Path = "/a/b" }), "no id of a node"},
+		"a path":        {stranger(func(c *x509.Certificate) { c.URIs[0].Path = "/a/b" }), "not a valid node id"},
 		"a scheme":      {stranger(func(c *x509.Certificate) { c.URIs[0].Scheme = "https" }), "not a node's"},
 		"a host":        {stranger(func(c *x509.Certificate) { c.URIs[0].Host = "web" }), "not permitted"},
 		"no use":        {stranger(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), "key usage"},
@@ -239,8 +239,8 @@ func TestRenewedCertificateCountsWithoutARestart(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(files.Cert), ".new-*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	// A key without its certificate, as between two steps of a renewal, leaves
-	// what was.
+	// A new key without its certificate, as between two steps of a renewal, leaves
+	// the old pair in effect.
 	_, second, _ := s.ask(t, cfg)
 	if err := os.Rename(join(t, fleet, "b", nil).Key, files.Key); err != nil {
 		t.Fatal(err)
@@ -251,8 +251,7 @@ func TestRenewedCertificateCountsWithoutARestart(t *testing.T) {
 	}
 }
 
-// A new authority takes an old one's place while nodes go on: first every node
-// trusts both.
+// An authority is replaced while nodes run: first every node trusts both.
 func TestAuthorityIsReplacedUnderWay(t *testing.T) {
 	old, young := newFleet(t, time.Now()), newFleet(t, time.Now())
 	home, moved := join(t, old, "home", nil), join(t, young, "moved", nil)
@@ -278,14 +277,14 @@ func TestAuthorityIsReplacedUnderWay(t *testing.T) {
 		who, _, err := s.ask(t, m.ClientTLS("home"))
 		return who == "moved" && err == nil
 	})
-	// With both in ca.pem, the node's next certificate may be of the new one.
+	// With both in ca.pem, the new authority may issue the node's next certificate.
 	join(t, young, "home", func(j *Join) { j.Out, j.Renew = filepath.Dir(home.Cert), true })
 	if id := load(t, home); id.Node() != holdfast.NodeID("home") {
 		t.Errorf("it is %s", id.Node())
 	}
 }
 
-// until waits for files to be read anew.
+// until waits until changed files are read.
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {

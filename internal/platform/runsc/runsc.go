@@ -1,17 +1,17 @@
-// Package runsc saves the containers of gVisor's runtime, memory and files and
-// all, and has others go on from what was saved.
+// Package runsc checkpoints containers of gVisor's runtime, with memory and files,
+// and restores them in new containers.
 //
-// Saving is runsc's own command, against the directory where the engine's shim
-// keeps the container's state: the engine takes no part, and sees a container
-// that ends. Going on goes through the engine: its runtime of that name is a
-// script of ours in front of runsc, which turns the start of a container that an
-// image was staged for into a restore. So the engine needs nothing but an entry
-// for a runtime; its own checkpoints would copy an image twice.
+// A checkpoint is made by runsc's own command on the directory in which the engine's
+// shim keeps the container's state. The engine takes no part and sees a container
+// that exits. A restore goes through the engine. The engine's runtime is a script in
+// front of runsc, which turns the start of a container with a staged image into a
+// restore. The engine only needs an entry for that runtime. Its own checkpoints would
+// copy an image twice.
 //
-// runsc checks that the new container is made like the old one: arguments, mounts,
-// user, capabilities and limits, but neither environment nor host name. What runs
-// goes on with its old environment, and finds the new one in
-// /proc/gvisor/spec_environ. Its TCP connections are cut.
+// runsc checks that the new container has the arguments, mounts, user, capabilities
+// and limits of the old one. It does not compare environment and host name. Processes
+// keep their old environment and find the new one in /proc/gvisor/spec_environ. Their
+// TCP connections are cut.
 package runsc
 
 import (
@@ -36,29 +36,29 @@ import (
 
 // Errors that callers decide by; they come wrapped.
 var (
-	// ErrStranger is a process that is not the sandbox of the container.
-	ErrStranger = errors.New("it is no sandbox of runsc's with this container")
-	// ErrTorn is an image that is not whole.
+	// ErrStranger means that the process is not the sandbox of the container.
+	ErrStranger = errors.New("it is not a sandbox of runsc with this container")
+	// ErrTorn means that an image is incomplete.
 	ErrTorn = errors.New("the image is incomplete")
 )
 
-// Runtime is a runsc, and where images are staged for the containers that it
+// Runtime is a runsc program and the directory of images for the containers that it
 // starts. Its methods may be called from any goroutine.
 type Runtime struct {
 	Program string // runsc's absolute path
-	Images  string // absolute path of a directory of our own, mode 0700
+	Images  string // absolute path of a directory for this package only, mode 0700
 }
 
-// files are those of a whole image (runsc, boot/restore.go).
+// files are the files of a complete image (runsc, boot/restore.go).
 var files = []string{"checkpoint.img", "pages.img", "pages_meta.img"}
 
-// containerID is what engines call containers: nothing that could be a path.
+// containerID is the form of the engines' container ids. It excludes paths.
 var containerID = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
 
-// lastWords bounds what is kept of runsc's output, in bytes.
+// lastWords is how much of the end of runsc's output is kept, in bytes.
 const lastWords = 2 << 10
 
-// Script is the program to be registered with the engine as the runtime.
+// Script returns the program to register with the engine as the runtime.
 func (r Runtime) Script() ([]byte, error) {
 	for _, p := range []string{r.Program, r.Images} {
 		if !filepath.IsAbs(p) || strings.ContainsAny(p, "'\n") {
@@ -68,8 +68,8 @@ func (r Runtime) Script() ([]byte, error) {
 	return fmt.Appendf(nil, script, r.Program, r.Images), nil
 }
 
-// script gets runsc's arguments, of which the last is the container. The image is
-// renamed before it is used, so that it is used once.
+// script gets runsc's arguments; the last one is the container. It renames the image
+// before the restore, so that an image is used once.
 const script = `#!/bin/sh
 # Made by holdfast: runsc, but a container that an image was staged for goes on
 # from it.
@@ -95,8 +95,8 @@ done
 exec "$runsc" "$@"
 `
 
-// Install writes the script to path, whole or not at all. A file that is the same
-// already is left alone.
+// Install writes the script to path atomically. It leaves a file with the same
+// content alone.
 func (r Runtime) Install(path string) error {
 	text, err := r.Script()
 	if err != nil {
@@ -111,12 +111,11 @@ func (r Runtime) Install(path string) error {
 	return nil
 }
 
-// Checkpoint saves the running container id, whose init is the process init, into
-// the empty directory dir, and ends the container. With an error, or with ctx
-// done, the container may run or not, and dir is of no use. ErrStranger.
+// Checkpoint saves the running container id, whose init is the process init, into the
+// empty directory dir, and ends the container. After an error, or with ctx done, the
+// container may still run, and dir is not a usable image. ErrStranger.
 //
-// That it has ended is to be seen by whoever holds its init; Checkpoint does not
-// look.
+// Checkpoint does not wait for the container's end; the caller watches its init.
 func (r Runtime) Checkpoint(ctx context.Context, id string, init int, dir string) error {
 	root, err := sandboxRoot(id, init)
 	if err != nil {
@@ -132,9 +131,9 @@ func (r Runtime) Checkpoint(ctx context.Context, id string, init int, dir string
 	return nil
 }
 
-// Size is about how many bytes the image of the running container id would have,
-// whose init is the process init: what its sandbox's memory and the files that its
-// changes to file systems are in take up. ErrStranger.
+// Size estimates the bytes of an image of the running container id, whose init is the
+// process init. It adds up the sandbox's memory and the files with the changes to its
+// file systems. ErrStranger.
 func (r Runtime) Size(id string, init int) (int64, error) {
 	if _, err := sandboxRoot(id, init); err != nil {
 		return 0, fmt.Errorf("size of container %.12s: %w", id, err)
@@ -150,7 +149,7 @@ func (r Runtime) Size(id string, init int) (int64, error) {
 		path := filepath.Join(dir, e.Name())
 		name, err := os.Readlink(path)
 		if err != nil || !strings.Contains(name, memoryFile) && !strings.Contains(name, filesFile) {
-			continue // it is closed by now, or something else
+			continue // it is closed by now, or another descriptor
 		}
 		fi, err := os.Stat(path)
 		if err != nil {
@@ -164,27 +163,27 @@ func (r Runtime) Size(id string, init int) (int64, error) {
 		total, found = total+st.Blocks*512, true // stat(2): in units of 512 bytes
 	}
 	if !found {
-		return 0, fmt.Errorf("size of container %.12s: process %d has no memory of a sandbox", id, init)
+		return 0, fmt.Errorf("size of container %.12s: process %d has no sandbox memory", id, init)
 	}
 	return total, nil
 }
 
-// What runsc calls the memory of a sandbox (runsc/boot/loader.go), and files that
-// keep what was changed in a file system (runsc/boot/vfs.go).
+// The names of a sandbox's memory (runsc/boot/loader.go) and of the files with the
+// changes to a file system (runsc/boot/vfs.go).
 const (
 	memoryFile = "memfd:runsc-memory"
 	filesFile  = ".gvisor.filestore."
 )
 
-// run runs runsc. Its own words are part of the error.
+// run runs runsc. The end of its output is part of the error.
 func (r Runtime) run(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.Program, args...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// Nobody saves a container for an agent that has died: the next one may have taken it
-	// over. (What its sandbox has begun it brings to its end.)
+	// A checkpoint ends with its agent, because the next agent may have taken the
+	// container over. The sandbox completes what it has begun.
 	err := deathsig.Run(cmd, syscall.SIGKILL)
 	if ctx.Err() != nil {
 		return fmt.Errorf("runsc: %w", context.Cause(ctx))
@@ -219,7 +218,7 @@ func sandboxRoot(id string, init int) (string, error) {
 	return root, nil
 }
 
-// whole looks for the files of an image.
+// whole checks that dir has all files of an image.
 func whole(dir string) error {
 	for _, name := range files {
 		fi, err := os.Lstat(filepath.Join(dir, name))
@@ -227,15 +226,15 @@ func whole(dir string) error {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrTorn, err)
 		case !fi.Mode().IsRegular():
-			return fmt.Errorf("%w: %s is no file", ErrTorn, name)
+			return fmt.Errorf("%w: %s is not a file", ErrTorn, name)
 		}
 	}
 	return nil
 }
 
-// Stage has the start of container id, which was created and never started, be a
-// restore from the image in dir, once. It takes dir away, which has to be on the
-// file system of Images. ErrTorn.
+// Stage makes the first start of container id, which is created and not started, a
+// restore from the image in dir. It moves dir, which has to be on the file system of
+// Images. ErrTorn.
 func (r Runtime) Stage(id, dir string) error {
 	if !containerID.MatchString(id) {
 		return fmt.Errorf("stage an image: %q is no container's id", id)
@@ -249,8 +248,8 @@ func (r Runtime) Stage(id, dir string) error {
 	return nil
 }
 
-// Unstage removes what is left of container id's image, once it was started, or
-// will not be. It reports whether the start has used it.
+// Unstage removes the rest of container id's image, after the container was started
+// or when it will not be. It reports whether the start has used the image.
 func (r Runtime) Unstage(id string) (used bool, err error) {
 	if !containerID.MatchString(id) {
 		return false, fmt.Errorf("unstage an image: %q is no container's id", id)
@@ -264,8 +263,8 @@ func (r Runtime) Unstage(id string) (used bool, err error) {
 	return used, nil
 }
 
-// Sweep removes the images that nobody will start any more: after a crash, before
-// anything is staged anew.
+// Sweep removes all staged images. It is for the time after a crash, before the first
+// Stage.
 func (r Runtime) Sweep() error {
 	entries, err := os.ReadDir(r.Images)
 	if err != nil {
@@ -278,13 +277,13 @@ func (r Runtime) Sweep() error {
 	return errors.Join(errs...)
 }
 
-// Check looks at what the methods need. The error has a hint.
+// Check verifies what the methods need. The error has a hint.
 func (r Runtime) Check() error {
 	if fi, err := os.Stat(r.Program); err != nil || fi.Mode()&0o111 == 0 {
-		return holdfast.WithHint(fmt.Errorf("runsc: %s is no program", r.Program), "docs/untrusted-code.md says how to install it")
+		return holdfast.WithHint(fmt.Errorf("runsc: %s is not a program", r.Program), "docs/untrusted-code.md says how to install it")
 	}
 	if fi, err := os.Stat(r.Images); err != nil || !fi.IsDir() || fi.Mode().Perm()&0o077 != 0 {
-		return holdfast.WithHint(fmt.Errorf("runsc: %s is no directory that only its owner can read", r.Images), "memory of sessions is in there: mkdir -m 0700")
+		return holdfast.WithHint(fmt.Errorf("runsc: %s is not a directory that only its owner can read", r.Images), "it holds the memory of sessions: mkdir -m 0700")
 	}
 	return nil
 }

@@ -67,8 +67,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// counter counts in its memory, and says each number and what it finds in its
-// files.
+// counter counts in its memory. It prints each number with the content of its files.
 const counter = `i=0; echo root > /kept; echo tmpfs > /tmp/kept
 while :; do i=$((i+1)); echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; sleep 0.05; done`
 
@@ -96,7 +95,7 @@ func (s *stage) start(id string) {
 	}
 }
 
-// said is what a container has printed, line by line, once it has more than n.
+// said returns the lines that a container has printed, once there are more than n.
 func (s *stage) said(id string, n int) []string {
 	s.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -121,7 +120,7 @@ func (s *stage) init(id string) int {
 	return c.Pid
 }
 
-// save checkpoints a container and sees it dead.
+// save checkpoints a container and waits for its end.
 func (s *stage) save(id string) (dir string) {
 	s.t.Helper()
 	init := s.init(id)
@@ -155,11 +154,11 @@ func number(t *testing.T, line string) int {
 	return n
 }
 
-// A container goes on in another one, from the next number on, with its files;
-// again and again.
+// A restored container continues with the next number and with its files, several
+// times in a row.
 func TestGoesOn(t *testing.T) {
 	s := newStage(t)
-	told := func(name string) func(*engine.Spec) { // a directory of each life's own, at one place
+	told := func(name string) func(*engine.Spec) { // a separate directory for each life, mounted at the same place
 		dir := filepath.Join(s.dir, "told-"+name)
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "name"), []byte(name), 0o644)); err != nil {
 			t.Fatal(err)
@@ -192,26 +191,26 @@ func TestGoesOn(t *testing.T) {
 		}
 		var now bytes.Buffer
 		if code, err := s.engine.Exec(s.ctx, next, engine.Exec{Command: []string{"cat", "/run/told/name"}, Stdout: &now}); code != 0 || err != nil || now.String() != name {
-			t.Errorf("exit code %d, %v: it is told %q", code, err, now.String())
+			t.Errorf("exit code %d, %v: its output is %q", code, err, now.String())
 		}
 		if err := s.engine.Remove(s.ctx, old); err != nil {
 			t.Error(err)
 		}
 		old = next
 	}
-	// Without an image a start is a start.
+	// Without an image a start is an ordinary start.
 	plain := s.create("plain", nil)
 	s.start(plain)
 	if n := number(t, s.said(plain, 1)[0]); n != 1 {
-		t.Errorf("it begins with %d", n)
+		t.Errorf("its first number is %d", n)
 	}
 	if left, err := os.ReadDir(s.runsc.Images); err != nil || len(left) != 0 {
 		t.Errorf("%v are left, %v", left, err)
 	}
 }
 
-// What an image will have is known before: what the container has written to its
-// memory and to its files.
+// Size predicts the size of an image from what the container has written to memory
+// and files.
 func TestSize(t *testing.T) {
 	s := newStage(t)
 	size := func(name, command string) (guess, image int64) {
@@ -234,23 +233,23 @@ func TestSize(t *testing.T) {
 			}
 			image += fi.Size()
 		}
-		t.Logf("%s: %d bytes were thought, %d are in the image", name, guess, image)
+		t.Logf("%s: estimated %d bytes, the image has %d", name, guess, image)
 		return guess, image
 	}
 	small, smallImage := size("small", ":")
 	big, bigImage := size("big", "head -c 40000000 /dev/urandom > /root-file; head -c 20000000 /dev/urandom > /tmp/file")
 	if grown, real := big-small, bigImage-smallImage; grown < real*9/10 || grown > real*3/2 {
-		t.Errorf("60 MB more are %d bytes more in the image, %d were thought", real, grown)
+		t.Errorf("with 60 MB more the image has %d bytes more, estimated %d", real, grown)
 	}
 	if smallImage > small+4<<20 {
-		t.Errorf("%d bytes in the image of one that has %d", smallImage, small)
+		t.Errorf("estimated %d bytes for an image of %d", smallImage, small)
 	}
 	if _, err := s.runsc.Size(strings.Repeat("a", 64), os.Getpid()); !errors.Is(err, runsc.ErrStranger) {
 		t.Errorf("another process: %v", err)
 	}
 }
 
-// What does not fit is refused, and what is refused runs nothing.
+// Invalid ids and images are refused, and no program is run for them.
 func TestRefuses(t *testing.T) {
 	s := newStage(t)
 	old := s.create("one", nil)

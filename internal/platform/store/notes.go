@@ -8,8 +8,8 @@ import (
 	"holdfast"
 )
 
-// Note is a small thing that nodes keep for each other beside sessions and records
-// of nodes: what the doctor knows of a host, a baseline, whose turn something is.
+// Note is a small value that nodes share, besides sessions and records of nodes: the
+// doctor's findings about a host, a baseline, or a lock.
 type Note struct {
 	Name     string
 	Value    []byte
@@ -23,33 +23,33 @@ const (
 )
 
 // Notes keeps notes. All methods may be called from any goroutine; each returns when
-// ctx is done. A note that hangs on a lease disappears with it; one on lease 0 stays
+// ctx is done. A note under a lease disappears with it; a note under lease 0 stays
 // until it is dropped.
 type Notes interface {
-	// PutNote writes a note, whatever was there. ErrLeaseGone.
+	// PutNote writes a note, and replaces one of that name. ErrLeaseGone.
 	PutNote(ctx context.Context, name string, value []byte, id LeaseID) error
 
-	// TakeNote writes a note if there is none of that name, and returns it. Where
-	// there is one, it returns that and ErrTaken. ErrLeaseGone.
+	// TakeNote writes a note if there is none of that name, and returns it. If there
+	// is one, it returns that note and ErrTaken. ErrLeaseGone.
 	TakeNote(ctx context.Context, name string, value []byte, id LeaseID) (Note, error)
 
-	// ListNotes returns the notes whose names begin like this, by name.
+	// ListNotes returns the notes with names that begin with prefix, by name.
 	ListNotes(ctx context.Context, prefix string) ([]Note, error)
 
-	// DropNote deletes a note if its revision is still the given one; with 0
-	// whatever it is. One that is gone or has changed is no error.
+	// DropNote deletes a note if its revision is still the given one, or any with
+	// revision 0. A note that is gone or has changed is no error.
 	DropNote(ctx context.Context, n Note) error
 }
 
-// goodName is what a note may be called: words with slashes between them, of what
-// the ids of nodes may have.
+// goodName is the form of a note's name: words separated by slashes, of the
+// characters that node ids may have.
 var goodName = regexp.MustCompile(`^[!-.0-~]+(/[!-.0-~]+)*$`)
 
-// CheckNote refuses a name or a value that no store takes.
+// CheckNote refuses a name or a value that stores do not accept.
 func CheckNote(name string, value []byte) error {
 	switch {
 	case len(name) > MaxNoteName || !goodName.MatchString(name):
-		return fmt.Errorf("%q is no name of a note", name[:min(len(name), MaxNoteName)])
+		return fmt.Errorf("%q is not a valid name of a note", name[:min(len(name), MaxNoteName)])
 	case len(value) > MaxNoteValue:
 		return fmt.Errorf("note %s has %d bytes, at most %d are kept", name, len(value), MaxNoteValue)
 	}

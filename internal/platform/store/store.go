@@ -1,7 +1,7 @@
-// Package store is the contract for the place where ownership is kept: who
-// claims a session, under which lease, and how everybody else learns of it.
-// The implementations are store/etcd and, for tests, test/memstore; storetest is the suite
-// that both pass.
+// Package store is the interface to the store of ownership: which node claims a
+// session, under which lease, and how the other nodes learn of it. The
+// implementations are store/etcd and, for tests, test/memstore; storetest is the
+// suite that both pass.
 package store
 
 import (
@@ -12,44 +12,43 @@ import (
 	"holdfast"
 )
 
-// Errors that callers decide by. They come wrapped; test with errors.Is.
-// Anything that means "the store does not answer" wraps holdfast.ErrStore.
+// Errors that callers decide by. They come wrapped; test with errors.Is. Every error
+// that means "the store does not answer" wraps holdfast.ErrStore.
 var (
 	ErrTaken     = errors.New("session is owned")          // Claim: the key has a record
 	ErrStale     = errors.New("record changed since read") // Advance: the revision is not the current one, or the record is gone
 	ErrLeaseGone = errors.New("lease is gone")             // the lease expired or was revoked
 	ErrOrder     = errors.New("state goes backwards")      // Advance: State.CanBecome says no
-	ErrNodeTaken = errors.New("node id is another's")      // PutNode: the node's record hangs on another lease
+	ErrNodeTaken = errors.New("node id is another's")      // PutNode: the node's record is under another lease
 	ErrForgotten = errors.New("it is out of history")      // Follows
 )
 
-// SuspendedNotes begins the names of what Suspend leaves behind.
+// SuspendedNotes is the prefix of the names of the notes that Suspend leaves.
 const SuspendedNotes = "suspended/"
 
-// LeaseID names a lease. 0 is none.
+// LeaseID identifies a lease. 0 is none.
 type LeaseID int64
 
-// Store keeps one record per session and one per node. All methods may be
-// called from any goroutine; each returns when ctx is done. Records that hang
-// on a lease disappear with it.
+// Store keeps one record per session and one per node. All methods may be called from
+// any goroutine; each returns when ctx is done. Records under a lease disappear with
+// it.
 type Store interface {
 	Notes
 
-	// Grant makes a lease that lives for ttl after each KeepAlive. ttl is
-	// in whole seconds; the store may lengthen it, and returns what it is.
+	// Grant makes a lease that lives for ttl after each KeepAlive. ttl is in whole
+	// seconds; the store may lengthen it, and returns the TTL in effect.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error)
 
-	// KeepAlive renews the lease once. ErrLeaseGone when there is nothing
-	// to renew.
+	// KeepAlive renews the lease once. ErrLeaseGone if it has expired or was revoked.
 	KeepAlive(ctx context.Context, id LeaseID) error
 
-	// Revoke ends the lease and with it every record that hangs on it. A
-	// lease that is gone is no error.
+	// Revoke ends the lease and deletes every record under it. A lease that is gone
+	// is no error.
 	Revoke(ctx context.Context, id LeaseID) error
 
-	// PutNode writes the node's record under its lease, if there is none or
-	// it hangs on that lease already. ErrNodeTaken where it hangs on another
-	// one that lives, ErrLeaseGone.
+	// PutNode writes the node's record under its lease, if there is none or it is
+	// already under that lease. ErrNodeTaken if it is under another living lease,
+	// ErrLeaseGone.
 	PutNode(ctx context.Context, n holdfast.Node, id LeaseID) error
 
 	// Node returns the record of a node whose lease lives. holdfast.ErrNotFound.
@@ -58,53 +57,50 @@ type Store interface {
 	// Nodes lists the nodes whose lease lives, by id.
 	Nodes(ctx context.Context) ([]holdfast.Node, error)
 
-	// Claim creates the record of o.Key under the lease, if there is none,
-	// and returns it with Epoch and Revision set to the revision of that
-	// write, and Left to what Suspend left behind for this key, which is gone
-	// with the same write. If the key is owned it returns the present record and
-	// ErrTaken.
+	// Claim creates the record of o.Key under the lease, if there is none, and
+	// returns it with Epoch and Revision set to the revision of that write, and Left
+	// to the text that Suspend left for this key, which the same write deletes. If
+	// the key is owned it returns the present record and ErrTaken.
 	Claim(ctx context.Context, o holdfast.Owner, id LeaseID) (holdfast.Owner, error)
 
-	// Advance replaces the record if its revision is still o.Revision and
-	// its state CanBecome o.State (against the state that the record has in
-	// the store). Key, Node and Epoch never change; the record stays on the
-	// lease it was claimed with. It returns o with its new revision; with
-	// ErrStale it returns the present record, or the zero Owner where there
-	// is none.
+	// Advance replaces the record if its revision is still o.Revision and its state
+	// CanBecome o.State (against the state that the record has in the store). Key,
+	// Node and Epoch never change; the record stays on the lease it was claimed with.
+	// It returns o with its new revision; with ErrStale it returns the present
+	// record, or the zero Owner if there is none.
 	Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error)
 
-	// Release deletes the records, each only if its revision is still the
-	// given one, in as few round trips as the store allows. It returns the
-	// keys whose records it deleted; a record that had changed or gone is
-	// not in it, and is no error.
+	// Release deletes the records, each only if its revision is still the given one,
+	// in as few round trips as the store allows. It returns the keys of the records
+	// that it deleted. A record that had changed or was gone is not among them, and
+	// is no error.
 	Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error)
 
-	// Suspend is Release of one record, and leaves text behind in the same write,
-	// for the next Claim of the key: as the note SuspendedNotes and the key, which
-	// may be listed and dropped like others, and no claim comes between. ErrStale
-	// when the record has another revision or is gone; then nothing has changed.
+	// Suspend is Release of one record, and in the same write leaves text for the
+	// next Claim of the key, so that no claim comes between. The text is the note
+	// with the name SuspendedNotes + key, which may be listed and dropped like
+	// others. ErrStale if the record has another revision or is gone; then nothing
+	// has changed.
 	Suspend(ctx context.Context, o holdfast.Owner, text string) error
 
 	// Get returns the record of a key. holdfast.ErrNotFound.
 	Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
-	// Follows reports whether the claim of key at epoch next was the first
-	// after the one at epoch before, so that nobody has had the session in
-	// between. ErrForgotten where the store no longer has that part of its history.
+	// Follows reports whether the claim of key at epoch next was the first after the
+	// one at epoch before, so that no node had the session in between. ErrForgotten
+	// if the store no longer has that part of its history.
 	Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error)
 
-	// List returns all session records, by key, and the revision that the
-	// list is true at: Watch from it misses nothing.
+	// List returns all session records, by key, and the revision of the list. A Watch
+	// from that revision misses nothing.
 	List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, error)
 
-	// Watch yields what happens to session records after the revision, in
-	// order, until ctx is done, when the channel is closed. Where the store
-	// no longer has that part of its history it re-lists and yields the
-	// difference to what it yielded before as puts and deletes, so that a
-	// reader who applies every event always ends at the store's state. (What
-	// the reader knew at a revision that is itself out of history is taken
-	// from the last lists that this Store returned: list, then watch.) The
-	// reader must drain the channel.
+	// Watch yields the changes of session records after the revision, in order. When
+	// ctx is done it closes the channel. If the store no longer has that part of its
+	// history, Watch lists again and yields the difference as puts and deletes, so
+	// that a reader that applies every event always ends at the store's state. (If
+	// the revision itself is out of history, the difference is to the last lists that
+	// this Store returned: list, then watch.) The reader must drain the channel.
 	Watch(ctx context.Context, after holdfast.Revision) <-chan Event
 }
 

@@ -8,13 +8,12 @@ import (
 	"holdfast"
 )
 
-// View is what one reader of Watch has been told: the revision of each record
-// that it knows. An implementation keeps one per watch, so that it can bring
-// the reader up to date from a list when the history is gone. It is not safe
-// for concurrent use.
+// View is the state of one reader of Watch: the revision of each record that it
+// knows. An implementation keeps one per watch, so that it can bring the reader up to
+// date from a list when the history is gone. It is not safe for concurrent use.
 type View map[holdfast.SessionKey]holdfast.Revision
 
-// Apply notes an event that the reader gets.
+// Apply records an event that the reader gets.
 func (v View) Apply(e Event) {
 	if e.Deleted {
 		delete(v, e.Key)
@@ -23,9 +22,8 @@ func (v View) Apply(e Event) {
 	}
 }
 
-// CatchUp returns the events that lead from the view to the list, which is
-// true at the revision: puts in the order of their revisions, then deletes.
-// The view itself changes by Apply only.
+// CatchUp returns the events that lead from the view to the list of revision at: puts
+// in the order of their revisions, then deletes. Only Apply changes the view.
 func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 	var events []Event
 	listed := make(map[holdfast.SessionKey]bool, len(owners))
@@ -46,18 +44,18 @@ func (v View) CatchUp(owners []holdfast.Owner, at holdfast.Revision) []Event {
 	return append(events, gone...)
 }
 
-// How many lists a Lists remembers, and how many records in all of them, but for
-// the newest list, which it always does. A reader watches right after it has
-// listed, so a few are enough; sixteen of 100,000 records would be 100 MB.
+// The number of lists that a Lists remembers, and the number of records in them
+// without the newest list, which it always keeps. A reader watches right after it has
+// listed, so a few are enough; sixteen lists of 100,000 records would be 100 MB.
 const (
 	maxLists  = 16
 	maxListed = 250_000
 )
 
-// Lists remembers what the last few calls of List returned, as the views that
-// their readers have. With it a Watch whose starting point has left the store's
-// history still knows which records its reader has to forget. The zero Lists is
-// empty; its methods may be called from any goroutine.
+// Lists remembers the results of the last few calls of List, as the views of their
+// readers. If the start of a Watch has left the store's history, the view shows which
+// records its reader has to forget. The zero Lists is empty; its methods may be
+// called from any goroutine.
 type Lists struct {
 	mu   sync.Mutex
 	last []list // oldest first
@@ -68,7 +66,7 @@ type list struct {
 	view View
 }
 
-// Add remembers a list and the revision that it is true at.
+// Add remembers a list and its revision.
 func (l *Lists) Add(owners []holdfast.Owner, at holdfast.Revision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +83,7 @@ func (l *Lists) Add(owners []holdfast.Owner, at holdfast.Revision) {
 	}
 }
 
-// listed is how many records the lists have. l.mu is held.
+// listed is the number of records in the lists. l.mu is held.
 func (l *Lists) listed() (n int) {
 	for _, x := range l.last {
 		n += len(x.view)
@@ -93,8 +91,8 @@ func (l *Lists) listed() (n int) {
 	return n
 }
 
-// View returns a view of its own of the list at the revision, and false where
-// that list is not remembered.
+// View returns a copy of the view of the list at the revision, or false if that list
+// is not remembered.
 func (l *Lists) View(at holdfast.Revision) (View, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

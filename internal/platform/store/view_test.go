@@ -7,8 +7,8 @@ import (
 	"holdfast"
 )
 
-// TestListsAreBounded by their number, and where they are long by their records;
-// the newest one stays in any case.
+// TestListsAreBounded: the number of lists is bounded, and so is the number of
+// records in long lists; the newest list always stays.
 func TestListsAreBounded(t *testing.T) {
 	for _, c := range []struct{ records, lists, want int }{
 		{1, maxLists + 4, maxLists},

@@ -1,5 +1,5 @@
-// Package strictyaml reads YAML that people write: unknown keys and duplicates
-// are refused, and an error is one line that says where and what, with a hint.
+// Package strictyaml reads YAML that people write. It refuses unknown and duplicate
+// keys. An error is one line with the position and the problem, and has a hint.
 package strictyaml
 
 import (
@@ -20,15 +20,15 @@ import (
 // MaxSize is the largest text that is read, in bytes.
 const MaxSize = 1 << 20
 
-// Decode reads text over v. A text that says nothing leaves v as it is. page is
-// where the keys are explained, for the hint.
+// Decode reads text over v. A text without keys leaves v as it is. page is the
+// documentation of the keys, for the hint.
 func Decode[T any](ctx context.Context, text []byte, v *T, page string) error {
 	if len(text) > MaxSize {
 		return fmt.Errorf("the file has %d bytes, at most %d are read", len(text), MaxSize)
 	}
 	before := *v
 	err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).DecodeContext(ctx, v)
-	if errors.Is(err, io.EOF) { // nothing but comments says nothing, and the decoder has emptied v
+	if errors.Is(err, io.EOF) { // the text has only comments, and the decoder has emptied v
 		*v = before
 		return nil
 	}
@@ -38,8 +38,8 @@ func Decode[T any](ctx context.Context, text []byte, v *T, page string) error {
 	return nil
 }
 
-// syntaxError is the library's error on one line, with its excerpt of the file
-// left out: position and message say it all, and an error is one line.
+// syntaxError is the library's error as one line: position and message, without the
+// excerpt of the file.
 func syntaxError(err error, page string) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
@@ -56,7 +56,7 @@ func syntaxError(err error, page string) error {
 	return holdfast.WithHint(errors.New(msg), hint)
 }
 
-// message is the library's, but where that shows types of Go.
+// message is the library's message, unless that shows Go types.
 func message(err yaml.Error) string {
 	var (
 		typed *yaml.TypeError

@@ -9,8 +9,7 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// Whatever becomes of the agent, its containers die at the deadline and not
-// before.
+// However the agent fails, its containers die at the deadline and not before.
 func TestAgentIsOutOfAction(t *testing.T) {
 	for name, befall := range map[string]func(*testing.T, *agent){
 		"killed": func(_ *testing.T, a *agent) { a.kill() },
@@ -31,16 +30,16 @@ func TestAgentIsOutOfAction(t *testing.T) {
 			a.must(order{Expect: late})
 			deadline := soon(2 * time.Second)
 			a.must(order{Extend: deadline})
-			_ = a.do(order{Expect: late}) // the answer says that the deadline has arrived, even if it has passed
+			_ = a.do(order{Expect: late}) // the reply shows that the deadman has the deadline, even if it has passed
 			befall(t, a)
 			b.diedNotBefore(t, deadline)
-			// The engine starts a container that it was told of before.
+			// The engine starts a container that was announced before.
 			newBox(t, late).diedNotBefore(t, deadline)
 		})
 	}
 }
 
-// An agent that comes back in time, or another one, goes on and nothing dies.
+// If the agent comes back in time, or another one attaches, nothing is killed.
 func TestAttachAgain(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
@@ -64,8 +63,7 @@ func TestAttachAgain(t *testing.T) {
 	b.diedNotBefore(t, deadline)
 }
 
-// What the agent does not tell of any more is not killed, and a deadman that has
-// nothing stands down.
+// A forgotten container is not killed, and a deadman without containers stands down.
 func TestForgottenContainerLives(t *testing.T) {
 	dir := runDir(t)
 	c, b, other := newClient(t, dir), newBox(t, newID()), newBox(t, newID())
@@ -87,7 +85,7 @@ func TestForgottenContainerLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer process.Close()
-	eventually(t, "it stands down", func() bool { return c.StandDown() == nil })
+	eventually(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
 	eventually(t, "it has ended", process.Exited)
 	if err := c.Expect(newID()); err == nil {
 		t.Error("a container may start although no deadman stands by")

@@ -6,15 +6,15 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// aim is the newest deadline. It may be set from any goroutine, and no setter
-// waits for a deadman.
+// aim is the newest deadline. Any goroutine may set it; set never waits for a
+// deadman.
 type aim struct {
-	mu       sync.Mutex // held for moments
+	mu       sync.Mutex // never held across I/O
 	deadline boottime.Instant
-	missed   bool // one passed before the next was set
+	missed   bool // a deadline passed before the next one was set
 }
 
-// set sets another deadline, the zero Instant being none.
+// set sets another deadline; the zero Instant is none.
 func (a *aim) set(deadline boottime.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -22,7 +22,7 @@ func (a *aim) set(deadline boottime.Instant) {
 	a.deadline = deadline
 }
 
-// begin sets the deadline that an earlier agent left, unless there is one.
+// begin sets the deadline that an earlier agent left, unless a deadline is set.
 func (a *aim) begin(deadline boottime.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Client is the agent's side. Its methods may be called from any goroutine.
+// Client is the agent's handle on its deadman. Its methods may be called from any
+// goroutine.
 type Client struct {
 	argv []string
 	dir  string
@@ -25,21 +26,21 @@ type Client struct {
 	want aim
 	poke chan struct{} // want has changed
 
-	mu          sync.Mutex // held through each question and its answer
-	link        *link      // nil while there is none
+	mu          sync.Mutex // held through each request and its reply
+	link        *link      // nil while there is no deadman
 	told        boottime.Instant
-	kept        map[string]container // all that the deadman has, by id
-	unconfirmed map[string]bool      // what of it was there before us and is not confirmed
+	kept        map[string]container // all containers of the deadman, by id
+	unconfirmed map[string]bool      // those of an earlier agent that this one has not confirmed
 	heard       Fired                // last
-	closed      error                // why there will be none any more
+	closed      error                // why there will be no deadman again
 }
 
-// Start attaches to the deadman that stands behind this node, or starts one, and
-// returns when it answers. argv is a command whose process calls Main with its
-// last argument, dir: as a rule this program's own executable and "deadman". A
-// deadman of another version is replaced: what it holds is moved, and its
-// deadline. One that has containers of another node is ErrOtherNode, and stays as
-// it is. The deadman outlives this process. Run has to be called soon.
+// Start attaches to this node's deadman, or starts one, and returns when it answers.
+// argv is a command whose process calls Main with its last argument, dir: as a rule
+// this program's own executable and "deadman". A deadman of another version is
+// replaced: its containers and its deadline move to the new one. If the deadman has
+// containers of another node, Start fails with ErrOtherNode and leaves it as it is.
+// The deadman outlives this process. The caller has to call Run soon.
 func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*Client, error) {
 	c := &Client{
 		argv: argv, dir: dir, node: node, log: log, poke: make(chan struct{}, 1),
@@ -56,7 +57,7 @@ func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*
 	inherited, err := c.link.list()
 	if err != nil {
 		c.link.close()
-		return nil, fmt.Errorf("what the deadman holds: %w", err)
+		return nil, fmt.Errorf("list the deadman's containers: %w", err)
 	}
 	for _, x := range inherited {
 		c.kept[x.ID], c.unconfirmed[x.ID] = x, true
@@ -67,12 +68,13 @@ func Start(argv []string, dir string, node holdfast.NodeID, log *slog.Logger) (*
 	return c, nil
 }
 
-// errClosed is what a closed client fails with.
-var errClosed = fmt.Errorf("it was let go: %w", ErrNone)
+// errClosed is the error of a closed client.
+var errClosed = fmt.Errorf("the client is closed: %w", ErrNone)
 
-// Run keeps a deadman standing by and tells it each new deadline, until ctx is
-// done or the client is closed: then it returns nil, and the deadman stays. A deadman that died or hangs
-// is replaced at once. ErrSuperseded when another agent has taken it over.
+// Run keeps a deadman running and sends it each new deadline. When ctx is done or the
+// client is closed it returns nil, and the deadman stays. Run replaces a deadman that
+// died or hangs at once. It returns ErrSuperseded when another agent has taken the
+// deadman over.
 func (c *Client) Run(ctx context.Context) error {
 	const most = time.Second
 	for pause := 10 * time.Millisecond; ; {
@@ -83,7 +85,7 @@ func (c *Client) Run(ctx context.Context) error {
 		case errors.Is(err, ErrSuperseded):
 			return err
 		case err != nil:
-			c.log.Error("no deadman stands behind this node; nothing starts meanwhile", "err", err)
+			c.log.Error("this node has no deadman; no container starts until it has one", "err", err)
 			pause = min(2*pause, most)
 			select {
 			case <-time.After(pause):
@@ -102,8 +104,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// tend makes sure that there is a deadman that knows the newest deadline. It
-// returns what is closed when that one is gone.
+// tend makes sure that there is a deadman that knows the newest deadline. It returns
+// a channel that is closed when that deadman is gone.
 func (c *Client) tend() (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,8 +115,8 @@ func (c *Client) tend() (<-chan struct{}, error) {
 	return c.link.conn.Ended(), nil
 }
 
-// Extend sets the deadline at which everything is killed. It does not wait: Run
-// tells the deadman, as does whatever else it is told first.
+// Extend sets the deadline at which all containers are killed. It does not block: the
+// deadline goes to the deadman from Run, or before the next request.
 func (c *Client) Extend(deadline boottime.Instant) {
 	c.want.set(deadline)
 	select {
@@ -123,15 +125,16 @@ func (c *Client) Extend(deadline boottime.Instant) {
 	}
 }
 
-// Expect tells of a container that is about to start, by the engine's id
-// (kill.Searchable). ErrNone, ErrOverdue, ErrSuperseded: it must not start.
+// Expect announces a container that is about to start, by the engine's id
+// (kill.Searchable). After ErrNone, ErrOverdue or ErrSuperseded the container must
+// not start.
 func (c *Client) Expect(id string) error {
 	return c.put(container{ID: id})
 }
 
-// Hold tells of a running container, expected before or not. One that is dead
-// already is no error. After an error it is told again to the next deadman, or
-// killed by what is in its control groups.
+// Hold announces a running container, expected before or not. A container that is
+// dead already is no error. After an error the container is announced again to the
+// next deadman, or found and killed by its control groups.
 func (c *Client) Hold(t *kill.Target) error {
 	return c.put(container{ID: t.ID, Name: plain(t.Name), Pid: t.Pid(), Start: t.Start()})
 }
@@ -139,14 +142,15 @@ func (c *Client) Hold(t *kill.Target) error {
 func (c *Client) put(x container) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.aim() // what is there already is judged by the deadlines until now
+	_ = c.aim() // deadlines until now apply to the containers that are there already
 	r := request{Op: opHold, Container: &x}
 	if x.Pid == 0 {
 		r.Op = opExpect
 	} else {
 		x.Condemned, x.doubtful = c.kept[x.ID].Condemned, c.kept[x.ID].doubtful
 		c.kept[x.ID] = x
-		// It runs, so it is ours whether the deadman can be told now or later.
+		// It runs, so this agent has confirmed it even if the deadman learns of it
+		// later.
 		delete(c.unconfirmed, x.ID)
 	}
 	_, err := c.do(r)
@@ -160,8 +164,8 @@ func (c *Client) put(x container) error {
 	return nil
 }
 
-// Forget tells of containers that are dead, or will not start. Where no deadman
-// can be told, its successor does not hear of them.
+// Forget removes containers that are dead or will not start. If no deadman can be
+// reached, the next one does not get them.
 func (c *Client) Forget(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,15 +180,16 @@ func (c *Client) forget(ids []string) {
 	for len(ids) > 0 {
 		n := min(batch, len(ids))
 		if _, err := c.do(request{Op: opForget, IDs: ids[:n]}); err != nil {
-			c.log.Debug("the deadman is not told of the dead", "err", err)
+			c.log.Debug("cannot tell the deadman which containers are dead", "err", err)
 			return
 		}
 		ids = ids[n:]
 	}
 }
 
-// Unconfirmed are the ids of what an earlier agent told of, and this one has not held,
-// expected or forgotten. Nobody forgets it but who has seen it dead.
+// Unconfirmed returns the ids of containers that an earlier agent announced and this
+// one has not held, expected or forgotten. A caller forgets one only after it has
+// seen it dead.
 func (c *Client) Unconfirmed() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +200,8 @@ func (c *Client) Unconfirmed() []string {
 	return rest
 }
 
-// StandDown ends the deadman and closes the client, after the last container is
-// dead. ErrHolds where something lives: then all stays as it is.
+// StandDown ends the deadman and closes the client. With ErrHolds a container still
+// lives, and nothing has changed.
 func (c *Client) StandDown() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,9 +215,9 @@ func (c *Client) StandDown() error {
 	c.link, c.closed = nil, errClosed
 	select {
 	case <-l.conn.Ended():
-		l.bury()
+		l.reap()
 	case <-time.After(answerLimit):
-		l.kill() // it has nothing to do
+		l.kill() // it has no containers
 	}
 	return nil
 }
@@ -228,7 +233,7 @@ func (c *Client) Close() {
 	c.closed = errClosed
 }
 
-// Pid is the deadman's process, 0 where there is none.
+// Pid is the deadman's process, or 0 if there is none.
 func (c *Client) Pid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,8 +243,8 @@ func (c *Client) Pid() int {
 	return c.link.process.Pid()
 }
 
-// do asks the deadman, and its successor if it turns out to be gone. c.mu is
-// held.
+// do sends a request to the deadman, and to a new one if the old one turns out to be
+// gone. c.mu is held.
 func (c *Client) do(r request) (reply, error) {
 	for try := 0; ; try++ {
 		if err := c.ready(); err != nil {
@@ -256,9 +261,9 @@ func (c *Client) do(r request) (reply, error) {
 	}
 }
 
-// ready makes sure that there is a deadman and that it knows the newest
-// deadline: that comes before anything that would be judged by an old one. c.mu
-// is held.
+// ready makes sure that there is a deadman and that it knows the newest deadline. It
+// comes before every request, so that an old deadline does not apply to it. c.mu is
+// held.
 func (c *Client) ready() error {
 	if c.link != nil {
 		select {
@@ -285,13 +290,13 @@ func (c *Client) ready() error {
 		return fmt.Errorf("%w: %w", c.none(), err)
 	}
 	c.told = want
-	c.tell(a.Fired)
+	c.report(a.Fired)
 	c.learn(a.Condemned)
 	return a.refusal()
 }
 
-// aim is the newest deadline. Where one has passed before, a deadman has to say
-// what it condemned. c.mu is held.
+// aim returns the newest deadline. If an earlier one has passed, the containers are
+// doubtful until a deadman reports which it condemned. c.mu is held.
 func (c *Client) aim() boottime.Instant {
 	want, missed := c.want.take()
 	if missed {
@@ -303,14 +308,14 @@ func (c *Client) aim() boottime.Instant {
 	return want
 }
 
-// learn takes note of what is condemned, if anything is, for the next deadman.
-// c.mu is held.
+// learn records which containers are condemned, for the next deadman. some is whether
+// any are. c.mu is held.
 func (c *Client) learn(some bool) {
 	var all []container
 	if some {
 		var err error
 		if all, err = c.link.list(); err != nil {
-			return // the next question finds that out
+			return // the next request finds that out
 		}
 	}
 	for id, x := range c.kept {
@@ -325,8 +330,8 @@ func (c *Client) learn(some bool) {
 	}
 }
 
-// lose takes note that a deadman is of no use any more, and sees to it that it
-// is no harm either. c.mu is held.
+// lose gives up a deadman that is dead or hung, and kills it so that it does no harm.
+// c.mu is held.
 func (c *Client) lose(why error) {
 	l := c.link
 	c.link = nil
@@ -339,7 +344,7 @@ func (c *Client) lose(why error) {
 	l.kill()
 }
 
-// none is why there is no deadman.
+// none is the reason why there is no deadman.
 func (c *Client) none() error {
 	if c.closed != nil {
 		return c.closed
@@ -347,7 +352,7 @@ func (c *Client) none() error {
 	return ErrNone
 }
 
-// replace finds or starts a deadman and tells it everything. c.mu is held.
+// replace finds or starts a deadman and gives it all containers. c.mu is held.
 func (c *Client) replace() error {
 	if err := c.attach(); err != nil {
 		return err
@@ -356,14 +361,14 @@ func (c *Client) replace() error {
 	err := func() error {
 		want := c.aim()
 		if want == 0 {
-			return nil // nothing can be held
+			return nil // it can hold no container
 		}
 		if _, err := l.do(request{Op: opExtend, Deadline: want}); err != nil {
 			return err
 		}
 		c.told = want
 		for id, x := range c.kept {
-			// Who could say what was condemned is dead.
+			// The deadman that knew which containers were condemned is dead.
 			x.Condemned, x.doubtful = x.Condemned || x.doubtful, false
 			c.kept[id] = x
 			if err := l.put(x); err != nil {
@@ -375,14 +380,14 @@ func (c *Client) replace() error {
 	if err != nil {
 		c.link = nil
 		l.kill()
-		return fmt.Errorf("tell a new deadman everything: %w", err)
+		return fmt.Errorf("give a new deadman the containers: %w", err)
 	}
-	c.log.Warn("another deadman stands by", "pid", l.process.Pid(), "containers", len(c.kept))
+	c.log.Warn("a new deadman has taken over", "pid", l.process.Pid(), "containers", len(c.kept))
 	return nil
 }
 
-// attach connects to a deadman, having moved to it what others have. c.mu is
-// held.
+// attach connects to a deadman, after the containers of all others were moved to it.
+// c.mu is held.
 func (c *Client) attach() error {
 	ours, others, err := c.find()
 	if err != nil {
@@ -396,7 +401,7 @@ func (c *Client) attach() error {
 			err = c.move(o, ours)
 		}
 		if err != nil {
-			o.close() // it goes on as it is
+			o.close() // that deadman goes on
 		}
 	}
 	if err != nil {
@@ -406,11 +411,11 @@ func (c *Client) attach() error {
 		return fmt.Errorf("attach to the deadman: %w", err)
 	}
 	c.link = ours
-	c.tell(ours.fired)
+	c.report(ours.fired)
 	return nil
 }
 
-// find connects to all that live: one of our version, and the others.
+// find connects to all living deadmen: one of this version, and the others.
 func (c *Client) find() (ours *link, others []*link, err error) {
 	names, err := sockets(c.dir)
 	if err != nil {
@@ -427,9 +432,9 @@ func (c *Client) find() (ours *link, others []*link, err error) {
 			}
 			return nil, nil, err
 		case errors.Is(err, errGone):
-			_ = os.Remove(filepath.Join(c.dir, name)) // it only costs a look each time
+			_ = os.Remove(filepath.Join(c.dir, name)) // a file that stays costs one failed connect each time
 		case err != nil:
-			c.log.Error("a deadman that cannot be attached to", "err", err)
+			c.log.Error("cannot attach to a deadman", "err", err)
 		case ours == nil && l.status.Version == protocol:
 			ours = l
 		default:
@@ -439,8 +444,8 @@ func (c *Client) find() (ours *link, others []*link, err error) {
 	return ours, others, nil
 }
 
-// move has one deadman take everything on that another one has, which then
-// ends. From the first to the last moment one of them would act in time.
+// move gives all containers of one deadman to another, and ends the first. At every
+// moment one of the two would kill in time.
 func (c *Client) move(from, to *link) error {
 	all, err := from.list()
 	if err != nil {
@@ -458,10 +463,10 @@ func (c *Client) move(from, to *link) error {
 			return fmt.Errorf("move container %.12s from another deadman: %w", x.ID, err)
 		}
 	}
-	c.tell(from.fired)
-	c.log.Info("another version's deadman stands down", "pid", from.process.Pid(), "version", from.status.Version, "containers", len(all))
+	c.report(from.fired)
+	c.log.Info("the deadman of another version has exited", "pid", from.process.Pid(), "version", from.status.Version, "containers", len(all))
 	if _, err := from.do(request{Op: opStandDown, Moved: true}); err != nil {
-		c.log.Warn("it does not, and is killed", "err", err)
+		c.log.Warn("a deadman did not exit, and is killed", "err", err)
 		from.kill()
 		return nil
 	}
@@ -469,13 +474,13 @@ func (c *Client) move(from, to *link) error {
 	return nil
 }
 
-// tell logs what a deadman did.
-func (c *Client) tell(f *Fired) {
+// report logs what a deadman did.
+func (c *Client) report(f *Fired) {
 	if f == nil || f.At == c.heard.At && f.Dead == c.heard.Dead && f.Found == c.heard.Found && f.Left == c.heard.Left {
 		return
 	}
 	c.heard = *f
-	c.log.Error("the deadman had to kill: this node's lease was not renewed in time",
+	c.log.Error("the deadman killed containers: this node's lease was not renewed in time",
 		"late", time.Duration(f.At-f.Deadline), "ago", -f.At.Until(),
 		"dead", f.Dead, "found", f.Found, "left", f.Left, "containers", f.Names)
 }

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// A deadman that dies or hangs is replaced, and its successor knows everything.
+// A deadman that dies or hangs is replaced by one that gets all containers.
 func TestDeadmanIsOutOfAction(t *testing.T) {
 	for name, sig := range map[string]unix.Signal{"killed": unix.SIGKILL, "stopped": unix.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "another one stands by", func() bool {
-				c.Extend(soon(time.Hour)) // as renewals do; what is not answered shows that it hangs
+				c.Extend(soon(time.Hour)) // as renewals do; a missing reply shows that the deadman hangs
 				p := c.Pid()
 				return p != 0 && p != old
 			})
@@ -48,14 +48,14 @@ func TestDeadmanIsOutOfAction(t *testing.T) {
 			b.diedNotBefore(t, deadline)
 			newBox(t, late).diedNotBefore(t, deadline)
 			if !gone.alive() {
-				t.Error("what was forgotten is dead")
+				t.Error("a forgotten container is dead")
 			}
 		})
 	}
 }
 
-// An agent that finds a deadman that was stopped gets to know what it holds, and
-// its deadline: nobody else does.
+// An agent that attaches to a stopped deadman learns its containers and its deadline,
+// which only that deadman knows.
 func TestStoppedDeadmanIsWoken(t *testing.T) {
 	dir, b, late := runDir(t), newBox(t, newID()), newID()
 	first := newAgent(t, dir)
@@ -71,14 +71,14 @@ func TestStoppedDeadmanIsWoken(t *testing.T) {
 		t.Errorf("deadman %d instead of %d", c.Pid(), first.deadman)
 	}
 	if unconfirmed := c.Unconfirmed(); !slices.Contains(unconfirmed, b.ID) || !slices.Contains(unconfirmed, late) {
-		t.Errorf("what it holds is not known: %v", unconfirmed)
+		t.Errorf("its containers are not known: %v", unconfirmed)
 	}
 	if !b.alive() {
 		t.Error("the container is dead")
 	}
 }
 
-// The agent of another version takes everything over, with the deadline.
+// An agent of another version takes over all containers and the deadline.
 func TestOtherVersionIsReplaced(t *testing.T) {
 	dir, b, late := runDir(t), newBox(t, newID()), newID()
 	past := start(t, []string{"/proc/self/exe", "other-version"}, dir, t.Output())
@@ -88,7 +88,7 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	if err := past.Expect(late); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 2 * batch { // more than one answer lists
+	for i := range 2 * batch { // more than fit into one list reply
 		id := newID()
 		if err := past.Expect(id); err != nil {
 			t.Fatalf("%d: %v", i, err)
@@ -105,15 +105,15 @@ func TestOtherVersionIsReplaced(t *testing.T) {
 	if n := len(c.kept); n != 2*batch+2 {
 		t.Errorf("%d containers were moved", n)
 	}
-	b.diedNotBefore(t, deadline) // which nobody has told the new one
+	b.diedNotBefore(t, deadline) // which no agent has sent to the new deadman
 	newBox(t, late).diedNotBefore(t, deadline)
 	c.Forget(c.Unconfirmed()...)
-	// What it kills at this moment it sees dead a little later than we do.
-	eventually(t, "it stands down", func() bool { return c.StandDown() == nil })
+	// The deadman sees a container dead a little later than the test.
+	eventually(t, "the deadman stands down", func() bool { return c.StandDown() == nil })
 }
 
-// The agent of another node is refused as long as there is something, and the one
-// whose containers they are finds them as they were.
+// The agent of another node is refused as long as there are containers. The agent of
+// their node finds them unchanged.
 func TestOtherNode(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
@@ -125,7 +125,7 @@ func TestOtherNode(t *testing.T) {
 	if c, err := other(); !errors.Is(err, ErrOtherNode) || !strings.Contains(err.Error(), string(testNode)) {
 		t.Errorf("while the agent runs: %v, %v", c, err)
 	}
-	first.must(order{Expect: newID()}) // it is not superseded
+	first.must(order{Expect: newID()}) // it still controls the deadman
 	first.kill()
 	if c, err := other(); !errors.Is(err, ErrOtherNode) {
 		t.Errorf("%v, %v", c, err)
@@ -138,7 +138,7 @@ func TestOtherNode(t *testing.T) {
 	c.Close()
 	next, err := other()
 	if err != nil {
-		t.Fatalf("nothing is there any more: %v", err)
+		t.Fatalf("without containers: %v", err)
 	}
 	next.Close()
 }
@@ -164,7 +164,7 @@ func TestSecondAgent(t *testing.T) {
 	}
 }
 
-// The next agent hears what was done, and the deadman that did it goes on.
+// The next agent gets the report of what was killed, and the deadman goes on.
 func TestNextAgentHearsOfIt(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
@@ -181,32 +181,32 @@ func TestNextAgentHearsOfIt(t *testing.T) {
 	if err := c.Expect(newID()); !errors.Is(err, ErrOverdue) {
 		t.Errorf("a container may start after the deadline: %v", err)
 	}
-	if !strings.Contains(log.String(), "had to kill") {
+	if !strings.Contains(log.String(), "the deadman killed containers") {
 		t.Errorf("the log does not tell:\n%s", &log)
 	}
-	eventually(t, "it has told all", func() bool {
+	eventually(t, "it has reported everything", func() bool {
 		c.Extend(soon(time.Hour))
-		_ = c.Expect(b.ID) // brings the deadline there
+		_ = c.Expect(b.ID) // sends the deadline
 		return strings.Contains(log.String(), b.Name)
 	})
 	c.Forget(b.ID)
-	told := strings.Count(log.String(), "had to kill")
+	told := strings.Count(log.String(), "the deadman killed containers")
 	next := newBox(t, newID())
 	if err := c.Expect(next.ID); err != nil {
-		t.Errorf("it is not armed again: %v", err)
+		t.Errorf("the new deadline has no effect: %v", err)
 	}
 	hold(t, c, next)
 	deadline := soon(0)
 	c.Extend(deadline)
-	_ = c.Expect(newID()) // brings the deadline there
+	_ = c.Expect(newID()) // sends the deadline
 	next.diedNotBefore(t, deadline)
 	if n := strings.Count(log.String(), b.Name); n != 1 || told > 2 {
-		t.Errorf("it was told %d and %d times:\n%s", told, n, &log)
+		t.Errorf("the kill was reported %d and %d times:\n%s", told, n, &log)
 	}
 }
 
-// Everything stood still beyond the deadline, and the extension was sent in
-// time: it comes first.
+// The machine was paused beyond the deadline, and the extension was sent in time: it
+// is handled first.
 func TestExtensionComesBeforeTheDeadline(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	c := start(t, argv(), dir, t.Output())
@@ -234,8 +234,8 @@ func TestExtensionComesBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-// A host that shuts down sends SIGTERM to all: who holds nothing that lives ends,
-// the others when the deadline has passed.
+// A host that shuts down sends SIGTERM to all processes. A deadman without living
+// containers exits at once; others exit after the deadline.
 func TestHostShutsDown(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	c := start(t, argv(), dir, t.Output())
@@ -255,7 +255,7 @@ func TestHostShutsDown(t *testing.T) {
 		t.Fatalf("it did not survive: %v", err)
 	}
 	c.Extend(soon(0))
-	_ = c.Expect(newID()) // brings the deadline there
+	_ = c.Expect(newID()) // sends the deadline
 	<-b.died
 	eventually(t, "it has ended", process.Exited)
 }
@@ -266,21 +266,21 @@ func TestStaysAsLongAsItIsNeeded(t *testing.T) {
 		s    *server
 		want bool
 	}{
-		"nobody, nothing":    {&server{controller: -1, alone: past}, true},
-		"only just alone":    {&server{controller: -1, alone: soon(0)}, false},
-		"an agent":           {&server{controller: agent, alone: past}, false},
-		"something to tell":  {&server{controller: -1, alone: past, firing: firing{fired: &Fired{}}}, false},
-		"holds":              {&server{controller: -1, alone: past, held: map[string]*held{"a": nil}}, false},
-		"expects":            {&server{controller: -1, alone: past, expected: map[string]container{"a": {}}}, false},
-		"the directory went": {&server{controller: -1, alone: soon(0), lost: true}, true},
-		"that, and it holds": {&server{controller: -1, alone: past, lost: true, held: map[string]*held{"a": nil}}, false},
+		"no agent, nothing":         {&server{controller: -1, alone: past}, true},
+		"only just alone":           {&server{controller: -1, alone: soon(0)}, false},
+		"an agent":                  {&server{controller: agent, alone: past}, false},
+		"something to report":       {&server{controller: -1, alone: past, firing: firing{fired: &Fired{}}}, false},
+		"holds":                     {&server{controller: -1, alone: past, held: map[string]*held{"a": nil}}, false},
+		"expects":                   {&server{controller: -1, alone: past, expected: map[string]container{"a": {}}}, false},
+		"the directory was removed": {&server{controller: -1, alone: soon(0), lost: true}, true},
+		"the directory was removed, and it holds": {&server{controller: -1, alone: past, lost: true, held: map[string]*held{"a": nil}}, false},
 		"SIGTERM":            {leavingServer(&server{controller: agent}), true},
 		"SIGTERM, and holds": {leavingServer(&server{controller: agent, held: map[string]*held{"a": nil}}), false},
 		"the engine never started it": {&server{
 			controller: -1, deadline: past, expected: map[string]container{"a": {}},
 			firing: firing{since: soon(-lonelyUntold), searched: true},
 		}, true},
-		"it might still": {&server{
+		"the engine might still start it": {&server{
 			controller: -1, deadline: past, expected: map[string]container{"a": {}},
 			firing: firing{since: past, searched: true},
 		}, false},
@@ -297,8 +297,8 @@ func leavingServer(s *server) *server {
 	return s
 }
 
-// What no agent sends ends the connection or is refused; the agent that controls
-// does not notice.
+// Requests that no agent sends end the connection or are refused, without an effect
+// on the agent that controls.
 func TestBadMessages(t *testing.T) {
 	dir := runDir(t)
 	c := newClient(t, dir)
@@ -353,7 +353,7 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// ask is Client.do of a client that runs.
+// ask calls Client.do of a running client.
 func ask(c *Client, r request) (reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -369,7 +369,8 @@ func ourStart(t *testing.T) uint64 {
 	return s.Start
 }
 
-// Another user is not listened to, even where the socket's mode would let it.
+// The deadman refuses another user, even if the socket's mode would let that user
+// connect.
 func TestStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test becomes another user, which takes root")
@@ -398,7 +399,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// Where no deadman comes up there is no client, and nothing is left.
+// If no deadman starts, there is no client, and nothing is left behind.
 func TestNoDeadmanThere(t *testing.T) {
 	for _, argv := range [][]string{{"/bin/true"}, {"/no/such/file"}} {
 		dir := runDir(t)
@@ -409,8 +410,8 @@ func TestNoDeadmanThere(t *testing.T) {
 	}
 }
 
-// A container that died before it could be held is no error, and neither is a
-// pid that is another process's by now; that one is left alone.
+// A container that died before it could be held is no error. A pid that now belongs
+// to another process is no error either, and that process is left alone.
 func TestHoldOfTheDead(t *testing.T) {
 	c, b := newClient(t, runDir(t)), newBox(t, newID())
 	c.Extend(soon(time.Hour))
@@ -428,8 +429,8 @@ func TestHoldOfTheDead(t *testing.T) {
 	}
 }
 
-// Somebody tidies the run directory up while no agent runs: the next one finds
-// the deadman all the same.
+// The socket file is removed while no agent runs: the next agent still finds the
+// deadman.
 func TestSocketIsRemoved(t *testing.T) {
 	dir := runDir(t)
 	first := newAgent(t, dir)
@@ -450,7 +451,7 @@ func TestSocketIsRemoved(t *testing.T) {
 	}
 }
 
-// The socket's path may be longer than a socket's path may be.
+// The run directory's path may be longer than sun_path.
 func TestLongDirectory(t *testing.T) {
 	dir := filepath.Join(runDir(t), strings.Repeat("long", 40))
 	c := newClient(t, dir)

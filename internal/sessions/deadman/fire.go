@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	// killLimit bounds one try to see what is held dead, killPause is the time
+	// killLimit bounds one attempt to kill the held containers; killPause is the time
 	// until the next.
 	killLimit = 5 * time.Second
 	killPause = time.Second
-	// searchPause is the time between two looks for expected containers, as
-	// long as one takes at most a tenth of that; after searchBusy a look every
-	// searchLater is enough: an engine that has not started a container by
-	// then hangs.
+	// searchPause is the time between two searches for expected containers, as long
+	// as a search takes at most a tenth of it. After searchBusy a search every
+	// searchLater is enough: an engine that has not started a container by then
+	// hangs.
 	searchPause = 50 * time.Millisecond
 	searchBusy  = time.Minute
 	searchLater = time.Second
 )
 
-// firing is what a deadman does once its deadline has passed.
+// firing is the state of a deadman's work after its deadline.
 type firing struct {
-	passed   bool             // the deadline has, and all that was there is condemned
-	since    boottime.Instant // when one passed last
-	deadline boottime.Instant // that one
-	under    bool             // a kill is under way
+	passed   bool             // the deadline has passed, and all containers of that moment are condemned
+	since    boottime.Instant // when a deadline passed last
+	deadline boottime.Instant // that deadline
+	under    bool             // a kill is in progress
 	nextKill boottime.Instant
 	nextLook boottime.Instant
-	searched bool // there was a look that found nothing alive
+	searched bool // a search found nothing alive
 
 	reports chan holdfast.KillReport
-	current *Fired            // of the kill under way
-	names   map[string]string // of what it kills; who asks meanwhile may change what is held
-	closing []*kill.Target    // let go while the kill used them
-	found   map[string]bool   // expected ones that were killed
-	fired   *Fired            // not told yet
+	current *Fired            // of the kill in progress
+	names   map[string]string // of the containers that it kills; requests may change the held ones meanwhile
+	closing []*kill.Target    // released while the kill used them
+	found   map[string]bool   // expected containers that were killed
+	fired   *Fired            // not reported yet
 }
 
-// take returns what there is to tell: once, or while it goes on what there is
-// so far and later all of it.
+// take returns the report: once, or, while a kill goes on, what is done so far and
+// later all of it.
 func (f *firing) take() *Fired {
 	fired := f.fired
 	if !f.under && !f.passed {
@@ -56,13 +56,13 @@ func (f *firing) take() *Fired {
 	return fired
 }
 
-// begin forgets what was tried for the deadline before.
+// begin starts the work for a new deadline.
 func (f *firing) begin(deadline boottime.Instant) {
 	f.passed, f.deadline, f.since = true, deadline, boottime.Now()
 	f.nextKill, f.nextLook, f.searched, f.found = 0, 0, false, nil
 }
 
-// letGo closes a target, once no kill uses it.
+// letGo closes a target when no kill uses it.
 func (f *firing) letGo(t *kill.Target) {
 	if f.under {
 		f.closing = append(f.closing, t)
@@ -71,7 +71,7 @@ func (f *firing) letGo(t *kill.Target) {
 	}
 }
 
-// nextAct is when act has something to do, 0 for when the timer says so.
+// nextAct is when act is due; 0 means at the deadline's timer.
 func (s *server) nextAct() boottime.Instant {
 	var next boottime.Instant
 	if !s.firing.under && len(s.doomed()) > 0 {
@@ -83,14 +83,14 @@ func (s *server) nextAct() boottime.Instant {
 	return next
 }
 
-// act condemns what there is, if the deadline has passed, and kills what is
-// condemned, also when there is a new deadline by now: that may be of a new
-// lease, and others may own what was there under the old one.
+// act condemns all containers if the deadline has passed, and kills the condemned
+// ones. A newer deadline does not spare them: it may belong to a new lease, and other
+// nodes may own the sessions of the old one.
 func (s *server) act() {
 	s.collect()
 	f := &s.firing
 	if s.overdue() {
-		// Else poll(2) would return at once again and again.
+		// Otherwise poll(2) would return at once, again and again.
 		_ = s.timer.Set(0)
 	}
 	if s.overdue() && !f.passed {
@@ -109,7 +109,7 @@ func (s *server) act() {
 	}
 }
 
-// record is what to tell of this deadline.
+// record is the report for this deadline.
 func (s *server) record() *Fired {
 	if s.firing.fired == nil || s.firing.fired.Deadline != s.firing.deadline {
 		s.firing.fired = &Fired{Deadline: s.firing.deadline, At: boottime.Now()}
@@ -117,14 +117,14 @@ func (s *server) record() *Fired {
 	return s.firing.fired
 }
 
-// kill makes what is held and condemned dead.
+// kill kills the containers that are held and condemned.
 func (s *server) kill(doomed []*held) {
 	s.firing.current = s.record()
 	targets := make([]*kill.Target, 0, len(doomed))
 	s.firing.names = make(map[string]string, len(doomed))
 	for _, h := range doomed {
 		s.firing.names[h.target.ID] = h.Name
-		// Before anything that can fail or take time.
+		// First, before anything that can fail or block.
 		_ = h.target.Init().Signal(unix.SIGKILL)
 		targets = append(targets, h.target)
 	}
@@ -137,10 +137,10 @@ func (s *server) kill(doomed []*held) {
 		s.firing.reports <- report
 		s.poke()
 	}()
-	runtime.Gosched() // there is one processor: let it begin before poll(2) blocks that
+	runtime.Gosched() // GOMAXPROCS is 1: the kill begins before poll(2) blocks
 }
 
-// collect takes note of a kill that has ended.
+// collect records the result of a kill that has ended.
 func (s *server) collect() {
 	f := &s.firing
 	select {
@@ -158,7 +158,7 @@ func (s *server) collect() {
 		fired.Left = len(report.Left)
 		f.nextKill = boottime.Now().Add(killPause)
 		s.log.Error("deadman: killed", "dead", len(report.Dead), "left", len(report.Left), "took", report.Took)
-		// The kernel takes its time over the containers' mounts.
+		// The kernel takes milliseconds to remove the containers' mounts.
 		closing := f.closing
 		f.closing = nil
 		go func() {
@@ -170,8 +170,8 @@ func (s *server) collect() {
 	}
 }
 
-// look kills everything in the control groups of containers that are sought, by
-// name by id.
+// look kills all processes in the control groups of the containers sought: names by
+// id.
 func (s *server) look(sought map[string]string) {
 	f := &s.firing
 	begun := boottime.Now()

@@ -11,14 +11,14 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// held is a container in a deadman's hands.
+// held is a container that the deadman holds open.
 type held struct {
 	container
 	target *kill.Target
-	late   bool // condemned before it was held: searched for, too
+	late   bool // condemned before it was held: it is also searched for
 }
 
-// list is a batch of all containers, in the order of their ids.
+// list returns a batch of all containers, in the order of their ids.
 func (s *server) list(from int) []container {
 	all := make([]container, 0, len(s.held)+len(s.expected))
 	for _, h := range s.held {
@@ -32,14 +32,14 @@ func (s *server) list(from int) []container {
 	return all[from:min(from+batch, len(all))]
 }
 
-// expect notes a container that is about to start, or that was noted elsewhere
-// and moved here.
+// expect records a container that is about to start, or that is moved from another
+// deadman.
 func (s *server) expect(c container, moved bool) error {
 	switch {
 	case s.deadline == 0 || s.overdue() && !moved:
 		return ErrOverdue
 	case !moved && (s.expected[c.ID].Condemned || s.held[c.ID] != nil && s.held[c.ID].Condemned):
-		return fmt.Errorf("it was there when one had passed: %w", ErrOverdue)
+		return fmt.Errorf("it was there when a deadline had passed: %w", ErrOverdue)
 	case s.held[c.ID] != nil:
 		return nil
 	case s.full():
@@ -55,9 +55,9 @@ var errFull = fmt.Errorf("%d containers are too many", maxContainers)
 
 func (s *server) full() bool { return len(s.expected)+len(s.held) >= maxContainers }
 
-// hold takes hold of a running container. One that cannot be held stays
-// expected, or becomes so: whatever is in its control groups dies by that. That
-// its init is dead by now is no error.
+// hold opens a running container. A container that cannot be opened stays or becomes
+// expected, so that everything in its control groups is killed. A dead init is no
+// error.
 func (s *server) hold(c container) error {
 	before, known := s.expected[c.ID]
 	h := s.held[c.ID]
@@ -82,16 +82,16 @@ func (s *server) hold(c container) error {
 	s.forget([]string{c.ID})
 	s.held[c.ID] = &held{c, t, c.Condemned}
 	if c.Condemned {
-		_ = t.Init().Signal(unix.SIGKILL) // it may be dead; a kill under way does not know of it
+		_ = t.Init().Signal(unix.SIGKILL) // it may be dead; a kill in progress does not include it
 		s.firing.nextKill, s.firing.nextLook = 0, 0
 	}
 	return nil
 }
 
-// open takes hold of the very process that the agent means.
+// open opens the process that the agent means, by pid and start time.
 func (s *server) open(c container) (*kill.Target, error) {
 	t, err := s.opener.Open(c.ID, c.Name, c.Pid)
-	if errors.Is(err, kill.ErrProtected) { // by what was above this process once?
+	if errors.Is(err, kill.ErrProtected) { // the pid may have been that of an ancestor that has ended
 		if err = s.newOpener(); err == nil {
 			t, err = s.opener.Open(c.ID, c.Name, c.Pid)
 		}
@@ -101,12 +101,12 @@ func (s *server) open(c container) (*kill.Target, error) {
 	}
 	if t.Start() != c.Start {
 		t.Close()
-		return nil, fmt.Errorf("container %.12s: process %d is another one now: %w", c.ID, c.Pid, kill.ErrGone)
+		return nil, fmt.Errorf("container %.12s: pid %d belongs to another process now: %w", c.ID, c.Pid, kill.ErrGone)
 	}
 	return t, nil
 }
 
-// forget lets go of containers.
+// forget removes containers.
 func (s *server) forget(ids []string) {
 	for _, id := range ids {
 		if h := s.held[id]; h != nil {
@@ -117,8 +117,8 @@ func (s *server) forget(ids []string) {
 	}
 }
 
-// prune lets go of containers that are dead: their agent may have died before it
-// could say so.
+// prune removes containers that are dead. Their agent may have died before it could
+// forget them.
 func (s *server) prune() {
 	for id, h := range s.held {
 		if !h.target.Alive() {
@@ -127,7 +127,7 @@ func (s *server) prune() {
 	}
 }
 
-// condemn has everything die that is there: the deadline has passed.
+// condemn marks all containers to be killed, because the deadline has passed.
 func (s *server) condemn() {
 	for _, h := range s.held {
 		h.Condemned = true
@@ -138,10 +138,10 @@ func (s *server) condemn() {
 	}
 }
 
-// condemned reports whether anything is.
+// condemned reports whether any container is condemned.
 func (s *server) condemned() bool { return len(s.doomed()) > 0 || len(s.sought()) > 0 }
 
-// doomed is what is held and condemned.
+// doomed returns the containers that are held and condemned.
 func (s *server) doomed() []*held {
 	var all []*held
 	for _, h := range s.held {
@@ -152,8 +152,8 @@ func (s *server) doomed() []*held {
 	return all
 }
 
-// sought are the names of what has to be searched for, by id: what is expected
-// and condemned, and what a kill under way may not know of.
+// sought returns the names, by id, of the containers to search for: those expected
+// and condemned, and those that a kill in progress may not include.
 func (s *server) sought() map[string]string {
 	all := make(map[string]string)
 	for id, c := range s.expected {

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// What was there when a deadline passed dies although there is another deadline
-// by then, and what comes later does not.
+// Containers of the moment when a deadline passed die despite a newer deadline;
+// containers that come later do not.
 func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	c, late, held := newClient(t, runDir(t)), newID(), newID()
 	c.Extend(soon(500 * time.Millisecond))
@@ -21,7 +21,7 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	}
 	passed := newBox(t, newID())
 	hold(t, c, passed)
-	<-passed.died // so the deadline has passed
+	<-passed.died // which shows that the deadline has passed
 	c.Extend(soon(time.Hour))
 	fresh := newBox(t, newID())
 	if err := c.Expect(fresh.ID); err != nil {
@@ -33,29 +33,29 @@ func TestExtensionSparesNothingThatWasCondemned(t *testing.T) {
 	}
 	<-newBox(t, late).died // it is searched for
 	b := newBox(t, held)
-	if target, err := kill.Open(b.ID, b.Name, b.Pid); err == nil { // the search may have been sooner
-		_ = c.Hold(target) // or is, now
+	if target, err := kill.Open(b.ID, b.Name, b.Pid); err == nil { // the search may have killed it before
+		_ = c.Hold(target) // or kills it now
 		target.Close()
 	}
 	<-b.died
-	// The next deadman knows it, too.
+	// The next deadman knows that it is condemned.
 	old := c.Pid()
 	if err := unix.Kill(old, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "another one stands by", func() bool { p := c.Pid(); return p != 0 && p != old })
 	<-newBox(t, late).died
-	// What is forgotten is not condemned any more.
+	// A forgotten container is no longer condemned.
 	c.Forget(late, held)
 	again := newBox(t, late)
 	hold(t, c, again)
 	if !again.alive() || !fresh.alive() {
-		t.Error("what came after the extension is dead")
+		t.Error("a container that came after the extension is dead")
 	}
 }
 
-// A deadman that is dead by the time of the next deadline has not said what it
-// condemned: all that was there is.
+// A deadman that dies before it could report which containers it condemned: all
+// containers of that moment are condemned.
 func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	c, b, late := start(t, argv(), runDir(t), t.Output()), newBox(t, newID()), newID()
 	deadline := soon(time.Second) // well under answerLimit
@@ -64,7 +64,7 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	if err := c.Expect(late); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Kill(c.Pid(), unix.SIGSTOP); err != nil { // it does nothing any more
+	if err := unix.Kill(c.Pid(), unix.SIGSTOP); err != nil { // it does nothing from now on
 		t.Fatal(err)
 	}
 	waitUntil(deadline)
@@ -73,14 +73,15 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 	}
 	<-c.link.conn.Ended()
 	if !b.alive() {
-		t.Fatal("it was killed by the first deadman")
+		t.Fatal("the container was killed by the first deadman")
 	}
 	c.Extend(soon(time.Hour))
 	fresh := newBox(t, newID())
 	hold(t, c, fresh)
 	b.diedNotBefore(t, deadline)
 	newBox(t, late).diedNotBefore(t, deadline)
-	// Only once: what comes after the extension is not condemned with the next.
+	// Only once: containers that come after the extension are not condemned when the
+	// next deadman dies.
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +90,11 @@ func TestCondemnedOutlivesTheDeadman(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !fresh.alive() {
-		t.Error("what came after the extension is dead")
+		t.Error("a container that came after the extension is dead")
 	}
 }
 
-// What is told of only after the deadline is killed at once.
+// A container that is announced after the deadline is killed at once.
 func TestHoldAfterTheDeadline(t *testing.T) {
 	c, b := newClient(t, runDir(t)), newBox(t, newID())
 	c.Extend(soon(0))
@@ -101,8 +102,8 @@ func TestHoldAfterTheDeadline(t *testing.T) {
 	<-b.died
 }
 
-// A container that was taken over and could not be told of is not forgotten with
-// what nobody has taken over.
+// A container that was taken over, but could not be announced, is not forgotten with
+// the unconfirmed ones.
 func TestFailedHoldIsNotForgotten(t *testing.T) {
 	dir, b := runDir(t), newBox(t, newID())
 	first := newAgent(t, dir)
@@ -116,13 +117,13 @@ func TestFailedHoldIsNotForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer target.Close()
-	c.argv = []string{"/nonexistent"} // no other one can be started for a while
+	c.argv = []string{"/nonexistent"} // no other deadman can be started for now
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	<-c.link.conn.Ended()
 	if err := c.Hold(target); err == nil {
-		t.Fatal("a deadman that is dead was told")
+		t.Fatal("a dead deadman has answered")
 	}
 	c.argv = argv()
 	run(t, c)

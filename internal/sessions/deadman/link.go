@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// answerLimit is how long a deadman may take to answer. It takes well
-	// under a millisecond; one that does not answer in this time hangs.
+	// answerLimit is how long a deadman may take to answer. It takes well under a
+	// millisecond; one that does not answer in this time counts as hung.
 	answerLimit = 2 * time.Second
 	startLimit  = 10 * time.Second
-	// helloLimit is answerLimit for what an earlier agent's deadman has to
-	// answer: nobody else knows what it holds, so it is not given up lightly.
+	// helloLimit is answerLimit for the first answer of an earlier agent's deadman.
+	// Only that deadman knows its containers, so it gets more time.
 	helloLimit = 10 * time.Second
 )
 
@@ -30,16 +30,16 @@ const (
 type link struct {
 	conn    *child.Conn[reply]
 	process *pidfd.Process
-	child   *os.Process // the same, where this process has started it
+	child   *os.Process // the same process, if this process has started it
 	status  status
-	fired   *Fired // that hello told
+	fired   *Fired // from the answer to hello
 
 	asked      uint64
 	superseded atomic.Bool
 }
 
-// errGone means that a socket is a dead deadman's.
-var errGone = errors.New("nobody listens there")
+// errGone means that the deadman of a socket is dead.
+var errGone = errors.New("no process listens on its socket")
 
 // connect says hello to the deadman behind dir/name, for a node. errGone,
 // errForeign, ErrOtherNode.
@@ -51,19 +51,19 @@ func connect(dir, name string, node holdfast.NodeID) (*link, error) {
 	a, err := l.greet(request{Op: opHello, Version: protocol, Node: node})
 	if err == nil && a.Code == codeOther && a.Status != nil {
 		l.close()
-		return nil, fmt.Errorf("deadman %s stands behind node %s, of which %d containers may run: %w", name, a.Status.Node, a.Status.Held+a.Status.Expected, ErrOtherNode)
+		return nil, fmt.Errorf("deadman %s belongs to node %s, of which %d containers may run: %w", name, a.Status.Node, a.Status.Held+a.Status.Expected, ErrOtherNode)
 	}
 	if err == nil && a.Status == nil {
-		err = errors.New("it does not say who it is")
+		err = errors.New("its answer has no status")
 	}
 	if errors.Is(err, ErrSuperseded) {
 		l.close()
 		return nil, err
 	}
 	if err != nil {
-		// It would kill by a deadline that nobody could move any more.
+		// It would kill by a deadline that no agent can extend.
 		l.kill()
-		return nil, fmt.Errorf("deadman %s: it was of no use, and is killed: %w", name, err)
+		return nil, fmt.Errorf("deadman %s: it does not answer correctly, and is killed: %w", name, err)
 	}
 	l.status, l.fired = *a.Status, a.Fired
 	return l, nil
@@ -119,8 +119,8 @@ func dial(dir, name string) (*link, error) {
 	return l, nil
 }
 
-// greet asks the first question. A deadman that does not answer may only have
-// been stopped: it is woken, and then does first what it missed.
+// greet asks the first question. A deadman that does not answer may have been
+// stopped: SIGCONT wakes it, and it then acts on a deadline that it missed.
 func (l *link) greet(r request) (reply, error) {
 	a, err := l.ask(r)
 	if errors.Is(err, errSilent) {
@@ -133,8 +133,9 @@ func (l *link) greet(r request) (reply, error) {
 // errSilent means that there was no answer in time.
 var errSilent = errors.New("no answer")
 
-// ask asks one question; one at a time. A refusal is in the reply. An error
-// means that this deadman is of no use any more, or is another agent's.
+// ask sends one request and waits for its reply, one at a time. A refusal is in the
+// reply. An error means that this deadman is dead or hung, or that another agent
+// controls it.
 func (l *link) ask(r request) (reply, error) {
 	l.asked++
 	r.Seq = l.asked
@@ -144,7 +145,7 @@ func (l *link) ask(r request) (reply, error) {
 	return l.await(r.Seq, answerLimit)
 }
 
-// await waits for the answer to a question.
+// await waits for the reply to the request seq.
 func (l *link) await(seq uint64, limit time.Duration) (reply, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%w in %v", errSilent, limit))
 	defer cancel()
@@ -161,7 +162,7 @@ func (l *link) why(err error) error {
 	return err
 }
 
-// do asks a question whose refusal is an error too.
+// do is ask, with a refusal as an error.
 func (l *link) do(r request) (reply, error) {
 	a, err := l.ask(r)
 	if err == nil {
@@ -170,7 +171,7 @@ func (l *link) do(r request) (reply, error) {
 	return a, err
 }
 
-// refusal is why the deadman did not do what it was asked, nil if it did.
+// refusal is the reason why the deadman did not carry out a request, or nil.
 func (r reply) refusal() error {
 	if r.Error == "" {
 		return nil
@@ -181,7 +182,7 @@ func (r reply) refusal() error {
 	return errors.New(r.Error)
 }
 
-// list is all that it has.
+// list returns all containers of the deadman.
 func (l *link) list() ([]container, error) {
 	var all []container
 	for {
@@ -193,7 +194,7 @@ func (l *link) list() ([]container, error) {
 	}
 }
 
-// put has it take a container on.
+// put gives a container to the deadman.
 func (l *link) put(c container) error {
 	r := request{Op: opHold, Container: &c}
 	if c.Pid == 0 {
@@ -213,17 +214,17 @@ func (l *link) close() {
 	}
 }
 
-// kill ends a deadman that hangs or has ended, or whose work another one does.
+// kill ends a deadman that hangs, has ended, or has been replaced.
 func (l *link) kill() {
 	_ = l.process.Signal(unix.SIGKILL) // it may have ended
-	l.bury()
+	l.reap()
 }
 
-// bury is close for a deadman that ends.
-func (l *link) bury() {
+// reap is close for a deadman that ends.
+func (l *link) reap() {
 	if child := l.child; child != nil {
 		l.child = nil
-		go func() { _, _ = child.Wait() }() // nobody waits for how it ended
+		go func() { _, _ = child.Wait() }() // its exit status does not matter
 	}
 	l.close()
 }
@@ -267,13 +268,13 @@ func spawn(argv []string, dir string, node holdfast.NodeID) (*link, error) {
 		l, err = connect(dir, socketName(cmd.Process.Pid), node)
 	}
 	if l == nil {
-		_ = cmd.Process.Kill() // it has ended, or hangs
+		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // killed
-		return nil, fmt.Errorf("start a deadman: it does not come up, see %s: %w", path, errors.Join(err, ErrNone))
+		return nil, fmt.Errorf("start a deadman: it does not answer, see %s: %w", path, errors.Join(err, ErrNone))
 	}
 	l.child = cmd.Process
 	return l, nil
 }
 
-// maxLog is where a log begins anew, in bytes.
+// maxLog is the size in bytes from which on a log is truncated.
 const maxLog = 1 << 20

@@ -27,8 +27,8 @@ import (
 	"holdfast/internal/sessions/kill/killtest"
 )
 
-// TestMain is, by its arguments, also a deadman and a stand-in for an agent:
-// both have to be processes that can die.
+// TestMain also runs, depending on its arguments, a deadman and a stand-in for an
+// agent. Both have to be processes that can die.
 func TestMain(m *testing.M) {
 	switch { // os.Exit takes a second under -race
 	case len(os.Args) == 3 && os.Args[1] == "deadman":
@@ -43,12 +43,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testNode is the node of all agents here but a few.
+// testNode is the node of most agents in these tests.
 const testNode = holdfast.NodeID("n1")
 
 func argv() []string { return []string{"/proc/self/exe", "deadman"} }
 
-// order is a line that a stand-in gets.
+// order is a line of a stand-in's input.
 type order struct {
 	Expect string           // id
 	Hold   container        //
@@ -56,8 +56,8 @@ type order struct {
 	Starve bool             // use up all descriptors
 }
 
-// standIn is an agent's process as far as a deadman knows: it does what the
-// lines of its input say and answers each with a line.
+// standIn is an agent's process in the view of a deadman. It carries out the lines of
+// its input and answers each with a line.
 func standIn(dir string) int {
 	c, err := Start(argv(), dir, testNode, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
@@ -130,13 +130,13 @@ func newAgent(t *testing.T, dir string) *agent {
 	a := &agent{t: t, cmd: cmd, in: in, out: bufio.NewReader(out)}
 	t.Cleanup(a.kill)
 	if _, err := fmt.Fscanf(a.out, "up %d\n", &a.deadman); err != nil {
-		t.Fatalf("the stand-in does not come up: %v", err)
+		t.Fatalf("the stand-in does not start: %v", err)
 	}
 	return a
 }
 
-// runDir is a run directory. After the test no deadman of it is left: that comes
-// after all clients are closed, which would start others.
+// runDir is a run directory. The test ends with no deadman left in it. That check
+// comes after all clients are closed, because a client would start another deadman.
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -188,7 +188,7 @@ func (a *agent) must(o order) {
 	}
 }
 
-// kill ends the stand-in as a crash does.
+// kill ends the stand-in like a crash.
 func (a *agent) kill() {
 	_ = a.cmd.Process.Kill() // it may have ended
 	_ = a.cmd.Wait()         // killed
@@ -207,7 +207,7 @@ var ids struct {
 	n int
 }
 
-// newID is an id that no other test and no other run of it has.
+// newID returns a container id that is unique among tests and runs.
 func newID() string {
 	ids.Lock()
 	defer ids.Unlock()
@@ -254,7 +254,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// diedNotBefore waits for a container's death and fails if it was too early.
+// diedNotBefore waits for a container's death and fails if it came before the
+// deadline, or too late.
 func (b *box) diedNotBefore(t *testing.T, deadline boottime.Instant) {
 	t.Helper()
 	select {
@@ -319,7 +320,8 @@ func soon(d time.Duration) boottime.Instant { return boottime.Now().Add(d) }
 
 func waitUntil(i boottime.Instant) { time.Sleep(i.Until()) }
 
-// stranger connects as another user and succeeds if it is shown the door.
+// stranger connects as another user, and returns 0 if the deadman closes the
+// connection.
 func stranger(dir, name string) int {
 	fail := func(what string, err error) int {
 		fmt.Fprintln(os.Stderr, what, err)
@@ -342,7 +344,7 @@ func stranger(dir, name string) int {
 	buf := make([]byte, 1000)
 	n, err := unix.Read(fd, buf)
 	if n > 0 {
-		return fail("it was answered", errors.New(string(buf[:n])))
+		return fail("the deadman has answered another user", errors.New(string(buf[:n])))
 	}
 	if err != nil && err != unix.ECONNRESET {
 		return fail("read", err)

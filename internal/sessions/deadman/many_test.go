@@ -14,7 +14,7 @@ import (
 // docs/adr/deadman.md are of 2,000.
 const many = 100
 
-// A deadman stays small with many containers, and still kills them at once.
+// A deadman with many containers uses little memory, and kills them all at once.
 func TestManyContainers(t *testing.T) {
 	c := newClient(t, runDir(t))
 	c.Extend(soon(time.Hour))
@@ -39,11 +39,12 @@ func TestManyContainers(t *testing.T) {
 	t.Logf("%d containers: told in %v, all dead %v after the deadline; %d kB of its own, %d kB with them",
 		many, told, time.Duration(last-deadline), before, small)
 	if most := before + 16<<10; small > most {
-		t.Errorf("it has %d kB of memory of its own, %d were expected at most", small, most)
+		t.Errorf("it has %d kB of anonymous memory, want at most %d", small, most)
 	}
 }
 
-// anonymous is a process's own memory in kB: not that of its program's file.
+// anonymous is a process's anonymous memory in kB, without the pages of its program's
+// file.
 func anonymous(t *testing.T, pid int) (kb int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

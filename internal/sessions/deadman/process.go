@@ -12,11 +12,11 @@ import (
 	"holdfast/internal/platform/linux/standby"
 )
 
-// ready is what a deadman prints when it listens.
+// ready is the line that a deadman prints when it listens.
 const ready = "listening\n"
 
-// Main is a deadman's whole life, in the process that Start made. dir is the
-// agent's run directory, log where it writes its log. It returns the exit code.
+// Main runs a deadman in the process that Start has started, and returns its exit
+// code. dir is the agent's run directory; log receives its log.
 func Main(dir string, log io.Writer) int { return live(dir, log, protocol) }
 
 func live(dir string, log io.Writer, version int) int {
@@ -40,7 +40,7 @@ func live(dir string, log io.Writer, version int) int {
 	return 0
 }
 
-// announce tells the starter that it can connect, and lets go of the pipe.
+// announce tells the starter that it can connect, and closes the pipe to it.
 func announce() error {
 	if _, err := os.Stdout.WriteString(ready); err != nil {
 		return fmt.Errorf("tell the starter: %w", err)
@@ -51,13 +51,13 @@ func announce() error {
 	}
 	defer unix.Close(null)
 	if err := unix.Dup3(null, 1, 0); err != nil {
-		return fmt.Errorf("let go of the starter's pipe: %w", err)
+		return fmt.Errorf("close the starter's pipe: %w", err)
 	}
 	return nil
 }
 
-// lines writes log lines in a goroutine of its own: a disk or a reader that
-// hangs must not keep the deadman from its work. What does not fit is dropped.
+// lines writes log lines in a goroutine of its own, so that a disk or reader that
+// hangs does not block the deadman. Lines that do not fit into its queue are dropped.
 type lines struct {
 	queue chan []byte
 	done  chan struct{}
@@ -71,7 +71,7 @@ func newLines(w io.Writer) *lines {
 			if line == nil {
 				return
 			}
-			_, _ = w.Write(line) // there is nobody to tell
+			_, _ = w.Write(line) // an error cannot be reported
 		}
 	}()
 	return l
@@ -86,7 +86,7 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// flush waits, for a moment, until everything is written. It is the end.
+// flush waits until everything is written, at most one second. No Write may follow.
 func (l *lines) flush() {
 	late := time.After(time.Second)
 	select {

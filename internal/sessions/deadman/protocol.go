@@ -1,12 +1,13 @@
-// Package deadman kills a node's containers when its agent can no longer renew
-// the node's lease: a separate small process of the same binary, which the agent
-// tells what runs and until when. It acts on that deadline and on nothing else,
-// so it does not matter whether the agent was killed, hangs, was stopped, or
-// waits for a dead store. It outlives the agent, and the next one attaches to it.
+// Package deadman kills a node's containers when its agent can no longer renew the
+// node's lease. A deadman is a separate small process of the same binary. The agent
+// tells it which containers run and until when. It acts on that deadline and on
+// nothing else, so it does not matter whether the agent was killed, hangs, was
+// stopped, or waits for a dead store. It outlives the agent, and the next agent
+// attaches to it.
 //
-// The two talk over a SOCK_SEQPACKET socket (unix(7)) in the agent's run
-// directory, in JSON: one request, one answer. docs/adr/deadman.md says why it
-// is as it is.
+// The two exchange JSON over a SOCK_SEQPACKET socket (unix(7)) in the agent's run
+// directory: one request, one answer. docs/adr/deadman.md has the reasons for this
+// design.
 package deadman
 
 import (
@@ -20,25 +21,24 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// protocol is the version that this program speaks. A deadman of another one
-// answers hello, list and stand-down only: these three never change, so that
-// what it holds can be moved.
+// protocol is the version that this program speaks. A deadman of another version
+// answers hello, list and stand-down only. These three never change, so that its
+// containers can be moved to a deadman of this version.
 const protocol = 2
 
 // Errors that callers decide by; they come wrapped.
 var (
-	// ErrNone means that no deadman stands behind this node, so that nothing
-	// new may start.
+	// ErrNone means that this node has no deadman, so that no container may start.
 	ErrNone = errors.New("no deadman stands by")
 	// ErrSuperseded means that another agent controls the deadman now.
 	ErrSuperseded = errors.New("another agent has taken the deadman over")
-	// ErrOverdue means that the deadline has passed, or that there is none
-	// yet: what started now would be killed at once, or never.
+	// ErrOverdue means that the deadline has passed, or that there is none yet: a
+	// container that started now would be killed at once, or never.
 	ErrOverdue = errors.New("the deadline of this node's containers is not in the future")
 	// ErrOtherNode means that the deadman of the run directory has containers
 	// of another node.
 	ErrOtherNode = errors.New("this run directory is another node's")
-	// ErrHolds means that a deadman that still has containers was told to end.
+	// ErrHolds means that a deadman that was told to exit still has containers.
 	ErrHolds = errors.New("the deadman still holds containers")
 )
 
@@ -54,12 +54,12 @@ const (
 type op string
 
 const (
-	opHello     op = "hello"      // who are you, what do you have; its sender controls from then on
-	opList      op = "list"       // a batch of what you have, from From on
-	opStandDown op = "stand-down" // end, if you have nothing, or all of it was Moved
+	opHello     op = "hello"      // returns the status; the sender controls the deadman from then on
+	opList      op = "list"       // returns a batch of the containers, from index From on
+	opStandDown op = "stand-down" // exit, if there are no containers or all were Moved
 	opExpect    op = "expect"     // a container is about to start
 	opHold      op = "hold"       // it runs
-	opForget    op = "forget"     // these are dead, or will not start
+	opForget    op = "forget"     // these containers are dead or will not start
 	opExtend    op = "extend"     // another deadline
 )
 
@@ -70,39 +70,39 @@ type request struct {
 	Version   int              `json:"version,omitempty"`   // of hello: the sender's protocol
 	Node      holdfast.NodeID  `json:"node,omitempty"`      // of hello: the sender's, since version 2
 	From      int              `json:"from,omitempty"`      // of list
-	Moved     bool             `json:"moved,omitempty"`     // of stand-down: another one has it all; of expect: from another one
+	Moved     bool             `json:"moved,omitempty"`     // of stand-down: another deadman has all containers; of expect: it comes from another deadman
 	Container *container       `json:"container,omitempty"` // of expect and hold
 	IDs       []string         `json:"ids,omitempty"`       // of forget
 	Deadline  boottime.Instant `json:"deadline,omitempty"`  // of extend
 }
 
-// container is one that is expected (no pid) or held.
+// container is an expected container, without a pid, or a held one.
 type container struct {
 	ID    string `json:"id"` // kill.Searchable
 	Name  string `json:"name,omitempty"`
 	Pid   int    `json:"pid,omitempty"`
 	Start uint64 `json:"start,omitempty"` // of init, in ticks after boot
 
-	// Condemned is of one that was there when a deadline passed: it dies,
-	// whatever the deadline is now.
+	// Condemned means that the container was there when a deadline passed. It will be
+	// killed, whatever the deadline is now.
 	Condemned bool `json:"condemned,omitempty"`
 
-	// doubtful is for the agent's eyes: a deadline has passed, and no deadman
-	// has said since what it condemned.
+	// doubtful is known to the agent only: a deadline has passed, and no deadman has
+	// reported since which containers it condemned.
 	doubtful bool
 }
 
-// reply goes to the agent. One without a Seq says that another agent has taken
-// over, and is the last.
+// reply goes to the agent. A reply without a Seq means that another agent has taken
+// over; it is the last one.
 type reply struct {
 	Seq    uint64      `json:"seq,omitempty"`
 	Error  string      `json:"error,omitempty"`
 	Code   code        `json:"code,omitempty"`
 	Status *status     `json:"status,omitempty"` // of hello
 	List   []container `json:"list,omitempty"`
-	Fired  *Fired      `json:"fired,omitempty"` // of hello and extend: what it did since it was told last
+	Fired  *Fired      `json:"fired,omitempty"` // of hello and extend: what the deadman did since the last report
 
-	Condemned bool `json:"condemned,omitempty"` // of extend: something of what it has is
+	Condemned bool `json:"condemned,omitempty"` // of extend: at least one container is condemned
 }
 
 // code names the error that a caller can decide by.
@@ -111,7 +111,7 @@ type code string
 const (
 	codeOverdue code = "overdue"
 	codeHolds   code = "holds"
-	codeOther   code = "other-node" // its Status says which
+	codeOther   code = "other-node" // Status names the node
 )
 
 func codeOf(err error) code {
@@ -138,10 +138,10 @@ func (c code) err() error {
 	return nil
 }
 
-// status is what a deadman says of itself.
+// status is a deadman's state.
 type status struct {
 	Version  int              `json:"version"`
-	Node     holdfast.NodeID  `json:"node,omitempty"`     // that it stands behind
+	Node     holdfast.NodeID  `json:"node,omitempty"`     // whose containers it kills
 	Deadline boottime.Instant `json:"deadline,omitempty"` // 0: none was set
 	Held     int              `json:"held"`
 	Expected int              `json:"expected"`
@@ -166,12 +166,12 @@ func (f *Fired) name(s string) {
 	}
 }
 
-// check refuses what no agent of this version sends.
+// check refuses requests that no agent of this version sends.
 func (r request) check() error {
 	switch r.Op {
 	case opHello:
 		if n := string(r.Node); n != plain(n) {
-			return errors.New("a node id that is none")
+			return errors.New("the node id is not valid")
 		}
 		return nil
 	case opStandDown:
@@ -208,7 +208,7 @@ func (r request) check() error {
 func (c container) check(running bool) error {
 	switch {
 	case !kill.Searchable(c.ID) || len(c.ID) > maxIDLen:
-		// By anything else it could be confused with other control groups.
+		// Other ids could match control groups that are no container's.
 		return fmt.Errorf("container id %.20q is not 12 to %d hex digits", c.ID, maxIDLen)
 	case len(c.Name) > maxNameLen:
 		return fmt.Errorf("the name of container %.12s has %d bytes, at most %d are allowed", c.ID, len(c.Name), maxNameLen)
@@ -220,7 +220,7 @@ func (c container) check(running bool) error {
 	return nil
 }
 
-// plain is a name as it goes into messages: JSON makes no byte of it longer.
+// plain is a name with the bytes removed that JSON would escape into longer ones.
 func plain(name string) string {
 	name = name[:min(len(name), maxNameLen)]
 	return strings.Map(func(r rune) rune {

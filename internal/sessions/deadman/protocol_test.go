@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Nothing that arrives can make the deadman look for control groups by a word,
-// or grow without bound.
+// No request can make the deadman search for control groups by an arbitrary word, or
+// use memory without bound.
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{
 		`{"op":"hello","seq":1,"version":1}`, `{"op":"expect","container":{"id":"0123456789ab"}}`,
@@ -32,7 +32,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// The longest messages that an agent sends, and gets, fit.
+// The longest requests and replies fit into a message.
 func TestMessagesFit(t *testing.T) {
 	c := container{ID: strings.Repeat("a", maxIDLen), Name: strings.Repeat("n", maxNameLen), Pid: 1 << 22, Start: 1 << 63}
 	var all []container

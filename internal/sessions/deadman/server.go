@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// lonely is how long a deadman with nothing to hold and no agent stays.
-	// The next agent wants to hear of what it did: then it stays longer.
+	// lonely is how long a deadman without containers and agent stays. If it has
+	// something to report to the next agent it stays longer.
 	lonely       = 30 * time.Second
 	lonelyUntold = time.Hour
-	// lookAround is how often it makes sure that the next agent can find it.
+	// lookAround is how often it checks that the next agent can find it.
 	lookAround = time.Second
-	// maxConns bounds how many are connected at once: one controls.
+	// maxConns bounds the number of connections; one of them controls.
 	maxConns = 8
-	// maxTurn is how many messages of one connection are answered before
-	// others, and the deadline, have their turn.
+	// maxTurn is the number of messages of one connection that are answered before
+	// other connections and the deadline are looked at.
 	maxTurn = 1024
 )
 
-// server is the deadman's side. One goroutine owns it and never waits for
-// anything but all of its descriptors at once; killing goes on beside it.
+// server is the deadman's side. One goroutine owns it. It blocks only in poll(2) on
+// all of its descriptors; other goroutines kill.
 type server struct {
 	version  int // of the protocol
 	dir      string
@@ -46,16 +46,16 @@ type server struct {
 	leaving  atomic.Bool // SIGTERM came
 	lost     bool        // the run directory is gone
 
-	conns      []int           // all that are connected, oldest first
-	controller int             // the one that said hello last, -1 for none
-	node       holdfast.NodeID // that it stands behind, once an agent has said so
+	conns      []int           // all connections, oldest first
+	controller int             // the connection of the last hello, or -1
+	node       holdfast.NodeID // whose containers it kills, once an agent has told it
 	alone      boottime.Instant
 
 	deadline boottime.Instant // 0: none yet
 	held     map[string]*held
 	expected map[string]container // by id
 	firing   firing
-	ended    bool // told to stand down
+	ended    bool // it was told to exit
 	buf      [maxMessage + 1]byte
 }
 
@@ -82,12 +82,12 @@ func newServer(dir string, log *slog.Logger) (*server, error) {
 	return s, nil
 }
 
-// prepare gets what it will need while it can still be had: memory, descriptors.
+// prepare reserves memory and descriptors while they are available.
 func (s *server) prepare() {
 	if err := standby.LockMemory(); err != nil {
-		s.log.Warn("deadman: its memory is not locked", "err", err)
+		s.log.Warn("deadman: cannot lock memory", "err", err)
 	}
-	// A descriptor for each container, and while they are killed two.
+	// A descriptor for each container, and a second one while it is killed.
 	const files, few = 3 * maxContainers, 5_000
 	limit := unix.Rlimit{Cur: files, Max: files}
 	var now unix.Rlimit
@@ -99,14 +99,14 @@ func (s *server) prepare() {
 	}
 }
 
-// newOpener looks at this process and the host's control groups anew. Which
-// processes are above this one changes: it outlives its starter.
+// newOpener reads this process's ancestors and the host's control groups again. The
+// ancestors change, because the deadman outlives its starter.
 func (s *server) newOpener() error {
 	o, err := kill.NewOpener()
 	if err != nil {
 		return err
 	}
-	o.NoShims = true // nobody stops the engine here
+	o.NoShims = true // the deadman does not stop the engine
 	s.opener = o
 	return nil
 }
@@ -115,10 +115,10 @@ func (s *server) close() {
 	for _, fd := range append(slices.Clone(s.conns), s.listener, s.wake) {
 		unix.Close(fd)
 	}
-	_ = os.Remove(filepath.Join(s.dir, socketName(os.Getpid()))) // the next agent would find that nobody answers there
+	_ = os.Remove(filepath.Join(s.dir, socketName(os.Getpid()))) // if it stays, the next agent finds that it refuses connections
 }
 
-// watch waits for SIGTERM: the end of the host, as a rule.
+// watch waits for SIGTERM, which usually means that the host shuts down.
 func (s *server) watch(term <-chan os.Signal) {
 	for range term {
 		s.leaving.Store(true)
@@ -126,13 +126,13 @@ func (s *server) watch(term <-chan os.Signal) {
 	}
 }
 
-// poke makes run look around. Any goroutine.
+// poke wakes run. It may be called from any goroutine.
 func (s *server) poke() {
-	one := [8]byte{1} // in the host's order any non-zero number will do
+	one := [8]byte{1} // any non-zero number in the host's byte order
 	_, _ = unix.Write(s.wake, one[:])
 }
 
-// run serves until there is nothing more to do.
+// run serves until mayEnd.
 func (s *server) run() error {
 	for !s.mayEnd() {
 		fds := []unix.PollFd{
@@ -148,8 +148,8 @@ func (s *server) run() error {
 			var n [8]byte
 			_, _ = unix.Read(s.wake, n[:])
 		}
-		// First what agents have to say: where everything stood still for a
-		// while, an extension may lie there beside the old deadline.
+		// Messages of agents come first. After the whole machine was paused, an
+		// extension may be waiting while the old deadline has passed.
 		if fds[2].Revents != 0 {
 			s.accept()
 		}
@@ -166,9 +166,9 @@ func (s *server) run() error {
 	return nil
 }
 
-// beFound listens anew where somebody has removed the socket: the next agent
-// would start another deadman, and this one would kill by a deadline that nobody
-// moves any more.
+// beFound listens again if its socket file was removed. Otherwise the next agent
+// would start another deadman, and this one would kill by a deadline that no agent
+// extends.
 func (s *server) beFound() {
 	name := socketName(os.Getpid())
 	if _, err := os.Lstat(filepath.Join(s.dir, name)); !errors.Is(err, os.ErrNotExist) {
@@ -179,7 +179,7 @@ func (s *server) beFound() {
 	if err != nil {
 		return
 	}
-	s.log.Warn("deadman: somebody has removed its socket")
+	s.log.Warn("deadman: its socket file was removed; listening again")
 	unix.Close(s.listener)
 	s.listener = fd
 }
@@ -199,7 +199,7 @@ func (s *server) pause() int {
 	return int(max(next.Until().Milliseconds()+1, 0))
 }
 
-// sooner is the earlier of two moments, of which 0 is never.
+// sooner is the earlier of two moments; 0 means never.
 func sooner(a, b boottime.Instant) boottime.Instant {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -207,7 +207,7 @@ func sooner(a, b boottime.Instant) boottime.Instant {
 	return a
 }
 
-// stays is until when it waits for an agent, with nothing to hold.
+// stays is until when a deadman without containers waits for an agent.
 func (s *server) stays() boottime.Instant {
 	if s.firing.fired != nil {
 		return s.alone.Add(lonelyUntold)
@@ -215,39 +215,38 @@ func (s *server) stays() boottime.Instant {
 	return s.alone.Add(lonely)
 }
 
-// idle reports whether there is nothing to hold.
+// idle reports whether there are no containers, expected or held.
 func (s *server) idle() bool {
 	return len(s.held) == 0 && len(s.expected) == 0 && !s.firing.under
 }
 
-// mayEnd reports whether nobody needs this process any more.
+// mayEnd reports whether this process is no longer needed.
 func (s *server) mayEnd() bool {
-	nobody := s.controller < 0
-	// All that is left, if anything, is expected and was not there at the last
-	// look.
+	unattached := s.controller < 0
+	// No container is held, and the last search found none of the expected ones.
 	nothing := s.idle() || s.overdue() && len(s.held) == 0 && !s.firing.under && s.firing.searched
 	switch {
 	case s.ended:
 		return true
-	case s.leaving.Load(), nobody && s.lost:
-		// The host ends, and must not have to wait for this; or no agent
-		// could find it any more. What runs is waited for, until the deadline
-		// at the longest.
+	case s.leaving.Load(), unattached && s.lost:
+		// The host shuts down and must not wait for this process, or no agent can
+		// find it any more. It stays for running containers, until the deadline at
+		// the longest.
 		return nothing
-	case nobody && s.idle():
+	case unattached && s.idle():
 		return s.stays().Until() <= 0
 	}
-	return nobody && nothing && s.firing.since.Add(lonelyUntold).Until() <= 0
+	return unattached && nothing && s.firing.since.Add(lonelyUntold).Until() <= 0
 }
 
 // accept takes a connection of a process of the same user.
 func (s *server) accept() {
 	fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-	if err == unix.EMFILE || err == unix.ENFILE { // it stays there, and poll(2) would return at once
+	if err == unix.EMFILE || err == unix.ENFILE { // the connection stays in the queue, and poll(2) would return at once
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {
-		return // it has gone away, or asks again
+		return // the peer has gone, or connects again
 	}
 	if _, err := peerOf(fd); err != nil {
 		s.log.Warn("deadman: refused a connection", "err", err)
@@ -265,7 +264,7 @@ func (s *server) accept() {
 	s.conns = append(s.conns, fd)
 }
 
-// drop ends a connection. That the agent is gone changes nothing else.
+// drop ends a connection. The end of an agent has no other effect.
 func (s *server) drop(conn int) {
 	s.conns = slices.DeleteFunc(s.conns, func(c int) bool { return c == conn })
 	unix.Close(conn)
@@ -274,7 +273,7 @@ func (s *server) drop(conn int) {
 	}
 }
 
-// serve answers what a connection has sent.
+// serve answers the requests that a connection has sent.
 func (s *server) serve(conn int) {
 	for range maxTurn {
 		if !slices.Contains(s.conns, conn) || s.ended {
@@ -297,7 +296,7 @@ func (s *server) serve(conn int) {
 	}
 }
 
-// take does what one message asks and answers. An error ends the connection.
+// take carries out one message and answers it. An error ends the connection.
 func (s *server) take(conn int, message []byte) error {
 	if len(message) > maxMessage {
 		return errors.New("a message is too long")
@@ -321,21 +320,21 @@ func (s *server) take(conn int, message []byte) error {
 	return send(conn, answer)
 }
 
-// hello makes a connection the one that controls. An agent of another node than
-// the one whose containers are here is refused: it would take them for strays.
+// hello gives a connection the control. It refuses the agent of another node while
+// there are containers: that agent would take them for strays.
 func (s *server) hello(conn int, node holdfast.NodeID) error {
 	s.prune()
 	if node != "" && s.node != "" && node != s.node && !s.idle() {
 		return fmt.Errorf("node %s has containers here: %w", s.node, ErrOtherNode)
 	}
-	if node != "" { // else an agent of version 1
+	if node != "" { // an agent of version 1 sends none
 		s.node = node
 	}
 	old := s.controller
 	s.controller = conn
 	if old >= 0 && old != conn {
-		s.log.Warn("deadman: another agent takes over")
-		_ = send(old, reply{}) // it may be gone
+		s.log.Warn("deadman: another agent takes control")
+		_ = send(old, reply{}) // the agent may be gone
 		s.drop(old)
 	}
 	return nil
@@ -345,7 +344,7 @@ func (s *server) status() *status {
 	return &status{Version: s.version, Node: s.node, Deadline: s.deadline, Held: len(s.held), Expected: len(s.expected)}
 }
 
-// send never waits: who does not read loses its connection.
+// send never blocks: an agent that does not read loses its connection.
 func send(conn int, r reply) error {
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -357,7 +356,7 @@ func send(conn int, r reply) error {
 	return nil
 }
 
-// answer does what a request asks.
+// answer carries out a request.
 func (s *server) answer(r request, a *reply) {
 	var err error
 	switch r.Op {
@@ -389,7 +388,8 @@ func (s *server) answer(r request, a *reply) {
 
 func (s *server) overdue() bool { return s.deadline != 0 && s.deadline.Until() <= 0 }
 
-// extend sets the deadline. What is condemned stays so: it may be a new lease's.
+// extend sets the deadline. Condemned containers stay condemned: the new deadline may
+// be that of a new lease.
 func (s *server) extend(deadline boottime.Instant) error {
 	s.deadline = deadline
 	s.firing.passed = false

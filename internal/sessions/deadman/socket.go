@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A deadman's socket is called after its pid, so that several can live in one
-// directory while what one holds is moved to the next.
+// A deadman's socket has the pid in its name, so that two can be in one directory
+// while containers are moved from one to the other.
 const (
 	socketPrefix = "deadman-"
 	socketSuffix = ".sock"
@@ -21,7 +21,7 @@ const (
 
 func socketName(pid int) string { return socketPrefix + strconv.Itoa(pid) + socketSuffix }
 
-// sockets lists the sockets in a directory, also of deadmen that are dead.
+// sockets lists the sockets in a directory, including those of dead deadmen.
 func sockets(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -36,8 +36,9 @@ func sockets(dir string) ([]string, error) {
 	return names, nil
 }
 
-// short is an address of dir/name that fits into the 108 bytes of sun_path
-// (unix(7)), however long dir is: by way of a descriptor, which done closes.
+// short returns an address of dir/name that fits into the 108 bytes of sun_path
+// (unix(7)) for a dir of any length. It goes through a descriptor of dir, which done
+// closes.
 func short(dir, name string) (addr *unix.SockaddrUnix, done func(), err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -47,8 +48,8 @@ func short(dir, name string) (addr *unix.SockaddrUnix, done func(), err error) {
 	return &unix.SockaddrUnix{Name: path}, func() { unix.Close(fd) }, nil
 }
 
-// listen makes the socket dir/name, for this user only. One that is there is
-// replaced: it belonged to a process that had our pid before.
+// listen makes the socket dir/name with access for this user only. It replaces an
+// existing one, which was made by an earlier process with the same pid.
 func listen(dir, name string) (int, error) {
 	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return -1, err
@@ -76,11 +77,13 @@ func listen(dir, name string) (int, error) {
 	return fd, nil
 }
 
-// errForeign means that the other end of a socket is another user's.
+// errForeign means that the process at the other end of a socket belongs to another
+// user.
 var errForeign = errors.New("it belongs to another user")
 
-// peerOf is who is at the other end of a socket: who connected or, seen from
-// there, who listens (SO_PEERCRED, unix(7)). errForeign.
+// peerOf returns the process at the other end of a socket: for the server the one
+// that connected, for the client the one that listens (SO_PEERCRED, unix(7)).
+// errForeign.
 func peerOf(fd int) (pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {

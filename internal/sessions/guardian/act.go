@@ -18,7 +18,7 @@ import (
 // killBudget is how long a guardian tries to kill containers.
 const killBudget = 10 * time.Second
 
-// perform carries one undo out. What is gone needs no undoing.
+// perform carries out one undo. Processes and files that are gone are no error.
 func (pt part) perform() error {
 	switch pt.kind {
 	case Continue:
@@ -60,8 +60,8 @@ func signalAll(processes []*pidfd.Process, sig unix.Signal) error {
 	return err
 }
 
-// restore writes the old limit back where the low one stands. Somebody may write
-// another one in between; the kernel has nothing against that.
+// restore writes the old limit back if the file has the low one. Another process may
+// write the file between the two; the kernel has no compare-and-swap for it.
 func (l Limit) restore() error {
 	if err := l.validate(); err != nil { // it may be from a file
 		return err

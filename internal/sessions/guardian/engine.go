@@ -16,19 +16,18 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// DefaultPauseCap is how long an engine is stopped at the most.
+// DefaultPauseCap is the longest time that an engine stays stopped.
 const DefaultPauseCap = time.Second
 
-// Engine stops a container engine while containers die: the daemon, its
-// containerd and the shims of those containers. It is a kill.Pauser. Its
-// methods may be called from any goroutine; one Quiet at a time goes on, others
-// are refused meanwhile.
+// Engine stops a container engine while containers die: the daemon, its containerd
+// and the shims of those containers. It implements kill.Pauser. Its methods may be
+// called from any goroutine. One Pause at a time is possible; a second one fails.
 type Engine struct {
 	Guardian *Guardian
 	Socket   string        // path of the engine's unix socket
 	Cap      time.Duration // 0 is DefaultPauseCap
 	Log      *slog.Logger
-	// Observe is told each step as it begins; nil is nobody.
+	// Observe, if not nil, is called with each step as it begins.
 	Observe func(step string)
 
 	mu      sync.Mutex
@@ -36,13 +35,13 @@ type Engine struct {
 	daemons []*pidfd.Process // found once, good as long as they live
 }
 
-// The steps of quieting, in their order, as Observe is told.
+// The steps of a pause, in their order, as Observe gets them.
 const (
 	StepFind     = "quiet.find"     // look for the engine's processes
 	StepArm      = "quiet.arm"      // hand the undo to the guardian
-	StepStop     = "quiet.stop"     // SIGSTOP to each; told before the first and after each
-	StepStopped  = "quiet.stopped"  // all are
-	StepContinue = "quiet.continue" // SIGCONT to each; told before the first and after each
+	StepStop     = "quiet.stop"     // SIGSTOP to each process; observed before the first and after each
+	StepStopped  = "quiet.stopped"  // all processes are stopped
+	StepContinue = "quiet.continue" // SIGCONT to each process; observed before the first and after each
 	StepDisarm   = "quiet.disarm"   // tell the guardian
 )
 
@@ -52,8 +51,7 @@ func (e *Engine) observe(step string) {
 	}
 }
 
-// Find looks for the engine's processes ahead of time, so that Quiet does not
-// have to.
+// Find looks for the engine's processes ahead of time, which makes Pause faster.
 func (e *Engine) Find(targets ...*kill.Target) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,7 +59,7 @@ func (e *Engine) Find(targets ...*kill.Target) error {
 	return err
 }
 
-// Quiet implements kill.Pauser.
+// Pause implements kill.Pauser.
 func (e *Engine) Pause(_ context.Context, targets []*kill.Target) (kill.PausedEngine, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,7 +76,7 @@ func (e *Engine) Pause(_ context.Context, targets []*kill.Target) (kill.PausedEn
 	if err != nil {
 		return nil, err
 	}
-	// The daemons first: they are what wakes the shims.
+	// The daemons first, because they wake the shims.
 	all := append(append([]*pidfd.Process(nil), daemons...), shims...)
 	e.observe(StepArm)
 	limit := e.Cap
@@ -103,8 +101,8 @@ func (e *Engine) Pause(_ context.Context, targets []*kill.Target) (kill.PausedEn
 		}
 		e.observe(StepStop)
 	}
-	// Where this process stood still for long, what the guardian continued was
-	// stopped again only now.
+	// If this process was itself stopped for long, the guardian may have continued
+	// the engine before these SIGSTOPs.
 	if err := armed.Check(); err != nil {
 		return nil, errors.Join(fmt.Errorf("stop the engine: %w", err), s.resume())
 	}
@@ -112,7 +110,7 @@ func (e *Engine) Pause(_ context.Context, targets []*kill.Target) (kill.PausedEn
 	return s, nil
 }
 
-// shimsOf are handles of our own on the living shims of the targets, each once:
+// shimsOf returns separate handles on the living shims of the targets, each once:
 // containers of one pod share a shim.
 func shimsOf(targets []*kill.Target) ([]*pidfd.Process, error) {
 	seen := make(map[int]bool, len(targets))
@@ -136,7 +134,7 @@ func shimsOf(targets []*kill.Target) ([]*pidfd.Process, error) {
 	return shims, nil
 }
 
-// Close lets go of the engine's processes.
+// Close closes the handles on the engine's processes.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,7 +147,7 @@ type pausedEngine struct {
 	engine    *Engine
 	armed     *Armed
 	processes []*pidfd.Process
-	shims     []*pidfd.Process // those of them that are ours to close
+	shims     []*pidfd.Process // the shims' handles, which Resume closes
 }
 
 // Release implements kill.PausedEngine.
@@ -183,7 +181,7 @@ func (s *pausedEngine) resume() error {
 	}
 	e.busy = false
 	e.observe(StepDisarm)
-	if err != nil { // it has handles of its own
+	if err != nil { // the guardian has handles of its own
 		return errors.Join(err, s.armed.CarryOut())
 	}
 	return s.armed.Disarm()

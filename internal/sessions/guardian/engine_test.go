@@ -67,8 +67,8 @@ func (h *host) run(n int) []guardian.Container {
 	return cs
 }
 
-// enginePids finds the daemon, its containerd and the shims by what they are
-// called, independent of what is tested.
+// enginePids finds the daemon, its containerd and the shims by their names,
+// independently of the code under test.
 func (h *host) enginePids() map[int]string {
 	h.t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -89,7 +89,7 @@ func (h *host) enginePids() map[int]string {
 	return pids
 }
 
-// stopped are those of the engine's processes that are stopped by a signal.
+// stopped returns the engine's processes that a signal has stopped.
 func (h *host) stopped() []string {
 	h.t.Helper()
 	var names []string
@@ -110,7 +110,7 @@ func (h *host) eventually(what string, ok func() bool) {
 	}
 }
 
-// mustRun fails unless the whole engine runs soon and answers.
+// mustRun fails unless all of the engine's processes soon run and the engine answers.
 func (h *host) mustRun() {
 	h.t.Helper()
 	h.eventually("engine and shims run", func() bool { return len(h.stopped()) == 0 })
@@ -119,7 +119,7 @@ func (h *host) mustRun() {
 	}
 }
 
-// killer starts a killer process and returns its output and how it ended.
+// killer starts a killer process and returns its output.
 func (h *host) killer(o order) (*exec.Cmd, *bytes.Buffer) {
 	h.t.Helper()
 	o.Socket = h.lab.Socket()
@@ -129,14 +129,14 @@ func (h *host) killer(o order) (*exec.Cmd, *bytes.Buffer) {
 	}
 	var out bytes.Buffer
 	cmd := exec.Command("/proc/self/exe", "killer", string(arg))
-	cmd.Stdout, cmd.Stderr = &out, os.Stderr // which the guardian has too, and outlives it with
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr // the guardian inherits it and outlives the killer
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
 	return cmd, &out
 }
 
-// A quieted kill that is not disturbed.
+// A kill with a paused engine, without a fault.
 func TestQuiet(t *testing.T) {
 	h := newHost(t)
 	dir := t.TempDir()
@@ -154,7 +154,7 @@ func TestQuiet(t *testing.T) {
 		t.Errorf("%d steps of stopping\n%s", n, out)
 	}
 	if !strings.Contains(out.String(), "Notice:}") {
-		t.Errorf("the engine was not continued as it was stopped:\n%s", out)
+		t.Errorf("the steps of continuing do not match those of stopping:\n%s", out)
 	}
 	h.mustRun()
 	if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
@@ -162,7 +162,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// SIGKILL at every step of a quieted kill: the engine runs again.
+// SIGKILL at every step of a kill with a paused engine: the engine runs again.
 func TestKilledAtEveryStep(t *testing.T) {
 	h := newHost(t)
 	var longest time.Duration
@@ -176,7 +176,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		died := time.Now()
 		h.mustRun()
 		longest = max(longest, time.Since(died))
-		if err == nil { // it came to its end: there are fewer steps
+		if err == nil { // the killer has finished: there are fewer steps
 			if want := lastStop(2) + 9 + daemons(); at-1 != want {
 				t.Errorf("%d steps, want %d:\n%s", at-1, want, out)
 			}
@@ -193,12 +193,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// lastStop is the step at which all of the engine is stopped, for n containers:
-// quiet, find, arm, stop, stop for each of the processes, stopped.
+// lastStop is the number of the step after which the whole engine is stopped, for n
+// containers: quiet, find, arm, stop, stop for each process, stopped.
 func lastStop(n int) int { return 4 + (daemons() + n) + 1 }
 
-// daemons is how many processes an engine is beside its shims: dockerd and its
-// containerd, or that alone.
+// daemons is the number of the engine's processes besides its shims: dockerd and
+// containerd, or containerd alone.
 func daemons() int {
 	if labtest.OnContainerd() {
 		return 1
@@ -218,7 +218,7 @@ func TestStarterHangs(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil { // it goes on and does its work
+	if err := cmd.Wait(); err != nil { // the killer goes on and finishes
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !strings.Contains(out.String(), guardian.ErrUndone.Error()) {
@@ -227,8 +227,8 @@ func TestStarterHangs(t *testing.T) {
 	h.mustRun()
 }
 
-// A starter that hangs before it has stopped anything, for longer than the engine
-// may be stopped: it finds out, and the engine runs.
+// A starter hangs before it has stopped anything, for longer than the engine may be
+// stopped. It notices that, and the engine runs.
 func TestStarterHangsEarly(t *testing.T) {
 	h := newHost(t)
 	const firstStop = 4 // quiet, find, arm, stop
@@ -237,7 +237,7 @@ func TestStarterHangsEarly(t *testing.T) {
 		s, err := proc.Host.Stat(cmd.Process.Pid)
 		return err == nil && s.State == 'T'
 	})
-	time.Sleep(guardian.DefaultPauseCap + 500*time.Millisecond) // the deadline passes meanwhile
+	time.Sleep(guardian.DefaultPauseCap + 500*time.Millisecond) // the deadline passes
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -250,8 +250,8 @@ func TestStarterHangsEarly(t *testing.T) {
 	h.mustRun()
 }
 
-// A guardian that is killed: its starter continues the engine at once, although
-// the goroutine that kills is stuck.
+// The guardian is killed: its starter continues the engine at once, although the
+// goroutine that kills containers is stuck.
 func TestGuardianKilled(t *testing.T) {
 	h := newHost(t)
 	cmd, _ := h.killer(order{Dir: t.TempDir(), Containers: h.run(2), At: lastStop(2), Do: "kill-guardian"})
@@ -263,7 +263,7 @@ func TestGuardianKilled(t *testing.T) {
 	h.mustRun()
 }
 
-// Both are killed: the next one to start continues the engine.
+// Starter and guardian are killed: Recover continues the engine.
 func TestBothKilled(t *testing.T) {
 	h := newHost(t)
 	dir := t.TempDir()
@@ -281,7 +281,7 @@ func TestBothKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.eventually("the guardian is dead", func() bool { _, err := proc.Host.Stat(pid); return err != nil })
-	// The daemons and two shims: this is what all the tests above would see without
+	// The daemons and two shims stay stopped: all tests above would see this without
 	// a guardian.
 	if s := h.stopped(); len(s) != daemons()+2 {
 		t.Errorf("stopped: %v", s)
@@ -307,8 +307,8 @@ func children(t *testing.T, pid int) []int {
 	})
 }
 
-// Where the engine cannot be found or guarded, the kill goes on without quiet
-// and says why.
+// If the engine cannot be found or guarded, the kill goes on without pausing it and
+// reports why.
 func TestEngineCannotBePaused(t *testing.T) {
 	h := newHost(t)
 	impostor := filepath.Join(t.TempDir(), "docker.sock")
@@ -331,7 +331,7 @@ func TestEngineCannotBePaused(t *testing.T) {
 		engine    *guardian.Engine
 	}{
 		{"ourselves", "must not be stopped", &guardian.Engine{Guardian: guard, Socket: impostor}},
-		{"nobody", "no such file", &guardian.Engine{Guardian: guard, Socket: impostor + ".none"}},
+		{"no server", "no such file", &guardian.Engine{Guardian: guard, Socket: impostor + ".none"}},
 		{"no guardian", guardian.ErrNoGuardian.Error(), &guardian.Engine{Guardian: closed, Socket: h.lab.Socket()}},
 	} {
 		x := h.run(1)[0]
@@ -350,7 +350,8 @@ func TestEngineCannotBePaused(t *testing.T) {
 	h.mustRun()
 }
 
-// Who serves a socket that systemd listens on is found by who else has it open.
+// The server of a socket on which systemd listens is found among the processes that
+// have the socket open.
 func TestListeningInodes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -358,7 +359,7 @@ func TestListeningInodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := net.Dial("unix", path) // has the same path, and listens to nobody
+	c, err := net.Dial("unix", path) // has the same path, and is not a listening socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,7 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// dialLimit bounds connecting to a socket whose owner may hang with a full
-// backlog.
+// dialLimit bounds connecting to a socket whose server may hang with a full backlog.
 const dialLimit = 200 * time.Millisecond
 
 // find returns the engine's daemons: dockerd first, or containerd alone.
@@ -39,7 +38,7 @@ func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 	}
 	engine, err := serverOf(e.Socket, "dockerd", protected)
 	if errors.Is(err, errOtherProgram) {
-		// containerd by itself is an engine, too, and has none behind it.
+		// containerd can be the engine itself, with no other daemon behind it.
 		if engine, err := serverOf(e.Socket, "containerd", protected); err == nil {
 			e.daemons = append(e.daemons, engine)
 			return e.daemons, nil
@@ -59,7 +58,7 @@ func (e *Engine) find(targets []*kill.Target) ([]*pidfd.Process, error) {
 	return e.daemons, nil
 }
 
-// above are the processes that are never stopped: ourselves, those above us, and
+// above returns the processes that are never stopped: this one, its ancestors, and
 // the host's init.
 func above() (map[int]bool, error) {
 	up, err := proc.Host.Ancestors(os.Getpid())
@@ -73,11 +72,11 @@ func above() (map[int]bool, error) {
 	return m, nil
 }
 
-// errOtherProgram says that a process is there, and is not what was expected.
+// errOtherProgram means that the process runs another program than expected.
 var errOtherProgram = errors.New("it is another program")
 
-// serverOf holds the process that serves a unix socket, if its executable has
-// the name.
+// serverOf opens the process that serves a unix socket, if its executable has the
+// name.
 func serverOf(socket, name string, protected map[int]bool) (*pidfd.Process, error) {
 	pid, err := listenerOf(socket)
 	if err != nil {
@@ -96,7 +95,7 @@ func serverOf(socket, name string, protected map[int]bool) (*pidfd.Process, erro
 	return verified(pid, name, protected)
 }
 
-// verified holds a process if its executable has the name.
+// verified opens a process if its executable has the name.
 func verified(pid int, name string, protected map[int]bool) (*pidfd.Process, error) {
 	if protected[pid] {
 		return nil, fmt.Errorf("process %d must not be stopped", pid)
@@ -112,8 +111,8 @@ func verified(pid int, name string, protected map[int]bool) (*pidfd.Process, err
 	return p, nil
 }
 
-// isNamed looks at a process's executable: its comm is only what it calls itself.
-// An executable that an upgrade has replaced still counts.
+// isNamed compares the name of a process's executable. A process can change its comm,
+// so that does not count. An executable that an upgrade has replaced counts.
 func isNamed(pid int, name string) bool {
 	exe, err := proc.Host.Exe(pid)
 	return err == nil && path.Base(strings.TrimSuffix(exe, " (deleted)")) == name
@@ -136,7 +135,7 @@ func listenerOf(socket string) (int, error) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(e, err); err != nil {
-		return 0, fmt.Errorf("who serves %s: %w", socket, err)
+		return 0, fmt.Errorf("find the server of %s: %w", socket, err)
 	}
 	return int(cred.Pid), nil
 }
@@ -212,8 +211,8 @@ func holds(pid int, inodes []uint64) bool {
 	return false
 }
 
-// containerdOf holds the containerd behind an engine: the one that the shims
-// report to, else the engine's child. nil where there is none.
+// containerdOf opens the containerd behind an engine: the one that the shims report
+// to, else the engine's child. It returns nil if there is none.
 func containerdOf(engine int, targets []*kill.Target, protected map[int]bool) (*pidfd.Process, error) {
 	for _, t := range targets {
 		if t.Shim() == nil {
@@ -221,14 +220,14 @@ func containerdOf(engine int, targets []*kill.Target, protected map[int]bool) (*
 		}
 		args, err := proc.Host.Cmdline(t.Shim().Pid())
 		if err != nil {
-			continue // this shim has just gone
+			continue // this shim has just ended
 		}
 		if i := slices.Index(args, "-address"); i >= 0 && i+1 < len(args) {
 			if p, err := serverOf(args[i+1], "containerd", protected); err == nil {
 				return p, nil
 			}
 		}
-		break // the others would say the same
+		break // the other shims have the same one
 	}
 	pids, err := proc.Host.Pids()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// Guardian is the starter's side: a guardian process that stands by. Its methods
-// may be called from any goroutine.
+// Guardian is the starter's handle on a guardian process. Its methods may be called
+// from any goroutine.
 type Guardian struct {
 	argv []string
 	log  *slog.Logger
@@ -46,8 +46,8 @@ func Start(argv []string, log *slog.Logger) (*Guardian, error) {
 	return g, nil
 }
 
-// undoHere carries out in the starter what does no harm there: containers are
-// not killed because a guardian was; their starter lives, and finds another.
+// undoHere carries out the harmless parts of a plan in the starter. It does not kill
+// containers: the starter lives and starts another guardian.
 func (a *Armed) undoHere() error {
 	var err error
 	for _, u := range a.plan.Undo {
@@ -58,9 +58,9 @@ func (a *Armed) undoHere() error {
 	return err
 }
 
-// Arm gives the plan to the guardian and returns when the guardian has
-// acknowledged that it will carry it out: only then may the risky act begin.
-// What it fails on (ErrNoGuardian among them) means that nothing is armed.
+// Arm gives the plan to the guardian and returns when the guardian has acknowledged
+// that it will carry it out: only then may the risky act begin. After an error,
+// ErrNoGuardian among them, nothing is armed.
 func (g *Guardian) Arm(p Plan) (*Armed, error) {
 	if err := p.validate(); err != nil {
 		return nil, err
@@ -73,7 +73,8 @@ func (g *Guardian) Arm(p Plan) (*Armed, error) {
 	g.nextID++
 	a := &Armed{g: g, side: g.side, id: g.nextID, plan: p, done: make(chan struct{})}
 	ms, fds := p.messages(a.id)
-	// Registered first: a guardian that dies right after its answer is seen.
+	// Registered before the question, so that the end of a guardian that dies right
+	// after its answer is noticed.
 	a.side.register(a)
 	r, err := a.side.ask(ms, fds, answerLimit)
 	if err == nil && r.Error != "" {
@@ -81,7 +82,7 @@ func (g *Guardian) Arm(p Plan) (*Armed, error) {
 	}
 	if err != nil {
 		a.side.unregister(a)
-		// It may have taken the plan on all the same, and would carry it out.
+		// The guardian may have accepted the plan, and would carry it out.
 		_ = a.side.process.Kill()
 		return nil, fmt.Errorf("arm the guardian: %w", err)
 	}
@@ -110,14 +111,14 @@ func (a *Armed) Extend(deadline boottime.Instant) error {
 	return a.question("extend", message{Op: opExtend, ID: a.id, Deadline: deadline}, answerLimit)
 }
 
-// Check asks whether the plan still stands. A risky act that was begun late may
-// have begun after it was undone; a check behind the act tells. ErrUndone.
+// Check asks whether the plan still stands. An act that begins late may begin after
+// its undo; a check after the act finds that out. ErrUndone.
 func (a *Armed) Check() error {
 	return a.question("check", message{Op: opCheck, ID: a.id}, answerLimit)
 }
 
-// CarryOut has the guardian undo now, because the starter could not. After an
-// error it goes on with that.
+// CarryOut makes the guardian undo now, for a starter that could not. After an error
+// the guardian tries again.
 func (a *Armed) CarryOut() error {
 	err := a.question("call", message{Op: opUndo, ID: a.id}, disarmLimit)
 	if err == nil {
@@ -126,16 +127,16 @@ func (a *Armed) CarryOut() error {
 	return err
 }
 
-// Disarm ends the guard, once the risky act is over. ErrUndone says that someone
-// else ended it before.
+// Disarm ends the plan once the risky act is over. ErrUndone means that the plan was
+// carried out before.
 func (a *Armed) Disarm() error {
 	err := a.question("disarm", message{Op: opDisarm, ID: a.id}, disarmLimit)
 	a.side.unregister(a)
 	return err
 }
 
-// Done is closed when the plan is no longer in a guardian's hands, and that is
-// known here: after Disarm, or when the guardian has died.
+// Done is closed when the plan is no longer in a guardian's hands, and this process
+// knows it: after Disarm, or when the guardian has died.
 func (a *Armed) Done() <-chan struct{} { return a.done }
 
 func (a *Armed) question(what string, m message, limit time.Duration) error {
@@ -148,7 +149,7 @@ func (a *Armed) question(what string, m message, limit time.Duration) error {
 	switch {
 	case err != nil:
 	case r.Undone:
-		err = ErrUndone // and it keeps the plan, until it is disarmed
+		err = ErrUndone // and the guardian keeps the plan until it is disarmed
 	case r.Error != "":
 		err = errors.New(r.Error)
 	}
@@ -158,7 +159,7 @@ func (a *Armed) question(what string, m message, limit time.Duration) error {
 	return nil
 }
 
-// Pid is the guardian's process, 0 where none stands by.
+// Pid is the guardian's process, or 0 if there is none.
 func (g *Guardian) Pid() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -168,8 +169,8 @@ func (g *Guardian) Pid() int {
 	return g.side.process.Pid
 }
 
-// Close ends the guardian and waits for its end. What is still armed is undone. One with
-// a plan that lasts (Leave) lives on, and Close does not wait for that.
+// Close ends the guardian and waits for its end. Plans that are still armed are
+// undone. A guardian with a plan of kind Leave lives on; Close does not wait for it.
 func (g *Guardian) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -111,7 +111,7 @@ func TestDisarmedPlanIsNotCarriedOut(t *testing.T) {
 	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
 		t.Errorf("disarmed twice: %v", err)
 	}
-	if err := g.Close(); err != nil { // its end would carry out what is armed
+	if err := g.Close(); err != nil { // the guardian's end would carry out an armed plan
 		t.Fatal(err)
 	}
 	if s := stateOf(p); s != 'T' {
@@ -129,7 +129,7 @@ func TestDeadlineIsExtended(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop(t, p)
-	if err := far.Extend(boottime.Now()); err != nil { // nearer, that is
+	if err := far.Extend(boottime.Now()); err != nil { // an earlier one
 		t.Fatal(err)
 	}
 	eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
@@ -138,8 +138,8 @@ func TestDeadlineIsExtended(t *testing.T) {
 	})
 }
 
-// A starter that stalled stops what was continued already: it is continued again,
-// until the plan is disarmed.
+// A stalled starter stops a process after the guardian has continued it. The guardian
+// continues it again, until the plan is disarmed.
 func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
 	armed, err := g.Arm(continuing(time.Hour, p))
@@ -147,7 +147,7 @@ func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := armed.Check(); err != nil {
-		t.Errorf("it does not stand: %v", err)
+		t.Errorf("the plan does not stand: %v", err)
 	}
 	if err := armed.Extend(boottime.Now()); err != nil {
 		t.Fatal(err)
@@ -157,20 +157,20 @@ func TestExpiredPlanIsCarriedOutAgain(t *testing.T) {
 		if err := p.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // it takes effect when the process runs next
+		time.Sleep(20 * time.Millisecond) // the signal takes effect when the process runs next
 		eventually(t, "the process runs", func() bool { return stateOf(p) != 'T' })
 	}
 	if err := armed.Disarm(); !errors.Is(err, guardian.ErrUndone) {
 		t.Errorf("disarmed: %v", err)
 	}
 	stop(t, p)
-	time.Sleep(300 * time.Millisecond) // three times as long as until it would come again
+	time.Sleep(300 * time.Millisecond) // three times againAfter
 	if s := stateOf(p); s != 'T' {
-		t.Errorf("it goes on after it was disarmed: state %c", s)
+		t.Errorf("the guardian goes on after the plan was disarmed: state %c", s)
 	}
 }
 
-// A starter that cannot undo has the guardian do it.
+// A starter that cannot undo makes the guardian do it.
 func TestCarryOut(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
 	armed, err := g.Arm(continuing(time.Hour, p))
@@ -187,7 +187,7 @@ func TestCarryOut(t *testing.T) {
 	}
 }
 
-// More descriptors than one message takes.
+// More descriptors than fit into one message.
 func TestManyProcesses(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
 	ps := make([]*pidfd.Process, 600)
@@ -208,8 +208,8 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// A guardian that was killed is replaced, and one that stands by ignores what a
-// terminal or a service manager sends.
+// A killed guardian is replaced. A guardian ignores the signals of a terminal and of
+// a service manager.
 func TestGuardianIsHardToDisturb(t *testing.T) {
 	g, p := start(t, t.TempDir()), sleeper(t)
 	first := g.Pid()
@@ -226,7 +226,7 @@ func TestGuardianIsHardToDisturb(t *testing.T) {
 	if err := unix.Kill(first, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-armed.Done() // its starter has undone it
+	<-armed.Done() // the starter has undone the plan
 	if s := stateOf(p); s == 'T' {
 		t.Errorf("the process is in state %c", s)
 	}
@@ -241,7 +241,7 @@ func TestKillPlan(t *testing.T) {
 	id := strings.Repeat("0123", 16)
 	id2 := strings.Repeat("4567", 16)
 	victim, bystander := contained(t, id), contained(t, id2)
-	other := guardian.Container{ID: id2, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a pid used again
+	other := guardian.Container{ID: id2, Pid: bystander.Pid(), Start: bystander.Start() + 1} // a reused pid
 	_, err := g.Arm(guardian.Plan{
 		Name: "a test", Deadline: boottime.Now(),
 		Undo: []guardian.Undo{{Kind: guardian.Kill, Containers: []guardian.Container{
@@ -253,11 +253,11 @@ func TestKillPlan(t *testing.T) {
 	}
 	eventually(t, "the container is dead", victim.Exited)
 	if bystander.Exited() {
-		t.Error("a process that only has the pid was killed")
+		t.Error("an unrelated process with the same pid was killed")
 	}
 }
 
-// Containers are not killed because their guardian was.
+// The death of a guardian does not kill its containers.
 func TestKillPlanOfAKilledGuardian(t *testing.T) {
 	dir := t.TempDir()
 	g, victim := start(t, dir), sleeper(t)
@@ -274,8 +274,8 @@ func TestKillPlanOfAKilledGuardian(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-armed.Done()
-	// Its socket closes a moment before it is dead, and until then its plan is
-	// its own.
+	// The socket closes a moment before the guardian is dead, and Recover leaves the
+	// plan of a living guardian alone.
 	eventually(t, "the plan is recovered", func() bool {
 		n, err := guardian.Recover(dir)
 		if err != nil {
@@ -315,7 +315,7 @@ func TestNoGuardianThere(t *testing.T) {
 	}
 }
 
-// State files that are cut off, of another boot, or of pids used again.
+// State files that are cut off, of another boot, or of reused pids.
 func TestRecoverIsCareful(t *testing.T) {
 	dir, p := t.TempDir(), sleeper(t)
 	stop(t, p)
@@ -335,7 +335,7 @@ func TestRecoverIsCareful(t *testing.T) {
 		t.Errorf("recovered %d, %v", n, err)
 	}
 	if s := stateOf(p); s != 'T' {
-		t.Errorf("a process that only has the pid was continued: %c", s)
+		t.Errorf("an unrelated process with the same pid was continued: %c", s)
 	}
 	if files, _ := filepath.Glob(dir + "/*"); len(files) != 0 {
 		t.Errorf("files left: %v", files)

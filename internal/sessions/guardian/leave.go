@@ -11,21 +11,23 @@ import (
 	"holdfast/internal/platform/linux/vethnet"
 )
 
-// How often a net is looked at, at first and later: until the kernel has taken down what
-// has just ended, and then until the last container has.
+// The pause between two looks at a net. The short one covers the time in which the
+// kernel removes the namespaces of containers that have just ended; the long one
+// waits for the last container.
 const (
 	leaveSoon  = 50 * time.Millisecond
 	leaveLater = time.Second
 	soon       = 2 * time.Second
 )
 
-// lasts reports whether it is a plan that outlasts its starter.
+// lasts reports whether the plan is carried out after its starter is gone.
 func (p *held) lasts() bool { return len(p.parts) > 0 && p.parts[0].kind == Leave }
 
-// linger carries out what takes its time, once the starter is gone and all else is done.
-// A SIGTERM ends it: nothing of that outlives the host.
+// linger carries out the plans of kind Leave, once the starter is gone and all other
+// plans are done. SIGTERM ends it: when the host shuts down, bridges and rules go
+// with it.
 func (s *server) linger() {
-	nets := map[string]vethnet.Config{} // by what tells one from another
+	nets := map[string]vethnet.Config{} // by bridge and table
 	for _, p := range s.plans {
 		for _, pt := range p.parts {
 			for _, c := range pt.nets {
@@ -38,14 +40,14 @@ func (s *server) linger() {
 	if len(nets) == 0 {
 		return
 	}
-	s.log.Info("guardian: bridges of containers, and their way out of this host, go with the last container, unless another agent comes", "bridges", len(nets))
+	s.log.Info("guardian: removing container bridges and their NAT rules after the last container, unless another agent takes them over", "bridges", len(nets))
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, unix.SIGTERM)
 	letGo()
 	pause := leaveSoon
 	for begun := time.Now(); ; {
 		for key, c := range nets {
-			if over, _ := leave(c); over { // else tried again: there is nobody to tell
+			if over, _ := leave(c); over { // after an error it is tried again; no starter is left to report to
 				delete(nets, key)
 			}
 		}
@@ -63,8 +65,8 @@ func (s *server) linger() {
 	}
 }
 
-// letGo of what the starter gave: who waits for the end of its output waits for no
-// guardian.
+// letGo closes the starter's standard output and error, and the socket. A process
+// that reads the agent's output until EOF then does not wait for the guardian.
 func letGo() {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -80,11 +82,12 @@ func letGo() {
 	unix.Close(socketFD)
 }
 
-// leave takes a net away, if it may. over is that there is nothing more to be done.
+// leave removes a net that no agent uses any more. over reports that nothing is left
+// to do.
 func leave(c vethnet.Config) (over bool, err error) {
 	n, err := vethnet.New(c)
 	if err != nil {
-		return true, err // nor later
+		return true, err // a later attempt would fail too
 	}
 	kept, err := n.RemoveAbandoned()
 	return kept || err == nil, err

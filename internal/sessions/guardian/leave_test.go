@@ -23,8 +23,8 @@ import (
 	"holdfast/internal/sessions/guardian"
 )
 
-// leaver is an agent as far as its containers' network goes: it has a guardian for that,
-// and waits to be killed, or for the end of its input, at which it ends in good order.
+// leaver stands in for an agent with a container network. It arms a guardian for the
+// network and waits to be killed, or until EOF on its input, when it exits in order.
 func leaver(arg string) int {
 	var c vethnet.Config
 	if err := json.Unmarshal([]byte(arg), &c); err != nil {
@@ -49,7 +49,7 @@ func leaving(c vethnet.Config) guardian.Plan {
 	return guardian.Plan{Name: "a net", Undo: []guardian.Undo{{Kind: guardian.Leave, Nets: []vethnet.Config{c}}}}
 }
 
-// left is a net with one container, whose agent is gone.
+// left is a net with one container and no agent.
 type left struct {
 	t         *testing.T
 	config    vethnet.Config
@@ -58,7 +58,7 @@ type left struct {
 	guardian  *pidfd.Process
 }
 
-// newLeft has an agent begin, and end by killing it or else in good order.
+// newLeft starts an agent and ends it, by a kill or in order.
 func newLeft(t *testing.T, name string, killed bool) *left {
 	t.Helper()
 	l := &left{t: t, config: vethnet.Config{
@@ -126,7 +126,7 @@ func (l *left) end() {
 	_ = l.container.Wait() // killed, or waited for before
 }
 
-// there is what there is of the net: its bridge and its table.
+// there reports whether the net's bridge and its table exist.
 func (l *left) there() (bridge, table bool) {
 	l.t.Helper()
 	_, err := netlink.LinkByName(l.config.Bridge)
@@ -145,7 +145,7 @@ func (l *left) there() (bridge, table bool) {
 	return bridge, table
 }
 
-// stays fails unless all of it is there for a while in which the guardian has looked.
+// stays fails unless bridge and table exist for longer than the guardian's pause.
 func (l *left) stays(what string) {
 	l.t.Helper()
 	for end := boottime.Now().Add(5 * leaveSoon); end.Until() > 0; {
@@ -158,8 +158,8 @@ func (l *left) stays(what string) {
 // leaveSoon is the guardian's.
 const leaveSoon = 50_000_000 // ns
 
-// Whatever ends the agent, its containers' network and the way out of the host stay as
-// long as a container is on it, and are gone after that, and the guardian with them.
+// However the agent ends, the bridge and the NAT rules stay as long as a container is
+// connected. After that they go, and so does the guardian.
 func TestNetGoesWithTheLastContainer(t *testing.T) {
 	for name, killed := range map[string]bool{"killed": true, "ended": false} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestNetGoesWithTheLastContainer(t *testing.T) {
 	}
 }
 
-// A net that another agent looks after is that one's.
+// A net that another agent has taken over stays.
 func TestNetOfTheNextAgentStays(t *testing.T) {
 	l := newLeft(t, "leave-next", true)
 	letGo, err := l.net.Keep()
@@ -185,17 +185,18 @@ func TestNetOfTheNextAgentStays(t *testing.T) {
 	l.stays("with another agent")
 }
 
-// A host that ends does not wait for it.
+// A host that shuts down does not wait for a lingering guardian.
 func TestLingeringGuardianEndsWithTheHost(t *testing.T) {
 	l := newLeft(t, "leave-host", true)
 	eventually(t, "the guardian ends", func() bool {
-		_ = l.guardian.Signal(unix.SIGTERM) // until it lingers it does not hear
+		_ = l.guardian.Signal(unix.SIGTERM) // before it lingers it ignores SIGTERM
 		return l.guardian.Exited()
 	})
 	l.stays("the host ends")
 }
 
-// A plan that lasts has no deadline, and nothing else in it; another one has one.
+// A plan of kind Leave has no deadline and no other undo; every other plan has a
+// deadline.
 func TestWhatLastsHasNoDeadline(t *testing.T) {
 	g := start(t, t.TempDir())
 	c := vethnet.Config{Bridge: "leave-bad", Subnet: netip.MustParsePrefix("10.99.0.0/24"), Dir: t.TempDir()}
@@ -211,7 +212,7 @@ func TestWhatLastsHasNoDeadline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := armed.Disarm(); err != nil { // and then it does not linger
+	if err := armed.Disarm(); err != nil { // a disarmed plan does not make the guardian linger
 		t.Error(err)
 	}
 }

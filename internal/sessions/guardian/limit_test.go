@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/sessions/guardian"
 )
 
-// limitFile stands for a limit of a memory cgroup; all values have three digits,
-// because a file on a disk is not cut off when it is written.
+// limitFile is a file in place of a memory cgroup's limit. All values have three
+// digits, because writing to a file on disk does not truncate it.
 func limitFile(t *testing.T, value string) (string, func() string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "memory.limit_in_bytes")
@@ -35,8 +35,8 @@ func restoring(file string, deadline time.Duration) guardian.Plan {
 	}}
 }
 
-// A limit is written back at the deadline, again when a starter that stalled lowers
-// it late, and not when somebody has set another one.
+// A limit is written back at the deadline, and again when a stalled starter lowers it
+// late. It is not written back when another process has set a different limit.
 func TestLimitIsRestored(t *testing.T) {
 	g := start(t, t.TempDir())
 	file, value := limitFile(t, "900")
@@ -57,7 +57,7 @@ func TestLimitIsRestored(t *testing.T) {
 	if another() != "500" {
 		t.Errorf("a limit that another has set became %s", another())
 	}
-	_ = armed.Disarm() // it was carried out
+	_ = armed.Disarm() // ErrUndone: the plan was carried out
 	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +65,12 @@ func TestLimitIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	if value() != "100" {
-		t.Error("it goes on after it was disarmed")
+		t.Error("the guardian goes on after the plan was disarmed")
 	}
 }
 
-// Whose guardian was killed restores by itself; where both were, the next start
-// does, and until then it is known that the limit is not the real one.
+// A starter whose guardian was killed restores the limit. If both were killed,
+// Recover does, and until then Guards reports that the limit is a lowered one.
 func TestLimitOfTheDead(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, dir)
@@ -92,7 +92,7 @@ func TestLimitOfTheDead(t *testing.T) {
 	if value() != "900" {
 		t.Errorf("its starter left %s", value())
 	}
-	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil { // as if it had been killed, too
+	if err := os.WriteFile(file, []byte("100"), 0o600); err != nil { // as if the starter had been killed too
 		t.Fatal(err)
 	}
 	eventually(t, "the plan is recovered", func() bool {
@@ -110,7 +110,7 @@ func TestLimitOfTheDead(t *testing.T) {
 	}
 }
 
-// A guardian is root: it writes to limits of memory cgroups only.
+// A guardian is root: it writes only to limits of memory cgroups.
 func TestNoOtherFileIsWritten(t *testing.T) {
 	g := start(t, t.TempDir())
 	for _, l := range []guardian.Limit{

@@ -22,8 +22,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestMain is, by its arguments, also a guardian and a program that kills
-// containers and fails on the way: both have to be processes that can die.
+// TestMain also runs, depending on its arguments, a guardian and a program that kills
+// containers and fails on the way. Both have to be processes that can die.
 func TestMain(m *testing.M) {
 	switch { // os.Exit takes a second under -race
 	case len(os.Args) == 3 && os.Args[1] == "guardian":
@@ -49,8 +49,8 @@ type order struct {
 
 func guardianArgv(dir string) []string { return []string{"/proc/self/exe", "guardian", dir} }
 
-// killer kills containers, quietly, and tells each step on standard output. Its
-// exit code is 0 if all are dead.
+// killer kills containers with the engine paused, and prints each step to standard
+// output. Its exit code is 0 if all are dead.
 func killer(arg string) int {
 	var o order
 	if err := json.Unmarshal([]byte(arg), &o); err != nil {
@@ -76,9 +76,9 @@ func killer(arg string) int {
 			stopHere()
 		case "kill-guardian":
 			_ = unix.Kill(guard.Pid(), unix.SIGKILL)
-			select {} // what follows is not this goroutine's doing
+			select {} // this goroutine does nothing more
 		case "kill-both":
-			halt(guard.Pid()) // so that it has no time for its duty
+			halt(guard.Pid()) // the guardian must not act in between
 			fmt.Println("guardian", guard.Pid())
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
@@ -96,7 +96,8 @@ func killer(arg string) int {
 		targets = append(targets, t)
 	}
 	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
-	// As a drain does: what is dead is given up, and closed, before the engine goes on.
+	// As a drain does: the dead containers are released and closed before the engine
+	// is continued.
 	r := k.KillThen(context.Background(), targets, func(holdfast.KillReport) int {
 		for _, t := range targets {
 			t.Close()
@@ -110,23 +111,23 @@ func killer(arg string) int {
 	return 0
 }
 
-// stopHere stops this process, and this goroutine at once: a signal to the
-// process as a whole goes to its first thread, and the others run on until that
-// one has taken it.
+// stopHere stops this process, and this goroutine at once. The kernel delivers a
+// signal to the process to its first thread; the other threads run on until that
+// thread has taken it.
 func stopHere() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
-// halt stops a process and returns when none of its threads runs any more: a
-// signal is on its way for a moment.
+// halt stops a process and returns when none of its threads runs: a signal takes a
+// moment to be delivered.
 func halt(pid int) {
 	_ = unix.Kill(pid, unix.SIGSTOP)
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil || len(threads) == 0 {
-			return // the test sees what is wrong
+			return // the test fails later and shows the reason
 		}
 		if !slices.ContainsFunc(threads, func(file string) bool {
 			b, err := os.ReadFile(file)

@@ -1,15 +1,15 @@
-// Package guardian stands behind risky acts: a small process of the same binary
-// that is told how to undo an act, and by when, before the act begins. It undoes
-// when its starter dies, when the deadline passes (and, where that does no harm,
-// again and again from then on), and not when it is disarmed.
+// Package guardian undoes a risky act if its starter cannot. A guardian is a small
+// process of the same binary. Before the act begins, the starter tells it how to undo
+// the act and by when. The guardian undoes when its starter dies and when the
+// deadline passes. Where that does no harm it repeats the undo after the deadline. It
+// does nothing once the plan is disarmed.
 //
-// The starter and the guardian watch each other over one socket: if the
-// guardian dies first, the starter undoes by itself. If both are killed, the
-// next one to start reads the plan from a file and undoes then (Recover).
+// The starter and the guardian watch each other over one socket: if the guardian dies
+// first, the starter undoes. If both are killed, the next agent reads the plan from a
+// file and undoes it (Recover).
 //
-// The protocol is JSON messages on a SOCK_SEQPACKET socketpair (unix(7)), with
-// the pidfds beside them. The end of the socket is how each side learns that the
-// other is gone.
+// The protocol is JSON messages on a SOCK_SEQPACKET socketpair (unix(7)), with the
+// pidfds beside them. Each side sees EOF on the socket when the other one is gone.
 package guardian
 
 import (
@@ -39,8 +39,8 @@ var (
 // Kind says what an undo does.
 type Kind string
 
-// The kinds of undo. Another kind is another constant here, a case in perform
-// and one in harmless.
+// The kinds of undo. A new kind needs a constant here, a case in perform and one in
+// harmless.
 const (
 	// Continue sends SIGCONT to the processes.
 	Continue Kind = "continue"
@@ -48,19 +48,18 @@ const (
 	Kill Kind = "kill"
 	// Restore writes back limits of memory cgroups that were lowered.
 	Restore Kind = "restore"
-	// Leave takes away bridges of containers with their way out of the host, once no
-	// container is on them, and unless somebody else looks after them by then. It may
-	// take as long as a container lives: it is done behind everything else, when the
-	// starter is gone, and the guardian lives until then. Its plan has nothing else,
-	// and no deadline.
+	// Leave removes bridges of containers and their NAT rules once no container is
+	// connected, unless another agent has taken them over. That may take as long as a
+	// container lives, so the guardian does it last, when its starter is gone, and
+	// exits after it. A plan with Leave has no other undo and no deadline.
 	Leave Kind = "leave"
 )
 
-// harmless reports whether an undo does no harm when it is done although nobody
-// needs it: by a starter whose guardian has died, or from a file after both have.
-// A stopped process has to run again in any case, and a limit is only written back
-// where it is the one that was lowered. Containers are not killed then: their
-// agent, or the next one, decides about them by its records.
+// harmless reports whether an undo that is not needed does no harm. Such an undo is
+// also done by a starter whose guardian has died, or from a file after both have
+// died. A stopped process has to run again in any case. A limit is written back only
+// where it still has the lowered value. Containers are not killed then: their agent,
+// or the next one, decides about them by its records.
 func (k Kind) harmless() bool { return k == Continue || k == Restore }
 
 // Undo is one part of a plan.
@@ -95,9 +94,9 @@ func ContainerOf(t *kill.Target) Container {
 	return Container{ID: t.ID, Name: t.Name, Pid: t.Pid(), Start: t.Start()}
 }
 
-// Plan is what has to be done, and by when, if nobody says otherwise.
+// Plan is what the guardian does at the deadline unless the plan is disarmed.
 type Plan struct {
-	Name     string           // for logs: "quiet the engine"
+	Name     string           // for logs: "stopping the container engine"
 	Deadline boottime.Instant // 0 for Leave
 	Undo     []Undo           // in this order
 }
@@ -126,10 +125,10 @@ type message struct {
 type op string
 
 const (
-	opAdd    op = "add"    // append an undo to the plan ID, which is not armed yet; no reply
-	opArm    op = "arm"    // the plan is whole and counts from now on
+	opAdd    op = "add"    // append an undo to the plan ID before it is armed; no reply
+	opArm    op = "arm"    // the plan is complete and takes effect
 	opExtend op = "extend" // another deadline
-	opCheck  op = "check"  // does it still stand?
+	opCheck  op = "check"  // report whether the plan still stands
 	opUndo   op = "undo"   // carry it out now and forget it
 	opDisarm op = "disarm" // forget the plan
 )
@@ -157,12 +156,12 @@ const (
 	maxParts = 1024
 )
 
-// againAfter is the time between two goes at a plan that nobody has disarmed
-// although its deadline has passed.
+// againAfter is the time between two attempts at a plan that is past its deadline and
+// not disarmed.
 const againAfter = 100 * time.Millisecond
 
-// messages splits a plan into messages, the last of which arms it. With each
-// come the processes whose descriptors travel with it.
+// messages splits a plan into messages, the last of which arms it. The second result
+// has, for each message, the processes whose descriptors travel with it.
 func (p Plan) messages(id uint64) ([]message, [][]*pidfd.Process) {
 	var ms []message
 	var fds [][]*pidfd.Process
@@ -219,13 +218,13 @@ func (p Plan) validate() error {
 	return nil
 }
 
-// lasts reports whether the plan is one that outlasts its starter.
+// lasts reports whether the plan is carried out after its starter is gone.
 func (p Plan) lasts() bool {
 	return slices.ContainsFunc(p.Undo, func(u Undo) bool { return u.Kind == Leave })
 }
 
-// validate refuses what is no limit of a memory cgroup: a guardian is root, and
-// writes where it is told to.
+// validate refuses a file that is not a limit of a memory cgroup: the guardian is
+// root and writes to the file that it is told.
 func (l Limit) validate() error {
 	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File || len(l.File) > 4096 || filepath.Base(l.File) != "memory.limit_in_bytes" {
 		return fmt.Errorf("%q is no limit of a memory cgroup", l.File)

@@ -10,8 +10,8 @@ import (
 // exec.Cmd.
 const socketFD = 3
 
-// Main is a guardian's whole life, in the process that Start made. dir is where
-// its plans are written down, "" for nowhere. It returns the exit code.
+// Main runs a guardian in the process that Start has started, and returns its exit
+// code. dir is the directory for the files of its plans, or "" for none.
 func Main(dir string, log *slog.Logger) int {
 	standby.Settle(socketFD, nil)
 	s, err := newServer(dir, log)

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// server is the guardian's side. One goroutine does it all.
+// server is the guardian's side. Only one goroutine uses it.
 type server struct {
 	dir   string
 	log   *slog.Logger
@@ -26,15 +26,15 @@ type server struct {
 	plans map[uint64]*held
 }
 
-// held is a plan in a guardian's hands.
+// held is a plan that the guardian has.
 type held struct {
 	name     string
 	armed    bool
 	undone   bool  // carried out, and kept to be carried out again
-	broken   error // why the plan is not whole
+	broken   error // why the plan is incomplete
 	deadline boottime.Instant
 	parts    []part
-	file     string // where it is written down, "" for nowhere
+	file     string // the plan's file, or ""
 }
 
 type part struct {
@@ -73,9 +73,9 @@ func (s *server) run() error {
 		} else if err != nil {
 			return fmt.Errorf("poll: %w", err)
 		}
-		// By the clock, whether the timer has told or not: on a virtual machine
-		// the CPU that it is to interrupt may stand still for half a second,
-		// while the starter runs on another one and asks.
+		// The clock decides, not the timer. On a virtual machine the CPU that the
+		// timer interrupts may stand still for half a second while the starter runs
+		// on another CPU and asks.
 		s.expire()
 		if fds[0].Revents == 0 {
 			continue
@@ -94,7 +94,7 @@ func (s *server) run() error {
 	}
 }
 
-// errEOF is the end of the socket: the other side has closed it or died.
+// errEOF means that the starter has closed the socket or died.
 var errEOF = errors.New("end of socket")
 
 func ignoreEOF(err error) error {
@@ -134,7 +134,7 @@ func receive(buf, oob []byte) (message, []int, error) {
 	return m, fds, nil
 }
 
-// handle does what a message asks. The error is one of answering.
+// handle carries out a message. The error is that of sending the answer.
 func (s *server) handle(m message, fds []int) error {
 	p := s.plans[m.ID]
 	var err error
@@ -155,7 +155,7 @@ func (s *server) handle(m message, fds []int) error {
 		if p != nil && p.armed {
 			err = s.undo(m.ID, "its starter could not")
 		}
-		if err != nil { // it is tried again
+		if err != nil { // the starter may ask again
 			return s.answer(reply{Seq: m.Seq, Error: err.Error()})
 		}
 		s.forget(m.ID)
@@ -184,7 +184,8 @@ func (s *server) answer(r reply) error {
 	if err != nil {
 		return err
 	}
-	// A starter that reads nothing fills its socket; it must not hang us.
+	// A starter that reads nothing fills its socket; the guardian must not block on
+	// it.
 	err = unix.Sendto(socketFD, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	if err == unix.EAGAIN {
 		return nil
@@ -192,7 +193,7 @@ func (s *server) answer(r reply) error {
 	return err
 }
 
-// add appends a part to a plan. What goes wrong is told at the arming.
+// add appends a part to a plan. Errors are reported when the plan is armed.
 func (s *server) add(m message, fds []int) {
 	p := s.plan(m.ID)
 	pt := part{kind: m.Kind, targets: s.open(m.Containers), limits: m.Limits, nets: m.Nets}
@@ -219,7 +220,7 @@ func (s *server) add(m message, fds []int) {
 	p.parts = append(p.parts, pt)
 }
 
-// plan returns the plan of an id, a new one where there is none.
+// plan returns the plan with an id, a new one if there is none.
 func (s *server) plan(id uint64) *held {
 	if s.plans[id] == nil {
 		s.plans[id] = &held{}
@@ -227,7 +228,7 @@ func (s *server) plan(id uint64) *held {
 	return s.plans[id]
 }
 
-// open holds the containers; those that are gone need no killing.
+// open opens the containers, without those that are gone.
 func (s *server) open(cs []Container) []*kill.Target {
 	var ts []*kill.Target
 	for _, c := range cs {
@@ -244,7 +245,7 @@ func (s *server) open(cs []Container) []*kill.Target {
 	return ts
 }
 
-// arm makes a plan count, once it is written down.
+// arm writes the plan to its file and then puts it into effect.
 func (s *server) arm(m message) error {
 	p := s.plan(m.ID)
 	if p.broken != nil {
@@ -285,9 +286,9 @@ func (s *server) setTimer() error {
 	return s.timer.Set(first)
 }
 
-// expire carries out what is due. What does no harm is kept and carried out
-// again every againAfter, until it is disarmed or its starter is gone: a starter
-// that stalled may only now do what the plan undoes.
+// expire carries out the plans that are due. It repeats their harmless parts every
+// againAfter until the plan is disarmed or the starter is gone, because a stalled
+// starter may do only now what the plan undoes.
 func (s *server) expire() {
 	now := boottime.Now()
 	for id, p := range s.plans {
@@ -306,8 +307,8 @@ func (s *server) expire() {
 	}
 }
 
-// keepHarmless drops what must not be done twice, and reports whether anything
-// is left.
+// keepHarmless drops the parts that must not be repeated, and reports whether any
+// part is left.
 func (p *held) keepHarmless() bool {
 	var left []part
 	for _, pt := range p.parts {
@@ -324,7 +325,7 @@ func (p *held) keepHarmless() bool {
 func (s *server) undoAll(why string) {
 	for id, p := range s.plans {
 		if p.armed && !p.lasts() {
-			_ = s.undo(id, why) // it is logged, and this is the end
+			_ = s.undo(id, why) // the error is logged; the guardian ends
 			s.forget(id)
 		}
 	}

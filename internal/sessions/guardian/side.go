@@ -16,20 +16,19 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// answerLimit is how long a guardian may take to answer. It answers in well
-// under a millisecond; one that does not in this time is of no use.
+// answerLimit is how long a guardian may take to answer. It answers in well under a
+// millisecond; one that does not answer in this time counts as hung.
 const answerLimit = 250 * time.Millisecond
 
-// disarmLimit is answerLimit at the end of a risky act. Nothing hangs on that
-// answer any more, and it comes late where what was continued, hundreds of
-// shims, takes the CPUs.
+// disarmLimit is answerLimit at the end of a risky act. Nothing waits for that
+// answer, and it comes late where hundreds of shims, just continued, take the CPUs.
 const disarmLimit = 5 * time.Second
 
 // side is one guardian process as its starter sees it.
 type side struct {
 	conn    *child.Conn[reply] // it ends when the guardian is gone, reaped and its plans are undone
 	process *os.Process
-	asked   uint64 // questions so far
+	asked   uint64 // sequence number of the last question
 
 	mu      sync.Mutex
 	gone    bool
@@ -37,7 +36,7 @@ type side struct {
 	armed   map[*Armed]bool
 }
 
-// spawn starts a process and proves that it answers.
+// spawn starts a guardian process and checks that it answers.
 func (g *Guardian) spawn() (*side, error) {
 	// One thread's worth of work, and PATH to find iptables. The rest of the
 	// environment may hold secrets.
@@ -49,7 +48,7 @@ func (g *Guardian) spawn() (*side, error) {
 	}
 	s := &side{process: cmd.Process, armed: make(map[*Armed]bool)}
 	s.conn = child.Talk(conn, maxMessage, child.Handlers[reply]{End: func() { s.end(conn, g.log) }})
-	// To disarm what does not exist is a question that any guardian answers.
+	// A disarm of a plan that does not exist is harmless and always answered.
 	if r, err := s.ask([]message{{Op: opDisarm}}, [][]*pidfd.Process{nil}, 10*time.Second); err != nil || !r.Undone {
 		s.close()
 		return nil, fmt.Errorf("start a guardian: it does not answer: %w", errors.Join(err, ErrNoGuardian))
@@ -57,7 +56,7 @@ func (g *Guardian) spawn() (*side, error) {
 	return s, nil
 }
 
-// end undoes what was in the guardian's hands when it has ended.
+// end undoes the guardian's plans when the guardian has ended.
 func (s *side) end(conn *net.UnixConn, log *slog.Logger) {
 	s.mu.Lock()
 	s.gone = true
@@ -71,16 +70,16 @@ func (s *side) end(conn *net.UnixConn, log *slog.Logger) {
 			close(a.done)
 			continue
 		}
-		log.Error("guardian: it died with a plan in its hands; undoing what may be undone at any time",
+		log.Error("guardian: it died with an armed plan; undoing the harmless parts here",
 			"plan", a.plan.Name, "err", a.undoHere())
 		close(a.done)
 	}
 	conn.Close()
-	if lingers { // it goes on by itself
+	if lingers { // the guardian lives on until the plan is done
 		go func() { _, _ = s.process.Wait() }()
 		return
 	}
-	_ = s.process.Kill() // it has closed its socket: dead or of no use
+	_ = s.process.Kill() // it has closed its socket: it is dead or broken
 	_, _ = s.process.Wait()
 }
 
@@ -126,8 +125,8 @@ func withFDs(ps []*pidfd.Process, fds []int, f func([]int) error) error {
 	return err
 }
 
-// close ends the guardian by the end of the socket, on which it undoes all that
-// is armed, and then exits. What outlasts its starter it does after that.
+// close closes the socket. The guardian then undoes every armed plan and exits; plans
+// of kind Leave it carries out after that.
 func (s *side) close() {
 	s.mu.Lock()
 	s.closing = true

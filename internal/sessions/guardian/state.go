@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// state is a plan as it lies on disk while it is armed.
+// state is the file of a plan on disk while the plan is armed.
 type state struct {
 	BootID   string      `json:"boot_id"`
 	Guardian process     `json:"guardian"`
@@ -46,8 +46,8 @@ func whoami() (process, error) {
 	return process{s.Pid, s.Start}, err
 }
 
-// write puts the plan on disk. There is no rename: nothing risky begins before
-// the file is whole, so one that is not whole undoes nothing.
+// write writes the plan to the disk. It needs no rename: the risky act begins after
+// the file is complete, so an incomplete file has nothing to undo.
 func (s state) write(path string) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -61,10 +61,10 @@ func (s state) write(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Recover undoes what is left armed in dir by starters and guardians that are
-// both dead, and removes their files. It returns how many plans there were. A
-// plan whose guardian lives, one of an earlier boot, and processes that have
-// gone are left alone. An agent calls it when it starts, before anything else.
+// Recover undoes the plans in dir whose starter and guardian are both dead, and
+// removes their files. It returns the number of those plans. It leaves alone a plan
+// whose guardian lives, a plan of an earlier boot, and processes that are gone. An
+// agent calls it first when it starts.
 func Recover(dir string) (int, error) {
 	files, err := filepath.Glob(filepath.Join(dir, statePattern))
 	if err != nil || len(files) == 0 {
@@ -96,7 +96,7 @@ func recoverFile(path, boot string) (bool, error) {
 	}
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
-		return false, os.Remove(path) // cut off while it was written: nothing had begun
+		return false, os.Remove(path) // cut off while it was written: the act had not begun
 	}
 	if s.BootID != boot {
 		return false, os.Remove(path)
@@ -141,8 +141,8 @@ func release(ps []*pidfd.Process) {
 	}
 }
 
-// Guards reports whether a plan that is written down in dir would write the file
-// back: whoever lowered it has not raised it again, or died just now.
+// Guards reports whether a plan in dir would restore the file: the process that
+// lowered the limit has not raised it again yet, or has just died.
 func Guards(dir, file string) (bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, statePattern))
 	if err != nil {
@@ -157,7 +157,7 @@ func Guards(dir, file string) (bool, error) {
 		}
 		var s state
 		if json.Unmarshal(b, &s) != nil {
-			continue // being written: nothing has begun
+			continue // being written: the act has not begun
 		}
 		for _, u := range s.Undo {
 			if slices.ContainsFunc(u.Limits, func(l Limit) bool { return l.File == file }) {

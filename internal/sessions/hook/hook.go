@@ -1,7 +1,7 @@
-// Package hook runs a command of the operator's on this host, and sees to it
-// that it ends: with all that it has started, at a deadline, and when this
-// process dies or is stopped. For that each command is run by a keeper, a small
-// process of the same binary (Main).
+// Package hook runs a command of the operator on this host. The command and all
+// processes that it has started end at a deadline, and when this process dies or is
+// stopped. For that, each command is run by a keeper, a small process of the same
+// binary (Main).
 package hook
 
 import (
@@ -24,41 +24,41 @@ import (
 
 // Bounds of a run.
 const (
-	maxOutput = 4 << 10                // bytes of the output's end that are kept
-	linger    = 100 * time.Millisecond // for the output's end when the keeper has ended
-	killLimit = time.Second            // for a killed process to be gone; one that the kernel holds may take longer
+	maxOutput = 4 << 10                // bytes; the end of the output is kept
+	linger    = 100 * time.Millisecond // for the rest of the output after the keeper has ended
+	killLimit = time.Second            // for a killed process to exit; one in uninterruptible sleep may take longer
 )
 
-// ErrTime means that the command was killed because it was not done in time. It
-// wraps context.DeadlineExceeded.
+// ErrTime means that the command was killed at its deadline. It wraps
+// context.DeadlineExceeded.
 var ErrTime = fmt.Errorf("not done in time: %w", context.DeadlineExceeded)
 
-// Command is what to run.
+// Command is a command to run.
 type Command struct {
 	// Args begin with the program's absolute path. No shell sees them.
 	Args []string
-	// Env is KEY=value, beside this process's own environment, of which
-	// what is Holdfast's and systemd's is left out.
+	// Env has entries KEY=value. They are added to this process's environment without
+	// the variables of Holdfast and systemd.
 	Env []string
 }
 
-// Result is what became of a command.
+// Result is the outcome of a command.
 type Result struct {
 	Took   time.Duration
 	Output string // the last 4 KiB of standard output and error together
-	// Err is nil for exit code 0. It wraps ErrTime where the deadline came,
-	// ctx's cause where ctx was cancelled, and else says how it ended.
+	// Err is nil for exit code 0. It wraps ErrTime if the deadline passed, and ctx's
+	// cause if ctx was cancelled. Otherwise it describes how the command ended.
 	Err error
 }
 
 // Runner is a command line whose process calls Main with the words that follow:
-// as a rule this program's own executable and "hook".
+// usually this program's own executable and "hook".
 type Runner []string
 
-// Run runs the command in / with an empty standard input, in a process group of
-// its own. It returns when the command has ended; what it leaves running is
-// killed then. When ctx is done all of it is killed, and when its deadline passes
-// also while this process is stopped.
+// Run runs the command in / with an empty standard input, in a process group of its
+// own. It returns when the command has ended; processes that the command leaves
+// running are killed then. When ctx is done, all of them are killed. At ctx's
+// deadline that happens even while this process is stopped.
 func (r Runner) Run(ctx context.Context, c Command) Result {
 	if len(c.Args) == 0 || !filepath.IsAbs(c.Args[0]) {
 		return Result{Err: fmt.Errorf("the command %q has no absolute path", c.Args)}
@@ -80,10 +80,10 @@ func (r Runner) Run(ctx context.Context, c Command) Result {
 	return Result{Took: time.Since(begun), Output: out.String(), Err: err}
 }
 
-// errHeld is of a command that was killed and does not go away.
-var errHeld = errors.New("the kernel still holds it")
+// errHeld means that the command was killed and does not exit.
+var errHeld = errors.New("it is in uninterruptible sleep")
 
-// await returns how the command ended, also where it does not end once killed.
+// await returns how the command ended, or errHeld.
 func await(ctx context.Context, ended <-chan error) error {
 	select {
 	case err := <-ended:
@@ -109,8 +109,8 @@ func whyKilled(ctx context.Context, err error) error {
 	return why
 }
 
-// run starts the keeper and waits for it. The keeper's standard input is a pipe
-// whose end is this process's end, or that of ctx.
+// run starts the keeper and waits for it. The keeper's standard input is a pipe,
+// which is at EOF when this process has died or ctx is done.
 func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	life, lifeline, err := os.Pipe()
 	if err != nil {
@@ -130,7 +130,7 @@ func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = life, out, out
 	cmd.ExtraFiles = []*os.File{tell}
 	cmd.WaitDelay = linger
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // what goes to this process's group is not for it
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // signals to this process's group do not reach it
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start its keeper: %w", err)
 	}
@@ -138,7 +138,7 @@ func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	defer context.AfterFunc(ctx, func() { lifeline.Close() })()
 	err = cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the kernel holds something that has the output
+		err = nil // a process in uninterruptible sleep has the output open
 	}
 	if err != nil {
 		return fmt.Errorf("its keeper: %w", err)
@@ -146,8 +146,8 @@ func (r Runner) run(ctx context.Context, c Command, out *tail) error {
 	return readOutcome(told)
 }
 
-// deadlineOf is ctx's deadline in the clock that goes on while the host sleeps,
-// as the keeper reads it; "0" for none.
+// deadlineOf is ctx's deadline on CLOCK_BOOTTIME in nanoseconds, as the keeper parses
+// it; "0" is none.
 func deadlineOf(ctx context.Context) string {
 	until, ok := ctx.Deadline()
 	if !ok {
@@ -156,7 +156,8 @@ func deadlineOf(ctx context.Context) string {
 	return strconv.FormatInt(int64(boottime.Now().Add(time.Until(until))), 10)
 }
 
-// environment is this process's, without what is meant for it alone.
+// environment is this process's environment, without the variables of Holdfast and
+// systemd.
 func environment() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -171,7 +172,7 @@ func environment() []string {
 	return env
 }
 
-// tail keeps the last maxOutput bytes of what is written.
+// tail keeps the last maxOutput bytes that are written to it.
 type tail struct {
 	mu    sync.Mutex
 	bytes []byte

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parent is the environment variable by which this binary is started as a
-// process that runs a hook and is killed: a directory, and limit how long the
-// hook may take.
+// parent is an environment variable that makes this binary a process that runs a hook
+// and is then killed. Its value is a directory. limit is the variable with the hook's
+// time limit.
 const parent, limit = "HOOK_TEST_PARENT", "HOOK_TEST_LIMIT"
 
-// runner has this binary be the keeper.
+// runner runs this binary as the keeper.
 var runner = Runner{"/proc/self/exe", "keeper"}
 
 func TestMain(m *testing.M) {
@@ -41,9 +41,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// family is a script with a child, a grandchild that has lost its parent, and one
-// in a session of its own, all of which ignore what can be ignored. It writes the
-// four pids to a file, and stays.
+// family is a script that starts a child, an orphaned grandchild, and a process in a
+// session of its own. All ignore the signals that can be ignored. The script writes
+// the four pids to a file and keeps running.
 func family(file string) string {
 	return `trap '' TERM INT HUP
 sleep 600 & child=$!
@@ -56,7 +56,7 @@ wait; wait; sleep 600`
 
 func shell(script string) Command { return Command{Args: []string{"/bin/sh", "-c", script}} }
 
-// within gives a run a deadline.
+// within returns a context with a deadline.
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -75,14 +75,14 @@ func TestCommandSeesWhatItIsGivenAndNothingElse(t *testing.T) {
 	if want := "a b|$(id)|alice|kept||/|0\nproblem\n"; r.Err != nil || r.Output != want || r.Took <= 0 {
 		t.Errorf("%+v, want the output %q", r, want)
 	}
-	// As if this process had been started with it.
+	// A descriptor that this process might have been started with.
 	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
 	r = runner.Run(within(t, time.Minute), Command{Args: []string{"/bin/ls", "/proc/self/fd"}})
-	if r.Err != nil || r.Output != "0\n1\n2\n3\n" { // the last is its own, of the directory
+	if r.Err != nil || r.Output != "0\n1\n2\n3\n" { // the last one is that of the directory that ls reads
 		t.Errorf("descriptors: %+v", r)
 	}
 }
@@ -106,7 +106,7 @@ func TestCommandThatFailsSaysHow(t *testing.T) {
 		t.Error("it ran without a keeper")
 	}
 	if r := (Runner{"/bin/true"}).Run(within(t, time.Minute), shell("true")); r.Err == nil {
-		t.Error("a keeper that says nothing passes for a command that went well")
+		t.Error("a keeper without an outcome counts as a command that succeeded")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -115,7 +115,7 @@ func TestCommandThatFailsSaysHow(t *testing.T) {
 	}
 }
 
-// pids reads what a script wrote of its processes, once there are n.
+// pids reads the pids that a script has written, once there are n.
 func pids(t *testing.T, file string, n int) []int {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -139,7 +139,7 @@ func pids(t *testing.T, file string, n int) []int {
 	return nil
 }
 
-// dies waits until a process is dead, if nobody has reaped it or not.
+// dies waits until a process is dead, reaped or not.
 func dies(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -172,8 +172,9 @@ func TestDeadlineKillsTheCommandWithItsChildren(t *testing.T) {
 	}
 }
 
-// TestWhatACommandLeavesIsKilled wherever it has gone, and holds nobody up
-// although it has the output open.
+// TestWhatACommandLeavesIsKilled: processes that a command leaves behind are killed,
+// in whatever session they are. Run does not wait for them although they have the
+// output open.
 func TestWhatACommandLeavesIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
 	r := runner.Run(within(t, time.Minute), shell(strings.Replace(family(file), "wait; wait; sleep 600", "echo done", 1)))
@@ -190,15 +191,15 @@ func TestOnlyTheEndOfTheOutputIsKept(t *testing.T) {
 	if r.Err != nil || len(r.Output) != maxOutput || !strings.HasSuffix(r.Output, "xend\n") {
 		t.Errorf("%v, %d bytes", r.Err, len(r.Output))
 	}
-	// One that never ends, too.
+	// The same for output that never ends.
 	r = runner.Run(within(t, 200*time.Millisecond), shell("while :; do echo more and more; done"))
 	if !errors.Is(r.Err, ErrTime) || len(r.Output) > maxOutput {
 		t.Errorf("%v, %d bytes", r.Err, len(r.Output))
 	}
 }
 
-// startParent starts a process that runs a hook, and returns it with what the hook
-// has started.
+// startParent starts a process that runs a hook, and returns it with the pids that
+// the hook has started.
 func startParent(t *testing.T, limited string) (*exec.Cmd, []int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -219,8 +220,8 @@ func startParent(t *testing.T, limited string) (*exec.Cmd, []int) {
 	return cmd, pids(t, filepath.Join(dir, "pids"), 4)
 }
 
-// TestCommandDiesWithItsStarter with all that it has started: a hook does not go
-// on for a session that the next agent has given to somebody else.
+// TestCommandDiesWithItsStarter, and so does all that it has started: a hook must not
+// go on for a session that may have another owner by then.
 func TestCommandDiesWithItsStarter(t *testing.T) {
 	cmd, started := startParent(t, "")
 	if err := cmd.Process.Kill(); err != nil {
@@ -242,8 +243,8 @@ func TestDeadlineOfAStoppedStarter(t *testing.T) {
 	}
 }
 
-// TestKeeperThatIsKilledTakesTheCommandAlong: it is the one that nobody stands
-// behind.
+// TestKeeperThatIsKilledTakesTheCommandAlong: the kernel kills the command when the
+// keeper dies.
 func TestKeeperThatIsKilledTakesTheCommandAlong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
 	done := make(chan Result, 1)

@@ -21,10 +21,10 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// outcomeFD is the descriptor that a keeper writes its outcome to.
+// outcomeFD is the descriptor to which a keeper writes the outcome.
 const outcomeFD = 3
 
-// outcome is what became of a command, as its keeper tells.
+// outcome is the outcome of a command, as its keeper reports it.
 type outcome struct {
 	Problem string        `json:"problem,omitempty"` // why the keeper could not do its work
 	Errno   syscall.Errno `json:"errno,omitempty"`   // why the command did not start
@@ -32,7 +32,7 @@ type outcome struct {
 	Late    bool          `json:"late,omitempty"`    // it was killed at its deadline
 }
 
-// statusError says how a command ended that did not succeed.
+// statusError is the wait status of a command that failed.
 type statusError unix.WaitStatus
 
 func (s statusError) Error() string {
@@ -42,11 +42,11 @@ func (s statusError) Error() string {
 	return fmt.Sprintf("exit status %d", unix.WaitStatus(s).ExitStatus())
 }
 
-// readOutcome reads what a keeper that has ended has told.
+// readOutcome reads the outcome that a keeper has written before it ended.
 func readOutcome(r io.Reader) error {
 	var o outcome
 	if err := json.NewDecoder(io.LimitReader(r, 4096)).Decode(&o); err != nil {
-		return fmt.Errorf("its keeper says nothing: %w", err)
+		return fmt.Errorf("its keeper reports no outcome: %w", err)
 	}
 	switch {
 	case o.Problem != "":
@@ -61,11 +61,11 @@ func readOutcome(r io.Reader) error {
 	return nil
 }
 
-// Main is a keeper's whole life, in the process that Run made: it runs a command,
-// and is the parent of whatever the command leaves behind
-// (PR_SET_CHILD_SUBREAPER, PR_SET_CHILD_SUBREAPER(2const)). It kills all that, and
-// ends when it is gone: when the command has ended, when its starter has or closes
-// its standard input, and at the deadline. It returns the exit code.
+// Main runs a keeper in the process that Run has started, and returns its exit code.
+// The keeper runs a command and becomes the parent of all processes that the command
+// leaves behind (PR_SET_CHILD_SUBREAPER(2const)). It kills them all when the command
+// has ended, when its starter has died or closes the keeper's standard input, and at
+// the deadline. It exits when they are gone.
 func Main(args []string) int {
 	var o outcome
 	if err := keep(args, &o); err != nil {
@@ -89,7 +89,7 @@ func keep(args []string, o *outcome) error {
 	if err != nil {
 		return err
 	}
-	// Handled and not ignored: what is ignored stays so in a command.
+	// The signals are handled, not ignored: a command inherits ignored signals.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("PR_SET_CHILD_SUBREAPER: %w", err)
@@ -97,9 +97,8 @@ func keep(args []string, o *outcome) error {
 	if err := keepDescriptors(); err != nil {
 		return err
 	}
-	// The kernel kills the command when the thread that started it ends, as it
-	// does with this process (PR_SET_PDEATHSIG(2const)): that is for a keeper
-	// that is killed itself.
+	// The kernel kills the command when the thread that started it ends
+	// (PR_SET_PDEATHSIG(2const)). That covers a keeper that is itself killed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pid, err := start(args[1:])
@@ -128,13 +127,13 @@ func start(args []string) (pid int, err error) {
 	})
 }
 
-// attend waits until the command and all that it has started are gone. late says
-// that the deadline came before the command had ended.
+// attend waits until the command and all processes that it has started are gone. late
+// reports that the deadline passed before the command had ended.
 func attend(command int, deadline boottime.Instant) (status uint32, late bool) {
 	over, end := context.WithCancel(context.Background())
 	defer end()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // nothing comes but the end
+		_, _ = io.Copy(io.Discard, os.Stdin) // only EOF comes
 		end()
 	}()
 	var passed atomic.Bool
@@ -147,7 +146,7 @@ func attend(command int, deadline boottime.Instant) (status uint32, late bool) {
 		pid, err := unix.Wait4(-1, &w, unix.WALL, nil)
 		switch {
 		case err == unix.EINTR:
-		case err != nil: // ECHILD: there is nothing left
+		case err != nil: // ECHILD: no child is left
 			return status, passed.Load()
 		case pid == command:
 			status = uint32(w)
@@ -156,8 +155,8 @@ func attend(command int, deadline boottime.Instant) (status uint32, late bool) {
 	}
 }
 
-// passes waits for the deadline, where there is one, or until ctx is done, and
-// reports whether it was the deadline.
+// passes waits for the deadline, if there is one, or until ctx is done. It reports
+// whether the deadline passed.
 func passes(ctx context.Context, deadline boottime.Instant) bool {
 	if deadline != 0 {
 		alarm, err := boottime.NewAlarm()
@@ -170,13 +169,13 @@ func passes(ctx context.Context, deadline boottime.Instant) bool {
 	return false
 }
 
-// killAll kills whatever this process is above, until nothing is: then the
-// process ends. What forks meanwhile is found by the next look.
+// killAll kills all descendants of this process, again and again until the process
+// ends. The next round finds processes that were forked during this one.
 func killAll() {
 	const first, most = 5 * time.Millisecond, time.Second
 	for pause := first; ; pause = min(2*pause, most) {
 		for _, s := range below(os.Getpid()) {
-			// The very process, and no other that has got its pid by now.
+			// The start time excludes another process that has reused the pid.
 			if p, err := pidfd.OpenStarted(s.Pid, s.Start); err == nil {
 				_ = p.Signal(unix.SIGKILL) // it may have ended
 				p.Close()
@@ -186,11 +185,11 @@ func killAll() {
 	}
 }
 
-// below are the processes that a process is above.
+// below returns the descendants of a process.
 func below(top int) (found []proc.Stat) {
 	pids, err := proc.Host.Pids()
 	if err != nil {
-		return nil // the next look may do better
+		return nil // the next round tries again
 	}
 	children := make(map[int][]proc.Stat)
 	for _, pid := range pids {
@@ -206,13 +205,13 @@ func below(top int) (found []proc.Stat) {
 	return found
 }
 
-// keepDescriptors keeps what this process was started with, but for input and
-// output, from going on to the command.
+// keepDescriptors sets close-on-exec on all inherited descriptors except standard
+// input, output and error.
 func keepDescriptors() error {
 	if unix.CloseRange(outcomeFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
 	}
-	// A kernel before 5.11, close_range(2).
+	// Kernels before 5.11 have no CLOSE_RANGE_CLOEXEC (close_range(2)).
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return err

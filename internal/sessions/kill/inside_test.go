@@ -6,8 +6,8 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// The container that this very process runs in is recognised by its control
-// group, also where this process is no descendant of its init.
+// The container that this process runs in is recognised by its control group, also if
+// this process is not a descendant of its init.
 func TestOwnContainerIsRecognised(t *testing.T) {
 	o := &Opener{own: []cgroup.Group{{Point: "/sys/fs/cgroup", Path: "/docker/abc/below", V2: true}}}
 	for path, want := range map[string]bool{"/docker/abc": true, "/docker/abc/below": true, "/docker/ab": false, "/docker/def": false} {

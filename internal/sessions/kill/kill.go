@@ -20,36 +20,36 @@ const Budget = 10 * time.Second
 // pays: a few die in the time that the stopping takes.
 const DefaultPauseFrom = 8
 
-// stall is how long nobody may die until those that are left are looked at for
-// what holds them up: a freezer, or a reaper that is stopped itself. On an idle
-// machine an init dies in under a millisecond.
+// stall is the time without a death after which the remaining containers are
+// examined: a freezer or a stopped reaper may keep them alive. On an idle machine an
+// init dies in under a millisecond.
 const stall = 5 * time.Millisecond
 
-// Pauser keeps the container engine off the CPUs while containers die.
+// Pauser stops the container engine while containers die, so that it does not take
+// their CPUs.
 type Pauser interface {
-	// Quiet stops the engine and the targets' shims. They are continued by
-	// Resume, and without it soon all the same: by whoever guards it. An
-	// error says why the engine could not be stopped; then nothing is.
+	// Quiet stops the engine and the targets' shims. Resume continues them; if it
+	// does not, a guardian does at its deadline. After an error nothing is stopped.
 	Pause(ctx context.Context, targets []*Target) (PausedEngine, error)
 }
 
-// PausedEngine is an engine that is stopped.
+// PausedEngine is a stopped engine.
 type PausedEngine interface {
 	// Release continues one target's shim, so that it can reap.
 	Release(t *Target) error
-	// Resume continues all. An error tells that someone else had to do it,
+	// Resume continues all processes. An error means that the guardian had to do it,
 	// or that it failed.
 	Resume() error
 }
 
-// Killer kills containers. The zero value works, without quieting and logs. Its
-// methods may be called from any goroutine.
+// Killer kills containers. The zero value works, without pausing the engine and
+// without logs. Its methods may be called from any goroutine.
 type Killer struct {
-	Pauser    Pauser // nil: the engine is left alone
+	Pauser    Pauser // nil: the engine keeps running
 	PauseFrom int    // the least number of targets that the engine is stopped for; 0 is DefaultPauseFrom
 	Log       *slog.Logger
-	// Observe is told each step as it begins; nil is nobody. Tests kill this
-	// very process in it.
+	// Observe, if not nil, is called with each step as it begins. Tests kill this
+	// process in it.
 	Observe func(step string)
 }
 
@@ -59,24 +59,24 @@ const (
 	StepHold   = "hold"   // keep the containers' mount namespaces for later
 	StepSignal = "signal" // SIGKILL to all
 	StepDie    = "die"    // wait until every init is dead
-	StepSweep  = "sweep"  // see every control group empty, emptying those that are not
-	StepThen   = "then"   // what KillThen was given
+	StepSweep  = "sweep"  // wait until every control group is empty, and kill what is left in them
+	StepThen   = "then"   // the function of KillThen
 	StepResume = "resume" // continue the engine
 )
 
-// Kill kills the containers and returns when all are seen dead, or when ctx ends
-// or its deadline comes (Budget where it has none); what is not dead by then is
-// in Left with the reason. Targets that are dead already are in Dead. The
-// targets stay open, and should be closed soon: the kernel takes the containers'
-// mounts down only then.
+// Kill kills the containers and returns when all are seen dead, or when ctx ends or
+// its deadline comes (Budget where it has none); containers that are not dead by then
+// are in Left with the reason. Targets that were dead before are in Dead. The targets
+// stay open, and should be closed soon: the kernel takes the containers' mounts down
+// only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
 	return k.KillThen(ctx, targets, nil)
 }
 
-// KillThen is Kill, and calls then with what became of the targets while the
-// engine still stands still, if it does: with hundreds dead it takes all the CPUs
-// as soon as it may tidy up after them. then returns how many things it acted on.
-// The guardian continues the engine at its time however long then takes.
+// KillThen is Kill, and calls then with the result while the engine is still paused,
+// if it is. After hundreds of deaths the engine's clean-up takes all CPUs as soon as
+// it runs. then returns the number of things it acted on. The guardian continues the
+// engine at its deadline, however long then takes.
 func (k *Killer) KillThen(ctx context.Context, targets []*Target, then func(holdfast.KillReport) int) holdfast.KillReport {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -93,7 +93,7 @@ func (k *Killer) KillThen(ctx context.Context, targets []*Target, then func(hold
 	r.die(ctx)
 	r.sweep(ctx)
 	r.report.Took = holdfast.Millis(time.Since(r.begun))
-	r.explain() // while what holds the rest up can still be seen
+	r.explain() // while the cause can still be seen
 	if then != nil {
 		r.step(StepThen, func() int { return then(r.report) })
 	}
@@ -112,7 +112,7 @@ type run struct {
 	report  holdfast.KillReport
 }
 
-// step times f, which returns how many things it acted on.
+// step times f, which returns the number of things it acted on.
 func (r *run) step(name string, f func() int) {
 	if r.killer.Observe != nil {
 		r.killer.Observe(name)
@@ -122,7 +122,8 @@ func (r *run) step(name string, f func() int) {
 	r.report.Steps = append(r.report.Steps, holdfast.Step{Name: name, Took: holdfast.Millis(time.Since(begun)), Count: n})
 }
 
-// many reports whether there are enough targets to take measures.
+// many reports whether there are enough targets to pause the engine and hold the
+// mounts.
 func (r *run) many() bool {
 	return len(r.targets) >= cmp.Or(r.killer.PauseFrom, DefaultPauseFrom)
 }
@@ -134,7 +135,7 @@ func (r *run) quiet(ctx context.Context) {
 	r.step(StepPause, func() int {
 		still, err := r.killer.Pauser.Pause(ctx, r.targets)
 		if err != nil {
-			r.notice("the engine was not stopped meanwhile: " + err.Error())
+			r.notice("the engine was not stopped during the kill: " + err.Error())
 			return 0
 		}
 		r.paused, r.report.Quiet = still, true
@@ -165,12 +166,12 @@ func (r *run) notice(s string) {
 	}
 }
 
-// hold keeps the mount namespaces alive beyond their processes. The kernel takes
-// one down when the last process in it exits, inside its exit(2) and with waits
-// for RCU (put_mnt_ns, fs/namespace.c), which is most of what dying costs: with
-// it held 100 containers died in 9 and 23 ms instead of 135 and 125, on a busy
-// machine with 2 CPUs. None of it has to be over for the container to be dead:
-// nobody is left to use the mounts.
+// hold keeps the mount namespaces alive beyond their processes. The kernel takes one
+// down when the last process in it exits, inside its exit(2) and with waits for RCU
+// (put_mnt_ns, fs/namespace.c), which is most of what dying costs: with it held 100
+// containers died in 9 and 23 ms instead of 135 and 125, on a busy machine with 2
+// CPUs. The container is dead before that work is done: no process is left to use the
+// mounts.
 func (r *run) hold() {
 	if !r.many() {
 		return
@@ -183,14 +184,14 @@ func (r *run) hold() {
 	})
 }
 
-// signal sends SIGKILL to every init, and to whole groups where init does not
-// take the others with it.
+// signal sends SIGKILL to every init, and to whole groups where the death of init
+// does not kill the others.
 func (r *run) signal() {
 	r.step(StepSignal, func() int {
 		for i, t := range r.targets {
 			r.pending[i] = true
-			// A dead init is seen dead in the next step; any other failure
-			// leaves it alive and is explained at the end.
+			// The next step sees a dead init. Any other failure leaves it alive and
+			// is explained at the end.
 			_ = t.init.Signal(unix.SIGKILL)
 		}
 		for _, t := range r.targets {
@@ -202,13 +203,13 @@ func (r *run) signal() {
 	})
 }
 
-// killGroups kills all that is in the container's groups. Errors are not told:
-// what they leave alive is seen in the groups and explained at the end.
+// killGroups kills all that is in the container's groups. Errors are not reported:
+// processes that they leave alive are seen in the groups and explained at the end.
 func (t *Target) killGroups() {
 	for _, g := range t.groups {
 		if g.CanKill() {
 			_ = g.Kill()
-			break // others are looked at when they turn out not to be empty
+			break // the other groups are looked at if they turn out not to be empty
 		}
 		if !g.V2 || len(t.groups) == 1 {
 			_ = g.Kill()
@@ -221,7 +222,7 @@ func (r *run) die(ctx context.Context) {
 	r.step(StepDie, func() int {
 		n := len(r.pending)
 		set, err := pidfd.NewSet()
-		if err != nil { // no descriptor left, say: that must not keep anything alive
+		if err != nil { // for example no descriptor left, which must not keep a container alive
 			r.notice(err.Error())
 			r.dieUnwatched(ctx)
 			return n - len(r.pending)
@@ -229,7 +230,7 @@ func (r *run) die(ctx context.Context) {
 		defer set.Close()
 		for i, t := range r.targets {
 			if err := set.Add(t.init, int32(i)); err != nil {
-				r.notice(err.Error()) // a closed target: it stays in pending
+				r.notice(err.Error()) // the target was closed: it stays in pending
 			}
 		}
 		stop := context.AfterFunc(ctx, set.Close)
@@ -240,7 +241,7 @@ func (r *run) die(ctx context.Context) {
 				break // ctx is done
 			}
 			for _, i := range tags {
-				r.buried(int(i))
+				r.initDied(int(i))
 			}
 			if len(tags) == 0 {
 				r.help()
@@ -250,12 +251,12 @@ func (r *run) die(ctx context.Context) {
 	})
 }
 
-// dieUnwatched looks at every init again and again.
+// dieUnwatched polls every init.
 func (r *run) dieUnwatched(ctx context.Context) {
 	for len(r.pending) > 0 && ctx.Err() == nil {
 		for i, t := range r.targets {
 			if r.pending[i] && t.init.Exited() {
-				r.buried(i)
+				r.initDied(i)
 			}
 		}
 		r.help()
@@ -263,9 +264,8 @@ func (r *run) dieUnwatched(ctx context.Context) {
 	}
 }
 
-// buried takes note of a dead init: the container is dead if its groups are
-// empty.
-func (r *run) buried(i int) {
+// initDied records a dead init: the container is dead if its groups are empty.
+func (r *run) initDied(i int) {
 	delete(r.pending, i)
 	if empty, err := r.targets[i].empty(); err == nil && empty {
 		r.report.Dead = append(r.report.Dead, r.targets[i].ID)
@@ -274,15 +274,15 @@ func (r *run) buried(i int) {
 	r.unswept = append(r.unswept, i)
 }
 
-// help looks at those that do not die. A process frozen on v1 (a paused
-// container) takes SIGKILL only when it runs again. An init whose group is empty
-// is through, and waits in the kernel (zap_pid_ns_processes) for zombies of its
-// pid namespace whose parent lives outside: commands that were started in the
-// container, which only the shim can reap, and we may have stopped it.
+// help treats containers that do not die. A process frozen on v1 (a paused container)
+// takes SIGKILL only when it runs again. An init whose group is empty has exited, and
+// waits in the kernel (zap_pid_ns_processes) for zombies of its pid namespace whose
+// parent lives outside. Those are commands that the engine has started in the
+// container. Only the shim can reap them, and the pause may have stopped the shim.
 func (r *run) help() {
 	for i := range r.pending {
 		t := r.targets[i]
-		_ = t.init.Signal(unix.SIGKILL) // it may have been refused at first
+		_ = t.init.Signal(unix.SIGKILL) // the first signal may have failed
 		for _, g := range t.groups {
 			if !g.V2 {
 				_ = g.Thaw()
@@ -292,12 +292,12 @@ func (r *run) help() {
 			continue
 		}
 		if empty, err := t.empty(); err == nil && empty {
-			_ = r.paused.Release(t) // Resume comes for it in any case
+			_ = r.paused.Release(t) // Resume continues it in any case
 		}
 	}
 }
 
-// sweep empties what outlived its init and waits until it is empty.
+// sweep kills what outlived its init and waits until the groups are empty.
 func (r *run) sweep(ctx context.Context) {
 	if len(r.unswept) == 0 {
 		return
@@ -328,7 +328,7 @@ func (r *run) sweepOnce() {
 				_ = g.Kill()
 			}
 		}
-		r.buried(i)
+		r.initDied(i)
 	}
 }
 
@@ -344,7 +344,7 @@ func (r *run) groupsLeft() []cgroup.Group {
 	return gs
 }
 
-// explain fills Left, after a last look.
+// explain fills Left after a last check.
 func (r *run) explain() {
 	for i, t := range r.targets {
 		switch {

@@ -25,7 +25,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestMain is a guardian too: tests start this binary as one.
+// TestMain also runs a guardian: tests start this binary as one.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "guardian" {
 		unix.Exit(guardian.Main(os.Args[2], slog.Default())) // os.Exit takes a second under -race
@@ -46,7 +46,7 @@ func newHost(t *testing.T) *host {
 	return &host{t, daemon, e}
 }
 
-// run starts a container and takes hold of it.
+// run starts a container and opens it.
 func (h *host) run(pidMode, script string) *kill.Target {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -78,12 +78,12 @@ func (h *host) run(pidMode, script string) *kill.Target {
 }
 
 // exec leaves a script running in the container, started from outside. It returns
-// when the script itself runs: what the engine has begun in a shared pid
-// namespace, and not yet put into the container, no kill of the container finds.
+// when the script itself runs: in a shared pid namespace, no kill finds a process
+// that the engine has started and not yet put into the container's control group.
 func (h *host) exec(t *kill.Target, script string) {
 	h.t.Helper()
 	ended := make(chan error, 1)
-	// An engine may never tell the end of a command in a shared pid namespace.
+	// In a shared pid namespace an engine may never report the end of a command.
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, err := h.Exec(ctx, t.ID, engine.Exec{
@@ -105,8 +105,7 @@ func (h *host) eventually(what string, ok func() bool) {
 	}
 }
 
-// mustDie checks a report in which all targets have to be dead, and that they
-// are.
+// mustDie checks that the report has all targets as dead, and that they are dead.
 func mustDie(t *testing.T, r holdfast.KillReport, targets ...*kill.Target) {
 	t.Helper()
 	for _, l := range r.Left {
@@ -154,7 +153,7 @@ func TestContainersWithTheirOwnPidNamespace(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), targets), targets...) // dead ones again
 }
 
-// trees are those of this host that the engine puts containers into.
+// trees returns the cgroup hierarchies that the engine puts containers into.
 func trees(t *testing.T) []string {
 	var names []string
 	for _, g := range newHost(t).run("", "sleep inf").Groups() {
@@ -170,9 +169,9 @@ func trees(t *testing.T) []string {
 	return names
 }
 
-// Containers in a pid namespace of others outlive their init. The unified tree
-// proves cgroup.kill, the v1 tree freeze–kill–thaw; where the engine puts
-// containers into both (a hybrid host) the plain case is to use both.
+// Containers in a shared pid namespace outlive their init. The unified hierarchy
+// tests cgroup.kill, the v1 hierarchy freeze–kill–thaw. On a hybrid host, with
+// containers in both, the plain case uses both.
 func TestContainersInASharedPidNamespace(t *testing.T) {
 	for _, tree := range append([]string{"all"}, trees(t)...) {
 		t.Run(tree, func(t *testing.T) {
@@ -230,9 +229,9 @@ func TestEngineRestartsMeanwhile(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
 }
 
-// A command that was started from outside is a zombie in the container's pid
-// namespace until the shim reaps it, and init waits for that: a quieted engine
-// has to let the shim do so long before its own cap.
+// A command that the engine has started in a container is a zombie in its pid
+// namespace until the shim reaps it, and init waits for that. A paused engine has to
+// continue the shim long before the pause's cap.
 func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 	h := newHost(t)
 	guard, err := guardian.Start([]string{"/proc/self/exe", "guardian", t.TempDir()}, slog.Default())
@@ -240,7 +239,7 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer guard.Close()
-	const lid = time.Hour // the cap must not be what ends this
+	const lid = time.Hour // the test must not end by the cap
 	quiet := &guardian.Engine{Guardian: guard, Socket: h.lab.Socket(), Cap: lid, Log: slog.Default()}
 	defer quiet.Close()
 	var targets []*kill.Target
@@ -273,13 +272,13 @@ func TestWhatMustNotBeKilled(t *testing.T) {
 		}
 	}
 	if x, err := kill.Open(id, "", 1<<22-1); !errors.Is(err, kill.ErrGone) {
-		t.Errorf("a pid that nobody has: %v, %v", x, err)
+		t.Errorf("a pid without a process: %v, %v", x, err)
 	}
 }
 
-// A process that sleeps in the kernel uninterruptibly is named as what could not
-// be killed. Here it waits for a file system that took a request and never
-// answers; SIGKILL turns that sleep from an interruptible into the other kind
+// A process in uninterruptible sleep is reported as the one that could not be killed.
+// Here it waits for a file system that took a request and never answers. SIGKILL
+// turns that sleep from an interruptible into an uninterruptible one
 // (request_wait_answer, fs/fuse/dev.c).
 func TestUninterruptible(t *testing.T) {
 	h := newHost(t)
@@ -300,7 +299,7 @@ func TestUninterruptible(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
 }
 
-// A target that was closed is nothing that can be seen dead.
+// A closed target cannot be seen dead.
 func TestClosedTarget(t *testing.T) {
 	h := newHost(t)
 	x := h.run("", "sleep inf")
@@ -352,10 +351,9 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// A real reuse of a pid, forced by asking for it (ns_last_pid,
-// proc_sys_kernel(5)) in the lab's own pid namespace: the handle on the first
-// process never reaches the second, and the pid with the first's start time does
-// not open it.
+// The test forces the reuse of a pid by ns_last_pid (proc_sys_kernel(5)) in the lab's
+// own pid namespace. The handle on the first process never reaches the second, and
+// the pid with the first process's start time does not open the second.
 func TestReusedPid(t *testing.T) {
 	newHost(t) // the namespace is the lab's
 	id := strings.Repeat("ab", 32)
@@ -371,7 +369,7 @@ func TestReusedPid(t *testing.T) {
 	second := reuse(t, x.Pid())
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{x}), x)
 	if err := second.Process.Signal(unix.Signal(0)); err != nil {
-		t.Errorf("the process that only has the pid was hit: %v", err)
+		t.Errorf("the process that reused the pid was hit: %v", err)
 	}
 	if _, err := kill.Open(id, "first", x.Pid()); !errors.Is(err, kill.ErrStranger) {
 		t.Errorf("a process outside the container's control group was opened: %v", err)
@@ -384,7 +382,7 @@ func TestReusedPid(t *testing.T) {
 // reuse starts a process with that pid.
 func reuse(t *testing.T, pid int) *exec.Cmd {
 	t.Helper()
-	for range 100 { // others fork too
+	for range 100 { // other processes fork too
 		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -400,6 +398,6 @@ func reuse(t *testing.T, pid int) *exec.Cmd {
 			return cmd
 		}
 	}
-	t.Fatalf("pid %d does not come again", pid)
+	t.Fatalf("pid %d was not reused", pid)
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // maxReasons bounds how many processes a reason describes.
 const maxReasons = 4
 
-// leftover says what is left of a container that could not be seen dead, and
+// leftover describes what is left of a container that could not be seen dead, and
 // why.
 func (t *Target) leftover() holdfast.Leftover {
 	l := holdfast.Leftover{ContainerID: t.ID, Name: t.Name, Key: t.Key}

@@ -7,18 +7,18 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// Searchable reports whether a container of this id can be found by its control
-// group alone: lower-case hex digits, as Docker and Kubernetes make ids, so that
-// no other group on the host is called that.
+// Searchable reports whether a container of this id can be found by its control group
+// alone: lower-case hex digits, as Docker and Kubernetes make ids, so that no other
+// group on the host has that name.
 func Searchable(id string) bool {
 	return len(id) >= minIDLen && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// Search finds the control groups of containers by their ids alone: of a
-// container, say, that the engine is only about to start, so that nobody can
-// hold its init. It returns the groups by id; ids that are not Searchable, that
-// have no group, or that this very process is in, are left out. It walks through
-// all groups of the host. What was found before an error is returned with it.
+// Search finds the control groups of containers by their ids alone, for example of a
+// container that the engine is about to start and whose init cannot be opened yet. It
+// returns the groups by id. It leaves out ids that are not Searchable, that have no
+// group, or that this process is in. It walks through all groups of the host. After
+// an error it also returns what it found before.
 func (o *Opener) Search(ids []string) (map[string][]cgroup.Group, error) {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !Searchable(id) })
 	if len(ids) == 0 {

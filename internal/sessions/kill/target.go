@@ -1,10 +1,10 @@
-// Package kill makes containers dead and sees it, without asking the engine.
+// Package kill kills containers and verifies their death without the engine.
 //
-// A container is dead when its init's pidfd is readable and its control group
-// is empty. Both are needed: a pid namespace's init is waitable only after
-// everything else in the namespace is gone (pid_namespaces(7)), but a container
-// that shares a pid namespace, and whatever was put into the control group from
-// outside, outlives its init.
+// A container is dead when its init's pidfd is readable and its control group is
+// empty. Both are needed: a pid namespace's init is waitable only after everything
+// else in the namespace is gone (pid_namespaces(7)), but a container that shares a
+// pid namespace, and a process that was put into the control group from outside,
+// outlive init.
 package kill
 
 import (
@@ -29,15 +29,14 @@ import (
 
 // Errors that callers decide by; they come wrapped.
 var (
-	// ErrGone means that the container's init was dead before it was held.
+	// ErrGone means that the container's init was dead before it was opened.
 	ErrGone = pidfd.ErrGone
-	// ErrProtected means that the pid is that of this process, of one above
-	// it, of the host's init, or of the container that this process is in.
+	// ErrProtected means that the pid is that of this process, of an ancestor, of the
+	// host's init, or of the container that this process is in.
 	ErrProtected = errors.New("this process must not be killed")
-	// ErrStranger means that no control group of the process carries the
-	// container's id: the pid is another process's by now, or the engine's on
-	// another host, or the container has no control group that could show
-	// it empty.
+	// ErrStranger means that no control group of the process carries the container's
+	// id: the pid belongs to another process by now, or the engine is on another
+	// host, or the container has no control group to be seen empty.
 	ErrStranger = errors.New("it is in no control group of the container")
 )
 
@@ -45,20 +44,20 @@ var (
 // the 12 hex digits that engines show. Anything shorter might be a word.
 const minIDLen = 12
 
-// Target is a container that can be killed: a handle on its init, taken when
-// the container starts, so that no later reuse of the pid can mislead. It costs
-// two descriptors. Its methods may be called from any goroutine.
+// Target is a container that can be killed: a handle on its init, opened when the
+// container starts, so that a later reuse of the pid cannot mislead. It costs two
+// descriptors. Its methods may be called from any goroutine.
 type Target struct {
 	ID   string // the engine's full id
 	Name string
-	Key  holdfast.SessionKey // "" where the container serves no session
+	Key  holdfast.SessionKey // "" if the container serves no session
 
 	init *pidfd.Process
-	// shim is the process above init that reaps it and everything that was
-	// started in the container from outside; nil where that is no shim.
+	// shim is the parent of init. It reaps init and every process that the engine has
+	// started in the container. nil if the parent is not a shim.
 	shim *pidfd.Process
-	// alone is true where init is pid 1 of a pid namespace: the kernel takes
-	// everything in there down with it.
+	// alone is true if init is pid 1 of a pid namespace: the kernel kills everything
+	// in that namespace with it.
 	alone  bool
 	groups []cgroup.Group // those of the container itself, the unified one first
 	memory cgroup.Group   // its group in the hierarchy with the memory controller; zero where there is none
@@ -68,8 +67,8 @@ type Target struct {
 	mounts *int // descriptor of the mount namespace, from a Kill until Close
 }
 
-// Open takes hold of a running container by its init's pid in our pid
-// namespace, as the engine gives it. ErrGone, ErrProtected, ErrStranger.
+// Open opens a running container by its init's pid in this process's pid namespace,
+// as the engine reports it. ErrGone, ErrProtected, ErrStranger.
 func Open(id, name string, pid int) (*Target, error) {
 	o, err := NewOpener()
 	if err != nil {
@@ -78,8 +77,8 @@ func Open(id, name string, pid int) (*Target, error) {
 	return o.Open(id, name, pid)
 }
 
-// Opener opens targets. It knows once and for all what Open would have to find
-// out each time: where control groups are mounted and who we are.
+// Opener opens targets. It keeps what Open would have to find out each time: where
+// control groups are mounted, and this process's ancestors and groups.
 type Opener struct {
 	// NoShims opens targets without their shims, for a Killer that does not
 	// stop the engine: one descriptor each instead of two.
@@ -91,7 +90,7 @@ type Opener struct {
 	own       []cgroup.Group // of this process
 }
 
-// NewOpener looks at this process and its mounts.
+// NewOpener reads this process's mounts, ancestors and groups.
 func NewOpener() (*Opener, error) {
 	mounts, err := cgroup.Find(proc.Host)
 	if err != nil {
@@ -122,9 +121,9 @@ func (o *Opener) Open(id, name string, pid int) (*Target, error) {
 	return t, nil
 }
 
-// ending waits a moment for a process without a control group to be dead: one that
-// exits leaves its groups before its pidfd tells (do_exit in kernel/exit.c:
-// cgroup_exit comes before exit_notify).
+// ending waits briefly for a process without a control group to be dead. A process
+// that exits leaves its groups before its pidfd is readable (do_exit in
+// kernel/exit.c: cgroup_exit comes before exit_notify).
 func ending(p *pidfd.Process) bool {
 	for range 20 {
 		if p.Exited() {
@@ -151,7 +150,7 @@ func (o *Opener) open(id, name string, pid int) (*Target, error) {
 		}
 		return nil, err
 	}
-	// All of that was true of the process that is held, if it lives still.
+	// If the opened process still lives, all of that was read from it.
 	if init.Exited() {
 		t.Close()
 		return nil, fmt.Errorf("process %d: %w", pid, ErrGone)
@@ -170,13 +169,13 @@ func (o *Opener) open(id, name string, pid int) (*Target, error) {
 	return t, nil
 }
 
-// inside reports whether this process is in the container. Its ancestors do not
-// tell: what was started there by way of the engine is the shim's child.
+// inside reports whether this process is in the container. Its ancestors do not show
+// that: a process that the engine has started in a container is the shim's child.
 func (o *Opener) inside(t *Target) bool {
 	return slices.ContainsFunc(t.groups, func(g cgroup.Group) bool { return slices.ContainsFunc(o.own, g.Contains) })
 }
 
-// look finds out what is around init.
+// look finds init's groups, pid namespace and shim.
 func (t *Target) look(o *Opener) error {
 	pid := t.init.Pid()
 	pids, err := proc.Host.NSpid(pid)
@@ -212,16 +211,16 @@ func (t *Target) owns(name string) bool {
 	return len(t.ID) >= minIDLen && strings.Contains(name, t.ID)
 }
 
-// wanted picks the hierarchies that are looked at. An engine puts a container
-// into the same group of each, so the unified one and one of v1 tell all; the
-// freezer is the one of v1 that can also hold a group still.
+// wanted picks the hierarchies to look at. An engine puts a container into the same
+// group of each, so the unified one and one of v1 are enough. The freezer is the v1
+// hierarchy that can also stop a group.
 func wanted(g cgroup.Group) bool { return g.V2 || g.Has("freezer") }
 
-// shimPrefix is how containerd's shims are called: containerd-shim,
+// shimPrefix is the prefix of the names of containerd's shims: containerd-shim,
 // containerd-shim-runc-v2, containerd-shim-runsc-v1. A comm holds 15 bytes.
 const shimPrefix = "containerd-shim"
 
-// findShim holds the parent of init if that is one of containerd's shims.
+// findShim opens the parent of init if it is one of containerd's shims.
 func (o *Opener) findShim(init int) (*pidfd.Process, error) {
 	s, err := proc.Host.Stat(init)
 	if err != nil {
@@ -236,7 +235,7 @@ func (o *Opener) findShim(init int) (*pidfd.Process, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	// The comm is what a process calls itself; the executable is what it is.
+	// A process can change its comm, so the name of the executable counts.
 	exe, err := proc.Host.Exe(s.PPid)
 	if err != nil || !strings.HasPrefix(path.Base(exe), shimPrefix) {
 		shim.Close()
@@ -245,7 +244,7 @@ func (o *Opener) findShim(init int) (*pidfd.Process, error) {
 	return shim, nil
 }
 
-// Pid is init's pid in our pid namespace.
+// Pid is init's pid in this process's pid namespace.
 func (t *Target) Pid() int { return t.init.Pid() }
 
 // Start is when init started, in ticks after boot.
@@ -254,25 +253,25 @@ func (t *Target) Start() uint64 { return t.init.Start() }
 // Init is the handle on the container's init. It belongs to the target.
 func (t *Target) Init() *pidfd.Process { return t.init }
 
-// Shim is the handle on the process that reaps init, nil where that is no shim.
+// Shim is the handle on the process that reaps init, nil if its parent is not a shim.
 // It belongs to the target.
 func (t *Target) Shim() *pidfd.Process { return t.shim }
 
 // Alone reports whether the container has a pid namespace of its own.
 func (t *Target) Alone() bool { return t.alone }
 
-// Memory is what is left of a container's memory. It holds nothing, and may be used
-// when the target is closed.
+// Memory is a container's memory control group. It has no descriptor, and may be used
+// after the target is closed.
 type Memory struct{ group cgroup.Group }
 
-// Memory is the container's.
+// Memory returns the container's memory control group.
 func (t *Target) Memory() Memory { return Memory{t.memory} }
 
-// Empty has the kernel take back what is charged to the group of a dead container,
-// so that it goes when the engine removes it, and does not stay as a dying one that
-// slows down reclaims (internal/hosts/doctor). The engine has to wait for it meanwhile;
-// ctx breaks it off. A group that is gone is no error. Dirty pages stay: they are
-// not waited for.
+// Empty makes the kernel reclaim the memory that is charged to a dead container's
+// group. Otherwise the group stays as a dying one after the engine has removed it,
+// and slows down reclaim (internal/hosts/doctor). The caller keeps the engine from
+// removing the group until Empty returns. ctx ends it early. A group that is gone is
+// no error. Empty does not wait for dirty pages, which stay charged.
 func (m Memory) Empty(ctx context.Context) error {
 	if m.group.Point == "" || m.group.IsRoot() {
 		return nil
@@ -287,11 +286,11 @@ func (m Memory) Empty(ctx context.Context) error {
 	return nil
 }
 
-// Groups are the control groups that have to be empty.
+// Groups returns the control groups that have to be empty.
 func (t *Target) Groups() []cgroup.Group { return t.groups }
 
-// Alive reports whether anything of the container may still run. It asks the
-// kernel; an error to read counts as alive.
+// Alive reports whether any process of the container may still run. It asks the
+// kernel; a failed read counts as alive.
 func (t *Target) Alive() bool {
 	empty, err := t.empty()
 	return !t.init.Exited() || !empty || err != nil
@@ -307,8 +306,8 @@ func (t *Target) empty() (bool, error) {
 	return true, nil
 }
 
-// holdMounts keeps the container's mount namespace until Close. Where it cannot
-// be had, it is taken down with its last process, as usual.
+// holdMounts keeps the container's mount namespace until Close. If it cannot be
+// opened, the kernel removes it with its last process.
 func (t *Target) holdMounts() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -321,8 +320,9 @@ func (t *Target) holdMounts() {
 	}
 }
 
-// Close lets go of the container, and after a Kill of its mounts, which may take
-// the kernel some milliseconds to take down. It may be called more than once.
+// Close closes the handles on the container and, after a Kill, on its mount
+// namespace. The kernel may take some milliseconds to remove the mounts. It may be
+// called more than once.
 func (t *Target) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// Watcher tells when a container's init dies, at once, for any number of
-// containers with one goroutine and no thread.
+// Watcher reports the death of containers' inits, for any number of containers with
+// one goroutine and no thread.
 type Watcher struct {
 	set *pidfd.Set
 
@@ -27,7 +27,7 @@ type watched struct {
 	dead   func()
 }
 
-// NewWatcher makes a watcher. Run starts it and ends it.
+// NewWatcher makes a watcher, which works during Run.
 func NewWatcher() (*Watcher, error) {
 	set, err := pidfd.NewSet()
 	if err != nil {
@@ -36,11 +36,10 @@ func NewWatcher() (*Watcher, error) {
 	return &Watcher{set: set, byID: make(map[int32]watched)}, nil
 }
 
-// Add has dead called, once, when the target's init is dead, also if it was
-// before. The call comes from the goroutine of Run, so dead must not block. Add
-// may be called from any goroutine, before and during Run. The target has to
-// stay open until then or until it is removed. Adding a target again replaces
-// what was to be called.
+// Add makes Run call dead once when the target's init is dead, also if it died
+// before. dead must not block the goroutine of Run. Add may be called from any
+// goroutine, before and during Run. The target has to stay open until the call or
+// until Remove. Adding a target again replaces the function.
 func (w *Watcher) Add(t *Target, dead func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,20 +53,20 @@ func (w *Watcher) Add(t *Target, dead func()) error {
 	return nil
 }
 
-// Remove forgets a target. A call of its dead function that is under way may
-// still come.
+// Remove removes a target. A call of its function that has begun may still arrive.
 func (w *Watcher) Remove(t *Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(t)
-	_ = w.set.Remove(t.init) // a closed one has left by itself
+	_ = w.set.Remove(t.init) // closing a descriptor removes it from the set
 }
 
 func (w *Watcher) forget(t *Target) {
 	maps.DeleteFunc(w.byID, func(_ int32, x watched) bool { return x.target == t })
 }
 
-// Run tells until ctx is done; then it returns nil and the watcher is used up.
+// Run calls the functions until ctx is done, and then returns nil. It can be called
+// once.
 func (w *Watcher) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, w.set.Close)
 	defer stop()
@@ -80,7 +79,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, os.ErrClosed):
-			return fmt.Errorf("watch containers: the watcher was used up: %w", err)
+			return fmt.Errorf("watch containers: Run was called before: %w", err)
 		case err != nil:
 			return fmt.Errorf("watch containers: %w", err)
 		}

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// The lab's kernel may have no AppArmor; that of the machine has it.
+// The lab's kernel may have no AppArmor; the emulated machine's kernel has it.
 func TestAppArmorInMachine(t *testing.T) {
 	files := map[string]string{}
 	for _, f := range []string{"/sbin/apparmor_parser", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2", "/lib/aarch64-linux-gnu/libc.so.6", "/lib/ld-linux-aarch64.so.1"} {
@@ -28,8 +28,9 @@ func TestAppArmorInMachine(t *testing.T) {
 	vmtest.Run(t, "^TestAppArmor$", vm.Config{Files: files, Busybox: []string{"sh", "mount", "umount", "cat"}})
 }
 
-// Where there is AppArmor a container gets the profile, which is loaded and keeps it
-// from mounting and from the kernel's settings; where there is none it gets none.
+// On a host with AppArmor a container gets the profile, which is loaded. The profile
+// denies mounts and writes to kernel settings. On a host without AppArmor a container
+// gets none.
 func TestAppArmor(t *testing.T) {
 	if vmtest.Inside() {
 		t.Setenv("PATH", "/sbin:/bin")
@@ -57,7 +58,7 @@ func TestAppArmor(t *testing.T) {
 		t.Fatalf("the profile is %q", s.Process.ApparmorProfile)
 	}
 	if !vmtest.Inside() {
-		return // what it does is tried in the machine
+		return // TestAppArmorInMachine tests its effect
 	}
 	text, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
 	if err != nil || !strings.Contains(string(text), containerd.AppArmorProfile+" (enforce)") {

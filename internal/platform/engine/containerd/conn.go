@@ -14,13 +14,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// dialTimeout bounds one try to connect. A socket on this host answers at once,
+// dialTimeout bounds one attempt to connect. A socket on this host answers at once,
 // or its daemon is stopped.
 const dialTimeout = 5 * time.Second
 
-// dial makes the connection, which is not tried yet. The client's own dialer is
-// not used: it waits for a socket that is not there, and a caller is to hear of
-// that.
+// dial makes the connection object without connecting. It does not use the client's
+// own dialer, which waits for a missing socket instead of returning an error.
 func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -40,8 +39,8 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	)
 }
 
-// tryNow has a connection that waits before its next try make it now, if somebody
-// listens: a daemon that is back is not to be called down for seconds.
+// tryNow ends the back-off of a connection if the daemon listens. Otherwise calls
+// would fail for seconds after the daemon is back.
 func tryNow(ctx context.Context, cc *grpc.ClientConn, socket string) {
 	if cc.GetState() != connectivity.TransientFailure {
 		return
@@ -54,11 +53,11 @@ func tryNow(ctx context.Context, cc *grpc.ClientConn, socket string) {
 	}
 	try.Close()
 	cc.ResetConnectBackoff()
-	// Until it is up: it stays as it is while it tries (gRPC, A62).
+	// The state stays TransientFailure until the connection is up (gRPC, A62).
 	cc.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
 
 func diffClient(conn *grpc.ClientConn) diffapi.DiffClient { return diffapi.NewDiffClient(conn) }
 
-// namespaceError says what is wrong with a namespace's name.
+// namespaceError is the error of an invalid namespace name.
 func namespaceError(name string) error { return identifiers.Validate(name) }

@@ -21,15 +21,14 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// unseen is the exit code of a container whose end nobody has seen: Docker's for
-// the same.
+// unseen is the exit code of a container that ended unobserved, as with Docker.
 const unseen = 255
 
-// maxJoins bounds the chain of containers that share a network namespace: each
-// may name the next.
+// maxJoins bounds the chain of containers that share a network namespace: each may
+// refer to the next.
 const maxJoins = 4
 
-// Inspect tells all about one container, by id or name.
+// Inspect returns one container, by id or name.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	ctx = e.in(ctx)
 	raw, err := e.find(ctx, id)
@@ -63,7 +62,7 @@ func (e *Engine) inspect(ctx context.Context, raw containers.Container) (engine.
 	case c.State == "exited":
 		c.ExitCode, c.FinishedAt = endOf(t, s)
 	default:
-		c.ExitCode = s.ExitCode // of a start that failed
+		c.ExitCode = s.ExitCode // that of a failed start
 	}
 	if spec, err := specOf(raw); err == nil {
 		if spec.Process != nil {
@@ -80,13 +79,13 @@ func (e *Engine) inspect(ctx context.Context, raw containers.Container) (engine.
 	return c, err
 }
 
-// known is what needs no other call.
+// known has the fields that need no further call.
 func known(raw containers.Container, r record) engine.Container {
 	return engine.Container{ID: raw.ID, Name: nameOf(raw), Image: r.Image, Labels: labelsOf(raw), Created: raw.CreatedAt}
 }
 
-// stateOf is the contract's word. A container that was started and has no task
-// any more has ended: with containerd's host, or with its shim.
+// stateOf is the state in the terms of package engine. A started container without a
+// task has ended, when the host or its shim did.
 func stateOf(t *task.Process, s state) string {
 	if t != nil {
 		switch t.Status {
@@ -117,7 +116,8 @@ func endOf(t *task.Process, s state) (code int, at time.Time) {
 	return unseen, s.Started
 }
 
-// addresses are the container's, or those of the one whose network it has.
+// addresses returns the container's addresses, or those of the container whose
+// network it joins.
 func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, error) {
 	for range maxJoins {
 		other, joined := strings.CutPrefix(r.Network, joins)
@@ -126,7 +126,7 @@ func (e *Engine) addresses(ctx context.Context, r record, s state) ([]string, er
 		}
 		owner, err := e.find(ctx, other)
 		if isGone(err) {
-			return nil, nil // its network went with that one
+			return nil, nil // its network is gone with that container
 		}
 		if err != nil {
 			return nil, err
@@ -193,7 +193,7 @@ func (e *Engine) rawList(ctx context.Context, labels map[string]string) ([]conta
 	return list, nil
 }
 
-// filtersOf selects what carries all the labels (containerd, pkg/filters); "" is
+// filtersOf selects containers with all the labels (containerd, pkg/filters); "" is
 // any value.
 func filtersOf(labels map[string]string) []string {
 	var all []string
@@ -210,7 +210,7 @@ func filtersOf(labels map[string]string) []string {
 	return []string{strings.Join(all, ",")}
 }
 
-// Wait returns a container's exit code once it does not run.
+// Wait returns a container's exit code when it has stopped.
 func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
@@ -235,8 +235,8 @@ func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
 	return code, nil
 }
 
-// Kill sends SIGKILL by way of the engine and returns when the container is
-// dead. Its restart policy does not bring it back.
+// Kill sends SIGKILL through the engine and returns when the container is dead. Its
+// restart policy does not restart it.
 func (e *Engine) Kill(ctx context.Context, id string) error {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
@@ -252,7 +252,7 @@ func (e *Engine) Kill(ctx context.Context, id string) error {
 	return nil
 }
 
-// stopped notes that a container is not to be started again by its policy.
+// stopped records that the restart policy must not start a container again.
 func (e *Engine) stopped(c containers.Container) error {
 	dir := recordOf(c).Dir
 	if restartOf(c) == engine.RestartNo || dir == "" {
@@ -266,11 +266,11 @@ func (e *Engine) stopped(c containers.Container) error {
 	if err := writeState(dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // where the directory is gone, another removes it
+	return nil // without its directory, another call is removing it
 }
 
-// killTask kills a container's init and waits until it is dead. One that does not
-// run is no error.
+// killTask kills a container's init and waits until it is dead. A container that does
+// not run is no error.
 func (e *Engine) killTask(ctx context.Context, id string) error {
 	_, err := e.api.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL)})
 	err = errgrpc.ToNative(err)
@@ -280,8 +280,8 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 		}
 		return err
 	}
-	// Where there is none, or it is dead, its shim may not have seen that yet: until
-	// then it refuses to delete it.
+	// If the init is missing or dead, the shim may not have seen that yet. Until then
+	// the shim refuses to delete the task.
 	_, err = e.api.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
 		return err
@@ -289,12 +289,12 @@ func (e *Engine) killTask(ctx context.Context, id string) error {
 	return nil
 }
 
-// endLimit is how long a shim may take to see that an init has ended.
+// endLimit is how long a shim may take to see the end of an init.
 const endLimit = 2 * time.Second
 
-// ends reports whether a container's init has ended, or is about to be seen to have:
-// what could not be killed may be dead, of which runtimes other than runc tell in
-// words of their own.
+// ends reports whether a container's init has ended, or ends within endLimit. A
+// failed kill may mean a dead init, which runtimes other than runc report in other
+// words.
 func (e *Engine) ends(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
@@ -309,7 +309,7 @@ func (e *Engine) ends(ctx context.Context, id string) bool {
 	}
 }
 
-// deleteTask ends the shim of a dead container. One that is gone is no error.
+// deleteTask ends the shim of a dead container. A task that is gone is no error.
 func (e *Engine) deleteTask(ctx context.Context, id string) error {
 	_, err := e.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); err != nil && !isGone(err) {
@@ -318,8 +318,8 @@ func (e *Engine) deleteTask(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove deletes a container with its anonymous volumes, killing it first if it
-// runs. containerd frees its files later, in its own time.
+// Remove deletes a container with its anonymous volumes, killing it first if it runs.
+// containerd frees its files later.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
@@ -353,8 +353,8 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 		if err == nil {
 			return e.forget(ctx, c)
 		}
-		// Another removes it, and the shim went in the middle of the answer; or that
-		// has not seen the end of it yet.
+		// Another call is removing it and the shim exited during its answer, or the
+		// shim has not seen the end yet.
 		early := errdefs.IsFailedPrecondition(err) && time.Since(begun) < endLimit
 		if !strings.Contains(err.Error(), "ttrpc: closed") && !early || !sleep(ctx, wait) {
 			return err
@@ -362,8 +362,9 @@ func (e *Engine) remove(ctx context.Context, c containers.Container) error {
 	}
 }
 
-// forget deletes a container that has no task, with all that is its own. Who
-// deletes the container itself does the rest: its name may be another's next.
+// forget deletes a container without a task, and its resources. Only the call that
+// deletes the container itself frees the rest, because another container may take its
+// name.
 func (e *Engine) forget(ctx context.Context, c containers.Container) error {
 	err := e.api.ContainerService().Delete(ctx, c.ID)
 	if isGone(err) {
@@ -380,7 +381,7 @@ func (e *Engine) forget(ctx context.Context, c containers.Container) error {
 	return errors.Join(err, e.freeOwn(c))
 }
 
-// freeOwn gives back what containerd knows nothing of.
+// freeOwn frees the resources that containerd does not manage.
 func (e *Engine) freeOwn(c containers.Container) error {
 	dir := recordOf(c).Dir
 	if dir == "" {

@@ -1,12 +1,12 @@
-// Package containerd is the engine contract over containerd's API, versions 1.6
-// and later. The types of the API never leave the package.
+// Package containerd implements engine.Engine with containerd's API, versions 1.6 and
+// later. It does not export the API's types.
 //
-// containerd keeps images, snapshots, containers and tasks in namespaces; all
-// that is done here stays in one of them. What an engine does beside that is
-// done here: addresses and devices (internal/platform/linux/vethnet), logs, which this
-// package reads from the containers' pipes, names, restarts, volumes. What that
-// needs is kept in a directory for each container below Config.Dir, and in the
-// container's labels and extensions, so that another process finds it.
+// containerd keeps images, snapshots, containers and tasks in namespaces; this
+// package uses one of them. It adds what containerd lacks of an engine: addresses and
+// devices (internal/platform/linux/vethnet), logs, which it reads from the
+// containers' pipes, names, restarts and volumes. Their data are in a directory for
+// each container below Config.Dir, and in the container's labels and extensions, so
+// that another process can use them.
 package containerd
 
 import (
@@ -33,7 +33,7 @@ import (
 	"holdfast/internal/platform/linux/vethnet"
 )
 
-// The values of a Config that is left empty.
+// The defaults of Config.
 const (
 	DefaultHost        = "unix:///run/containerd/containerd.sock"
 	DefaultNamespace   = "holdfast"
@@ -42,11 +42,11 @@ const (
 	DefaultSubnet      = "10.171.0.0/16"
 )
 
-// tablePrefix begins the name of the nftables table of a bridge, and what marks
-// rules in iptables.
+// tablePrefix is the prefix of the name of a bridge's nftables table, and of the
+// comment of its iptables rules.
 const tablePrefix = "holdfast-net-"
 
-// Config says where the engine is, and where its own things are.
+// Config has the engine's address and this package's settings.
 type Config struct {
 	// Host is unix:///path. "" is DefaultHost.
 	Host string
@@ -54,20 +54,21 @@ type Config struct {
 	Namespace string
 	// Snapshotter makes the containers' file systems. "" is DefaultSnapshotter.
 	Snapshotter string
-	// Dir keeps logs, volumes and addresses. It is made when it is first needed.
+	// Dir is the directory of logs, volumes and addresses. It is made when it is
+	// first needed.
 	Dir string
-	// CgroupParent is where, under each cgroup mount, containers' cgroups are. ""
+	// CgroupParent is the parent of containers' cgroups under each cgroup mount. ""
 	// is / and the namespace.
 	CgroupParent string
-	// Bridge is the device that containers are connected to, Subnet what their
-	// addresses are from. "" is DefaultBridge and DefaultSubnet.
+	// Bridge is the bridge device of containers, and Subnet the range of their
+	// addresses. "" is DefaultBridge and DefaultSubnet.
 	Bridge, Subnet string
-	// Runtimes are what may run containers beside the default runc: absolute paths
-	// of programs that take runc's arguments, by the names that a Spec has for
-	// them. They need not be there yet.
+	// Runtimes are the container runtimes besides runc: absolute paths of programs
+	// that take runc's arguments, by the name in Spec.Runtime. The programs need not
+	// exist yet.
 	Runtimes map[string]string
-	// Masquerade lets containers on the bridge reach what is beyond the host, with
-	// the host's address. Without it the firewall is left alone.
+	// Masquerade lets containers on the bridge reach other networks, with NAT to the
+	// host's address. Without it no firewall rule is changed.
 	Masquerade bool
 }
 
@@ -77,7 +78,7 @@ type Engine struct {
 	api    *client.Client
 	cfg    Config
 	socket string
-	root   string // of the daemon's data, "" where it does not tell
+	root   string // the daemon's data directory, "" if unknown
 	net    *vethnet.Net
 	netCfg vethnet.Config
 	upkeep upkeep
@@ -90,11 +91,12 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Net is the network of its own that containers are on, for who takes it away when
-// nobody looks after it any more (vethnet.Net.RemoveAbandoned). Run looks after it.
+// Net is the configuration of the containers' network. Run maintains the network; the
+// guardian removes it when no agent maintains it any more
+// (vethnet.Net.RemoveAbandoned).
 func (e *Engine) Net() vethnet.Config { return e.netCfg }
 
-// Open connects to the engine. One that does not answer is an error that wraps
+// Open connects to the engine. If the engine does not answer, the error wraps
 // holdfast.ErrEngine.
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	socket, err := c.complete()
@@ -126,7 +128,7 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// complete fills in what is empty, and returns the socket's path.
+// complete fills in the defaults, and returns the socket's path.
 func (c *Config) complete() (socket string, err error) {
 	c.Host = cmp.Or(c.Host, DefaultHost)
 	c.Namespace = cmp.Or(c.Namespace, DefaultNamespace)
@@ -138,7 +140,7 @@ func (c *Config) complete() (socket string, err error) {
 	case !ok || !path.IsAbs(socket):
 		return "", holdfast.WithHint(fmt.Errorf("containerd's address %q is not supported", c.Host), "use unix:///path/to/containerd.sock")
 	case !filepath.IsAbs(c.Dir):
-		return "", fmt.Errorf("the directory %q for containers' logs is no absolute path", c.Dir)
+		return "", fmt.Errorf("the directory %q for containers' logs is not an absolute path", c.Dir)
 	case badRuntime(c.Runtimes) != nil:
 		return "", badRuntime(c.Runtimes)
 	case namespaceError(c.Namespace) != nil:
@@ -147,35 +149,35 @@ func (c *Config) complete() (socket string, err error) {
 	return socket, nil
 }
 
-// Close ends the connections. Logs of containers that run on are taken up by the
-// next Engine.
+// Close ends the connections. The next Engine continues the logs of containers that
+// go on.
 func (e *Engine) Close() error {
 	e.pumps.close()
 	return e.conn.Close()
 }
 
-// in is ctx for calls about the engine's namespace.
+// in is ctx for calls in the engine's namespace.
 func (e *Engine) in(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(log.WithLogger(ctx, e.silent), e.cfg.Namespace)
 }
 
-// silence keeps the client from writing a log of its own to standard error: what
-// went wrong it returns, too.
+// silence keeps the client from logging to standard error; it also returns its
+// errors.
 func silence() *log.Entry {
 	to := logrus.New()
 	to.SetOutput(io.Discard)
 	return logrus.NewEntry(to)
 }
 
-// Info says what the engine is, in one call.
+// Info describes the engine, with one call.
 func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	v, err := e.api.Version(e.in(ctx))
 	if err != nil {
-		return engine.Info{}, e.fail(ctx, err, "ask the engine what it is")
+		return engine.Info{}, e.fail(ctx, err, "read the engine's version")
 	}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return engine.Info{}, fmt.Errorf("ask for the kernel's release: %w", err)
+		return engine.Info{}, fmt.Errorf("read the kernel's release: %w", err)
 	}
 	return engine.Info{
 		Name: "containerd", Version: strings.TrimPrefix(v.Version, "v"), APIVersion: "1",
@@ -185,8 +187,8 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}, nil
 }
 
-// cgroupVersion is what runc goes by: a tree of version 2 at the usual place is
-// version 2, everything else 1.
+// cgroupVersion uses runc's rule: version 2 if a cgroup2 file system is mounted at
+// the usual place, otherwise 1.
 func cgroupVersion() string {
 	var fs unix.Statfs_t
 	if unix.Statfs("/sys/fs/cgroup", &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
@@ -195,7 +197,8 @@ func cgroupVersion() string {
 	return "1"
 }
 
-// dataRoot is the daemon's directory: each of its plugins has one in there.
+// dataRoot is the daemon's data directory, which is the parent of its plugins'
+// directories.
 func (e *Engine) dataRoot(ctx context.Context) (string, error) {
 	res, err := e.api.IntrospectionService().Plugins(e.in(ctx), "type==io.containerd.snapshotter.v1,id=="+e.cfg.Snapshotter)
 	if err != nil {
@@ -212,13 +215,13 @@ func (e *Engine) dataRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(root), nil
 }
 
-// keyed is a lock for each of many things.
+// keyed is a set of locks, one for each key.
 type keyed struct {
 	mu   sync.Mutex
-	held map[string]chan struct{} // closed when it is let go
+	held map[string]chan struct{} // closed when the lock is released
 }
 
-// lock returns once nobody else has key, with what lets it go.
+// lock locks key, and returns the function that unlocks it.
 func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
 	for {
 		k.mu.Lock()

@@ -22,7 +22,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// cleanLimit bounds the undoing of what a call has done, after its context.
+// cleanLimit bounds the rollback of a failed call, after its context is done.
 const cleanLimit = 30 * time.Second
 
 // Create makes a container and returns its full id.
@@ -50,8 +50,8 @@ func (e *Engine) create(ctx context.Context, s engine.Spec) (string, error) {
 	if err := d.checkPlatform(); err != nil {
 		return "", err
 	}
-	// The snapshot's key is the name: so nobody else gets that name, until it is
-	// removed.
+	// The snapshot's key is the container's name, which makes the name unique until
+	// the snapshot is removed.
 	if err := e.snapshot(ctx, d, img); err != nil {
 		return "", err
 	}
@@ -60,7 +60,7 @@ func (e *Engine) create(ctx context.Context, s engine.Spec) (string, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 		defer cancel()
 		if e.api.ContainerService().Delete(ctx, d.id) == nil || !e.exists(ctx, d.id) {
-			_ = e.api.SnapshotService(e.cfg.Snapshotter).Remove(ctx, d.key()) // what stays is a stray
+			_ = e.api.SnapshotService(e.cfg.Snapshotter).Remove(ctx, d.key()) // a snapshot that stays is removed as a stray
 			err = errors.Join(err, os.RemoveAll(d.dir))
 		}
 		return "", err
@@ -68,7 +68,7 @@ func (e *Engine) create(ctx context.Context, s engine.Spec) (string, error) {
 	return d.id, nil
 }
 
-// exists reports whether a container is there, or may be.
+// exists reports whether a container exists, or may exist.
 func (e *Engine) exists(ctx context.Context, id string) bool {
 	_, err := e.api.ContainerService().Get(ctx, id)
 	return err == nil || !isGone(err)
@@ -87,7 +87,7 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 		Runtime: d.runtime,
 		Labels:  map[string]string{},
 	}
-	// As with Docker, the image's stand behind the container's.
+	// The container's labels replace the image's, as with Docker.
 	maps.Copy(c.Labels, d.image.Config.Labels)
 	maps.Copy(c.Labels, d.spec.Labels)
 	if d.spec.Name != "" {
@@ -110,8 +110,8 @@ func (e *Engine) createOn(ctx context.Context, d *draft, img images.Image) error
 	return err
 }
 
-// snapshot makes the container's file system on its image's, which is extracted
-// where somebody else has only fetched it.
+// snapshot makes the container's file system on its image's, and extracts the image
+// if another client has only fetched it.
 func (e *Engine) snapshot(ctx context.Context, d *draft, img images.Image) error {
 	prepare := func() error {
 		_, err := e.api.SnapshotService(e.cfg.Snapshotter).Prepare(ctx, d.key(), d.image.chain, snapshots.WithLabels(keptSnapshot()))
@@ -133,15 +133,15 @@ func (e *Engine) snapshot(ctx context.Context, d *draft, img images.Image) error
 	return err
 }
 
-// keptSnapshot are the labels of a container's snapshot. containerd's collector
-// would take it before there is a container that names it; so it is one that is
-// kept (containerd, docs/garbage-collection.md), and goes with its container, or
-// as a stray.
+// keptSnapshot returns the labels of a container's snapshot. Without them
+// containerd's collector could remove the snapshot before a container refers to it
+// (containerd, docs/garbage-collection.md). It is removed with its container, or as a
+// stray.
 func keptSnapshot() map[string]string {
 	return map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339), ownLabels + "container": "yes"}
 }
 
-// draft is a container that is being made.
+// draft is a container that is being created.
 type draft struct {
 	spec    engine.Spec
 	id      string
@@ -149,11 +149,11 @@ type draft struct {
 	runtime containers.RuntimeInfo
 	seccomp []byte // nil: the default
 	image   config
-	paths   map[specs.LinuxNamespaceType]string // of namespaces that others have
-	shim    string                              // as of a record
+	paths   map[specs.LinuxNamespaceType]string // paths of other containers' namespaces
+	shim    string                              // see record
 }
 
-// key is its snapshot's.
+// key is the snapshot's key.
 func (d *draft) key() string {
 	if d.spec.Name != "" {
 		return d.spec.Name
@@ -161,7 +161,7 @@ func (d *draft) key() string {
 	return d.id
 }
 
-// draft looks at what needs no engine.
+// draft checks what needs no call to the engine.
 func (e *Engine) draft(s engine.Spec) (*draft, error) {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // it never fails
@@ -170,7 +170,7 @@ func (e *Engine) draft(s engine.Spec) (*draft, error) {
 	if _, err := engine.ParsePlatform(s.Platform); err != nil {
 		return nil, err
 	}
-	if d.spec.Network == "bridge" { // as Docker calls it
+	if d.spec.Network == "bridge" { // Docker's name of the default
 		d.spec.Network = ""
 	}
 	if err := checkNetwork(d.spec); err != nil {
@@ -191,7 +191,7 @@ func (e *Engine) draft(s engine.Spec) (*draft, error) {
 	return d, nil
 }
 
-// volumes are those with a name.
+// volumes returns the names of the named volumes.
 func (d *draft) volumes() []string {
 	var names []string
 	for _, m := range d.spec.Mounts {
@@ -202,9 +202,9 @@ func (d *draft) volumes() []string {
 	return names
 }
 
-// checkPlatform holds the image to the platform that was asked for.
+// checkPlatform compares the image with the platform in the Spec.
 func (d *draft) checkPlatform() error {
-	want, _ := engine.ParsePlatform(d.spec.Platform) // looked at before
+	want, _ := engine.ParsePlatform(d.spec.Platform) // the syntax was checked before
 	if want == nil {
 		return nil
 	}
@@ -215,8 +215,8 @@ func (d *draft) checkPlatform() error {
 	return nil
 }
 
-// prepareDir makes the container's directory with the files that are mounted
-// into it. What is in them is written at its start.
+// prepareDir makes the container's directory with the files that are mounted into it.
+// Their content is written at the container's start.
 func (d *draft) prepareDir() error {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return err

@@ -13,15 +13,15 @@ import (
 	"holdfast"
 )
 
-// registryError is an error that a registry has answered with, or the way to it:
-// whatever it says, it is not the engine that is down.
+// registryError is an error of a registry or of the connection to it. It never means
+// that the engine is down.
 type registryError struct{ err error }
 
 func (e registryError) Error() string { return e.err.Error() }
 func (e registryError) Unwrap() error { return e.err }
 
-// fail translates an error of the client into the contract's words, with what
-// was being done.
+// fail translates an error of the client into one of package engine. doing says what
+// the call was.
 func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	switch cause := ctx.Err(); {
@@ -36,9 +36,9 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// isDown reports whether err says that the engine is not there, or went away in
-// the middle of an answer. That is what gRPC itself means by Unavailable; the
-// daemon says it of nothing that is asked here.
+// isDown reports whether err means that the engine does not run, or stopped in the
+// middle of an answer. gRPC reports that as Unavailable, which the daemon itself does
+// not return for the calls of this package.
 func isDown(err error) bool {
 	var registry registryError
 	if errors.As(err, &registry) {
@@ -54,5 +54,5 @@ func hintDown(err error) string {
 	return "is containerd running there? Start it (systemctl start containerd), or name its address in engine.host"
 }
 
-// isGone reports whether err says that what was asked about does not exist.
+// isGone reports whether err means that the object does not exist.
 func isGone(err error) bool { return errdefs.IsNotFound(err) || errors.Is(err, holdfast.ErrNotFound) }

@@ -17,29 +17,28 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// How long to wait before subscribing again after a break: the first wait, and
-// the longest.
+// The first and the longest wait before a new subscription after a break.
 const (
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 2 * time.Second
 )
 
-// markTopic is what a subscriber publishes to learn that he is one.
+// markTopic is the topic of the marks by which a subscriber learns that its
+// subscription has begun.
 const markTopic = "/holdfast/subscribed"
 
-// marks tells the marks of this process's subscribers apart.
+// marks numbers the marks of this process's subscribers.
 type marks struct{ last atomic.Uint64 }
 
 func (m *marks) next() string {
 	return strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatUint(m.last.Add(1), 36)
 }
 
-// subscriptionLimit bounds the wait for one's own mark.
+// subscriptionLimit bounds a subscriber's wait for its own mark.
 const subscriptionLimit = 10 * time.Second
 
-// Events yields what happens to containers that carry all the labels until ctx
-// is done. Read without waiting: the daemon keeps for a reader what he has not
-// read.
+// Events yields the events of containers with all the labels until ctx is done. The
+// reader must not block: the daemon buffers unread events without bound.
 func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
 	return func(yield func(engine.Event) bool) {
 		e.follow(ctx, func(ev engine.Event) bool {
@@ -51,9 +50,9 @@ func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[
 	}
 }
 
-// Watch yields what happens in the engine's namespace until ctx is done. containerd
-// keeps no events: of what came before, what can be seen of the containers that
-// are there is told, which is their create, connect and start.
+// Watch yields the events of the engine's namespace until ctx is done. containerd
+// keeps no events. Of past events Watch yields those that follow from the present
+// containers: create, connect and start.
 func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
 	return func(yield func(engine.Event) bool) {
 		since := o.Since
@@ -94,8 +93,8 @@ func matches(labels, want map[string]string) bool {
 	return true
 }
 
-// follow subscribes over and over. afterGap, if not nil, is called after each Gap
-// and reports whether the reader wants more.
+// follow subscribes, again after each break. afterGap, if not nil, is called after
+// each Gap and reports whether the reader goes on.
 func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) {
 	retry := firstRetry
 	for ctx.Err() == nil {
@@ -112,7 +111,7 @@ func (e *Engine) follow(ctx context.Context, yield func(engine.Event) bool, afte
 }
 
 // subscribe yields a Gap and then events until the connection breaks. It reports
-// whether there was a connection, and whether the reader wants more.
+// whether there was a connection, and whether the reader goes on.
 func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, afterGap func(*sight) bool) (subscribed, more bool) {
 	ctx, cancel := context.WithCancel(e.in(ctx))
 	stream, errs := e.api.EventService().Subscribe(ctx, "namespace=="+e.cfg.Namespace)
@@ -157,8 +156,9 @@ func (e *Engine) subscribe(ctx context.Context, yield func(engine.Event) bool, a
 	}
 }
 
-// untilMark returns once the subscription stands, which the daemon does not tell:
-// an event of one's own has to come by. What comes before it is returned.
+// untilMark returns when the subscription has begun. The daemon does not report that,
+// so untilMark publishes an event and waits for it. It returns the events before the
+// mark.
 func (e *Engine) untilMark(ctx context.Context, stream <-chan *events.Envelope, errs <-chan error) (early []*events.Envelope, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, subscriptionLimit)
 	defer cancel()
@@ -168,7 +168,7 @@ func (e *Engine) untilMark(ctx context.Context, stream <-chan *events.Envelope, 
 	for wait := time.Millisecond; ; {
 		select {
 		case <-again.C:
-			// Published before the daemon has begun to listen it is lost.
+			// A mark that is published before the subscription has begun is lost.
 			if err := e.api.EventService().Publish(ctx, markTopic, wrapperspb.String(mark)); err != nil {
 				return nil, false
 			}
@@ -192,7 +192,7 @@ func (e *Engine) untilMark(ctx context.Context, stream <-chan *events.Envelope, 
 	}
 }
 
-// sight is which containers a subscriber knows: events name them by id only.
+// sight is the set of containers that a subscriber knows: events have only their ids.
 type sight struct {
 	known map[string]containers.Container
 }
@@ -208,7 +208,7 @@ func (s *sight) look(ctx context.Context, e *Engine) bool {
 	return true
 }
 
-// of returns a container, as far as it can be known.
+// of returns a container with the fields that are available.
 func (s *sight) of(ctx context.Context, e *Engine, id string) (containers.Container, bool) {
 	c, ok := s.known[id]
 	if ok {
@@ -222,7 +222,7 @@ func (s *sight) of(ctx context.Context, e *Engine, id string) (containers.Contai
 	return c, true
 }
 
-// past is what can be seen of the time since then.
+// past returns the events since then that follow from the present containers.
 func (s *sight) past(ctx context.Context, e *Engine, since time.Time) []engine.Event {
 	var all []engine.Event
 	for _, c := range s.known {
@@ -247,21 +247,21 @@ func eventOf(c containers.Container, action string, at time.Time) engine.Event {
 	}
 }
 
-// connectOf is of the bridge that a container is connected to.
+// connectOf is the connect or disconnect event of a container and the bridge.
 func connectOf(c containers.Container, action string, at time.Time, bridge string) engine.Event {
 	return engine.Event{Type: engine.OfNetwork, ID: bridge, Name: bridge, Action: action, Container: c.ID, Time: at}
 }
 
-// translate turns one of containerd's events into the contract's.
+// translate turns an event of containerd into one of package engine.
 func (e *Engine) translate(ctx context.Context, s *sight, env *events.Envelope) []engine.Event {
 	v, err := typeurl.UnmarshalAny(env.Event)
 	if err != nil {
-		return nil // of a kind that is not known here
+		return nil // an unknown kind
 	}
 	of := func(id, action string) []engine.Event {
 		c, ok := s.of(ctx, e, id)
 		if !ok {
-			return nil // gone before anybody could look: it had no life
+			return nil // it is gone already: it was never started
 		}
 		return []engine.Event{eventOf(c, action, env.Timestamp)}
 	}
@@ -276,7 +276,7 @@ func (e *Engine) translate(ctx context.Context, s *sight, env *events.Envelope) 
 	case *apievents.ContainerCreate:
 		return of(ev.ID, "create")
 	case *apievents.ContainerUpdate:
-		delete(s.known, ev.ID) // its labels may be others
+		delete(s.known, ev.ID) // its labels may have changed
 		return of(ev.ID, "update")
 	case *apievents.ContainerDelete:
 		out := of(ev.ID, "destroy")

@@ -22,16 +22,15 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// notRun are the exit codes of a command that could not be run, by what the
-// runtime says of it.
+// The exit codes of a command that could not be run.
 const (
 	cannotRun = 126
 	notFound  = 127
 )
 
-// Exec runs a command in a running container and returns its exit code: 126 or
-// 127 where it could not be run. When ctx ends first, the command is killed. A
-// Read of x.Stdin may still be waiting when Exec returns.
+// Exec runs a command in a running container and returns its exit code: 126 or 127 if
+// it could not be run. When ctx ends first, the command is killed. A Read of x.Stdin
+// may still block when Exec returns.
 func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error) {
 	ctx = e.in(ctx)
 	raw, err := e.find(ctx, id)
@@ -53,7 +52,7 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	return code, nil
 }
 
-// firstSize waits for the terminal's size, where there is one to come.
+// firstSize waits for the terminal's first size, if the command has a terminal.
 func firstSize(ctx context.Context, x engine.Exec) (engine.Size, error) {
 	if !x.TTY || x.Resize == nil {
 		return engine.Size{}, nil
@@ -66,7 +65,7 @@ func firstSize(ctx context.Context, x engine.Exec) (engine.Size, error) {
 	}
 }
 
-// command is one command that runs.
+// command is a running command.
 type command struct {
 	e              *Engine
 	container      containers.Container
@@ -99,7 +98,7 @@ func (c *command) run(ctx context.Context) (int, error) {
 		return -1, errgrpc.ToNative(err)
 	}
 	code, err := c.await(ctx, input, streams)
-	// Its end is not the caller's to wait for any more, but the shim's.
+	// The shim has to be told of the end, whether the caller still waits or not.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
 	if err != nil {
@@ -108,7 +107,7 @@ func (c *command) run(ctx context.Context) (int, error) {
 		streams.Cancel()
 		streams.Close()
 	}
-	// This ends the shim's side of the streams, once all output is through.
+	// This closes the shim's side of the streams after all output.
 	_, deleted := api.DeleteProcess(clean, &tasks.DeleteProcessRequest{ContainerID: c.container.ID, ExecID: c.id})
 	if err != nil {
 		return code, err
@@ -143,7 +142,7 @@ func (c *command) await(ctx context.Context, input *input, streams cio.IO) (int,
 		beside.Go(func() {
 			select {
 			case <-input.end:
-				// It may have ended before.
+				// The command may have ended before.
 				_, _ = api.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: c.container.ID, ExecID: c.id, Stdin: true})
 			case <-ctx.Done():
 			}
@@ -171,8 +170,7 @@ func codeOfExec(err error) int {
 	return 0
 }
 
-// process describes the command: as the container's own, with another command
-// line.
+// process describes the command: the container's process with another command line.
 func (c *command) process() (*anypb.Any, error) {
 	spec, err := specOf(c.container)
 	if err != nil {
@@ -202,8 +200,8 @@ func (c *command) streams(in *input) []cio.Opt {
 	return options
 }
 
-// resize tells the shim of each size until ctx is done or sizes is closed. A
-// wrong size is no reason to end a command.
+// resize sends each size to the shim until ctx is done or sizes is closed. A wrong
+// size does not end a command.
 func (c *command) resize(ctx context.Context) {
 	size := c.size
 	for {
@@ -224,7 +222,7 @@ func (c *command) resize(ctx context.Context) {
 	}
 }
 
-// input tells when it has ended.
+// input reports its end.
 type input struct {
 	r    io.Reader
 	once sync.Once
@@ -241,9 +239,9 @@ func (i *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// writer remembers its own error, to tell a reader who has gone from an engine
-// that has. After it what comes is dropped, so that the command goes on. A nil w
-// drops everything.
+// writer remembers the error of w, to distinguish a caller that stops reading from an
+// engine that stops. After an error it discards output, so that the command goes on.
+// With a nil w it discards everything.
 type writer struct {
 	w   io.Writer
 	mu  sync.Mutex
@@ -266,5 +264,5 @@ func (w *writer) failed() error {
 	return w.err
 }
 
-// note writes why a command could not be run.
+// note writes the reason why a command could not be run.
 func (w *writer) note(err error) { fmt.Fprintln(w, err) }

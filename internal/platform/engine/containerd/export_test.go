@@ -1,6 +1,6 @@
 package containerd
 
-// What tests look at by itself.
+// Unexported names for tests.
 var WithAppArmor = withAppArmor
 
 const AppArmorProfile = appArmorProfile

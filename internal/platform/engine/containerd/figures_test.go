@@ -23,8 +23,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// figures: a pull's phases and bytes are known to the byte; a second image on the
-// same layers fetches its own only; a pull of what is there fetches nothing.
+// figures: a pull reports phases and exact bytes. A second image with shared layers
+// fetches only its own layers. A pull of a present image fetches nothing.
 func figures(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -69,20 +69,21 @@ func figures(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 		t.Errorf("of %d bytes: %+v", want, second)
 	}
 	if again := pull(child, "child:1"); !again.Cached || again.Download.Bytes != 0 || again.Joined {
-		t.Errorf("of what is there: %+v", again)
+		t.Errorf("of a present image: %+v", again)
 	}
 	for _, ref := range []string{"base:1", "child:1"} {
 		if err := e.RemoveImage(t.Context(), fmt.Sprintf("%s/%s", host, ref)); err != nil {
 			t.Error(err)
 		}
 	}
-	// What is not for this machine is told in the words that causes are known by.
+	// The error for an image of another platform has the words by which spinup
+	// recognises the cause.
 	if _, err := e.Create(t.Context(), engine.Spec{Image: labtest.TestServer, Platform: "linux/s390x"}); spinup.CauseOf(err) != spinup.NoPlatform {
 		t.Errorf("an image of another platform: %v", err)
 	}
 }
 
-// size is what an image's layers have, compressed.
+// size is the compressed size of an image's layers.
 func size(t *testing.T, image v1.Image) int64 {
 	t.Helper()
 	layers, err := image.Layers()

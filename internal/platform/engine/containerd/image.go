@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// fullName is a reference as containerd names images: with registry and tag.
+// fullName is a reference in containerd's form: with registry and tag.
 func fullName(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -29,8 +29,8 @@ func fullName(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// image finds an image by name or id, which is the digest of what its name
-// points to. engine.ErrNoImage.
+// image finds an image by name or id. The id is the digest of the name's target.
+// engine.ErrNoImage.
 func (e *Engine) image(ctx context.Context, ref string) (images.Image, error) {
 	store := e.api.ImageService()
 	if strings.HasPrefix(ref, "sha256:") {
@@ -68,8 +68,8 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	return img.Target.Digest.String(), nil
 }
 
-// Load puts the images of an archive on this host, as `docker save` or an OCI
-// layout in tar(5) has them, ready for containers.
+// Load imports the images of an archive, as written by `docker save` or an OCI layout
+// in tar(5), and extracts them.
 func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
 	ctx = e.in(ctx)
 	loaded, err := e.api.Import(ctx, archive)
@@ -77,7 +77,7 @@ func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
 		return e.fail(ctx, err, "load images")
 	}
 	if len(loaded) == 0 {
-		return errors.New("load images: the archive has none with a name")
+		return errors.New("load images: the archive has no image with a name")
 	}
 	for _, img := range loaded {
 		if err := client.NewImage(e.api, img).Unpack(ctx, e.cfg.Snapshotter); err != nil {
@@ -87,14 +87,14 @@ func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
 	return nil
 }
 
-// config is what an image says of itself.
+// config is an image's configuration.
 type config struct {
 	ocispec.Image
 	chain string // the snapshot of all its layers
 }
 
-// imageCache keeps the configurations of images, which never change, by the
-// digest of what their names point to.
+// imageCache keeps the configurations of images, which never change, by the digest of
+// the target.
 type imageCache struct {
 	mu    sync.Mutex
 	kept  map[string]config
@@ -117,7 +117,7 @@ func (c *imageCache) setSize(key string, n int64) {
 	c.sizes[key] = n
 }
 
-// cacheLimit is how many are kept.
+// cacheLimit is the number of entries.
 const cacheLimit = 256
 
 // config reads an image's configuration.

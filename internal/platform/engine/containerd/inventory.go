@@ -19,8 +19,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Images lists the namespace's images. What several names point to is one image.
-// One whose content is not for this host, or not here, is left out.
+// Images lists the namespace's images. Several names of one target are one image. It
+// leaves out images for other platforms and images without their content.
 func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 	ctx = e.in(ctx)
 	all, err := e.api.ImageService().List(ctx)
@@ -48,7 +48,7 @@ func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 	return list, nil
 }
 
-// familiar is a name as people write it, and as Docker tells it.
+// familiar is a name in Docker's short form.
 func familiar(name string) string {
 	named, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -57,7 +57,7 @@ func familiar(name string) string {
 	return reference.FamiliarString(named)
 }
 
-// imageOf is an image with the one name.
+// imageOf is an image with this name only.
 func (e *Engine) imageOf(ctx context.Context, img images.Image) (engine.Image, error) {
 	c, err := e.config(ctx, img)
 	if err != nil {
@@ -74,7 +74,7 @@ func (e *Engine) imageOf(ctx context.Context, img images.Image) (engine.Image, e
 	return one, nil
 }
 
-// sizeOf is what an image has in the content store and in snapshots, in bytes.
+// sizeOf is the size of an image in the content store and in snapshots, in bytes.
 func (e *Engine) sizeOf(ctx context.Context, img images.Image) (int64, error) {
 	key := img.Target.Digest.String()
 	if size, ok := e.images.size(key); ok {
@@ -88,8 +88,8 @@ func (e *Engine) sizeOf(ctx context.Context, img images.Image) (int64, error) {
 	return size, nil
 }
 
-// InspectImage tells of one image, by name or id, and the digests of its layers,
-// the lowest first. engine.ErrNoImage.
+// InspectImage returns one image, by name or id, and the digests of its layers,
+// lowest first. engine.ErrNoImage.
 func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
 	ctx = e.in(ctx)
 	one, diffs, err := e.inspectImage(ctx, ref)
@@ -125,7 +125,7 @@ func (e *Engine) inspectImage(ctx context.Context, ref string) (one engine.Image
 	return one, diffs, nil
 }
 
-// namesOf are all names of an image.
+// namesOf returns all names of an image.
 func (e *Engine) namesOf(ctx context.Context, id string) ([]string, error) {
 	list, err := e.api.ImageService().List(ctx, fmt.Sprintf("target.digest==%q", id))
 	if err != nil {
@@ -163,10 +163,10 @@ func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
 	return holders, nil
 }
 
-// RemoveImage takes one name of an image away, and the image with its last one,
-// unless a container has it. An id is for an image that has one name.
-// engine.ErrRefused; holdfast.ErrNotFound where it is gone already. containerd
-// frees its content and snapshots later, in its own time.
+// RemoveImage removes one name of an image, and with the last name the image, unless
+// a container uses it. An id is for an image with one name. engine.ErrRefused;
+// holdfast.ErrNotFound if it is gone already. containerd frees content and snapshots
+// later.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	ctx = e.in(ctx)
 	img, err := e.image(ctx, ref)
@@ -188,8 +188,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	return nil
 }
 
-// mayRemoveImage refuses the last name of an image that a container has:
-// containerd itself would only keep the container's own snapshot.
+// mayRemoveImage refuses the last name of an image that a container uses: containerd
+// itself would keep only the container's snapshot.
 func (e *Engine) mayRemoveImage(ctx context.Context, img images.Image) error {
 	id := img.Target.Digest.String()
 	names, err := e.namesOf(ctx, id)
@@ -208,8 +208,8 @@ func (e *Engine) mayRemoveImage(ctx context.Context, img images.Image) error {
 	return nil
 }
 
-// RemoveStopped deletes a container that does not run, with its anonymous
-// volumes. Errors as of RemoveImage.
+// RemoveStopped deletes a stopped container with its anonymous volumes. It returns
+// errors like RemoveImage.
 func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
@@ -246,14 +246,15 @@ func (e *Engine) Volumes(context.Context) ([]engine.Volume, error) {
 	for _, entry := range entries {
 		fi, err := entry.Info()
 		if err != nil || !entry.IsDir() {
-			continue // it went just now, or is nobody's
+			continue // it was removed just now, or is not a volume
 		}
 		list = append(list, engine.Volume{Name: entry.Name(), Driver: "local", Created: fi.ModTime()})
 	}
 	return list, nil
 }
 
-// RemoveVolume deletes a volume that no container has. Errors as of RemoveImage.
+// RemoveVolume deletes a volume that no container uses. It returns errors like
+// RemoveImage.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	if !volumeName.MatchString(name) {
 		return fmt.Errorf("remove volume %q: %w", name, holdfast.ErrNotFound)
@@ -275,5 +276,5 @@ func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// PruneBuildCache frees nothing: containerd builds nothing.
+// PruneBuildCache does nothing: containerd has no builder.
 func (e *Engine) PruneBuildCache(context.Context, time.Duration, int64) (int64, error) { return 0, nil }

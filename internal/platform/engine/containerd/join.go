@@ -13,18 +13,20 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// joins is how the network and the pid mode begin of a container that shares another's
+// joins is the prefix of a network or pid mode that shares another container's
 // namespace.
 const joins = "container:"
 
-// shimGroup has containers of one value share a shim (containerd, runtime/v2/README.md;
-// so do the containers of a Kubernetes pod). A container that joins a network has its
-// owner's shim, which runs already: one process less is started, and kept.
+// shimGroup is a label: containers with the same value share a shim (containerd,
+// runtime/v2/README.md), like the containers of a Kubernetes pod. A container that
+// joins a network uses the running shim of the network's owner, which saves starting
+// and keeping one process.
 const shimGroup = "io.containerd.runc.v2.group"
 
-// namespacePaths are where the namespaces are, as they are now, that a container with
-// such modes shares with running ones. owner is whose network it has, the zero value
-// where that is its own. Its error is of the first that does not run.
+// namespacePaths returns the present paths of the namespaces that a container with
+// these modes shares with running ones. owner is the container whose network it
+// joins, or the zero value. The error is that of the first container that does not
+// run.
 func (e *Engine) namespacePaths(ctx context.Context, network, pidMode string) (paths map[specs.LinuxNamespaceType]string, owner containers.Container, err error) {
 	paths = map[specs.LinuxNamespaceType]string{}
 	if id, ok := strings.CutPrefix(network, joins); ok {
@@ -44,10 +46,10 @@ func (e *Engine) namespacePaths(ctx context.Context, network, pidMode string) (p
 	return paths, owner, nil
 }
 
-// errNotRunning says that a container has no namespaces to be shared.
+// errNotRunning means that a container has no namespaces to share.
 var errNotRunning = errors.New("it does not run")
 
-// initOf is a running container and its init.
+// initOf returns a running container and its init.
 func (e *Engine) initOf(ctx context.Context, id string) (containers.Container, int, error) {
 	c, err := e.find(ctx, id)
 	if err != nil {
@@ -63,8 +65,8 @@ func (e *Engine) initOf(ctx context.Context, id string) (containers.Container, i
 	return c, int(t.Pid), nil
 }
 
-// foresee notes whose namespaces and shim a new container is going to have. Where they
-// do not run yet its start finds out.
+// foresee finds the namespaces and the shim that a new container will share. If their
+// owner does not run yet, the container's start finds them.
 func (e *Engine) foresee(ctx context.Context, d *draft) error {
 	paths, owner, err := e.namespacePaths(ctx, d.spec.Network, d.spec.PIDMode)
 	if isGone(err) || errors.Is(err, errNotRunning) {
@@ -80,7 +82,8 @@ func (e *Engine) foresee(ctx context.Context, d *draft) error {
 	return nil
 }
 
-// share puts the paths into a description, and reports whether that has changed it.
+// share puts the paths into a container's spec, and reports whether that has changed
+// it.
 func share(spec *specs.Spec, paths map[specs.LinuxNamespaceType]string) (changed bool) {
 	for i, n := range spec.Linux.Namespaces {
 		if p := paths[n.Type]; p != "" && p != n.Path {
@@ -90,7 +93,7 @@ func share(spec *specs.Spec, paths map[specs.LinuxNamespaceType]string) (changed
 	return changed
 }
 
-// withOthers has the container join what was foreseen.
+// withOthers makes the container join the namespaces that foresee found.
 func (d *draft) withOthers(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	share(s, d.paths)
 	if d.shim != "" {
@@ -102,8 +105,8 @@ func (d *draft) withOthers(_ context.Context, _ oci.Client, _ *containers.Contai
 	return nil
 }
 
-// joinOthers makes sure that the container's description has the namespaces that it
-// shares as they are now, and returns whose network it has.
+// joinOthers updates the paths of shared namespaces in the container's spec, and
+// returns the container whose network it joins.
 func (s *starting) joinOthers(ctx context.Context) (owner containers.Container, err error) {
 	paths, owner, err := s.e.namespacePaths(ctx, s.record.Network, s.record.PIDMode)
 	if err != nil || !share(s.spec, paths) {

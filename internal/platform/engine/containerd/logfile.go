@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// A log is two files, the older one full. Their records are those of Kubernetes'
-// containers (cri-api, "CRI log format"): time, stream, P for a part of a line or
-// F for its end, and the text.
+// A log is two files; the older one is full. Their records have the format of
+// Kubernetes' container logs (cri-api, "CRI log format"): time, stream, P for a part
+// of a line or F for its end, and the text.
 const (
 	logFile = "log"
 	oldFile = "log.1"
 )
 
-// maxLog is how long a log's file gets, in bytes; a container has two.
+// maxLog is the largest size of a log file, in bytes; a container has two.
 const maxLog = 8 << 20
 
 // logWriter appends to a log. One process at a time has it open.
@@ -62,11 +62,11 @@ func (w *logWriter) write(at time.Time, stream string, line []byte) {
 	if w.size+int64(len(entry)) > maxLog {
 		w.rotate()
 	}
-	n, _ := w.file.Write(entry) // what does not fit on the disk is lost
+	n, _ := w.file.Write(entry) // on a full disk the line is lost
 	w.size += int64(n)
 }
 
-// rotate begins a new file. Where that cannot be the old one goes on.
+// rotate begins a new file. If that fails, the old file goes on.
 func (w *logWriter) rotate() {
 	old := w.file
 	if err := os.Rename(filepath.Join(w.dir, logFile), filepath.Join(w.dir, oldFile)); err != nil {
@@ -83,9 +83,9 @@ func (w *logWriter) close() { w.file.Close() }
 // logReader reads a log's records, over rotations.
 type logReader struct {
 	dir   string
-	files []*os.File // what is to be read, the current file last
-	part  []byte     // of a record that is not whole yet
-	buf   []byte     // what was read and not given out
+	files []*os.File // the files to read, the current one last
+	part  []byte     // of an incomplete record
+	buf   []byte     // read and not returned yet
 }
 
 func openReader(dir string) (*logReader, error) {
@@ -93,7 +93,7 @@ func openReader(dir string) (*logReader, error) {
 		r := &logReader{dir: dir}
 		now, err := os.Open(filepath.Join(dir, logFile))
 		if errors.Is(err, fs.ErrNotExist) {
-			return r, nil // nothing was started yet
+			return r, nil // the container was not started yet
 		}
 		if err != nil {
 			return nil, err
@@ -110,7 +110,7 @@ func openReader(dir string) (*logReader, error) {
 			r.files = []*os.File{old, now}
 			return r, nil
 		}
-		// It was rotated just now.
+		// The log was rotated just now.
 		if err := errors.Join(old.Close(), r.close()); err != nil {
 			return nil, err
 		}
@@ -123,7 +123,7 @@ func same(a, b *os.File) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// next returns the next record, io.EOF where there is none yet.
+// next returns the next record, or io.EOF if there is none yet.
 func (r *logReader) next() (entry, error) {
 	for {
 		if i := bytes.IndexByte(r.buf, '\n'); i >= 0 {
@@ -141,7 +141,7 @@ func (r *logReader) next() (entry, error) {
 	}
 }
 
-// fill reads on, in the next file where this one was rotated away.
+// fill reads on, in the next file if this one was rotated.
 func (r *logReader) fill() error {
 	if len(r.files) == 0 {
 		fresh, err := openReader(r.dir)
@@ -164,8 +164,8 @@ func (r *logReader) fill() error {
 	return r.advance()
 }
 
-// advance goes to the next file at the end of one: nil where there is one to
-// read. A file that was rotated away has got its last record before that.
+// advance goes to the next file at the end of one. nil means that there is a file to
+// read. A rotated file gets no more records.
 func (r *logReader) advance() error {
 	if len(r.files) == 1 {
 		now, err := os.Open(filepath.Join(r.dir, logFile))
@@ -177,7 +177,7 @@ func (r *logReader) advance() error {
 			return io.EOF
 		}
 		r.files = append(r.files, now)
-		return nil // once more: something may have come before the rotation
+		return nil // once more: a record may have come before the rotation
 	}
 	r.files[0].Close()
 	r.files, r.part = r.files[1:], nil
@@ -195,7 +195,7 @@ func (r *logReader) close() error {
 // entry is a record.
 type entry struct {
 	at   string
-	text string // with its line break, if it is whole
+	text string // with its line break, if it is complete
 }
 
 func parseEntry(line string) (entry, bool) {
@@ -211,7 +211,7 @@ func parseEntry(line string) (entry, bool) {
 	return entry{at, text}, true
 }
 
-// more reports whether the current file has grown, or is another.
+// more reports whether the current file has grown or was rotated.
 func (r *logReader) more() bool {
 	if len(r.files) == 0 {
 		_, err := os.Stat(filepath.Join(r.dir, logFile))

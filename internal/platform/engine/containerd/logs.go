@@ -17,18 +17,18 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// How often a follower looks for more, and for the container's end.
+// How often a follower polls for more output, and for the container's end.
 const (
 	followEvery = 20 * time.Millisecond
 	aliveEvery  = 200 * time.Millisecond
 )
 
-// wholeLimit bounds the wait for the last output of a container that has ended.
+// wholeLimit bounds the wait for the last output of an ended container.
 const wholeLimit = 10 * time.Second
 
-// Logs copies a container's output to w, both streams interleaved: its last 8 to
-// 16 MiB. With Follow it returns when the container has ended, or with ctx's
-// error. A line's time is when it was read.
+// Logs copies a container's output to w, both streams interleaved: its last 8 to 16
+// MiB. With Follow it returns when the container has ended, or with ctx's error. A
+// line's time is that of its reading.
 func (e *Engine) Logs(ctx context.Context, id string, o engine.LogOptions, w io.Writer) error {
 	ctx = e.in(ctx)
 	raw, err := e.find(ctx, id)
@@ -84,7 +84,7 @@ func (f *follower) copy(ctx context.Context, o engine.LogOptions) error {
 	return ctx.Err()
 }
 
-// tail writes the last n lines, all where n is below 0.
+// tail writes the last n lines, or all if n is below 0.
 func (f *follower) tail(n int) error {
 	if n < 0 {
 		return f.rest()
@@ -118,7 +118,7 @@ func (f *follower) tail(n int) error {
 	return nil
 }
 
-// rest writes all that is there.
+// rest writes all records that are there.
 func (f *follower) rest() error {
 	for {
 		e, err := f.log.next()
@@ -134,7 +134,7 @@ func (f *follower) rest() error {
 	}
 }
 
-// wait returns when there may be more, and whether that is the last.
+// wait returns when there may be more. ended reports that it is the last output.
 func (f *follower) wait(ctx context.Context) (ended bool, err error) {
 	for begin := time.Now(); time.Since(begin) < aliveEvery; {
 		if !sleep(ctx, followEvery) {
@@ -150,8 +150,8 @@ func (f *follower) wait(ctx context.Context) (ended bool, err error) {
 	return ended, err
 }
 
-// ended reports whether the container does not run. The output of one that runs,
-// and that nobody reads, is read from now on.
+// ended reports whether the container does not run. If it runs and no process reads
+// its output, this one begins to read it.
 func (f *follower) ended(ctx context.Context) (bool, error) {
 	t, err := f.e.task(ctx, f.id)
 	if err != nil && !isGone(err) {
@@ -168,7 +168,7 @@ func (f *follower) ended(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// untilWhole waits until nobody writes the log any more.
+// untilWhole waits until no process writes the log any more.
 func (f *follower) untilWhole(ctx context.Context) {
 	for begin := time.Now(); time.Since(begin) < wholeLimit; {
 		lock, err := flock.Open(filepath.Join(f.dir, lockFile), os.O_RDWR)
@@ -181,8 +181,8 @@ func (f *follower) untilWhole(ctx context.Context) {
 	}
 }
 
-// logOutput writes records as the caller wants them, and remembers its own error,
-// to tell a reader who has gone from a log that cannot be read.
+// logOutput writes records with the caller's options. It remembers the writer's
+// error, to distinguish a caller that stops reading from a log that cannot be read.
 type logOutput struct {
 	w     io.Writer
 	times bool

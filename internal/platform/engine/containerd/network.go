@@ -10,11 +10,10 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Networks lists none: the one that containers are on is not of the kind that
-// people make.
+// Networks returns none: the containers' network is not one that users make.
 func (e *Engine) Networks(context.Context) ([]engine.Network, error) { return nil, nil }
 
-// RemoveUnusedNetwork finds none.
+// RemoveUnusedNetwork returns holdfast.ErrNotFound.
 func (e *Engine) RemoveUnusedNetwork(_ context.Context, id string) error {
 	return fmt.Errorf("remove network %s: %w", id, holdfast.ErrNotFound)
 }
@@ -24,17 +23,17 @@ func (e *Engine) CreateNetwork(_ context.Context, name string, _ map[string]stri
 	return "", holdfast.WithHint(fmt.Errorf("create network %s: %w", name, engine.ErrUnsupported), "jobs of several containers need Docker: engine.name: docker")
 }
 
-// RemoveNetwork has nothing to do.
+// RemoveNetwork does nothing.
 func (e *Engine) RemoveNetwork(context.Context, string) error { return nil }
 
-// LabelledNetworks lists none.
+// LabelledNetworks returns none.
 func (e *Engine) LabelledNetworks(context.Context, map[string]string) ([]engine.LabelledNetwork, error) {
 	return nil, nil
 }
 
-// Activity yields what used images and volumes, until ctx is done or the time
-// until; then the sequence ends. containerd remembers nothing: a Gap comes first,
-// and again after each break in the connection.
+// Activity yields the uses of images and volumes, until ctx is done or the time
+// until. containerd keeps no events, so a Gap comes first, and another after each
+// break of the connection.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
 	return func(yield func(engine.Activity) bool) {
 		if !until.IsZero() {
@@ -61,7 +60,7 @@ func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[
 	}
 }
 
-// activityOf is the use that an event tells of.
+// activityOf is the use in an event.
 func activityOf(ev engine.Event) (engine.Activity, bool) {
 	a := engine.Activity{Time: ev.Time, Action: ev.Action}
 	switch {

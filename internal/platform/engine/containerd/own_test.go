@@ -27,13 +27,13 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// started makes and starts a container that is removed at the end.
+// started makes and starts a container that is removed at the test's end.
 func started(t *testing.T, e *containerd.Engine, s engine.Spec) engine.Container {
 	t.Helper()
 	return startedBy(t, e, e, s)
 }
 
-// startedBy is started, by an Engine that does not last.
+// startedBy is started by an Engine that is closed before the test's end.
 func startedBy(t *testing.T, e, remover *containerd.Engine, s engine.Spec) engine.Container {
 	t.Helper()
 	id, err := e.Create(t.Context(), s)
@@ -78,7 +78,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("waited a minute until %s", what)
 }
 
-// TestOwn has the tests of what this engine has to itself, on one daemon.
+// TestOwn has the tests of this engine's own features, on one daemon.
 func TestOwn(t *testing.T) {
 	e, daemon := labtest.Containerd(t)
 	for name, test := range map[string]func(*testing.T, *containerd.Engine, *lab.Containerd){
@@ -90,8 +90,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// neighbours: another namespace of the same daemon, as Docker (moby) and
-// Kubernetes (k8s.io) have theirs, is neither seen nor touched.
+// neighbours: another namespace of the same daemon, like Docker's (moby) and
+// Kubernetes' (k8s.io), is neither listed nor changed.
 func neighbours(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	api, err := client.New(daemon.Socket())
 	if err != nil {
@@ -165,8 +165,8 @@ func neighbours(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	}
 }
 
-// logRotates: a container that prints a lot keeps its last lines, whole and in
-// order, and not all.
+// logRotates: of a container that prints much, the last lines are kept, complete and
+// in order.
 func logRotates(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	c := started(t, e, sh(`yes "$(printf %01000d 0)" | head -n 30000 | cat -n; echo the end`))
 	if _, err := e.Wait(t.Context(), c.ID); err != nil {
@@ -187,8 +187,8 @@ func logRotates(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	}
 }
 
-// logIsTakenUp: what a container prints while nobody reads it waits for the next
-// one.
+// logIsTakenUp: output that a container writes while no process reads it is read by
+// the next one.
 func logIsTakenUp(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	first, err := containerd.Open(t.Context(), labtest.ContainerdConfig(daemon))
 	if err != nil {
@@ -223,8 +223,8 @@ func logIsTakenUp(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	}
 }
 
-// reap: what a container had that somebody removed with another tool is taken
-// back, and nothing else.
+// reap: the resources of a container that another tool has removed are freed, and no
+// others.
 func reap(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 	api, err := client.New(daemon.Socket())
 	if err != nil {
@@ -280,14 +280,14 @@ func reap(t *testing.T, e *containerd.Engine, daemon *lab.Containerd) {
 		t.Errorf("after: %v, wanted %v", got, stays.Addresses)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "containers", gone.ID)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the files of the gone: %v", err)
+		t.Errorf("the files of removed containers: %v", err)
 	}
 	if now, err := e.Inspect(t.Context(), stays.ID); err != nil || !now.Running() {
 		t.Errorf("the other: %+v, %v", now, err)
 	}
 }
 
-// inventory is what garbage collection asks for.
+// inventory tests the calls of the garbage collector.
 func inventory(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	archive, err := lab.Busybox()
 	if err != nil {
@@ -338,7 +338,7 @@ func inventory(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 			t.Error(err)
 		}
 		if err := remove(); !errors.Is(err, holdfast.ErrNotFound) {
-			t.Errorf("what is gone: %v", err)
+			t.Errorf("a removed object: %v", err)
 		}
 	}
 	if _, _, err := e.InspectImage(t.Context(), one.ID); !errors.Is(err, engine.ErrNoImage) {
@@ -346,8 +346,8 @@ func inventory(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	}
 }
 
-// isolation: the host reaches a container and is reached, another container is
-// not; and it sees none of the other's processes, files and sockets.
+// isolation: host and container reach each other. Two containers do not, and see none
+// of each other's processes, files and sockets.
 func isolation(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	a := started(t, e, sh(`touch /secret; nc -l -p 7000 -e echo hello`))
 	b := started(t, e, sh(`sleep inf`))
@@ -376,7 +376,7 @@ func isolation(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	}
 }
 
-// unsupported: what only Docker has is told by the contract's word.
+// unsupported: features that only Docker has return ErrUnsupported.
 func unsupported(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	if _, err := e.CreateNetwork(t.Context(), "mine", nil); !errors.Is(err, engine.ErrUnsupported) || holdfast.HintOf(err) == "" {
 		t.Errorf("a network: %v", err)
@@ -389,8 +389,8 @@ func unsupported(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	}
 }
 
-// removedBehindAKill: who has killed a container himself, as a drain does, has it removed
-// before its shim, or the engine, has seen its end.
+// removedBehindAKill: Remove works right after a direct kill, as in a drain, before
+// the shim or the engine has seen the end.
 func removedBehindAKill(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	for range 10 {
 		var all sync.WaitGroup
@@ -409,7 +409,7 @@ func removedBehindAKill(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	}
 }
 
-// addressIsKept: a container that is started again has the address it had.
+// addressIsKept: a container that is started again keeps its address.
 func addressIsKept(t *testing.T, e *containerd.Engine, _ *lab.Containerd) {
 	c := started(t, e, engine.Spec{Image: labtest.Busybox})
 	for range 3 {

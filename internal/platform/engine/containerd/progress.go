@@ -16,14 +16,14 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// countEvery is how often a layer that is being fetched is told of.
+// countEvery is the interval of progress events of a layer.
 const countEvery = 100 * time.Millisecond
 
-// progress tells what a pull does, in Docker's words, but as it happens: it is
-// this process that fetches, and that asks for each layer to be extracted.
+// progress reports a pull in Docker's words, at the time of each step: this process
+// fetches the layers, and requests the extraction of each.
 type progress struct {
 	events chan engine.PullEvent
-	ctx    context.Context // done when nobody reads any more
+	ctx    context.Context // done when the reader has stopped
 
 	mu     sync.Mutex
 	layers map[string]*layerProgress // by digest
@@ -49,14 +49,14 @@ func (p *progress) tell(ev engine.PullEvent) {
 	}
 }
 
-// layer returns the layer that desc is, nil for what is none.
+// layer returns the layer of desc, or nil if desc is not a layer.
 func (p *progress) layer(desc ocispec.Descriptor) *layerProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.layers[desc.Digest.String()]
 }
 
-// announce is told of a manifest's children.
+// announce reports the layers among a manifest's children.
 func (p *progress) announce(children []ocispec.Descriptor) {
 	for _, desc := range children {
 		if !images.IsLayerType(desc.MediaType) {
@@ -88,7 +88,7 @@ func (p *progress) handler(h images.Handler) images.Handler {
 	})
 }
 
-// finish tells of the layers that nothing had to be done for.
+// finish reports the layers that needed no work.
 func (p *progress) finish() {
 	p.mu.Lock()
 	order := p.order
@@ -96,7 +96,7 @@ func (p *progress) finish() {
 	for _, l := range order {
 		switch {
 		case l.applied:
-		case l.fetched: // another pull has extracted it meanwhile
+		case l.fetched: // another pull has extracted it
 			p.tell(engine.PullEvent{Layer: l.id, Status: "Pull complete"})
 		default:
 			p.tell(engine.PullEvent{Layer: l.id, Status: "Already exists"})
@@ -104,7 +104,7 @@ func (p *progress) finish() {
 	}
 }
 
-// watchedResolver marks a registry's errors, and counts what comes from it.
+// watchedResolver marks a registry's errors, and counts the bytes from it.
 type watchedResolver struct {
 	remotes.Resolver
 	p *progress
@@ -148,7 +148,7 @@ type counted struct {
 	done bool
 }
 
-// Seek is for a download that goes on where an earlier one was cut off.
+// Seek is for a download that resumes an earlier one.
 func (c *counted) Seek(offset int64, whence int) (int64, error) {
 	s, ok := c.ReadCloser.(io.Seeker)
 	if !ok {
@@ -184,7 +184,7 @@ func (c *counted) Read(b []byte) (int, error) {
 // progressKey is the context key of the *progress of a pull.
 type progressKey struct{}
 
-// watchedDiff tells of layers that are extracted.
+// watchedDiff reports the extraction of layers.
 type watchedDiff struct{ client.DiffService }
 
 // Apply extracts a layer.
@@ -197,7 +197,7 @@ func (d watchedDiff) Apply(ctx context.Context, desc ocispec.Descriptor, mounts 
 	if l == nil {
 		return d.DiffService.Apply(ctx, desc, mounts, o...)
 	}
-	if !l.fetched { // it was here, but not extracted
+	if !l.fetched { // it was present, but not extracted
 		p.tell(engine.PullEvent{Layer: l.id, Status: "Already exists"})
 	}
 	p.tell(engine.PullEvent{Layer: l.id, Status: "Extracting", Total: l.size})

@@ -15,16 +15,16 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// downloads is how many layers are fetched at once: as with Docker.
+// downloads is the number of layers that are fetched at once, as with Docker.
 const downloads = 3
 
-// certsDir is where hosts say how registries are reached: mirrors, certificates,
-// plain HTTP (containerd, docs/hosts.md).
+// certsDir has the hosts' settings for registries: mirrors, certificates, plain HTTP
+// (containerd, docs/hosts.md).
 const certsDir = "/etc/containerd/certs.d"
 
-// Pull fetches an image and yields what happens, ending with the first error.
-// Registries are reached as /etc/containerd/certs.d says, those on loopback by
-// plain HTTP too.
+// Pull fetches an image and yields its progress, up to the first error. It uses the
+// settings in /etc/containerd/certs.d for registries, and also plain HTTP for those
+// on loopback.
 func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
 	return func(yield func(engine.PullEvent, error) bool) {
 		ctx, cancel := context.WithCancelCause(e.in(ctx))
@@ -32,7 +32,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) ite
 		p := newProgress(ctx)
 		done := make(chan error, 1)
 		go func() { done <- e.pull(ctx, cancel, ref, o, p) }()
-		// The goroutine has ended when the sequence has.
+		// The goroutine ends before the sequence does.
 		ended := false
 		defer func() {
 			cancel(nil)
@@ -74,11 +74,11 @@ func (e *Engine) pull(ctx context.Context, cancel context.CancelCauseFunc, ref s
 		return failed(err)
 	}
 	if _, err := e.api.Version(ctx); err != nil {
-		return failed(err) // before anybody else is asked
+		return failed(err) // before any request
 	}
 	watch := e.watchDaemon(ctx, cancel)
 	defer watch()
-	before, _ := e.api.ImageService().Get(ctx, name) // the zero value where there is none
+	before, _ := e.api.ImageService().Get(ctx, name) // the zero value if there is none
 	p.tell(engine.PullEvent{Status: "Pulling from " + name})
 	options := []client.RemoteOpt{
 		client.WithPullUnpack, client.WithPullSnapshotter(e.cfg.Snapshotter), client.WithMaxConcurrentDownloads(downloads),
@@ -102,24 +102,24 @@ func (e *Engine) pull(ctx context.Context, cancel context.CancelCauseFunc, ref s
 	return nil
 }
 
-// watchDaemon calls a pull off when the daemon goes: one that waits for a
-// registry would not notice. The function that it returns ends the watch.
+// watchDaemon cancels a pull when the daemon stops: a pull that waits for a registry
+// would not notice. The function that it returns ends the watch.
 func (e *Engine) watchDaemon(ctx context.Context, cancel context.CancelCauseFunc) func() {
 	ctx, stop := context.WithCancel(ctx)
-	// Nothing is published under that topic. What counts is the connection.
+	// Nothing is published under that topic; only the end of the connection matters.
 	_, errs := e.api.EventService().Subscribe(ctx, `topic=="/holdfast/none"`)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-errs
 		if ctx.Err() == nil {
-			cancel(fmt.Errorf("%w at %s: it went away", holdfast.ErrEngine, e.cfg.Host))
+			cancel(fmt.Errorf("%w at %s: it stopped", holdfast.ErrEngine, e.cfg.Host))
 		}
 	}()
 	return func() { stop(); <-done }
 }
 
-// resolver reaches registries with a login.
+// resolver returns a resolver for registries with a login.
 func resolver(ctx context.Context, l engine.Login) remotes.Resolver {
 	hosts := hostconfig.HostOptions{HostDir: hostconfig.HostDirFromRoot(certsDir)}
 	hosts.Credentials = func(host string) (user, secret string, err error) {
@@ -127,7 +127,7 @@ func resolver(ctx context.Context, l engine.Login) remotes.Resolver {
 		case l == (engine.Login{}), l.Server != "" && !sameRegistry(host, l.Server):
 			return "", "", nil
 		case l.IdentityToken != "":
-			return "", l.IdentityToken, nil // without a name it is a refresh token
+			return "", l.IdentityToken, nil // without a user name it is a refresh token
 		}
 		return l.Username, l.Password, nil
 	}
@@ -138,8 +138,8 @@ func resolver(ctx context.Context, l engine.Login) remotes.Resolver {
 	return docker.NewResolver(o)
 }
 
-// sameRegistry reports whether host is where the login is for. Docker's own
-// registry has several names.
+// sameRegistry reports whether the login is for host. Docker's own registry has
+// several names.
 func sameRegistry(host, server string) bool {
 	hub := map[string]bool{"docker.io": true, "registry-1.docker.io": true, "index.docker.io": true, "https://index.docker.io/v1/": true}
 	return host == server || hub[host] && hub[server]

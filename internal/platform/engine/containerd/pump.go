@@ -17,11 +17,11 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// A container writes to two pipes with names (fifo(7)) in its directory, which
-// its shim holds open. One process at a time reads them into the log: who started
-// the container, and when that one goes, the next who finds the lock free. In
-// between the output waits in the pipes; a container that writes more than they
-// hold (64 KiB) waits with it.
+// A container writes to two named pipes (fifo(7)) in its directory, which its shim
+// holds open. One process at a time copies them to the log: the process that started
+// the container and, when it ends, the next one that gets the lock. In between the
+// output waits in the pipes. A container that writes more than their capacity (64
+// KiB) blocks.
 const (
 	stdout = "stdout"
 	stderr = "stderr"
@@ -33,7 +33,7 @@ const (
 // run.
 const lockPatience = 5 * time.Second
 
-// maxLogLine is the longest piece of a line that is kept as one record.
+// maxLogLine is the longest piece of a line in one record.
 const maxLogLine = 16 << 10
 
 // pumps are the readers of this Engine.
@@ -54,14 +54,14 @@ type pump struct {
 	lock  *os.File
 	pipes map[string]*os.File
 	log   *logWriter
-	ended chan struct{} // closed when all is let go
+	ended chan struct{} // closed when files and lock are released
 }
 
-// errBusy says that another reads the container's output.
+// errBusy means that another process reads the container's output.
 var errBusy = errors.New("another process reads its output")
 
-// open makes the pipes of a container that is not started yet, and opens them.
-// Reading begins with run.
+// open makes and opens the pipes of a container that is not started yet. run begins
+// to read.
 func (ps *pumps) open(ctx context.Context, id, dir string) (*pump, error) {
 	for begin := time.Now(); ; {
 		p, err := ps.take(id, dir, true)
@@ -74,7 +74,7 @@ func (ps *pumps) open(ctx context.Context, id, dir string) (*pump, error) {
 	}
 }
 
-// adopt reads the output of a container that runs, if nobody does.
+// adopt reads the output of a running container, if no process does.
 func (ps *pumps) adopt(id, dir string) error {
 	p, err := ps.take(id, dir, false)
 	if errors.Is(err, errBusy) || errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +86,7 @@ func (ps *pumps) adopt(id, dir string) error {
 	return err
 }
 
-// take locks the log and opens the pipes, made anew for a fresh start.
+// take locks the log and opens the pipes. For a new start it makes them again.
 func (ps *pumps) take(id, dir string, fresh bool) (*pump, error) {
 	flag := os.O_RDWR
 	if fresh {
@@ -127,8 +127,8 @@ func (p *pump) openPipe(name string, fresh bool) error {
 			return err
 		}
 	}
-	// Without waiting for who writes. An os.File that does not block can be
-	// closed under its reader.
+	// O_NONBLOCK avoids waiting for a writer, and a non-blocking os.File can be
+	// closed while it is read.
 	f, err := os.OpenFile(p.path(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	p.pipes[name] = f
 	return err
@@ -136,7 +136,7 @@ func (p *pump) openPipe(name string, fresh bool) error {
 
 func (p *pump) path(name string) string { return filepath.Join(p.dir, name) }
 
-// add makes the pump known, unless the Engine is closed.
+// add registers the pump, unless the Engine is closed.
 func (ps *pumps) add(p *pump) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -148,8 +148,8 @@ func (ps *pumps) add(p *pump) error {
 	return nil
 }
 
-// run reads until whoever writes is gone. It returns at once. The shim has
-// opened its ends: from now on an end is the end.
+// run starts reading and returns. Reading goes on until all writers are gone. The
+// shim has opened its ends before run, so EOF is final.
 func (p *pump) run() {
 	var both sync.WaitGroup
 	for name, pipe := range p.pipes {
@@ -161,7 +161,7 @@ func (p *pump) run() {
 	}()
 }
 
-// abandon is for a pump that never ran.
+// abandon releases a pump that never ran.
 func (p *pump) abandon() { p.done() }
 
 func (p *pump) done() {
@@ -175,7 +175,7 @@ func (p *pump) done() {
 	p.of.all.Done()
 }
 
-// free lets go of all, the lock last: then the log is whole.
+// free releases everything, the lock last: then the log is complete.
 func (p *pump) free() {
 	for _, pipe := range p.pipes {
 		if pipe != nil {
@@ -188,8 +188,8 @@ func (p *pump) free() {
 	p.lock.Close()
 }
 
-// copy keeps one stream. Output that cannot be kept, as on a full disk, is
-// dropped: the container is not to stand still for it.
+// copy writes one stream to the log. It drops output that cannot be written, for
+// example on a full disk, so that the container does not block.
 func (p *pump) copy(stream string, from io.Reader) {
 	lines := bufio.NewReaderSize(from, maxLogLine)
 	for {
@@ -203,15 +203,15 @@ func (p *pump) copy(stream string, from io.Reader) {
 	}
 }
 
-// has reports whether a container's output is read here.
+// has reports whether this process reads a container's output.
 func (ps *pumps) has(id string) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.byID[id] != nil
 }
 
-// drop stops reading a container that is removed, and returns when nothing is
-// written any more.
+// drop stops reading a container that is being removed, and returns when the log is
+// no longer written.
 func (ps *pumps) drop(id string) {
 	ps.mu.Lock()
 	p := ps.byID[id]
@@ -222,14 +222,14 @@ func (ps *pumps) drop(id string) {
 	}
 }
 
-// stop ends the reading, as if the streams had ended.
+// stop ends the reading, like EOF on the streams.
 func (p *pump) stop() {
 	for _, pipe := range p.pipes {
 		pipe.Close()
 	}
 }
 
-// close stops all and waits until they have ended.
+// close stops all pumps and waits for their end.
 func (ps *pumps) close() {
 	ps.mu.Lock()
 	ps.closed = true

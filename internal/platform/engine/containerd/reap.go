@@ -17,11 +17,11 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// youngest is how old a directory or a snapshot has to be to be a stray: a
-// container's are made a moment before the container.
+// youngest is the least age of a stray directory or snapshot: both are made a moment
+// before their container.
 const youngest = time.Minute
 
-// strays are what containers have, and what may be of nobody.
+// strays has the resources of containers, some of which may belong to none.
 type strays struct {
 	owners    map[netip.Addr]string
 	dirs      map[string]string // by the container's id
@@ -35,16 +35,16 @@ func (s strays) close() {
 	}
 }
 
-// Reap takes back the addresses, files, snapshots and shims of containers that are gone,
-// as when somebody removed them with another tool, or a crash came in between.
-// Run does it now and then.
+// Reap frees the addresses, files, snapshots and shims of containers that are gone,
+// for example after a removal with another tool or after a crash. Run calls it
+// periodically.
 func (e *Engine) Reap(ctx context.Context) error {
 	ctx = e.in(ctx)
 	found, err := e.strays(ctx)
 	if err != nil {
 		return e.fail(ctx, err, "look for what removed containers left")
 	}
-	// Asked last: who is not in the list by now has been removed.
+	// The list comes last: a container that is not in it has been removed.
 	list, err := e.api.ContainerService().List(ctx)
 	if err != nil {
 		found.close()
@@ -76,7 +76,7 @@ func (e *Engine) strays(ctx context.Context) (s strays, err error) {
 	return s, err
 }
 
-// oldDirs are the containers' directories, by id.
+// oldDirs returns the containers' directories, by id.
 func (e *Engine) oldDirs() (map[string]string, error) {
 	base := filepath.Join(e.cfg.Dir, "containers")
 	entries, err := os.ReadDir(base)
@@ -93,7 +93,7 @@ func (e *Engine) oldDirs() (map[string]string, error) {
 	return dirs, nil
 }
 
-// free removes what none of the containers has.
+// free removes the resources that none of the containers has.
 func (s strays) free(ctx context.Context, e *Engine, list []containers.Container) error {
 	alive, keys, shims := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, c := range list {
@@ -122,8 +122,8 @@ func (s strays) free(ctx context.Context, e *Engine, list []containers.Container
 	return errors.Join(errs...)
 }
 
-// freeStray removes the snapshot of a container that never came into being, and
-// reports whether it did.
+// freeStray removes the snapshot of a container that was never created, and reports
+// whether it did.
 func (e *Engine) freeStray(ctx context.Context, key string) bool {
 	service := e.api.SnapshotService(e.cfg.Snapshotter)
 	info, err := service.Stat(ctx, key)

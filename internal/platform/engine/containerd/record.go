@@ -22,9 +22,9 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// What this package keeps with a container in containerd: labels to look it up
-// by, or that change, and a record of what it was made of. Labels with this
-// prefix are not shown.
+// The names of this package's data at a container in containerd: labels for lookups
+// and for changing values, and the record of its creation. Labels with this prefix
+// are not shown.
 const (
 	ownLabels    = "holdfast.engine/"
 	labelName    = ownLabels + "name"
@@ -32,16 +32,16 @@ const (
 	extension    = ownLabels + "record"
 )
 
-// record is what containerd has no place for. It never changes.
+// record has the settings for which containerd has no field. It never changes.
 type record struct {
-	Image   string `json:"image"` // as it was named at create
+	Image   string `json:"image"` // the name given at create
 	ImageID string `json:"image_id"`
 	Network string `json:"network"` // of the Spec
 	PIDMode string `json:"pid_mode"`
 	Dir     string `json:"dir"` // of this container's files
-	// Shim is the id of the container whose shim this one has, "" for its own.
+	// Shim is the id of the container whose shim this one shares, or "".
 	Shim string `json:"shim,omitempty"`
-	// Volumes are the named ones.
+	// Volumes are the named volumes.
 	Volumes []string `json:"volumes,omitempty"`
 }
 
@@ -50,12 +50,12 @@ func (r record) any() (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: extension, Value: text}, err
 }
 
-// recordOf reads a container's record; of a container that somebody else made
-// there is none.
+// recordOf reads a container's record, or the zero value if another client made the
+// container.
 func recordOf(c containers.Container) record {
 	var r record
 	if ext := c.Extensions[extension]; ext != nil {
-		_ = json.Unmarshal(ext.GetValue(), &r) // nobody else writes it
+		_ = json.Unmarshal(ext.GetValue(), &r) // only this package writes it
 	}
 	if r.Image == "" {
 		r.Image = c.Image
@@ -63,7 +63,7 @@ func recordOf(c containers.Container) record {
 	return r
 }
 
-// labelsOf are a container's labels without our own.
+// labelsOf returns a container's labels without those of this package.
 func labelsOf(c containers.Container) map[string]string {
 	labels := maps.Clone(c.Labels)
 	maps.DeleteFunc(labels, func(key, _ string) bool { return strings.HasPrefix(key, ownLabels) })
@@ -84,31 +84,31 @@ func restartOf(c containers.Container) engine.RestartPolicy {
 	return engine.RestartNo
 }
 
-// state is what changes in a container's life and containerd does not keep, or
-// not for long enough. It is a file in the container's directory.
+// state has the changing data of a container that containerd does not keep, or not
+// for long enough. It is a file in the container's directory.
 type state struct {
 	Started time.Time  `json:"started,omitzero"`
 	Address netip.Addr `json:"address,omitzero"`
-	// Ended is when it was seen to have ended, with ExitCode; or Start failed,
-	// with Error.
+	// Ended is when its end was seen, with ExitCode, or when Start failed, with
+	// Error.
 	Ended    time.Time `json:"ended,omitzero"`
 	ExitCode int       `json:"exit_code,omitempty"`
 	Error    string    `json:"error,omitempty"`
 	OOM      bool      `json:"oom,omitempty"`
-	// Stopped says that somebody has killed it by way of the engine: it is not
-	// started again.
+	// Stopped means that it was killed through the engine: the policy does not start
+	// it again.
 	Stopped bool `json:"stopped,omitempty"`
-	// Restarts counts those in a row by its policy.
+	// Restarts counts consecutive restarts by its policy.
 	Restarts int `json:"restarts,omitempty"`
 }
 
 const stateFile = "state.json"
 
-// readState returns the zero value where there is none yet.
+// readState returns the zero value if there is no file yet.
 func readState(dir string) (state, error) {
 	var s state
 	if dir == "" {
-		return s, nil // somebody else made it
+		return s, nil // another client made it
 	}
 	text, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,8 +123,8 @@ func readState(dir string) (state, error) {
 	return s, nil
 }
 
-// writeState replaces the file whole. One of a container that is removed
-// meanwhile is not made again.
+// writeState replaces the file atomically. It fails for a container that was removed
+// meanwhile, and makes no directory.
 func writeState(dir string, s state) error {
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -136,7 +136,7 @@ func writeState(dir string, s state) error {
 	return nil
 }
 
-// fullID is how the ids that are given out look.
+// fullID is the form of the ids that Create returns.
 var fullID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // find returns a container by its id or name.

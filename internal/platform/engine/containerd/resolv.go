@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// resolvers are where a host's name servers stand, systemd-resolved's real ones
-// last: the first file names its stub, on loopback.
+// resolvers are the files with a host's name servers. systemd-resolved's file with
+// the real servers is last; the first file has its stub on loopback.
 var resolvers = [...]string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
-// resolvFile is a container's /etc/resolv.conf (resolv.conf(5)): the host's,
-// without name servers that listen on the host's loopback, which the container
-// does not reach.
+// resolvFile is a container's /etc/resolv.conf (resolv.conf(5)): the host's, without
+// name servers that listen on the host's loopback, which a container cannot reach.
 func resolvFile(network string) []byte {
 	var last []byte
 	for _, file := range resolvers {

@@ -13,26 +13,25 @@ import (
 	"holdfast/internal/platform/linux/vethnet"
 )
 
-// A container that is started again by its policy waits so long at first, twice
-// as long each next time, and never longer than that; one that has run for a
-// while begins anew (as Docker's).
+// The back-off of restarts, as with Docker: the first wait, doubled each time, the
+// longest wait, and the running time that resets it.
 const (
 	firstRestart = 100 * time.Millisecond
 	lastRestart  = time.Minute
 	steady       = 10 * time.Second
 )
 
-// How often it is looked for what is of containers that are gone, and for output
-// that nobody reads any more.
+// How often Run looks for resources of containers that are gone, and for output that
+// no process reads.
 const (
 	reapEvery   = 10 * time.Minute
 	listenEvery = 10 * time.Second
 )
 
-// Run reads the output of containers that others have started, starts those again
-// whose policy says so, and takes back addresses of containers that are gone,
-// until ctx is done; then it removes the bridge, with the way out of the host, if no
-// container is on it. What cannot be done is tried at the next event.
+// Run reads the output of containers that other processes have started, restarts
+// containers by their policies, and frees the addresses of containers that are gone.
+// When ctx is done it removes the bridge and the NAT rules if no container is
+// connected. It retries failed work at the next event.
 func (e *Engine) Run(ctx context.Context) error {
 	letGo, err := e.net.Keep()
 	if err != nil {
@@ -59,11 +58,11 @@ func (e *Engine) Run(ctx context.Context) error {
 	return e.leave()
 }
 
-// leaveLimit bounds how long the end of Run waits for the devices of containers that
-// have been removed: the kernel takes a network namespace down behind their end.
+// leaveLimit bounds how long the end of Run waits for the devices of removed
+// containers: the kernel removes a network namespace asynchronously.
 const leaveLimit = 5 * time.Second
 
-// leave removes the bridge and what belongs to it, unless a container is there.
+// leave removes the bridge and its rules, unless a container is connected.
 func (e *Engine) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
 	defer cancel()
@@ -74,7 +73,7 @@ func (e *Engine) leave() error {
 			return gone, err
 		})
 		switch {
-		case isDown(err), err != nil && ctx.Err() != nil: // the next one does it
+		case isDown(err), err != nil && ctx.Err() != nil: // the next agent removes it
 			return nil
 		case !errors.Is(err, vethnet.ErrInUse):
 			return err
@@ -84,8 +83,8 @@ func (e *Engine) leave() error {
 	}
 }
 
-// ended are those who have an address and have ended, or were removed. used is that
-// somebody else has one.
+// ended returns the containers with an address that have ended or were removed. used
+// reports whether another container has an address.
 func (e *Engine) ended(ctx context.Context) (gone []string, used bool, err error) {
 	owners, err := e.net.Owners()
 	if err != nil {
@@ -94,7 +93,7 @@ func (e *Engine) ended(ctx context.Context) (gone []string, used bool, err error
 	for _, id := range owners {
 		switch t, err := e.task(e.in(ctx), id); {
 		case err != nil && !isGone(err):
-			return nil, false, e.fail(ctx, err, "look whether container %s has ended", id)
+			return nil, false, e.fail(ctx, err, "check whether container %s has ended", id)
 		case err == nil && t.Status != task.Status_STOPPED, err != nil && e.exists(e.in(ctx), id):
 			used = true
 		default:
@@ -110,7 +109,7 @@ type keeper struct {
 	all sync.WaitGroup
 }
 
-// change changes a container's state. It returns false where that is gone.
+// change changes a container's state. It returns false if the container is gone.
 func (k *keeper) change(ctx context.Context, id string, f func(*state)) (containers.Container, state, bool) {
 	ctx = k.e.in(ctx)
 	unlock, err := k.e.locks.lock(ctx, id)
@@ -130,8 +129,8 @@ func (k *keeper) change(ctx context.Context, id string, f func(*state)) (contain
 	return c, s, writeState(recordOf(c).Dir, s) == nil
 }
 
-// died notes a container's end, for when its shim is gone, and starts it again
-// where it should be.
+// died records a container's end, because its shim will be gone, and restarts it if
+// its policy requires that.
 func (k *keeper) died(ctx context.Context, ev engine.Event) {
 	c, s, ok := k.change(ctx, ev.ID, func(s *state) {
 		if s.Started.After(ev.Time) {
@@ -147,7 +146,7 @@ func (k *keeper) died(ctx context.Context, ev engine.Event) {
 	}
 }
 
-// restart starts a container again that has ended, after a pause.
+// restart starts an ended container again after a pause.
 func (k *keeper) restart(ctx context.Context, c containers.Container, s state) {
 	if !due(restartOf(c), s) {
 		return
@@ -159,12 +158,12 @@ func (k *keeper) restart(ctx context.Context, c containers.Container, s state) {
 		}
 		c, s, ok := k.change(ctx, c.ID, func(s *state) { s.Restarts++ })
 		if ok && due(restartOf(c), s) {
-			_ = k.e.startOnce(k.e.in(ctx), c, true) // it says why in the container's state
+			_ = k.e.startOnce(k.e.in(ctx), c, true) // the container's state has the error
 		}
 	})
 }
 
-// due reports whether a policy wants a container that has ended to be started.
+// due reports whether a policy requires a restart of an ended container.
 func due(p engine.RestartPolicy, s state) bool {
 	if s.Stopped || s.Ended.IsZero() {
 		return false
@@ -178,7 +177,7 @@ func due(p engine.RestartPolicy, s state) bool {
 	return false
 }
 
-// listen reads the output of a container that runs, unless somebody does.
+// listen reads the output of a running container, unless another process does.
 func (k *keeper) listen(ctx context.Context, id string) {
 	c, err := k.e.find(k.e.in(ctx), id)
 	if err == nil && recordOf(c).Dir != "" {
@@ -186,11 +185,11 @@ func (k *keeper) listen(ctx context.Context, id string) {
 	}
 }
 
-// lookAll takes up what nobody has looked after.
+// lookAll handles the containers that were unattended before.
 func (k *keeper) lookAll(ctx context.Context) {
 	list, err := k.e.List(ctx, nil)
 	if err != nil {
-		return // a Gap comes again
+		return // retried at the next Gap
 	}
 	for _, c := range list {
 		switch {
@@ -202,7 +201,7 @@ func (k *keeper) lookAll(ctx context.Context) {
 	}
 }
 
-// missed is a container that has ended while nobody looked.
+// missed handles a container that has ended unobserved.
 func (k *keeper) missed(ctx context.Context, id string) {
 	c, err := k.e.Inspect(ctx, id)
 	if err != nil || c.State != "exited" {
@@ -218,7 +217,7 @@ func (k *keeper) missed(ctx context.Context, id string) {
 	}
 }
 
-// tend does what has to be done now and then.
+// tend does the periodic work.
 func (k *keeper) tend(ctx context.Context) {
 	reap, listen := time.NewTicker(reapEvery), time.NewTicker(listenEvery)
 	defer reap.Stop()
@@ -238,7 +237,7 @@ func (k *keeper) tend(ctx context.Context) {
 	}
 }
 
-// listenAll takes over from processes that have started containers and ended.
+// listenAll reads the output of containers whose starter has ended.
 func (k *keeper) listenAll(ctx context.Context) {
 	list, err := k.e.rawList(k.e.in(ctx), nil)
 	if err != nil {
@@ -246,7 +245,7 @@ func (k *keeper) listenAll(ctx context.Context) {
 	}
 	for _, c := range list {
 		if dir := recordOf(c).Dir; dir != "" && !k.e.pumps.has(c.ID) {
-			_ = k.e.pumps.adopt(c.ID, dir) // one that does not run has no output
+			_ = k.e.pumps.adopt(c.ID, dir) // a container that does not run has no output
 		}
 	}
 }

@@ -17,30 +17,31 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// shimName is containerd's shim for runc, and for what takes runc's arguments.
+// shimName is containerd's shim for runc, and for programs that take runc's
+// arguments.
 const shimName = "io.containerd.runc.v2"
 
-// defaultRuntime is the name of the runtime that needs no program named.
+// defaultRuntime is the name of the runtime without a configured program.
 const defaultRuntime = "runc"
 
-// runtimeRoots begins the directories that runtimes other than the default keep
-// their containers' state in: what they write there is not runc's.
+// runtimeRoots is the prefix of the state directories of runtimes other than the
+// default, because their files differ from runc's.
 const runtimeRoots = "/run/containerd/holdfast-runtime-"
 
 var _ engine.RuntimeTester = (*Engine)(nil)
 
-// badRuntime is what no shim could start.
+// badRuntime is the error of a program that a shim could not start.
 func badRuntime(runtimes map[string]string) error {
 	for name, program := range runtimes {
 		if name == "" || strings.Contains(name, "/") || !filepath.IsAbs(program) {
-			return fmt.Errorf("the runtime %q of containers is %q, no absolute path", name, program)
+			return fmt.Errorf("the runtime %q of containers is %q, not an absolute path", name, program)
 		}
 	}
 	return nil
 }
 
-// runtime is what containerd is told of a Spec's runtime: the shim for runc starts
-// another program in runc's place (containerd, api/types/runc/options/oci.proto).
+// runtime is containerd's setting for a Spec's runtime: the shim for runc starts
+// another program in place of runc (containerd, api/types/runc/options/oci.proto).
 // holdfast.ErrNotFound.
 func (e *Engine) runtime(name string) (containers.RuntimeInfo, error) {
 	info := containers.RuntimeInfo{Name: shimName}

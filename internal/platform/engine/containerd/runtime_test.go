@@ -13,7 +13,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// runtimes are programs in runc's place, some of which do not work.
+// runtimes are programs in place of runc, some of which do not work.
 func runtimes(t *testing.T, _ *containerd.Engine, daemon *lab.Containerd) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken")

@@ -13,13 +13,13 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// tick is the unit of a process's start: USER_HZ is 100 on all that Linux runs on
-// here (proc_pid_stat(5)).
+// tick is the unit of a process's start time: USER_HZ is 100 on all supported
+// architectures (proc_pid_stat(5)).
 const tick = 10 * time.Millisecond
 
-// oldShims are this namespace's shims that have no process below them and are not
-// young, by their container's id. containerd 1.6 leaves one where whoever asked for a
-// task was killed in the middle.
+// oldShims returns this namespace's shims that have no child processes and are older
+// than youngest, by their container's id. containerd 1.6 leaves one if the client
+// that requested a task was killed during the call.
 func (e *Engine) oldShims() (map[string]*pidfd.Process, error) {
 	pids, err := proc.Host.Pids()
 	if err != nil {
@@ -50,8 +50,8 @@ func (e *Engine) oldShims() (map[string]*pidfd.Process, error) {
 	return found, nil
 }
 
-// shimOf is the id of the container whose shim a process is, as containerd starts
-// it; "" where it is none of this namespace.
+// shimOf is the id of the container for which containerd has started the process as a
+// shim, or "" if the process is not a shim of this namespace.
 func (e *Engine) shimOf(pid int) string {
 	args, err := proc.Host.Cmdline(pid)
 	if err != nil || len(args) == 0 || !strings.HasPrefix(path.Base(args[0]), "containerd-shim") {
@@ -69,7 +69,7 @@ func (e *Engine) shimOf(pid int) string {
 	return ""
 }
 
-// endShims ends those that no container has, and lets go of all.
+// endShims ends the shims without a container, and closes all handles.
 func endShims(shims map[string]*pidfd.Process, had map[string]bool) error {
 	var failed error
 	for id, p := range shims {

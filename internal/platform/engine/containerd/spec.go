@@ -23,28 +23,26 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// cpuPeriod is the window, in microseconds, that CPUs are given out in: the
-// kernel's default.
+// cpuPeriod is the period of CPU quotas in microseconds, the kernel's default.
 const cpuPeriod = 100_000
 
-// initPath is where the host's minimal init is mounted in containers that want
-// one.
+// initPath is the path of the host's minimal init in containers with Spec.Init.
 const initPath = "/sbin/holdfast-init"
 
-// inits are static programs that reap (tini), by where packages put them.
+// inits are the paths at which packages install a static init that reaps (tini).
 var inits = [...]string{"/usr/bin/tini-static", "/usr/bin/docker-init", "/usr/local/bin/docker-init", "/usr/local/bin/tini-static"}
 
-// appArmorProfile is what containers run under where the host has AppArmor: with
-// the rules of Docker's docker-default. It is loaded into the kernel when the first
+// appArmorProfile is the profile of containers on hosts with AppArmor, with the rules
+// of Docker's docker-default. It is loaded into the kernel when the first container
 // is created, and stays.
 const appArmorProfile = "holdfast-default"
 
 // runtimeSpec describes the container to runc (opencontainers/runtime-spec,
-// config-linux.md). Its snapshot is there: who a user is stands in its files.
+// config-linux.md). The snapshot exists by now: users are looked up in its files.
 func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Container) (*oci.Spec, error) {
 	options := []oci.SpecOpts{
 		oci.WithDefaultSpecForPlatform("linux/" + runtime.GOARCH),
-		oci.WithoutRunMount, // what the image has there is to be seen
+		oci.WithoutRunMount, // the image's files there stay visible
 		oci.WithCgroup(path.Join(e.cfg.CgroupParent, d.id)),
 		d.process,
 		e.user(d),
@@ -63,12 +61,12 @@ func (e *Engine) runtimeSpec(ctx context.Context, d *draft, c *containers.Contai
 	if d.spec.NoCapabilities {
 		options = append(options, oci.WithCapabilities(nil))
 	}
-	options = append(options, d.withSeccomp) // it depends on the capabilities
+	options = append(options, d.withSeccomp) // the default profile depends on the capabilities
 	options = append(options, withAppArmor)
 	return oci.GenerateSpec(ctx, e.api, c, options...)
 }
 
-// process sets what runs: as Docker does, an entrypoint of the Spec's drops the
+// process sets the command line. As with Docker, an entrypoint in the Spec drops the
 // image's command too.
 func (d *draft) process(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	has := d.image.Config
@@ -95,12 +93,12 @@ func (d *draft) process(_ context.Context, _ oci.Client, _ *containers.Container
 	}
 	s.Process.Env = environment(s.Hostname, has.Env, d.spec.Env)
 	s.Process.NoNewPrivileges = d.spec.NoNewPrivileges
-	s.Process.Rlimits = nil // the daemon's, as with Docker
+	s.Process.Rlimits = nil // inherits the daemon's, as with Docker
 	return nil
 }
 
-// environment is PATH and HOSTNAME, the image's and the Spec's; the last of a
-// name counts.
+// environment is PATH and HOSTNAME, then the image's variables, then the Spec's; the
+// last one of a name counts.
 func environment(host string, lists ...[]string) []string {
 	all := slices.Concat(append([][]string{{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=" + host}}, lists...)...)
 	at := map[string]int{}
@@ -117,7 +115,7 @@ func environment(host string, lists ...[]string) []string {
 	return env
 }
 
-// user is the image's. root needs no look into the image's files.
+// user sets the image's user. For root it does not read the image's files.
 func (e *Engine) user(d *draft) oci.SpecOpts {
 	name := d.image.Config.User
 	if name == "" || name == "0" || name == "root" || name == "0:0" {
@@ -126,8 +124,8 @@ func (e *Engine) user(d *draft) oci.SpecOpts {
 	return oci.Compose(oci.WithUser(name), oci.WithAdditionalGIDs(name))
 }
 
-// namespaces are new ones but where the Spec says otherwise. Those of another
-// container get their paths when this one is started.
+// namespaces are new ones unless the Spec says otherwise. The paths of another
+// container's namespaces are set at the start.
 func (d *draft) namespaces(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 	var options []oci.SpecOpts
 	if d.spec.Network == "host" {
@@ -172,7 +170,7 @@ func (d *draft) withSeccomp(_ context.Context, _ oci.Client, _ *containers.Conta
 	return nil
 }
 
-// withAppArmor confines the container where the host can.
+// withAppArmor sets the profile on hosts with AppArmor.
 func withAppArmor(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 	if !apparmor.HostSupports() {
 		return nil
@@ -183,7 +181,7 @@ func withAppArmor(ctx context.Context, client oci.Client, c *containers.Containe
 	return nil
 }
 
-// withInit has a minimal init run the command.
+// withInit makes a minimal init run the command.
 func withInit(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	for _, program := range inits {
 		if _, err := os.Stat(program); err != nil {
@@ -208,26 +206,26 @@ func checkNetwork(s engine.Spec) error {
 	return holdfast.WithHint(fmt.Errorf("network %q: %w", s.Network, engine.ErrUnsupported), "with containerd a container has the network of Holdfast, none, host, or another container's")
 }
 
-// volumeName is how volumes are named, as with Docker.
+// volumeName is the form of a volume's name, as with Docker.
 var volumeName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// checkMounts looks at what can be wrong before anything is made.
+// checkMounts checks the mounts before anything is made.
 func checkMounts(list []engine.Mount) error {
 	for _, m := range list {
 		if !path.IsAbs(m.Target) {
-			return fmt.Errorf("mount at %q: that is no absolute path", m.Target)
+			return fmt.Errorf("mount at %q: that is not an absolute path", m.Target)
 		}
 		switch m.Type {
 		case "bind":
 			if !filepath.IsAbs(m.Source) {
-				return fmt.Errorf("mount at %s: its source %q is no absolute path", m.Target, m.Source)
+				return fmt.Errorf("mount at %s: its source %q is not an absolute path", m.Target, m.Source)
 			}
 			if _, err := os.Stat(m.Source); err != nil {
 				return fmt.Errorf("mount at %s: %w", m.Target, err)
 			}
 		case "volume":
 			if m.Source != "" && !volumeName.MatchString(m.Source) {
-				return fmt.Errorf("mount at %s: %q is no name of a volume", m.Target, m.Source)
+				return fmt.Errorf("mount at %s: %q is not a valid name of a volume", m.Target, m.Source)
 			}
 		case "tmpfs":
 		default:
@@ -237,9 +235,9 @@ func checkMounts(list []engine.Mount) error {
 	return nil
 }
 
-// mounts are the container's, the files in /etc that are made for it, and the
-// tree of its cgroups. Volumes are directories below dir, which are made here;
-// those without a name are in the container's own.
+// mounts returns the container's mounts, the files in /etc that are made for it, and
+// its cgroup hierarchy. Volumes are directories below dir, which are made here;
+// anonymous ones are in the container's own directory.
 func (d *draft) mounts(dir string) ([]specs.Mount, error) {
 	list := []specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid", "noexec", "nodev"}}}
 	for _, name := range ownFiles {

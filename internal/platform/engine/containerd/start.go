@@ -23,8 +23,8 @@ import (
 	"holdfast/internal/platform/linux/vethnet"
 )
 
-// Start starts a created container, or one that has ended once more, and returns
-// when its init runs. Its output is read until it ends or the Engine is closed.
+// Start starts a created or ended container, and returns when its init runs. Its
+// output is read until it ends or the Engine is closed.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	ctx = e.in(ctx)
 	c, err := e.find(ctx, id)
@@ -77,7 +77,7 @@ type starting struct {
 	state  state
 	spec   *specs.Spec
 	log    *pump
-	made   bool // there is a task
+	made   bool // the task was made
 }
 
 func (s *starting) run(ctx context.Context) error {
@@ -101,8 +101,8 @@ func (s *starting) run(ctx context.Context) error {
 	return errors.Join(err, writeState(s.record.Dir, s.state))
 }
 
-// codeOfStart is the exit code that shells, and Docker, give to a command that
-// could not be run: 127 where it was not found, else 126.
+// codeOfStart is the exit code of shells and Docker for a command that could not be
+// run: 127 if it was not found, else 126.
 func codeOfStart(err error) int {
 	text := err.Error()
 	for _, word := range []string{"no such file or directory", "executable file not found", "system cannot find"} {
@@ -139,7 +139,7 @@ func (s *starting) try(ctx context.Context) error {
 		return err
 	}
 	if s.state.Address.IsValid() {
-		// The namespace is there, and nothing of the container's runs yet.
+		// The namespace exists, and no process of the container runs yet.
 		if err := s.e.attach(pid, s.c.ID, s.state.Address); err != nil {
 			return err
 		}
@@ -164,7 +164,8 @@ func (e *Engine) attach(pid int, id string, addr netip.Addr) error {
 	return err
 }
 
-// address is the container's own, from its first start until it is removed.
+// address reserves the container's address, which it has from its first start until
+// it is removed.
 func (s *starting) address() error {
 	if s.record.Network != "" || s.state.Address.IsValid() {
 		return nil
@@ -172,12 +173,13 @@ func (s *starting) address() error {
 	var err error
 	s.state.Address, err = s.e.net.Reserve(s.c.ID)
 	if err == nil {
-		err = writeState(s.record.Dir, s.state) // so that it is given back
+		err = writeState(s.record.Dir, s.state) // so that it is freed with the container
 	}
 	return err
 }
 
-// createTask has the shim make the container's namespaces and init, which waits.
+// createTask makes the shim create the container's namespaces and its init, which
+// waits.
 func (s *starting) createTask(ctx context.Context) (pid int, err error) {
 	mounts, err := s.e.api.SnapshotService(s.c.Snapshotter).Mounts(ctx, s.c.SnapshotKey)
 	if err != nil {
@@ -200,25 +202,25 @@ func mountsToProto(list []mount.Mount) []*types.Mount {
 	return out
 }
 
-// specOf is the description of a container.
+// specOf returns a container's runtime spec.
 func specOf(c containers.Container) (*specs.Spec, error) {
 	if c.Spec == nil {
-		return nil, errors.New("the container has no description")
+		return nil, errors.New("the container has no runtime spec")
 	}
 	var spec specs.Spec
 	if err := typeurl.UnmarshalTo(c.Spec, &spec); err != nil {
-		return nil, fmt.Errorf("read the container's description: %w", err)
+		return nil, fmt.Errorf("read the container's runtime spec: %w", err)
 	}
 	return &spec, nil
 }
 
-// files writes what the container finds in /etc. owner is whose network it has, the
-// zero value where that is its own.
+// files writes the container's files in /etc. owner is the container whose network it
+// joins, or the zero value.
 func (s *starting) files(owner containers.Container) error {
 	host := s.spec.Hostname
 	text := map[string][]byte{"hostname": []byte(host + "\n")}
 	if owner.ID != "" {
-		for _, name := range ownFiles { // its host name, too, as with Docker
+		for _, name := range ownFiles { // including the host name, as with Docker
 			var err error
 			if text[name], err = os.ReadFile(filepath.Join(recordOf(owner).Dir, name)); err != nil {
 				return err
@@ -228,7 +230,7 @@ func (s *starting) files(owner containers.Container) error {
 		text["hosts"], text["resolv.conf"] = hostsFile(s.record.Network, host, s.state), resolvFile(s.record.Network)
 	}
 	for name, t := range text {
-		// Not replaced: it is the file that is mounted.
+		// Written in place: the file itself is mounted.
 		if err := os.WriteFile(filepath.Join(s.record.Dir, name), t, 0o644); err != nil {
 			return err
 		}
@@ -236,7 +238,7 @@ func (s *starting) files(owner containers.Container) error {
 	return nil
 }
 
-// task is what containerd knows of a container's process.
+// task returns containerd's data about a container's process.
 func (e *Engine) task(ctx context.Context, id string) (*task.Process, error) {
 	res, err := e.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err != nil {

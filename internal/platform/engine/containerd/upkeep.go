@@ -2,15 +2,15 @@ package containerd
 
 import "sync"
 
-// upkeep is how the care for the containers' network went last.
+// upkeep is the result of the last maintenance of the containers' network.
 type upkeep struct {
 	mu       sync.Mutex
 	err      error
 	failures int
 }
 
-// tendNet puts right what others have changed of the network. It is tried again
-// every listenEvery; who starts a container tries, too.
+// tendNet repairs the network if other programs have changed it. Run calls it every
+// listenEvery, and so does the start of a container.
 func (e *Engine) tendNet() {
 	err := e.net.Tend()
 	e.upkeep.mu.Lock()
@@ -21,9 +21,9 @@ func (e *Engine) tendNet() {
 	}
 }
 
-// Upkeep is why the containers' network, and their way out of this host, could not be
-// looked after when that was due last, nil where it could, and how many times it could
-// not since the Engine was opened. Run does it, every ten seconds.
+// Upkeep returns the error of the last maintenance of the containers' network and NAT
+// rules, or nil, and the number of failures since the Engine was opened. Run
+// maintains them every ten seconds.
 func (e *Engine) Upkeep() (failures int, last error) {
 	e.upkeep.mu.Lock()
 	defer e.upkeep.mu.Unlock()

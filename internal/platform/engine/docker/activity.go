@@ -16,15 +16,15 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// eventsKept is how many events an engine keeps to replay (moby,
+// eventsKept is the number of events that an engine keeps for replay (moby,
 // daemon/events/events.go eventsLimit).
 const eventsKept = 256
 
-// Activity yields what used images, networks and volumes, from since on as far as the engine
-// remembers, until ctx is done; then the sequence ends. A Gap comes first where
-// the engine may not remember all that was since then, and again after each
-// break in the connection. Read without waiting, as with Events. With until it
-// ends there, and at the first break with a Gap.
+// Activity yields the uses of images, networks and volumes, from since on as far as
+// the engine has them, until ctx is done. If the engine may not have all of them, a
+// Gap comes first, and another after each break of the connection. The reader must
+// not block, as with Events. With until the sequence ends at that time, and at the
+// first break with a Gap.
 func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[engine.Activity] {
 	filters := client.Filters{}.Add("type", string(events.ContainerEventType), string(events.ImageEventType),
 		string(events.NetworkEventType), string(events.VolumeEventType))
@@ -48,12 +48,12 @@ func (e *Engine) Activity(ctx context.Context, since, until time.Time) iter.Seq[
 	}
 }
 
-// ending is how a connection's events ended.
+// ending is the way in which a connection's events ended.
 type ending int
 
 const (
 	broken ending = iota
-	whole         // the engine had told all until then
+	whole         // complete up to then
 	enough        // the reader wants no more
 )
 
@@ -65,7 +65,7 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 		from = time.Now()
 	}
 	if !until.IsZero() && from.After(until) {
-		from = until // the engine refuses it otherwise
+		from = until // the engine refuses a later start
 	}
 	asking := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -104,11 +104,9 @@ func (e *Engine) replay(ctx context.Context, filters client.Filters, since, unti
 	}
 }
 
-// remembers reports whether the engine can replay everything since then: it
-// keeps its last events only, and none over a restart. That it does is seen by
-// an event that is older, or, where there are few, by fewer than it could keep
-// while it was the same engine, which nobody can tell: so only the former
-// counts.
+// remembers reports whether the engine can replay all events since then. It keeps its
+// last events only, and none over a restart. An older event in its memory shows that
+// it can. Few events do not show it, because the engine may have been restarted.
 func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 	if since.IsZero() {
 		return false
@@ -134,9 +132,9 @@ func (e *Engine) remembers(ctx context.Context, since time.Time) bool {
 
 func stampOf(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// activityOf is the use that an event tells of. Of a container it is everything
-// but its exec calls and health checks, of which there are many; of a network and
-// a volume that a container gets it, and lets it go.
+// activityOf is the use in an event. For a container that is every event except exec
+// calls and health checks, which are frequent. For a network or a volume it is the
+// connection to a container and its end.
 func activityOf(m events.Message) (engine.Activity, bool) {
 	a := engine.Activity{Time: time.Unix(0, m.TimeNano), Action: string(m.Action)}
 	switch m.Type {

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/engine/docker"
 )
 
-// TestActivityTellsOfABreak: an engine that ends in the middle of its answer has
-// not told all, and one that answers with an error nothing.
+// TestActivityTellsOfABreak: if the engine dies in the middle of its answer, or
+// answers with an error, events may be missing.
 func TestActivityTellsOfABreak(t *testing.T) {
 	since := time.Now().Add(-time.Hour)
 	event := func(at time.Time) string {
@@ -22,7 +22,7 @@ func TestActivityTellsOfABreak(t *testing.T) {
 		answer func(http.ResponseWriter)
 		want   string // p for a pull, g for a gap
 	}{
-		"all is told": {func(w http.ResponseWriter) { fmt.Fprint(w, event(since.Add(time.Minute))) }, "p"},
+		"complete": {func(w http.ResponseWriter) { fmt.Fprint(w, event(since.Add(time.Minute))) }, "p"},
 		"a break": {func(w http.ResponseWriter) {
 			fmt.Fprint(w, event(since.Add(time.Minute)))
 			_ = http.NewResponseController(w).Flush()
@@ -38,7 +38,7 @@ func TestActivityTellsOfABreak(t *testing.T) {
 				switch {
 				case !strings.HasSuffix(r.URL.Path, "/events"):
 					fmt.Fprint(w, "OK")
-				case r.URL.Query().Get("since") == "1": // whether it remembers
+				case r.URL.Query().Get("since") == "1": // the question whether the engine remembers
 					fmt.Fprint(w, event(since.Add(-time.Minute)))
 				default:
 					x.answer(w)

@@ -10,8 +10,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// BenchmarkCreateStart is what the adapter and the engine take to bring up a
-// container on the default bridge. Its removal is not counted.
+// BenchmarkCreateStart measures creating and starting a container on the default
+// bridge, through the adapter. It does not count its removal.
 func BenchmarkCreateStart(b *testing.B) {
 	e, _ := open(b)
 	var took []time.Duration
@@ -36,7 +36,7 @@ func BenchmarkCreateStart(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
-// BenchmarkInfo is the price of asking whether the engine is alive.
+// BenchmarkInfo measures the call that checks whether the engine answers.
 func BenchmarkInfo(b *testing.B) {
 	e, _ := open(b)
 	for b.Loop() {

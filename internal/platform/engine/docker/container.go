@@ -70,8 +70,8 @@ func (e *Engine) Create(ctx context.Context, s engine.Spec) (string, error) {
 	return res.ID, nil
 }
 
-// securityOf translates what a container may not do. Of a seccomp profile the API
-// wants the text.
+// securityOf translates the security options. The API takes the text of a seccomp
+// profile.
 func securityOf(s engine.Spec) ([]string, error) {
 	var opts []string
 	if s.NoNewPrivileges {
@@ -87,9 +87,8 @@ func securityOf(s engine.Spec) ([]string, error) {
 	return append(opts, "seccomp="+string(text)), nil
 }
 
-// mountsOf translates mounts. A bind in this form, unlike one in Binds, is an
-// error where its source does not exist: the engine makes no directory on the
-// host.
+// mountsOf translates mounts. A bind in this form, unlike one in Binds, fails if its
+// source does not exist: the engine makes no directory on the host.
 func mountsOf(specs []engine.Mount) ([]mount.Mount, error) {
 	var mounts []mount.Mount
 	for _, m := range specs {
@@ -119,12 +118,12 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// Wait returns a container's exit code once it does not run.
+// Wait returns a container's exit code when it has stopped.
 func (e *Engine) Wait(ctx context.Context, id string) (int, error) {
-	// Ends the request, and with it the client's goroutine.
+	// cancel ends the request, and with it the client's goroutine.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// For one that was never started the engine does not wait, and says 0.
+	// For a container that was never started the engine returns 0 at once.
 	c, err := e.inspect(ctx, id)
 	if err != nil {
 		return 0, err
@@ -161,8 +160,8 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 			Created: time.Unix(c.Created, 0),
 		})
 	}
-	// The engine sorts by creation, finer than the seconds that it tells,
-	// the newest first.
+	// The engine sorts by creation, newest first, at a finer resolution than the
+	// seconds in its answer.
 	slices.Reverse(list)
 	return list, nil
 }
@@ -177,7 +176,7 @@ func nameOf(names []string) string {
 	return ""
 }
 
-// labelFilters selects what carries all the labels; "" matches any value.
+// labelFilters selects objects with all the labels; "" matches any value.
 func labelFilters(labels map[string]string) client.Filters {
 	filters := client.Filters{}
 	for key, value := range labels {
@@ -189,8 +188,7 @@ func labelFilters(labels map[string]string) client.Filters {
 	return filters
 }
 
-// Kill sends SIGKILL by way of the engine, which answers when the container is
-// dead.
+// Kill sends SIGKILL through the engine, which answers when the container is dead.
 func (e *Engine) Kill(ctx context.Context, id string) error {
 	_, err := e.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "KILL"})
 	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "is not running") {
@@ -213,8 +211,8 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		case !errdefs.IsConflict(err) || !strings.Contains(err.Error(), "already in progress"):
 			return e.fail(ctx, err, "remove container %s", id)
 		}
-		// Another removes it. Asking again is how to learn that it is done,
-		// and takes over if the other fails.
+		// Another call is removing it. A further request shows when that is done, and
+		// takes over if it fails.
 		if !sleep(ctx, wait) {
 			return e.fail(ctx, err, "remove container %s", id)
 		}

@@ -1,5 +1,5 @@
-// Package docker is the engine contract over the Docker Engine API, versions
-// 1.40 (Docker 19.03) and later. The types of the API never leave the package.
+// Package docker implements engine.Engine with the Docker Engine API, versions 1.40
+// (Docker 19.03) and later. It does not export the API's types.
 package docker
 
 import (
@@ -16,18 +16,16 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// DefaultHost is where a Docker daemon listens unless told otherwise
-// (dockerd(8), --host).
+// DefaultHost is the default address of a Docker daemon (dockerd(8), --host).
 const DefaultHost = "unix:///var/run/docker.sock"
 
-// Config says where the engine is.
+// Config has the engine's address and credentials.
 type Config struct {
 	// Host is unix:///path or tcp://host:port. "" is DOCKER_HOST with
-	// DOCKER_CERT_PATH and DOCKER_TLS_VERIFY, and where there is none
-	// DefaultHost.
+	// DOCKER_CERT_PATH and DOCKER_TLS_VERIFY or, without these, DefaultHost.
 	Host string
-	// CAFile, CertFile and KeyFile are PEM files for a tcp host that speaks
-	// TLS: whom to trust, and who we are. All three or none.
+	// CAFile, CertFile and KeyFile are PEM files for a tcp host with TLS: the trusted
+	// authority, and the client's certificate and key. All three are set, or none.
 	CAFile, CertFile, KeyFile string
 }
 
@@ -58,8 +56,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// resolve fills in what the environment says and returns the host and the
-// client's options.
+// resolve adds the settings of the environment and returns the host and the client's
+// options.
 func (c Config) resolve() (host string, options []client.Opt, err error) {
 	host = cmp.Or(c.Host, os.Getenv(client.EnvOverrideHost), DefaultHost)
 	scheme, _, _ := strings.Cut(host, "://")
@@ -81,7 +79,7 @@ func (c Config) resolve() (host string, options []client.Opt, err error) {
 	case tls != 0:
 		return "", nil, fmt.Errorf("TLS to the Docker engine at %s needs a CA, a certificate and a key", host)
 	case c.Host == "":
-		// It replaces the whole transport, so it comes before the host.
+		// This option replaces the whole transport, so it comes before the host.
 		options = append(options, client.WithTLSClientConfigFromEnv(), client.WithHost(host))
 	default:
 		options = append(options, client.WithHost(host))
@@ -89,7 +87,7 @@ func (c Config) resolve() (host string, options []client.Opt, err error) {
 	return host, append(options, client.WithUserAgent("holdfast"), client.WithHTTPResponseHook(noteAnswer)), nil
 }
 
-// Run waits for ctx: the daemon does everything by itself.
+// Run waits for ctx: a Docker daemon needs nothing from its clients.
 func (e *Engine) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -98,11 +96,11 @@ func (e *Engine) Run(ctx context.Context) error {
 // Close frees the connections.
 func (e *Engine) Close() error { return e.api.Close() }
 
-// Info says what the engine is, in one call.
+// Info describes the engine, with one call.
 func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	res, err := e.api.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return engine.Info{}, e.fail(ctx, err, "ask the engine what it is")
+		return engine.Info{}, e.fail(ctx, err, "read the engine's version")
 	}
 	info := engine.Info{
 		Name:          "docker",
@@ -111,7 +109,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		StorageDriver: res.Info.Driver,
 		ImageStore:    imageStore(res.Info.DriverStatus),
 		Kernel:        res.Info.KernelVersion,
-		// Engines before 20.10 do not say and know version 1 only.
+		// Engines before 20.10 do not report it, and support version 1 only.
 		CgroupVersion: cmp.Or(res.Info.CgroupVersion, "1"),
 		DataRoot:      res.Info.DockerRootDir,
 	}
@@ -130,8 +128,8 @@ func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	return res.ID, nil
 }
 
-// imageStore tells the containerd image store by what the daemon says of its
-// driver (moby, daemon/containerd/service.go LayerStoreStatus).
+// imageStore detects the containerd image store by the daemon's driver status (moby,
+// daemon/containerd/service.go LayerStoreStatus).
 func imageStore(status [][2]string) string {
 	for _, s := range status {
 		if s[0] == "driver-type" && strings.HasPrefix(s[1], "io.containerd.snapshotter") {

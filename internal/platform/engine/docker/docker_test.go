@@ -45,7 +45,7 @@ func openAt(t testing.TB, c docker.Config) *docker.Engine {
 	return e
 }
 
-// raw is the client itself, for what the contract cannot ask.
+// raw is the API's client, for calls outside engine.Engine.
 func raw(t *testing.T, private *lab.Engine) *client.Client {
 	t.Helper()
 	api, err := client.New(client.WithHost(private.Host()))
@@ -96,8 +96,8 @@ func TestOpenRefused(t *testing.T) {
 	}
 }
 
-// TestOpenNotPermitted connects without the right to: as another user on this
-// thread, because root may everything.
+// TestOpenNotPermitted connects without permission: as another user on this thread,
+// because root has every permission.
 func TestOpenNotPermitted(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "docker.sock")
@@ -125,7 +125,7 @@ func TestOpenNotPermitted(t *testing.T) {
 
 const nobody = 65534
 
-// dropOverride makes every thread access files as nobody.
+// dropOverride makes every thread access files as the user `nobody`.
 func dropOverride() error { return unix.Setresuid(-1, nobody, -1) }
 
 func regainOverride() error { return unix.Setresuid(-1, 0, -1) }
@@ -137,14 +137,14 @@ func TestHostFromEnvironment(t *testing.T) {
 	if err != nil || info.Socket != private.Socket() || info.DataRoot != private.DataRoot() {
 		t.Errorf("%+v, %v", info, err)
 	}
-	// What is configured comes first.
+	// The configured host comes before the environment.
 	if _, err := docker.Open(t.Context(), docker.Config{Host: "unix:///no/such/docker.sock"}); !errors.Is(err, holdfast.ErrEngine) {
-		t.Errorf("the configured host is not asked: %v", err)
+		t.Errorf("the configured host is not used: %v", err)
 	}
 }
 
-// TestLogsOfTerminal reads a container that Holdfast would not make: one with a
-// terminal, whose log has no frames.
+// TestLogsOfTerminal reads the log of a container with a terminal, which has no
+// frames. Holdfast does not make such containers.
 func TestLogsOfTerminal(t *testing.T) {
 	e, private := open(t)
 	id := createRaw(t, e, raw(t, private), &container.Config{
@@ -178,7 +178,7 @@ func createRaw(t *testing.T, e *docker.Engine, api *client.Client, config *conta
 	return res.ID
 }
 
-// TestCgroupPath compares the path with the one that the kernel tells.
+// TestCgroupPath compares the path with that in /proc.
 func TestCgroupPath(t *testing.T) {
 	e, private := open(t)
 	for parent, known := range map[string]bool{"": false, private.CgroupParent() + "/deeper": true} {

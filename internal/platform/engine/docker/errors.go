@@ -15,13 +15,13 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// fail translates an error of the client into the contract's words, with what
-// was being done.
+// fail translates an error of the client into one of package engine. doing says what
+// the call was.
 func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any) error {
 	doing = fmt.Sprintf(doing, args...)
 	switch cause := ctx.Err(); {
 	case cause != nil:
-		// What the client says of a cut connection is of no interest.
+		// The client's own error of the cut connection is left out.
 		return fmt.Errorf("%s: %w", doing, cause)
 	case isDown(err):
 		return holdfast.WithHint(fmt.Errorf("%s: %w at %s: %w", doing, holdfast.ErrEngine, e.host, err), hintDown(err))
@@ -32,10 +32,10 @@ func (e *Engine) fail(ctx context.Context, err error, doing string, args ...any)
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// kindOf is the contract's error for what the engine answered, nil where it has
-// none. The engine says 404 of images, containers, networks and routes alike;
-// which of them is in the message only (moby, daemon/images/image.go
-// ErrImageDoesNotExist and daemon/container.go containerNotFound).
+// kindOf is the error of package engine for the engine's answer, or nil. The engine
+// answers 404 for images, containers, networks and routes alike; only the message
+// shows which (moby, daemon/images/image.go ErrImageDoesNotExist and
+// daemon/container.go containerNotFound).
 func kindOf(err error) error {
 	message := strings.ToLower(err.Error())
 	switch {
@@ -49,8 +49,8 @@ func kindOf(err error) error {
 	return nil
 }
 
-// isDown reports whether err says that the engine is not there, or went away in
-// the middle of an answer.
+// isDown reports whether err means that the engine does not run, or stopped in the
+// middle of an answer.
 func isDown(err error) bool {
 	var op *net.OpError
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err) || errors.As(err, &op) ||
@@ -63,7 +63,7 @@ func hintDown(err error) string {
 	case strings.Contains(message, "permission denied"):
 		return "run as root, or as a member of the group that owns the socket (docker)"
 	case strings.Contains(message, "tls") || strings.Contains(message, "certificate"):
-		return "the engine and this host do not agree on TLS: look at the CA, the certificate and the key on both sides"
+		return "the TLS handshake with the engine failed: check the CA, the certificate and the key on both sides"
 	}
 	return "is the Docker daemon running there? Start it (systemctl start docker), or name its address in DOCKER_HOST"
 }

@@ -16,8 +16,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// How long to wait before subscribing again after a break: the first wait, and
-// the longest.
+// The first and the longest wait before a new subscription after a break.
 const (
 	firstRetry = 20 * time.Millisecond
 	lastRetry  = 2 * time.Second
@@ -27,15 +26,15 @@ const (
 // an event (moby, daemon/events.go).
 var notLabels = [...]string{"image", "name", "exitCode", "signal", "execID", "execDuration"}
 
-// Events yields what happens to containers that carry all the labels until ctx
-// is done. The engine drops events for a reader that stays more than about a
-// thousand behind (moby, daemon/events/events.go): read without waiting.
+// Events yields the events of containers with all the labels until ctx is done. The
+// reader must not block: the engine drops events for a reader that is more than about
+// a thousand behind (moby, daemon/events/events.go).
 func (e *Engine) Events(ctx context.Context, labels map[string]string) iter.Seq[engine.Event] {
 	filters := labelFilters(labels).Add("type", string(events.ContainerEventType))
 	return func(yield func(engine.Event) bool) { e.follow(ctx, filters, time.Now, yield) }
 }
 
-// Watch yields what happens on the whole engine until ctx is done.
+// Watch yields the events of the whole engine until ctx is done.
 func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engine.Event] {
 	filters := client.Filters{}
 	for _, action := range o.Actions {
@@ -48,14 +47,14 @@ func (e *Engine) Watch(ctx context.Context, o engine.WatchOptions) iter.Seq[engi
 		}
 		e.follow(ctx, filters, func() time.Time { return since }, func(ev engine.Event) bool {
 			if !ev.Gap {
-				since = ev.Time.Add(1) // "since" has those of that very moment, too
+				since = ev.Time.Add(1) // "since" is inclusive
 			}
 			return yield(ev)
 		})
 	}
 }
 
-// follow subscribes over and over, to what happened from the given time on.
+// follow subscribes, again after each break, to the events from the given time on.
 func (e *Engine) follow(ctx context.Context, filters client.Filters, since func() time.Time, yield func(engine.Event) bool) {
 	retry := firstRetry
 	for ctx.Err() == nil {
@@ -71,8 +70,8 @@ func (e *Engine) follow(ctx context.Context, filters client.Filters, since func(
 	}
 }
 
-// answeredKey is the context key of an *atomic.Bool that noteAnswer sets: the
-// client tells neither when a subscription stands nor, in time, that it failed.
+// answeredKey is the context key of an *atomic.Bool that noteAnswer sets. The client
+// does not report when a subscription begins, and reports its failure late.
 type answeredKey struct{}
 
 // noteAnswer is the client's response hook. It runs before the client's Events
@@ -83,11 +82,11 @@ func noteAnswer(res *http.Response) {
 	}
 }
 
-// subscribe yields a Gap and then events until the connection breaks. It
-// reports whether there was a connection, and whether the reader wants more.
+// subscribe yields a Gap and then events until the connection breaks. It reports
+// whether there was a connection, and whether the reader goes on.
 //
-// The engine answers a moment before it listens; since makes it replay what fell
-// in between.
+// The engine answers a moment before the subscription begins; since makes it replay
+// the events in between.
 func (e *Engine) subscribe(ctx context.Context, filters client.Filters, since time.Time, yield func(engine.Event) bool) (subscribed, more bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answered atomic.Bool
@@ -135,7 +134,7 @@ func eventOf(m events.Message) engine.Event {
 		ev.Container = m.Actor.Attributes["container"]
 	}
 	if m.Action == events.ActionDie {
-		// An engine that sends no number leaves 0.
+		// Without a number the exit code stays 0.
 		ev.ExitCode, _ = strconv.Atoi(m.Actor.Attributes["exitCode"])
 	}
 	for key, value := range m.Actor.Attributes {

@@ -52,8 +52,8 @@ func proxyTo(t *testing.T, private *lab.Engine, before func(*http.Request)) stri
 	return "unix://" + socket
 }
 
-// TestEventsWhileSubscribing makes a container after the adapter has asked for
-// events and before the engine listens for it: its event comes all the same.
+// TestEventsWhileSubscribing makes a container after the adapter's request for events
+// and before the subscription begins: its event arrives.
 func TestEventsWhileSubscribing(t *testing.T) {
 	direct, private := open(t)
 	var id string
@@ -86,8 +86,8 @@ func TestEventsWhileSubscribing(t *testing.T) {
 	}
 }
 
-// TestRoundTrips counts the requests of a boot: one to create and one to start,
-// nothing besides.
+// TestRoundTrips counts the requests of a boot: one to create and one to start, and
+// no other.
 func TestRoundTrips(t *testing.T) {
 	_, private := open(t)
 	var mu sync.Mutex

@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Exec runs a command in a running container and returns its exit code: 126 or
-// 127 where it could not be run. When ctx ends first, the command is cut off
-// from its streams but goes on: the engine has no call that ends it. A Read of
-// x.Stdin may still be waiting when Exec returns.
+// Exec runs a command in a running container and returns its exit code: 126 or 127 if
+// it could not be run. When ctx ends first, the command loses its streams but goes
+// on: the engine has no call that ends it. A Read of x.Stdin may still block when
+// Exec returns.
 func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error) {
 	size, err := firstSize(ctx, x)
 	if err != nil {
@@ -43,7 +43,7 @@ func (e *Engine) Exec(ctx context.Context, id string, x engine.Exec) (int, error
 	return e.exitCode(ctx, created.ID)
 }
 
-// firstSize waits for the terminal's size, where there is one to come.
+// firstSize waits for the terminal's first size, if the command has a terminal.
 func firstSize(ctx context.Context, x engine.Exec) (client.ConsoleSize, error) {
 	if !x.TTY || x.Resize == nil {
 		return client.ConsoleSize{}, nil
@@ -56,14 +56,14 @@ func firstSize(ctx context.Context, x engine.Exec) (client.ConsoleSize, error) {
 	}
 }
 
-// stream carries the command's streams until its output ends. It closes conn.
+// stream copies the command's streams until its output ends. It closes conn.
 func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size client.ConsoleSize, conn client.HijackedResponse) error {
 	stop := context.AfterFunc(ctx, conn.Close)
 	defer stop()
 	defer conn.Close()
 	if x.Stdin != nil {
 		go func() {
-			// The command may end, or close its input, before all is read.
+			// The command may end, or close its input, before it has read everything.
 			_, _ = io.Copy(conn.Conn, x.Stdin)
 			_ = conn.CloseWrite()
 		}()
@@ -94,8 +94,8 @@ func (e *Engine) stream(ctx context.Context, execID string, x engine.Exec, size 
 	return nil
 }
 
-// resize tells the engine of each size until ctx is done or sizes is closed.
-// Engines before API 1.42 ignore the size at the start, so it comes again.
+// resize sends each size to the engine until ctx is done or sizes is closed. Engines
+// before API 1.42 ignore the size at the start, so it is sent again.
 func (e *Engine) resize(ctx context.Context, execID string, first client.ConsoleSize, sizes <-chan engine.Size) {
 	size := engine.Size{Rows: first.Height, Cols: first.Width}
 	for {
@@ -114,9 +114,8 @@ func (e *Engine) resize(ctx context.Context, execID string, first client.Console
 	}
 }
 
-// resizeOnce tries for a moment, because the terminal comes into being a moment
-// after the engine has accepted the command. A wrong size is no reason to end a
-// command.
+// resizeOnce retries briefly, because the terminal exists only a moment after the
+// engine has accepted the command. A wrong size does not end a command.
 func (e *Engine) resizeOnce(ctx context.Context, execID string, s engine.Size) {
 	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
 		_, err := e.api.ExecResize(ctx, execID, client.ExecResizeOptions{Height: s.Rows, Width: s.Cols})
@@ -126,13 +125,13 @@ func (e *Engine) resizeOnce(ctx context.Context, execID string, s engine.Size) {
 	}
 }
 
-// exitCode waits until the engine has seen the command's end: its output may
-// end before it does.
+// exitCode waits until the engine reports the command's end. The output may end
+// before the command.
 func (e *Engine) exitCode(ctx context.Context, execID string) (int, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		res, err := e.api.ExecInspect(ctx, execID, client.ExecInspectOptions{})
 		if err != nil {
-			return -1, e.fail(ctx, err, "ask for a command's exit code")
+			return -1, e.fail(ctx, err, "read a command's exit code")
 		}
 		if !res.Running {
 			return res.ExitCode, nil

@@ -20,12 +20,12 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// maxJoins bounds the chain of containers that share a network namespace: each
-// may name the next.
+// maxJoins bounds the chain of containers that share a network namespace: each may
+// refer to the next.
 const maxJoins = 4
 
-// Inspect tells all about one container, by id or name. For one that shares
-// another's network it asks for that one too.
+// Inspect returns one container, by id or name. If it shares the network of another
+// one, Inspect makes a call for that one too.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	raw, err := e.inspect(ctx, id)
 	if err != nil {
@@ -40,7 +40,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 		}
 		owner, err = e.inspect(ctx, joined)
 		if errors.Is(err, holdfast.ErrNotFound) {
-			return c, nil // its network went with that one
+			return c, nil // its network is gone with that container
 		}
 		if err != nil {
 			return engine.Container{}, err
@@ -69,7 +69,7 @@ func containerOf(raw container.InspectResponse) engine.Container {
 	}
 	if raw.Config != nil {
 		c.Image, c.Labels, c.Env = raw.Config.Image, raw.Config.Labels, raw.Config.Env
-		// "NONE" switches off the image's (dockerfile(5), HEALTHCHECK).
+		// "NONE" switches off the image's health check (dockerfile(5), HEALTHCHECK).
 		h := raw.Config.Healthcheck
 		c.Healthcheck = h != nil && len(h.Test) > 0 && h.Test[0] != "NONE"
 	}
@@ -96,9 +96,9 @@ func networkOf(raw container.InspectResponse) string {
 	return string(raw.HostConfig.NetworkMode)
 }
 
-// cgroupPath is where the cgroupfs driver puts a container with a parent of its
-// own. Where the parent is the engine's default, or a slice of systemd's, the
-// engine does not tell.
+// cgroupPath is the cgroup of a container with its own parent under the cgroupfs
+// driver. It is unknown for the engine's default parent and for a systemd slice,
+// which the engine does not report.
 func cgroupPath(parent, id string) string {
 	if parent == "" || strings.HasSuffix(parent, ".slice") {
 		return ""
@@ -151,8 +151,8 @@ func publishedOf(raw container.InspectResponse) []engine.Published {
 	return ps
 }
 
-// parseTime reads a time of the engine's. What did not happen is told as year 1,
-// which is Go's zero time.
+// parseTime parses a time of the engine. An event that has not happened has the year
+// 1, which is Go's zero time.
 func parseTime(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

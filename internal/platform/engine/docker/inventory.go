@@ -16,11 +16,11 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// noName is how the engine lists an image that has no name (moby,
+// noName is the engine's placeholder for a missing name (moby,
 // daemon/images/images.go).
 const noName = "<none>"
 
-// Images lists all images, those too that only others are built on.
+// Images lists all images, including intermediate ones.
 func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 	res, err := e.api.ImageList(ctx, client.ImageListOptions{All: true})
 	if err != nil {
@@ -36,8 +36,8 @@ func (e *Engine) Images(ctx context.Context) ([]engine.Image, error) {
 	return list, nil
 }
 
-// InspectImage tells of one image, by name or id, and the digests of its layers,
-// the lowest first, which never change. engine.ErrNoImage.
+// InspectImage returns one image, by name or id, and the digests of its layers,
+// lowest first. The digests never change. engine.ErrNoImage.
 func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []string, error) {
 	res, err := e.api.ImageInspect(ctx, ref)
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Engine) InspectImage(ctx context.Context, ref string) (engine.Image, []
 	return img, res.RootFS.Layers, nil
 }
 
-// namesOf are an image's tags and digests.
+// namesOf returns an image's tags and digests.
 func namesOf(tags, digests []string) []string {
 	return slices.DeleteFunc(slices.Concat(tags, digests), func(ref string) bool { return strings.HasPrefix(ref, noName) })
 }
@@ -77,8 +77,8 @@ func (e *Engine) Holders(ctx context.Context) ([]engine.Holder, error) {
 	return list, nil
 }
 
-// networksOf are all words by which a container's settings name its networks: of
-// one that never started, the engine tells the name only.
+// networksOf returns all names and ids of networks in a container's settings. For a
+// container that never started the engine reports only the name.
 func networksOf(c container.Summary) []string {
 	words := map[string]bool{c.HostConfig.NetworkMode: true}
 	if c.NetworkSettings != nil {
@@ -93,8 +93,8 @@ func networksOf(c container.Summary) []string {
 	return slices.Sorted(maps.Keys(words))
 }
 
-// ownNetworks are those that the engine makes itself. docker_gwbridge is a swarm's
-// way out of the host (moby, daemon/cluster).
+// ownNetworks are the networks that the engine makes itself. docker_gwbridge connects
+// a swarm's containers to the host's network (moby, daemon/cluster).
 var ownNetworks = [...]string{"bridge", "host", "none", "docker_gwbridge"}
 
 // Networks lists all networks.
@@ -113,7 +113,7 @@ func (e *Engine) Networks(ctx context.Context) ([]engine.Network, error) {
 	return list, nil
 }
 
-// Volumes lists all volumes. It does not size them.
+// Volumes lists all volumes, without their sizes.
 func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
 	res, err := e.api.VolumeList(ctx, client.VolumeListOptions{})
 	if err != nil {
@@ -126,38 +126,38 @@ func (e *Engine) Volumes(ctx context.Context) ([]engine.Volume, error) {
 	return list, nil
 }
 
-// RemoveImage takes one name of an image away, and the image with its last one;
-// never by force. What it was built on stays, named or not: that is not what was
-// asked. An id is for an image without a name. engine.ErrRefused;
-// holdfast.ErrNotFound where it is gone already.
+// RemoveImage removes one name of an image, and with the last name the image, without
+// force. It keeps the parent images, with or without a name. An id is for an image
+// without a name. engine.ErrRefused; holdfast.ErrNotFound if it is gone already.
 func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{})
 	return e.refusal(ctx, err, "remove image %s", ref)
 }
 
-// RemoveStopped deletes a container that does not run; never by force, and
-// without its volumes. Errors as of RemoveImage.
+// RemoveStopped deletes a stopped container, without force and without its volumes.
+// It returns errors like RemoveImage.
 func (e *Engine) RemoveStopped(ctx context.Context, id string) error {
 	_, err := e.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{})
 	return e.refusal(ctx, err, "remove container %s", id)
 }
 
-// RemoveUnusedNetwork deletes a network, and leaves one alone that anything is
-// connected to, which RemoveNetwork tidies up. Errors as of
-// RemoveImage.
+// RemoveUnusedNetwork deletes a network unless anything is connected to it; unlike
+// RemoveNetwork it removes no stale endpoints. It returns errors like RemoveImage.
 func (e *Engine) RemoveUnusedNetwork(ctx context.Context, id string) error {
 	_, err := e.api.NetworkRemove(ctx, id, client.NetworkRemoveOptions{})
 	return e.refusal(ctx, err, "remove network %s", id)
 }
 
-// RemoveVolume deletes a volume that no container has. Errors as of RemoveImage.
+// RemoveVolume deletes a volume that no container uses. It returns errors like
+// RemoveImage.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
 	_, err := e.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
 	return e.refusal(ctx, err, "remove volume %s", name)
 }
 
-// PruneBuildCache has the builder drop what was not used for unused, but keep
-// that many bytes, and returns how many it freed. What builds use stays.
+// PruneBuildCache deletes build cache that was not used for the duration unused,
+// keeps at least keep bytes, and returns the bytes freed. Cache that running builds
+// use stays.
 func (e *Engine) PruneBuildCache(ctx context.Context, unused time.Duration, keep int64) (int64, error) {
 	filters := client.Filters{}
 	if unused > 0 {
@@ -170,8 +170,8 @@ func (e *Engine) PruneBuildCache(ctx context.Context, unused time.Duration, keep
 	return int64(min(res.Report.SpaceReclaimed, 1<<62)), nil
 }
 
-// refusal is fail for removals: the engine answers 409, or for networks 403,
-// when something is in use, and 404 when it is gone (moby, errdefs).
+// refusal is fail for removals: the engine answers 409, or for networks 403, for an
+// object in use, and 404 for one that is gone (moby, errdefs).
 func (e *Engine) refusal(ctx context.Context, err error, doing string, args ...any) error {
 	switch {
 	case err == nil:

@@ -17,7 +17,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// made makes a container of the busybox image that is removed at the end.
+// made makes a container of the busybox image that is removed at the test's end.
 func made(t *testing.T, e *docker.Engine, name, network string) string {
 	t.Helper()
 	id, err := e.Create(t.Context(), engine.Spec{Name: name, Image: labtest.Busybox, Network: network})
@@ -38,7 +38,7 @@ func TestHoldersNameTheirNetworksBeforeTheyStart(t *testing.T) {
 	if _, err := api.NetworkCreate(t.Context(), "inventory", client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "inventory") }) // when it failed before
+	t.Cleanup(func() { _ = e.RemoveUnusedNetwork(context.WithoutCancel(t.Context()), "inventory") }) // for a test that fails early
 	if _, err := api.NetworkCreate(t.Context(), "docker_gwbridge", client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestRemovalsAreRefusedOrHaveNothingToDo(t *testing.T) {
 	}
 }
 
-// TestParentsOfARemovedImageStay, also one that has lost its name.
+// TestParentsOfARemovedImageStay, including a parent that has lost its name.
 func TestParentsOfARemovedImageStay(t *testing.T) {
 	e, private := open(t)
 	api := raw(t, private)
@@ -128,7 +128,7 @@ func TestParentsOfARemovedImageStay(t *testing.T) {
 		}
 		on = ref
 	}
-	t.Cleanup(func() { _ = e.RemoveImage(context.WithoutCancel(t.Context()), parent) }) // when it failed, it is gone
+	t.Cleanup(func() { _ = e.RemoveImage(context.WithoutCancel(t.Context()), parent) }) // an error means that it is gone
 	for _, ref := range []string{"parent:1", "child:1"} {
 		if err := e.RemoveImage(t.Context(), ref); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestParentsOfARemovedImageStay(t *testing.T) {
 	}
 }
 
-// gathered are the activities from a time until now.
+// gathered returns the activities from a time until now.
 func gathered(t *testing.T, e *docker.Engine, since time.Time) (gap bool, images []string) {
 	t.Helper()
 	for a := range e.Activity(t.Context(), since, time.Now()) {
@@ -155,8 +155,8 @@ func gathered(t *testing.T, e *docker.Engine, since time.Time) (gap bool, images
 	return gap, images
 }
 
-// TestActivityIsReplayedOverDowntime: of the reader's the engine tells all, of its
-// own it tells that it cannot.
+// TestActivityIsReplayedOverDowntime: after a downtime of the reader all activities
+// arrive; after one of the engine a gap does.
 func TestActivityIsReplayedOverDowntime(t *testing.T) {
 	l := labtest.Private(t, lab.Options{})
 	e := openAt(t, docker.Config{Host: l.Host()})
@@ -166,7 +166,7 @@ func TestActivityIsReplayedOverDowntime(t *testing.T) {
 		}
 	}
 	if gap, _ := gathered(t, e, time.Time{}); !gap {
-		t.Error("at first nothing is known")
+		t.Error("at first there is no gap")
 	}
 	create("before")
 	left := time.Now()
@@ -181,11 +181,11 @@ func TestActivityIsReplayedOverDowntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if gap, images := gathered(t, e, left); !gap {
-		t.Errorf("the engine has forgotten, and says %v", images)
+		t.Errorf("the engine has lost its events, and yields %v", images)
 	}
 }
 
-// TestActivityTellsOfNetworksAndVolumes: a container had them, and is gone.
+// TestActivityTellsOfNetworksAndVolumes of a container that is gone.
 func TestActivityTellsOfNetworksAndVolumes(t *testing.T) {
 	l := labtest.Private(t, lab.Options{})
 	e := openAt(t, docker.Config{Host: l.Host()})
@@ -250,7 +250,7 @@ func TestActivityGoesOn(t *testing.T) {
 		break
 	}
 	if ctx.Err() != nil {
-		t.Fatalf("nothing came after %d gaps", gaps)
+		t.Fatalf("no activity after %d gaps", gaps)
 	}
 	if err := <-restarted; err != nil {
 		t.Error(err)

@@ -9,14 +9,14 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Load puts the images of an archive, as `docker save` writes it, on this host.
+// Load imports the images of an archive as `docker save` writes it.
 func (e *Engine) Load(ctx context.Context, archive io.Reader) error {
 	res, err := e.api.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
 	if err != nil {
 		return e.fail(ctx, err, "load images")
 	}
 	defer res.Close()
-	// What goes wrong after the first byte comes in the stream.
+	// Errors after the first byte arrive in the stream.
 	for dec := json.NewDecoder(res); ; {
 		var line struct {
 			Error string `json:"error"`

@@ -49,8 +49,8 @@ func (e *Engine) Logs(ctx context.Context, id string, o engine.LogOptions, w io.
 	return nil
 }
 
-// writer remembers its own error, to tell a reader who has gone from an engine
-// that has. A nil w drops what is written.
+// writer remembers the error of w, to distinguish a caller that stops reading from an
+// engine that stops. With a nil w it discards everything.
 type writer struct {
 	w   io.Writer
 	err error

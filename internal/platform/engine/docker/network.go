@@ -13,29 +13,29 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// CreateNetwork makes a bridge network and returns its id. Names are not unique
-// in an engine: what is done with the network is done by the id.
+// CreateNetwork makes a bridge network and returns its id. Names are not unique in an
+// engine, so all other calls take the id.
 func (e *Engine) CreateNetwork(ctx context.Context, name string, labels map[string]string) (string, error) {
 	res, err := e.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge", Labels: labels})
 	if err != nil {
 		err = e.fail(ctx, err, "create network %s", name)
-		// libnetwork, ipam: the pools of addresses are used up.
+		// libnetwork, ipam: the address pools are exhausted.
 		if text := err.Error(); strings.Contains(text, "address pool") || strings.Contains(text, "subnetted") {
-			err = holdfast.WithHint(err, "the engine has no addresses left: remove networks that nobody needs (docker network prune), or give it more (default-address-pools in its daemon.json)")
+			err = holdfast.WithHint(err, "the engine has no addresses left: remove unused networks (docker network prune), or add addresses (default-address-pools in its daemon.json)")
 		}
 		return "", err
 	}
 	return res.ID, nil
 }
 
-// endpointLimit bounds how long RemoveNetwork tries again, while the engine still
-// has something to tidy up. An engine that is slow to answer is the caller's to
-// bound: on a busy host it takes more than half a minute for one network.
+// endpointLimit bounds the retries of RemoveNetwork while the engine still cleans up
+// endpoints. It does not bound a slow answer, which the caller does: on a busy host
+// one network can take more than half a minute.
 const endpointLimit = 30 * time.Second
 
-// RemoveNetwork deletes a network. One that is gone is no error; one that a
-// container is attached to is. On a busy host an engine may hold a place in a
-// network for a container that it has removed already: that place is given up.
+// RemoveNetwork deletes a network. A network that is gone is no error; a network with
+// an attached container is one. On a busy host an engine may keep the endpoint of a
+// container that it has removed; RemoveNetwork removes such endpoints.
 func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 	begin := time.Now()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -49,8 +49,8 @@ func (e *Engine) RemoveNetwork(ctx context.Context, id string) error {
 	}
 }
 
-// freeEndpoints takes containers that are gone off a network, and reports whether
-// that was all that was attached.
+// freeEndpoints disconnects containers that are gone from a network, and reports
+// whether no other one is attached.
 func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
 	res, err := e.api.NetworkInspect(ctx, id, client.NetworkInspectOptions{})
 	if err != nil {
@@ -61,15 +61,15 @@ func (e *Engine) freeEndpoints(ctx context.Context, id string) bool {
 		if !errdefs.IsNotFound(err) {
 			return false
 		}
-		// By the endpoint's name: the container has none any more. It may be
-		// gone by itself meanwhile.
+		// The call takes the endpoint's name, because the container's is gone. The
+		// endpoint may have gone meanwhile.
 		_, _ = e.api.NetworkDisconnect(ctx, id, client.NetworkDisconnectOptions{Container: endpoint.Name, Force: true})
 	}
 	return true
 }
 
-// LabelledNetworks returns the networks that carry all the labels; a value of ""
-// matches any.
+// LabelledNetworks returns the networks with all the labels; a value of "" matches
+// any.
 func (e *Engine) LabelledNetworks(ctx context.Context, labels map[string]string) ([]engine.LabelledNetwork, error) {
 	res, err := e.api.NetworkList(ctx, client.NetworkListOptions{Filters: labelFilters(labels)})
 	if err != nil {
@@ -82,8 +82,7 @@ func (e *Engine) LabelledNetworks(ctx context.Context, labels map[string]string)
 	return list, nil
 }
 
-// endpoints gives a container names on its network beside its own; nil where it
-// needs none.
+// endpoints gives a container its aliases on its network; nil if it has none.
 func endpoints(s engine.Spec) *network.NetworkingConfig {
 	if len(s.Aliases) == 0 {
 		return nil

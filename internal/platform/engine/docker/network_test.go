@@ -9,8 +9,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// Containers on a network that was made find each other by alias, nobody else
-// does, and the network goes when they are gone.
+// Containers on a created network resolve each other's aliases, and other containers
+// do not. The network can be removed when they are gone.
 func TestNetworkWithAliases(t *testing.T) {
 	e, _ := open(t)
 	labels := map[string]string{"holdfast.networktest": t.Name()}

@@ -17,8 +17,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Pull fetches an image and yields the engine's lines, ending with the first
-// error.
+// Pull fetches an image and yields the engine's lines, up to the first error.
 func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) iter.Seq2[engine.PullEvent, error] {
 	return func(yield func(engine.PullEvent, error) bool) {
 		options, err := pullOptions(o)
@@ -26,7 +25,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, o engine.PullOptions) ite
 			yield(engine.PullEvent{}, fmt.Errorf("pull image %s: %w", ref, err))
 			return
 		}
-		// The end of the request is what makes the engine stop.
+		// The engine stops the pull when the request ends.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		stream, err := e.api.ImagePull(ctx, ref, options)
@@ -85,7 +84,7 @@ func pullOptions(o engine.PullOptions) (client.ImagePullOptions, error) {
 	return options, nil
 }
 
-// platformOf reads os/arch or os/arch/variant; nil of "".
+// platformOf parses os/arch or os/arch/variant. It returns nil for "".
 func platformOf(s string) (*ocispec.Platform, error) {
 	p, err := engine.ParsePlatform(s)
 	if p == nil {

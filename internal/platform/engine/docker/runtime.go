@@ -18,7 +18,7 @@ var _ engine.RuntimeTester = (*Engine)(nil)
 func (e *Engine) TestRuntime(ctx context.Context, name string) error {
 	info, err := e.api.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return e.fail(ctx, err, "ask the engine for its runtimes")
+		return e.fail(ctx, err, "read the engine's runtimes")
 	}
 	if _, ok := info.Info.Runtimes[name]; !ok && !strings.Contains(name, ".") { // io.containerd.NAME.v1 need not be registered
 		known := make([]string, 0, len(info.Info.Runtimes))

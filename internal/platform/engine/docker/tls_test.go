@@ -29,8 +29,8 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// TestTLS reaches the engine over TCP with client certificates, for plain calls
-// and for streams, and is told when the certificates are wrong.
+// TestTLS uses the engine over TCP with client certificates, for plain calls and for
+// streams, and gets an error for wrong certificates.
 func TestTLS(t *testing.T) {
 	_, private := open(t)
 	dir := newAuthority(t)
@@ -43,8 +43,8 @@ func TestTLS(t *testing.T) {
 	if err != nil || !trusted.AppendCertsFromPEM(ca) {
 		t.Fatal("no authority", err)
 	}
-	// The engine with --tlsverify, as far as a client can tell: bytes are
-	// passed on once the handshake has been made.
+	// To a client this looks like an engine with --tlsverify: bytes are forwarded
+	// after the handshake.
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientCAs: trusted, ClientAuth: tls.RequireAndVerifyClientCert,
 	})
@@ -102,7 +102,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestNotAnEngine asks a web server.
+// TestNotAnEngine connects to a web server.
 func TestNotAnEngine(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	web.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -118,8 +118,7 @@ func TestNotAnEngine(t *testing.T) {
 	}
 }
 
-// forward passes on the bytes of connections to a unix socket until the test
-// ends.
+// forward forwards connections to a unix socket until the test ends.
 func forward(t *testing.T, ln net.Listener, socket string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -141,8 +140,7 @@ func forward(t *testing.T, ln net.Listener, socket string) {
 	})
 }
 
-// join connects two connections, half by half. What a broken one says is heard
-// at its ends.
+// join copies both directions between two connections. Errors show at their ends.
 func join(ctx context.Context, from net.Conn, socket string) {
 	defer from.Close()
 	var d net.Dialer

@@ -14,24 +14,24 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Setup is an engine to be tested. The suite has it to itself, and leaves no
-// container behind.
+// Setup describes an engine under test. No other client uses it during the suite, and
+// the suite leaves no container behind.
 type Setup struct {
 	Engine engine.Engine
-	// Image is on the engine's host. It has busybox's commands on PATH, and
+	// Image is present on the engine's host. It has busybox's commands on PATH, and
 	// its own command runs until it is killed.
 	Image string
-	// Stop ends the engine's daemon without ending containers, Start brings
-	// it back; Crash ends it without warning.
+	// Stop ends the engine's daemon without its containers, Start starts it again,
+	// and Crash kills it.
 	Stop, Crash func() error
 	Start       func(context.Context) error
 }
 
-// patience is how long the suite waits for what has to happen: a bound against
-// hanging, not an expectation.
+// patience is how long the suite waits for an event: a bound against hanging, not an
+// expectation.
 const patience = time.Minute
 
-// label is carried by every container of the suite.
+// label is a label of every container of the suite.
 const label = "holdfast.enginetest"
 
 // suite is one run.
@@ -93,7 +93,7 @@ func Run(t *testing.T, s Setup) {
 	}
 }
 
-// context is one that a hanging engine cannot outlast.
+// context returns a context with a deadline, against an engine that hangs.
 func (s *suite) context(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -101,7 +101,7 @@ func (s *suite) context(t *testing.T) context.Context {
 	return ctx
 }
 
-// spec is a container with a fresh name that runs command, or without one until
+// spec describes a container with a new name. It runs command or, without one, until
 // it is killed.
 func (s *suite) spec(command ...string) engine.Spec {
 	return engine.Spec{
@@ -162,13 +162,13 @@ func (s *suite) shell(t *testing.T, id, script string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// waitExit waits until a container does not run and returns what it has become.
+// waitExit waits until a container does not run and returns its state.
 func (s *suite) waitExit(t *testing.T, id string) engine.Container {
 	t.Helper()
 	return s.waitFor(t, id, func(c engine.Container) bool { return c.State == "exited" })
 }
 
-// waitFor asks for a container until it is as it should be.
+// waitFor inspects a container until good.
 func (s *suite) waitFor(t *testing.T, id string, good func(engine.Container) bool) engine.Container {
 	t.Helper()
 	ctx := s.context(t)

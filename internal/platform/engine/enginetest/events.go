@@ -13,11 +13,11 @@ import (
 // watcher reads events in the background.
 type watcher struct {
 	events chan engine.Event
-	stop   func() // returns when the sequence has ended
+	stop   func() // ends the sequence and returns when it has ended
 }
 
-// watch starts to read the events of what carries the labels; the first Gap has
-// been read.
+// watch starts to read the events of containers with the labels, and returns after
+// the first Gap.
 func (s *suite) watch(t *testing.T, labels map[string]string) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -32,7 +32,7 @@ func (s *suite) watch(t *testing.T, labels map[string]string) *watcher {
 	w.stop = func() {
 		t.Helper()
 		cancel()
-		within(t, "events after their end", func() { <-done })
+		within(t, "an event after the end of the sequence", func() { <-done })
 	}
 	t.Cleanup(w.stop)
 	if ev := w.next(t); !ev.Gap {
@@ -47,7 +47,7 @@ func (w *watcher) next(t *testing.T) engine.Event {
 	case ev := <-w.events:
 		return ev
 	case <-time.After(patience):
-		t.Fatal("no event comes")
+		t.Fatal("no event arrives")
 		return engine.Event{}
 	}
 }
@@ -106,8 +106,8 @@ func (s *suite) eventsFilter(t *testing.T) {
 	if ev := w.next(t); ev.ID != id || ev.Action != "create" {
 		t.Errorf("the first event is %+v", ev)
 	}
-	// The reader may leave the sequence as well.
-	within(t, "a sequence that is left", func() {
+	// The reader may also break off the iteration.
+	within(t, "breaking off the iteration", func() {
 		for ev := range s.Engine.Events(t.Context(), nil) {
 			if !ev.Gap {
 				t.Errorf("the first event is %+v", ev)
@@ -117,8 +117,8 @@ func (s *suite) eventsFilter(t *testing.T) {
 	})
 }
 
-// eventsMissNothing subscribes while containers come, over and over: what is not
-// in the list at the gap has to come as an event.
+// eventsMissNothing subscribes many times while containers are made. A container that
+// is not in the list at the gap has to appear in an event.
 func (s *suite) eventsMissNothing(t *testing.T) {
 	const rounds = 20
 	for range rounds {
@@ -155,9 +155,8 @@ func (s *suite) eventsMissNothing(t *testing.T) {
 	}
 }
 
-// eventsOverRestart ends the daemon, lets a container die meanwhile and starts
-// the daemon again: the reader hears of a gap, and the list at the gap shows
-// the dead.
+// eventsOverRestart ends the daemon, lets a container die, and starts the daemon
+// again. The reader gets a gap, and the list at the gap has the dead container.
 func (s *suite) eventsOverRestart(t *testing.T) {
 	for name, stop := range map[string]func() error{"stop": s.Stop, "crash": s.Crash} {
 		t.Run(name, func(t *testing.T) {
@@ -173,10 +172,10 @@ func (s *suite) eventsOverRestart(t *testing.T) {
 				t.Errorf("an engine that is down: %v", err)
 			}
 			killAndSee(t, doomed)
-			time.Sleep(200 * time.Millisecond) // for the reader to try in vain
+			time.Sleep(200 * time.Millisecond) // for failing attempts of the reader
 			for len(w.events) > 0 {
 				if ev := <-w.events; ev.Gap {
-					t.Error("a gap is told before the engine is back")
+					t.Error("a gap was yielded before the engine was back")
 				}
 			}
 			if err := s.Start(s.context(t)); err != nil {
@@ -192,7 +191,7 @@ func (s *suite) eventsOverRestart(t *testing.T) {
 				states[c.ID] = c.State
 			}
 			if states[dies] != "exited" || states[lives] != "running" {
-				t.Errorf("at the gap: the dead is %q, the other %q", states[dies], states[lives])
+				t.Errorf("at the gap the dead container is %q, the other %q", states[dies], states[lives])
 			}
 			if now := s.inspect(t, lives).Pid; now != pid {
 				t.Errorf("init of the container that lived on was %d and is %d", pid, now)
@@ -203,7 +202,7 @@ func (s *suite) eventsOverRestart(t *testing.T) {
 	}
 }
 
-// watches reads what happens on the whole engine, and what happened before.
+// watches reads the present and past events of the whole engine.
 func (s *suite) watches(t *testing.T) {
 	begun := time.Now()
 	id := s.create(t, s.spec())
@@ -213,7 +212,7 @@ func (s *suite) watches(t *testing.T) {
 	c := s.inspect(t, id)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// By now both are past: the engine has to remember them.
+	// Both events are past now: the engine has to remember them.
 	within(t, "the engine's memory", func() {
 		var first, created, connected bool
 		for ev := range s.Engine.Watch(ctx, engine.WatchOptions{Since: begun, Actions: []string{"create", "connect", "start"}}) {
@@ -237,7 +236,7 @@ func (s *suite) watches(t *testing.T) {
 	})
 }
 
-// watchOverRestart is told of a gap, and then of what is new.
+// watchOverRestart gets a gap, and then new events.
 func (s *suite) watchOverRestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	events, done := make(chan engine.Event, 10_000), make(chan struct{})
@@ -247,7 +246,7 @@ func (s *suite) watchOverRestart(t *testing.T) {
 			events <- ev
 		}
 	}()
-	w := &watcher{events: events, stop: func() { cancel(); within(t, "events after their end", func() { <-done }) }}
+	w := &watcher{events: events, stop: func() { cancel(); within(t, "an event after the end of the sequence", func() { <-done }) }}
 	defer w.stop()
 	if ev := w.next(t); !ev.Gap {
 		t.Errorf("events begin with %+v", ev)

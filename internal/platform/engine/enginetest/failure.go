@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// calls is every method of the contract that returns an error, on the container
+// calls has every method of Engine that returns an error, called for the container
 // id.
 func (s *suite) calls(t *testing.T, id string) map[string]func(context.Context) error {
 	e := s.Engine
@@ -43,7 +43,7 @@ func (s *suite) calls(t *testing.T, id string) map[string]func(context.Context) 
 		"SetRestartPolicy": func(ctx context.Context) error { return e.SetRestartPolicy(ctx, id, engine.RestartNo) },
 		"Pull": func(ctx context.Context) error {
 			var last error
-			// Nothing listens there.
+			// Nothing listens on that port.
 			for _, err := range e.Pull(ctx, "127.0.0.1:1/no/such:image", engine.PullOptions{}) {
 				last = err
 			}
@@ -65,16 +65,16 @@ func (s *suite) cancelled(t *testing.T) {
 		})
 		within(t, "Events", func() {
 			for ev := range s.Engine.Events(ctx, nil) {
-				t.Errorf("an event of a watch that was called off: %+v", ev)
+				t.Errorf("an event of a cancelled watch: %+v", ev)
 			}
 		})
 	}
 	if !s.inspect(t, id).Running() {
-		t.Error("a call that was called off had an effect")
+		t.Error("a cancelled call had an effect")
 	}
 }
 
-// down calls everything while the daemon is away.
+// down calls everything while the daemon is stopped.
 func (s *suite) down(t *testing.T) {
 	id := s.start(t, s.spec())
 	if err := s.Stop(); err != nil {

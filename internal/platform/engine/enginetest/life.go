@@ -53,9 +53,9 @@ func (s *suite) imageID(t *testing.T) {
 	}
 }
 
-// life follows a container through all that a session does with it.
+// life tests a container through its whole life in a session.
 func (s *suite) life(t *testing.T) {
-	before := time.Now().Add(-time.Minute) // the engine's clock may be another
+	before := time.Now().Add(-time.Minute) // the engine's clock may differ
 	spec := s.spec("sh", "-c", "sleep inf; exit 9")
 	spec.Env = []string{"HOLDFAST_SESSION=alice", "EMPTY="}
 	spec.Labels["holdfast.session"] = "alice"
@@ -153,7 +153,8 @@ func (s *suite) startErrors(t *testing.T) {
 	}
 }
 
-// unknownContainer checks what every method says of a container that is not.
+// unknownContainer checks the error of every method for a container that does not
+// exist.
 func (s *suite) unknownContainer(t *testing.T) {
 	for name, call := range s.calls(t, "no-such-container") {
 		err := call(s.context(t))
@@ -229,7 +230,7 @@ func (s *suite) kill(t *testing.T) {
 func (s *suite) remove(t *testing.T) {
 	id := s.start(t, s.spec())
 	var group errgroup.Group
-	for range 4 { // together, as a drain and a clean-up may
+	for range 4 { // concurrently, as a drain and a clean-up may do
 		group.Go(func() error { return s.Engine.Remove(s.context(t), id) })
 	}
 	if err := group.Wait(); err != nil {
@@ -243,19 +244,18 @@ func (s *suite) remove(t *testing.T) {
 	}
 }
 
-// endSleep ends the sleep that a container's shell has started, or is about to
-// start. What becomes of the command that does it is no matter: it may die with
-// the container.
+// endSleep ends the sleep that a container's shell has started or is about to start.
+// The result of its command does not matter: it may die with the container.
 func (s *suite) endSleep(t *testing.T, id string) {
 	t.Helper()
 	_, _ = s.Engine.Exec(s.context(t), id, engine.Exec{Command: []string{"sh", "-c", "until killall -9 sleep; do usleep 10000; done"}})
 }
 
-// restartPolicy checks that a container stays dead once its policy is switched
-// off, and comes back before.
+// restartPolicy checks that the engine restarts a container, and no longer does when
+// its policy is switched off.
 func (s *suite) restartPolicy(t *testing.T) {
 	for _, p := range []engine.RestartPolicy{engine.RestartOnFailure, engine.RestartUnlessStopped, engine.RestartAlways} {
-		// Not sleep alone: pid 1 cannot be killed from inside.
+		// Not only sleep: pid 1 cannot be killed from inside.
 		spec := s.spec("sh", "-c", "sleep inf; exit 1")
 		spec.Restart = p
 		id := s.start(t, spec)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// archive is an image of one file with that text, as `docker save` writes it.
+// archive is an image of one file with the given text, as `docker save` writes it.
 func archive(t *testing.T, ref, text string) []byte {
 	t.Helper()
 	layer := pack(t, map[string][]byte{"file": []byte(text)})
@@ -57,7 +57,7 @@ func pack(t *testing.T, files map[string][]byte) []byte {
 func (s *suite) load(t *testing.T) {
 	ref := fmt.Sprintf("enginetest-load:%d", s.names.Add(1))
 	image := archive(t, ref, "#!loaded\n")
-	for range 2 { // a second time there is nothing to do
+	for range 2 { // the second time there is nothing to do
 		if err := s.Engine.Load(s.context(t), bytes.NewReader(image)); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func (s *suite) load(t *testing.T) {
 	spec := s.spec()
 	spec.Image = ref
 	if c := s.inspect(t, s.create(t, spec)); c.Labels[label] != "yes" {
-		t.Errorf("the image's label stands before the container's: %v", c.Labels)
+		t.Errorf("the image's label replaces the container's: %v", c.Labels)
 	}
 	for what, text := range map[string]string{"no archive": "what is this?", "half of one": string(image[:len(image)/2])} {
 		if err := s.Engine.Load(s.context(t), strings.NewReader(text)); err == nil {

@@ -41,15 +41,15 @@ func (s *suite) pull(t *testing.T) {
 		}
 	}
 	if current == 0 {
-		t.Error("no event tells how many bytes there are")
+		t.Error("no event has the number of bytes")
 	}
 	if _, err := s.Engine.ImageID(s.context(t), ref); err != nil {
 		t.Errorf("after the pull: %v", err)
 	}
-	// A second time there is nothing to do.
+	// The second time there is nothing to do.
 	for ev, err := range s.Engine.Pull(s.context(t), ref, engine.PullOptions{}) {
 		if err != nil || ev.Status == "Pull complete" {
-			t.Errorf("pull of an image that is there: %+v, %v", ev, err)
+			t.Errorf("pull of a present image: %+v, %v", ev, err)
 		}
 	}
 }
@@ -58,8 +58,8 @@ func (s *suite) pullErrors(t *testing.T) {
 	r := newRegistry(t, 2)
 	r.corrupt = r.layers[1]
 	for what, ref := range map[string]string{
-		"a tag that is not":       r.ref("missing"),
-		"a registry that is not":  "127.0.0.1:1/no/such:image",
+		"a missing tag":           r.ref("missing"),
+		"a missing registry":      "127.0.0.1:1/no/such:image",
 		"no reference":            "Not A Reference",
 		"a layer that is corrupt": r.ref("good"),
 	} {
@@ -79,12 +79,12 @@ func (s *suite) pullErrors(t *testing.T) {
 			t.Errorf("%s: the error came with the %d. event, not in the middle", what, events)
 		}
 		if _, err := s.Engine.ImageID(s.context(t), "x/"+ref); err == nil {
-			t.Errorf("%s: the image is there", what)
+			t.Errorf("%s: the image is present", what)
 		}
 	}
 }
 
-// pullPlatform names a platform: words that are none, and this machine's.
+// pullPlatform pulls with a platform: an invalid one, and this machine's.
 func (s *suite) pullPlatform(t *testing.T) {
 	r := newRegistry(t, 1)
 	for _, platform := range []string{"linux", "linux/", "linux/arm/v7/x"} {
@@ -103,32 +103,32 @@ func (s *suite) pullPlatform(t *testing.T) {
 	}
 }
 
-// pullStopped leaves a pull that hangs in two ways.
+// pullStopped ends a hanging pull in two ways.
 func (s *suite) pullStopped(t *testing.T) {
 	r := newRegistry(t, 1)
 	r.stall()
-	within(t, "a pull that is left", func() {
+	within(t, "a pull that the reader breaks off", func() {
 		for range s.Engine.Pull(s.context(t), r.ref("good"), engine.PullOptions{}) {
 			break
 		}
 	})
 	ctx, cancel := context.WithCancel(s.context(t))
-	within(t, "a pull that is called off", func() {
+	within(t, "a cancelled pull", func() {
 		var last error
 		for _, err := range s.Engine.Pull(ctx, r.ref("good"), engine.PullOptions{}) {
 			last = err
 			cancel()
 		}
 		if !errors.Is(last, context.Canceled) {
-			t.Errorf("a pull that is called off: %v", last)
+			t.Errorf("a cancelled pull: %v", last)
 		}
 	})
 	if _, err := s.Engine.ImageID(s.context(t), r.ref("good")); !errors.Is(err, engine.ErrNoImage) {
-		t.Errorf("the image of a pull that was called off: %v", err)
+		t.Errorf("the image of a cancelled pull: %v", err)
 	}
 }
 
-// pullCrash ends the daemon in the middle of a pull: that is no end without
+// pullCrash kills the daemon in the middle of a pull: the stream has to end with an
 // error.
 func (s *suite) pullCrash(t *testing.T) {
 	r := newRegistry(t, 1)
@@ -145,7 +145,7 @@ func (s *suite) pullCrash(t *testing.T) {
 		}
 	}
 	if !errors.Is(last, holdfast.ErrEngine) {
-		t.Errorf("the daemon crashed and the pull says %v", last)
+		t.Errorf("the daemon crashed and the pull ended with %v", last)
 	}
 	if err := s.Start(s.context(t)); err != nil {
 		t.Fatal(fmt.Errorf("after the crash: %w", err))

@@ -16,10 +16,9 @@ import (
 // layerSize is the size of a layer in bytes: enough for more than one event.
 const layerSize = 2 << 20
 
-// registry serves one image, under the tag good, on loopback, where engines
-// allow plain HTTP. It speaks what a pull needs of the distribution
-// specification (opencontainers/distribution-spec, "Pull"), and goes wrong on
-// demand.
+// registry serves one image, under the tag good, on loopback, where engines allow
+// plain HTTP. It implements the part of the distribution specification that a pull
+// needs (opencontainers/distribution-spec, "Pull"), and fails on demand.
 type registry struct {
 	host    string
 	image   v1.Image
@@ -50,7 +49,7 @@ func newRegistry(t *testing.T, layers int64) *registry {
 	server := httptest.NewServer(r)
 	r.host = strings.TrimPrefix(server.URL, "http://")
 	t.Cleanup(server.Close)
-	// Before the server's Close, which waits for requests.
+	// This has to run before the server's Close, which waits for requests.
 	t.Cleanup(sync.OnceFunc(func() {
 		if r.release != nil {
 			close(r.release)

@@ -26,17 +26,16 @@ type Runtimes struct {
 	}
 	Image string   // as Setup.Image
 	Good  []string // runtimes that work, the default's name too
-	// Broken are runtimes that start nothing, each with a word of what its error
-	// says.
+	// Broken are runtimes that start nothing, each with a word of its error.
 	Broken map[string]string
-	// Sandbox is one of Good, whose containers Saver saves. Their start is a restore
-	// where Saver has staged an image for them.
+	// Sandbox is one of Good. Saver saves its containers, and their start is a
+	// restore if Saver has staged an image for them.
 	Sandbox string
 	Saver   Saver
 }
 
-// Saver saves containers, memory and files, as internal/platform/runsc does, whose words
-// these are.
+// Saver saves containers with memory and files. internal/platform/runsc implements
+// it.
 type Saver interface {
 	Checkpoint(ctx context.Context, id string, init int, dir string) error
 	Stage(id, dir string) error
@@ -44,7 +43,7 @@ type Saver interface {
 }
 
 // RunRuntimes runs the tests of runtimes. dir is an empty directory on the file
-// system that images are staged on.
+// system of staged images.
 func RunRuntimes(t *testing.T, r Runtimes, dir string) {
 	s := &boxes{suite: &suite{Setup: Setup{Engine: r.Engine, Image: r.Image}}, Runtimes: r, dir: dir}
 	t.Run("Trials", s.trials)
@@ -60,8 +59,7 @@ type boxes struct {
 	dir string
 }
 
-// trials: whether a runtime works is found out by running something with it, and
-// nothing is left of that.
+// trials: TestRuntime detects whether a runtime works, and leaves nothing behind.
 func (s *boxes) trials(t *testing.T) {
 	before, err := s.Engine.Images(s.context(t))
 	if err != nil {
@@ -92,7 +90,7 @@ func (s *boxes) trials(t *testing.T) {
 	}
 }
 
-// unknown: no container of a runtime that is not there runs, under another one say.
+// unknown: a container of an unknown runtime does not run under another one.
 func (s *boxes) unknown(t *testing.T) {
 	spec := s.spec()
 	spec.Runtime = "kata"
@@ -110,8 +108,8 @@ func (s *boxes) unknown(t *testing.T) {
 	}
 }
 
-// counter counts in its memory, says each number, and serves the last one. It
-// says, too, what it finds in its files.
+// counter counts in its memory, prints each number with the content of its files, and
+// serves the last number over HTTP.
 const counter = `mkdir /www; httpd -h /www -p 8080; echo root > /kept; echo tmpfs > /tmp/kept; i=0
 while :; do i=$((i+1)); echo "$i $(cat /kept /tmp/kept | tr '\n' ' ')"; echo $i > /www/new; mv /www/new /www/n; sleep 0.05; done`
 
@@ -123,8 +121,8 @@ func (s *boxes) counts() engine.Spec {
 	return spec
 }
 
-// said is the number of the nth line that a container printed, from 0, or of the
-// last one for -1, once it has more than n.
+// said returns the number in the nth line that a container has printed, from 0, once
+// there are more than n lines. -1 is the last line.
 func (s *boxes) said(t *testing.T, id string, n int) int {
 	t.Helper()
 	var lines []string
@@ -134,7 +132,7 @@ func (s *boxes) said(t *testing.T, id string, n int) int {
 			t.Fatal(err)
 		}
 		lines = strings.Split(out.String(), "\n")
-		lines = lines[:len(lines)-1] // the last one is not whole
+		lines = lines[:len(lines)-1] // the last one may be incomplete
 	}
 	line := lines[len(lines)-1]
 	if n >= 0 {
@@ -148,7 +146,7 @@ func (s *boxes) said(t *testing.T, id string, n int) int {
 	return number
 }
 
-// served is the number that the container's server tells, over its network.
+// served is the number that the container's server returns over its network.
 func (s *boxes) served(t *testing.T, id string) int {
 	t.Helper()
 	c := s.inspect(t, id)
@@ -187,8 +185,8 @@ func get(ctx context.Context, url string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// box follows a container in a sandbox: it is one, is reached, runs commands, and
-// dies.
+// box tests a container in a sandbox: it is a sandbox, is reachable, runs commands,
+// and dies.
 func (s *boxes) box(t *testing.T) {
 	id := s.start(t, s.counts())
 	if n := s.served(t, id); n < 1 {
@@ -216,7 +214,7 @@ func (s *boxes) box(t *testing.T) {
 	}
 }
 
-// save checkpoints a container, which ends it, as the engine sees.
+// save checkpoints a container, and waits until the engine reports its end.
 func (s *boxes) save(t *testing.T, id string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(s.dir, "image-"+id[:12])
@@ -230,8 +228,8 @@ func (s *boxes) save(t *testing.T, id string) (dir string) {
 	return dir
 }
 
-// goesOn: a container that was saved goes on as another one, with the next number;
-// again, too. What is no image of it starts nothing.
+// goesOn: a saved container continues in another one with the next number, several
+// times. An image of a different container does not start.
 func (s *boxes) goesOn(t *testing.T) {
 	old := s.start(t, s.counts())
 	s.said(t, old, 3)
@@ -253,7 +251,7 @@ func (s *boxes) goesOn(t *testing.T) {
 			t.Errorf("used %v, %v", used, err)
 		}
 		n := s.said(t, next, 0)
-		last := s.said(t, old, -1) // by now all that it had said is read
+		last := s.said(t, old, -1) // all its output is read by now
 		if n != last+1 {
 			t.Errorf("%d comes after %d", n, last)
 		}
@@ -268,7 +266,7 @@ func (s *boxes) goesOn(t *testing.T) {
 	s.spoiled(t, dir)
 }
 
-// spoiled: a container whose image is not whole does not start, and is removed.
+// spoiled: a container with an incomplete image does not start, and is removed.
 func (s *boxes) spoiled(t *testing.T, dir string) {
 	if err := os.Truncate(filepath.Join(dir, "checkpoint.img"), 1000); err != nil {
 		t.Fatal(err)
@@ -279,7 +277,7 @@ func (s *boxes) spoiled(t *testing.T, dir string) {
 	}
 	err := s.Engine.Start(s.context(t), id)
 	if c := s.inspect(t, id); err == nil || c.Running() {
-		t.Errorf("an image that is not whole: started %v, %s", err == nil, c.State)
+		t.Errorf("an incomplete image: started %v, %s", err == nil, c.State)
 	}
 	if _, err := s.Saver.Unstage(id); err != nil {
 		t.Error(err)

@@ -61,7 +61,7 @@ func (s *suite) privileges(t *testing.T) {
 	}
 }
 
-// A profile that is given replaces the engine's; one that is not there, or no
+// A given profile replaces the engine's. A missing file, or one that is not a
 // profile, is an error before anything is made.
 func (s *suite) seccomp(t *testing.T) {
 	const mode = "grep '^Seccomp:' /proc/1/status | tr -dc 0-9"

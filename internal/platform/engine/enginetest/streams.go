@@ -84,13 +84,13 @@ func (s *suite) logsFollow(t *testing.T) {
 		t.Errorf("follow to the end: %v", err)
 	}
 
-	// And a follower who is called off.
+	// A follower with a cancelled context.
 	running := s.start(t, s.spec())
 	ctx, cancel := context.WithCancel(s.context(t))
 	go func() { done <- s.Engine.Logs(ctx, running, engine.LogOptions{Follow: true}, io.Discard) }()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("a follower called off: %v", err)
+		t.Errorf("a cancelled follower: %v", err)
 	}
 }
 
@@ -220,9 +220,9 @@ func (s *suite) execCancel(t *testing.T) {
 	}()
 	screen.wait(t, "here")
 	cancel()
-	within(t, "a command called off", func() {
+	within(t, "a cancelled command", func() {
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("a command called off: %v", err)
+			t.Errorf("a cancelled command: %v", err)
 		}
 	})
 }

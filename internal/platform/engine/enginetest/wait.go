@@ -33,7 +33,7 @@ func (s *suite) wait(t *testing.T) {
 	go func() { _, err := s.Engine.Wait(ctx, id); off <- err }()
 	cancel()
 	if err := <-off; !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("cancelled: %v", err)
 	}
 	s.shell(t, id, "touch /go")
 	within(t, "the end of a container", func() {

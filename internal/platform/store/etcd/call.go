@@ -13,21 +13,21 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// ErrNoSpace says that etcd takes no writes because its disk or its quota is
-// full. It comes together with holdfast.ErrStore and a hint.
+// ErrNoSpace means that etcd refuses writes because its disk or its quota is full. It
+// comes together with holdfast.ErrStore and a hint.
 var ErrNoSpace = errors.New("store is out of space")
 
-// errEnded is what a call gets whose goroutine the server's death has ended.
+// errEnded is the error of a call that was in progress when the server failed.
 var errEnded = errors.New("the embedded etcd has failed")
 
-// inFlight counts the calls on their way, until there may be no more.
+// inFlight counts the calls in progress, and refuses new ones after end.
 type inFlight struct {
 	mu    sync.Mutex
 	calls sync.WaitGroup
 	ended bool
 }
 
-// add notes a call, false where none may begin.
+// add counts a call. It returns false if no call may begin.
 func (f *inFlight) add() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,8 +39,8 @@ func (f *inFlight) add() bool {
 
 func (f *inFlight) done() { f.calls.Done() }
 
-// end lets no further call begin and waits for those on their way, each of
-// which has a deadline.
+// end refuses further calls and waits for those in progress, each of which has a
+// deadline.
 func (f *inFlight) end() {
 	f.mu.Lock()
 	f.ended = true
@@ -48,10 +48,9 @@ func (f *inFlight) end() {
 	f.calls.Wait()
 }
 
-// call makes one call to etcd, with a deadline of our own (etcd's client can
-// hang silently, etcd#6922) and in a goroutine of its own: whatever the client
-// does, the caller goes on when ctx is done, or when the embedded server dies
-// under the call.
+// call makes one call to etcd, with its own deadline (etcd's client can hang
+// silently, etcd#6922) and in a goroutine of its own. Whatever the client does, call
+// returns when ctx is done or when the embedded server fails.
 func call[T any](ctx context.Context, s *Store, doing string, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -90,8 +89,8 @@ func call[T any](ctx context.Context, s *Store, doing string, f func(context.Con
 	return a.value, nil
 }
 
-// explain turns what the client says into an error that callers can decide by.
-// ctx is the caller's.
+// explain turns an error of the client into one that callers can decide by. ctx is
+// the caller's.
 func (s *Store) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == context.Canceled:
@@ -102,7 +101,7 @@ func (s *Store) explain(ctx context.Context, err error) error {
 		return noSpace("etcd's database has reached its quota", s.quota)
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
-			"check the etcd user name and what is in the password file")
+			"check the etcd user name and the content of the password file")
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):
 		return holdfast.WithHint(fmt.Errorf("%w: %w", holdfast.ErrStore, err),
 			"the etcd user needs the permission to read and write keys under "+prefix)
@@ -118,18 +117,17 @@ func noSpace(what, hint string) error {
 	return holdfast.WithHint(fmt.Errorf("%w: %w: %s", holdfast.ErrStore, ErrNoSpace, what), hint)
 }
 
-// fileHint is the hint for an error of the server's files, "" where there is
-// nothing to say.
+// fileHint is the hint for an error of the server's files, or "".
 func fileHint(dir string, err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "make room on the filesystem of " + dir + " and start again; nothing is lost"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return dir + " has to belong to the user that runs this, normally root"
+		return dir + " has to belong to the user of the agent, normally root"
 	case errors.Is(err, syscall.EROFS):
 		return "the filesystem of " + dir + " is mounted read-only"
 	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST):
-		return "something else is where the embedded etcd keeps its files: give it a directory of its own"
+		return "the embedded etcd's directory has other files in it: give it a directory of its own"
 	case errors.Is(err, syscall.EIO):
 		return "the disk under " + dir + " reports errors: see the kernel's log"
 	}

@@ -12,11 +12,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// checkFiles reads the database and the log before etcd does, and returns an
-// error where they cannot be what etcd left. etcd itself looks at them less
-// closely: a broken page makes bbolt panic in a goroutine of its own, where
-// nobody can catch it, and with a log that ends before the database does etcd
-// starts, and then leaves out writes until the log has caught up.
+// checkFiles reads the database and the log before etcd does, and returns an error if
+// they are not what etcd has written. etcd checks them less: a broken page makes
+// bbolt panic in a goroutine of its own, where the panic cannot be recovered. With a
+// log that ends before the database, etcd starts, and then skips writes until the log
+// has caught up.
 //
 // It may panic on broken files; the caller recovers.
 func checkFiles(dir string, logger *zap.Logger) error {
@@ -34,13 +34,13 @@ func checkFiles(dir string, logger *zap.Logger) error {
 	return nil
 }
 
-// checkDatabase reads every page in use and returns the index of the last write
-// that is in the database ("consistent_index" in the bucket "meta", see etcd's
-// storage/schema), 0 where there is none.
+// checkDatabase reads every page in use and returns the index of the last write in
+// the database ("consistent_index" in the bucket "meta", see etcd's storage/schema),
+// or 0 if there is none.
 func checkDatabase(path string) (uint64, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-		return 0, nil // all of it is still in the log
+		return 0, nil // all writes are still in the log
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the database: %w", err)
@@ -67,7 +67,7 @@ func checkDatabase(path string) (uint64, error) {
 	return index, nil
 }
 
-// lastLogged is the index of the log's last entry, 0 where there is no log.
+// lastLogged is the index of the log's last entry, or 0 if there is no log.
 func lastLogged(dir string, logger *zap.Logger) (uint64, error) {
 	if !wal.Exist(dir) {
 		return 0, nil
@@ -77,7 +77,7 @@ func lastLogged(dir string, logger *zap.Logger) (uint64, error) {
 		return 0, err
 	}
 	if len(snapshots) == 0 {
-		return 0, errors.New("it has no beginning")
+		return 0, errors.New("it has no first segment")
 	}
 	last := snapshots[len(snapshots)-1]
 	w, err := wal.OpenForRead(logger, dir, last)

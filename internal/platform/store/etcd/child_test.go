@@ -15,29 +15,27 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// Tests of what ends a server run it in a process of their own (this binary
-// again), since a broken etcd leaves goroutines and locks behind until its
-// process ends.
+// Tests that break a server run it in a process of its own (this binary), because a
+// broken etcd leaves goroutines and locks behind until its process ends.
 const (
 	childDir  = "HOLDFAST_TEST_ETCD_DIR"
 	childMode = "HOLDFAST_TEST_ETCD_MODE"
 )
 
-// What a child does.
+// The modes of a child.
 const (
 	childHold    = "hold"
 	childOverrun = "overrun"
 )
 
-// opened is what the child says first.
+// opened is the first line of a child's output.
 type opened struct {
 	Error string
 	Hint  string
 	Keys  []holdfast.SessionKey
 }
 
-// child opens the server, says how that went, and closes it when its standard
-// input ends.
+// child opens the server, reports the result, and closes it at EOF on standard input.
 func child(dir string) int {
 	if os.Getenv(childMode) == childOverrun {
 		err := overrun(dir)
@@ -75,8 +73,8 @@ func say(o opened) {
 	}
 }
 
-// startChild returns what the child says, and a function that ends it and
-// returns its error.
+// startChild returns the child's report, and a function that ends it and returns its
+// error.
 func startChild(t *testing.T, dir, mode string) (opened, func() error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -102,7 +100,7 @@ func startChild(t *testing.T, dir, mode string) (opened, func() error) {
 	})
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		t.Fatalf("the child ended without a word: %v, %v", err, end())
+		t.Fatalf("the child ended without a report: %v, %v", err, end())
 	}
 	var o opened
 	must(t, json.Unmarshal(line, &o))

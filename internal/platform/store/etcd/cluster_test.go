@@ -25,8 +25,7 @@ const (
 	password = "correct horse"
 )
 
-// cluster is an etcd that somebody else runs: over TCP with TLS, client
-// certificates and passwords.
+// cluster is an external etcd, over TCP with TLS, client certificates and passwords.
 type cluster struct {
 	endpoint string
 	ca       string
@@ -73,7 +72,7 @@ func startCluster(t *testing.T) cluster {
 	return c
 }
 
-// setPassword makes etcd ask for one.
+// setPassword makes etcd require a password.
 func (c cluster) setPassword(t *testing.T) {
 	t.Helper()
 	conf := c.config()
@@ -125,7 +124,7 @@ func writePEM(t *testing.T, path, kind string, der []byte) {
 	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
-// dial connects until the test ends, and begins with nothing.
+// dial connects to an empty store until the test ends.
 func dial(t *testing.T, conf Config) *Store {
 	t.Helper()
 	s, err := Dial(t.Context(), conf)

@@ -16,9 +16,9 @@ import (
 	"holdfast/test/memstore"
 )
 
-// TestLikeMemory runs random sequences of calls against etcd and against the
-// store in memory, and wants the same answers. Revisions are compared by what
-// they are good for: every record that a call returned can be used again.
+// TestLikeMemory runs random sequences of calls against etcd and against the store in
+// memory, and compares the answers. Revisions are compared by use: every record that
+// a call returned can be passed to a later call.
 func TestLikeMemory(t *testing.T) {
 	real := open(t, t.TempDir()).store
 	rapid.Check(t, func(rt *rapid.T) {
@@ -46,12 +46,12 @@ func TestLikeMemory(t *testing.T) {
 	})
 }
 
-// pair is two stores that are told the same, and what they have said.
+// pair is two stores that get the same calls, and their answers.
 type pair struct {
 	ctx    context.Context
 	stores [2]store.Store
 	leases [][2]store.LeaseID
-	owners [][2]holdfast.Owner // records of the present and of the past
+	owners [][2]holdfast.Owner // present and past records
 }
 
 var (
@@ -59,7 +59,7 @@ var (
 	states = rapid.SampledFrom([]holdfast.State{holdfast.Claimed, holdfast.Starting, holdfast.Ready, holdfast.Leaving, "nonsense"})
 )
 
-// outcome is an error as callers tell them apart.
+// outcome is the kind of an error, as callers distinguish them.
 func outcome(err error) error {
 	for _, e := range []error{store.ErrTaken, store.ErrNodeTaken, store.ErrStale, store.ErrLeaseGone, store.ErrOrder, holdfast.ErrNotFound} {
 		if errors.Is(err, e) {
@@ -69,7 +69,7 @@ func outcome(err error) error {
 	return err
 }
 
-// both calls both stores, wants equal outcomes, and keeps the records.
+// both calls both stores, compares the outcomes, and keeps the records.
 func (p *pair) both(t *rapid.T, call func(i int, s store.Store) (holdfast.Owner, error)) {
 	var owners [2]holdfast.Owner
 	var errs [2]error
@@ -88,7 +88,7 @@ func (p *pair) both(t *rapid.T, call func(i int, s store.Store) (holdfast.Owner,
 	}
 }
 
-// bare is a record without what differs between stores by right.
+// bare is a record without the fields that may differ between stores.
 func bare(o holdfast.Owner) holdfast.Owner {
 	o.Epoch, o.Revision = 0, 0
 	return o
@@ -96,7 +96,7 @@ func bare(o holdfast.Owner) holdfast.Owner {
 
 func (p *pair) lease(t *rapid.T) [2]store.LeaseID {
 	if len(p.leases) == 0 {
-		return [2]store.LeaseID{999, 999} // nobody's
+		return [2]store.LeaseID{999, 999} // no such lease
 	}
 	return rapid.SampledFrom(p.leases).Draw(t, "lease")
 }
@@ -162,7 +162,7 @@ func (p *pair) node(t *rapid.T) {
 	})
 }
 
-// same compares all that the stores hold.
+// same compares the whole content of the stores.
 func (p *pair) same(t *rapid.T) {
 	var owners [2][]holdfast.Owner
 	var nodes [2][]holdfast.Node

@@ -23,7 +23,7 @@ type Config struct {
 	Username  string
 	// PasswordFile holds the password; a newline at its end does not count.
 	PasswordFile string
-	// DialTimeout bounds the making of a connection; 0 is 5 s.
+	// DialTimeout bounds connecting; 0 is 5 s.
 	DialTimeout time.Duration
 	// Timeout bounds each call; 0 is 2 s.
 	Timeout time.Duration
@@ -35,20 +35,20 @@ type Config struct {
 // certificates can be renewed under a running agent. All empty is no TLS unless
 // an endpoint is an https:// URL.
 type TLSConfig struct {
-	CAFile   string // who may sign etcd's certificate; empty is the system's roots
-	CertFile string // ours, for etcd's --client-cert-auth; with KeyFile
+	CAFile   string // authorities for etcd's certificate; empty is the system's roots
+	CertFile string // the client's, for etcd's --client-cert-auth; with KeyFile
 	KeyFile  string
 }
 
 const (
 	defaultDialTimeout = 5 * time.Second
 	defaultTimeout     = 2 * time.Second
-	keepAliveTime      = 3 * time.Second // an idle connection is asked for life this often
+	keepAliveTime      = 3 * time.Second // the interval of keep-alive pings on an idle connection
 	keepAliveTimeout   = 2 * time.Second
 )
 
-// Dial connects to a cluster and asks it once, so that a wrong address or
-// password is an error here rather than later.
+// Dial connects to a cluster and makes one call, so that a wrong address or password
+// is an error of Dial.
 func Dial(ctx context.Context, c Config) (*Store, error) {
 	conf, err := c.client(ctx)
 	if err != nil {
@@ -68,7 +68,7 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 		s.timeout = timeoutOr(c.Timeout)
 		return s, nil
 	} else {
-		s.client.Close() // the error that matters is there already
+		s.client.Close() // the first error is returned
 	}
 	if why := whyNot(ctx, c.Endpoints[0], conf.TLS); why != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w: %w", where, err, why)
@@ -76,9 +76,9 @@ func Dial(ctx context.Context, c Config) (*Store, error) {
 	return nil, fmt.Errorf("connect to etcd at %s: %w", where, err)
 }
 
-// whyNot connects to one endpoint to learn what the client, which keeps trying,
-// does not say: nobody listens, a certificate is not accepted. nil where all of
-// that works.
+// whyNot connects to one endpoint to find an error that the client, which keeps
+// retrying, does not report: the connection is refused, or a certificate is not
+// accepted. It returns nil if the connection works.
 func whyNot(ctx context.Context, endpoint string, conf *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -98,9 +98,9 @@ func whyNot(ctx context.Context, endpoint string, conf *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	// With TLS 1.3 the server judges our certificate after the handshake
-	// (RFC 8446, 4.4.2), so its verdict comes with the first byte; an etcd
-	// that is content says nothing until it is asked.
+	// With TLS 1.3 the server verifies the client's certificate after the handshake
+	// (RFC 8446, 4.4.2), so a refusal arrives with the first read. An etcd that
+	// accepts the certificate sends nothing before a request.
 	if err := conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (t TLSConfig) load(endpoints []string) (*tls.Config, error) {
 	return conf, nil
 }
 
-// ignoreCancel drops what clientv3 returns from every Close: that its own
+// ignoreCancel drops the error that clientv3 returns from every Close: its own
 // context is cancelled.
 func ignoreCancel(err error) error {
 	if errors.Is(err, context.Canceled) {

@@ -33,7 +33,7 @@ func TestDialRefused(t *testing.T) {
 		name   string
 		change func(*Config)
 		want   string // in the error
-		away   bool   // the store, in what callers see: otherwise what was given is wrong
+		away   bool   // the error wraps ErrStore; otherwise the configuration is wrong
 	}{
 		{"no endpoint", func(c *Config) { c.Endpoints = nil }, "no endpoints", false},
 		{"nobody there", func(c *Config) { c.Endpoints = []string{"https://127.0.0.1:1"} }, "connection refused", true},
@@ -64,9 +64,9 @@ func TestDialRefused(t *testing.T) {
 	}
 }
 
-// TestCutOff: bytes stop flowing while the connection stays, as when a network
-// partition begins. Calls fail by our own deadline; a watch goes on afterwards
-// and has missed nothing.
+// TestCutOff: bytes stop flowing while the connection stays, as at the begin of a
+// network partition. Calls fail by the store's own deadline. A watch goes on
+// afterwards and has missed nothing.
 func TestCutOff(t *testing.T) {
 	c := startCluster(t)
 	link := newLink(t, strings.TrimPrefix(c.endpoint, "https://"))
@@ -107,7 +107,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// link is a TCP proxy that can stop passing bytes on.
+// link is a TCP proxy that can stop forwarding bytes.
 type link struct {
 	listener net.Listener
 	target   string

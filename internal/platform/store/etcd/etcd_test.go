@@ -48,7 +48,7 @@ func TestEmbedded(t *testing.T) {
 	})
 }
 
-// wipe removes all that a test has left.
+// wipe removes all keys that a test has left.
 func wipe(t *testing.T, s *Store) {
 	t.Helper()
 	if _, err := s.client.Delete(context.Background(), prefix, clientv3.WithPrefix()); err != nil {
@@ -56,7 +56,7 @@ func wipe(t *testing.T, s *Store) {
 	}
 }
 
-// forget compacts everything away.
+// forget compacts the whole history.
 func forget(t *testing.T, s store.Store) {
 	t.Helper()
 	st := s.(*Store)

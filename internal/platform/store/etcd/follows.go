@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// historyReads is how many revisions of a key one transaction reads; etcd allows
-	// 128 operations by default (see releaseBatch).
+	// historyReads is the number of revisions of a key that one transaction reads;
+	// etcd allows 128 operations by default (see releaseBatch).
 	historyReads = 100
-	// longestGap is after how many revisions without a record the rest of the
-	// history is watched instead of read one by one.
+	// longestGap is the number of revisions without a record after which the rest of
+	// the history is watched instead of read one by one.
 	longestGap = 2 * historyReads
 )
 
-// Follows reads what the key was between both claims: it looks for the end of the
-// life before by dividing what is between them, and for other lives from there on.
-// A watch of the past would tell the same, but etcd serves those every 100 ms only
-// (watchResyncPeriod in its mvcc/watchable_store.go), and somebody waits.
+// Follows reads the key's history between both claims. It finds the end of the first
+// life by bisection, and searches for other lives from there on. A watch of the past
+// would give the same answer, but etcd serves those only every 100 ms
+// (watchResyncPeriod in its mvcc/watchable_store.go), and a client's request waits
+// for the answer.
 func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) (bool, error) {
 	if before <= 0 || next <= before {
 		return false, nil
 	}
-	alive, gone := int64(before), int64(next) // at the first it is the life before, at the second it is not
+	alive, gone := int64(before), int64(next) // at live the key has the first life, at gone it does not
 	lives, err := s.livesAt(ctx, key, []int64{alive, gone})
 	if err != nil || lives[0] != before || lives[1] != next {
 		return false, err
@@ -66,8 +67,8 @@ func (s *Store) Follows(ctx context.Context, key holdfast.SessionKey, before, ne
 	return true, nil
 }
 
-// between are up to historyReads revisions between two, all of them where there are
-// no more, in their order.
+// between returns up to historyReads revisions between two, evenly spread and in
+// order; all of them if there are no more.
 func between(from, to int64) (at []int64) {
 	n := min(to-from-1, historyReads)
 	for i := range n {
@@ -76,8 +77,8 @@ func between(from, to int64) (at []int64) {
 	return at
 }
 
-// livesAt are the claims that the key was under at the revisions, 0 where it was
-// nobody's. store.ErrForgotten.
+// livesAt returns the epoch of the key's record at each of the revisions, 0 if it had
+// no record. store.ErrForgotten.
 func (s *Store) livesAt(ctx context.Context, key holdfast.SessionKey, at []int64) ([]holdfast.Epoch, error) {
 	doing := fmt.Sprintf("read the history of %s", key)
 	var reads []clientv3.Op

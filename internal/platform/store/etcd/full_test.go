@@ -27,8 +27,8 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill takes what is left of dir's filesystem but for spare bytes, and returns
-// what gives it back.
+// fill uses up dir's filesystem except for spare bytes, and returns a function that
+// frees them.
 func fill(t *testing.T, dir string, spare uint64) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -48,9 +48,9 @@ func wantNoSpace(t *testing.T, doing string, err error) {
 	}
 }
 
-// TestDiskFull fills the disk to the last byte under a server: what is there
-// stays, is renewed and can be released; what is new is refused; and when there
-// is room again it all goes on.
+// TestDiskFull fills the disk to the last byte under a server. Existing records stay,
+// are renewed and can be released; new ones are refused. When there is room again,
+// everything works.
 func TestDiskFull(t *testing.T) {
 	dir := smallDisk(t, "320m")
 	s := open(t, filepath.Join(dir, "etcd")).Store()
@@ -63,7 +63,7 @@ func TestDiskFull(t *testing.T) {
 		owners = append(owners, o)
 	}
 	free := fill(t, dir, 0)
-	for range 3 { // over several of etcd's commits, which are 100 ms apart
+	for range 3 { // spread over several of etcd's commits, which are 100 ms apart
 		_, err = s.Claim(t.Context(), holdfast.Owner{Key: "d", State: holdfast.Claimed}, id)
 		wantNoSpace(t, "Claim", err)
 		_, _, err = s.Grant(t.Context(), time.Minute)
@@ -84,7 +84,7 @@ func TestDiskFull(t *testing.T) {
 		got, _, err := s.List(t.Context())
 		must(t, err)
 		if len(got) != len(owners) {
-			t.Errorf("on a full disk %v are left; want %v", got, owners)
+			t.Errorf("on a full disk the records are %v; want %v", got, owners)
 		}
 	}
 	t.Logf("error: %v", err)
@@ -118,12 +118,11 @@ func TestDiskFullAtStart(t *testing.T) {
 	}
 }
 
-// overrun is what the child does that meets the end of the disk in earnest: it
-// writes past the reserve until etcd gives up.
+// overrun writes past the reserve until etcd fails.
 func overrun(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	wal.SegmentSizeBytes = 1 << 20 // before any server runs; so that it needs a new one soon
+	wal.SegmentSizeBytes = 1 << 20 // before any server runs; a small segment is full soon
 	s, err := Open(ctx, ServerConfig{DataDir: dir})
 	if err != nil {
 		return err
@@ -142,8 +141,8 @@ func overrun(dir string) error {
 	return errors.Join(s.Close(), err)
 }
 
-// TestDiskOverrun: when the disk fills up behind the reserve after all, the
-// server fails, but the process lives to say so, and nothing is lost.
+// TestDiskOverrun: if the disk fills up despite the reserve, the server fails, but
+// the process lives and reports it, and nothing is lost.
 func TestDiskOverrun(t *testing.T) {
 	disk := smallDisk(t, "400m")
 	dir := filepath.Join(disk, "etcd")

@@ -14,8 +14,8 @@ import (
 )
 
 // TestListIsOneMoment lists more records than fit in two pages while pairs of
-// sessions are claimed, one in the first page and then one in the last: who sees
-// the second has to see the first.
+// sessions are claimed, one in the first page and then one in the last. A list with
+// the second has to have the first.
 func TestListIsOneMoment(t *testing.T) {
 	s := open(t, t.TempDir()).Store()
 	id, _, err := s.Grant(t.Context(), time.Hour)
@@ -71,8 +71,8 @@ func claimKey(ctx context.Context, s store.Store, id store.LeaseID, key string) 
 	return err
 }
 
-// TestRecordThatCannotBeReadHidesNoOther has somebody else write among the
-// records.
+// TestRecordThatCannotBeReadHidesNoOther: another program has written a value among
+// the records.
 func TestRecordThatCannotBeReadHidesNoOther(t *testing.T) {
 	s := open(t, t.TempDir()).Store().(*Store)
 	id, _, err := s.Grant(t.Context(), time.Hour)
@@ -95,7 +95,7 @@ func TestRecordThatCannotBeReadHidesNoOther(t *testing.T) {
 	if len(nodes) != 2 || nodes[0].ID != "a" || nodes[1].ID != "c" {
 		t.Errorf("nodes %v", nodes)
 	}
-	// A watch goes on past it.
+	// A watch skips it and goes on.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	events := s.Watch(ctx, at)

@@ -11,12 +11,12 @@ import (
 	"holdfast"
 )
 
-// ErrInUse says that another server has the data directory.
+// ErrInUse means that another server uses the data directory.
 var ErrInUse = errors.New("data directory is in use")
 
-// lockDir takes the data directory for this process, or fails at once where
-// another one has it (etcd itself would wait for it in silence). Closing the
-// file gives it back, as does the end of the process.
+// lockDir locks the data directory for this process, or fails at once if another
+// process has it (etcd itself would wait silently). Closing the file, or the end of
+// the process, releases it.
 func lockDir(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -27,7 +27,7 @@ func lockDir(dir string) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// Also an etcd that is not ours may run here: it locks its database.
+	// Another etcd may use this directory too; it locks its database.
 	db, err := os.OpenFile(dbPath(dir), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return f, nil

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// failure is the end of an embedded server, noted once. A nil *failure never
+// failure is the failure of an embedded server, recorded once. A nil *failure never
 // happens.
 type failure struct {
 	once  sync.Once
@@ -37,7 +37,7 @@ func (f *failure) done() <-chan struct{} {
 	return f.ended
 }
 
-// err is why, nil while it has not.
+// err is the cause, or nil before the failure.
 func (f *failure) err() error {
 	if f == nil {
 		return nil
@@ -50,9 +50,9 @@ func (f *failure) err() error {
 	}
 }
 
-// zapLogger passes etcd's log on to log, from warnings up. Where etcd would end
-// the process (zap's Fatal, Panic), it notes the failure and ends the goroutine
-// instead: the process lives, the server does not.
+// zapLogger passes etcd's log on to log, from warnings up. Where etcd would end the
+// process (zap's Fatal, Panic), it records the failure and ends the goroutine
+// instead: the server fails, and the process lives.
 func zapLogger(log *slog.Logger, f *failure) *zap.Logger {
 	hook := fatalHook{f}
 	return zap.New(bridge{log: log}, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
@@ -73,8 +73,7 @@ func (b bridge) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (b bridge) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	// Not Enabled: what kills the server is passed to the hook even if
-	// nobody reads the log.
+	// No check of Enabled: a fatal entry has to reach the hook even if logs are off.
 	if b.Enabled(e.Level) {
 		return ce.AddCore(e, b)
 	}
@@ -111,7 +110,7 @@ func attrs(lists ...[]zapcore.Field) []slog.Attr {
 	return out
 }
 
-// fatalHook takes the place of os.Exit and panic behind zap's Fatal and Panic.
+// fatalHook replaces os.Exit and panic of zap's Fatal and Panic.
 type fatalHook struct{ f *failure }
 
 func (h fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
@@ -119,8 +118,8 @@ func (h fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	runtime.Goexit()
 }
 
-// failureOf keeps the error among the fields in the chain, so that a full disk
-// can be told from a broken file.
+// failureOf keeps the error field in the chain, so that a full disk can be
+// distinguished from a broken file.
 func failureOf(message string, fields []zapcore.Field) error {
 	for _, field := range fields {
 		if err, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {

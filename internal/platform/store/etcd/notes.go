@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// notePrefix is where notes are.
+// notePrefix is the prefix of the notes' keys.
 const notePrefix = prefix + "notes/"
 
 func noteOf(kv *mvccpb.KeyValue) store.Note {
@@ -66,7 +66,7 @@ func (s *Store) TakeNote(ctx context.Context, name string, value []byte, id stor
 		return store.Note{Name: name, Value: value, Revision: holdfast.Revision(r.Header.Revision)}, nil
 	}
 	if len(r.Responses) != 1 || len(r.Responses[0].GetResponseRange().GetKvs()) != 1 {
-		return store.Note{}, fmt.Errorf("%s: %w", doing, errors.New("etcd's answer is not the one to our question"))
+		return store.Note{}, fmt.Errorf("%s: %w", doing, errors.New("etcd's response does not match the request"))
 	}
 	return noteOf(r.Responses[0].GetResponseRange().Kvs[0]), fmt.Errorf("%s: %s: %w", doing, name, store.ErrTaken)
 }

@@ -12,7 +12,7 @@ import (
 	"holdfast"
 )
 
-// Where the records are. Anything that is not under prefix is not ours.
+// The keys of the records. Holdfast does not touch keys outside prefix.
 const (
 	prefix        = "/holdfast/v1/"
 	sessionPrefix = prefix + "sessions/"
@@ -27,7 +27,7 @@ func encode(v any) (string, error) {
 	return string(b), nil
 }
 
-// encodeOwner leaves out what etcd itself says of the key.
+// encodeOwner leaves out the revisions, which etcd keeps with the key.
 func encodeOwner(o holdfast.Owner) (string, error) {
 	o.Epoch, o.Revision = 0, 0
 	return encode(o)
@@ -55,11 +55,10 @@ func sessionKey(kv *mvccpb.KeyValue) holdfast.SessionKey {
 	return holdfast.SessionKey(strings.TrimPrefix(string(kv.Key), sessionPrefix))
 }
 
-// found is the record that a transaction's Else branch has read, the zero Owner
-// where there was none.
+// found is the record that a transaction's Else branch has read, or the zero Owner.
 func found(r *clientv3.TxnResponse) (holdfast.Owner, error) {
 	if len(r.Responses) != 1 || r.Responses[0].GetResponseRange() == nil {
-		return holdfast.Owner{}, errors.New("etcd's answer is not the one to our question")
+		return holdfast.Owner{}, errors.New("etcd's response does not match the request")
 	}
 	kvs := r.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// releaseBatch is how many records one transaction deletes. etcd allows
-	// 128 operations by default (--max-txn-ops) and takes a nested
-	// transaction for one of its own with all that its parent has
-	// (checkTxnRequest in etcd's api/v3rpc/key.go), so 127 is the most.
+	// releaseBatch is the number of records that one transaction deletes. etcd allows
+	// 128 operations by default (--max-txn-ops) and counts a nested transaction as
+	// one operation plus those of its parent (checkTxnRequest in etcd's
+	// api/v3rpc/key.go), so 127 is the most.
 	releaseBatch = 127
-	// releaseParallel is how many transactions are on their way at once.
+	// releaseParallel is the number of transactions in flight.
 	releaseParallel = 4
 )
 
-// Release deletes records, 127 in a round trip: each record is a transaction of
-// its own inside a big one, so that a record which has changed does not keep
-// the others.
+// Release deletes records, 127 in a round trip. Each record is a nested transaction
+// of its own, so that a record that has changed does not affect the others.
 func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfast.SessionKey, error) {
 	var (
 		mu   sync.Mutex
 		keys []holdfast.SessionKey
 	)
-	// No shared context: when one batch fails the others still count.
+	// No shared context: if one batch fails, the others still take effect.
 	var g errgroup.Group
 	g.SetLimit(releaseParallel)
 	for batch := range slices.Chunk(owners, releaseBatch) {

@@ -21,9 +21,10 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// ServerConfig is what an embedded server needs.
+// ServerConfig configures an embedded server.
 type ServerConfig struct {
-	// DataDir is the server's own directory, made if need be, mode 0700.
+	// DataDir is the server's own directory. Open makes it if it is missing, with
+	// mode 0700.
 	DataDir string
 	// Timeout bounds each call; 0 is 2 s.
 	Timeout time.Duration
@@ -31,8 +32,8 @@ type ServerConfig struct {
 	Log *slog.Logger
 }
 
-// Server is an etcd of one member inside this process. It listens nowhere: its
-// store talks to it by function calls.
+// Server is an etcd of one member inside this process. It has no listener: its store
+// calls it directly.
 type Server struct {
 	etcd  *etcdserver.EtcdServer
 	lock  *os.File
@@ -41,19 +42,19 @@ type Server struct {
 	dir   string
 }
 
-// How long Close waits. A server that has failed holds goroutines that never
-// end; then there is nothing to wait for.
+// How long Close waits. A failed server has goroutines that never end, so Close waits
+// less for it.
 const (
 	closeTimeout       = 10 * time.Second
 	closeTimeoutFailed = time.Second
 )
 
-// Open starts a server and returns when it takes writes. It fails with ErrInUse
-// where another server has the directory, with ErrNoSpace where its filesystem
-// is full, and with a hint where its files are broken or not ours to read.
+// Open starts a server and returns when it accepts writes. It fails with ErrInUse if
+// another server has the directory, with ErrNoSpace if its filesystem is full, and
+// with a hint if its files are broken or not readable.
 //
-// After an error from broken files, etcd may still hold some of them: start
-// again in a new process.
+// After an error from broken files etcd may still have some of them open. A new Open
+// needs a new process.
 func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 	log := cmpLog(c.Log)
 	lock, err := prepareDir(c.DataDir)
@@ -80,8 +81,8 @@ func Open(ctx context.Context, c ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// clearAlarms makes room in a database that has reached its quota. etcd itself
-// would refuse writes until somebody did, and nobody else can get at it.
+// clearAlarms makes room in a database that has reached its quota. Until then etcd
+// refuses writes, and no other client can reach an embedded server.
 func (s *Server) clearAlarms(ctx context.Context) error {
 	alarms, err := s.store.client.AlarmList(ctx)
 	if err != nil {
@@ -107,19 +108,19 @@ func (s *Server) clearAlarms(ctx context.Context) error {
 	return nil
 }
 
-// Store returns the server's store. It is good until Close.
+// Store returns the server's store, which may be used until Close.
 func (s *Server) Store() store.Store { return s.store }
 
-// Failed is closed when the server can do no more, although nobody closed it:
-// its disk failed, or filled up behind the reserve. All calls return an error
-// then; Err says why. Only a new process can open the directory again.
+// Failed is closed when the server has failed: its disk failed, or filled up despite
+// the reserve. All calls return an error then; Err has the cause. Only a new process
+// can open the directory again.
 func (s *Server) Failed() <-chan struct{} { return s.dead.done() }
 
-// Err is why the server failed, with a hint, nil while it has not.
+// Err is the cause of the failure, with a hint, or nil.
 func (s *Server) Err() error { return s.explain(s.dead.err()) }
 
-// Close stops the server and waits until all of it has stopped. Leases and
-// records stay on disk: a lease goes on for its full TTL from the next Open.
+// Close stops the server and waits until all of it has stopped. Leases and records
+// stay on disk: from the next Open a lease has its full TTL again.
 func (s *Server) Close() error {
 	timeout := closeTimeout
 	if s.dead.err() != nil {
@@ -130,14 +131,14 @@ func (s *Server) Close() error {
 		defer close(stopped)
 		// A call that reads the database while it is closed would panic.
 		s.store.inFlight.end()
-		s.store.client.Close() // ends the watches; nothing in it can fail
+		s.store.client.Close() // ends the watches; it cannot fail
 		s.etcd.HardStop()
 	}()
 	select {
 	case <-stopped:
 		return errors.Join(s.Err(), s.lock.Close())
 	case <-time.After(timeout):
-		// etcd still has the files, so the lock stays ours.
+		// etcd still has the files open, so the lock is kept.
 		if err := s.Err(); err != nil {
 			return fmt.Errorf("close the embedded etcd, which has failed: %w", err)
 		}
@@ -145,7 +146,7 @@ func (s *Server) Close() error {
 	}
 }
 
-// prepareDir makes the directory ours: mode, lock, room.
+// prepareDir prepares the directory: mode, lock, free space.
 func prepareDir(dir string) (*os.File, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, withFileHint(dir, err)
@@ -182,7 +183,7 @@ func withFileHint(dir string, err error) error {
 	return err
 }
 
-// start brings the server up until it takes writes.
+// start starts the server and waits until it accepts writes.
 func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 	conf, err := s.config(log)
 	if err != nil {
@@ -208,8 +209,8 @@ func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// load reads the directory. etcd ends the process or panics where it finds
-// something broken; here it ends a goroutine, and says why.
+// load reads the directory. Where etcd would end the process or panic because of
+// broken files, only a goroutine ends here, and load returns the cause.
 func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserver.EtcdServer, error) {
 	type result struct {
 		server *etcdserver.EtcdServer
@@ -224,7 +225,7 @@ func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserve
 			}
 			done <- r
 		}()
-		// A database that was cut off is a fault in mapped memory.
+		// Reading a truncated database faults in mapped memory.
 		debug.SetPanicOnFault(true)
 		if r.err = checkFiles(s.dir, conf.Logger); r.err == nil {
 			r.server, r.err = etcdserver.NewServer(conf)
@@ -236,14 +237,14 @@ func (s *Server) load(ctx context.Context, conf config.ServerConfig) (*etcdserve
 			return nil, err
 		}
 		return r.server, r.err
-	case <-s.dead.done(): // in a goroutine of etcd's own, for which it waits
+	case <-s.dead.done(): // in another goroutine of etcd, for which load waits
 		return nil, s.dead.err()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// explain adds what to do.
+// explain adds a hint.
 func (s *Server) explain(err error) error {
 	if err == nil {
 		return nil
@@ -257,12 +258,12 @@ func (s *Server) explain(err error) error {
 	return holdfast.WithHint(err, "the files in "+s.dir+" seem to be broken: restore them, or move the directory away to begin with an empty store; containers that run are then strays")
 }
 
-// config is for one member with few writes: fast to elect itself, small in
-// memory, quick to clean up.
+// config is for one member with few writes: fast election, little memory, frequent
+// compaction.
 func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 	const name = "holdfast"
 	logger := zapLogger(log, s.dead)
-	// A member needs an address, but nobody listens or connects there.
+	// A member needs an address. Nothing listens on it.
 	urls, err := types.NewURLs([]string{"http://127.0.0.1:2380"})
 	if err != nil {
 		return config.ServerConfig{}, fmt.Errorf("make the member's address: %w", err)
@@ -277,15 +278,15 @@ func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 		InitialClusterToken: name,
 		NewCluster:          true,
 
-		// The least lease is 1.5 elections, rounded up to a second
-		// (NewServer in etcd's etcdserver/server.go). With one member an
-		// election is only the wait at the start.
+		// The shortest lease is 1.5 elections, rounded up to a second (NewServer in
+		// etcd's etcdserver/server.go). With one member an election only delays the
+		// start.
 		TickMs:                     100,
 		ElectionTicks:              2,
 		InitialElectionTickAdvance: true,
 
 		SnapshotCount:          5000, // writes between snapshots of the raft log, which is in memory
-		SnapshotCatchUpEntries: 100,  // nobody has to catch up
+		SnapshotCatchUpEntries: 100,  // no other member has to catch up
 		MaxSnapFiles:           2,
 		MaxWALFiles:            2,
 
@@ -294,7 +295,7 @@ func (s *Server) config(log *slog.Logger) (config.ServerConfig, error) {
 		QuotaBackendBytes:                 256 << 20,
 		BootstrapDefragThresholdMegabytes: 32,
 
-		BcryptCost:                  10, // of passwords, which nobody has here; 0 is warned of
+		BcryptCost:                  10, // unused: there are no passwords; etcd warns of 0
 		MaxTxnOps:                   128,
 		MaxRequestBytes:             1 << 20,
 		WarningApplyDuration:        500 * time.Millisecond,

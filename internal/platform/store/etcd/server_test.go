@@ -21,7 +21,7 @@ func TestLeaseSurvivesRestart(t *testing.T) {
 	if got != claimed {
 		t.Errorf("after a restart the record is %v; want %v", got, claimed)
 	}
-	// It still hangs on the lease.
+	// The record is still under the lease.
 	must(t, s.Revoke(t.Context(), id))
 	if got, err := s.Get(t.Context(), "alice"); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("after Revoke: %v, %v; want ErrNotFound", got, err)
@@ -85,7 +85,7 @@ func TestDirInUse(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir)
 	for _, where := range []string{"lock", "member/snap/db"} {
-		if where != "lock" { // an etcd that does not know of our lock
+		if where != "lock" { // an etcd without Holdfast's lock
 			must(t, os.Remove(filepath.Join(dir, "lock")))
 		}
 		_, err := Open(t.Context(), ServerConfig{DataDir: dir})
@@ -173,7 +173,7 @@ func TestBrokenFiles(t *testing.T) {
 	}
 }
 
-// TestDatabaseLost: as long as the log is whole, nothing is.
+// TestDatabaseLost: as long as the log is complete, a lost database loses no record.
 func TestDatabaseLost(t *testing.T) {
 	for name, lose := range map[string]func(string) error{
 		"empty":   func(path string) error { return os.Truncate(path, 0) },

@@ -9,9 +9,9 @@ import (
 )
 
 // etcd ends itself when a write to its log or its database finds the disk full
-// (raft.go: "failed to save Raft hard state and entries"; batch_tx.go: "failed
-// to commit tx"), and cannot be brought back within the process. So the server
-// refuses new records while there is still room for what it has to do anyway:
+// (raft.go: "failed to save Raft hard state and entries"; batch_tx.go: "failed to
+// commit tx"), and cannot be restarted within the process. So the server refuses new
+// records while there is still room for its other writes:
 //
 //   - The log is allocated in segments (wal.SegmentSizeBytes, 64 MB), always one
 //     ahead. If the one ahead cannot be had, the server dies when it needs it,
@@ -23,16 +23,16 @@ const headroom = 32 << 20
 // minFree is the free space under which new records are refused.
 func minFree() uint64 { return uint64(wal.SegmentSizeBytes) + headroom }
 
-// minFreeNew is what a new data directory takes: two segments and a database,
-// with minFree to go on.
+// minFreeNew is the free space for a new data directory: two segments and a database,
+// and minFree.
 func minFreeNew() uint64 { return 2*uint64(wal.SegmentSizeBytes) + minFree() }
 
-// needFree returns an error with a hint where dir's filesystem has fewer than
-// want bytes free.
+// needFree returns an error with a hint if dir's filesystem has fewer than want bytes
+// free.
 func needFree(dir string, want uint64) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("look at the free space of %s: %w", dir, err)
+		return fmt.Errorf("read the free space of %s: %w", dir, err)
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < want {
 		return noSpace(
@@ -42,8 +42,8 @@ func needFree(dir string, want uint64) error {
 	return nil
 }
 
-// fillHoles gives the file blocks for all of its length. A filesystem that
-// cannot do that is no error: the space is looked at before each write anyway.
+// fillHoles allocates blocks for the whole length of the file. A filesystem without
+// fallocate(2) is no error: the free space is checked before each write anyway.
 func fillHoles(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package etcd keeps ownership in etcd: in a cluster that somebody else runs
-// (Dial), or in a server inside this process for a single node (Open).
+// Package etcd keeps ownership in etcd: in an external cluster (Dial), or in a server
+// inside this process for a single node (Open).
 //
 // A session's record is the key /holdfast/v1/sessions/<key>, a node's is
 // /holdfast/v1/nodes/<id>; the values are the root package's types as JSON. Notes
@@ -26,16 +26,16 @@ type Store struct {
 	client  *clientv3.Client
 	log     *slog.Logger
 	timeout time.Duration // of one call
-	where   string        // the hint when it does not answer
-	quota   string        // the hint when its quota is reached
+	where   string        // the hint for an etcd that does not answer
+	quota   string        // the hint for an etcd that has reached its quota
 	lists   store.Lists
 
 	inFlight inFlight
 
 	// Of the embedded server only, nil otherwise:
 
-	room func() error // an error where the disk has no room for a write
-	dead *failure     // set when the server can do no more
+	room func() error // returns an error if the disk has no room for a write
+	dead *failure     // the server's failure
 }
 
 var _ store.Store = (*Store)(nil)
@@ -89,7 +89,7 @@ func (s *Store) PutNode(ctx context.Context, n holdfast.Node, id store.LeaseID) 
 	ours := clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.LeaseID(id))
 	none := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(id)))
-	for _, condition := range []clientv3.Cmp{ours, none} { // the second for the first record only
+	for _, condition := range []clientv3.Cmp{ours, none} { // none is for the first record only
 		r, err := call(ctx, s, doing, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 			return s.client.Txn(ctx).If(condition).Then(put).Commit()
 		})
@@ -132,7 +132,7 @@ func (s *Store) Nodes(ctx context.Context) ([]holdfast.Node, error) {
 	for _, kv := range r.Kvs {
 		n, err := decodeNode(kv)
 		if err != nil {
-			s.unreadable(err) // it must not hide the others
+			s.unreadable(err) // the other records are still listed
 			continue
 		}
 		nodes = append(nodes, n)
@@ -173,8 +173,8 @@ func (s *Store) Claim(ctx context.Context, o holdfast.Owner, id store.LeaseID) (
 	return present, fmt.Errorf("%s: %w", doing, store.ErrTaken)
 }
 
-// Advance replaces a record, in two round trips: it reads the present state and
-// then writes if the revision is still the same.
+// Advance replaces a record in two round trips: it reads the present state, and then
+// writes if the revision is still the same.
 func (s *Store) Advance(ctx context.Context, o holdfast.Owner) (holdfast.Owner, error) {
 	doing := fmt.Sprintf("advance %s", o.Key)
 	if err := s.checkRoom(doing); err != nil {
@@ -246,9 +246,9 @@ func (s *Store) List(ctx context.Context) ([]holdfast.Owner, holdfast.Revision, 
 	return owners, at, err
 }
 
-// listPage is how many records are asked for at once: about half a mebibyte. A
-// list of all records in one answer would have to be made, sent and read within
-// the timeout of one call, and 100,000 of them are 45 MiB.
+// listPage is the number of records in one request, about half a mebibyte. A list of
+// all records in one response would have to be made, sent and read within the timeout
+// of one call, and 100,000 records are 45 MiB.
 const listPage = 1000
 
 // listAt lists the records as they were at a revision, 0 for now.
@@ -264,7 +264,7 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 			return nil, 0, err
 		}
 		if at == 0 {
-			at = holdfast.Revision(r.Header.Revision) // of all pages
+			at = holdfast.Revision(r.Header.Revision) // the same for all pages
 		}
 		for _, kv := range r.Kvs {
 			o, err := decodeOwner(kv)
@@ -281,12 +281,12 @@ func (s *Store) listAt(ctx context.Context, at holdfast.Revision) ([]holdfast.Ow
 	}
 }
 
-// unreadable tells of a record that somebody else wrote, or a later version of
-// this program. It cannot be claimed or served as it is; the readers of lists and
-// watches lose nothing without it.
+// unreadable logs a record that another program, or a later version of this one, has
+// written. Such a session cannot be claimed or served, so lists and watches leave it
+// out.
 func (s *Store) unreadable(err error) { s.log.Error("a record is left out", "error", err) }
 
-// Ping counts the sessions; it proves that etcd answers and lets us in.
+// Ping counts the sessions. It shows that etcd answers and accepts the credentials.
 func (s *Store) Ping(ctx context.Context) error {
 	_, err := call(ctx, s, "count sessions", func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, sessionPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -294,8 +294,8 @@ func (s *Store) Ping(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connection and the calls that are on their way; later ones
-// fail. The store of an embedded server is closed by Server.Close.
+// Close ends the connection and the calls in progress; later ones fail. The store of
+// an embedded server is closed by Server.Close.
 func (s *Store) Close() error {
 	err := ignoreCancel(s.client.Close())
 	s.inFlight.end()

@@ -10,12 +10,12 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// leftKey is where Suspend leaves something for the next claim of a session.
+// leftKey is the key of the note that Suspend leaves for the next claim of a session.
 func leftKey(key holdfast.SessionKey) string {
 	return notePrefix + store.SuspendedNotes + string(key)
 }
 
-// leftIn is what a claim's transaction took away.
+// leftIn is the text of the note that a claim's transaction has deleted.
 func leftIn(r *clientv3.TxnResponse) string {
 	if len(r.Responses) != 2 {
 		return ""

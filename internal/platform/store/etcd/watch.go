@@ -12,14 +12,14 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// How long a watch waits before it tries again when etcd does not answer.
+// The back-off of a watch while etcd does not answer.
 const (
 	watchBackoffMin = 50 * time.Millisecond
 	watchBackoffMax = time.Second
 )
 
-// Watch yields what happens to session records. While etcd does not answer it
-// yields nothing, and afterwards what the reader missed.
+// Watch yields the changes of session records. While etcd does not answer it yields
+// nothing, and afterwards the changes that the reader missed.
 func (s *Store) Watch(ctx context.Context, after holdfast.Revision) <-chan store.Event {
 	out := make(chan store.Event)
 	w := &watcher{store: s, out: out, at: after}
@@ -59,7 +59,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// once goes on from where the reader is until something breaks.
+// once yields events from the reader's position on, until an error.
 func (w *watcher) once(ctx context.Context) error {
 	if w.view == nil {
 		if err := w.begin(ctx); err != nil {
@@ -80,8 +80,8 @@ func (w *watcher) once(ctx context.Context) error {
 	}
 }
 
-// begin finds out what the reader knows: the list that it has, or else the
-// records as they were at its revision.
+// begin restores the reader's view: from the list that it has, or else from the
+// records at its revision.
 func (w *watcher) begin(ctx context.Context) error {
 	if view, ok := w.store.lists.View(w.at); ok || w.at <= 0 {
 		w.view = view
@@ -116,15 +116,15 @@ func (w *watcher) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// follow yields etcd's events until the watch breaks; ErrCompacted where the
+// follow yields etcd's events until the watch breaks. ErrCompacted means that the
 // history that it needs is gone.
 func (w *watcher) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// WithRequireLeader: a member that is cut off ends the watch rather than
-	// staying silent. Progress notes move us on through quiet times, so that
-	// a compaction finds us at its heels. Fragments: one lease may hold more
-	// records than fit in a message.
+	// WithRequireLeader: a member without a leader ends the watch instead of staying
+	// silent. Progress notifications advance the position in idle times, so that a
+	// compaction rarely overtakes the watch. Fragments: the records of one lease may
+	// not fit in one message.
 	responses := w.store.client.Watch(clientv3.WithRequireLeader(ctx), sessionPrefix,
 		clientv3.WithPrefix(), clientv3.WithRev(int64(w.at)+1),
 		clientv3.WithProgressNotify(), clientv3.WithFragment())
@@ -157,8 +157,8 @@ func (w *watcher) respond(ctx context.Context, r clientv3.WatchResponse) error {
 			return ctx.Err()
 		}
 	}
-	// While etcd replays history in parts, the header already names the
-	// present revision: with events only the last one says how far we are.
+	// While etcd replays history in parts, the header already has the present
+	// revision. With events, only the last event shows the position.
 	if n := len(r.Events); n > 0 {
 		w.at = holdfast.Revision(r.Events[n-1].Kv.ModRevision)
 	} else if r.IsProgressNotify() {
@@ -167,7 +167,7 @@ func (w *watcher) respond(ctx context.Context, r clientv3.WatchResponse) error {
 	return nil
 }
 
-// yield hands the reader an event, false when ctx is done first.
+// yield sends the reader an event. It returns false if ctx is done first.
 func (w *watcher) yield(ctx context.Context, e store.Event) bool {
 	select {
 	case w.out <- e:

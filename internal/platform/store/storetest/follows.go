@@ -24,14 +24,14 @@ func testFollows(t *testing.T, s store.Store) {
 		t.Helper()
 		got, err := s.Follows(t.Context(), "a", before, next)
 		if !want && errors.Is(err, store.ErrForgotten) {
-			return // nobody knows
+			return // the store has forgotten it
 		}
 		if err != nil || got != want {
 			t.Errorf("%d follows %d: %v, %v, want %v", next, before, got, err, want)
 		}
 	}
 	one, two := life("a"), life("a")
-	check(one.Epoch, two.Epoch, true) // at once: a store may forget what is old, and then nobody knows
+	check(one.Epoch, two.Epoch, true) // checked at once: a store may forget old history
 	other := life("b")
 	three := claim(t, s, "a", id)
 	check(two.Epoch, three.Epoch, true)
@@ -41,8 +41,8 @@ func testFollows(t *testing.T, s store.Store) {
 	check(other.Epoch, three.Epoch, false)
 	check(0, one.Epoch, false)
 
-	// However much else is written meanwhile, in a life and between two; unless the
-	// store has forgotten it for that.
+	// Any number of other writes may be between, in a life and between two, unless
+	// the store has forgotten that history.
 	long := func(before, next holdfast.Epoch, want bool) {
 		t.Helper()
 		got, err := s.Follows(t.Context(), "a", before, next)

@@ -16,7 +16,7 @@ func testLeaseExpires(t *testing.T, s store.Store) {
 	events := watch(t, s, at)
 	short, long := grant(t, s, ttl), longLease(t, s)
 	claim(t, s, "a", short)
-	b := advance(t, s, claim(t, s, "b", short), holdfast.Ready) // stays on its lease
+	b := advance(t, s, claim(t, s, "b", short), holdfast.Ready) // stays under its lease
 	kept := claim(t, s, "kept", long)
 	must(t, s.PutNode(t.Context(), holdfast.Node{ID: "n1"}, short))
 	for range 4 {
@@ -47,7 +47,7 @@ func testLeaseExpires(t *testing.T, s store.Store) {
 func testLeaseRenewed(t *testing.T, s store.Store) {
 	id := grant(t, s, 2*ttl)
 	want := claim(t, s, "a", id)
-	for range 4 { // twice its life
+	for range 4 { // twice the TTL
 		time.Sleep(ttl)
 		must(t, s.KeepAlive(t.Context(), id))
 	}
@@ -114,7 +114,7 @@ func testNodes(t *testing.T, s store.Store) {
 		t.Errorf("node n1 (-want +got):\n%s", d)
 	}
 	if _, err := s.Node(t.Context(), "n"); !errors.Is(err, holdfast.ErrNotFound) {
-		t.Errorf("a node that there is none of: %v", err)
+		t.Errorf("a node without a record: %v", err)
 	}
 	if owners, _ := list(t, s); len(owners) != 0 {
 		t.Errorf("nodes are listed as sessions: %v", owners)
@@ -148,7 +148,7 @@ func testNodeMoves(t *testing.T, s store.Store) {
 	}
 }
 
-// Two hosts with one id that come up at once: one of them gets it.
+// Two hosts with one id start at once: one of them gets the id.
 func testNodeRace(t *testing.T, s store.Store) {
 	var ids [racers]store.LeaseID
 	for i := range ids {

@@ -34,12 +34,12 @@ func testNotes(t *testing.T, s store.Store) {
 	if got := noteNames(t, s, ""); !strings.HasPrefix(got, "doctor/baselines/x=3 ") {
 		t.Errorf("all notes: %q", got)
 	}
-	// They are neither sessions nor nodes.
+	// Notes are neither sessions nor nodes.
 	if owners, _ := list(t, s); len(owners) > 0 {
-		t.Errorf("sessions out of notes: %v", owners)
+		t.Errorf("notes are listed as sessions: %v", owners)
 	}
 	if nodes, err := s.Nodes(t.Context()); err != nil || len(nodes) > 0 {
-		t.Errorf("nodes out of notes: %v, %v", nodes, err)
+		t.Errorf("notes are listed as nodes: %v, %v", nodes, err)
 	}
 	must(t, s.DropNote(t.Context(), store.Note{Name: "doctor/nodes/a"}))
 	must(t, s.DropNote(t.Context(), store.Note{Name: "doctor/nodes/a"}))
@@ -57,8 +57,8 @@ func testNotes(t *testing.T, s store.Store) {
 	}
 }
 
-// Of many who take a note one gets it; who lets go of what is not his any more
-// takes it from nobody.
+// Of many concurrent TakeNote calls one succeeds. A late DropNote of an old revision
+// does not drop the new holder's note.
 func testNoteTaken(t *testing.T, s store.Store) {
 	id := longLease(t, s)
 	var mu sync.Mutex
@@ -90,7 +90,7 @@ func testNoteTaken(t *testing.T, s store.Store) {
 	}
 }
 
-// Whose lease expires has no turn any more.
+// A note disappears when the lease of its holder expires.
 func testNoteExpires(t *testing.T, s store.Store) {
 	short := grant(t, s, ttl)
 	_, err := s.TakeNote(t.Context(), "turn", []byte("gone"), short)
@@ -102,7 +102,7 @@ func testNoteExpires(t *testing.T, s store.Store) {
 			return
 		}
 		if !errors.Is(err, store.ErrTaken) || time.Now().After(end) {
-			t.Fatalf("the turn of one who is gone: %v", err)
+			t.Fatalf("take a note after its holder's lease has expired: %v", err)
 		}
 	}
 }

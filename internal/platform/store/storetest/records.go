@@ -36,7 +36,7 @@ func testClaim(t *testing.T, s store.Store) {
 	}
 }
 
-// racers is how many goroutines go for one key.
+// racers is the number of goroutines that compete for one key.
 const racers = 16
 
 // race calls f with 0…racers-1 at once and returns the errors.
@@ -64,7 +64,7 @@ func testClaimRace(t *testing.T, s store.Store) {
 		winner := oneWinner(t, errs, store.ErrTaken)
 		for i, o := range won {
 			if d := cmp.Diff(won[winner], o); d != "" {
-				t.Errorf("racer %d is told of another owner than the winner (-winner +told):\n%s", i, d)
+				t.Errorf("racer %d got another owner than the winner (-winner +got):\n%s", i, d)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func testAdvanceRace(t *testing.T, s store.Store) {
 	}), store.ErrStale)
 	for i, r := range results {
 		if d := cmp.Diff(results[winner], r); d != "" {
-			t.Errorf("racer %d is told of another record than the winner's (-winner +told):\n%s", i, d)
+			t.Errorf("racer %d got another record than the winner's (-winner +got):\n%s", i, d)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func testAdvanceStale(t *testing.T, s store.Store) {
 	id := longLease(t, s)
 	old := claim(t, s, "a", id)
 	present := advance(t, s, old, holdfast.Ready)
-	// Also where the state would go backwards: old news is old news first.
+	// ErrStale comes before ErrOrder: also where the state would go backwards.
 	for _, to := range []holdfast.State{holdfast.Claimed, holdfast.Leaving} {
 		old.State = to
 		if got, err := s.Advance(t.Context(), old); !errors.Is(err, store.ErrStale) || got != present {
@@ -229,7 +229,7 @@ func testReleaseMany(t *testing.T, s store.Store) {
 	for i := range 500 {
 		o := claim(t, s, keyOf(i), id)
 		if i%10 == 0 {
-			advance(t, s, o, holdfast.Ready) // the release comes too late
+			advance(t, s, o, holdfast.Ready) // so the release has an old revision
 		} else {
 			want = append(want, o.Key)
 		}

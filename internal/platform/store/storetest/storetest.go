@@ -15,22 +15,21 @@ import (
 type Subject struct {
 	// Open returns an empty store that ends with the test.
 	Open func(*testing.T) store.Store
-	// Forget makes a store of Open's lose the history of all that has
-	// happened so far, as a compaction does.
+	// Forget makes a store of Open's lose its whole history so far, like a
+	// compaction.
 	Forget func(*testing.T, store.Store)
-	// Around runs a test; nil calls it. It is where a store that follows
-	// fake time gets its bubble: the suite lets time pass by time.Sleep.
+	// Around runs a test; nil calls it. A store with fake time gets its synctest
+	// bubble here: the suite lets time pass by time.Sleep.
 	Around func(*testing.T, func(*testing.T))
 }
 
 // ttl is the shortest lease that every store has.
 const ttl = time.Second
 
-// tick is how often a test looks again at what will come.
+// tick is the time between two polls of a test.
 const tick = 20 * time.Millisecond
 
-// patience is how long a test waits for what has to come; it only bounds a
-// hanging test.
+// patience is how long a test waits for an event; it only bounds a hanging test.
 const patience = 30 * time.Second
 
 // Run runs the suite.
@@ -93,7 +92,7 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// The helpers below end the test on an error that it does not ask for.
+// The helpers below end the test on an unexpected error.
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -112,7 +111,7 @@ func grant(t *testing.T, s store.Store, ttl time.Duration) store.LeaseID {
 	return id
 }
 
-// longLease outlives any test.
+// longLease is a lease that outlives any test.
 func longLease(t *testing.T, s store.Store) store.LeaseID { return grant(t, s, time.Hour) }
 
 func owner(key holdfast.SessionKey) holdfast.Owner {
@@ -170,8 +169,8 @@ func next(t *testing.T, events <-chan store.Event) store.Event {
 	panic("not reached")
 }
 
-// watch is Watch with a context that ends with the test, when its channel is
-// drained, so that no goroutine stays.
+// watch is Watch with a context that ends with the test. Its channel is then drained,
+// so that no goroutine stays.
 func watch(t *testing.T, s store.Store, after holdfast.Revision) <-chan store.Event {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -45,7 +45,7 @@ func testSuspend(t *testing.T, s store.Store) {
 		t.Errorf("%+v after epoch %d", next, o.Epoch)
 	}
 	if got, err := s.Get(t.Context(), "a"); err != nil || got.SuspendNote != "" {
-		t.Errorf("the record has it: %+v, %v", got, err)
+		t.Errorf("the record has the text: %+v, %v", got, err)
 	}
 	if got := noteNames(t, s, store.SuspendedNotes); got != "" {
 		t.Errorf("%q is still there", got)
@@ -60,8 +60,7 @@ func testSuspend(t *testing.T, s store.Store) {
 	}
 }
 
-// Of many who claim at once one has what was left behind: the one that has the
-// session.
+// Of many concurrent claims one gets the text: the one that gets the session.
 func testSuspendRace(t *testing.T, s store.Store) {
 	id := longLease(t, s)
 	o := claim(t, s, "a", id)
@@ -83,6 +82,6 @@ func testSuspendRace(t *testing.T, s store.Store) {
 	}
 	all.Wait()
 	if claims.Load() != 1 || got.Load() != 1 {
-		t.Errorf("%d have claimed it, %d have what was left", claims.Load(), got.Load())
+		t.Errorf("%d calls have claimed the key, %d have got the text", claims.Load(), got.Load())
 	}
 }

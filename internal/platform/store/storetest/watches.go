@@ -20,7 +20,7 @@ func testWatchOrder(t *testing.T, s store.Store) {
 	events := watch(t, s, at)
 	a := claim(t, s, "a", id)
 	b := claim(t, s, "b", id)
-	must(t, s.PutNode(t.Context(), holdfast.Node{ID: "n1"}, id)) // is nobody's session
+	must(t, s.PutNode(t.Context(), holdfast.Node{ID: "n1"}, id)) // a node's record is not a session's
 	a2 := advance(t, s, a, holdfast.Ready)
 	release(t, s, b)
 	want := []store.Event{
@@ -40,7 +40,7 @@ func testWatchOrder(t *testing.T, s store.Store) {
 	}
 }
 
-// testWatchFromMiddle begins in the past, at a revision that no List returned.
+// testWatchFromMiddle watches from a past revision that no List has returned.
 func testWatchFromMiddle(t *testing.T, s store.Store) {
 	id := longLease(t, s)
 	a := claim(t, s, "a", id)
@@ -56,7 +56,7 @@ func testWatchFromMiddle(t *testing.T, s store.Store) {
 	}
 }
 
-// replica is a reader of list and watch.
+// replica is a reader of List and Watch.
 type replica struct {
 	at      holdfast.Revision
 	records map[holdfast.SessionKey]holdfast.Owner
@@ -83,8 +83,8 @@ func (r *replica) apply(t *testing.T, e store.Event) {
 	}
 }
 
-// follow applies events until the record of the key last shows up, and compares
-// with what the store lists.
+// follow applies events up to the record of the key last, and compares the result
+// with the store's list.
 func (r *replica) follow(t *testing.T, s store.Store, events <-chan store.Event, last holdfast.SessionKey) {
 	t.Helper()
 	for r.records[last].Key == "" {
@@ -100,7 +100,7 @@ func (r *replica) follow(t *testing.T, s store.Store, events <-chan store.Event,
 		case e := <-events:
 			r.apply(t, e)
 		case <-end:
-			t.Fatalf("the reader is not where the store is (-store +reader):\n%s", cmp.Diff(newReplica(want, 0).records, r.records))
+			t.Fatalf("the reader and the store differ (-store +reader):\n%s", cmp.Diff(newReplica(want, 0).records, r.records))
 		}
 	}
 }
@@ -153,7 +153,7 @@ func testWatchMissesNothing(t *testing.T, s store.Store) {
 		events <-chan store.Event
 	}
 	var readers []reader
-	for range 3 { // while the writers write
+	for range 3 { // beside the writers
 		owners, at := list(t, s)
 		readers = append(readers, reader{newReplica(owners, at), watch(t, s, at)})
 		time.Sleep(time.Millisecond)
@@ -180,7 +180,7 @@ func testGoneBeforeWatch(t *testing.T, s store.Store, forget func()) {
 	forget()
 	events := watch(t, s, at)
 	r.follow(t, s, events, "new")
-	claim(t, s, "after", id) // and on it goes
+	claim(t, s, "after", id) // a change after the gap
 	r.follow(t, s, events, "after")
 }
 
@@ -190,7 +190,7 @@ func testGoneUnderWatch(t *testing.T, s store.Store, forget func()) {
 	r := newReplica(owners, at)
 	events := watch(t, s, at)
 	for round := range 5 {
-		churnAll(t, s, id)() // the reader does not read meanwhile
+		churnAll(t, s, id)() // without the reader reading
 		forget()
 		last := keyOf(5000 + round)
 		claim(t, s, last, id)
@@ -208,7 +208,7 @@ func testWatchEnds(t *testing.T, s store.Store) {
 	for name, after := range map[string]holdfast.Revision{"idle": at, "full": 0} {
 		ctx, cancel := context.WithCancel(t.Context())
 		events := s.Watch(ctx, after)
-		time.Sleep(tick) // so that it is at work
+		time.Sleep(tick) // until the watch has begun
 		cancel()
 		for end := time.After(patience); events != nil; {
 			select {

@@ -15,18 +15,18 @@ import (
 type Call struct {
 	Node       holdfast.NodeID
 	Op         string
-	Start, End time.Duration // since the machine booted; End is 0 where no answer came
-	Lease      store.LeaseID // of a grant the one that was got
-	About      []Record      // what was given
-	Result     string        // Unknown where no answer came
-	Got        []Record      // what was answered; of a release the keys that were deleted
+	Start, End time.Duration // since the machine booted; End is 0 if no answer came
+	Lease      store.LeaseID // of a grant the new lease
+	About      []Record      // the records in the request
+	Result     string        // Unknown if no answer came
+	Got        []Record      // the records in the answer; of a release the deleted keys
 }
 
 // maxLine bounds a line: a release names a record in some 100 bytes, and a node
 // has thousands.
 const maxLine = 16 << 20
 
-// Read returns the calls of a file, in the order in which they were made.
+// Read returns the calls of a file, in the order in which they began.
 func Read(path string) ([]Call, error) {
 	f, err := os.Open(path)
 	if err != nil {

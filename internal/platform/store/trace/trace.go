@@ -1,8 +1,7 @@
-// Package trace writes down what a node asks its store, and what it is told: a
-// line of JSON before each call and another after it, in one file, with the
-// times of CLOCK_BOOTTIME. A call that its process did not survive has no second
-// line. It is a debugging aid: whoever has the files of all nodes can check that
-// the store kept its word (package check).
+// Package trace records a node's calls to its store: a line of JSON before each call
+// and another after it, in one file, with the times of CLOCK_BOOTTIME. A call that
+// its process did not survive has no second line. It is a debugging aid: from the
+// files of all nodes package test/check verifies the store's guarantees.
 package trace
 
 import (
@@ -20,24 +19,24 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// maxBytes is the longest that a file gets; then nothing more is written.
+// maxBytes is the largest size of a file; after that nothing more is written.
 const maxBytes = 1 << 30
 
 // line is one line of the file.
 type line struct {
 	Node holdfast.NodeID `json:"node"`
-	Life int64           `json:"life"` // when the store was opened: tells one process from the next
+	Life int64           `json:"life"` // when the store was opened: distinguishes processes
 	Call int64           `json:"call"` // number of the call in this life
 	At   int64           `json:"at"`   // nanoseconds since the machine booted
 
-	Op      string        `json:"op,omitempty"` // of a line before a call
+	Op      string        `json:"op,omitempty"` // in the line before a call
 	Lease   store.LeaseID `json:"lease,omitempty"`
-	Records []Record      `json:"records,omitempty"` // before: what the call is about; after: what is there now
+	Records []Record      `json:"records,omitempty"` // before: the call's records; after: the present ones
 
-	Result string `json:"result,omitempty"` // of a line after a call
+	Result string `json:"result,omitempty"` // in the line after a call
 }
 
-// Record is one version of a session's record; without a revision it is a key.
+// Record is one version of a session's record, or a key if it has no revision.
 type Record struct {
 	Key      holdfast.SessionKey `json:"key"`
 	Epoch    holdfast.Epoch      `json:"epoch,omitempty"`
@@ -46,8 +45,8 @@ type Record struct {
 
 func recordOf(o holdfast.Owner) Record { return Record{o.Key, o.Epoch, o.Revision} }
 
-// Store is a store.Store that writes down its calls. Nodes' records, lists and
-// watches are passed through and not written.
+// Store is a store.Store that records its calls. It passes nodes' records, lists and
+// watches through without recording them.
 type Store struct {
 	store.Store
 	node holdfast.NodeID
@@ -55,12 +54,12 @@ type Store struct {
 	life int64
 
 	mu    sync.Mutex
-	file  *os.File // nil once it cannot be written
+	file  *os.File // nil after a failed write
 	calls int64
 	bytes int64
 }
 
-// Open opens or goes on with the file, mode 0600.
+// Open makes the file, with mode 0600, or appends to it.
 func Open(path string, node holdfast.NodeID, s store.Store, log *slog.Logger) (*Store, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -85,7 +84,7 @@ func (s *Store) Close() error {
 	return f.Close()
 }
 
-// write writes one line with one write(2), so that a kill leaves whole lines.
+// write writes one line with one write(2), so that a kill leaves complete lines.
 func (s *Store) write(l line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,13 +105,13 @@ func (s *Store) writeLocked(l line) {
 	}
 	s.bytes += int64(len(text)) + 1
 	if err != nil {
-		s.log.Error("the store's trace ends here", "err", err)
+		s.log.Error("the store's trace cannot be written any more", "err", err)
 		s.file.Close()
 		s.file = nil
 	}
 }
 
-// begin notes a call and returns its number.
+// begin records the begin of a call and returns its number.
 func (s *Store) begin(op string, lease store.LeaseID, records ...Record) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +136,7 @@ const (
 	Order     = "order"
 	LeaseGone = "lease_gone"
 	NotFound  = "not_found"
-	Unknown   = "unknown" // nobody can say whether it took effect
+	Unknown   = "unknown" // the call may have taken effect or not
 )
 
 func result(err error) string {
@@ -217,7 +216,7 @@ func (s *Store) Release(ctx context.Context, owners ...holdfast.Owner) ([]holdfa
 	return keys, err
 }
 
-// Suspend implements store.Store. To those who look at records it is a release.
+// Suspend implements store.Store. The trace has it as a release.
 func (s *Store) Suspend(ctx context.Context, o holdfast.Owner, text string) error {
 	n := s.begin(Release, 0, recordOf(o))
 	err := s.Store.Suspend(ctx, o, text)
@@ -240,7 +239,7 @@ func (s *Store) Get(ctx context.Context, key holdfast.SessionKey) (holdfast.Owne
 	return got, err
 }
 
-// found is the record that an answer has, if it has one.
+// found is the record in an answer, or nil.
 func found(o holdfast.Owner) []Record {
 	if o.Revision == 0 {
 		return nil

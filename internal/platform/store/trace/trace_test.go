@@ -32,7 +32,7 @@ func open(t *testing.T, path string, s store.Store) *Store {
 	return traced
 }
 
-// TestStaysAStore: what is written changes nothing of what the store does.
+// TestStaysAStore: recording does not change the store's behaviour.
 func TestStaysAStore(t *testing.T) {
 	storetest.Run(t, storetest.Subject{
 		Open: func(t *testing.T) store.Store {
@@ -102,8 +102,8 @@ func TestCallsAreReadAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestCallThatItsProcessDidNotSurvive: the next life of the node writes to the
-// same file, and counts anew.
+// TestCallThatItsProcessDidNotSurvive: the node's next process appends to the same
+// file, and counts from the beginning.
 func TestCallThatItsProcessDidNotSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
 	mem := memstore.New(100)
@@ -122,7 +122,7 @@ func TestCallThatItsProcessDidNotSurvive(t *testing.T) {
 			t.Fatal("the call was not written before it was made")
 		}
 	}
-	if err := s.Close(); err != nil { // nothing more is written, as if it had been killed
+	if err := s.Close(); err != nil { // nothing more is written, as after a kill
 		t.Fatal(err)
 	}
 	cancel()
@@ -147,7 +147,7 @@ func TestFilesThatAreNoTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if calls, err := Read(path); err == nil {
-			t.Errorf("%q is taken for %v", text, calls)
+			t.Errorf("%q is read as %v", text, calls)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// Package killtest lets tests make a container of a process, without an engine.
+// Package killtest makes containers for tests from plain processes, without an
+// engine.
 package killtest
 
 import (
@@ -14,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// group is the control group of a container of this id. On v1 the freezer's
-// hierarchy tells; on v2 there is only one.
+// group is the control group of a container of this id. On v1 it is in the freezer's
+// hierarchy; on v2 there is only one hierarchy.
 func group(id string) string {
 	const freezer = "/sys/fs/cgroup/freezer"
 	if _, err := os.Stat(freezer); err == nil {
@@ -24,9 +25,8 @@ func group(id string) string {
 	return filepath.Join("/sys/fs/cgroup", id)
 }
 
-// Start starts a process that sleeps for ten minutes at the most, in a control
-// group that is named after a container's id. Who started it reaps it, and then
-// calls Remove.
+// Start starts a process that sleeps for at most ten minutes, in a control group that
+// is named after a container's id. The caller reaps it and then calls Remove.
 func Start(id string) (*exec.Cmd, error) {
 	dir := group(id)
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
@@ -43,8 +43,8 @@ func Start(id string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Thaw lets a container go on that was frozen: on v1 a frozen process does not die of
-// SIGKILL. One that is not frozen, or gone, is no error.
+// Thaw thaws a frozen container: on v1 a frozen process does not die of SIGKILL. A
+// container that is not frozen, or gone, is no error.
 func Thaw(id string) error {
 	file, word := filepath.Join(group(id), "freezer.state"), "THAWED"
 	if _, err := os.Stat(file); err != nil {
@@ -57,21 +57,21 @@ func Thaw(id string) error {
 	return err
 }
 
-// Remove removes the container's control group. One that is gone is no error.
+// Remove removes the container's control group. A group that is gone is no error.
 func Remove(id string) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		err := os.Remove(group(id))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		// A process that was just reaped may be counted for a moment.
+		// The kernel may count a process for a moment after it was reaped.
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-// Sleeper is Start for one test: process and group are gone at its end.
+// Sleeper is Start for one test; the test's end removes process and group.
 func Sleeper(t testing.TB, id string) *exec.Cmd {
 	t.Helper()
 	cmd, err := Start(id)
@@ -88,8 +88,8 @@ func Sleeper(t testing.TB, id string) *exec.Cmd {
 	return cmd
 }
 
-// Processes finds the living processes of a container in /proc, by their control
-// groups, independent of what is tested.
+// Processes finds the living processes of a container in /proc by their control
+// groups, independently of the code under test.
 func Processes(t testing.TB, id string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
