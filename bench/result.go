@@ -64,7 +64,10 @@ func NewRow(name, unit string, samples []float64) Row {
 	return r
 }
 
-// WriteText prints the result as people read it.
+// Failures is the number of operations that failed.
+func (r Result) Failures() int { return r.Failed }
+
+// WriteText prints the result as text.
 func (r Result) WriteText(w io.Writer) error {
 	m := r.Machine
 	fmt.Fprintf(w, "%s on %d CPUs (%s), %.1f GiB, Linux %s", r.Name, m.CPUs, m.Model, float64(m.Memory)/(1<<30), m.Kernel)

@@ -39,7 +39,7 @@ import (
 const (
 	RoleMember  = "bench-etcd"    // Member
 	RoleSession = "bench-session" // a session's server on :8080
-	RoleBroken  = "bench-broken"  // an agent with the configuration in its first argument, and its second as fence
+	RoleBroken  = "bench-broken"  // an agent; the arguments are holdfast, its configuration and its fence
 )
 
 const (
@@ -49,8 +49,10 @@ const (
 
 // Options say what happens.
 type Options struct {
-	// Program is a static build of holdfast; "" is the running program.
+	// Program is a static build of holdfast. Bench is one of holdfast-bench, which plays
+	// the roles of this package; "" is the running program.
 	Program  string
+	Bench    string
 	Agents   int           // 0 is 3, at most 100
 	Sessions int           // 0 is 60
 	Rate     float64       // clients that arrive per second; 0 is 50
@@ -78,7 +80,7 @@ type Options struct {
 }
 
 func (o *Options) complete() error {
-	o.Program = cmp.Or(o.Program, "/proc/self/exe")
+	o.Bench = cmp.Or(o.Bench, "/proc/self/exe")
 	o.Agents, o.Sessions, o.Rate = cmp.Or(o.Agents, 3), cmp.Or(o.Sessions, 60), cmp.Or(o.Rate, 50)
 	o.For, o.Every = cmp.Or(o.For, 3*time.Minute), cmp.Or(o.Every, 10*time.Second)
 	o.Chaos, o.TTL = cmp.Or(o.Chaos, string(Notice)), cmp.Or(o.TTL, 3*time.Second)
@@ -176,7 +178,7 @@ func (x *experiment) timing() holdfast.Timing {
 
 func (x *experiment) agentCommand(config string) []string {
 	if x.o.BreakFence {
-		return []string{x.o.Program, RoleBroken, config, x.timing().Fence.String()}
+		return []string{x.o.Bench, RoleBroken, x.o.Program, config, x.timing().Fence.String()}
 	}
 	return []string{x.o.Program, "agent", "--config", config}
 }
@@ -221,7 +223,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if err := os.Mkdir(x.ticks(), 0o700); err != nil {
 		return err
 	}
-	session, err := lab.Binary(image, x.o.Program, RoleSession)
+	session, err := lab.Binary(image, x.o.Bench, RoleSession)
 	if err == nil {
 		err = x.lab.Import(ctx, session)
 	}
@@ -231,7 +233,7 @@ func (x *experiment) prepare(ctx context.Context) (err error) {
 	if x.engine, err = docker.Open(ctx, docker.Config{Host: x.lab.Host()}); err != nil {
 		return err
 	}
-	x.etcd = newCluster(x.scratch, x.dir, []string{x.o.Program, RoleMember})
+	x.etcd = newCluster(x.scratch, x.dir, []string{x.o.Bench, RoleMember})
 	if err := x.etcd.start(ctx); err != nil {
 		return err
 	}

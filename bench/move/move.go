@@ -34,8 +34,9 @@ const RoleShell = "bench-move-shell"
 
 // Options say what is measured.
 type Options struct {
-	// Program is a static build of holdfast; "" is the running program.
-	Program string
+	// Program is a static build of holdfast. Bench is one of holdfast-bench, which plays
+	// RoleShell; "" is the running program.
+	Program, Bench string
 	// Member is the command that plays a member of an etcd cluster.
 	Member []string
 	// Runsc is gVisor's runsc; "" is the first that is found where
@@ -87,7 +88,7 @@ func (o Options) findRunsc() (string, error) {
 // Score is the cold boots' p50 ÷ that of the small session's moves; failed counts
 // memories that were lost and sockets that were broken.
 func Run(ctx context.Context, o Options) (_ bench.Result, err error) {
-	o.Program, o.N, o.Notice = cmp.Or(o.Program, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
+	o.Bench, o.N, o.Notice = cmp.Or(o.Bench, "/proc/self/exe"), cmp.Or(o.N, 20), cmp.Or(o.Notice, 30*time.Second)
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -178,7 +179,7 @@ func (x *experiment) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	self, err := lab.Binary(image, x.o.Program, RoleShell)
+	self, err := lab.Binary(image, x.o.Bench, RoleShell)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -154,23 +153,6 @@ func socketOf(ctx context.Context, r cli.AgentRun) (string, error) {
 		return "", usageError{err}
 	}
 	return c.API.Socket, nil
-}
-
-// runBrokenAgent is an agent that is told to go on when its lease is long gone,
-// which no configuration can say: the fleet's bench shows with it that its
-// checks catch a session that lives twice.
-func runBrokenAgent(ctx context.Context, args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("broken agent: %d arguments, want two", len(args))
-	}
-	c, err := config.Load(ctx, args[0], config.Overrides{})
-	if err != nil {
-		return usageError{err}
-	}
-	if c.Store.Fence, err = time.ParseDuration(args[1]); err != nil {
-		return err
-	}
-	return serveAgent(ctx, nil, c, cli.AgentRun{Stdout: os.Stdout, Stderr: os.Stderr})
 }
 
 func serveAgent(ctx context.Context, turn *handoff.Turn, c config.Config, r cli.AgentRun) error {

@@ -21,6 +21,7 @@ import (
 
 // build is what a package is made of.
 type build struct {
+	name          string // holdfast or holdfast-bench
 	version, arch string
 	source        string // the top of the source tree
 	binary        string
@@ -37,6 +38,7 @@ func main() {
 		b     build
 		epoch int64
 	)
+	flag.StringVar(&b.name, "package", "holdfast", "holdfast or holdfast-bench")
 	flag.StringVar(&b.version, "version", "", "version as git describes it")
 	flag.StringVar(&b.arch, "arch", "", "amd64 or arm64")
 	flag.StringVar(&b.source, "source", "../..", "top of the source tree")
@@ -65,22 +67,16 @@ func (b build) write() (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
 	info := nfpm.WithDefaults(&nfpm.Info{
-		Name: "holdfast", Arch: b.arch, Platform: "linux", Version: debVersion(b.version), VersionSchema: "none",
+		Name: b.name, Arch: b.arch, Platform: "linux", Version: debVersion(b.version), VersionSchema: "none",
 		Section: "admin", Priority: "optional", Maintainer: maintainer, MTime: b.time,
-		Description: "keeps container hosts fast, and holds every connection\n" +
-			"Sessions in containers, one for each key, on one host or a fleet; spin-ups\n" +
-			"measured, garbage collected beside them, servers restarted without refusing a\n" +
-			"connection, and what in the kernel slows containers down.",
-		Overridables: nfpm.Overridables{
-			Recommends: []string{"docker.io | docker-ce"},
-			Suggests:   []string{"bash-completion", "prometheus"},
-			Contents:   contents,
-			Scripts:    nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
-			Deb:        nfpm.Deb{Compression: "xz"},
-		},
 	})
+	if b.name == "holdfast" {
+		b.describeHoldfast(info)
+	} else {
+		b.describeBench(info)
+	}
+	info.Contents, info.Deb.Compression = contents, "xz"
 	if err := nfpm.PrepareForPackager(info, "deb"); err != nil {
 		return "", fmt.Errorf("what belongs in the package: %w", err)
 	}
@@ -90,6 +86,28 @@ func (b build) write() (name string, err error) {
 	}
 	name = filepath.Join(b.out, deb.Default.ConventionalFileName(info))
 	return name, os.WriteFile(name, text.Bytes(), 0o644)
+}
+
+// describeHoldfast fills in what the package holdfast has of its own.
+func (b build) describeHoldfast(info *nfpm.Info) {
+	script := func(name string) string { return filepath.Join(b.source, "packaging/deb/scripts", name) }
+	info.Description = "keeps container hosts fast, and holds every connection\n" +
+		"Sessions in containers, one for each key, on one host or a fleet; spin-ups\n" +
+		"measured, garbage collected beside them, servers restarted without refusing a\n" +
+		"connection, and what in the kernel slows containers down."
+	info.Recommends = []string{"docker.io | docker-ce"}
+	info.Suggests = []string{"bash-completion", "prometheus", "holdfast-bench"}
+	info.Scripts = nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")}
+}
+
+// describeBench fills in what the package holdfast-bench has of its own. Its roles are
+// those of the holdfast of the same build.
+func (b build) describeBench(info *nfpm.Info) {
+	info.Description = "measures holdfast beside its peers on this machine\n" +
+		"Experiments that run on an engine, images and containers of their own, beside\n" +
+		"docker, nginx, HAProxy and perf. \"holdfast bench\" runs them."
+	info.Depends = []string{"holdfast (= " + debVersion(b.version) + ")"}
+	info.Recommends = []string{"docker.io | docker-ce", "nginx-light", "haproxy", "iptables"}
 }
 
 // contents are the package's files.
@@ -112,20 +130,25 @@ func (b build) contents(pages string) (files.Contents, error) {
 		return nil
 	}
 	in := func(path string) string { return filepath.Join(b.source, path) }
-	add("", b.binary, "/usr/bin/holdfast", 0o755)
+	add("", b.binary, "/usr/bin/"+b.name, 0o755)
+	doc := "/usr/share/doc/" + b.name + "/"
+	add("", in("packaging/deb/copyright"), doc+"copyright", 0o644)
+	add("", filepath.Join(pages, "changelog.gz"), doc+"changelog.gz", 0o644)
+	man := glob(filepath.Join(pages, "*.1.gz"), "/usr/share/man/man1/")
+	if b.name == "holdfast-bench" {
+		add("", in("packaging/deb/bench-lintian-overrides"), "/usr/share/lintian/overrides/holdfast-bench", 0o644)
+		return all, man
+	}
 	// It is root's alone: templates may have secrets in their environment.
 	add(files.TypeConfigNoReplace, in("packaging/holdfast.yaml"), "/etc/holdfast/holdfast.yaml", 0o600)
 	add("", filepath.Join(b.generated, "completions/holdfast"), "/usr/share/bash-completion/completions/holdfast", 0o644)
 	add("", filepath.Join(b.generated, "completions/_holdfast"), "/usr/share/zsh/vendor-completions/_holdfast", 0o644)
 	add("", filepath.Join(b.generated, "completions/holdfast.fish"), "/usr/share/fish/vendor_completions.d/holdfast.fish", 0o644)
-	add("", in("packaging/deb/copyright"), "/usr/share/doc/holdfast/copyright", 0o644)
 	add("", in("packaging/deb/lintian-overrides"), "/usr/share/lintian/overrides/holdfast", 0o644)
 	add("", in("NOTICE.md"), "/usr/share/doc/holdfast/NOTICE.md", 0o644)
-	add("", filepath.Join(pages, "changelog.gz"), "/usr/share/doc/holdfast/changelog.gz", 0o644)
 	add("", filepath.Join(pages, "CHANGELOG.md.gz"), "/usr/share/doc/holdfast/CHANGELOG.md.gz", 0o644)
-	return all, errors.Join(
+	return all, errors.Join(man,
 		glob(in("packaging/systemd/*.service"), "/usr/lib/systemd/system/"),
-		glob(filepath.Join(pages, "*.1.gz"), "/usr/share/man/man1/"),
 		glob(in("docs/*.md"), "/usr/share/doc/holdfast/docs/"),
 		glob(in("docs/guide/*.md"), "/usr/share/doc/holdfast/docs/guide/"),
 		glob(in("docs/architecture/*.md"), "/usr/share/doc/holdfast/docs/architecture/"),
@@ -140,7 +163,7 @@ func (b build) compress() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-deb-"); err != nil {
 		return "", err
 	}
-	pages, err := filepath.Glob(filepath.Join(b.generated, "man/*.1"))
+	pages, err := filepath.Glob(filepath.Join(b.generated, "man", b.name, "*.1"))
 	if err != nil {
 		return dir, err
 	}
@@ -155,8 +178,8 @@ func (b build) compress() (dir string, err error) {
 // changelog is what Debian's tools read (deb-changelog(5)): this version, and where
 // people read what is new.
 func (b build) changelog() string {
-	return fmt.Sprintf("holdfast (%s) unstable; urgency=medium\n\n  * What changed is in /usr/share/doc/holdfast/CHANGELOG.md.gz.\n\n -- %s  %s\n",
-		debVersion(b.version), maintainer, b.time.Format(time.RFC1123Z))
+	return fmt.Sprintf("%s (%s) unstable; urgency=medium\n\n  * What changed is in /usr/share/doc/holdfast/CHANGELOG.md.gz.\n\n -- %s  %s\n",
+		b.name, debVersion(b.version), maintainer, b.time.Format(time.RFC1123Z))
 }
 
 // gzipTo compresses without a name and a time, so that the same text gives the

@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
-# Installs the programs that holdfast bench compares with.
+# Installs all that the experiments of holdfast-bench need: their peers, the engine, and
+# gVisor's runsc and a kube-apiserver, which are built here the first time.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-need nginx=nginx-light haproxy=haproxy iptables=iptables docker=docker.io docker-compose=docker-compose docker-registry=docker-registry
+command -v go >/dev/null || die "Go is not installed" "install the version that go.mod names"
+need nginx=nginx-light haproxy=haproxy iptables=iptables docker=docker.io dockerd=docker.io \
+  docker-compose=docker-compose docker-registry=docker-registry perf=linux-perf mkfs.ext4=e2fsprogs
+packaging/dev/runsc.sh # bench move
+packaging/dev/kube.sh # bench kubernetes; prints the program's path
 say "installed for holdfast bench: $(nginx -v 2>&1), $(haproxy -v | head -n 1), $(docker --version), $(docker-compose --version)"

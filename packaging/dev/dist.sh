@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the files of a release into dist/: for each architecture the static program, the
-# Debian package and the container image, and SHA256SUMS. The same commit gives the same
-# bytes on every machine.
+# Builds a release into dist/: for each architecture the static programs holdfast and
+# holdfast-bench, a Debian package of each, the container image of holdfast, and
+# SHA256SUMS. The same commit gives the same bytes on every host.
 #   dist.sh [ARCH…]   default: amd64 arm64
 # DIST names another directory, which has to be empty; VERSION sets the version.
 set -euo pipefail
@@ -20,29 +20,33 @@ else
   dist=$PWD/dist
   rm -rf "$dist"
 fi
-mkdir -p "$dist"/generated/{man,completions}
+mkdir -p "$dist"/generated/{man/holdfast,man/holdfast-bench,completions}
 
-# compile ARCH OUT builds the static program of an architecture.
+# compile PROGRAM ARCH OUT
 compile() {
-  CGO_ENABLED=0 GOOS=linux GOARCH=$1 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$2" ./cmd/holdfast
+  CGO_ENABLED=0 GOOS=linux GOARCH=$2 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$3" "./cmd/$1"
 }
 
 arches=("$@")
 [[ $# -gt 0 ]] || arches=(amd64 arm64)
 here=$(go env GOHOSTARCH)
-compile "$here" "$dist/generated/holdfast"
-program=$dist/generated/holdfast
-"$program" man "$dist/generated/man"
-"$program" completion bash >"$dist/generated/completions/holdfast"
-"$program" completion zsh >"$dist/generated/completions/_holdfast"
-"$program" completion fish >"$dist/generated/completions/holdfast.fish"
+for program in holdfast holdfast-bench; do
+  compile $program "$here" "$dist/generated/$program"
+  "$dist/generated/$program" man "$dist/generated/man/$program"
+done
+rm "$dist/generated/man/holdfast/holdfast-bench.1" # the page of this name is holdfast-bench's own
+for shell in bash:holdfast zsh:_holdfast fish:holdfast.fish; do
+  "$dist/generated/holdfast" completion "${shell%%:*}" >"$dist/generated/completions/${shell#*:}"
+done
 go -C packaging/deb build -trimpath -buildvcs=false -o "$dist/generated/deb" .
 go build -trimpath -buildvcs=false -o "$dist/generated/image" ./packaging/image
 for arch in "${arches[@]}"; do
-  out=$dist/holdfast-linux-$arch
-  if [[ $arch = "$here" ]]; then cp "$program" "$out"; else compile "$arch" "$out"; fi
-  "$dist/generated/deb" -version "$version" -arch "$arch" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
-  "$dist/generated/image" -version "$version" -arch "$arch" -binary "$out" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"
+  for program in holdfast holdfast-bench; do
+    out=$dist/$program-linux-$arch
+    if [[ $arch = "$here" ]]; then cp "$dist/generated/$program" "$out"; else compile $program "$arch" "$out"; fi
+    "$dist/generated/deb" -package $program -version "$version" -arch "$arch" -source . -binary "$out" -generated "$dist/generated" -out "$dist" -epoch "$SOURCE_DATE_EPOCH"
+  done
+  "$dist/generated/image" -version "$version" -arch "$arch" -binary "$dist/holdfast-linux-$arch" -out "$dist/holdfast-image-$arch.tar" -epoch "$SOURCE_DATE_EPOCH"
 done
 rm -r "$dist/generated"
 (cd "$dist" && sha256sum -- * >.sums && mv .sums SHA256SUMS)

@@ -3,6 +3,7 @@ package deb
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,8 +51,10 @@ func packages(t *testing.T) (first, second string) {
 // dist builds the packages of a version into a directory.
 func dist(t *testing.T, dir, version string, arch ...string) {
 	t.Helper()
-	if err := labtest.Uses(t.Context(), "holdfast/cmd/holdfast"); err != nil {
-		t.Fatal(err)
+	for _, program := range []string{"holdfast/cmd/holdfast", "holdfast/cmd/holdfast-bench"} {
+		if err := labtest.Uses(t.Context(), program); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd := exec.CommandContext(t.Context(), "../../packaging/dev/dist.sh", arch...)
 	cmd.Env = append(os.Environ(), "DIST="+dir, "VERSION="+version)
@@ -138,7 +141,7 @@ func (h host) dpkg(args ...string) {
 // one is the only package, or image, in a directory for an architecture.
 func one(t *testing.T, dir, what, arch string) string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(dir, map[string]string{"package": "holdfast_*_" + arch + ".deb", "image": "holdfast-image-" + arch + ".tar"}[what]))
+	found, err := filepath.Glob(filepath.Join(dir, map[string]string{"package": "holdfast_*_" + arch + ".deb", "bench": "holdfast-bench_*_" + arch + ".deb", "image": "holdfast-image-" + arch + ".tar"}[what]))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%ss %v, %v", what, found, err)
 	}
@@ -181,6 +184,7 @@ func TestLifeOfThePackage(t *testing.T) {
 		t.Errorf("version %q", got)
 	}
 
+	h.benchIsBeside(one(t, filepath.Dir(first), "bench", goArch(t)))
 	h.unitsAreGood()
 	mine := "log: {level: warn}\n" + h.read("etc/holdfast/holdfast.yaml")
 	h.write("etc/holdfast/holdfast.yaml", strings.Replace(mine, "\nlog:\n  level: info", "\n", 1))
@@ -210,6 +214,29 @@ func TestLifeOfThePackage(t *testing.T) {
 			t.Errorf("the purge has left %s", name)
 		}
 	}
+}
+
+// benchIsBeside installs the package holdfast-bench, has `holdfast bench` run it, and
+// removes it: from then on holdfast says how to get it.
+func (h host) benchIsBeside(pkg string) {
+	h.t.Helper()
+	bench := func() (int, string) {
+		cmd := exec.CommandContext(h.t.Context(), "chroot", h.root, "/usr/bin/holdfast", "bench", "kill", "-n", "0")
+		out, err := cmd.CombinedOutput()
+		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+			h.t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
+	}
+	if code, out := bench(); code != 1 || !strings.Contains(out, "error: bench: holdfast-bench is not installed\nhint: install the package holdfast-bench") {
+		h.t.Errorf("without the package: exit code %d\n%s", code, out)
+	}
+	h.dpkg("--install", pkg)
+	h.isManualPage("usr/share/man/man1/holdfast-bench.1.gz", `.TH "HOLDFAST-BENCH" "1"`)
+	if code, out := bench(); code != 2 || !strings.Contains(out, "hint: see `holdfast-bench kill --help`") {
+		h.t.Errorf("with the package: exit code %d\n%s", code, out)
+	}
+	h.dpkg("--purge", "holdfast-bench")
 }
 
 // unitsAreGood has systemd read the units where the package has put them.
@@ -270,7 +297,8 @@ func TestBuildsAreTheSame(t *testing.T) {
 	for line := range strings.Lines(string(sums)) {
 		names = append(names, strings.Fields(line)[1])
 	}
-	if want := []string{"holdfast-image-amd64.tar", "holdfast-image-arm64.tar", "holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
+	if want := []string{"holdfast-bench-linux-amd64", "holdfast-bench-linux-arm64", "holdfast-bench_1.0.0_amd64.deb", "holdfast-bench_1.0.0_arm64.deb",
+		"holdfast-image-amd64.tar", "holdfast-image-arm64.tar", "holdfast-linux-amd64", "holdfast-linux-arm64", "holdfast_1.0.0_amd64.deb", "holdfast_1.0.0_arm64.deb"}; !slices.Equal(names, want) {
 		t.Errorf("built %v", names)
 	}
 }
@@ -282,7 +310,8 @@ func TestLintian(t *testing.T) {
 		t.Skip("long: needs lintian, which make test-long installs")
 	}
 	first, _ := packages(t)
-	out, err := exec.CommandContext(t.Context(), "lintian", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0", first).CombinedOutput()
+	bench := one(t, filepath.Dir(first), "bench", goArch(t))
+	out, err := exec.CommandContext(t.Context(), "lintian", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0", first, bench).CombinedOutput()
 	if err != nil {
 		t.Errorf("lintian: %v\n%s", err, out)
 	}

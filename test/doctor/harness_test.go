@@ -63,7 +63,10 @@ func holdfastBinary(t *testing.T) string {
 			return
 		}
 		binary.path = filepath.Join(binary.dir, "holdfast")
-		binary.err = labtest.Build(context.Background(), "holdfast/cmd/holdfast", binary.path)
+		binary.err = errors.Join(
+			labtest.Build(context.Background(), "holdfast/cmd/holdfast", binary.path),
+			labtest.Build(context.Background(), "holdfast/cmd/holdfast-bench", binary.path+"-bench"),
+		)
 	})
 	if binary.err != nil {
 		t.Fatal(binary.err)

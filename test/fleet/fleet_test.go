@@ -14,24 +14,27 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// program builds holdfast as it is shipped.
-func program(t *testing.T) string {
+// programs builds holdfast and holdfast-bench as they are shipped.
+func programs(t *testing.T) (program, bench string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: agents, an etcd of three and an engine take their time, and root")
 	}
-	path := filepath.Join(t.TempDir(), "holdfast")
-	if err := labtest.Build(t.Context(), "holdfast/cmd/holdfast", path); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	for _, name := range []string{"holdfast", "holdfast-bench"} {
+		if err := labtest.Build(t.Context(), "holdfast/cmd/"+name, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return path
+	return filepath.Join(dir, "holdfast"), filepath.Join(dir, "holdfast-bench")
 }
 
 // run runs the experiment and shows how it went. Where it failed, what nodes and
 // etcd logged is shown, too.
 func run(t *testing.T, o fleet.Options) fleet.Report {
 	t.Helper()
-	o.Program, o.Progress, o.Dir = program(t), t.Output(), t.TempDir()
+	o.Program, o.Bench = programs(t)
+	o.Progress, o.Dir = t.Output(), t.TempDir()
 	r, err := fleet.Run(t.Context(), o)
 	t.Cleanup(func() {
 		if t.Failed() {

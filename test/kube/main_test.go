@@ -2,11 +2,13 @@
 package kube_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"testing"
 
+	"holdfast/bench/fleet"
 	"holdfast/test/kube/kubetest"
 )
 
@@ -14,6 +16,13 @@ import (
 var shared kubetest.Shared
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == fleet.RoleMember {
+		if err := fleet.Member(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	if err := shared.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

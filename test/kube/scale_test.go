@@ -20,7 +20,7 @@ func TestAgentsAtRest(t *testing.T) {
 	}
 	r, err := kubernetes.Run(t.Context(), kubernetes.Options{
 		Nodes: 50, For: 12 * time.Second, Renew: 2 * time.Second, APIServer: server, Manifests: deploy,
-		Member: []string{shared.Program(t), fleet.RoleMember},
+		Member: []string{"/proc/self/exe", fleet.RoleMember},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"holdfast"
-	"holdfast/bench"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/config"
@@ -74,8 +73,9 @@ type Deps struct {
 	Cures CureDeps
 	// Record is `holdfast doctor record`.
 	Record func(ctx context.Context, r RecordRun) (*profile.Profile, error)
-	// Benches are the experiments of `holdfast bench`.
-	Benches []Bench
+	// Bench runs holdfast-bench in place of this process. It returns only if it
+	// cannot.
+	Bench func(args []string) error
 	// Host returns the settings of this host for commands if no agent answers; nil: the
 	// defaults.
 	Host func(context.Context) (Host, error)
@@ -99,17 +99,6 @@ type AgentRun struct {
 	Drained func(holdfast.DrainReport)
 }
 
-// Bench is one experiment of `holdfast bench`.
-type Bench struct {
-	Name    string // kill
-	Short   string // a sentence for the list of commands
-	Example string // holdfast bench kill -n 200
-	// Setup adds the bench's flags and returns the function that runs the bench after
-	// parsing. The bench writes its progress as lines. Invalid flags are an error of
-	// Usage.
-	Setup func(*pflag.FlagSet) func(ctx context.Context, progress io.Writer) (bench.Result, error)
-}
-
 // app is one call of the command line.
 type app struct {
 	deps    Deps
@@ -125,7 +114,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 		d.Now = time.Now
 	}
 	a := &app{deps: d, ui: newUI(stdin, stdout, stderr)}
-	root := a.root()
+	return a.run(ctx, a.root(), args, stdin, stdout, stderr)
+}
+
+func (a *app) run(ctx context.Context, root *cobra.Command, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -136,16 +128,25 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 }
 
 func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "holdfast",
-		Short:         "Keep container hosts fast, and keep every connection while doing so",
-		Long:          "Holdfast runs sessions in containers on this host, one per key, and keeps their connections.",
-		Example:       "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
-		SilenceErrors: true,
-		SilenceUsage:  true,
+	root := a.newRoot(&cobra.Command{
+		Use:     "holdfast",
+		Short:   "Keep container hosts fast, and keep every connection while doing so",
+		Long:    "Holdfast runs sessions in containers on this host, one per key, and keeps their connections.",
+		Example: "  holdfast session start alice\n  holdfast session ls\n  holdfast drain",
+	})
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
+	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
+		completionCmd(), a.manCmd(), exitCodesTopic())
+	for name, run := range a.deps.Hidden {
+		root.AddCommand(hiddenCmd(name, run))
 	}
+	return root
+}
+
+// newRoot gives a program's root command what all programs have in common.
+func (a *app) newRoot(root *cobra.Command) *cobra.Command {
+	root.SilenceErrors, root.SilenceUsage = true, true
 	f := root.PersistentFlags()
-	f.StringVar(&a.socket, "socket", "", "unix socket of the agent (default "+DefaultSocket+", or $"+SocketEnv+")")
 	f.BoolVar(&a.ui.json, "json", false, "print the result as JSON")
 	f.DurationVar(&a.timeout, "timeout", 0, "longest time for the command, such as 30s or 2m (default 10s to ask, 1m to stop, 10m to start, a drain's budget and 1m, else none)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
@@ -156,11 +157,6 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
 	root.CompletionOptions.DisableDefaultCmd = true
-	group(root, a.sessionCmd(), a.nodeCmd(), a.drainCmd(), a.pullCmd(), a.runCmd(), a.spinupCmd(), a.protectCmd(), a.gcCmd(), a.tokenCmd(), a.configCmd(), a.agentCmd(), a.doctorCmd(), a.clusterCmd(), a.benchCmd(), a.versionCmd(),
-		completionCmd(), a.manCmd(), exitCodesTopic())
-	for name, run := range a.deps.Hidden {
-		root.AddCommand(hiddenCmd(name, run))
-	}
 	root.SetHelpCommand(helpCmd())
 	return root
 }

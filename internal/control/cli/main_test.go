@@ -40,11 +40,29 @@ import (
 // The test binary is also the command holdfast, which scripts and the terminal tests
 // run as a process.
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){"holdfast": func() {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		context.AfterFunc(ctx, stop)
-		os.Exit(cli.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, testDeps()))
-	}})
+	interruptible := func(run func(context.Context) int) func() {
+		return func() {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			context.AfterFunc(ctx, stop)
+			os.Exit(run(ctx))
+		}
+	}
+	testscript.Main(leakChecked{m}, map[string]func(){
+		"holdfast": interruptible(func(ctx context.Context) int {
+			return cli.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, testDeps())
+		}),
+		"holdfast-bench": interruptible(func(ctx context.Context) int {
+			return cli.ToolMain(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, testTool())
+		}),
+	})
+}
+
+// testTool has one experiment.
+func testTool() cli.Tool {
+	return cli.Tool{
+		Name: "holdfast-bench", Short: "Measure", Long: "Measure.", Version: testDeps().Version,
+		Experiments: []cli.Experiment{{Name: "noop", Short: "Time nothing beside nothing", Example: "holdfast bench noop -n 3", Setup: benchNoop}},
+	}
 }
 
 type leakChecked struct{ m *testing.M }
@@ -115,7 +133,10 @@ func testDeps() cli.Deps {
 			fmt.Printf("guardian: %q\n", args)
 			return nil
 		}},
-		Benches: []cli.Bench{{Name: "noop", Short: "Time nothing beside nothing", Example: "holdfast bench noop -n 3", Setup: benchNoop}},
+		Bench: func(args []string) error {
+			fmt.Printf("holdfast-bench: %q\n", args)
+			return nil
+		},
 	}
 }
 
@@ -168,15 +189,15 @@ func recording(_ context.Context, r cli.RecordRun) (*profile.Profile, error) {
 	return p, nil
 }
 
-func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (bench.Result, error) {
+func benchNoop(f *pflag.FlagSet) func(context.Context, io.Writer) (cli.Result, error) {
 	n := f.IntP("count", "n", 2, "samples")
-	return func(_ context.Context, progress io.Writer) (bench.Result, error) {
+	return func(_ context.Context, progress io.Writer) (cli.Result, error) {
 		fmt.Fprintln(progress, "measuring nothing")
 		if *n < 0 {
-			return bench.Result{}, errors.New("less than nothing")
+			return nil, errors.New("less than nothing")
 		}
 		if *n >= 1000 {
-			return bench.Result{}, cli.Usage(errors.New("more than there is"))
+			return nil, cli.Usage(errors.New("more than there is"))
 		}
 		r := bench.Result{Name: "noop", Score: 1, Rows: []bench.Row{bench.NewRow("nothing", "ms", make([]float64, *n))}}
 		if *n > 100 {

@@ -77,10 +77,10 @@ func TestJudge(t *testing.T) {
 }
 
 // sampleTable is a table of two drills and a healthy host.
-func sampleTable() *TruthTable {
-	fadvise, thrash := truthRow{name: "fadvise"}, truthRow{name: "thrash"}
+func sampleTable() *AccuracyTable {
+	fadvise, thrash := accuracyRow{name: "fadvise"}, accuracyRow{name: "thrash"}
 	fadvise.drill.Rule, thrash.drill.Rule = "fadvise-storm", "own-limit"
-	t := newTruthTable([]truthRow{fadvise, thrash, {name: hostIdle}}, TruthOptions{For: 30e9})
+	t := newAccuracyTable([]accuracyRow{fadvise, thrash, {name: hostIdle}}, AccuracyOptions{For: 30e9})
 	t.Rows[0].add(outcome{right: true})
 	t.Rows[0].add(outcome{right: true, own: []string{"slow-disk", "slow-disk"}})
 	t.Rows[1].add(outcome{about: "not found", others: []string{"slow-disk"}, evidence: []string{"slow-disk: it is not"}})
@@ -90,7 +90,7 @@ func sampleTable() *TruthTable {
 	return t
 }
 
-func TestTruthTable(t *testing.T) {
+func TestAccuracyTable(t *testing.T) {
 	table := sampleTable()
 	// Missed once, somebody innocent once, a healthy host once.
 	if score, failed := table.sum(); score != 0.75 || failed != 3 {
@@ -104,7 +104,7 @@ func TestTruthTable(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	if err := (Result{Name: "truth", Details: table, Scale: "a share"}).WriteText(&b); err != nil || !strings.Contains(b.String(), "1 of 2") || !strings.Contains(b.String(), "(a share)") {
+	if err := (Result{Name: "accuracy", Details: table, Scale: "a share"}).WriteText(&b); err != nil || !strings.Contains(b.String(), "1 of 2") || !strings.Contains(b.String(), "(a share)") {
 		t.Errorf("%v\n%s", err, &b)
 	}
 }
@@ -114,7 +114,7 @@ func TestTruthTable(t *testing.T) {
 func TestTruthPage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	for _, was := range []string{"the last one\n", ""} {
-		if err := os.WriteFile(path, []byte("before\n"+truthBegin+was+truthEnd+"after\n"), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte("before\n"+accuracyBegin+was+accuracyEnd+"after\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if err := sampleTable().WritePage(path); err != nil {
@@ -125,7 +125,7 @@ func TestTruthPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := string(b)
-		if !strings.HasPrefix(text, "before\n"+truthBegin) || !strings.HasSuffix(text, truthEnd+"after\n") || !strings.Contains(text, "| **right** |") || strings.Contains(text, "the last one") {
+		if !strings.HasPrefix(text, "before\n"+accuracyBegin) || !strings.HasSuffix(text, accuracyEnd+"after\n") || !strings.Contains(text, "| **right** |") || strings.Contains(text, "the last one") {
 			t.Errorf("the page:\n%s", text)
 		}
 	}
@@ -138,18 +138,18 @@ func TestTruthPage(t *testing.T) {
 	if b, _ := os.ReadFile(path); string(b) != "no place\n" {
 		t.Errorf("the page is now %q", b)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".truth-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".accuracy-*")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
 
 func TestTruthOptions(t *testing.T) {
-	for _, o := range []TruthOptions{{}, {Runs: -1, For: 30e9}, {Runs: 1, For: 1}, {Runs: 1, For: 3600e9}, {Runs: 1, For: 30e9, Only: []string{"nope"}}} {
+	for _, o := range []AccuracyOptions{{}, {Runs: -1, For: 30e9}, {Runs: 1, For: 1}, {Runs: 1, For: 3600e9}, {Runs: 1, For: 30e9, Only: []string{"nope"}}} {
 		if o.Check() == nil {
 			t.Errorf("%+v is taken", o)
 		}
 	}
-	if err := (TruthOptions{Runs: 1, For: 30e9, Only: []string{"fadvise", hostBusy}}).Check(); err != nil {
+	if err := (AccuracyOptions{Runs: 1, For: 30e9, Only: []string{"fadvise", hostBusy}}).Check(); err != nil {
 		t.Error(err)
 	}
 }

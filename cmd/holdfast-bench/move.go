@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"holdfast/bench"
 	"holdfast/bench/fleet"
 	"holdfast/bench/move"
+	"holdfast/internal/control/cli"
 )
 
 // moveBench is `holdfast bench move`.
-func moveBench(f *pflag.FlagSet) experiment {
+func (p *programs) moveBench(f *pflag.FlagSet) experiment {
 	o := move.Options{Member: self(fleet.RoleMember)}
 	f.IntVarP(&o.N, "number", "n", 20, "moves of a small session, and cold boots beside them")
 	f.IntVar(&o.Large, "large", 5, "moves of a session with 256 MiB in memory")
@@ -21,7 +21,8 @@ func moveBench(f *pflag.FlagSet) experiment {
 	f.DurationVar(&o.Notice, "notice", 30*time.Second, "that the drains have")
 	f.StringVar(&o.Runsc, "runsc", "", "path of gVisor's runsc (default what packaging/dev/runsc.sh built, else /usr/local/bin/runsc)")
 	page := f.String("write", "", "write the table into this page, where the old one is")
-	return inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
+	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Program = p.holdfast
 		o.Progress = progress
 		r, err := move.Run(ctx, o)
 		if err == nil && *page != "" {

@@ -18,8 +18,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// truthRow is a host that the doctor looks at: with a drill on it, or healthy.
-type truthRow struct {
+// accuracyRow is a host that the doctor looks at: with a drill on it, or healthy.
+type accuracyRow struct {
 	name  string
 	drill drill.Drill // the zero value on a healthy host
 	// work is what a healthy host does until ctx is done; nil is nothing.
@@ -33,7 +33,7 @@ const (
 	hostBooting = "booting"
 )
 
-func truthNames() []string {
+func accuracyNames() []string {
 	var names []string
 	for _, d := range drill.All() {
 		names = append(names, d.Name)
@@ -42,19 +42,19 @@ func truthNames() []string {
 }
 
 // rows are those that were asked for.
-func (x *truthBench) rows() []truthRow {
-	var rows []truthRow
+func (x *accuracyBench) rows() []accuracyRow {
+	var rows []accuracyRow
 	for _, d := range drill.All() {
-		rows = append(rows, truthRow{name: d.Name, drill: d})
+		rows = append(rows, accuracyRow{name: d.Name, drill: d})
 	}
 	rows = append(rows,
-		truthRow{name: hostIdle},
-		truthRow{name: hostBusy, work: x.compile},
-		truthRow{name: hostBooting, work: x.bootSessions})
+		accuracyRow{name: hostIdle},
+		accuracyRow{name: hostBusy, work: x.compile},
+		accuracyRow{name: hostBooting, work: x.bootSessions})
 	if len(x.o.Only) == 0 {
 		return rows
 	}
-	var only []truthRow
+	var only []accuracyRow
 	for _, name := range x.o.Only {
 		for _, r := range rows {
 			if r.name == name {
@@ -70,7 +70,7 @@ type looking func(expected) error
 
 // drill looks while a drill stands: in containers, where it can be one. A
 // neighbour needs a weight, which only its control groups have.
-func (x *truthBench) drill(ctx context.Context, d drill.Drill, look looking) error {
+func (x *accuracyBench) drill(ctx context.Context, d drill.Drill, look looking) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var looked error
@@ -96,7 +96,7 @@ func (x *truthBench) drill(ctx context.Context, d drill.Drill, look looking) err
 const settling = 3 * time.Second
 
 // healthy looks at a host that does honest work.
-func (x *truthBench) healthy(ctx context.Context, row truthRow, look looking) error {
+func (x *accuracyBench) healthy(ctx context.Context, row accuracyRow, look looking) error {
 	if row.work == nil {
 		return look(expected{})
 	}
@@ -119,7 +119,7 @@ func (x *truthBench) healthy(ctx context.Context, row truthRow, look looking) er
 
 // compile builds Go's own library again and again, in a container, with as many
 // compilers at once as there are CPUs. Where there is no Go it packs files instead.
-func (x *truthBench) compile(ctx context.Context) error {
+func (x *accuracyBench) compile(ctx context.Context) error {
 	s := engine.Spec{Name: "compile", Image: busyboxImage, Init: true, Network: "none"}
 	if root, err := goRoot(ctx); err == nil {
 		s.Mounts = []engine.Mount{{Type: "bind", Source: root, Target: "/go", ReadOnly: true}}
@@ -172,13 +172,13 @@ func goRoot(ctx context.Context) (string, error) {
 const boots = 2
 
 // bootSessions has the agent boot sessions and take them away, one after the other.
-func (x *truthBench) bootSessions(ctx context.Context) error {
+func (x *accuracyBench) bootSessions(ctx context.Context) error {
 	run := time.Now().UnixNano()
 	g, gctx := errgroup.WithContext(ctx)
 	for lane := range boots {
 		g.Go(func() error {
 			for i := 0; gctx.Err() == nil; i++ {
-				if err := x.bootOne(gctx, fmt.Sprintf("truth-%d-%d-%d", run, lane, i)); err != nil {
+				if err := x.bootOne(gctx, fmt.Sprintf("accuracy-%d-%d-%d", run, lane, i)); err != nil {
 					return err
 				}
 			}
@@ -192,7 +192,7 @@ func (x *truthBench) bootSessions(ctx context.Context) error {
 }
 
 // bootOne asks the gateway for a session, which boots it, and removes it.
-func (x *truthBench) bootOne(ctx context.Context, key string) error {
+func (x *accuracyBench) bootOne(ctx context.Context, key string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/s/%s/", x.boot.agents[0].gateway, key), nil)
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (x *truthBench) bootOne(ctx context.Context, key string) error {
 }
 
 // removeSessions removes the container of a session, or all there are.
-func (x *truthBench) removeSessions(ctx context.Context, key string) error {
+func (x *accuracyBench) removeSessions(ctx context.Context, key string) error {
 	list, err := x.boot.engine.List(ctx, map[string]string{"holdfast.session": key})
 	for _, c := range list {
 		err = errors.Join(err, x.boot.engine.Remove(ctx, c.ID))

@@ -3,20 +3,20 @@ package main
 import (
 	"context"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"holdfast/bench"
 	"holdfast/bench/fleet"
+	"holdfast/internal/control/cli"
 	"holdfast/internal/hosts/doctor/drill"
 )
 
-// truthBench is `holdfast bench truth`.
-func truthBench(f *pflag.FlagSet) experiment {
-	o := bench.TruthOptions{Doctor: self("doctor"), Agent: self("agent"), Server: []string{fleet.RoleSession}}
-	s := bench.TruthScaleOptions{Doctor: self("doctor")}
+// accuracyBench is `holdfast bench accuracy`.
+func (p *programs) accuracyBench(f *pflag.FlagSet) experiment {
+	o := bench.AccuracyOptions{Server: []string{fleet.RoleSession}}
+	var s bench.AccuracyScaleOptions
 	f.IntVar(&o.Runs, "runs", 20, "times that each drill and each healthy host is looked at")
 	f.DurationVar(&o.For, "for", 30*time.Second, "how long the doctor looks")
 	f.StringSliceVar(&o.Only, "only", nil, "only these hosts, a list: a drill's name, idle, busy, booting")
@@ -32,16 +32,13 @@ func truthBench(f *pflag.FlagSet) experiment {
 		}
 		return o.Check()
 	}
-	return inLab(check, func(ctx context.Context, progress io.Writer) (bench.Result, error) {
-		program, err := os.Executable() // a container cannot go by /proc/self
-		if err != nil {
-			return bench.Result{}, err
-		}
-		o.Worker = []string{program, drill.Role}
+	return p.inLab(check, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Worker = p.product(drill.Role)
+		o.Doctor, o.Agent, s.Doctor = p.product("doctor"), p.product("agent"), p.product("doctor")
 		o.Progress, s.Progress = progress, progress
 		if *scale {
-			return bench.TruthScale(ctx, s)
+			return bench.AccuracyScale(ctx, s)
 		}
-		return bench.Truth(ctx, o)
+		return bench.Accuracy(ctx, o)
 	})
 }

@@ -9,23 +9,23 @@ import (
 	"text/tabwriter"
 )
 
-// TruthTable is what the doctor said of each host.
-type TruthTable struct {
+// AccuracyTable is what the doctor said of each host.
+type AccuracyTable struct {
 	Seconds float64 `json:"seconds"` // that each look was given
 	Longest float64 `json:"longest"` // seconds that a look took at most
 	Peak    float64 `json:"peak"`    // MiB that a look took at most
 	// Load is the highest load of the machine over a minute, proc_loadavg(5), at
 	// the beginning of a turn.
-	Load    float64    `json:"load"`
-	Rules   []string   `json:"rules"`
-	Rows    []TruthRow `json:"rows"`
-	Machine Machine    `json:"-"`
+	Load    float64       `json:"load"`
+	Rules   []string      `json:"rules"`
+	Rows    []AccuracyRow `json:"rows"`
+	Machine Machine       `json:"-"`
 
 	markdown bool
 }
 
-// TruthRow is one host, over all its runs. Counts are of runs, by rule.
-type TruthRow struct {
+// AccuracyRow is one host, over all its runs. Counts are of runs, by rule.
+type AccuracyRow struct {
 	Name      string         `json:"name"`
 	Rule      string         `json:"rule,omitempty"` // that has to be found; "" on a healthy host
 	Container bool           `json:"container"`      // the drill was in a container, else in a control group
@@ -45,10 +45,10 @@ type TruthRow struct {
 	Evidence []string       `json:"evidence"` // of Others and Machine
 }
 
-func newTruthTable(rows []truthRow, o TruthOptions) *TruthTable {
-	t := &TruthTable{Seconds: o.For.Seconds(), Rules: ruleNames(), markdown: o.Markdown}
+func newAccuracyTable(rows []accuracyRow, o AccuracyOptions) *AccuracyTable {
+	t := &AccuracyTable{Seconds: o.For.Seconds(), Rules: ruleNames(), markdown: o.Markdown}
 	for _, r := range rows {
-		t.Rows = append(t.Rows, TruthRow{Name: r.name, Rule: r.drill.Rule,
+		t.Rows = append(t.Rows, AccuracyRow{Name: r.name, Rule: r.drill.Rule,
 			Missed: map[string]int{}, Own: map[string]int{}, Others: map[string]int{}, Machine: map[string]int{}, Unseen: map[string]int{}, Evidence: []string{}})
 	}
 	return t
@@ -57,7 +57,7 @@ func newTruthTable(rows []truthRow, o TruthOptions) *TruthTable {
 // maxEvidence bounds what a row keeps of findings that nobody wanted.
 const maxEvidence = 20
 
-func (r *TruthRow) add(o outcome) {
+func (r *AccuracyRow) add(o outcome) {
 	r.Runs++
 	switch {
 	case o.healthy && len(o.others) == 0, o.right:
@@ -81,7 +81,7 @@ func (r *TruthRow) add(o outcome) {
 // sum is the share of the drills' runs that were named right, and how many runs
 // went wrong: a drill that was not, a healthy host with a finding, or somebody
 // innocent who was named.
-func (t *TruthTable) sum() (score float64, failed int) {
+func (t *AccuracyTable) sum() (score float64, failed int) {
 	right, runs := 0, 0
 	for _, r := range t.Rows {
 		if r.Rule == "" {
@@ -102,7 +102,7 @@ func (t *TruthTable) sum() (score float64, failed int) {
 	return score, failed
 }
 
-func (t *TruthTable) notes() []string {
+func (t *AccuracyTable) notes() []string {
 	notes := []string{fmt.Sprintf("a look was given %.0f s, took %.1f s at most, and %.0f MiB", t.Seconds, t.Longest, t.Peak)}
 	for _, r := range t.Rows {
 		if r.Outdone > 0 {
@@ -119,7 +119,7 @@ func (t *TruthTable) notes() []string {
 }
 
 // WriteTable prints it for people.
-func (t *TruthTable) WriteTable(w io.Writer) error {
+func (t *AccuracyTable) WriteTable(w io.Writer) error {
 	if t.markdown {
 		_, err := w.Write(t.Markdown())
 		return err
@@ -132,7 +132,7 @@ func (t *TruthTable) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
-func (r TruthRow) in() string {
+func (r AccuracyRow) in() string {
 	switch {
 	case r.Rule == "":
 		return "-"
@@ -161,7 +161,7 @@ func counts(m map[string]int) string {
 
 // Markdown is the table as docs/doctor.md has it: a line for each finding, a
 // column for each host.
-func (t *TruthTable) Markdown() []byte {
+func (t *AccuracyTable) Markdown() []byte {
 	var b bytes.Buffer
 	head, under := "| finding |", "|---|"
 	for _, r := range t.Rows {
@@ -189,7 +189,7 @@ func (t *TruthTable) Markdown() []byte {
 
 // cell is how often a rule was found on a host: **20** where it had to be, 3 where
 // it was wrong, 3° of the same container or group, 3* of the machine.
-func (r TruthRow) cell(rule string) string {
+func (r AccuracyRow) cell(rule string) string {
 	var s []string
 	if rule == r.Rule {
 		s = append(s, fmt.Sprintf("**%d**", r.Right))
@@ -207,11 +207,11 @@ func (r TruthRow) cell(rule string) string {
 
 // The table is between these lines of the page.
 const (
-	truthBegin = "<!-- truth: holdfast bench truth --write docs/doctor.md writes it -->\n"
-	truthEnd   = "<!-- end of the truth table -->\n"
+	accuracyBegin = "<!-- accuracy: holdfast bench accuracy --write docs/doctor.md writes it -->\n"
+	accuracyEnd   = "<!-- end of the accuracy table -->\n"
 )
 
 // WritePage puts the table into a page in place of the one that is there.
-func (t *TruthTable) WritePage(path string) error {
-	return WritePage(path, truthBegin, truthEnd, t.Markdown())
+func (t *AccuracyTable) WritePage(path string) error {
+	return WritePage(path, accuracyBegin, accuracyEnd, t.Markdown())
 }

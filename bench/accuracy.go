@@ -21,8 +21,8 @@ import (
 	"holdfast/test/lab"
 )
 
-// TruthOptions say how `holdfast bench truth` measures.
-type TruthOptions struct {
+// AccuracyOptions say how `holdfast bench accuracy` measures.
+type AccuracyOptions struct {
 	Runs int           // of each drill and each healthy host; 0 is 20
 	For  time.Duration // of each look of the doctor; 0 is 30 s
 	Only []string      // rows by name; empty: all
@@ -42,8 +42,8 @@ type TruthOptions struct {
 }
 
 // Check reports what cannot be; a zero that stands for a default cannot either.
-func (o TruthOptions) Check() error {
-	names := truthNames()
+func (o AccuracyOptions) Check() error {
+	names := accuracyNames()
 	for _, name := range o.Only {
 		if !slices.Contains(names, name) {
 			return fmt.Errorf("there is no row %q; there are %s", name, strings.Join(names, ", "))
@@ -58,14 +58,14 @@ func (o TruthOptions) Check() error {
 	return nil
 }
 
-// Truth runs every drill, and three hosts that are healthy, each several times on
+// Accuracy runs every drill, and three hosts that are healthy, each several times on
 // an engine of its own, and has the doctor look: does it name each drill with its
 // container, and nothing where nothing is wrong? It works inside a lab only
 // (lab.Reenter).
 //
 // Score is the share of the drills' runs that were named right. Failed counts the
 // others, and each finding on a healthy host and about an innocent container.
-func Truth(ctx context.Context, o TruthOptions) (Result, error) {
+func Accuracy(ctx context.Context, o AccuracyOptions) (Result, error) {
 	o.Runs, o.For = cmp.Or(o.Runs, 20), cmp.Or(o.For, 30*time.Second)
 	if err := o.Check(); err != nil {
 		return Result{}, err
@@ -78,7 +78,7 @@ func Truth(ctx context.Context, o TruthOptions) (Result, error) {
 	if err != nil || o.Page == "" {
 		return res, err
 	}
-	return res, res.Details.(*TruthTable).WritePage(o.Page)
+	return res, res.Details.(*AccuracyTable).WritePage(o.Page)
 }
 
 // innocents is how many containers are there that do nothing wrong.
@@ -87,9 +87,9 @@ const innocents = 8
 // innocentCommand writes a line and starts a program, every second.
 var innocentCommand = []string{"/bin/sh", "-c", "while :; do echo still here >/tmp/log; sleep 1; done"}
 
-// truthBench is one run of the experiment.
-type truthBench struct {
-	o       TruthOptions
+// accuracyBench is one run of the experiment.
+type accuracyBench struct {
+	o       AccuracyOptions
 	boot    *bootBench // an engine and an agent
 	groups  cgroup.Mounts
 	home    *benchGroup  // where this program's own processes are
@@ -100,8 +100,8 @@ type truthBench struct {
 	took    []float64    // seconds of each look
 }
 
-func newTruthBench(ctx context.Context, o TruthOptions) (*truthBench, error) {
-	x := &truthBench{o: o}
+func newTruthBench(ctx context.Context, o AccuracyOptions) (*accuracyBench, error) {
+	x := &accuracyBench{o: o}
 	var err error
 	if x.boot, err = newBootBench(ctx, BootOptions{Agent: o.Agent, Server: o.Server}, bootModes()[:1]); err != nil {
 		return x, err
@@ -138,7 +138,7 @@ func newTruthBench(ctx context.Context, o TruthOptions) (*truthBench, error) {
 	return x, nil
 }
 
-func (x *truthBench) close() error {
+func (x *accuracyBench) close() error {
 	var err error
 	if x.home != nil {
 		err = x.home.leave() // before the engine goes, with all that is in its groups
@@ -149,13 +149,13 @@ func (x *truthBench) close() error {
 	return err
 }
 
-func (x *truthBench) run(ctx context.Context) (Result, error) {
+func (x *accuracyBench) run(ctx context.Context) (Result, error) {
 	info, err := x.boot.engine.Info(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	rows := x.rows()
-	table := newTruthTable(rows, x.o)
+	table := newAccuracyTable(rows, x.o)
 	for run := range x.o.Runs {
 		table.Load = max(table.Load, loadAverage())
 		for i := range rows { // which goes first changes from turn to turn
@@ -167,7 +167,7 @@ func (x *truthBench) run(ctx context.Context) (Result, error) {
 		}
 	}
 	r := Result{
-		Name:    "truth",
+		Name:    "accuracy",
 		Machine: ThisMachine(fmt.Sprintf("%s %s, %s, cgroup %s", info.Name, info.Version, info.StorageDriver, info.CgroupVersion)),
 		Rows:    []Row{NewRow("a look", "s", x.took), NewRow("its memory, at most", "MiB", x.peaks)},
 		Details: table, Scale: "the share of the drills' runs that were named right",
@@ -184,7 +184,7 @@ func (x *truthBench) run(ctx context.Context) (Result, error) {
 const tries = 3
 
 // one makes a row's host, looks once, and enters what came out.
-func (x *truthBench) one(ctx context.Context, row truthRow, into *TruthRow) error {
+func (x *accuracyBench) one(ctx context.Context, row accuracyRow, into *AccuracyRow) error {
 	for try := 1; ; try++ {
 		o, want, err := x.judged(ctx, row)
 		if err != nil {
@@ -202,7 +202,7 @@ func (x *truthBench) one(ctx context.Context, row truthRow, into *TruthRow) erro
 }
 
 // judged makes a row's host, has the doctor look and judges what it says.
-func (x *truthBench) judged(ctx context.Context, row truthRow) (o outcome, want expected, err error) {
+func (x *accuracyBench) judged(ctx context.Context, row accuracyRow) (o outcome, want expected, err error) {
 	look := func(w expected) error {
 		l, err := x.look(ctx)
 		if err != nil {
@@ -222,7 +222,7 @@ func (x *truthBench) judged(ctx context.Context, row truthRow) (o outcome, want 
 }
 
 // ours reports whether a control group is one that this bench has made.
-func (x *truthBench) ours(want expected) func(group string) bool {
+func (x *accuracyBench) ours(want expected) func(group string) bool {
 	return func(group string) bool {
 		return within(group, x.boot.lab.CgroupParent()) || want.group != "" && within(group, want.group)
 	}

@@ -19,8 +19,8 @@ import (
 	"holdfast/test/lab"
 )
 
-// TruthScaleOptions say how `holdfast bench truth --scale` measures.
-type TruthScaleOptions struct {
+// AccuracyScaleOptions say how `holdfast bench accuracy --scale` measures.
+type AccuracyScaleOptions struct {
 	Containers int           // 0 is 500
 	Processes  int           // in all of them together; 0 is 20,000
 	For        time.Duration // of the look; 0 is 30 s
@@ -29,7 +29,7 @@ type TruthScaleOptions struct {
 }
 
 // Check reports what cannot be.
-func (o TruthScaleOptions) Check() error {
+func (o AccuracyScaleOptions) Check() error {
 	switch {
 	case o.Containers < 1 || o.Containers > 2000:
 		return fmt.Errorf("containers are %d, there have to be 1 to 2000", o.Containers)
@@ -49,12 +49,12 @@ const (
 	scaleLate = 2 * time.Second
 )
 
-// TruthScale measures one look of the doctor at a host with very many containers
+// AccuracyScale measures one look of the doctor at a host with very many containers
 // and processes that do nothing. It works inside a lab only (lab.Reenter).
 //
 // Score is 150 MiB ÷ the memory that the look had at most. Failed counts a look that
 // took longer than it was given, or more memory.
-func TruthScale(ctx context.Context, o TruthScaleOptions) (_ Result, err error) {
+func AccuracyScale(ctx context.Context, o AccuracyScaleOptions) (_ Result, err error) {
 	o.Containers, o.Processes, o.For = cmp.Or(o.Containers, 500), cmp.Or(o.Processes, 20_000), cmp.Or(o.For, 30*time.Second)
 	if err := o.Check(); err != nil {
 		return Result{}, err
@@ -97,7 +97,7 @@ func TruthScale(ctx context.Context, o TruthScaleOptions) (_ Result, err error) 
 }
 
 // crowd starts the containers.
-func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o TruthScaleOptions) error {
+func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o AccuracyScaleOptions) error {
 	busybox, err := lab.Busybox()
 	if err == nil {
 		err = e.Import(ctx, busybox)
@@ -133,7 +133,7 @@ func crowd(ctx context.Context, e *lab.Engine, api engine.Engine, o TruthScaleOp
 	}
 }
 
-func scaleResult(o TruthScaleOptions, l look, pids int) Result {
+func scaleResult(o AccuracyScaleOptions, l look, pids int) Result {
 	seen := 0.0
 	for _, f := range l.report.Facts {
 		if f.Name == "process.seen" {
@@ -141,7 +141,7 @@ func scaleResult(o TruthScaleOptions, l look, pids int) Result {
 		}
 	}
 	r := Result{
-		Name: "truth --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ what it took",
+		Name: "accuracy --scale", Machine: ThisMachine(""), Scale: "150 MiB ÷ what it took",
 		Rows: []Row{NewRow("the look", "s", []float64{l.took.Seconds()}), NewRow("its memory, at most", "MiB", []float64{float64(l.peak) / (1 << 20)}),
 			NewRow("its CPU time", "s", []float64{l.cpu.Seconds()})},
 		Score: scaleMemory / float64(max(1, l.peak)),

@@ -19,18 +19,18 @@ func TestBenchesRefuseWhatCannotBe(t *testing.T) {
 		"fleet -n 0", "fleet --sessions 0", "fleet --rate 0", "fleet --rate NaN", "fleet --rate Inf", "fleet --for 0s",
 		"fleet --chaos nope", "fleet --ttl 1ms",
 		"reload -n 0", "reload --rate 0", "reload --rate NaN", "reload --mode nope", "reload -n 99999999 --rate 1",
-		"truth --runs 0", "truth --for 1ms", "truth --for 1h", "truth --only nope", "truth --scale --containers 0", "truth --scale --processes 1", "truth --scale --for 0s",
+		"accuracy --runs 0", "accuracy --for 1ms", "accuracy --for 1h", "accuracy --only nope", "accuracy --scale --containers 0", "accuracy --scale --processes 1", "accuracy --scale --for 0s",
 		"dashboard --nodes 0", "dashboard -n 0", "dashboard --open 257", "dashboard --for 1ms",
 		"cure-memcg -n 1", "cure-memcg --cache 1", "cure-fadvise --rounds 0", "cure-fadvise --duration 1ms",
 		"kubernetes", "kubernetes --apiserver x --nodes 0", "kubernetes --apiserver x --for 0s", "kubernetes --apiserver x --for 2h", "kubernetes --apiserver x --idle -1s",
 		"scale --nodes 1", "scale --lost 2", "scale --lost NaN", "scale --directories 0", "scale --watchers -1", "scale --steady -1s",
 	} {
 		var errs strings.Builder
-		args := append([]string{"bench"}, strings.Fields(line)...)
-		if code := cli.Main(t.Context(), args, strings.NewReader(""), io.Discard, &errs, deps()); code != cli.ExitUsage {
+		args := strings.Fields(line)
+		if code := cli.ToolMain(t.Context(), args, strings.NewReader(""), io.Discard, &errs, tool("")); code != cli.ExitUsage {
 			t.Errorf("%s: exit code %d: %s", line, code, &errs)
 		}
-		prefix := "bench " + args[1] + ": "
+		prefix := "bench " + args[0] + ": "
 		if got := errs.String(); strings.Count(got, prefix) != 1 || !strings.Contains(got, "\nhint: ") {
 			t.Errorf("%s: %q, want %q once, and a hint", line, got, prefix)
 		}

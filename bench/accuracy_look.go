@@ -48,7 +48,7 @@ func (l look) dead() float64 {
 }
 
 // look runs the command as a person does.
-func (x *truthBench) look(ctx context.Context) (look, error) {
+func (x *accuracyBench) look(ctx context.Context) (look, error) {
 	return runDoctor(ctx, x.o.Doctor, x.o.For, x.config)
 }
 

@@ -31,7 +31,7 @@ type benched struct {
 
 func bench(t *testing.T, args ...string) benched {
 	t.Helper()
-	cmd := command(t, "", nil, append([]string{"bench", "truth", "--json"}, args...)...)
+	cmd := command(t, "", nil, append([]string{"bench", "accuracy", "--json"}, args...)...) // runs holdfast-bench, which is beside it
 	d := finish(t, cmd)
 	var b benched
 	if err := json.Unmarshal([]byte(d.out), &b); err != nil {
@@ -40,7 +40,7 @@ func bench(t *testing.T, args ...string) benched {
 	return b
 }
 
-// rows are all of the truth table with -long. Else one is left out: names that are not
+// rows are all of the accuracy table with -long. Else one is left out: names that are not
 // there take a minute in a container, and internal/hosts/doctor has them in a group.
 func rows() []string {
 	all := []string{"idle", "busy", "booting"}
@@ -52,10 +52,10 @@ func rows() []string {
 	return all
 }
 
-// The truth table, once: every drill is named with its container, and on a host that
+// The accuracy table, once: every drill is named with its container, and on a host that
 // is idle, that compiles, or on which the agent boots sessions, nothing is found but
 // what others do to this machine.
-func TestTruthTable(t *testing.T) {
+func TestAccuracyTable(t *testing.T) {
 	names := rows()
 	b := bench(t, "--runs", "1", "--for", "6s", "--only", strings.Join(names, ","))
 	if want := len(names); len(b.Details.Rows) != want {

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"holdfast/bench"
+	pages "holdfast/bench/dashboard"
+	"holdfast/bench/fleet"
+	"holdfast/bench/kubernetes"
+	"holdfast/bench/reload"
+	"holdfast/bench/scale"
+	"holdfast/internal/control/cli"
+	"holdfast/internal/hosts/doctor/drill"
+)
+
+// experiments are the commands of holdfast-bench.
+func (p *programs) experiments() []cli.Experiment {
+	return []cli.Experiment{
+		{
+			Name: "kill", Short: "Kill many containers at once, with docker kill and with Holdfast", Example: "holdfast bench kill -n 200",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o bench.KillOptions
+				f.IntVarP(&o.N, "number", "n", 200, "containers to kill at once")
+				f.IntVar(&o.Rounds, "rounds", 1, "times that each way of killing is measured")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Guardian = p.product("guardian", "")
+					o.Progress = progress
+					return bench.Kill(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "boot", Short: "Boot sessions to the first byte, with and without pools, beside the engine's own create and start", Example: "holdfast bench boot -n 50",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.BootOptions{Server: []string{fleet.RoleSession}}
+				f.IntVarP(&o.N, "number", "n", 50, "boots of each kind")
+				f.IntVar(&o.Claims, "claims", 200, "sessions that come to a pool of as many warm containers; 0: none")
+				f.Float64Var(&o.Rate, "rate", 20, "of them a second")
+				f.IntVar(&o.Burst, "burst", 100, "sessions that are asked for at once, with some warm containers and with none; 0: none")
+				f.IntVar(&o.Warm, "warm", 20, "warm containers that a burst comes to")
+				f.IntVar(&o.BurstRounds, "rounds", 3, "bursts of each kind, in turns")
+				f.IntVar(&o.Memory, "memory", 24, "ready networks, and warm containers, whose memory is measured; 0: none")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Agent = p.product("agent")
+					o.Progress = progress
+					return bench.Boot(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "cure-memcg", Short: "Free dead memory cgroups beside living page cache, with the gentle squeeze and by emptying all", Example: "holdfast bench cure-memcg",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.CureOptions{Reader: self(roleCureReader)}
+				f.IntVarP(&o.Groups, "number", "n", 20_000, "dead groups")
+				f.IntVar(&o.Cache, "cache", 256, "MiB of living page cache")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Worker, o.Guardian = p.product(drill.Role), p.product("guardian")
+					o.Progress = progress
+					return bench.CureMemcg(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "cure-fadvise", Short: "What a storm of posix_fadvise does to a victim, before and after its container has the seccomp profile", Example: "holdfast bench cure-fadvise",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.FadviseOptions{Victim: roleCureVictim}
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way")
+				f.DurationVar(&o.Duration, "duration", 5*time.Second, "of one measurement")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					var err error
+					if o.Program, err = os.Executable(); err != nil { // a container cannot go by /proc/self
+						return nil, err
+					}
+					o.Progress = progress
+					return bench.CureFadvise(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "gc", Short: "Creates while images are removed, beside prune and a collector without pauses", Example: "holdfast bench gc --plot gc.html",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o bench.GCOptions
+				f.BoolVar(&o.Pressure, "pressure", false, "instead: whether the disk stays under its critical mark while spin-ups fill it without a pause")
+				f.IntVar(&o.Images, "images", 6, "images that are removed in each way")
+				f.IntVar(&o.Files, "files", 0, "files of each image (default 8000, with --locked 20000, with --pressure 250)")
+				f.Float64Var(&o.Rate, "rate", 0, "creates per second (default 4, with --pressure 2)")
+				f.DurationVar(&o.Duration, "duration", 0, "of the creates in each way, at least (default 1m, with --pressure 10m)")
+				f.StringVar(&o.Plot, "plot", "", "write the latencies to this HTML file")
+				f.IntVar(&o.Rounds, "rounds", 3, "how often creates on an idle engine and beside Holdfast's collecting are measured, in turns")
+				f.BoolVar(&o.Locked, "locked", false, "instead: how long the engine takes for the removal of one image, linked away before or not")
+				f.IntVar(&o.Pairs, "pairs", 3, "with --locked: pairs of images")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Progress = progress
+					return bench.GC(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "pull", Short: "Pull an image from a registry on loopback, with docker pull and with Holdfast", Example: "holdfast bench pull -n 15",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o bench.PullOptions
+				f.IntVarP(&o.N, "number", "n", 15, "pulls of each kind")
+				f.IntVar(&o.Size, "size", 64, "MiB that the image has")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Holdfast = p.product("pull")
+					o.Progress = progress
+					return bench.Pull(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "run", Short: "Bring up a job of four images that are not there, with docker-compose and with Holdfast", Example: "holdfast bench run -n 10 --rate 60",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o bench.RunOptions
+				f.IntVarP(&o.N, "number", "n", 10, "jobs of each kind")
+				f.IntVar(&o.Size, "size", 32, "MiB of each image")
+				f.Float64Var(&o.Rate, "rate", 0, "MiB/s that the registry gives, 0 for all it can")
+				return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Holdfast = p.product("run")
+					o.Progress = progress
+					return bench.Run(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "gateway", Short: "Echo over WebSockets through the gateway, beside nginx and no proxy", Example: "holdfast bench gateway",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.GatewayOptions{Child: self(roleGatewayChild), Sizes: []int{64, 16384}}
+				f.IntVar(&o.Conns, "connections", 100, "WebSockets at once")
+				f.IntVar(&o.Rounds, "rounds", 5, "measurements of each way and size")
+				f.DurationVar(&o.Duration, "duration", 2*time.Second, "of one measurement")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, _ io.Writer) (cli.Result, error) {
+					return bench.Gateway(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "fleet", Short: "Drain, kill and cut off nodes of a fleet under clients who connect, beside the engine's own create and start",
+			Example: "holdfast bench fleet -n 3 --sessions 60 --rate 50 --chaos mixed",
+			Setup:   p.fleetBench,
+		},
+		{
+			Name: "move", Short: "Sessions that go on on another node, memory and socket and all, beside a cold boot of the same template",
+			Example: "holdfast bench move -n 20 --write docs/moving.md",
+			Setup:   p.moveBench,
+		},
+		{
+			Name: "doctor", Short: "Record what all CPUs do, with perf and with Holdfast, and what that costs a load", Example: "holdfast bench doctor --rounds 3",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := bench.DoctorOptions{Load: self(roleDoctorLoad), Fold: self(roleDoctorFold)}
+				f.DurationVar(&o.For, "for", 30*time.Second, "of one recording")
+				f.IntVar(&o.Hz, "hz", 99, "samples of each busy CPU per second")
+				f.IntVar(&o.Rounds, "rounds", 3, "recordings of each kind")
+				f.IntVar(&o.Pairs, "pairs", 6, "windows with a recording, between windows without")
+				f.DurationVar(&o.Window, "window", 5*time.Second, "of one such window")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Record = p.product("doctor", "record")
+					o.Progress = progress
+					return bench.Doctor(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "reload", Short: "Reload and restart HAProxy under load, with nothing against what that does, with others' ways and with protect",
+			Example: "holdfast bench reload",
+			Setup:   p.reloadBench,
+		},
+		{
+			Name: "accuracy", Short: "Every drill, and healthy hosts: does the doctor name each, and nothing where nothing is wrong",
+			Example: "holdfast bench accuracy --runs 20 --write docs/doctor.md",
+			Setup:   p.accuracyBench,
+		},
+		{
+			Name: "dashboard", Short: "The dashboard over a large made-up fleet: size, server time, and what open pages cost", Example: "holdfast bench dashboard",
+			Setup: func(f *pflag.FlagSet) experiment {
+				var o pages.Options
+				f.IntVar(&o.Nodes, "nodes", 1000, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions")
+				f.IntVarP(&o.Loads, "loads", "n", 200, "loads of each page")
+				f.IntVar(&o.Open, "open", 4, "pages that are kept up to date, up to 256")
+				f.DurationVar(&o.For, "for", 30*time.Second, "how long they are")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Progress = progress
+					return pages.Run(ctx, o)
+				})
+			},
+		},
+		{
+			Name: "kubernetes", Short: "What agents cost a Kubernetes cluster: thousands of them, simulated, on a real API server",
+			Example: `holdfast bench kubernetes --apiserver "$(packaging/dev/kube.sh)"`,
+			Setup:   p.kubernetesBench,
+		},
+		{
+			Name: "scale", Short: "A simulated fleet on a real etcd, of which some nodes vanish", Example: "holdfast bench scale --nodes 200 --sessions 20000",
+			Setup: func(f *pflag.FlagSet) experiment {
+				o := scale.Options{Member: self(fleet.RoleMember), Directory: self(roleDirectory)}
+				f.IntVar(&o.Nodes, "nodes", 100, "nodes")
+				f.IntVar(&o.Sessions, "sessions", 10000, "sessions, spread over the nodes")
+				f.Float64Var(&o.Lost, "lost", 0.05, "share of the nodes that vanish at once")
+				f.IntVar(&o.Directories, "directories", 4, "nodes that keep a directory; the others ask these")
+				f.IntVar(&o.Watchers, "watchers", 0, "watches that only count, beside those of the directories")
+				f.DurationVar(&o.Boot, "boot", 250*time.Millisecond, "what a container takes to come up")
+				f.DurationVar(&o.Steady, "steady", 20*time.Second, "how long the fleet is measured before the loss")
+				return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+					o.Progress = progress
+					return scale.Run(ctx, o)
+				})
+			},
+		},
+	}
+}
+
+// kubernetesBench is `holdfast bench kubernetes`.
+func (p *programs) kubernetesBench(f *pflag.FlagSet) experiment {
+	o := kubernetes.Options{Member: self(fleet.RoleMember)}
+	f.IntVar(&o.Nodes, "nodes", 5000, "simulated nodes")
+	f.DurationVar(&o.For, "for", 5*time.Minute, "how long the cluster is measured at rest, up to 30m")
+	f.DurationVar(&o.Idle, "idle", 0, "how long an agent keeps a connection without a request; 0 is as agents do")
+	f.StringVar(&o.APIServer, "apiserver", "", "path of a kube-apiserver")
+	f.StringVar(&o.Manifests, "manifests", "deploy/kubernetes", "directory with who agents are and what they may do")
+	return p.checked(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Agent = p.product("agent")
+		o.Progress = progress
+		return kubernetes.Run(ctx, o)
+	})
+}
+
+func (p *programs) reloadBench(f *pflag.FlagSet) experiment {
+	var o reload.Options
+	f.IntVarP(&o.Requests, "requests", "n", 20000, "requests of each run")
+	f.Float64Var(&o.Rate, "rate", 1000, "clients that are due per second")
+	modes := f.StringSlice("mode", nil, "only these modes, a list: nothing, syn-drop, handover, migrate, plug, nfqueue, park")
+	f.DurationVar(&o.Drain, "drain", 0, "protect's --drain; 0 leaves it to protect")
+	f.BoolVar(&o.Full, "full", false, "a million requests and over 1,500 reloads with nfqueue and park, 100,000 requests with the others")
+	f.BoolVar(&o.Idle, "idle", false, "instead: requests per second with a port installed beside without, while nothing reloads")
+	f.IntVar(&o.Pairs, "pairs", 30, "with --idle: how often both are measured, two seconds each time")
+	f.BoolVar(&o.WithKills, "kills", false, "instead: how long clients wait when somebody of a protected restart is killed")
+	f.StringVar(&o.Page, "html", "reload.html", "where the page with the plots is written; '' writes none")
+	check := func() error {
+		for _, m := range *modes {
+			o.Modes = append(o.Modes, reload.Mode(m))
+		}
+		return o.Check()
+	}
+	return p.inLab(check, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Protect = p.product("protect")
+		o.Progress = progress
+		return reload.Measure(ctx, o)
+	})
+}
+
+func (p *programs) fleetBench(f *pflag.FlagSet) experiment {
+	var o fleet.Options
+	f.IntVarP(&o.Agents, "number", "n", 3, "agents")
+	f.IntVar(&o.Sessions, "sessions", 60, "sessions, each with a client who holds a connection")
+	f.Float64Var(&o.Rate, "rate", 50, "clients that arrive per second")
+	f.DurationVar(&o.For, "for", 3*time.Minute, "how long; longer where not every act has happened by then")
+	f.DurationVar(&o.Every, "every", 10*time.Second, "from one act to the next")
+	f.StringVar(&o.Chaos, "chaos", string(fleet.Notice), "what happens: none, mixed, or a list of notice, restart, agent-killed, gone, stopped, cut-short, cut-long, leader-lost, move, suspend")
+	f.DurationVar(&o.TTL, "ttl", 3*time.Second, "life of the nodes' leases")
+	f.Uint64Var(&o.Seed, "seed", 1, "of what is random")
+	f.StringVar(&o.Dir, "dir", "", "leave what containers, nodes and etcd wrote in this empty directory")
+	f.BoolVar(&o.Gather, "gather", false, "all sessions begin on one node")
+	f.StringVar(&o.Pools, "pools", fleet.Pooled, "what nodes keep ready, one word for each, over and over: bridge, pooled, warm")
+	f.StringVar(&o.Runsc, "runsc", "", "sessions run under gVisor, with this runsc, and take their memory along")
+	f.BoolVar(&o.BreakFence, "break-fence", false, "nodes outlive their leases on purpose: the checks have to catch it")
+	return p.inLab(func() error { return o.Check() }, func(ctx context.Context, progress io.Writer) (cli.Result, error) {
+		o.Progress = progress
+		o.Program = p.holdfast
+		r, err := fleet.Run(ctx, o)
+		return r.Result, err
+	})
+}
