@@ -35,6 +35,7 @@ import (
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/move"
 	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/session"
 	"holdfast/internal/sessions/warmpool"
@@ -93,7 +94,8 @@ type Agent struct {
 
 	// Set by run, in this order, before anything serves.
 	metrics   registry
-	drains    *drainMetrics
+	drainer   *drain.Drainer
+	replacer  *replace.Sessions
 	kept      *shared[keptSessions] // all sessions, as the store has them
 	store     store.Store
 	engine    engine.Engine
@@ -121,9 +123,6 @@ type Agent struct {
 	since     time.Time
 	history   *replace.History
 	replacing sync.Mutex   // one replacement of sessions at a time
-	drainMu   sync.Mutex   // one drain at a time
-	hurry     hurry        // of drains that wait for one under way
-	ending    bool         // the last drain has begun; guarded by drainMu
 	behind    func() error // waits for what is still under way then
 }
 
@@ -146,7 +145,6 @@ func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.U
 func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = newRegistry()
-	a.drains = newDrainMetrics(a.metrics)
 	a.kept = newShared(a.readSessions)
 	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
 	a.upgrades.Register(a.metrics)
@@ -272,7 +270,8 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		Others: a.peers != nil, IdleStop: a.cfg.Sessions.IdleStop, Boots: a.cfg.Sessions.Boots, Max: a.cfg.Sessions.Max, Snapshots: a.cfg.Sessions.Snapshots,
 		IdentityRoot: filepath.Join(a.cfg.RunDir, "told"),
 	}, deps)
-	if a.cordoned() {
+	a.drainer = a.newDrainer()
+	if a.drainer.Cordoned() {
 		a.log.Warn("this node is cordoned: it takes no new session until `holdfast node uncordon`")
 		a.sessions.Cordon()
 	}
@@ -299,6 +298,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	} else {
 		p.Start("records of this node", a.sessions.WatchOwnRecords)
 	}
+	a.replacer = a.newReplacer()
 	return nil
 }
 
@@ -374,49 +374,46 @@ func (a *Agent) serve(p, front *tasks.Stack, l *listeners) error {
 			return api.ServeUpTo(ctx, a.cfg.Gateway.MaxConnections+fleetConns, l.fleet, a.fleetHandler(g, routes(api.Options{Peer: callerOf})), a.log)
 		})
 	}
-	p.Start("preemption notices", a.listenForNotices)
+	p.Start("preemption notices", func(ctx context.Context) error {
+		r := preempt.Responder{Drainer: a.drainer, Options: drainOptions(a.cfg.Drain, api.DrainRequest{}), Metrics: preempt.NewMetrics(a.metrics), Log: a.log}
+		return r.Run(ctx, a.cfg.Preempt.Sources())
+	})
 	front.Start("gateway", func(ctx context.Context) error { return g.Run(ctx, l.gateway) })
 	a.serving.Store(true)
 	a.lease.Changed()
 	return nil
 }
 
-// drain hands over everything this node owns.
-func (a *Agent) drain(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	r := a.drainInTurn(ctx, o, progress, func() {})
-	a.log.Info("drained", "owned", r.Owned, "dead", r.Dead, "released", r.Released, "left", len(r.Left), "took", r.Took, "notice", r.Notice)
-	return r
-}
-
-// drainLast is the drain of an agent that ends, which Options.Drained tells of:
-// after it the node takes no session any more.
-func (a *Agent) drainLast(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	return a.drainInTurn(ctx, o, progress, func() { a.ending = true })
-}
-
-// drainInTurn drains once no other drain is under way; the wait is part of its
-// budget. begin is called with drainMu held.
-func (a *Agent) drainInTurn(ctx context.Context, o drain.Options, progress func(holdfast.Step), begin func()) holdfast.DrainReport {
-	until := time.Now().Add(o.Budget)
-	arrived := a.hurry.press(until)
-	a.drainMu.Lock()
-	defer a.drainMu.Unlock()
-	arrived()
-	begin()
-	o.Budget = max(time.Until(until), min(o.Budget, leastBudget))
-	ctx, over := a.hurry.begin(ctx, until)
-	defer over()
-	return a.drainLocked(ctx, o, progress)
-}
-
-func (a *Agent) drainLocked(ctx context.Context, o drain.Options, progress func(holdfast.Step)) holdfast.DrainReport {
-	n := &drainNode{
-		id: a.node, sessions: a.sessions, engine: a.engine, opener: a.opener, killer: a.killer, pausing: a.pausing,
-		fleet: a.fleet, last: a.ending, inFlight: a.gateway.InFlight, changed: a.lease.Changed,
+func (a *Agent) newDrainer() *drain.Drainer {
+	return &drain.Drainer{
+		Host: func(last bool) drain.Node {
+			return &drain.Host{
+				NodeID: a.node, Sessions: a.sessions, Engine: a.engine, Opener: a.opener, Killer: a.killer, Pausing: a.pausing,
+				Fleet: a.fleet, Last: last, InFlight: a.gateway.InFlight, Changed: a.lease.Changed,
+			}
+		},
+		Sessions: a.sessions, Changed: a.lease.Changed, CordonFile: filepath.Join(a.cfg.DataDir, "cordoned"),
+		Metrics: drain.NewMetrics(a.metrics), Log: a.log,
 	}
-	r := drain.Run(ctx, n, o, progress)
-	a.drains.observe(r)
-	return r
+}
+
+// newReplacer returns what replaces and hands over single sessions.
+func (a *Agent) newReplacer() *replace.Sessions {
+	return &replace.Sessions{Node: a.node, Store: a.store, Manager: a.sessions, Fleet: a.fleet, EndAt: a.endAt}
+}
+
+// endAt ends a session of another node through that node's API.
+func (a *Agent) endAt(ctx context.Context, o holdfast.Owner) (holdfast.KillReport, error) {
+	if a.peers == nil {
+		return holdfast.KillReport{}, &holdfast.ElsewhereError{Owner: o}
+	}
+	c, err := a.clientOf(o.Node)
+	if err != nil {
+		return holdfast.KillReport{}, err
+	}
+	defer c.Close()
+	r, err := c.MoveSession(ctx, o.Key, api.MoveRequest{})
+	return r.KillReport, err
 }
 
 // self is what this node publishes of itself, every few seconds for as long as the

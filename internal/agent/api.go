@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/agent/handoff"
 	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/protect"
+	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/replace"
 )
 
@@ -21,7 +22,7 @@ func (a *Agent) apiParts() api.Parts {
 	}
 	v.Node, v.PID = a.node, os.Getpid()
 	p := api.Parts{
-		Version: v, Agent: a, Sessions: sessions{a}, Nodes: a, Replacer: a,
+		Version: v, Agent: a, Sessions: sessions{a}, Nodes: nodes{a, a.drainer}, Replacer: a,
 		Prefetcher: a.prefetch, Spinups: a.spinups, UnderWay: a.spinups.list, GC: a.collector,
 		Protection: func(ctx context.Context) (api.Protection, error) {
 			return api.ReadProtection(ctx, protect.LockDir, a.log)
@@ -58,22 +59,28 @@ func (a *Agent) StopAgent(keep bool) error {
 // LastUpgrade implements api.AgentService.
 func (a *Agent) LastUpgrade() api.Upgrade { return a.upgrades.Report() }
 
+// nodes implements api.NodeService.
+type nodes struct {
+	a *Agent
+	*drain.Drainer
+}
+
 // Nodes implements api.NodeService. The other nodes are as they published
 // themselves last, a moment ago; the counts of this node are current.
-func (a *Agent) Nodes(ctx context.Context) ([]holdfast.Node, error) {
-	all, err := a.store.Nodes(ctx)
+func (n nodes) Nodes(ctx context.Context) ([]holdfast.Node, error) {
+	all, err := n.a.store.Nodes(ctx)
 	for i := range all {
-		if all[i].ID == a.node {
-			all[i].Sessions, all[i].Boots = a.sessions.Counts()
-			all[i].Draining = a.sessions.Draining()
+		if all[i].ID == n.a.node {
+			all[i].Sessions, all[i].Boots = n.a.sessions.Counts()
+			all[i].Draining = n.a.sessions.Draining()
 		}
 	}
 	return all, err
 }
 
 // Drain implements api.NodeService.
-func (a *Agent) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
-	return a.drain(ctx, drainOptions(a.cfg.Drain, q), progress), nil
+func (n nodes) Drain(ctx context.Context, q api.DrainRequest, progress func(holdfast.Step)) (holdfast.DrainReport, error) {
+	return n.Drainer.Drain(ctx, drainOptions(n.a.cfg.Drain, q), progress), nil
 }
 
 // Replace implements api.Replacer.
@@ -83,7 +90,7 @@ func (a *Agent) Replace(ctx context.Context, q api.Replace, progress func(bool, 
 	}
 	defer a.replacing.Unlock()
 	o := replace.Options{Keys: q.Keys, Parallel: q.Parallel, Timeout: q.Timeout, History: a.history}
-	return replace.Run(ctx, o, moves{a}, progress), nil
+	return replace.Run(ctx, o, a.replacer, progress), nil
 }
 
 // Replacements implements api.Replacer.

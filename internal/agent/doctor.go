@@ -115,7 +115,7 @@ var _ rotation.Node = rotating{}
 func (r rotating) Fleet(ctx context.Context) ([]holdfast.Node, error) { return r.a.store.Nodes(ctx) }
 func (r rotating) Changed()                                           { r.a.lease.Changed() }
 func (r rotating) Refuses() bool                                      { return r.a.sessions.Draining() }
-func (r rotating) Return() error                                      { return r.a.claimAgain() }
+func (r rotating) Return() error                                      { return r.a.drainer.ClaimAgain() }
 
 // turnNote says whose turn it is to drain.
 const turnNote = "doctor/drain"
@@ -141,7 +141,7 @@ func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, 
 // agent ends: that drain waits for it.
 func (r rotating) Drain(ctx context.Context) error {
 	c := r.a.cfg.Drain
-	report := r.a.drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})
+	report := r.a.drainer.Drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})
 	if !report.Clean() {
 		return fmt.Errorf("%w: %d containers, %d sessions", ErrLeft, len(report.Left), report.Owned-report.Released)
 	}

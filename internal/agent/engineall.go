@@ -35,7 +35,7 @@ func DrainEngine(ctx context.Context, c config.Config, guard []string, q api.Dra
 	if err != nil {
 		return holdfast.DrainReport{}, err
 	}
-	n := &drainNode{id: holdfast.NodeID(node), engine: a.engine, opener: a.opener, killer: a.killer, pausing: a.pausing}
+	n := &drain.Host{NodeID: holdfast.NodeID(node), Engine: a.engine, Opener: a.opener, Killer: a.killer, Pausing: a.pausing}
 	q.EngineAll = true
 	return drain.Run(ctx, n, drainOptions(c.Drain, q), step), nil
 }

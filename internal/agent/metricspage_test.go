@@ -28,9 +28,11 @@ import (
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/drain"
 	"holdfast/internal/sessions/fleet"
 	"holdfast/internal/sessions/gateway"
 	"holdfast/internal/sessions/move"
+	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/runtimes"
 	"holdfast/internal/sessions/session"
 )
@@ -98,7 +100,8 @@ func registered(t *testing.T) *recording {
 	a := newAgent(c, Options{Log: log}, nil, u)
 	r := &recording{Registry: newRegistry()}
 	a.metrics = r
-	newDrainMetrics(r)
+	drain.NewMetrics(r)
+	preempt.NewMetrics(r)
 	locks := t.TempDir()
 	if err := history.Add(locks, history.Hold{At: time.Now(), Backend: protect.Plug, Reason: protect.NewListens}); err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ func (s sessions) Session(ctx context.Context, key holdfast.SessionKey) (api.Ses
 }
 
 func (s sessions) StartSession(ctx context.Context, key holdfast.SessionKey, template string) (api.Session, error) {
-	o, err := s.a.start(ctx, key, template)
+	o, err := s.a.replacer.Start(ctx, key, template)
 	if err != nil {
 		return api.Session{}, err
 	}
@@ -105,9 +105,15 @@ func (s sessions) StartSession(ctx context.Context, key holdfast.SessionKey, tem
 
 func (s sessions) MoveSession(ctx context.Context, key holdfast.SessionKey, q api.MoveRequest) (holdfast.MoveReport, error) {
 	if q.Elsewhere {
-		return s.a.handOver(ctx, key, q.To)
+		switch {
+		case s.a.fleet == nil:
+			return holdfast.MoveReport{}, badRequest("docs/fleet.md says how nodes become a fleet", "session %s cannot be moved: this node is not part of a fleet", key)
+		case q.To == s.a.node:
+			return holdfast.MoveReport{}, badRequest("name another node; holdfast node ls lists them", "session %s is on node %s already", key, q.To)
+		}
+		return s.a.replacer.HandOver(ctx, key, q.To)
 	}
-	r, err := s.a.move(ctx, key, func() {})
+	r, err := s.a.replacer.End(ctx, key, func() {})
 	return holdfast.MoveReport{KillReport: r}, err
 }
 
@@ -187,4 +193,9 @@ func sizes(ctx context.Context, in <-chan api.Size) <-chan engine.Size {
 		}
 	}()
 	return out
+}
+
+// badRequest returns the error of a request that cannot be carried out.
+func badRequest(hint, format string, args ...any) error {
+	return &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf(format, args...), Advice: hint}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"holdfast"
@@ -66,12 +65,13 @@ func (a *Agent) Upgrade(ctx context.Context, trial time.Duration) (api.Upgrade, 
 // mayUpgrade returns holdfast.ErrBusy while a drain or a replacement of sessions is
 // under way, which an upgrade would interrupt.
 func (a *Agent) mayUpgrade() error {
-	for what, mu := range map[string]*sync.Mutex{"this node is being drained": &a.drainMu, "sessions are being replaced": &a.replacing} {
-		if !mu.TryLock() {
-			return fmt.Errorf("%s: %w", what, holdfast.ErrBusy)
-		}
-		mu.Unlock()
+	if a.drainer.Busy() {
+		return fmt.Errorf("this node is being drained: %w", holdfast.ErrBusy)
 	}
+	if !a.replacing.TryLock() {
+		return fmt.Errorf("sessions are being replaced: %w", holdfast.ErrBusy)
+	}
+	a.replacing.Unlock()
 	return nil
 }
 

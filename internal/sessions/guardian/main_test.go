@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"holdfast"
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
 	"holdfast/test/lab/labtest"
@@ -98,12 +97,14 @@ func killer(arg string) int {
 	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
 	// As a drain does: the dead containers are released and closed before the engine
 	// is continued.
-	r := k.KillThen(context.Background(), targets, func(holdfast.KillReport) int {
+	killed := k.KillPaused(context.Background(), targets)
+	killed.Step(kill.StepRelease, func() int {
 		for _, t := range targets {
 			t.Close()
 		}
 		return len(targets)
 	})
+	r := killed.Resume()
 	fmt.Printf("report %+v\n", r)
 	if len(r.Left) > 0 {
 		return 1

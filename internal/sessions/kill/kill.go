@@ -55,13 +55,13 @@ type Killer struct {
 
 // The steps of a Kill, in their order, as reports and Observe name them.
 const (
-	StepPause  = "quiet"  // stop the engine
-	StepHold   = "hold"   // keep the containers' mount namespaces for later
-	StepSignal = "signal" // SIGKILL to all
-	StepDie    = "die"    // wait until every init is dead
-	StepSweep  = "sweep"  // wait until every control group is empty, and kill what is left in them
-	StepThen   = "then"   // the function of KillThen
-	StepResume = "resume" // continue the engine
+	StepPause   = "quiet"   // stop the engine
+	StepHold    = "hold"    // keep the containers' mount namespaces for later
+	StepSignal  = "signal"  // SIGKILL to all
+	StepDie     = "die"     // wait until every init is dead
+	StepSweep   = "sweep"   // wait until every control group is empty, and kill what is left in them
+	StepRelease = "release" // release dead sessions, see Killed.Step
+	StepResume  = "resume"  // continue the engine
 )
 
 // Kill kills the containers and returns when all are seen dead, or when ctx ends or
@@ -70,14 +70,16 @@ const (
 // stay open, and should be closed soon: the kernel takes the containers' mounts down
 // only then.
 func (k *Killer) Kill(ctx context.Context, targets []*Target) holdfast.KillReport {
-	return k.KillThen(ctx, targets, nil)
+	return k.KillPaused(ctx, targets).Resume()
 }
 
-// KillThen is Kill, and calls then with the result while the engine is still paused,
-// if it is. After hundreds of deaths the engine's clean-up takes all CPUs as soon as
-// it runs. then returns the number of things it acted on. The guardian continues the
-// engine at its deadline, however long then takes.
-func (k *Killer) KillThen(ctx context.Context, targets []*Target, then func(holdfast.KillReport) int) holdfast.KillReport {
+// Killed is the result of KillPaused.
+type Killed struct{ r *run }
+
+// KillPaused is Kill, but leaves a paused engine paused until Resume: an engine that
+// may clean up after hundreds of dead containers uses all CPUs. The guardian resumes
+// the engine at its deadline in any case.
+func (k *Killer) KillPaused(ctx context.Context, targets []*Target) *Killed {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Budget)
@@ -87,18 +89,26 @@ func (k *Killer) KillThen(ctx context.Context, targets []*Target, then func(hold
 	r.report.Dead = make([]string, 0, len(targets))
 	r.report.Left = []holdfast.Leftover{}
 	r.quiet(ctx)
-	defer r.resume()
 	r.hold()
 	r.signal()
 	r.die(ctx)
 	r.sweep(ctx)
 	r.report.Took = holdfast.Millis(time.Since(r.begun))
-	r.explain() // while the cause can still be seen
-	if then != nil {
-		r.step(StepThen, func() int { return then(r.report) })
-	}
-	r.resume()
-	return r.report
+	r.explain() // while what keeps the rest alive can still be seen
+	return &Killed{r}
+}
+
+// Report returns what became of the targets.
+func (k *Killed) Report() holdfast.KillReport { return k.r.report }
+
+// Step runs f, which returns how many things it acted on, and adds it to the steps
+// of the report. It is for work to be done while the engine is paused.
+func (k *Killed) Step(name string, f func() int) { k.r.step(name, f) }
+
+// Resume resumes the engine and returns the complete report. It must be called once.
+func (k *Killed) Resume() holdfast.KillReport {
+	k.r.resume()
+	return k.r.report
 }
 
 // run is one Kill.

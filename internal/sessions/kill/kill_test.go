@@ -250,7 +250,9 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 	}
 	k := kill.Killer{Pauser: quiet, PauseFrom: 1}
 	told := 0
-	r := k.KillThen(t.Context(), targets, func(r holdfast.KillReport) int {
+	killed := k.KillPaused(t.Context(), targets)
+	killed.Step(kill.StepRelease, func() int {
+		r := killed.Report()
 		told++
 		mustDie(t, r, targets...)
 		if s, err := proc.Host.Stat(h.lab.Pid()); err != nil || s.State != 'T' {
@@ -258,6 +260,7 @@ func TestQuietedWithCommandsStartedFromOutside(t *testing.T) {
 		}
 		return len(r.Dead)
 	})
+	r := killed.Resume()
 	mustDie(t, r, targets...)
 	if !r.Quiet || r.Notice != "" || told != 1 {
 		t.Errorf("quiet %v, notice %q, told %d times", r.Quiet, r.Notice, told)

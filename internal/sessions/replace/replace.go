@@ -17,8 +17,8 @@ import (
 // maxError is how much of an error is kept, in bytes.
 const maxError = 1024
 
-// Moves is the fleet as a run needs it. Any goroutine may call it.
-type Moves interface {
+// Fleet is the fleet as a run needs it. Any goroutine may call it.
+type Fleet interface {
 	// Owner is the session's present record. holdfast.ErrNotFound.
 	Owner(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error)
 
@@ -48,8 +48,8 @@ type Progress func(ended bool, r holdfast.Replacement)
 // After the first that fails, or when ctx is done, it begins no more; those
 // under way are waited for, at most for their timeout each. progress may be
 // nil. What failed is in the report.
-func Run(ctx context.Context, o Options, m Moves, progress Progress) holdfast.ReplaceReport {
-	r := &run{ctx: ctx, o: o, moves: m, progress: progress, todo: o.Keys,
+func Run(ctx context.Context, o Options, m Fleet, progress Progress) holdfast.ReplaceReport {
+	r := &run{ctx: ctx, o: o, fleet: m, progress: progress, todo: o.Keys,
 		report: holdfast.ReplaceReport{Started: time.Now().UTC(), Rows: []holdfast.Replacement{}, Gone: []holdfast.SessionKey{}}}
 	var workers sync.WaitGroup
 	for range max(min(o.Parallel, len(r.todo)), 1) {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options, m Moves, progress Progress) holdfast.Re
 type run struct {
 	ctx      context.Context // of the caller: no more is begun when it is done
 	o        Options
-	moves    Moves
+	fleet    Fleet
 	progress Progress
 
 	mu     sync.Mutex // also held while progress is called
@@ -101,7 +101,7 @@ func (r *run) one(key holdfast.SessionKey) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), r.o.Timeout)
 	defer cancel()
 	row := holdfast.Replacement{Key: key, Started: time.Now().UTC()}
-	before, err := r.moves.Owner(ctx, key)
+	before, err := r.fleet.Owner(ctx, key)
 	if errors.Is(err, holdfast.ErrNotFound) {
 		r.gone(key)
 		return
@@ -114,7 +114,7 @@ func (r *run) one(key holdfast.SessionKey) {
 	}
 	r.tell(false, row)
 	gap := newGap()
-	after, err := r.moves.Replace(ctx, key, gap.begin)
+	after, err := r.fleet.Replace(ctx, key, gap.begin)
 	row.Total = gap.end()
 	switch {
 	case err != nil:

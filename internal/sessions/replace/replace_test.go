@@ -18,17 +18,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fleet moves sessions from n1 to n2, each in the time that its key says: "a-3"
+// fakeFleet fakeFleet sessions from n1 to n2, each in the time that its key says: "a-3"
 // is down for three seconds, after one of preparing. "bad" fails, "gone" is not
 // there, "same" comes back as it was, "other" from another template, "hang" ends with its context.
-type fleet struct {
+type fakeFleet struct {
 	mu       sync.Mutex
 	underWay int
 	most     int
 	begun    []holdfast.SessionKey
 }
 
-func (f *fleet) Owner(_ context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
+func (f *fakeFleet) Owner(_ context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
 	switch key {
 	case "gone":
 		return holdfast.Owner{}, fmt.Errorf("session gone: %w", holdfast.ErrNotFound)
@@ -38,7 +38,7 @@ func (f *fleet) Owner(_ context.Context, key holdfast.SessionKey) (holdfast.Owne
 	return holdfast.Owner{Key: key, Node: "n1", Epoch: 7, State: holdfast.Ready, Template: "t"}, nil
 }
 
-func (f *fleet) Replace(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.Owner, error) {
+func (f *fakeFleet) Replace(ctx context.Context, key holdfast.SessionKey, down func()) (holdfast.Owner, error) {
 	f.mu.Lock()
 	f.underWay++
 	f.most = max(f.most, f.underWay)
@@ -92,7 +92,7 @@ const seconds = holdfast.Millis(time.Second)
 
 func TestSessionsAreReplacedSoManyAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{}
+		f := &fakeFleet{}
 		var told []string
 		r := Run(t.Context(), Options{Keys: keys("a-3 a-1 gone a-1b silent"), Parallel: 2, Timeout: time.Minute}, f,
 			func(ended bool, r holdfast.Replacement) {
@@ -126,7 +126,7 @@ func TestNoMoreAreBegunAfterAFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fleet{}
+				f := &fakeFleet{}
 				r := Run(t.Context(), Options{Keys: keys("a-30 " + c.bad + " rest more"), Parallel: 2, Timeout: 40 * time.Second}, f, nil)
 				i := slices.IndexFunc(r.Rows, func(r holdfast.Replacement) bool { return r.Error != "" })
 				if r.Failed() != 1 || i < 0 || string(r.Rows[i].Key) != c.bad || !strings.Contains(r.Rows[i].Error, c.want) || r.Rows[i].To != "" {
@@ -151,7 +151,7 @@ func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		f := &fleet{}
+		f := &fakeFleet{}
 		r := Run(ctx, Options{Keys: keys("a-5 a-1"), Parallel: 1, Timeout: time.Minute}, f, nil)
 		if len(r.Rows) != 1 || r.Rows[0].Error != "" || r.Rows[0].Total != 5*seconds || !slices.Equal(r.Unbegun, keys("a-1")) {
 			t.Errorf("%+v", r)
@@ -160,7 +160,7 @@ func TestCallerLeaves(t *testing.T) {
 }
 
 func TestNothingToReplace(t *testing.T) {
-	r := Run(t.Context(), Options{Timeout: time.Second}, &fleet{}, nil)
+	r := Run(t.Context(), Options{Timeout: time.Second}, &fakeFleet{}, nil)
 	if r.Rows == nil || r.Gone == nil || r.Unbegun == nil || len(r.Rows) > 0 {
 		t.Errorf("%+v: lists have to be empty, not null", r)
 	}
@@ -169,13 +169,13 @@ func TestNothingToReplace(t *testing.T) {
 func TestRunKeepsItsRows(t *testing.T) {
 	h := NewHistory(t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
-		Run(t.Context(), Options{Keys: keys("a-1 bad"), Timeout: time.Minute, History: h}, &fleet{}, nil)
+		Run(t.Context(), Options{Keys: keys("a-1 bad"), Timeout: time.Minute, History: h}, &fakeFleet{}, nil)
 		rows, err := h.List(0)
 		if err != nil || len(rows) != 2 || rows[0].Key != "bad" || rows[0].Error == "" || rows[1].Key != "a-1" || rows[1].Total != seconds {
 			t.Errorf("%+v, %v", rows, err)
 		}
 		lost := NewHistory("/nowhere/at/all")
-		r := Run(t.Context(), Options{Keys: keys("a-1"), Timeout: time.Minute, History: lost}, &fleet{}, nil)
+		r := Run(t.Context(), Options{Keys: keys("a-1"), Timeout: time.Minute, History: lost}, &fakeFleet{}, nil)
 		if r.Failed() > 0 || !strings.Contains(r.Notice, "history") {
 			t.Errorf("a history that cannot be written: %+v", r)
 		}

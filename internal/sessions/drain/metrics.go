@@ -1,4 +1,4 @@
-package agent
+package drain
 
 import (
 	"time"
@@ -8,18 +8,18 @@ import (
 	"holdfast"
 )
 
-// drainMetrics are the figures of drains.
-type drainMetrics struct {
-	steps   *prometheus.HistogramVec
-	drains  *prometheus.CounterVec
-	notices *prometheus.CounterVec
+// Metrics are the figures of drains.
+type Metrics struct {
+	steps  *prometheus.HistogramVec
+	drains *prometheus.CounterVec
 }
 
-func newDrainMetrics(reg prometheus.Registerer) *drainMetrics {
-	m := &drainMetrics{
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_drain_step_seconds",
-			Help:    "Time of a drain by step; the step total is the whole.",
+			Help:    "Duration of a drain by step, in seconds. The step total is the whole drain.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"step"}),
 		drains: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -27,19 +27,15 @@ func newDrainMetrics(reg prometheus.Registerer) *drainMetrics {
 			Help: "Drains of this node by outcome (clean, left).",
 		}, []string{"outcome"}),
 	}
-	m.notices = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_preemption_notices_total",
-		Help: "Notices that this host goes away, by source and kind (terminate, rebalance, over).",
-	}, []string{"source", "kind"})
 	for _, outcome := range []string{"clean", "left"} { // a rate needs the 0 before the first 1
 		m.drains.WithLabelValues(outcome)
 	}
-	reg.MustRegister(m.steps, m.drains, m.notices)
+	reg.MustRegister(m.steps, m.drains)
 	return m
 }
 
-// observe takes a drain in. The steps' names are a fixed few.
-func (m *drainMetrics) observe(r holdfast.DrainReport) {
+// observe records a drain. The steps have a fixed set of names.
+func (m *Metrics) observe(r holdfast.DrainReport) {
 	for _, s := range r.Steps {
 		m.steps.WithLabelValues(s.Name).Observe(time.Duration(s.Took).Seconds())
 	}

@@ -1,0 +1,75 @@
+package preempt
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/sessions/drain"
+)
+
+// noticeMargin is the part of the time of a notice that is kept for what follows the
+// drain.
+const noticeMargin = time.Second
+
+// Responder acts on the notices of a node's host: it drains the node. The agent does
+// not end. The host will end it; where the host stays, its node accepts sessions
+// again.
+type Responder struct {
+	Drainer *drain.Drainer
+	Options drain.Options // of a drain without a deadline
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Run acts on the notices of the sources until ctx is done. It returns nil.
+func (r *Responder) Run(ctx context.Context, sources []Source) error {
+	Run(ctx, sources, func(n Notice) { r.respond(ctx, n) }, r.Log)
+	return nil
+}
+
+func (r *Responder) respond(ctx context.Context, n Notice) {
+	r.Log.Warn("notice", "source", n.Source, "kind", n.Kind, "reason", n.Reason, "deadline", n.Deadline)
+	r.Metrics.notices.WithLabelValues(n.Source, string(n.Kind)).Inc()
+	switch n.Kind {
+	case Rebalance:
+		r.Drainer.StopClaiming()
+	case Over:
+		if err := r.Drainer.ClaimAgain(); err != nil {
+			r.Log.Info("the notice is withdrawn, and the node accepts no sessions", "err", err)
+		}
+	case Terminate:
+		o := r.Options
+		o.Budget = noticeBudget(o.Budget, n.Deadline, time.Now())
+		r.Drainer.Drain(context.WithoutCancel(ctx), o, nil) // the Drainer logs its end
+		if err := n.Done(ctx); err != nil {
+			r.Log.Warn("the source of a notice cannot be told that the node is drained", "source", n.Source, "err", err)
+		}
+	}
+}
+
+// noticeBudget returns how long a drain may take until the deadline of a notice; a
+// zero deadline is none.
+func noticeBudget(most time.Duration, deadline, now time.Time) time.Duration {
+	if deadline.IsZero() {
+		return most
+	}
+	return min(most, max(drain.LeastBudget, deadline.Sub(now)-noticeMargin))
+}
+
+// Metrics are the figures of notices.
+type Metrics struct {
+	notices *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{notices: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_preemption_notices_total",
+		Help: "Preemption notices for this host, by source and kind (terminate, rebalance, over).",
+	}, []string{"source", "kind"})}
+	reg.MustRegister(m.notices)
+	return m
+}
