@@ -23,11 +23,11 @@ import (
 	"holdfast/test/vm/guest"
 )
 
-// slice is where the engine keeps containers on such a host when systemd is its
-// cgroup driver.
+// slice is the group in which an engine with the systemd cgroup driver creates containers
+// on such a host.
 const slice = guest.CgroupRoot + "/system.slice"
 
-// prepareGroups makes the slice, with the controllers on that an engine uses.
+// prepareGroups creates the slice with the controllers that an engine uses.
 func prepareGroups() error {
 	if err := os.Mkdir(slice, 0o755); err != nil {
 		return err
@@ -35,27 +35,27 @@ func prepareGroups() error {
 	return os.WriteFile(slice+"/cgroup.subtree_control", []byte("+cpu +memory +pids"), 0)
 }
 
-// busy is a container with workers, a daemon that has left the session, and a
-// bounded storm of forks.
+// busy is a container with workers, a daemon that has left the session, and a bounded
+// fork storm.
 const busy = `sleep inf & sleep inf &
 setsid sh -c 'while :; do for i in 1 2 3 4; do sleep 0.02 & done; wait; done' &
 (setsid sleep inf &)
 wait`
 
-// Pid namespaces of a container, besides those of others.
+// Pid namespaces of a container, other than those of another container.
 const (
 	own  = 0
 	host = -1
 )
 
-// container is a process in a control group, and what it starts.
+// container is a process in a control group, with its descendants.
 type container struct {
 	*kill.Target
-	dir string // of its control group
+	dir string // directory of its control group
 }
 
-// newGroup makes a container's control group and empties and removes it when
-// the test is over.
+// newGroup creates a container's control group. At the end of the test it kills the
+// group's processes and removes it.
 func newGroup(t *testing.T) (id, dir string) {
 	t.Helper()
 	var random [32]byte
@@ -70,7 +70,7 @@ func newGroup(t *testing.T) (id, dir string) {
 		eventually(t, "the group can be removed", func() bool {
 			below, _ := filepath.Glob(dir + "/*/cgroup.procs")
 			for _, f := range below {
-				_ = os.Remove(filepath.Dir(f)) // seen by the next line
+				_ = os.Remove(filepath.Dir(f)) // the next line detects a failure
 			}
 			return os.Remove(dir) == nil
 		})
@@ -78,8 +78,8 @@ func newGroup(t *testing.T) (id, dir string) {
 	return id, dir
 }
 
-// run starts a container and takes hold of it. pidNS is own, host, or the init
-// of another container.
+// run starts a container and opens it. pidNS is own, host, or the init of another
+// container.
 func run(t *testing.T, pidNS int, script string) container {
 	t.Helper()
 	id, dir := newGroup(t)
@@ -96,8 +96,8 @@ func hold(t *testing.T, id string, pid int) *kill.Target {
 	return target
 }
 
-// start starts a shell in a control group and a pid namespace, and returns its
-// pid. Somebody reaps it as soon as it ends, as a shim would.
+// start starts a shell in a control group and a pid namespace, and returns its pid. A
+// goroutine reaps it as soon as it ends, as a shim would.
 func start(t *testing.T, dir string, pidNS int, script string) int {
 	t.Helper()
 	cmd, err := spawn(dir, pidNS, script)
@@ -134,8 +134,8 @@ func spawn(dir string, pidNS int, script string) (*exec.Cmd, error) {
 	return cmd, startIn(cmd, pidNS)
 }
 
-// startIn starts a command in the pid namespace of a process: that of a thread's
-// future children can be set, setns(2). The thread is given up after.
+// startIn starts a command in the pid namespace of a process. setns(2) changes the
+// namespace of a thread's future children; the thread is not reused.
 func startIn(cmd *exec.Cmd, pid int) error {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	if err != nil {
@@ -154,7 +154,7 @@ func startIn(cmd *exec.Cmd, pid int) error {
 	return <-started
 }
 
-// exec leaves a command running in the container, started from outside.
+// exec starts a command in the container from outside and leaves it running.
 func (c container) exec(t *testing.T, script string) {
 	t.Helper()
 	start(t, c.dir, c.Pid(), script)
@@ -171,12 +171,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
 
-// grown waits until all that busy starts is there, and the storm has begun.
+// grown waits until all processes of busy exist and its fork storm has begun.
 func grown(t *testing.T, cs ...container) {
 	t.Helper()
 	hasProcesses(t, 6, cs...)
@@ -200,8 +200,7 @@ func targets(cs []container) []*kill.Target {
 	return ts
 }
 
-// mustDie checks a report in which all targets have to be dead, and that they
-// are.
+// mustDie checks that a report has all targets as dead, and that they are.
 func mustDie(t *testing.T, r holdfast.KillReport, cs ...container) {
 	t.Helper()
 	for _, l := range r.Left {

@@ -1,6 +1,5 @@
-// Package cgroup2 has only tests: killing containers on a host that has nothing
-// but cgroup v2, which not every machine that runs the tests is. They run in a
-// virtual machine without a container engine and make the containers
-// themselves: processes in namespaces and control groups, and as an engine,
-// processes that are called as its own are.
+// Package cgroup2 tests killing containers on a host with cgroup v2 only. The tests run
+// in a virtual machine without a container engine and create the containers themselves:
+// processes in namespaces and control groups. Processes with the names of an engine's
+// processes stand in for the engine.
 package cgroup2

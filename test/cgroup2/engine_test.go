@@ -22,17 +22,17 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// engine is what quieting an engine meets, without what an engine does: a
-// dockerd and a containerd that serve their sockets, and shims that start and
-// reap containers. All are this program under the names that are looked for.
+// engine is the set of processes that pausing an engine finds, without an engine's
+// function: a dockerd and a containerd that serve their sockets, and shims that start and
+// reap containers. All are this program under the names that are searched for.
 type engine struct {
 	bin, socket, containerd string
-	pids                    []int // of its processes
+	pids                    []int // pids of its processes
 }
 
 func newEngine(t *testing.T) *engine {
 	t.Helper()
-	bin, err := os.MkdirTemp("/bin", "engine-") // where a hard link can be: beside this program
+	bin, err := os.MkdirTemp("/bin", "engine-") // on the same file system as this program, for hard links
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func newEngine(t *testing.T) *engine {
 	return e
 }
 
-// start starts one of the engine's processes and returns the first line that it
-// prints, when it is ready.
+// start starts one of the engine's processes and returns the first line that it prints,
+// which means that it is ready.
 func (e *engine) start(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	cmd.Stderr = os.Stderr
@@ -66,7 +66,7 @@ func (e *engine) start(t *testing.T, cmd *exec.Cmd) string {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // it is killed
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -94,11 +94,11 @@ func (e *engine) run(t *testing.T) container {
 	return c
 }
 
-// stopped are the engine's processes that are stopped by a signal.
+// stopped returns the engine's processes that are stopped by a signal.
 func (e *engine) stopped() []string {
 	var names []string
 	for _, pid := range e.pids {
-		// A shim ends with its container.
+		// A shim exits with its container.
 		if s, err := proc.Host.Stat(pid); err == nil && s.State == 'T' {
 			names = append(names, fmt.Sprintf("%s %d", s.Comm, pid))
 		}
@@ -106,7 +106,7 @@ func (e *engine) stopped() []string {
 	return names
 }
 
-// mustRun fails unless the whole engine runs soon and answers.
+// mustRun fails unless the whole engine soon runs and responds.
 func (e *engine) mustRun(t *testing.T) {
 	t.Helper()
 	eventually(t, "the engine runs", func() bool { return len(e.stopped()) == 0 })
@@ -115,7 +115,7 @@ func (e *engine) mustRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF { // the daemon hangs up
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF { // the daemon closes the connection
 			t.Errorf("%s: %v", socket, err)
 		}
 		c.Close()
@@ -138,7 +138,7 @@ func daemon(socket string) error {
 	}
 }
 
-// shim starts a container and a command in it from outside, which it reaps.
+// shim starts a container, and from outside a command in it that the shim reaps.
 func shim() error {
 	dir := os.Getenv("GROUP")
 	init, err := spawn(dir, own, "sleep inf & wait")
@@ -155,8 +155,8 @@ func shim() error {
 	return nil
 }
 
-// A quieted kill of containers with commands that were started from outside:
-// what is left of those is a zombie that only the shim can reap, and init waits
+// A kill with a paused engine, of containers with commands that were started from
+// outside. A killed command stays a zombie that only the shim can reap, and init waits
 // for it.
 func TestQuieted(t *testing.T) {
 	e := newEngine(t)
@@ -165,11 +165,11 @@ func TestQuieted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer guard.Close()
-	const lid = time.Hour // the cap must not be what ends this
+	const lid = time.Hour // the pause must not end by its maximum duration
 	stopped := 0
 	observe := func(step string) {
 		if step == guardian.StepStopped {
-			// Each stops when it next comes out of the kernel.
+			// Each process stops when it next leaves the kernel.
 			eventually(t, "all are stopped", func() bool { stopped = len(e.stopped()); return stopped == len(e.pids) })
 		}
 	}
@@ -191,8 +191,8 @@ func TestQuieted(t *testing.T) {
 	e.mustRun(t)
 }
 
-// SIGKILL to who kills, before, while and after the engine is stopped: it
-// runs again, by its guardian.
+// The killer is killed by SIGKILL before, while and after the engine is stopped. Its
+// guardian resumes the engine.
 func TestStarterIsKilled(t *testing.T) {
 	e := newEngine(t)
 	for _, step := range []string{
@@ -206,7 +206,7 @@ func TestStarterIsKilled(t *testing.T) {
 			}
 			cmd := exec.Command("/proc/self/exe", "killer", string(arg))
 			cmd.Stderr = os.Stderr
-			// The guardian has its other end, too, until it is done.
+			// The guardian holds the other end, too, until it is done.
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -219,10 +219,10 @@ func TestStarterIsKilled(t *testing.T) {
 				t.Error(err)
 			}
 			if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != -1 {
-				t.Fatalf("it was not killed: %v\n%s", err, told)
+				t.Fatalf("the killer was not killed: %v\n%s", err, told)
 			}
 			if !strings.Contains(string(told), step) {
-				t.Errorf("it never came to its step:\n%s", told)
+				t.Errorf("the killer did not reach its step:\n%s", told)
 			}
 			e.mustRun(t)
 		})
@@ -231,8 +231,8 @@ func TestStarterIsKilled(t *testing.T) {
 
 func guardianArgv(dir string) []string { return []string{"/proc/self/exe", "guardian", dir} }
 
-// order is what a killer process is told: which container to kill, with which
-// engine quieted, and at which step to kill itself.
+// order is the argument of a killer process: the container to kill, the engine to pause,
+// and the step at which the process kills itself.
 type order struct {
 	Socket, Dir, At string
 	Container       guardian.Container
@@ -260,5 +260,5 @@ func killer(arg string) error {
 		return err
 	}
 	k := kill.Killer{Pauser: quiet, PauseFrom: 1, Observe: observe}
-	return fmt.Errorf("it came to its end: %+v", k.Kill(context.Background(), []*kill.Target{target}))
+	return fmt.Errorf("the kill completed: %+v", k.Kill(context.Background(), []*kill.Target{target}))
 }

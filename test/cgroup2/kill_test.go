@@ -24,11 +24,11 @@ func TestContainersWithTheirOwnPidNamespace(t *testing.T) {
 		}
 	}
 	mustDie(t, new(kill.Killer).Kill(t.Context(), targets(cs)), cs...)
-	mustDie(t, new(kill.Killer).Kill(t.Context(), targets(cs)), cs...) // dead ones again
+	mustDie(t, new(kill.Killer).Kill(t.Context(), targets(cs)), cs...) // killing dead containers again
 }
 
-// Containers in a pid namespace of others outlive their init; a storm of forks
-// and those that left the session and their parent do not outlive cgroup.kill.
+// Containers in a pid namespace of another container survive their init. A fork storm and
+// processes that have left the session and their parent do not survive cgroup.kill.
 func TestContainersInASharedPidNamespace(t *testing.T) {
 	other := run(t, own, "sleep inf & wait")
 	cs := []container{
@@ -51,7 +51,7 @@ func TestContainersInASharedPidNamespace(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{other.Target}), other)
 }
 
-// A container whose init is dead and whose children live on.
+// A container whose init is dead while its children live.
 func TestInitIsDead(t *testing.T) {
 	c := run(t, host, "sleep inf & setsid sleep inf & wait")
 	hasProcesses(t, 3, c)
@@ -65,7 +65,7 @@ func TestInitIsDead(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{c.Target}), c)
 }
 
-// Frozen processes die on v2 without being thawed, whoever has frozen them.
+// Frozen processes on v2 die without being thawed, whichever process froze them.
 func TestFrozen(t *testing.T) {
 	for name, pidNS := range map[string]int{"own": own, "host": host} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestFiftyAtOnce(t *testing.T) {
 		if i%2 == 1 {
 			pidNS = host
 		}
-		if i%5 == 0 { // a storm in each would take the emulated machine a minute
+		if i%5 == 0 { // fork storms in all of them would take the emulated machine a minute
 			script = busy
 		}
 		cs = append(cs, run(t, pidNS, script))
@@ -107,9 +107,9 @@ func TestFiftyAtOnce(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), targets(cs)), cs...)
 }
 
-// A container that has control groups of its own below its own, as one with an
-// init system has: its processes are in leaves, among them a threaded one, whose
-// cgroup.procs cannot be read (EOPNOTSUPP, cgroups(7)).
+// A container with control groups below its own, as one with an init system: its
+// processes are in leaves, one of them a threaded group, whose cgroup.procs cannot be
+// read (EOPNOTSUPP, cgroups(7)).
 func TestGroupsBelow(t *testing.T) {
 	for name, kind := range map[string]string{"domain": "", "threaded": "threaded"} {
 		t.Run(name, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestGroupsBelow(t *testing.T) {
 	}
 }
 
-// What was put into the control group from outside is not in the container's pid
-// namespace, and outlives its init.
+// A process that was put into the control group from outside is not in the container's
+// pid namespace and survives its init.
 func TestStrangerInTheGroup(t *testing.T) {
 	c := run(t, own, busy)
 	grown(t, c)
@@ -141,7 +141,7 @@ func TestStrangerInTheGroup(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{c.Target}), c)
 }
 
-// A container at its limit of processes cannot fork, and dies all the same.
+// A container at its limit of processes cannot fork, and is killed nevertheless.
 func TestAtItsLimitOfProcesses(t *testing.T) {
 	c := run(t, host, busy)
 	grown(t, c)
@@ -149,7 +149,7 @@ func TestAtItsLimitOfProcesses(t *testing.T) {
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{c.Target}), c)
 }
 
-// A container that nobody holds is found by its id and killed with all that is in
+// A container without an open handle is found by its id and killed with all processes in
 // its group, as at a deadman's deadline.
 func TestSearch(t *testing.T) {
 	c, other := run(t, host, "sleep inf & setsid sleep inf & wait"), run(t, own, busy)

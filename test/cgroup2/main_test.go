@@ -15,7 +15,7 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// TestMain is also, by its arguments, a guardian, a program that kills
+// TestMain also runs the roles of the test program: a guardian, a program that kills
 // containers, and the parts of an engine.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 {
@@ -47,7 +47,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// What all the other tests rest on.
+// The other tests depend on these properties of the machine.
 func TestHostHasNothingButV2(t *testing.T) {
 	mounts, err := cgroup.Find(proc.Host)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// benched is as much of a bench's result as is looked at here.
+// benched is the part of a benchmark's result that the tests read.
 type benched struct {
 	Score float64
 	Rows  []struct {
@@ -40,8 +40,9 @@ func bench(t *testing.T, args ...string) benched {
 	return b
 }
 
-// rows are all of the accuracy table with -long. Else one is left out: names that are not
-// there take a minute in a container, and internal/hosts/doctor has them in a group.
+// rows returns all rows of the accuracy table with -long. Otherwise dentries is left out:
+// lookups of missing names take a minute in a container, and internal/hosts/doctor tests
+// them in a group.
 func rows() []string {
 	all := []string{"idle", "busy", "booting"}
 	for _, d := range drill.All() {
@@ -52,9 +53,9 @@ func rows() []string {
 	return all
 }
 
-// The accuracy table, once: every drill is named with its container, and on a host that
-// is idle, that compiles, or on which the agent boots sessions, nothing is found but
-// what others do to this machine.
+// One run of the accuracy table: every drill is named with its container. On a host that
+// is idle, compiles, or boots sessions by the agent, the only findings concern other
+// users of this machine.
 func TestAccuracyTable(t *testing.T) {
 	names := rows()
 	b := bench(t, "--runs", "1", "--for", "6s", "--only", strings.Join(names, ","))
@@ -62,17 +63,17 @@ func TestAccuracyTable(t *testing.T) {
 		t.Fatalf("%d rows, want %d", len(b.Details.Rows), want)
 	}
 	for _, r := range b.Details.Rows {
-		// Other packages' tests run beside this one: that containers wait for CPUs is
-		// true then, whoever is named. The bench by itself takes it for a fault.
+		// Tests of other packages run concurrently. Containers then do wait for CPUs,
+		// whichever group is named. The benchmark itself counts that as wrong.
 		crowded := r.Rule == "" && len(r.Others) == 1 && r.Others["noisy-neighbour"] == 1
 		if crowded {
-			t.Logf("%s: beside other tests: %q", r.Name, r.Evidence)
+			t.Logf("%s: with concurrent tests: %q", r.Name, r.Evidence)
 		}
 		if r.Runs != 1 || r.Right != 1 && !crowded {
 			t.Errorf("%s, %s: right %d of %d, missed %v, others %v\n%q", r.Name, r.Rule, r.Right, r.Runs, r.Missed, r.Others, r.Evidence)
 		}
 		if len(r.Machine) > 0 {
-			t.Logf("%s: of this machine: %v\n%q", r.Name, r.Machine, r.Evidence)
+			t.Logf("%s: other users of this machine: %v\n%q", r.Name, r.Machine, r.Evidence)
 		}
 	}
 	if b.Score != 1 {
@@ -80,8 +81,8 @@ func TestAccuracyTable(t *testing.T) {
 	}
 }
 
-// The look at many containers, with few: what is measured is there, and memory is
-// within its bound. Its time is the machine's business here.
+// The examination of many containers, with a small number: the result is complete, and
+// memory use is within its bound. Its duration depends on the machine and is not checked.
 func TestScale(t *testing.T) {
 	b := bench(t, "--scale", "--containers", "20", "--processes", "1000", "--for", "5s")
 	if len(b.Rows) != 3 || b.Rows[0].Max < 4 || b.Rows[2].Max <= 0 || b.Rows[1].Unit != "MiB" || b.Rows[1].Max < 10 || b.Rows[1].Max > 150 {

@@ -1,3 +1,3 @@
-// Package doctor tests `holdfast doctor` as people use it, where something is
-// missing, hostile or in the way: the program itself, on a real kernel and engine.
+// Package doctor tests the program `holdfast doctor` on a real kernel and engine: with
+// missing privileges or features, hostile names, and interruptions.
 package doctor

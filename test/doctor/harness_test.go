@@ -23,7 +23,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// patience bounds what must happen anyhow.
+// patience bounds waits for events that always occur.
 const patience = 10 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// binary is the program under test, built by the first test that needs it.
+// binary is the program under test. The first test that needs it builds it.
 var binary struct {
 	once sync.Once
 	dir  string
@@ -59,7 +59,7 @@ func holdfastBinary(t *testing.T) string {
 		if binary.dir, binary.err = os.MkdirTemp("", "holdfast-bin-"); binary.err != nil {
 			return
 		}
-		if binary.err = os.Chmod(binary.dir, 0o755); binary.err != nil { // nobody runs it, too
+		if binary.err = os.Chmod(binary.dir, 0o755); binary.err != nil { // the user nobody also runs it
 			return
 		}
 		binary.path = filepath.Join(binary.dir, "holdfast")
@@ -74,8 +74,8 @@ func holdfastBinary(t *testing.T) string {
 	return binary.path
 }
 
-// command is holdfast with these arguments, by way of a role of this test program
-// where there is one, on an engine at the address; "" is the lab's.
+// command returns holdfast with these arguments, started through a role of this test
+// program if one is given. host is the engine's address; "" is the lab's engine.
 func command(t *testing.T, host string, role []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if host == "" {
@@ -99,7 +99,7 @@ func command(t *testing.T, host string, role []string, args ...string) *exec.Cmd
 	return cmd
 }
 
-// done is how a command ended.
+// done is the result of a command.
 type done struct {
 	code int
 	out  string
@@ -123,7 +123,7 @@ func finish(t *testing.T, cmd *exec.Cmd) done {
 	return done{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// report is what a look said, which it has to: found or not.
+// report parses the report, which must exist, with or without findings.
 func report(t *testing.T, cmd *exec.Cmd) doctor.Report {
 	t.Helper()
 	d := finish(t, cmd)
@@ -149,8 +149,8 @@ func verdict(r doctor.Report, rule string) doctor.Check {
 	return doctor.Check{}
 }
 
-// blind asserts that the rules were not judged, that each says why with the words,
-// and that nothing was found by them.
+// blind asserts that the rules were not judged, that the reason of each contains the
+// words, and that they have no findings.
 func blind(t *testing.T, r doctor.Report, words string, rules ...string) {
 	t.Helper()
 	for _, name := range rules {
@@ -160,7 +160,7 @@ func blind(t *testing.T, r doctor.Report, words string, rules ...string) {
 	}
 	for _, f := range r.Findings {
 		if slices.Contains(rules, f.Rule) {
-			t.Errorf("found without a look: %+v", f)
+			t.Errorf("a finding of a rule that was not judged: %+v", f)
 		}
 	}
 }
@@ -175,8 +175,8 @@ func judged(t *testing.T, r doctor.Report, rules ...string) {
 	}
 }
 
-// noGroups asserts that no control group of the names is there: others may run drills
-// on this machine.
+// noGroups asserts that no control group of the names exists. Other users of this machine
+// may run drills.
 func noGroups(t *testing.T, names ...string) {
 	t.Helper()
 	if left := groups(t, func(name string) bool { return slices.Contains(names, name) }); len(left) > 0 {
@@ -184,7 +184,7 @@ func noGroups(t *testing.T, names ...string) {
 	}
 }
 
-// groups are the control groups whose names match, in every hierarchy.
+// groups returns the control groups whose names match, in every hierarchy.
 func groups(t *testing.T, match func(name string) bool) []cgroup.Group {
 	t.Helper()
 	mounts, err := cgroup.Find(proc.Host)
@@ -198,7 +198,7 @@ func groups(t *testing.T, match func(name string) bool) []cgroup.Group {
 	return found
 }
 
-// eventually waits for what has to come.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -206,5 +206,5 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			return
 		}
 	}
-	t.Fatalf("%s did not come about", what)
+	t.Fatalf("timed out: %s", what)
 }

@@ -18,7 +18,7 @@ import (
 	"holdfast/test/lab/labtest"
 )
 
-// Containers come and go all the time while it looks.
+// Containers start and end continuously during the examination.
 func TestContainersVanish(t *testing.T) {
 	api := labtest.Docker(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -26,7 +26,7 @@ func TestContainersVanish(t *testing.T) {
 	for range 3 {
 		g.Go(func() error {
 			for gctx.Err() == nil {
-				// To the end, also when it is time to stop.
+				// The container is removed in any case, also at the end of the test.
 				work := context.WithoutCancel(gctx)
 				id, err := api.Create(work, engine.Spec{Image: labtest.Busybox, Network: "none", Memory: 64 << 20, CPUs: 0.5})
 				if err == nil {
@@ -49,11 +49,11 @@ func TestContainersVanish(t *testing.T) {
 	}
 	judged(t, r, append(byFiles, byBPF...)...)
 	for _, gap := range r.Gaps {
-		t.Errorf("it stumbled: %+v", gap)
+		t.Errorf("a probe failed: %+v", gap)
 	}
 }
 
-// hostileEngine answers as an engine does, with one container of that name.
+// hostileEngine is an engine's API with one container of the given name.
 func hostileEngine(t *testing.T, id, name, image string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -84,8 +84,8 @@ func hostileEngine(t *testing.T, id, name, image string) string {
 	return "unix://" + socket
 }
 
-// A container is throttled, so that it is found, and everything that its makers can
-// write is hostile: its name, its image, its command.
+// A container is throttled, so that the doctor finds it. All texts that its makers
+// control are hostile: its name, its image, its command.
 func TestHostileNames(t *testing.T) {
 	const evil = "\x1b]0;owned\x07\x1b[31m<script>alert(1)</script>\n$(reboot)`reboot`\u202e\r"
 	api := labtest.Docker(t)
@@ -110,7 +110,7 @@ func TestHostileNames(t *testing.T) {
 	for line := range strings.Lines(d.out + d.errs) {
 		for _, r := range strings.TrimSuffix(line, "\n") {
 			if !unicode.IsPrint(r) {
-				t.Errorf("%q gets through: %.200q", r, line)
+				t.Errorf("%q is not removed: %.200q", r, line)
 				break
 			}
 		}
@@ -120,7 +120,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	for line := range strings.Lines(d.out) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "docker "); ok && strings.Contains(command, "reboot") {
-			t.Errorf("a command that nobody should paste: %s", line)
+			t.Errorf("an unsafe command: %s", line)
 		}
 	}
 	r := report(t, command(t, host, nil, "doctor", "--for", "3s", "--json"))
@@ -133,10 +133,10 @@ func TestHostileNames(t *testing.T) {
 		}
 		for _, c := range f.Cures {
 			if strings.Contains(c.Command, "reboot") {
-				t.Errorf("a command that nobody should paste: %s", c.Command)
+				t.Errorf("an unsafe command: %s", c.Command)
 			}
 		}
 		return
 	}
-	t.Errorf("the container is not named: %s", fmt.Sprint(r.Findings))
+	t.Errorf("no finding names the container: %s", fmt.Sprint(r.Findings))
 }

@@ -35,7 +35,7 @@ func TestUnknownDrill(t *testing.T) {
 	}
 }
 
-// starting runs a command and returns once it has written a line with the words.
+// starting runs a command and returns when it has written a line with the words.
 func starting(t *testing.T, cmd *exec.Cmd, words string) (rest *bytes.Buffer, wait func() int) {
 	t.Helper()
 	errs, err := cmd.StderrPipe()
@@ -52,7 +52,7 @@ func starting(t *testing.T, cmd *exec.Cmd, words string) (rest *bytes.Buffer, wa
 		line, err := lines.ReadString('\n')
 		seen += line
 		if err != nil {
-			t.Fatalf("%v: it ended with: %s", err, seen)
+			t.Fatalf("%v: the command ended with: %s", err, seen)
 		}
 	}
 	rest = &bytes.Buffer{}
@@ -63,13 +63,13 @@ func starting(t *testing.T, cmd *exec.Cmd, words string) (rest *bytes.Buffer, wa
 	}()
 	return rest, func() int {
 		<-copied
-		_ = cmd.Wait() // its exit code says how
+		_ = cmd.Wait() // the exit code is the result
 		limit.Stop()
 		return cmd.ProcessState.ExitCode()
 	}
 }
 
-// An interrupt ends a look at any step, and nothing of it is left.
+// An interrupt ends an examination at any step and leaves nothing behind.
 func TestInterrupted(t *testing.T) {
 	for _, step := range []string{"testing the machine: machine", "testing the machine: alloc", "observing"} {
 		cmd := command(t, "", nil, "doctor", "--for", "10m")
@@ -80,7 +80,8 @@ func TestInterrupted(t *testing.T) {
 		if code := wait(); code != 130 || !strings.Contains(rest.String(), "error: interrupted") {
 			t.Errorf("%s: exit code %d: %s", step, code, rest)
 		}
-		// One of the same number in another pid namespace has its own for a moment.
+		// A process with the same pid in another pid namespace may have such a group for
+		// a moment.
 		eventually(t, "the end of its control group", func() bool {
 			mine := fmt.Sprintf("holdfast-doctor-%d-", cmd.Process.Pid)
 			return len(groups(t, func(name string) bool { return strings.HasPrefix(name, mine) })) == 0
@@ -88,7 +89,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// drillIn is a drill that is under way with its files in a directory.
+// drillIn starts a drill with its files in a directory.
 func drillIn(t *testing.T, dir string) (cmd *exec.Cmd, wait func() int) {
 	t.Helper()
 	cmd = command(t, "", nil, "doctor", "drill", "throttle", "--for", "5m", "--dir", dir)
@@ -96,7 +97,7 @@ func drillIn(t *testing.T, dir string) (cmd *exec.Cmd, wait func() int) {
 	return cmd, wait
 }
 
-// stages are the drills' directories in a directory.
+// stages returns the drills' directories below a directory.
 func stages(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "holdfast-drill-*"))
@@ -106,7 +107,7 @@ func stages(t *testing.T, dir string) []string {
 	return found
 }
 
-// names are the last parts of paths.
+// names returns the last elements of paths.
 func names(paths []string) []string {
 	var out []string
 	for _, p := range paths {
@@ -115,7 +116,7 @@ func names(paths []string) []string {
 	return out
 }
 
-// Two drills at once, in one directory: neither takes the other's things away.
+// Two concurrent drills in one directory do not remove each other's resources.
 func TestDrillTwice(t *testing.T) {
 	dir := t.TempDir()
 	first, wait1 := drillIn(t, dir)
@@ -141,8 +142,8 @@ func TestDrillTwice(t *testing.T) {
 	noGroups(t, names(both)...)
 }
 
-// What a killed drill has left is removed by the next, wherever that has its files;
-// one that lives is left alone.
+// The next drill removes what a killed drill has left, whatever its directory, and leaves
+// living drills alone.
 func TestDrillKilled(t *testing.T) {
 	one, two, three := t.TempDir(), t.TempDir(), t.TempDir()
 	killed, waitKilled := drillIn(t, one)
@@ -153,7 +154,7 @@ func TestDrillKilled(t *testing.T) {
 	waitKilled()
 	all := append(stages(t, one), stages(t, two)...)
 	if len(stages(t, one)) != 1 {
-		t.Fatal("it left nothing, so that there is nothing to see here")
+		t.Fatal("the killed drill left nothing, so the test cannot check its removal")
 	}
 	got := finish(t, command(t, "", nil, "doctor", "drill", "throttle", "--for", "1s", "--dir", three))
 	if got.code != 0 {
@@ -166,15 +167,15 @@ func TestDrillKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := waitAlive(); code != 0 {
-		t.Errorf("the one that lived: exit code %d", code)
+		t.Errorf("the living drill: exit code %d", code)
 	}
 	noGroups(t, names(all)...)
 	if links, err := os.ReadDir("/run/holdfast/drills"); err != nil || len(links) > 0 {
-		t.Errorf("written down still: %v, %v", links, err)
+		t.Errorf("still registered: %v, %v", links, err)
 	}
 }
 
-// The same of a drill in containers, which live on when it is killed.
+// The same for a drill in containers, which keep running when the drill is killed.
 func TestDrillInContainersKilled(t *testing.T) {
 	api := labtest.Docker(t)
 	cmd := command(t, "", nil, "doctor", "drill", "throttle", "--for", "5m", "--dir", t.TempDir(), "--image", labtest.Busybox)

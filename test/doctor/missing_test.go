@@ -10,10 +10,10 @@ import (
 	"holdfast/internal/hosts/doctor"
 )
 
-// byBPF are the checks that nothing but BPF can make.
+// byBPF lists the checks that need BPF.
 var byBPF = []string{"fadvise-storm", "kernel-lock", "stat-readers"}
 
-// byFiles are those that anybody can make who sees the host's files.
+// byFiles lists the checks that only need access to the host's files.
 var byFiles = []string{"dying-cgroups", "throttling", "own-limit", "limits-near", "mount-leak", "old-kernel"}
 
 func TestNotRoot(t *testing.T) {
@@ -34,7 +34,8 @@ func TestNotRoot(t *testing.T) {
 	}
 }
 
-// By seccomp, as in a container; and without the capability, as in another.
+// BPF is denied by seccomp, as in one container, and by missing capabilities, as in
+// another.
 func TestNoBPF(t *testing.T) {
 	for _, role := range [][]string{{roleDeny, "bpf"}, {roleDrop, "sys_admin,bpf,perfmon"}} {
 		r := report(t, command(t, "", role, "doctor", "--for", "1s", "--json"))
@@ -43,7 +44,8 @@ func TestNoBPF(t *testing.T) {
 	}
 }
 
-// Without these nothing is missed: tracepoints are attached by name.
+// Without tracefs and perf events nothing is missing, because tracepoints are attached by
+// name.
 func TestNoPerfEventsNoTracefs(t *testing.T) {
 	for _, role := range [][]string{{roleDeny, "perf_event_open"}, {roleHide, "/sys/kernel/tracing,/sys/kernel/debug"}} {
 		r := report(t, command(t, "", role, "doctor", "--for", "1s", "--json"))
@@ -51,7 +53,7 @@ func TestNoPerfEventsNoTracefs(t *testing.T) {
 	}
 }
 
-// Without control groups nothing is said of containers, and the rest is.
+// Without control groups the checks of containers are not judged, and the others are.
 func TestNoControlGroups(t *testing.T) {
 	r := report(t, command(t, "", []string{roleHide, "/sys/fs/cgroup"}, "doctor", "--for", "1s", "--json"))
 	for _, name := range []string{"dying-cgroups", "throttling", "own-limit", "limits-near", "noisy-neighbour", "slow-allocation"} {
@@ -62,14 +64,14 @@ func TestNoControlGroups(t *testing.T) {
 	judged(t, r, "old-kernel", "mount-leak", "slow-machine")
 }
 
-// An engine that is not there, or does not answer, takes the names and no more.
+// An engine that is absent or does not respond only affects the names.
 func TestNoEngine(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	hanging, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hanging.Close() // it takes connections, and never answers
+	defer hanging.Close() // it accepts connections and never responds
 	for _, host := range []string{"unix:///no/such/socket", "unix://" + socket} {
 		r := report(t, command(t, host, nil, "doctor", "--for", "1s", "--json"))
 		judged(t, r, byFiles...)
@@ -78,7 +80,7 @@ func TestNoEngine(t *testing.T) {
 			said = said || g.Probe == "engine" && g.Why != ""
 		}
 		if !said {
-			t.Errorf("%s: nothing is said of the engine: %+v", host, r.Gaps)
+			t.Errorf("%s: no gap about the engine: %+v", host, r.Gaps)
 		}
 	}
 }

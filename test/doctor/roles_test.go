@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Roles of the test program: each takes something away and becomes another program.
+// Roles of the test program: each removes a privilege or feature and executes another
+// program.
 const (
 	roleDeny = "deny" // system calls, by seccomp: bpf,perf_event_open
 	roleHide = "hide" // directories, below an empty file system: /sys/kernel/tracing
 	roleDrop = "drop" // capabilities, by their numbers
 )
 
-// deny makes system calls fail as they do in a container of Docker's.
+// deny makes system calls fail as in a Docker container.
 func deny(names string) error {
 	runtime.LockOSThread()
 	numbers := map[string]uint32{"bpf": unix.SYS_BPF, "perf_event_open": unix.SYS_PERF_EVENT_OPEN}
@@ -39,7 +40,7 @@ func deny(names string) error {
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
-// hide covers directories, in a mount namespace of its own.
+// hide covers directories in a mount namespace of its own.
 func hide(dirs string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -56,7 +57,7 @@ func hide(dirs string) error {
 	return nil
 }
 
-// drop takes capabilities away for good: what root executes next does not get them,
+// drop removes capabilities permanently: programs that root executes do not regain them,
 // capabilities(7).
 func drop(names string) error {
 	runtime.LockOSThread()

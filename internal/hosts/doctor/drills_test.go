@@ -44,9 +44,9 @@ func onDisk(t *testing.T) string {
 // there. Moving a process to another group is slow in that machine.
 var inMachine = map[string]int{"zombies": 200, "throttle": 2, "neighbour": 2}
 
-// inTruth holds the drills for which the tests here assert nothing beyond test/doctor,
+// inAccuracy holds the drills for which the tests here assert nothing beyond test/doctor,
 // where the program itself finds them.
-var inTruth = []string{"throttle", "thrash", "fsync"}
+var inAccuracy = []string{"throttle", "thrash", "fsync"}
 
 // Every drill in a control group is found, and its group is named.
 func TestDrills(t *testing.T) {
@@ -54,7 +54,7 @@ func TestDrills(t *testing.T) {
 		labtest.Engine(t)
 	}
 	for _, d := range drill.All() {
-		if !vmtest.Inside() && !labtest.Long() && slices.Contains(inTruth, d.Name) {
+		if !vmtest.Inside() && !labtest.Long() && slices.Contains(inAccuracy, d.Name) {
 			continue
 		}
 		t.Run(d.Name, func(t *testing.T) {

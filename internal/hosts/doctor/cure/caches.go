@@ -11,30 +11,30 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// DropCaches is the blunt one: it drops the page cache, the directory entries and
-// the inodes of everybody. Nothing in Holdfast does that by itself.
+// DropCaches drops the page cache, the directory entries and the inodes of the whole
+// host. Holdfast never does this by itself.
 func DropCaches() Cure {
-	return Cure{Name: "drop-caches", prepare: func(_ context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "drop-caches", prepare: func(_ context.Context, e Env, o Options) (prepared, error) {
 		file := filepath.Join(string(e.Host.Proc), "sys/vm/drop_caches")
 		measure := func(context.Context) ([]Measure, error) { return readMeminfo(string(e.Host.Proc)) }
 		now, err := measure(context.Background())
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		cached := 0.0
 		for _, m := range now {
 			cached += m.Value
 		}
 		if o.Apply && os.Geteuid() != 0 {
-			return act{}, notRoot("dropping caches")
+			return prepared{}, notRoot("dropping caches")
 		}
-		return act{
+		return prepared{
 			target: file,
 			plan: Plan{
 				Bytes: int64(cached),
 				Does:  []string{"write dirty pages to the disks (sync)", "write 3 to " + file},
-				Gain:  "up to " + size(int64(cached)) + " of memory; dying groups whose pages nobody uses can go",
-				Risk:  "all of the host's page cache: everybody reads from the disks again, for minutes. The gentle ones are memcg, pinned and dentries. It is bounded neither in bytes nor in time",
+				Gain:  "frees up to " + size(int64(cached)) + " of memory; dying groups with unused pages are released",
+				Risk:  "drops the host's whole page cache: all processes read from the disks again, for minutes. The cures memcg, pinned and dentries affect less. This cure is bounded neither in bytes nor in time",
 			},
 			measure: measure,
 			do: func(ctx context.Context) (result, error) {
@@ -43,8 +43,8 @@ func DropCaches() Cure {
 					return r, err
 				}
 				err := kfile.WriteUntil(ctx, file, "3")
-				if errors.Is(err, kfile.ErrStuck) { // only a deadly signal would break it off
-					r.notes, err = append(r.notes, "the kernel goes on with it"), nil
+				if errors.Is(err, kfile.ErrStuck) { // only a fatal signal would interrupt it
+					r.notes, err = append(r.notes, "the kernel continues the reclaim"), nil
 				}
 				return r, err
 			},

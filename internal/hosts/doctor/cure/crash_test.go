@@ -29,14 +29,14 @@ import (
 
 func guardianMain(dir string) int { return guardian.Main(dir, slog.New(slog.DiscardHandler)) }
 
-// order is what a squeezer is told.
+// order is the argument of a squeezer.
 type order struct {
 	Group, Dir string
-	At         string // the step at which it does Do to itself, "" at none
+	At         string // the step at which it does Do; "" for no step
 	Do         string // kill, stop, kill-guardian, kill-both
 }
 
-// squeezer carries out a squeeze, and prints each step.
+// squeezer runs a squeeze and prints each step.
 func squeezer(args []string) error {
 	var o order
 	if err := json.Unmarshal([]byte(args[0]), &o); err != nil {
@@ -62,7 +62,7 @@ func squeezer(args []string) error {
 		case "kill-guardian":
 			killGuardian(g.Pid())
 		case "kill-both":
-			halt(g.Pid()) // so that it has no time for its duty
+			halt(g.Pid()) // so that it cannot act
 			killGuardian(g.Pid())
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 			select {}
@@ -73,14 +73,15 @@ func squeezer(args []string) error {
 	return errors.Join(err, g.Close())
 }
 
-// killGuardian kills one that was started: before the first plan there is none.
+// killGuardian kills the guardian if it has been started; before the first plan there is
+// none.
 func killGuardian(pid int) {
 	if pid > 0 {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 
-// halt stops a process and returns when none of its threads runs any more.
+// halt stops a process and returns when none of its threads runs.
 func halt(pid int) {
 	if pid == 0 {
 		return
@@ -97,8 +98,8 @@ func halt(pid int) {
 	}
 }
 
-// squeezing starts a squeezer and returns when it has come to the step; nil where it
-// ended before.
+// squeezing starts a squeezer and returns when it has reached the step. It returns nil if
+// the squeezer ended before.
 func squeezing(t *testing.T, o order) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -128,14 +129,15 @@ func squeezing(t *testing.T, o order) (*exec.Cmd, *bufio.Scanner) {
 	return nil, nil
 }
 
-// limits are those that a squeeze is killed under: without -long they take turns.
+// limits lists the old limits of the killed squeezes; without -long they alternate.
 var limits = []string{"unlimited", "limited"}
 
-// killing is a squeeze that is killed: under which limit, at which step, who.
+// killing is a squeeze that is killed: the limit, the step and the process that is
+// killed.
 type killing struct{ limit, step, do string }
 
-// killings are all that there are with -long. Else a step before the limit is lowered
-// and one after it was restored have one each.
+// killings returns all cases with -long. Otherwise one for each of a step before the
+// limit is lowered and a step after it was restored.
 func killings() []killing {
 	var list []killing
 	for i, limit := range limits {
@@ -151,11 +153,11 @@ func killings() []killing {
 	return list
 }
 
-// Whoever is killed, and wherever: the limit is the old one soon after, and the
-// next cure works. On v2 no limit is lowered.
+// Whichever process is killed at whichever step: the old limit is restored soon after,
+// and the next cure works. On v2 no limit is lowered.
 func TestKilledAtEveryStep(t *testing.T) {
 	if vmtest.Inside() {
-		t.Fatal("this is about v1")
+		t.Fatal("the test needs cgroup v1")
 	}
 	during(t, "zombies", 1000, func(at drill.Running) {
 		g := memory(t, at.Group)
@@ -176,12 +178,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
-// testKilled carries out one of them, under the limit old, which file has.
+// testKilled runs one case with the limit old, which is set in file.
 func testKilled(t *testing.T, at drill.Running, k killing, file string, old int64) {
 	var dir string
 	var cmd *exec.Cmd
 	var lines *bufio.Scanner
-	for range 10 { // this host may be short of memory, and take the dead by itself
+	for range 10 { // short of memory, the host may reclaim dying groups itself
 		keepDead(t, at)
 		dir = t.TempDir()
 		if cmd, lines = squeezing(t, order{Group: at.Group, Dir: dir, At: k.step, Do: k.do}); cmd != nil {
@@ -189,17 +191,17 @@ func testKilled(t *testing.T, at drill.Running, k killing, file string, old int6
 		}
 	}
 	if cmd == nil {
-		t.Fatalf("it did not come to %q", k.step)
+		t.Fatalf("the squeezer did not reach step %q", k.step)
 	}
 	for lines.Scan() {
 		t.Log(lines.Text())
 	}
 	err := cmd.Wait()
 	if k.do == "kill-guardian" && err != nil {
-		t.Errorf("without its guardian it does not end well: %v", err)
+		t.Errorf("the squeezer failed after its guardian was killed: %v", err)
 	}
 	eventually(t, "the limit is the old one, and no plan is left", func() bool {
-		if k.do == "kill-both" { // as the next start; its guardian may still be on its way out
+		if k.do == "kill-both" { // as at the next start; the guardian may still be exiting
 			if err := agent.NewCureGuard(nil, dir, slog.New(slog.DiscardHandler)).Tidy(); err != nil {
 				t.Fatal(err)
 			}
@@ -209,11 +211,11 @@ func testKilled(t *testing.T, at drill.Running, k killing, file string, old int6
 	})
 	list, err := cure.Journal{Path: filepath.Join(dir, cure.FileName)}.List(0)
 	if err != nil || len(list) != 1 || (list[0].Error == "") != (k.do == "kill-guardian") {
-		t.Errorf("the record: %+v, %v", list, err)
+		t.Errorf("journal: %+v, %v", list, err)
 	}
 }
 
-// keepDead makes dead groups anew where the last squeeze has freed most.
+// keepDead creates new dying groups if the last squeeze has freed most of them.
 func keepDead(t *testing.T, at drill.Running) {
 	t.Helper()
 	g := memory(t, at.Group)
@@ -235,15 +237,15 @@ func keepDead(t *testing.T, at drill.Running) {
 	}
 }
 
-// A squeezer that stands still while the limit is low: its guardian restores it at
-// the deadline.
+// If a squeezer hangs while the limit is low, its guardian restores the limit at the
+// deadline.
 func TestStopped(t *testing.T) {
 	during(t, "zombies", 500, func(at drill.Running) {
 		g := memory(t, at.Group)
 		file := filepath.Join(g.Dir(), "memory.limit_in_bytes")
 		old := number(t, file)
 		var cmd *exec.Cmd
-		for range 10 { // the kernel may not find enough to lower it
+		for range 10 { // the kernel may not reclaim enough to lower it
 			keepDead(t, at)
 			var lines *bufio.Scanner
 			if cmd, lines = squeezing(t, order{Group: at.Group, Dir: t.TempDir(), At: cure.StepRestore, Do: "stop"}); cmd == nil {
@@ -255,12 +257,12 @@ func TestStopped(t *testing.T) {
 			if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			for lines.Scan() { // to its end: two at a time there cannot be
+			for lines.Scan() { // until it ends, because only one may run at a time
 			}
 			cmd = nil
 		}
 		if cmd == nil {
-			t.Fatal("it did not lower the limit")
+			t.Fatal("the squeezer did not lower the limit")
 		}
 		eventually(t, "the limit is the old one", func() bool { return number(t, file) == old })
 		if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
@@ -269,15 +271,15 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// Two cures at once on one group, or on one above it, are refused; on another one
-// they are not.
+// Two concurrent cures of one group, or of a group and one above it, are refused; those
+// of separate groups are not.
 func TestOneAtATime(t *testing.T) {
 	top := newGroup(t, "/cure-test-one")
 	dir := t.TempDir()
 	during(t, "zombies", 500, func(at drill.Running) {
 		cmd, _ := squeezing(t, order{Group: at.Group, Dir: dir, At: cure.StepArm, Do: "stop"})
 		if cmd == nil {
-			t.Fatal("it did not begin")
+			t.Fatal("the squeezer did not begin")
 		}
 		e := env(t)
 		for name, c := range map[string]cure.Cure{
@@ -293,7 +295,7 @@ func TestOneAtATime(t *testing.T) {
 		}
 		livePages(t, top, 4)
 		if _, err := cure.Dentries(top.Path).Run(t.Context(), e, cure.Options{Apply: true}); err != nil {
-			t.Errorf("on another group: %v", err)
+			t.Errorf("cure of another group: %v", err)
 		}
 	})
 }

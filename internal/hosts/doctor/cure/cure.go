@@ -1,11 +1,10 @@
-// Package cure carries out what the doctor advises. A cure looks first, and says
-// what it would do, to whom, how many bytes it is about, what is to be gained and
-// what is risked. Carried out, it is bounded in bytes and time, breaks off when
-// those who live in its control group begin to suffer, measures before and after,
-// and is written down. What would hurt if this process died in the middle, a
-// limit that is lowered, is in a guardian's hands before.
+// Package cure carries out the doctor's cures. Without Options.Apply, a cure only reports
+// what it would do: its target, the number of bytes, the gain and the risk. A cure that
+// is carried out is bounded in bytes and time. It stops when the processes in its control
+// group begin to stall, measures before and after, and is recorded. Before it lowers a
+// limit, which would be harmful if this process died, it hands the undo to a guardian.
 //
-// docs/doctor-cures.md has each cure with its figures.
+// docs/doctor-cures.md describes each cure with measurements.
 package cure
 
 import (
@@ -19,65 +18,64 @@ import (
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// Cure is one cure with its target.
+// Cure is a cure with its target.
 type Cure struct {
 	Name    string
-	prepare func(ctx context.Context, e Env, o Options) (act, error)
+	prepare func(ctx context.Context, e Env, o Options) (prepared, error)
 }
 
-// act is a cure that has looked.
-type act struct {
+// prepared is a cure that knows its target and its plan.
+type prepared struct {
 	target string
 	plan   Plan
 	notes  []string
-	// locks are control groups, by their paths in the memory hierarchy, that
-	// nobody else may cure meanwhile.
+	// locks are control groups, by their paths in the memory hierarchy, on which no other
+	// cure may run at the same time.
 	locks []string
-	// measure gives the figures that are compared; nil: there are none.
+	// measure returns the figures to compare; nil: there are none.
 	measure func(ctx context.Context) ([]Measure, error)
-	// do carries it out. nil: there is nothing to be done.
+	// do carries the cure out; nil: there is nothing to do.
 	do func(ctx context.Context) (result, error)
 }
 
-// result is how it ended, for people.
+// result is the outcome of a cure.
 type result struct {
-	stopped string // why it ended early, "" where it did not
+	stopped string // why it ended early, "" if it did not
 	notes   []string
 }
 
-// Env is what cures work with.
+// Env holds the dependencies of cures.
 type Env struct {
 	Host probe.Host
-	// Guard stands behind limits that are lowered. Its zero value is none: then
-	// none is.
+	// Guard protects lowered limits. With its zero value no limit is lowered.
 	Guard Guard
-	// Journal keeps what was done; its zero value keeps nothing.
+	// Journal records the cures; its zero value records nothing.
 	Journal Journal
-	// Step is told each step as it begins; nil is nobody. Tests kill this very
+	// Step, if it is not nil, is called at the beginning of each step. Tests kill this
 	// process in it.
 	Step func(string)
 }
 
-// Guard is a guardian as cures need one.
+// Guard is the part of a guardian that cures need.
 type Guard struct {
-	// Arm has it write old back to the file, if that shows low, at the deadline
-	// or when this process dies.
+	// Arm plans to write old to the file if it still shows low, at the deadline or when
+	// this process dies.
 	Arm func(file, low, old string, deadline boottime.Instant) (Armed, error)
-	// Guarded reports whether an earlier plan for the file still stands.
+	// Guarded reports whether an earlier plan for the file still exists.
 	Guarded func(file string) (bool, error)
 }
 
-// Armed is a plan that a guardian has taken on.
+// Armed is a plan that a guardian has accepted.
 type Armed interface {
 	Disarm() error
 }
 
-// The steps of lowering a limit, in their order, as Env.Step is told.
+// The steps of lowering a limit, in order, as passed to Env.Step.
 const (
 	StepArm     = "arm"     // hand the undo to the guardian
-	StepLower   = "lower"   // write the low limit, on which the kernel reclaims
-	StepRestore = "restore" // write the old one
-	StepDisarm  = "disarm"  // tell the guardian
+	StepLower   = "lower"   // write the low limit, which makes the kernel reclaim
+	StepRestore = "restore" // write the old limit
+	StepDisarm  = "disarm"  // cancel the guardian's plan
 )
 
 func (e Env) step(s string) {
@@ -86,14 +84,14 @@ func (e Env) step(s string) {
 	}
 }
 
-// Options bound a cure. The zero value is a look, with the defaults.
+// Options bound a cure. With the zero value the cure only reports its plan.
 type Options struct {
 	Apply bool
 	Bytes int64         // at most; 0 is DefaultBytes
 	For   time.Duration // at most; 0 is DefaultFor
 }
 
-// The bounds where nothing else is asked for, and how far they go.
+// The default bounds and their limits.
 const (
 	DefaultBytes = 1 << 30
 	MaxBytes     = 1 << 40
@@ -101,24 +99,25 @@ const (
 	MaxFor       = 10 * time.Minute
 )
 
-// Plan is what a cure would do.
+// Plan describes what a cure would do.
 type Plan struct {
 	Does  []string `json:"does"`            // in order, a sentence each
-	Bytes int64    `json:"bytes,omitempty"` // that it is about
+	Bytes int64    `json:"bytes,omitempty"` // number of bytes concerned
 	Gain  string   `json:"gain"`
 	Risk  string   `json:"risk"`
-	// Shows is text to be used as it is: a piece of configuration, a command.
+	// Shows is text for the operator to use as it is: a part of a configuration, a
+	// command.
 	Shows []string `json:"shows,omitempty"`
 }
 
-// Measure is one figure at one time. Unit is "B" or empty.
+// Measure is the value of a figure at one time. Unit is "B" or empty.
 type Measure struct {
 	What  string
 	Unit  string
 	Value float64
 }
 
-// Figure is one figure before and after.
+// Figure is a figure before and after a cure.
 type Figure struct {
 	What   string  `json:"what"`
 	Unit   string  `json:"unit,omitempty"`
@@ -126,28 +125,28 @@ type Figure struct {
 	After  float64 `json:"after"`
 }
 
-// Report is what became of a cure.
+// Report is the result of a cure.
 type Report struct {
 	Cure    string    `json:"cure"`
 	Target  string    `json:"target,omitempty"`
 	At      time.Time `json:"at"`
 	Applied bool      `json:"applied"`
 	Plan    Plan      `json:"plan"`
-	Seconds float64   `json:"seconds,omitempty"` // that it took
+	Seconds float64   `json:"seconds,omitempty"` // duration of the cure
 	Figures []Figure  `json:"figures,omitempty"`
-	// Stopped says why it ended before all was done.
+	// Stopped is why the cure ended before all was done.
 	Stopped string   `json:"stopped,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
 
-// Errors that callers decide by; they come wrapped.
+// Errors that callers distinguish; they are wrapped.
 var (
 	// ErrNothing means that there is nothing to cure.
 	ErrNothing = errors.New("there is nothing to cure")
 	// errPressure and errLoss end a cure early.
-	errPressure = errors.New("those who live there began to stall for memory")
-	errLoss     = errors.New("the page cache of the living began to go")
+	errPressure = errors.New("the processes in the group began to stall on memory")
+	errLoss     = errors.New("page cache of living groups began to shrink")
 )
 
 func (o *Options) defaults() error {
@@ -159,17 +158,17 @@ func (o *Options) defaults() error {
 	}
 	switch {
 	case o.Bytes < 1<<20 || o.Bytes > MaxBytes:
-		return fmt.Errorf("a bound of %d bytes: it has to be from 1 MiB to 1 TiB", o.Bytes)
+		return fmt.Errorf("a bound of %d bytes: it must be from 1 MiB to 1 TiB", o.Bytes)
 	case o.For < time.Second || o.For > MaxFor:
-		return fmt.Errorf("a bound of %v: it has to be from 1s to %v", o.For, MaxFor)
+		return fmt.Errorf("a bound of %v: it must be from 1s to %v", o.For, MaxFor)
 	}
 	return nil
 }
 
-// Run looks what the cure would do and, with o.Apply, does it. The report is there
-// also beside an error, as far as it came. holdfast.ErrBusy while another cure
-// works on the same control group, one above it or below it. One that was broken
-// off half way is no error: Report.Stopped says so.
+// Run determines what the cure would do and, with o.Apply, does it. The report is also
+// valid with an error, as far as the cure got. Run returns holdfast.ErrBusy while another
+// cure works on the same control group, one above it or one below it. A cure that stopped
+// early is not an error: Report.Stopped has the reason.
 func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 	r := Report{Cure: c.Name, At: time.Now()}
 	if err := o.defaults(); err != nil {
@@ -191,7 +190,7 @@ func (c Cure) Run(ctx context.Context, e Env, o Options) (Report, error) {
 	return r, errors.Join(err, e.Journal.end(r))
 }
 
-func (c Cure) apply(ctx context.Context, e Env, o Options, a act, r *Report) error {
+func (c Cure) apply(ctx context.Context, e Env, o Options, a prepared, r *Report) error {
 	unlock, err := lockGroups(e.Host, a.locks)
 	if err != nil {
 		return err
@@ -218,7 +217,7 @@ func (c Cure) apply(ctx context.Context, e Env, o Options, a act, r *Report) err
 	case errors.Is(doErr, errPressure), errors.Is(doErr, errLoss):
 		r.Stopped, doErr = cause(doErr), nil
 	case limited.Err() != nil:
-		r.Stopped, doErr = fmt.Sprintf("its time of %v was up", o.For), nil
+		r.Stopped, doErr = fmt.Sprintf("its bound of %v was reached", o.For), nil
 	}
 	if a.measure != nil {
 		after, err := a.measure(context.WithoutCancel(ctx))
@@ -230,7 +229,7 @@ func (c Cure) apply(ctx context.Context, e Env, o Options, a act, r *Report) err
 	return doErr
 }
 
-// cause is the innermost of our own reasons.
+// cause returns the innermost error of this package.
 func cause(err error) string {
 	if errors.Is(err, errLoss) {
 		return errLoss.Error()
@@ -238,7 +237,7 @@ func cause(err error) string {
 	return errPressure.Error()
 }
 
-// compare joins figures of the same name; what is in one list only is left out.
+// compare joins figures of the same name. Figures in only one of the lists are left out.
 func compare(before, after []Measure) []Figure {
 	var fs []Figure
 	for _, b := range before {
@@ -251,7 +250,7 @@ func compare(before, after []Measure) []Figure {
 	return fs
 }
 
-// notRoot is what is said to who may not.
+// notRoot returns the error for a caller without root privileges.
 func notRoot(what string) error {
 	return holdfast.WithHint(fmt.Errorf("%s needs root", what), "run it with sudo")
 }

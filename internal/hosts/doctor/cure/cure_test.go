@@ -19,15 +19,15 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// The same on a kernel with nothing but v2.
+// The same tests on a kernel with v2 only.
 func TestInMachine(t *testing.T) {
 	vmtest.Run(t, "^(TestSqueeze|TestLocked|TestPinned|TestSelf|TestDentries)$", vm.Config{
 		Memory: 1536, Modules: []string{"lzo-rle", "zram"}, Files: map[string]string{diskImage: newDisk(t)},
 	})
 }
 
-// deadGroups is how many a test makes, of so many on a real machine: moving a
-// process to another group takes an emulated one a while.
+// deadGroups returns the number of groups for a test, given the number for a real
+// machine. Moving a process to another group is slow on an emulated machine.
 func deadGroups(real int) int {
 	if vmtest.Inside() {
 		return min(150, real)
@@ -35,7 +35,7 @@ func deadGroups(real int) int {
 	return real
 }
 
-// The dead go, and the page cache of the living stays.
+// The dying groups are freed, and the page cache of living groups stays.
 func TestSqueeze(t *testing.T) {
 	groups := deadGroups(3000)
 	during(t, "zombies", groups, func(at drill.Running) {
@@ -44,25 +44,25 @@ func TestSqueeze(t *testing.T) {
 		e := env(t)
 		looked, err := cure.Memcg(at.Group).Run(t.Context(), e, cure.Options{})
 		if err != nil || looked.Applied || len(looked.Plan.Does) < 2 || looked.Plan.Bytes < int64(groups*os.Getpagesize())*9/10 {
-			t.Errorf("the dry run: %+v, %v", looked, err)
+			t.Errorf("dry run: %+v, %v", looked, err)
 		}
 		r := apply(t, e, cure.Memcg(at.Group))
-		f := figure(t, r, "dead left")
+		f := figure(t, r, "page cache of dying")
 		if f.Before < float64(groups*os.Getpagesize())*0.9 || f.After > 0.1*f.Before {
-			t.Errorf("under 90 %% were freed: %+v", f)
+			t.Errorf("less than 90 %% was freed: %+v", f)
 		}
 		if after := resident(); before < 64<<20 || float64(before-after) > 0.05*float64(before) {
 			t.Errorf("of %d bytes of live page cache %d are left", before, after)
 		}
 		list, err := e.Journal.List(0)
 		if err != nil || len(list) != 1 || list[0].Target != at.Group || list[0].Error != "" || len(list[0].Figures) == 0 {
-			t.Errorf("the record: %+v, %v", list, err)
+			t.Errorf("journal: %+v, %v", list, err)
 		}
 	})
 }
 
-// Where somebody has locked the pages it says that it cannot, and who that is; and
-// the living keep what is theirs.
+// If a process has locked the pages, the cure reports that it cannot free them and names
+// the process. Living groups keep their pages.
 func TestLocked(t *testing.T) {
 	during(t, "pinned", deadGroups(400), func(at drill.Running) {
 		resident := livePages(t, newGroup(t, at.Group+"/cache"), 16)
@@ -81,7 +81,7 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// Just the files that hold dead groups are dropped.
+// Only the files that hold dying groups are dropped.
 func TestPinned(t *testing.T) {
 	groups := float64(deadGroups(300))
 	during(t, "zombies", int(groups), func(at drill.Running) {
@@ -89,10 +89,10 @@ func TestPinned(t *testing.T) {
 		before := resident()
 		r := apply(t, env(t), cure.Pinned())
 		if f := figure(t, r, "these files"); f.Before < groups*4096*0.9 || f.After > f.Before-groups*4096*0.9 {
-			t.Errorf("not dropped: %+v", f)
+			t.Errorf("pages not dropped: %+v", f)
 		}
 		if !strings.Contains(strings.Join(r.Plan.Does, "\n")+r.Plan.Gain, "drop") {
-			t.Errorf("the plan: %+v", r.Plan)
+			t.Errorf("plan: %+v", r.Plan)
 		}
 		if after := resident(); float64(before-after) > 0.05*float64(before) {
 			t.Errorf("of %d bytes of live page cache %d are left", before, after)
@@ -100,7 +100,7 @@ func TestPinned(t *testing.T) {
 	})
 }
 
-// A process empties the group that it is in, with nothing but that group's files.
+// A process empties its own group with only that group's files.
 func TestSelf(t *testing.T) {
 	g := newGroup(t, "/cure-test-self")
 	name := filepath.Join(onDisk(t), "data")
@@ -122,13 +122,13 @@ func TestSelf(t *testing.T) {
 	if err := json.Unmarshal(out, &r); err != nil || !r.Applied || r.Target != g.Dir() {
 		t.Fatalf("%s: %v", out, err)
 	}
-	// What is left is what the kernel keeps for itself.
+	// The rest is the kernel's own memory.
 	if after, err := g.MemoryUsage(); err != nil || after > before/4 {
 		t.Errorf("%d of %d bytes are left, %v", after, before, err)
 	}
 }
 
-// What may not be written is said.
+// Missing write access is reported.
 func TestSelfSaysWhatIsMissing(t *testing.T) {
 	if _, err := cure.Self().Run(t.Context(), cure.Env{}, cure.Options{}); err == nil || holdfast.HintOf(err) == "" {
 		t.Errorf("without control groups: %v", err)
@@ -153,7 +153,7 @@ func TestSelfSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// ownPath is the path of this process's group.
+// ownPath returns the path of this process's group.
 func ownPath(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/cgroup")
@@ -169,7 +169,7 @@ func ownPath(t *testing.T) string {
 	return ""
 }
 
-// A container's directory entries go, and stop being held at the bound.
+// A container's directory entries are freed, up to the bound.
 func TestDentries(t *testing.T) {
 	names := 200_000
 	if vmtest.Inside() {
@@ -178,12 +178,12 @@ func TestDentries(t *testing.T) {
 	during(t, "dentries", names, func(at drill.Running) {
 		r := apply(t, env(t), cure.Dentries(at.Group))
 		if f := figure(t, r, "kernel memory"); f.Before < float64(names)*150 || f.After > 0.3*f.Before {
-			t.Errorf("the kernel's memory: %+v", f)
+			t.Errorf("kernel memory: %+v", f)
 		}
 	})
 }
 
-// What cannot be is refused, before anything is done.
+// Impossible cures are refused before anything is changed.
 func TestRefused(t *testing.T) {
 	e := env(t)
 	for name, x := range map[string]struct {
@@ -209,12 +209,12 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	if list, err := e.Journal.List(0); err != nil || len(list) != 0 {
-		t.Errorf("written down: %+v, %v", list, err)
+		t.Errorf("journal: %+v, %v", list, err)
 	}
 }
 
 // A dry run drops nothing.
-func TestDropCachesOnlyLooks(t *testing.T) {
+func TestDropCachesDryRun(t *testing.T) {
 	r, err := cure.DropCaches().Run(t.Context(), env(t), cure.Options{})
 	if err != nil || r.Applied || r.Plan.Risk == "" || len(r.Figures) != 0 {
 		t.Errorf("%+v, %v", r, err)

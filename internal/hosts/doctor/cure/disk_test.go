@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine has no disk, and what is in memory file systems cannot be reclaimed: it
-// gets an ext4 on zram. Both paths are in the machine.
+// The virtual machine has no disk, and files in memory file systems cannot be reclaimed,
+// so the machine gets an ext4 on zram. Both paths are in the machine.
 const (
 	diskImage     = "/vm/disk.gz"
 	inMachineDisk = "/disk"
 	diskSize      = 384 << 20
 )
 
-// newDisk makes an empty ext4 and returns its compressed image's path.
+// newDisk creates an empty ext4 and returns the path of its compressed image.
 func newDisk(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
-		return "" // nothing runs in the machine
+		return "" // nothing runs in the machine then
 	}
 	plain := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
@@ -59,7 +59,7 @@ func newDisk(t *testing.T) string {
 	return out.Name()
 }
 
-// mountDisk mounts the disk, in the machine.
+// mountDisk mounts the disk in the machine.
 func mountDisk() error {
 	in, err := os.Open(diskImage)
 	if err != nil {
@@ -70,7 +70,7 @@ func mountDisk() error {
 	if err != nil {
 		return err
 	}
-	// A disk in memory whose pages are nobody's: those of a file behind a loop
+	// The pages of the disk must not be charged to a group. Those of a file behind a loop
 	// device would be charged to the groups that write.
 	if err := os.WriteFile("/sys/block/zram0/disksize", []byte(strconv.Itoa(diskSize)), 0); err != nil {
 		return err
@@ -89,7 +89,7 @@ func mountDisk() error {
 	return unix.Mount(name, inMachineDisk, "ext4", 0, "")
 }
 
-// copySparse leaves out blocks with nothing but zeros: a new zram has these.
+// copySparse skips blocks of zeros, because a new zram is zeroed.
 func copySparse(to *os.File, from io.Reader) error {
 	block := make([]byte, 64<<10)
 	for at := int64(0); ; at += int64(len(block)) {

@@ -18,28 +18,28 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// Self empties the memory cgroup that this very process is in: the last thing that
-// a container does before it is removed, so that no page of its keeps the group.
-// It needs nothing but that group's own file.
+// Self empties the memory cgroup of this process. It is the last action of a container
+// before its removal, so that no page of the container keeps the group. It only needs
+// that group's own file.
 func Self() Cure {
-	return Cure{Name: "memcg --self", prepare: func(_ context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "memcg --self", prepare: func(_ context.Context, e Env, o Options) (prepared, error) {
 		g, err := ownGroup(e.Host)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		file := emptyFile(g)
 		if err := writable(file); err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		usage, err := g.MemoryUsage()
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
-		a := act{target: g.Dir(), locks: []string{g.Path}, plan: Plan{
+		a := prepared{target: g.Dir(), locks: []string{g.Path}, plan: Plan{
 			Bytes: usage,
-			Does:  []string{"write dirty pages to the disks (sync)", fmt.Sprintf("have the kernel take what it can from %s, at most %s (%s)", g.Dir(), size(o.Bytes), filepath.Base(file))},
-			Gain:  "the group can go when the container does: it does not stay as a dying one",
-			Risk:  "what still runs in the container reads its files from the disk again",
+			Does:  []string{"write dirty pages to the disks (sync)", fmt.Sprintf("reclaim what the kernel can from %s, at most %s (%s)", g.Dir(), size(o.Bytes), filepath.Base(file))},
+			Gain:  "the group is released with the container and does not stay as a dying group",
+			Risk:  "processes in the container read their files from the disk again",
 		}}
 		a.measure = func(context.Context) ([]Measure, error) {
 			n, err := g.MemoryUsage()
@@ -59,8 +59,7 @@ func emptyFile(g cgroup.Group) string {
 	return filepath.Join(g.Dir(), "memory.force_empty")
 }
 
-// ownGroup is the group of this process in the hierarchy with the memory
-// controller.
+// ownGroup returns the group of this process in the hierarchy with the memory controller.
 func ownGroup(h probe.Host) (cgroup.Group, error) {
 	m, ok := h.Groups.Memory()
 	if !ok {
@@ -74,37 +73,37 @@ func ownGroup(h probe.Host) (cgroup.Group, error) {
 		if g.Point != m.Point {
 			continue
 		}
-		// Only the real root has no figures of its own on v2, and a release
-		// agent on v1 (kernel/cgroup/cgroup-v1.c).
+		// Only the real root has no figures of its own on v2, and a release agent on v1
+		// (kernel/cgroup/cgroup-v1.c).
 		if _, err := os.Lstat(filepath.Join(g.Dir(), "release_agent")); err == nil || g.V2 && !readable(filepath.Join(g.Dir(), "memory.current")) {
-			return g, holdfast.WithHint(errors.New("this process is in the root control group, which is no container's"), "--self is for inside a container; --cgroup names a group")
+			return g, holdfast.WithHint(errors.New("this process is in the root control group and not in that of a container"), "use --self inside a container, or name a group with --cgroup")
 		}
 		return g, nil
 	}
-	return cgroup.Group{}, holdfast.WithHint(errors.New("the control group of this process is not below what is mounted here"), "mount the container's own control groups into it")
+	return cgroup.Group{}, holdfast.WithHint(errors.New("the control group of this process is not below the mount point"), "mount the container's own control groups into it")
 }
 
-// writable says what is missing where a file cannot be written.
+// writable returns an error that explains why a file cannot be written.
 func writable(file string) error {
 	err := unix.Access(file, unix.W_OK)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EROFS):
-		return holdfast.WithHint(fmt.Errorf("%s: the control groups are mounted read-only in here", file),
-			"run the container with them writable (a privileged one has them so), or cure it from the host: holdfast doctor cure dentries --container NAME")
+		return holdfast.WithHint(fmt.Errorf("%s: the control groups are mounted read-only in this container", file),
+			"mount the control groups writable (they are in a privileged container), or cure the container from the host: holdfast doctor cure dentries --container NAME")
 	case errors.Is(err, unix.EACCES):
-		return holdfast.WithHint(fmt.Errorf("%s may not be written by this user", file), "run it as root")
+		return holdfast.WithHint(fmt.Errorf("this user may not write %s", file), "run it as root")
 	case errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(file, "memory.reclaim"):
-		return holdfast.WithHint(fmt.Errorf("%s is not there", file), "memory.reclaim came with Linux 5.19")
+		return holdfast.WithHint(fmt.Errorf("%s does not exist", file), "memory.reclaim needs Linux 5.19")
 	}
 	return &fs.PathError{Op: "write", Path: file, Err: err}
 }
 
-var errEnough = errors.New("it has freed what it may")
+var errEnough = errors.New("the bound is reached")
 
-// emptyBounded has the kernel take all of a group until what is measured has
-// fallen by most, or to the floor.
+// emptyBounded reclaims memory of a group until the measured value has fallen by most, or
+// to the floor.
 func emptyBounded(ctx context.Context, w *watch, g cgroup.Group, most int64, measure func() (int64, error), floor int64) (result, error) {
 	var r result
 	from, err := measure()
@@ -126,21 +125,21 @@ func emptyBounded(ctx context.Context, w *watch, g cgroup.Group, most int64, mea
 	switch {
 	case errors.Is(err, errEnough):
 		if now, e := measure(); e == nil && now > floor {
-			r.stopped = fmt.Sprintf("its bound of %s was used up", size(most))
+			r.stopped = fmt.Sprintf("its bound of %s was reached", size(most))
 		}
 		err = nil
 	case errors.Is(err, kfile.ErrStuck):
-		r.notes = append(r.notes, "the kernel goes on with it")
+		r.notes = append(r.notes, "the kernel continues the reclaim")
 		err = nil
 	}
 	return r, err
 }
 
-// emptyPasses bounds how often the kernel is asked again.
+// emptyPasses bounds the number of reclaim requests.
 const emptyPasses = 4
 
-// emptyTo has the kernel take all of a group, and once more as long as that helps and
-// more than floor is left: what RCU frees is charged until a moment later.
+// emptyTo requests reclaim of a whole group repeatedly while that helps and more than
+// floor is left. Memory that RCU frees stays charged for a short time.
 func emptyTo(ctx context.Context, g cgroup.Group, measure func() (int64, error), floor int64) error {
 	for range emptyPasses {
 		before, err := measure()
@@ -162,31 +161,31 @@ func emptyTo(ctx context.Context, g cgroup.Group, measure func() (int64, error),
 	return nil
 }
 
-// Dentries has the kernel take back the memory that a container's directory
-// entries hold, in that container's group alone.
+// Dentries reclaims the memory of a container's directory entries, in the container's
+// group only.
 func Dentries(group string) Cure {
-	return Cure{Name: "dentries", prepare: func(ctx context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "dentries", prepare: func(ctx context.Context, e Env, o Options) (prepared, error) {
 		g, err := findGroup(e.Host, group)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		if g.IsRoot() {
-			return act{}, holdfast.WithHint(errors.New("the root is everybody's"), "name the container's group")
+			return prepared{}, holdfast.WithHint(errors.New("the root group is shared by all processes"), "name the container's group")
 		}
 		kernel := func() (int64, error) { return kernelMemory(g) }
 		held, err := kernel()
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
-		a := act{target: g.Path, locks: []string{g.Path}, plan: Plan{
+		a := prepared{target: g.Path, locks: []string{g.Path}, plan: Plan{
 			Bytes: min(held, o.Bytes),
 			Does: []string{"write dirty pages to the disks (sync)",
-				fmt.Sprintf("have the kernel take back memory in %s (%s), until a tenth of its %s of kernel memory is left or %s are freed", g.Dir(), filepath.Base(emptyFile(g)), size(held), size(o.Bytes))},
-			Gain: fmt.Sprintf("up to %s of the kernel's memory; the container ends in tens of milliseconds instead of seconds", size(held)),
-			Risk: "that container reads its files from the disk again; nobody else is touched",
+				fmt.Sprintf("reclaim memory in %s (%s), until a tenth of its %s of kernel memory is left or %s are freed", g.Dir(), filepath.Base(emptyFile(g)), size(held), size(o.Bytes))},
+			Gain: fmt.Sprintf("frees up to %s of kernel memory; the container ends in tens of milliseconds instead of seconds", size(held)),
+			Risk: "the container reads its files from the disk again; no other container is affected",
 		}}
 		if held < least {
-			a.notes = append(a.notes, fmt.Sprintf("its kernel memory is %s: there is nothing to take back", size(held)))
+			a.notes = append(a.notes, fmt.Sprintf("its kernel memory is %s: there is nothing to reclaim", size(held)))
 			return a, nil
 		}
 		if o.Apply && os.Geteuid() != 0 {
@@ -207,8 +206,8 @@ func Dentries(group string) Cure {
 	}}
 }
 
-// kernelMemory is the kernel's memory of a group that can be taken back, in bytes;
-// on v1 that which cannot is in it.
+// kernelMemory returns the reclaimable kernel memory of a group in bytes; on v1 it
+// includes memory that cannot be reclaimed.
 func kernelMemory(g cgroup.Group) (int64, error) {
 	if !g.V2 {
 		b, err := kfile.Read(filepath.Join(g.Dir(), "memory.kmem.usage_in_bytes"), 4096)

@@ -20,34 +20,34 @@ import (
 	"holdfast/internal/platform/linux/pagecache"
 )
 
-// Bounds of the search for files that pin dead groups.
+// Bounds of the search for files that hold dying groups.
 const (
 	maxFiles = 50_000
-	// window is how much of a file is mapped at a time.
+	// window is the size of the part of a file that is mapped at a time.
 	window = 64 << 20
 )
 
-// fileID is a file, whatever its paths.
+// fileID identifies a file independently of its paths.
 type fileID struct{ dev, ino uint64 }
 
-// candidate is a file that may have pages of dead groups.
+// candidate is a file that may have pages of dying groups.
 type candidate struct {
-	open string // path to open it by, also where it is deleted or in another mount namespace
-	name string // for people
+	open string // path that opens the file even if it is deleted or in another mount namespace
+	name string // name to display
 	id   fileID
 }
 
 // span is a part of a file, in bytes.
 type span struct{ from, size int64 }
 
-// pinning is a file with pages of dead groups.
+// pinning is a file with pages of dying groups.
 type pinning struct {
 	candidate
 	spans []span
 	bytes int64
 }
 
-// scanner finds out to whom the pages of files are charged.
+// scanner determines which groups the pages of files are charged to.
 type scanner struct {
 	self, owners *os.File // pagemap of this process, kpagecgroup
 	inhabited    map[uint64]bool
@@ -72,9 +72,9 @@ func (s *scanner) close() {
 	s.owners.Close()
 }
 
-// inhabit notes which groups have processes of their own. A dead group's page is
-// shown under its nearest living ancestor, and one without processes has no other
-// pages (Documentation/admin-guide/mm/pagemap.rst).
+// inhabit records which groups have processes of their own. The kernel reports a dying
+// group's page under the nearest living ancestor, and a group without processes has no
+// other pages (Documentation/admin-guide/mm/pagemap.rst).
 func (s *scanner) inhabit(g cgroup.Group, depth int) {
 	if depth > maxDepth || len(s.inhabited) > maxGroups {
 		return
@@ -84,15 +84,14 @@ func (s *scanner) inhabit(g cgroup.Group, depth int) {
 	if err == nil && len(b) > 0 && unix.Stat(g.Dir(), &st) == nil {
 		s.inhabited[st.Ino] = true
 	}
-	children, _ := g.Children() // one that has gone has no pages
+	children, _ := g.Children() // a removed group has no pages
 	for _, c := range children {
 		s.inhabit(c, depth+1)
 	}
 }
 
-// look finds the pages of dead groups in one file. The file may be cut off
-// meanwhile.
-func (s *scanner) look(ctx context.Context, c candidate) (p pinning, err error) {
+// scan finds the pages of dying groups in one file. The file may be truncated meanwhile.
+func (s *scanner) scan(ctx context.Context, c candidate) (p pinning, err error) {
 	p.candidate = c
 	f, err := os.OpenFile(c.open, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -104,21 +103,21 @@ func (s *scanner) look(ctx context.Context, c candidate) (p pinning, err error) 
 		return p, err
 	}
 	for at := int64(0); at < fi.Size() && ctx.Err() == nil; at += window {
-		if err := s.lookAt(f, at, min(window, fi.Size()-at), &p); err != nil {
+		if err := s.scanWindow(f, at, min(window, fi.Size()-at), &p); err != nil {
 			return p, err
 		}
 	}
 	return p, ctx.Err()
 }
 
-// lookAt looks at one window of a file.
-func (s *scanner) lookAt(f *os.File, at, length int64, p *pinning) error {
+// scanWindow scans one window of a file.
+func (s *scanner) scanWindow(f *os.File, at, length int64, p *pinning) error {
 	b, err := unix.Mmap(int(f.Fd()), at, int(length), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mmap %s: %w", p.name, err)
 	}
 	defer func() { _ = unix.Munmap(b) }()
-	_ = unix.Madvise(b, unix.MADV_RANDOM) // without reading ahead
+	_ = unix.Madvise(b, unix.MADV_RANDOM) // without read-ahead
 	resident, err := pagecache.Pages(b)
 	if err != nil {
 		return fmt.Errorf("mincore %s: %w", p.name, err)
@@ -149,13 +148,13 @@ func (s *scanner) lookAt(f *os.File, at, length int64, p *pinning) error {
 	return nil
 }
 
-// touch maps the pages that are in the cache, so that their frames can be looked
-// up. The sum is of no use, but that it has to be made.
+// touch maps the pages that are in the cache, so that their frames can be looked up. The
+// sum only prevents the compiler from removing the reads.
 func touch(b []byte, resident []bool) (sum byte, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if recover() != nil {
-			err = errors.New("the file was cut off meanwhile")
+			err = errors.New("the file was truncated meanwhile")
 		}
 	}()
 	for i, in := range resident {
@@ -166,8 +165,8 @@ func touch(b []byte, resident []bool) (sum byte, err error) {
 	return sum, nil
 }
 
-// isDead reports whether the page at an address of ours (in pages) is charged to a
-// group without processes.
+// isDead reports whether the page at an address of this process (in pages) is charged to
+// a group without processes.
 func (s *scanner) isDead(page uint64) (bool, error) {
 	const present, frame = 1 << 63, 1<<55 - 1
 	entry, err := word(s.self, page)
@@ -181,7 +180,7 @@ func (s *scanner) isDead(page uint64) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("kpagecgroup: %w", err)
 	}
-	return owner > 1 && !s.inhabited[owner], nil // 0 is nobody's, 1 the root's
+	return owner > 1 && !s.inhabited[owner], nil // 0 is uncharged, 1 the root group
 }
 
 // word reads the n-th 64 bits of a file.
@@ -193,8 +192,8 @@ func word(f *os.File, n uint64) (uint64, error) {
 	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
-// openFiles are the regular files that processes have open or mapped, but for
-// programs and libraries that run.
+// openFiles returns the regular files that processes have open or mapped, except for
+// running programs and libraries.
 func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) {
 	pids, err := h.Proc.Pids()
 	if err != nil {
@@ -213,7 +212,7 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 			base := filepath.Join(string(h.Proc), strconv.Itoa(pid), dir)
 			entries, err := os.ReadDir(base)
 			if err != nil {
-				continue // it has gone, or is none of ours to see
+				continue // it has ended, or access is denied
 			}
 			for _, e := range entries {
 				if len(found) >= maxFiles || ctx.Err() != nil {
@@ -230,12 +229,13 @@ func openFiles(ctx context.Context, h probe.Host) (map[fileID]candidate, error) 
 	return found, nil
 }
 
-// programsOf notes the programs and libraries that a process runs. Their pages are
-// charged to whoever ran them first, and hold a group or two; they are in use.
+// programsOf records the programs and libraries that a process runs. Their pages are
+// charged to the group that ran them first and hold one or two groups, and they are in
+// use.
 func programsOf(dir string, programs map[fileID]bool) {
 	maps, err := kfile.Read(dir+"/maps", 16<<20)
 	if err != nil {
-		return // it has gone
+		return // the process has ended
 	}
 	for line := range strings.Lines(string(maps)) {
 		// 7f00-7f01 r-xp 00000000 fe:00 1234  /usr/lib/libc.so.6, proc_pid_maps(5)
@@ -250,7 +250,7 @@ func programsOf(dir string, programs map[fileID]bool) {
 	}
 }
 
-// filesBelow are the regular files at or below a path, without following links.
+// filesBelow returns the regular files at or below a path, without following links.
 func filesBelow(ctx context.Context, root string, found map[fileID]candidate) error {
 	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		switch {

@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// The profile is the default one, but for posix_fadvise.
+// The profile is the default one, except for posix_fadvise.
 func TestProfile(t *testing.T) {
 	text, err := cure.Profile()
 	if err != nil {
@@ -48,30 +48,30 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// The profile is written, and the template asked to take it, once.
+// The profile is written, and the template is edited once.
 func TestFadvise(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sub", "p.json")
 	given := 0
 	target := cure.FadviseTarget{Template: "web", File: file, Edit: func(template, f string) (cure.TemplateEdit, error) {
 		if template != "web" || f != file {
-			t.Errorf("asked for %s, %s", template, f)
+			t.Errorf("edit of %s, %s", template, f)
 		}
 		return cure.TemplateEdit{File: "holdfast.yaml", Applied: given > 0, Write: func() error { given++; return nil }}, nil
 	}}
 	e := env(t)
 	r, err := cure.Fadvise(target).Run(t.Context(), e, cure.Options{})
 	if _, none := os.Stat(file); err != nil || none == nil || given > 0 || len(r.Plan.Does) != 2 {
-		t.Fatalf("the dry run: %+v, %v", r, err)
+		t.Fatalf("dry run: %+v, %v", r, err)
 	}
 	if !strings.Contains(strings.Join(r.Plan.Shows, "\n"), "GLOG_drop_log_memory=false") {
-		t.Errorf("what is shown: %q", r.Plan.Shows)
+		t.Errorf("shown commands: %q", r.Plan.Shows)
 	}
 	for range 2 {
 		apply(t, e, cure.Fadvise(target))
 	}
 	want, err := cure.Profile()
 	if got, e := os.ReadFile(file); err != nil || e != nil || string(got) != string(want) || given != 1 {
-		t.Errorf("given %d times, %v, %v", given, err, e)
+		t.Errorf("template edited %d times, %v, %v", given, err, e)
 	}
 	fi, err := os.Stat(file)
 	if err != nil || fi.Mode().Perm() != 0o644 {
@@ -79,11 +79,11 @@ func TestFadvise(t *testing.T) {
 	}
 	other, err := cure.Fadvise(cure.FadviseTarget{Container: "db-1", File: file}).Run(t.Context(), e, cure.Options{})
 	if err != nil || !strings.Contains(strings.Join(other.Plan.Shows, "\n"), "docker run --security-opt seccomp="+file) {
-		t.Errorf("for others: %+v, %v", other, err)
+		t.Errorf("for another container: %+v, %v", other, err)
 	}
 }
 
-// sysctls is a host with settings in a directory.
+// sysctls returns a host with settings in a directory.
 func sysctls(t *testing.T) (cure.Env, func(value string) string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,8 +112,8 @@ func sysctls(t *testing.T) (cure.Env, func(value string) string) {
 	}
 }
 
-// A setting is raised when asked to, and goes back to what it was, however often
-// it was raised.
+// A setting is raised on request and restored to its first value, however often it was
+// raised.
 func TestSysctl(t *testing.T) {
 	const name = "net.netfilter.nf_conntrack_max"
 	e, value := sysctls(t)
@@ -123,10 +123,10 @@ func TestSysctl(t *testing.T) {
 		return err
 	}
 	if err := run(cure.SysctlUndo(name, notes), true); !errors.Is(err, cure.ErrNothing) {
-		t.Errorf("undone before: %v", err)
+		t.Errorf("undo before a change: %v", err)
 	}
 	if err := run(cure.Sysctl(name, notes), false); err != nil || value("") != "1000" {
-		t.Errorf("the dry run: %s, %v", value(""), err)
+		t.Errorf("dry run: %s, %v", value(""), err)
 	}
 	if err := run(cure.Sysctl(name, notes), true); err != nil || value("") != "2000" {
 		t.Errorf("raised: %s, %v", value(""), err)
@@ -136,28 +136,28 @@ func TestSysctl(t *testing.T) {
 	}
 	for _, bad := range []string{"=10", "=-1", "=x", "=", "=99999999999"} {
 		if err := run(cure.Sysctl(name+bad, notes), true); err == nil {
-			t.Errorf("%s is taken", bad)
+			t.Errorf("%s is accepted", bad)
 		}
 	}
 	value("5000")
 	if err := run(cure.SysctlUndo(name, notes), true); err == nil || value("") != "5000" {
-		t.Errorf("undone what another wrote: %v", err)
+		t.Errorf("undo of another program's change: %v", err)
 	}
 	value("3000")
 	if err := run(cure.SysctlUndo(name, notes), true); err != nil || value("") != "1000" {
-		t.Errorf("undone: %s, %v", value(""), err)
+		t.Errorf("after the undo: %s, %v", value(""), err)
 	}
 	if err := run(cure.SysctlUndo(name, notes), true); !errors.Is(err, cure.ErrNothing) {
-		t.Errorf("undone twice: %v", err)
+		t.Errorf("second undo: %v", err)
 	}
 	r, err := cure.Sysctl("transparent_hugepage.defrag", notes).Run(t.Context(), e, cure.Options{})
-	if err != nil || len(r.Plan.Does) != 1 || !strings.Contains(r.Plan.Does[0], "write defer to") || !strings.Contains(r.Plan.Does[0], "has madvise") {
-		t.Errorf("a choice: %+v, %v", r, err)
+	if err != nil || len(r.Plan.Does) != 1 || !strings.Contains(r.Plan.Does[0], "write defer to") || !strings.Contains(r.Plan.Does[0], "currently madvise") {
+		t.Errorf("a setting that is a word: %+v, %v", r, err)
 	}
 }
 
-// The record survives a torn line, lists the newest first, and says what did not
-// end.
+// The journal survives a torn line, lists the newest cures first, and marks those that
+// have not ended.
 func TestJournal(t *testing.T) {
 	j := cure.Journal{Path: filepath.Join(t.TempDir(), "sub", cure.FileName)}
 	if list, err := j.List(0); err != nil || len(list) != 0 {
@@ -195,6 +195,6 @@ func TestJournal(t *testing.T) {
 		t.Errorf("one: %+v, %v", list, err)
 	}
 	if _, err := j.List(-1); err == nil {
-		t.Error("a limit of -1 is taken")
+		t.Error("a limit of -1 is accepted")
 	}
 }

@@ -13,28 +13,29 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// left is what dead groups have left below a living one, and what lives there.
+// left holds what dying groups hold below a living group, and the figures of the living
+// groups there.
 type left struct {
 	group  cgroup.Group
-	pages  int64 // B of page cache that belongs to no group with a directory
+	pages  int64 // B of page cache that belongs to groups without a directory
 	locked int64 // B of it that cannot be reclaimed
-	live   int64 // B of page cache of the living, in g and below
-	usage  int64 // B, everything
-	// dying is how many dead groups there are that have no living one between
-	// themselves and g, -1 where the kernel does not count (v1).
+	live   int64 // B of page cache of living groups, in g and below
+	usage  int64 // B in total
+	// dying is the number of dying groups without a living group between themselves and
+	// g, -1 if the kernel does not count them (v1).
 	dying int64
 }
 
-// worth reports whether a squeeze could free anything that matters.
+// worth reports whether a squeeze could free a significant amount.
 func (l left) worth() bool {
 	return l.pages-l.locked >= least && (l.dying < 0 || l.dying >= leastDying)
 }
 
-// leastDying is how many dead groups of v2 there have to be.
+// leastDying is the minimum number of dying groups on v2.
 const leastDying = 10
 
-// more reports whether the dead below l are the greater evil: by their number where
-// it is known.
+// more reports whether l needs a squeeze more than than does, by the number of dying
+// groups if it is known.
 func (l left) more(than left) bool {
 	if l.dying != than.dying {
 		return l.dying > than.dying
@@ -42,9 +43,9 @@ func (l left) more(than left) bool {
 	return l.pages > than.pages
 }
 
-// lookLeft takes the page cache of the living below g from that of all below g:
-// the figures of a group contain those of its dead.
-func lookLeft(g cgroup.Group) (left, error) {
+// readLeft subtracts the page cache of the living groups below g from that of all groups
+// below g: the figures of a group include those of its dying descendants.
+func readLeft(g cgroup.Group) (left, error) {
 	l := left{group: g, dying: -1}
 	all, err := g.MemoryStat()
 	if err != nil {
@@ -63,7 +64,7 @@ func lookLeft(g cgroup.Group) (left, error) {
 	cache, locked := all[key("cache")], all[key("unevictable")]
 	if g.V2 {
 		l.dying = dyingBelow(g)
-		if len(children) == 0 { // what is its own and what its dead left is one figure
+		if len(children) == 0 { // its own pages and those of its dying descendants are one figure
 			l.live = cache
 			return l, nil
 		}
@@ -87,14 +88,14 @@ func lookLeft(g cgroup.Group) (left, error) {
 	l.pages = max(0, cache)
 	l.locked = min(max(0, locked), l.pages)
 	l.usage, err = g.MemoryUsage()
-	if errors.Is(err, fs.ErrNotExist) { // the root of v2 does not tell
+	if errors.Is(err, fs.ErrNotExist) { // the root of v2 has no such file
 		err = nil
 	}
 	return l, err
 }
 
-// dyingBelow is the count of the dead below a group of v2, -1 where there is none:
-// nr_dying_subsys_memory since 6.12, else nr_dying_descendants, cgroup-v2.rst.
+// dyingBelow returns the number of dying groups below a v2 group, -1 if it is unknown:
+// nr_dying_subsys_memory since Linux 6.12, or else nr_dying_descendants, cgroup-v2.rst.
 func dyingBelow(g cgroup.Group) int64 {
 	b, err := kfile.Read(g.Dir()+"/cgroup.stat", 4096)
 	if err != nil {
@@ -109,16 +110,16 @@ func dyingBelow(g cgroup.Group) int64 {
 	return -1
 }
 
-// mostLeft finds the group under which the dead have left most. The root of v1,
-// which has no limit to lower, counts only as the second return value.
+// mostLeft returns the group below which dying groups hold most. The root of v1 has no
+// limit to lower; it is only the second return value.
 func mostLeft(m cgroup.Mount) (best, root left, err error) {
 	n := 0
 	var down func(g cgroup.Group, depth int) error
 	down = func(g cgroup.Group, depth int) error {
 		if n++; n > maxGroups || depth > maxDepth {
-			return fmt.Errorf("there are too many control groups (looked at %d)", n)
+			return fmt.Errorf("there are too many control groups (over %d)", n)
 		}
-		l, err := lookLeft(g)
+		l, err := readLeft(g)
 		if err != nil {
 			return ignoreGone(err)
 		}
@@ -155,8 +156,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// findGroup is the group of a path that somebody gave, in the hierarchy with the
-// memory controller. The path may also begin with where that is mounted.
+// findGroup returns the group of a path in the hierarchy with the memory controller. The
+// path may also begin with the mount point.
 func findGroup(h probe.Host, given string) (cgroup.Group, error) {
 	m, ok := h.Groups.Memory()
 	if !ok {

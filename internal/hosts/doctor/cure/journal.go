@@ -18,9 +18,9 @@ const (
 	keptEntries = 500
 )
 
-// Journal is the record of cures on disk: a line when one begins and one when it
-// has ended. Its methods may be called from any goroutine and process. The zero
-// value keeps nothing.
+// Journal is the record of cures on disk: one line when a cure begins and one when it has
+// ended. Its methods may be called from any goroutine and process. The zero value records
+// nothing.
 type Journal struct{ Path string }
 
 // entry is one line.
@@ -31,7 +31,7 @@ type entry struct {
 
 func (j Journal) begin(r Report) error { return j.add(entry{Report: r}) }
 
-// end writes a report of what was carried out.
+// end writes the report of a cure that was carried out.
 func (j Journal) end(r Report) error {
 	if !r.Applied {
 		return nil
@@ -48,21 +48,21 @@ func (j Journal) add(e entry) error {
 		err = j.file().Append(e)
 	}
 	if err != nil {
-		return fmt.Errorf("write the cure down: %w", err)
+		return fmt.Errorf("record the cure: %w", err)
 	}
 	return nil
 }
 
 func (j Journal) file() journal.File { return journal.File{Path: j.Path, Max: maxJournal} }
 
-// interrupted is what is said of a cure that began and did not end.
-const interrupted = "it has not ended: it is at work, or its process was killed, and a guardian undid what was to be undone"
+// interrupted is the status of a cure that began and did not end.
+const interrupted = "the cure has not ended: it is still running, or its process was killed and a guardian undid its changes"
 
-// List returns the cures that were carried out, the newest first, at most limit
-// (0: all that are kept). Lines that are no record are left out.
+// List returns the cures that were carried out, the newest first, at most limit (0: all
+// that are stored). Lines that are not records are left out.
 func (j Journal) List(limit int) ([]Report, error) {
 	if limit < 0 {
-		return nil, fmt.Errorf("limit is %d, it has to be 0 or more", limit)
+		return nil, fmt.Errorf("limit is %d, it must be at least 0", limit)
 	}
 	entries, err := journal.Read(j.file(), func(e entry) bool { return e.Cure != "" })
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// kubepodsDepth is how far below the root the kubelet's groups are looked for: it can be
-// told a root of its own, and kind has one.
+// kubepodsDepth is the depth below the root to which the kubelet's groups are searched.
+// The kubelet can have a configured root, as in kind.
 const kubepodsDepth = 4
 
-// Kubepods are the control groups of a Kubernetes node below which dead ones have left
-// something worth a squeeze, those that need it most first: the kubelet's slices, where
-// pods are dead, and pods, where containers are. Each is a target of Memcg. It knows the
-// kubelet's drivers cgroupfs (kubepods/burstable/pod…) and systemd
-// (kubepods.slice/kubepods-burstable.slice/…). ErrNothing; holdfast.ErrNotFound where the
-// kubelet has no groups here.
+// Kubepods returns the control groups of a Kubernetes node below which dying groups hold
+// enough for a squeeze, those that need it most first: the kubelet's slices, below which
+// pods have died, and pods, in which containers have died. Each is a target of Memcg. It
+// supports the kubelet's drivers cgroupfs (kubepods/burstable/pod…) and systemd
+// (kubepods.slice/kubepods-burstable.slice/…). It returns ErrNothing if there is no such
+// group, and holdfast.ErrNotFound if the kubelet has no groups on this host.
 func Kubepods(h probe.Host) ([]string, error) {
 	m, ok := h.Groups.Memory()
 	if !ok {
@@ -41,7 +41,7 @@ func Kubepods(h probe.Host) ([]string, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%w: no control group of the kubelet's has pages of dead ones below it that are worth it", ErrNothing)
+		return nil, fmt.Errorf("%w: no control group of the kubelet has enough pages of dying groups below it", ErrNothing)
 	}
 	slices.SortStableFunc(found, func(a, b left) int {
 		switch {
@@ -59,7 +59,7 @@ func Kubepods(h probe.Host) ([]string, error) {
 	return paths, nil
 }
 
-// kubepodsTops finds the groups that hold all pods.
+// kubepodsTops returns the groups that hold all pods.
 func kubepodsTops(g cgroup.Group, depth int) (tops []cgroup.Group, err error) {
 	if depth > kubepodsDepth {
 		return nil, nil
@@ -83,12 +83,12 @@ func kubepodsTops(g cgroup.Group, depth int) (tops []cgroup.Group, err error) {
 	return tops, nil
 }
 
-// worthBelow collects the groups from g on down that are worth a squeeze.
+// worthBelow collects g and the groups below it that need a squeeze.
 func worthBelow(g cgroup.Group, depth int, seen *int, found *[]left) error {
 	if *seen++; *seen > maxGroups || depth > maxDepth {
-		return fmt.Errorf("there are too many control groups (looked at %d)", *seen)
+		return fmt.Errorf("there are too many control groups (over %d)", *seen)
 	}
-	l, err := lookLeft(g)
+	l, err := readLeft(g)
 	if err != nil {
 		return ignoreGone(err)
 	}

@@ -15,11 +15,12 @@ import (
 	"holdfast/internal/hosts/doctor/cure"
 )
 
-// The kubelet's slices and pods are found, by either driver of its, and each is squeezed
-// by itself: where pods are dead, and where containers of a pod are that lives.
+// The kubelet's slices and pods are found with both of its drivers. Each is squeezed
+// separately: slices below which pods have died, and living pods in which containers have
+// died.
 func TestKubepods(t *testing.T) {
 	e := env(t)
-	if _, err := cure.Kubepods(e.Host); err != nil && !errors.Is(err, holdfast.ErrNotFound) && !errors.Is(err, cure.ErrNothing) { // a test beside this one may have pods
+	if _, err := cure.Kubepods(e.Host); err != nil && !errors.Is(err, holdfast.ErrNotFound) && !errors.Is(err, cure.ErrNothing) { // a concurrent test may have pods
 		t.Fatal(err)
 	}
 	const top, uid = "/cure-test-kube", "5d9a3b62-1c52-4f0e-9d8a-0f0e7c1b2a3d"
@@ -53,12 +54,12 @@ func TestKubepods(t *testing.T) {
 			if err := os.WriteFile(name, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_ = start(t, roleWriter, g.Dir(), name, "0", strconv.Itoa(each)).Wait() // it may be waited for already
+			_ = start(t, roleWriter, g.Dir(), name, "0", strconv.Itoa(each)).Wait() // another goroutine may have waited for it
 			eventually(t, "a dead group", func() bool { err := unix.Rmdir(g.Dir()); return err == nil || errors.Is(err, unix.ENOENT) })
 		}
 	}
 	var found []string
-	eventually(t, "both are found", func() bool { // the kernel adds up within two seconds
+	eventually(t, "both are found", func() bool { // the kernel adds up its counts within two seconds
 		list, err := cure.Kubepods(e.Host)
 		if err != nil && !errors.Is(err, cure.ErrNothing) {
 			t.Fatal(err)
@@ -68,14 +69,14 @@ func TestKubepods(t *testing.T) {
 	})
 	for _, path := range found {
 		if path != slice && path != pod {
-			continue // another one of this host's
+			continue // another group of this host
 		}
 		r := apply(t, e, cure.Memcg(path))
-		if f := figure(t, r, "dead left"); f.Before < groups*each*0.9 || f.After > 0.1*f.Before {
-			t.Errorf("under 90 %% were freed: %+v", f)
+		if f := figure(t, r, "page cache of dying"); f.Before < groups*each*0.9 || f.After > 0.1*f.Before {
+			t.Errorf("less than 90 %% was freed: %+v", f)
 		}
 	}
 	if list, err := cure.Kubepods(e.Host); slices.Contains(list, slice) || slices.Contains(list, pod) || err != nil && !errors.Is(err, cure.ErrNothing) {
-		t.Errorf("afterwards: %v, %v", list, err)
+		t.Errorf("after the cures: %v, %v", list, err)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 )
 
-// lockGroups keeps other cures away from control groups, those above and those
-// below them, until the process ends or unlock is called: flock(2) of their
-// directories, shared on the way down and exclusive at the end.
+// lockGroups keeps other cures from control groups, and from those above and below them,
+// until the process ends or unlock is called. It uses flock(2) on the groups'
+// directories: shared for the ancestors, and exclusive for the group.
 func lockGroups(h probe.Host, paths []string) (unlock func(), err error) {
 	var held []*os.File
 	unlock = func() {
@@ -58,7 +58,7 @@ func lockDir(dir string, how int) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = holdfast.WithHint(fmt.Errorf("another cure is at work on %s: %w", dir, holdfast.ErrBusy), "wait for its end: each is bounded in time")
+		err = holdfast.WithHint(fmt.Errorf("another cure is running on %s: %w", dir, holdfast.ErrBusy), "wait until it ends: every cure is bounded in time")
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

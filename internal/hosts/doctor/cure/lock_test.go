@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/linux/cgroup"
 )
 
-// A lock keeps others from the group, from those above it and those below it, and
-// from no other.
+// A lock excludes others from the group, from those above it and from those below it, and
+// from no other group.
 func TestLockGroups(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpu memory\n"), 0o600); err != nil {

@@ -15,22 +15,23 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// How long a limit is low at the most: the reclaim, and how far behind it the
-// guardian comes. While the kernel reclaims the limit is still the old one: it is
-// lowered when the usage fits (mem_cgroup_resize_max, mm/memcontrol-v1.c).
+// Bounds of the time for which a limit is low: that of the reclaim, and that after which
+// the guardian restores the limit. During the reclaim the old limit is still set: the
+// kernel sets the new one when the usage fits (mem_cgroup_resize_max,
+// mm/memcontrol-v1.c).
 const (
 	lowFor   = 10 * time.Second
 	lowSlack = 2 * time.Second
 )
 
-// guardedFor is how long an undo of somebody who died just now is waited for.
+// guardedFor bounds the wait for the undo of a process that died recently.
 const guardedFor = 5 * time.Second
 
-// lower lowers the group's limit to n bytes below its usage, on which the kernel
-// reclaims as much, and restores it at once.
+// lower lowers the group's limit to n bytes below its usage, which makes the kernel
+// reclaim n bytes, and restores it at once.
 func (s *squeeze) lower(ctx context.Context, n int64) error {
 	if s.env.Guard.Arm == nil {
-		return errors.New("no guardian stands by, so that no limit may be lowered")
+		return errors.New("there is no guardian, so no limit may be lowered")
 	}
 	file := filepath.Join(s.group.Dir(), "memory.limit_in_bytes")
 	if err := s.unguarded(ctx, file); err != nil {
@@ -46,7 +47,7 @@ func (s *squeeze) lower(ctx context.Context, n int64) error {
 	}
 	low := (min(usage, old) - n) / pageSize() * pageSize()
 	if low <= 0 {
-		return fmt.Errorf("its usage is %s by now: too little for a squeeze of %s", size(usage), size(n))
+		return fmt.Errorf("its usage is only %s now: too little for a squeeze of %s", size(usage), size(n))
 	}
 	l := limit{file: file, low: strconv.FormatInt(low, 10), old: strconv.FormatInt(old, 10)}
 	if old == cgroup.NoLimit {
@@ -62,28 +63,29 @@ func (s *squeeze) lower(ctx context.Context, n int64) error {
 	s.env.step(StepLower)
 	err = kfile.WriteUntil(ctx, l.file, l.low)
 	if errors.Is(err, kfile.ErrStuck) {
-		return err // it may still go through: the guardian restores it then
+		return err // the write may still succeed; then the guardian restores the limit
 	}
 	s.env.step(StepRestore)
 	restored := l.restore()
 	s.env.step(StepDisarm)
 	if restored != nil {
-		return errors.Join(err, restored) // the guardian goes on trying
+		return errors.Join(err, restored) // the guardian keeps trying
 	}
 	if e := armed.Disarm(); e != nil {
-		// Its deadline had passed, or it died: it wrote the old limit, as we did.
+		// The guardian's deadline had passed, or it died: it wrote the old limit, as this
+		// process did.
 		if now, readErr := l.now(); readErr != nil || now == l.low {
 			err = errors.Join(err, e, readErr, l.restore())
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil // a round that took its time
+		return nil // the round took long
 	}
 	return err
 }
 
-// unguarded waits until no earlier plan stands for the file: what it shows until
-// then may be the limit that somebody lowered who died.
+// unguarded waits until no earlier plan for the file exists. Until then, the file may
+// show a limit that a dead process lowered.
 func (s *squeeze) unguarded(ctx context.Context, file string) error {
 	for end := time.Now().Add(guardedFor); ; sleep(ctx, 20*time.Millisecond) {
 		guarded, err := s.env.Guard.Guarded(file)
@@ -91,12 +93,12 @@ func (s *squeeze) unguarded(ctx context.Context, file string) error {
 			return err
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("an earlier cure's undo for %s has not ended: %w", file, holdfast.ErrBusy)
+			return fmt.Errorf("the undo of an earlier cure for %s is not complete: %w", file, holdfast.ErrBusy)
 		}
 	}
 }
 
-// limit is one that is lowered for a moment.
+// limit is a limit that is lowered temporarily.
 type limit struct{ file, low, old string }
 
 func (l limit) now() (string, error) {
@@ -104,8 +106,8 @@ func (l limit) now() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// restore writes the old limit where the low one stands: one that somebody else
-// has written meanwhile is left alone.
+// restore writes the old limit if the low one is still set. A limit that another process
+// has written meanwhile stays.
 func (l limit) restore() error {
 	now, err := l.now()
 	if err != nil || now != l.low {

@@ -29,13 +29,13 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// Roles of the test binary beside those of the product.
+// Roles of the test binary, in addition to those of the product.
 const (
 	roleGuardian = "guardian"
-	roleSqueeze  = "squeeze" // a cure that does something to itself on the way: an order
-	roleReader   = "reader"  // read a file in a group, and stay: the group's directory, the file
-	roleWriter   = "writer"  // write a part of a file in a group: the group's directory, the file, from where, how much
-	roleSelf     = "self"    // empty the own group: the group's directory
+	roleSqueeze  = "squeeze" // a cure that kills or stops itself at a step: an order
+	roleReader   = "reader"  // read a file in a group and stay: the group's directory, the file
+	roleWriter   = "writer"  // write a part of a file in a group: the group's directory, the file, offset, length
+	roleSelf     = "self"    // empty its own group: the group's directory
 )
 
 func TestMain(m *testing.M) {
@@ -60,9 +60,10 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if vmtest.Inside() {
-		// Processes are moved between groups without waiting for every CPU (cgroups(7)).
+		// With favordynmods, moving a process between groups does not wait for every CPU
+		// (cgroups(7)).
 		if err := unix.Mount("", "/sys/fs/cgroup", "", unix.MS_REMOUNT, "favordynmods"); err != nil {
-			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // it is slower then
+			fmt.Fprintln(os.Stderr, "remount the control groups:", err) // the tests are slower without it
 		}
 		if err := mountDisk(); err != nil {
 			fmt.Fprintln(os.Stderr, "mount a disk:", err)
@@ -74,13 +75,13 @@ func TestMain(m *testing.M) {
 	os.Exit(labtest.Main(m))
 }
 
-// hostHere is this host.
+// hostHere describes this host.
 func hostHere() (probe.Host, error) {
 	groups, err := cgroup.Find(proc.Host)
 	return probe.Host{Proc: proc.Host, Sys: "/sys", Groups: groups}, err
 }
 
-// envHere is this host with a guardian that writes its plans to dir.
+// envHere describes this host, with a guardian that writes its plans to dir.
 func envHere(dir string, log *slog.Logger) (cure.Env, *agent.CureGuard, error) {
 	h, err := hostHere()
 	g := agent.NewCureGuard([]string{"/proc/self/exe", roleGuardian}, dir, log)
@@ -113,7 +114,7 @@ func apply(t *testing.T, e cure.Env, c cure.Cure) cure.Report {
 	return r
 }
 
-// figure is one of a report's.
+// figure returns one of a report's figures.
 func figure(t *testing.T, r cure.Report, what string) cure.Figure {
 	t.Helper()
 	for _, f := range r.Figures {
@@ -125,7 +126,7 @@ func figure(t *testing.T, r cure.Report, what string) cure.Figure {
 	return cure.Figure{}
 }
 
-// onDisk is a directory on a disk, which a test's temporary one need not be.
+// onDisk returns a directory on a disk; t.TempDir may not be on one.
 func onDisk(t *testing.T) string {
 	t.Helper()
 	base := inMachineDisk
@@ -139,8 +140,8 @@ func onDisk(t *testing.T) string {
 	return dir
 }
 
-// during runs a drill, and look while it stands.
-func during(t *testing.T, name string, size int, look func(drill.Running)) {
+// during runs a drill, and check while the drill is active.
+func during(t *testing.T, name string, size int, check func(drill.Running)) {
 	t.Helper()
 	d, err := drill.Find(name)
 	if err != nil {
@@ -166,14 +167,14 @@ func during(t *testing.T, name string, size int, look func(drill.Running)) {
 	}()
 	select {
 	case r := <-ready:
-		look(r)
+		check(r)
 	case err := <-ended:
 		ended <- nil
 		t.Fatalf("drill %s: %v", name, err)
 	}
 }
 
-// memory is the group of a path in the hierarchy with the memory controller.
+// memory returns the group of a path in the hierarchy with the memory controller.
 func memory(t *testing.T, path string) cgroup.Group {
 	t.Helper()
 	h, err := hostHere()
@@ -182,12 +183,12 @@ func memory(t *testing.T, path string) cgroup.Group {
 	}
 	m, ok := h.Groups.Memory()
 	if !ok {
-		t.Fatal("there is no memory controller")
+		t.Fatal("no memory controller")
 	}
 	return m.Group(path)
 }
 
-// newGroup makes a group for one test.
+// newGroup creates a group for one test.
 func newGroup(t *testing.T, path string) cgroup.Group {
 	t.Helper()
 	g := memory(t, path)
@@ -197,7 +198,7 @@ func newGroup(t *testing.T, path string) cgroup.Group {
 	t.Cleanup(func() {
 		eventually(t, "the group is removed", func() bool {
 			err := unix.Rmdir(g.Dir())
-			return err == nil || errors.Is(err, unix.ENOENT) // with its drill
+			return err == nil || errors.Is(err, unix.ENOENT) // it was removed with its drill
 		})
 	})
 	return g
@@ -207,13 +208,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
 
-// livePages has a process in the group that has read a file of so many MiB, and
-// returns how many of its bytes are in memory.
+// livePages starts a process in the group that reads a file of the given MiB. It returns
+// a func that counts the file's bytes that are in memory.
 func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int64) {
 	t.Helper()
 	name := filepath.Join(onDisk(t), "live-"+filepath.Base(g.Path))
@@ -228,7 +229,7 @@ func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int64) {
 			t.Fatal(err)
 		}
 	}
-	// Out of the cache, so that the pages become the reader's.
+	// The file is dropped from the cache, so that its pages are charged to the reader.
 	if err := f.Sync(); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func livePages(t *testing.T, g cgroup.Group, mib int) (resident func() int64) {
 	}
 }
 
-// start starts a role, and returns when it prints a line.
+// start starts a role and returns when it prints a line.
 func start(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
@@ -259,7 +260,7 @@ func start(t *testing.T, args ...string) *exec.Cmd {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // it is killed
 	})
 	if _, err := out.Read(make([]byte, 100)); err != nil {
 		t.Fatalf("%q: %v", args, err)
@@ -275,7 +276,7 @@ func reader(args []string) error {
 	if err := join(args[0]); err != nil {
 		return err
 	}
-	for range 2 { // twice, as what is used
+	for range 2 { // twice, so that the pages count as used
 		if _, err := os.ReadFile(args[1]); err != nil {
 			return err
 		}

@@ -16,44 +16,45 @@ import (
 )
 
 const (
-	// least is how much the dead must have left: less is within the error of
+	// least is the least amount that dying groups must hold. Less is within the error of
 	// the kernel's counting (64 pages for each CPU).
 	least = 256 << 10
-	// fewDying is under which number of dying groups none is looked for: half
-	// of what the doctor calls many.
+	// fewDying is the number of dying groups below which no group is chosen: half of the
+	// doctor's threshold.
 	fewDying = 1000
-	// firstRound is the size of the first squeeze, which shows whether the
-	// dead give way before the living do.
+	// firstRound is the size of the first squeeze. It shows whether pages of dying groups
+	// are freed before those of living ones.
 	firstRound = 8 << 20
-	// maxRounds bounds the squeezes: each ends early, because the kernel frees
-	// what it keeps for dead groups meanwhile, and that counts as well.
+	// maxRounds bounds the squeezes. Each ends early, because the kernel's own memory of
+	// dying groups that is freed meanwhile counts, too.
 	maxRounds = 24
-	// settle is until the kernel has let go of groups without pages.
+	// settle is the time within which the kernel releases groups without pages.
 	settle = 300 * time.Millisecond
-	// addedUp is within which time what the kernel counts shows in a group's
-	// figures (FLUSH_TIME in mm/memcontrol.c is 2 s).
+	// addedUp is the time within which the kernel's counts appear in a group's figures
+	// (FLUSH_TIME in mm/memcontrol.c is 2 s).
 	addedUp = 2200 * time.Millisecond
-	// maxLoss is how much of the page cache of the living may go.
+	// maxLoss is the share of the page cache of living groups that may be lost.
 	maxLoss = 0.02
-	// lossEvery is how often that is looked at.
+	// lossEvery is the interval of this check.
 	lossEvery = 5 * time.Millisecond
-	// noProgress is how little of what was left a squeeze may free, twice.
+	// noProgress is the share of the remaining pages that a squeeze must free. Two
+	// squeezes below it end the cure.
 	noProgress = 0.05
 )
 
-// Memcg frees dying memory cgroups by reclaiming a little at their parent: the
-// kernel takes the pages of dead groups first. The group is a path, or "" for the
-// one under which the dead have left most. On v1 the parent's limit is lowered
-// below its usage and raised again at once; on v2 memory.reclaim does the same.
-// Measured in docs/doctor-cures.md.
+// Memcg frees dying memory cgroups by reclaiming a little memory at their parent: the
+// kernel takes the pages of dying groups first. The group is a path, or "" for the one
+// below which dying groups hold most. On v1 the parent's limit is lowered below its usage
+// and restored at once; on v2 memory.reclaim does the same. docs/doctor-cures.md has
+// measurements.
 func Memcg(group string) Cure {
-	return Cure{Name: "memcg", prepare: func(ctx context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "memcg", prepare: func(ctx context.Context, e Env, o Options) (prepared, error) {
 		l, notes, err := chooseCounted(ctx, e.Host, group)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		s := squeeze{env: e, options: o, group: l.group, bytes: o.Bytes}
-		a := act{target: l.group.Path, notes: notes, locks: []string{l.group.Path}}
+		a := prepared{target: l.group.Path, notes: notes, locks: []string{l.group.Path}}
 		a.plan = s.plan(l)
 		if o.Apply && os.Geteuid() != 0 {
 			return a, notRoot("squeezing a control group")
@@ -61,9 +62,9 @@ func Memcg(group string) Cure {
 		if !l.worth() {
 			a.plan.Does, a.plan.Bytes = nil, 0
 			if l.locked >= least {
-				a.notes = append(a.notes, fmt.Sprintf("it cannot free the %s that somebody has locked", size(l.locked)))
+				a.notes = append(a.notes, fmt.Sprintf("it cannot free %s that a process has locked", size(l.locked)))
 			}
-			a.notes = append(a.notes, fmt.Sprintf("beside that the dead left %s there: too little to be worth it", size(l.pages-l.locked)))
+			a.notes = append(a.notes, fmt.Sprintf("dying groups hold only %s of other pages there, which is too little for a cure", size(l.pages-l.locked)))
 			a.notes = append(a.notes, holders(ctx, e.Host)...)
 			return a, nil
 		}
@@ -73,8 +74,8 @@ func Memcg(group string) Cure {
 	}}
 }
 
-// chooseCounted is chooseLeft once the kernel has added up what it counts on each CPU
-// and in each group: until then there may seem to be nothing left.
+// chooseCounted is chooseLeft after the kernel has added up its counts of each CPU and
+// each group. Before that, dying groups may seem to hold nothing.
 func chooseCounted(ctx context.Context, h probe.Host, group string) (left, []string, error) {
 	l, notes, err := chooseLeft(ctx, h, group)
 	if (err == nil && l.worth()) || (err != nil && !errors.Is(err, ErrNothing)) {
@@ -88,14 +89,14 @@ func chooseCounted(ctx context.Context, h probe.Host, group string) (left, []str
 	}
 }
 
-// chooseLeft is the group that was asked for, or the one that needs it most.
+// chooseLeft returns the requested group, or the one below which dying groups hold most.
 func chooseLeft(ctx context.Context, h probe.Host, group string) (left, []string, error) {
 	if group != "" {
 		g, err := findGroup(h, group)
 		if err != nil {
 			return left{}, nil, err
 		}
-		l, err := lookLeft(g)
+		l, err := readLeft(g)
 		if err == nil && g.IsRoot() && !g.V2 {
 			err = errors.New("the root of cgroup v1 has no limit that could be lowered: name one below it")
 		}
@@ -114,11 +115,11 @@ func chooseLeft(ctx context.Context, h probe.Host, group string) (left, []string
 		notes = append(notes, fmt.Sprintf("%s of the page cache is of groups that were directly below the root, or of the root itself: on cgroup v1 there is no gentle way to free these", size(root.pages)))
 	}
 	if best.pages == 0 {
-		return best, notes, fmt.Errorf("%w: no control group has pages of dead ones below it", ErrNothing)
+		return best, notes, fmt.Errorf("%w: no control group has pages of dying groups below it", ErrNothing)
 	}
-	// A few that left much are no illness, and their pages may be of use.
+	// A small number of dying groups is normal, and their pages may be useful.
 	if n, ok := settledDying(ctx, h); ok && n < fewDying {
-		return best, notes, holdfast.WithHint(fmt.Errorf("%w: only %.0f memory cgroups are dying on this host", ErrNothing, n), "--cgroup squeezes a group all the same")
+		return best, notes, holdfast.WithHint(fmt.Errorf("%w: only %.0f memory cgroups are dying on this host", ErrNothing, n), "--cgroup squeezes a group in any case")
 	}
 	return best, notes, nil
 }
@@ -127,29 +128,29 @@ func (s *squeeze) plan(l left) Plan {
 	n := min(s.bytes, l.pages-l.locked)
 	p := Plan{
 		Bytes: n,
-		Gain:  fmt.Sprintf("the dead below %s have left %s of page cache, with about 47 KiB of the kernel's memory for each group; reclaims there get fast again", l.group.Path, size(l.pages)),
-		Does:  []string{"write dirty pages to the disks (sync), which would block it"},
+		Gain:  fmt.Sprintf("frees the dying groups below %s: %s of page cache, and about 47 KiB of kernel memory for each group; reclaims there become fast again", l.group.Path, size(l.pages)),
+		Does:  []string{"write dirty pages to the disks (sync), because they cannot be reclaimed"},
 	}
 	if l.group.V2 {
-		p.Does = append(p.Does, fmt.Sprintf("have the kernel reclaim %s at %s (memory.reclaim), in rounds, the first of %s", size(n), l.group.Dir(), size(min(n, firstRound))))
-		p.Risk = fmt.Sprintf("some page cache of the living; it ends when over %.0f %% of it has gone, or when they stall", 100*maxLoss)
+		p.Does = append(p.Does, fmt.Sprintf("reclaim %s at %s (memory.reclaim), in rounds, the first of %s", size(n), l.group.Dir(), size(min(n, firstRound))))
+		p.Risk = fmt.Sprintf("loses some page cache of living groups; stops when over %.0f %% of it is lost, or when they stall", 100*maxLoss)
 	} else {
-		p.Does = append(p.Does, fmt.Sprintf("lower the memory limit of %s below its usage by %s and restore it at once, in rounds, the first by %s; a guardian stands behind each", l.group.Dir(), size(n), size(min(n, firstRound))))
-		p.Risk = fmt.Sprintf("some page cache of the living (it ends when over %.0f %% of it has gone, or when they stall); who allocates in the microseconds at the low limit has to wait", 100*maxLoss)
+		p.Does = append(p.Does, fmt.Sprintf("lower the memory limit of %s below its usage by %s and restore it at once, in rounds, the first by %s; a guardian protects each round", l.group.Dir(), size(n), size(min(n, firstRound))))
+		p.Risk = fmt.Sprintf("loses some page cache of living groups (stops when over %.0f %% of it is lost, or when they stall); allocations during the microseconds of the low limit wait", 100*maxLoss)
 	}
 	if l.locked > 0 {
-		p.Does = append(p.Does, fmt.Sprintf("leave alone %s that somebody has locked: nothing frees these but that one", size(l.locked)))
+		p.Does = append(p.Does, fmt.Sprintf("leave %s that a process has locked: only that process can free them", size(l.locked)))
 	}
 	return p
 }
 
-// squeeze is one cure of dying groups.
+// squeeze is a run of the cure.
 type squeeze struct {
 	env     Env
 	options Options
 	group   cgroup.Group
-	bytes   int64 // that may still be asked for
-	live    int64 // page cache of the living before
+	bytes   int64 // bytes that may still be requested
+	live    int64 // page cache of living groups before the cure
 }
 
 func (s *squeeze) do(ctx context.Context) (result, error) {
@@ -157,7 +158,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 	if err := syncAll(ctx); err != nil {
 		return r, err
 	}
-	now, err := lookLeft(s.group)
+	now, err := readLeft(s.group)
 	if err != nil {
 		return r, err
 	}
@@ -168,7 +169,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 	for round := 0; round < maxRounds && ctx.Err() == nil && now.worth(); round++ {
 		n := min(now.pages-now.locked, s.bytes, next)
 		if n < pageSize() {
-			r.stopped = fmt.Sprintf("its bound of %s was used up", size(s.options.Bytes))
+			r.stopped = fmt.Sprintf("its bound of %s was reached", size(s.options.Bytes))
 			break
 		}
 		s.bytes -= n
@@ -177,13 +178,13 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		}
 		sleep(ctx, settle)
 		before := now
-		if now, err = lookLeft(s.group); err != nil {
+		if now, err = readLeft(s.group); err != nil {
 			return r, err
 		}
 		if s.lost(now) {
 			return r, errLoss
 		}
-		next = max(next, before.pages) // as much as there is, once some went
+		next = max(next, before.pages) // all remaining pages, once some were freed
 		if !progress(before, now, n) {
 			next = firstRound
 			if idle++; idle == 2 {
@@ -202,8 +203,8 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 	return r, ctx.Err()
 }
 
-// progress reports whether a squeeze of n bytes has freed the dead and not only
-// others: by their number where that is known.
+// progress reports whether a squeeze of n bytes has freed dying groups and not only other
+// memory. It uses the number of dying groups if that is known.
 func progress(before, now left, n int64) bool {
 	if before.dying > 0 {
 		return float64(before.dying-now.dying) >= noProgress*float64(before.dying)
@@ -211,19 +212,19 @@ func progress(before, now left, n int64) bool {
 	return float64(before.pages-now.pages) >= noProgress*float64(n)
 }
 
-// lost reports whether too much of the living's page cache has gone.
+// lost reports whether too much page cache of living groups has been lost.
 func (s *squeeze) lost(now left) bool {
 	return float64(s.live-now.live) > max(maxLoss*float64(s.live), 1<<20)
 }
 
-// round has the kernel take n bytes.
+// round makes the kernel reclaim n bytes.
 func (s *squeeze) round(ctx context.Context, w *watch, n int64) error {
 	check := func() error {
-		now, err := lookLeft(s.group)
+		now, err := readLeft(s.group)
 		if err == nil && s.lost(now) {
 			return errLoss
 		}
-		return nil // what cannot be looked at is looked at afterwards
+		return nil // figures that cannot be read now are read afterwards
 	}
 	err := w.guarded(ctx, lossEvery, check, func(ctx context.Context) error {
 		if s.group.V2 {
@@ -231,15 +232,15 @@ func (s *squeeze) round(ctx context.Context, w *watch, n int64) error {
 		}
 		return s.lower(ctx, n)
 	})
-	if errors.Is(err, unix.EBUSY) { // it found no more
+	if errors.Is(err, unix.EBUSY) { // no more pages could be reclaimed
 		return nil
 	}
 	return err
 }
 
-// holders names who has locked the pages of dead groups.
+// holders describes the processes that have locked pages of dying groups.
 func holders(ctx context.Context, h probe.Host) []string {
-	facts, err := look(ctx, h, "pinned")
+	facts, err := runProbe(ctx, h, "pinned")
 	var notes []string
 	for _, f := range facts {
 		if f.Name == fact.PinnedPages && !f.Subject.IsHost() {
@@ -247,17 +248,17 @@ func holders(ctx context.Context, h probe.Host) []string {
 			if f.Subject.Device != "" {
 				file = " of " + f.Subject.Device
 			}
-			notes = append(notes, fmt.Sprintf("process %d (%s) in %s holds dead groups: it has locked %s%s. Nothing frees these until it ends or unlocks them", f.Subject.Pid, f.Subject.Command, f.Subject.Cgroup, size(int64(f.Value)), file))
+			notes = append(notes, fmt.Sprintf("process %d (%s) in %s holds dying groups: it has locked %s%s. They cannot be freed until it ends or unlocks them", f.Subject.Pid, f.Subject.Command, f.Subject.Cgroup, size(int64(f.Value)), file))
 		}
 	}
 	if err != nil && len(notes) == 0 {
-		notes = append(notes, "who locks pages of dead groups could not be seen: "+err.Error())
+		notes = append(notes, "the processes that lock pages of dying groups are unknown: "+err.Error())
 	}
 	return notes
 }
 
-// look runs one of the doctor's probes.
-func look(ctx context.Context, h probe.Host, name string) ([]fact.Fact, error) {
+// runProbe runs one of the doctor's probes.
+func runProbe(ctx context.Context, h probe.Host, name string) ([]fact.Fact, error) {
 	for _, p := range probe.All() {
 		if p.Name != name {
 			continue
@@ -271,16 +272,16 @@ func look(ctx context.Context, h probe.Host, name string) ([]fact.Fact, error) {
 	return nil, fmt.Errorf("there is no probe %q", name)
 }
 
-// measureLeft gives the figures of a squeeze. Groups without pages go a moment
-// later than these.
+// measureLeft returns the figures of a squeeze. Groups without pages are released
+// slightly after their pages.
 func measureLeft(ctx context.Context, h probe.Host, g cgroup.Group) ([]Measure, error) {
-	l, err := lookLeft(g)
+	l, err := readLeft(g)
 	if err != nil {
 		return nil, err
 	}
 	ms := []Measure{
-		{"page cache that the dead left", "B", float64(l.pages)},
-		{"page cache of the living", "B", float64(l.live)},
+		{"page cache of dying groups", "B", float64(l.pages)},
+		{"page cache of living groups", "B", float64(l.live)},
 	}
 	if dying, ok := settledDying(ctx, h); ok {
 		ms = append(ms, Measure{What: "dying memory cgroups on this host", Value: dying})
@@ -291,11 +292,11 @@ func measureLeft(ctx context.Context, h probe.Host, g cgroup.Group) ([]Measure, 
 	return ms, nil
 }
 
-// settledDying counts the dying once they do not get fewer.
+// settledDying counts the dying groups when their number no longer falls.
 func settledDying(ctx context.Context, h probe.Host) (float64, bool) {
 	last := -1.0
 	for range 20 {
-		facts, err := look(ctx, h, "memcg")
+		facts, err := runProbe(ctx, h, "memcg")
 		if err != nil {
 			return 0, false
 		}
@@ -317,10 +318,12 @@ func settledDying(ctx context.Context, h probe.Host) (float64, bool) {
 	return last, last >= 0
 }
 
-// syncLimit bounds the wait for dirty pages. What is not written then is left.
+// syncLimit bounds the wait for dirty pages. Pages that are not written by then are not
+// reclaimed.
 const syncLimit = 15 * time.Second
 
-// syncAll writes dirty pages: no reclaim takes these. sync(2) cannot be broken off.
+// syncAll writes dirty pages, because no reclaim takes them. sync(2) cannot be
+// interrupted.
 func syncAll(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -337,7 +340,7 @@ func syncAll(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// size writes bytes as people read them.
+// size formats a number of bytes.
 func size(n int64) string {
 	units, v, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, float64(n), 0
 	for ; v >= 1024 && i < len(units)-1; i++ {

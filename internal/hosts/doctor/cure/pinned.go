@@ -14,25 +14,25 @@ import (
 	"holdfast/internal/hosts/doctor/probe"
 )
 
-// shownFiles is how many files a plan names.
+// shownFiles is the number of files that a plan names.
 const shownFiles = 10
 
-// Pinned drops, by posix_fadvise, just the pages of files that dead memory cgroups
-// are held by. It looks at the files that processes have open or mapped, and at
-// those at or below the paths.
+// Pinned drops, by posix_fadvise, only those pages of files that hold dying memory
+// cgroups. It searches the files that processes have open or mapped, and those at or
+// below the paths.
 func Pinned(paths ...string) Cure {
-	return Cure{Name: "pinned", prepare: func(ctx context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "pinned", prepare: func(ctx context.Context, e Env, o Options) (prepared, error) {
 		if os.Geteuid() != 0 {
-			return act{}, notRoot("seeing whose pages are in a file")
+			return prepared{}, notRoot("reading which groups a file's pages are charged to")
 		}
 		found, err := findPinning(ctx, e.Host, paths)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
-		a := act{target: "files"}
+		a := prepared{target: "files"}
 		if len(found) == 0 {
 			a.plan.Gain, a.plan.Risk = "none", "none"
-			a.notes = append(a.notes, "no page of a dead group is in the files that were looked at; --path names others, as a directory of logs")
+			a.notes = append(a.notes, "the searched files have no page of a dying group; --path adds others, such as a directory of logs")
 			a.notes = append(a.notes, holders(ctx, e.Host)...)
 			return a, nil
 		}
@@ -40,22 +40,22 @@ func Pinned(paths ...string) Cure {
 		for i, p := range found {
 			total += p.bytes
 			if i < shownFiles {
-				a.plan.Does = append(a.plan.Does, fmt.Sprintf("drop %s of %s, after writing what is dirty", size(p.bytes), p.name))
+				a.plan.Does = append(a.plan.Does, fmt.Sprintf("drop %s of %s, after writing its dirty pages", size(p.bytes), p.name))
 			}
 		}
 		if n := len(found) - shownFiles; n > 0 {
-			a.plan.Does = append(a.plan.Does, fmt.Sprintf("and of %d other files", n))
+			a.plan.Does = append(a.plan.Does, fmt.Sprintf("drop pages of %d other files", n))
 		}
 		a.plan.Bytes = min(total, o.Bytes)
-		a.plan.Gain = fmt.Sprintf("the dead groups that only these %s hold can go", size(total))
-		a.plan.Risk = "who reads these pages next reads them from the disk; no other page is touched"
+		a.plan.Gain = fmt.Sprintf("dying groups that only these %s hold are released", size(total))
+		a.plan.Risk = "the next reads of these pages go to the disk; no other page is affected"
 		a.measure = func(ctx context.Context) ([]Measure, error) { return measurePinning(ctx, e.Host, found) }
 		a.do = func(ctx context.Context) (result, error) { return drop(ctx, e.Host, found, o.Bytes) }
 		return a, nil
 	}}
 }
 
-// findPinning looks for files with pages of dead groups, the one with most first.
+// findPinning searches for files with pages of dying groups, the file with most first.
 func findPinning(ctx context.Context, h probe.Host, paths []string) ([]pinning, error) {
 	candidates, err := openFiles(ctx, h)
 	if err != nil {
@@ -85,11 +85,11 @@ func scanFiles(ctx context.Context, h probe.Host, list []candidate) ([]pinning, 
 	defer s.close()
 	var found []pinning
 	for _, c := range list {
-		p, err := s.look(ctx, c)
+		p, err := s.scan(ctx, c)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case err != nil || p.bytes == 0: // it has gone, or cannot be mapped
+		case err != nil || p.bytes == 0: // it was removed, or cannot be mapped
 			continue
 		}
 		found = append(found, p)
@@ -107,7 +107,7 @@ func measurePinning(ctx context.Context, h probe.Host, before []pinning) ([]Meas
 	for _, p := range now {
 		total += float64(p.bytes)
 	}
-	ms := []Measure{{"pages of dead groups in these files", "B", total}}
+	ms := []Measure{{"pages of dying groups in these files", "B", total}}
 	if dying, ok := settledDying(ctx, h); ok {
 		ms = append(ms, Measure{What: "dying memory cgroups on this host", Value: dying})
 	}
@@ -135,7 +135,7 @@ func drop(ctx context.Context, h probe.Host, found []pinning, most int64) (resul
 			r.notes = append(r.notes, fmt.Sprintf("%s: %v", p.name, err))
 		}
 		if most < pageSize() {
-			r.stopped = "its bound of bytes was used up"
+			r.stopped = "its bound of bytes was reached"
 			break
 		}
 	}
@@ -154,8 +154,8 @@ func drop(ctx context.Context, h probe.Host, found []pinning, most int64) (resul
 	return r, nil
 }
 
-// dropFile drops the pages of one file, at most so many bytes, and returns how many
-// it asked for.
+// dropFile drops pages of one file, at most the given number of bytes, and returns the
+// number of bytes it requested.
 func dropFile(ctx context.Context, p pinning, most int64) (int64, error) {
 	f, err := os.OpenFile(p.open, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -167,11 +167,11 @@ func dropFile(ctx context.Context, p pinning, most int64) (int64, error) {
 		return 0, err
 	}
 	if (fileID{st.Dev, st.Ino}) != p.id {
-		return 0, errors.New("it is another file by now")
+		return 0, errors.New("the path is now a different file")
 	}
-	// Dirty pages stay. A file system that cannot be written has none.
+	// Dirty pages are not dropped. A read-only file system has none.
 	if err := unix.Fdatasync(int(f.Fd())); err != nil && !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EINVAL) {
-		return 0, fmt.Errorf("write what is dirty: %w", err)
+		return 0, fmt.Errorf("write dirty pages: %w", err)
 	}
 	done := int64(0)
 	for _, s := range p.spans {

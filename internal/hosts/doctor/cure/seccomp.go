@@ -18,13 +18,13 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// fadviseCalls are the names of posix_fadvise among the system calls of all
+// fadviseCalls returns the names of the system calls of posix_fadvise on all
 // architectures.
 func fadviseCalls() []string { return []string{"fadvise64", "fadvise64_64", "arm_fadvise64_64"} }
 
-// Profile is a seccomp profile, as engines take it: their default, but that
-// posix_fadvise returns success and does nothing. The default is that of the
-// library from which Docker has its own, in its newest form.
+// Profile returns a seccomp profile in the engines' format: their default, except that
+// posix_fadvise returns success and does nothing. The default is that of the library that
+// Docker uses, in its newest form.
 func Profile() ([]byte, error) {
 	p := seccomp.DefaultProfile()
 	calls := fadviseCalls()
@@ -38,60 +38,59 @@ func Profile() ([]byte, error) {
 	success := uint(0)
 	p.Syscalls = append(kept, &seccomp.Syscall{
 		LinuxSyscall: specs.LinuxSyscall{Names: calls, Action: specs.ActErrno, ErrnoRet: &success},
-		Comment:      "holdfast doctor cure fadvise: success, and nothing is done",
+		Comment:      "holdfast doctor cure fadvise: return success and do nothing",
 	})
 	b, err := json.MarshalIndent(p, "", "\t")
 	return append(b, '\n'), err
 }
 
-// TemplateEdit gives a template a seccomp profile.
+// TemplateEdit is the change that adds a seccomp profile to a template.
 type TemplateEdit struct {
-	File string // the configuration's
-	// Text is the file with the profile in the template; Write puts it in
-	// place.
+	File string // path of the configuration
+	// Write writes the configuration with the profile in the template.
 	Write func() error
-	// Applied says that the template has just this profile already.
+	// Applied means that the template has this profile already.
 	Applied bool
 }
 
-// FadviseTarget says for whom the profile is. One of Template and Container is set.
+// FadviseTarget is the target of the profile. One of Template and Container is set.
 type FadviseTarget struct {
 	Template  string
-	Container string // a container of somebody else's; only commands are shown
-	File      string // where the profile is written, an absolute path
-	// Give looks how the template gets it. nil: it is only shown.
+	Container string // a container that Holdfast does not manage; only commands are shown
+	File      string // absolute path of the profile
+	// Edit prepares the change of the template. If it is nil, the change is only shown.
 	Edit func(template, file string) (TemplateEdit, error)
 }
 
-// Fadvise writes the profile in which posix_fadvise does nothing, and gives it to
-// a template, so that its next containers have it.
+// Fadvise writes the profile in which posix_fadvise does nothing, and adds it to a
+// template, so that its next containers use it.
 func Fadvise(t FadviseTarget) Cure {
-	return Cure{Name: "fadvise", prepare: func(_ context.Context, _ Env, o Options) (act, error) {
+	return Cure{Name: "fadvise", prepare: func(_ context.Context, _ Env, o Options) (prepared, error) {
 		text, err := Profile()
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		if !filepath.IsAbs(t.File) {
-			return act{}, fmt.Errorf("the profile's path %q is not absolute", t.File)
+			return prepared{}, fmt.Errorf("the profile's path %q is not absolute", t.File)
 		}
-		a := act{target: t.File, plan: Plan{
+		a := prepared{target: t.File, plan: Plan{
 			Gain: "posix_fadvise returns success and does nothing: no call of a container with this profile empties the CPUs' batches any more",
-			Risk: "what the program meant to drop stays in the page cache until the kernel needs the memory. It works in containers that are made from now on",
+			Risk: "pages that the program intended to drop stay in the page cache until the kernel needs the memory. Only new containers use the profile",
 		}}
 		was, err := os.ReadFile(t.File)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			a.plan.Does = append(a.plan.Does, "write the seccomp profile "+t.File)
 		case err != nil:
-			return act{}, err
+			return prepared{}, err
 		case !bytes.Equal(was, text):
-			a.plan.Does = append(a.plan.Does, "write the seccomp profile "+t.File+" anew, which is there and differs")
+			a.plan.Does = append(a.plan.Does, "write the seccomp profile "+t.File+", which exists with other content")
 		}
 		write := !bytes.Equal(was, text)
 		var edit TemplateEdit
 		if t.Template != "" {
 			if edit, err = t.Edit(t.Template, t.File); err != nil {
-				return act{}, err
+				return prepared{}, err
 			}
 			a.target = "template " + t.Template
 			a.plan.Shows = append(a.plan.Shows, "seccomp: "+t.File+"   # in the template "+t.Template+" of "+edit.File)
@@ -99,8 +98,8 @@ func Fadvise(t FadviseTarget) Cure {
 				a.plan.Does = append(a.plan.Does, fmt.Sprintf("add the line seccomp: %s to the template %s in %s; the old file is kept as %s.before-cure", t.File, t.Template, edit.File, edit.File))
 			}
 			a.plan.Shows = append(a.plan.Shows,
-				"holdfast agent stop --keep   # and start it again: containers live on",
-				"holdfast session replace --template "+t.Template+" …   # its sessions get fresh containers")
+				"holdfast agent stop --keep   # then start it again; containers keep running",
+				"holdfast session replace --template "+t.Template+" …   # gives its sessions new containers")
 		} else {
 			name := t.Container
 			if name == "" {
@@ -111,7 +110,7 @@ func Fadvise(t FadviseTarget) Cure {
 		}
 		a.plan.Shows = append(a.plan.Shows, "GLOG_drop_log_memory=false   # in its environment, if it logs by glog: that is enough then")
 		if !write && (t.Template == "" || edit.Applied) {
-			a.notes = append(a.notes, "all of it is in place")
+			a.notes = append(a.notes, "everything is in place")
 			return a, nil
 		}
 		if o.Apply && os.Geteuid() != 0 && strings.HasPrefix(t.File, "/etc/") {
@@ -132,7 +131,7 @@ func Fadvise(t FadviseTarget) Cure {
 	}}
 }
 
-// writeFile writes a file whole or not at all.
+// writeFile replaces a file atomically.
 func writeFile(name string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

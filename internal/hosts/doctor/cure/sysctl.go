@@ -17,13 +17,13 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// setting is one of the kernel's that a finding may advise to change.
+// setting is a kernel setting that a finding may advise to change.
 type setting struct {
-	name string // as sysctl(8) has it
+	name string // in the notation of sysctl(8)
 	file string // below /proc/sys, or with sys, below /sys
 	sys  bool
-	// better is what it is set to where nothing else is said, and most the
-	// largest that is taken; a word's choices are in words.
+	// better returns the default new value, and most is the largest accepted value. words
+	// are the accepted values of a setting that is a word.
 	better func(now int64) int64
 	most   int64
 	words  []string
@@ -31,26 +31,26 @@ type setting struct {
 	risk   string
 }
 
-// settings are all that are changed. Numbers are only raised.
+// settings returns the settings that can be changed. Numbers are only raised.
 func settings() []setting {
 	double := func(now int64) int64 { return 2 * now }
 	return []setting{
 		{name: "net.netfilter.nf_conntrack_max", file: "net/netfilter/nf_conntrack_max", better: double, most: 16 << 20,
-			gain: "room for as many connections again", risk: "320 bytes of the kernel's memory for each connection that is there"},
+			gain: "space for twice as many connections", risk: "320 bytes of kernel memory for each tracked connection"},
 		{name: "kernel.pid_max", file: "kernel/pid_max", better: func(int64) int64 { return 4 << 20 }, most: 4 << 20,
-			gain: "room for more threads", risk: "old programs that print pids in five digits"},
+			gain: "allows more threads", risk: "old programs that print pids in five digits"},
 		{name: "kernel.threads-max", file: "kernel/threads-max", better: double, most: 8 << 20,
-			gain: "room for more threads", risk: "about 10 KiB of the kernel's memory for each thread that is there"},
+			gain: "allows more threads", risk: "about 10 KiB of kernel memory for each thread"},
 		{name: "fs.file-max", file: "fs/file-max", better: double, most: 1 << 40,
-			gain: "room for more open files", risk: "about 1 KiB of the kernel's memory for each file that is open"},
+			gain: "allows more open files", risk: "about 1 KiB of kernel memory for each open file"},
 		{name: "fs.inotify.max_user_watches", file: "fs/inotify/max_user_watches", better: double, most: 64 << 20,
-			gain: "room for more inotify watches", risk: "about 1 KiB of the kernel's memory for each watch that is there"},
+			gain: "allows more inotify watches", risk: "about 1 KiB of kernel memory for each watch"},
 		{name: "transparent_hugepage.defrag", file: "kernel/mm/transparent_hugepage/defrag", sys: true, words: []string{"defer", "defer+madvise", "madvise", "never", "always"},
-			gain: "programs do not stop for the making of huge pages", risk: "fewer huge pages at first"},
+			gain: "programs do not stall while huge pages are built", risk: "fewer huge pages at first"},
 	}
 }
 
-// Settings are the names of the settings that can be changed.
+// Settings returns the names of the settings that can be changed.
 func Settings() []string {
 	var names []string
 	for _, s := range settings() {
@@ -59,30 +59,30 @@ func Settings() []string {
 	return names
 }
 
-// Sysctl changes one of the kernel's settings, NAME or NAME=VALUE, and notes the old
-// value in the file notes, from which SysctlUndo writes it back.
+// Sysctl changes a kernel setting, NAME or NAME=VALUE, and records the old value in the
+// file notes for SysctlUndo.
 func Sysctl(assignment, notes string) Cure {
-	return Cure{Name: "sysctl", prepare: func(_ context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "sysctl", prepare: func(_ context.Context, e Env, o Options) (prepared, error) {
 		name, value, given := strings.Cut(assignment, "=")
 		s, err := findSetting(name)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		now, err := s.read(e.Host)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		if !given {
 			value = s.advised(now)
 		}
 		if err := s.check(now, value); err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
-		a := act{target: s.name, plan: Plan{Gain: s.gain, Risk: s.risk,
+		a := prepared{target: s.name, plan: Plan{Gain: s.gain, Risk: s.risk,
 			Shows: []string{s.command(e.Host, value)},
-			Does:  []string{fmt.Sprintf("write %s to %s, which has %s, and note that for --undo", value, s.path(e.Host), now)}}}
+			Does:  []string{fmt.Sprintf("write %s to %s (currently %s), and record the old value for --undo", value, s.path(e.Host), now)}}}
 		if now == value {
-			a.plan.Does, a.notes = nil, []string{"it has this value"}
+			a.plan.Does, a.notes = nil, []string{"the setting already has this value"}
 			return a, nil
 		}
 		if o.Apply && os.Geteuid() != 0 {
@@ -99,30 +99,30 @@ func Sysctl(assignment, notes string) Cure {
 	}}
 }
 
-// SysctlUndo writes the noted old value of a setting back, if it still has the one
-// that was written here.
+// SysctlUndo restores the recorded old value of a setting, if the setting still has the
+// value that a cure wrote.
 func SysctlUndo(name, notes string) Cure {
-	return Cure{Name: "sysctl --undo", prepare: func(_ context.Context, e Env, o Options) (act, error) {
+	return Cure{Name: "sysctl --undo", prepare: func(_ context.Context, e Env, o Options) (prepared, error) {
 		s, err := findSetting(name)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		all, err := readNotes(notes)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
 		n, ok := all[s.name]
 		if !ok {
-			return act{}, fmt.Errorf("%s was not changed by a cure: %w", s.name, ErrNothing)
+			return prepared{}, fmt.Errorf("%s was not changed by a cure: %w", s.name, ErrNothing)
 		}
 		now, err := s.read(e.Host)
 		if err != nil {
-			return act{}, err
+			return prepared{}, err
 		}
-		a := act{target: s.name, plan: Plan{Gain: "it is as it was before the cure", Risk: "so is what it cured",
-			Does: []string{fmt.Sprintf("write %s to %s, which has %s", n.Old, s.path(e.Host), now)}}}
-		if now == n.Old { // it was noted, and the process killed before it was written
-			a.plan.Does = []string{"forget that it was to be changed: it has its old value"}
+		a := prepared{target: s.name, plan: Plan{Gain: "restores the setting from before the cure", Risk: "the cured problem may return",
+			Does: []string{fmt.Sprintf("write %s to %s (currently %s)", n.Old, s.path(e.Host), now)}}}
+		if now == n.Old { // it was recorded, and the process was killed before the write
+			a.plan.Does = []string{"remove the recorded value: the setting has its old value"}
 			a.do = func(context.Context) (result, error) {
 				delete(all, s.name)
 				return result{}, writeNotes(notes, all)
@@ -130,7 +130,7 @@ func SysctlUndo(name, notes string) Cure {
 			return a, nil
 		}
 		if now != n.New {
-			return a, fmt.Errorf("%s is %s, and not %s, which was written here: somebody else has changed it", s.name, now, n.New)
+			return a, fmt.Errorf("%s is %s and no longer %s, which the cure wrote: another program has changed it", s.name, now, n.New)
 		}
 		if o.Apply && os.Geteuid() != 0 {
 			return a, notRoot("changing " + s.name)
@@ -151,7 +151,7 @@ func findSetting(name string) (setting, error) {
 	all := settings()
 	i := slices.IndexFunc(all, func(s setting) bool { return s.name == name })
 	if i < 0 {
-		return setting{}, holdfast.WithHint(fmt.Errorf("setting %q: %w", name, holdfast.ErrNotFound), "these can be changed: "+strings.Join(Settings(), ", "))
+		return setting{}, holdfast.WithHint(fmt.Errorf("setting %q: %w", name, holdfast.ErrNotFound), "the settings that can be changed: "+strings.Join(Settings(), ", "))
 	}
 	return all[i], nil
 }
@@ -163,7 +163,7 @@ func (s setting) path(h probe.Host) string {
 	return filepath.Join(string(h.Proc), "sys", s.file)
 }
 
-// read returns the value; of a choice the one in brackets.
+// read returns the value; for a choice, the word in brackets.
 func (s setting) read(h probe.Host) (string, error) {
 	b, err := kfile.Read(s.path(h), 4096)
 	if err != nil {
@@ -189,7 +189,7 @@ func (s setting) advised(now string) string {
 	return strconv.FormatInt(max(n, min(s.better(n), s.most)), 10)
 }
 
-// check refuses a value that is none, or lower than what is.
+// check refuses an invalid value, and one below the current value.
 func (s setting) check(now, value string) error {
 	if s.words != nil {
 		if !slices.Contains(s.words, value) {
@@ -201,11 +201,11 @@ func (s setting) check(now, value string) error {
 	was, err2 := strconv.ParseInt(now, 10, 64)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %q is no number", s.name, value)
+		return fmt.Errorf("%s: %q is not a number", s.name, value)
 	case err2 != nil:
-		return fmt.Errorf("%s has the value %q, which is no number", s.name, now)
+		return fmt.Errorf("%s has the value %q, which is not a number", s.name, now)
 	case n < was || n > s.most && n != was:
-		return fmt.Errorf("%s: %d is not from %d, which it has, to %d: cures only raise it", s.name, n, was, s.most)
+		return fmt.Errorf("%s: %d is not from %d (the current value) to %d: cures only raise it", s.name, n, was, s.most)
 	}
 	return nil
 }
@@ -231,7 +231,7 @@ func (s setting) command(h probe.Host, value string) string {
 	return "sysctl -w " + s.name + "=" + value
 }
 
-// noted is a value that was changed.
+// noted is a recorded change.
 type noted struct {
 	Old string `json:"old"`
 	New string `json:"new"`
@@ -254,8 +254,8 @@ func readNotes(file string) (map[string]noted, error) {
 	return all, nil
 }
 
-// noteOld notes a value before it is changed. Of one that a cure has changed before
-// the first old value stays.
+// noteOld records a value before it is changed. If a cure has changed the setting before,
+// the first old value stays recorded.
 func noteOld(file, name string, n noted) error {
 	all, err := readNotes(file)
 	if err != nil {

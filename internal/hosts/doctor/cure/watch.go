@@ -13,35 +13,35 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// When a cure is broken off. Thresholds are judgements: what is meant is "more than
-// before, and to be felt".
+// Thresholds for stopping a cure. They are judgements that mean "noticeably more than
+// before".
 const (
-	// watchEvery is between two looks, watchBefore how long it is looked before.
+	// watchEvery is the interval of the checks, watchBefore the duration of the
+	// measurement before the cure.
 	watchEvery  = 100 * time.Millisecond
 	watchBefore = 300 * time.Millisecond
-	// stallShare is of the time that a whole group stands still for memory.
+	// stallShare is a share of the time for which a whole group stalls on memory.
 	stallShare = 0.20
-	// failRate is of charges a second that hit a limit, where the kernel does
-	// not tell who stands still.
+	// failRate is the number of charges per second that hit a limit, used if the kernel
+	// does not report stalls.
 	failRate = 1000
-	// maxWatched bounds the groups that are looked at.
+	// maxWatched bounds the number of groups that are watched.
 	maxWatched = 500
 )
 
-// watch looks after those who live in a control group. By PSI (memory.pressure,
-// Documentation/accounting/psi.rst) where their groups have it, which on a hybrid
-// host the unified tree may tell; else by the hits of limits. Both are of their
-// own groups, in which this process is not: what it stalls itself while it
-// reclaims does not count.
+// watch monitors the processes in a control group. It uses PSI (memory.pressure,
+// Documentation/accounting/psi.rst) if their groups have it; on a hybrid host the unified
+// tree may. Otherwise it uses hits of limits. Both are figures of their own groups, which
+// do not include this process, so its own stalls during the reclaim do not count.
 type watch struct {
 	psi   []string // files
 	fails []string
 	last  map[string]float64
 	at    time.Time
-	usual map[string]float64 // rate before, by file
+	usual map[string]float64 // rate before the cure, by file
 }
 
-// newWatch looks for a moment how things are before.
+// newWatch measures the normal rates for a short time.
 func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 	w := &watch{usual: make(map[string]float64)}
 	for _, m := range h.Groups {
@@ -57,7 +57,7 @@ func newWatch(ctx context.Context, h probe.Host, target cgroup.Group) *watch {
 	return w
 }
 
-// add takes a group in, and those below it.
+// add adds a group and those below it.
 func (w *watch) add(g cgroup.Group, depth int) {
 	if len(w.psi)+len(w.fails) >= maxWatched || depth > 8 {
 		return
@@ -67,7 +67,7 @@ func (w *watch) add(g cgroup.Group, depth int) {
 	} else if file := path.Join(g.Dir(), "memory.failcnt"); readable(file) {
 		w.fails = append(w.fails, file)
 	}
-	children, _ := g.Children() // one that cannot be read is not watched
+	children, _ := g.Children() // unreadable groups are not watched
 	for _, c := range children {
 		w.add(c, depth+1)
 	}
@@ -78,8 +78,8 @@ func readable(file string) bool {
 	return err == nil
 }
 
-// rates are how fast each file's figure has grown since the last call: the share
-// of the time, or hits a second.
+// rates returns the growth of each file's figure since the last call: as a share of the
+// time, or hits per second.
 func (w *watch) rates() map[string]float64 {
 	now, was, rates := make(map[string]float64), w.last, make(map[string]float64)
 	for _, f := range w.psi {
@@ -102,7 +102,7 @@ func (w *watch) rates() map[string]float64 {
 	return rates
 }
 
-// fullStall is the total of a pressure file's line "full", in seconds.
+// fullStall returns the total of the line "full" of a pressure file, in seconds.
 func fullStall(text string) float64 {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, "full "); ok {
@@ -114,7 +114,7 @@ func fullStall(text string) float64 {
 	return 0
 }
 
-// rising reports whether somebody suffers more than before.
+// rising reports whether a group stalls more than before the cure.
 func (w *watch) rising() bool {
 	rates := w.rates()
 	for _, f := range w.psi {
@@ -130,8 +130,8 @@ func (w *watch) rising() bool {
 	return false
 }
 
-// guarded runs f and breaks it off, by its context, with errPressure when those who
-// live there begin to suffer, or with what check returns.
+// guarded runs f. It cancels f's context with errPressure when the processes in the group
+// begin to stall, or with the error of check.
 func (w *watch) guarded(ctx context.Context, every time.Duration, check func() error, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -161,7 +161,7 @@ func (w *watch) guarded(ctx context.Context, every time.Duration, check func() e
 	}
 }
 
-// sleep waits, less where ctx ends.
+// sleep waits for d or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -171,5 +171,5 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pageSize is what limits are counted in.
+// pageSize returns the unit of limits in bytes.
 func pageSize() int64 { return int64(os.Getpagesize()) }
