@@ -8,17 +8,17 @@ import (
 	"holdfast"
 )
 
-// wish is what somebody looks for. Those who want another template look for
+// keyLookup is what somebody looks for. Those who want another template look for
 // themselves: it may be one that no node has.
-type wish struct {
+type keyLookup struct {
 	key      holdfast.SessionKey
 	template string // "" for none in particular
 }
 
-// flight is the one search for a session's place that all who want the same on
+// call is the one search for a session's place that all who want the same on
 // this node wait for.
-type flight struct {
-	wish
+type call struct {
+	keyLookup
 	done   chan struct{}
 	cancel context.CancelFunc
 
@@ -63,14 +63,14 @@ func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template s
 		if err == nil {
 			return r, release, nil
 		}
-		if ctx.Err() != nil || final(err) && !f.dir.others(key) {
+		if ctx.Err() != nil || final(err) && !f.dir.ownedElsewhere(key) {
 			return holdfast.Route{}, nil, err
 		}
 		f.learn(err)
 		if r, ok := f.remote(key); ok {
 			return r, func() {}, nil
 		}
-		if err := f.find(ctx, wish{key, template}); err != nil {
+		if err := f.find(ctx, keyLookup{key, template}); err != nil {
 			return holdfast.Route{}, nil, err
 		}
 	}
@@ -126,8 +126,8 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 
 // find waits for the search for a session, which it begins if nobody has. nil
 // means: look again.
-func (f *Fleet) find(ctx context.Context, what wish) error {
-	fl, err := f.board(what)
+func (f *Fleet) find(ctx context.Context, what keyLookup) error {
+	fl, err := f.joinCall(what)
 	if err != nil {
 		return err
 	}
@@ -135,39 +135,39 @@ func (f *Fleet) find(ctx context.Context, what wish) error {
 	case <-fl.done:
 		return fl.err
 	case <-ctx.Done():
-		return f.giveUp(ctx, fl)
+		return f.leaveCall(ctx, fl)
 	}
 }
 
-// board joins the search for a session, or begins it.
-func (f *Fleet) board(what wish) (*flight, error) {
+// joinCall joins the search for a session, or begins it.
+func (f *Fleet) joinCall(what keyLookup) (*call, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fl := f.flights[what]
+	fl := f.calls[what]
 	if fl == nil {
 		life := f.tasks.Context()
 		if life == nil {
 			return nil, f.errNotRunning()
 		}
 		ctx, cancel := context.WithCancel(life)
-		fl = &flight{wish: what, done: make(chan struct{}), cancel: cancel}
-		f.flights[what] = fl
+		fl = &call{keyLookup: what, done: make(chan struct{}), cancel: cancel}
+		f.calls[what] = fl
 		f.tasks.Go(func(context.Context) {
-			err := newQuest(f, fl).run(ctx)
+			err := newResolver(f, fl).run(ctx)
 			cancel()
-			f.land(fl, err)
+			f.finishCall(fl, err)
 		})
 	}
 	fl.waiting++
 	return fl, nil
 }
 
-// land ends a search.
-func (f *Fleet) land(fl *flight, err error) {
+// finishCall ends a search.
+func (f *Fleet) finishCall(fl *call, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.flights[fl.wish] == fl {
-		delete(f.flights, fl.wish)
+	if f.calls[fl.keyLookup] == fl {
+		delete(f.calls, fl.keyLookup)
 	}
 	if errors.Is(err, context.Canceled) && f.ended() {
 		err = f.errNotRunning()
@@ -176,15 +176,15 @@ func (f *Fleet) land(fl *flight, err error) {
 	close(fl.done)
 }
 
-// giveUp leaves a search, which ends with its last client. It returns why there
+// leaveCall leaves a search, which ends with its last client. It returns why there
 // is no answer.
-func (f *Fleet) giveUp(ctx context.Context, fl *flight) error {
+func (f *Fleet) leaveCall(ctx context.Context, fl *call) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl.waiting--; fl.waiting == 0 {
 		fl.cancel()
-		if f.flights[fl.wish] == fl {
-			delete(f.flights, fl.wish) // who comes now begins anew
+		if f.calls[fl.keyLookup] == fl {
+			delete(f.calls, fl.keyLookup) // who comes now begins anew
 		}
 	}
 	switch {
@@ -196,8 +196,8 @@ func (f *Fleet) giveUp(ctx context.Context, fl *flight) error {
 	return fmt.Errorf("waiting for session %s: %w", fl.key, fl.reason)
 }
 
-// because notes why the search waits.
-func (f *Fleet) because(fl *flight, reason error) {
+// withCause notes why the search waits.
+func (f *Fleet) setReason(fl *call, reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.reason = reason

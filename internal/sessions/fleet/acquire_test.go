@@ -206,16 +206,16 @@ func TestRefusedLooksPastTheCache(t *testing.T) {
 		a.publish(func(n *holdfast.Node) { n.Trouble = "so that b has it" })
 		first := a.mustAcquire(t)
 		synctest.Wait()
-		before := a.count(a.deps.Metrics.asks, "ok")
+		before := a.count(a.deps.Metrics.peerRequests, "ok")
 		a.Refused(key, first)
 		again := a.mustAcquire(t)
 		synctest.Wait()
-		if again.Epoch != first.Epoch || a.count(a.deps.Metrics.asks, "ok") != before+1 {
+		if again.Epoch != first.Epoch || a.count(a.deps.Metrics.peerRequests, "ok") != before+1 {
 			t.Errorf("route %+v; want the owner to be asked once, and the same route", again)
 		}
-		before = a.count(a.deps.Metrics.asks, "ok")
+		before = a.count(a.deps.Metrics.peerRequests, "ok")
 		a.mustAcquire(t)
-		if n := a.count(a.deps.Metrics.asks, "ok"); n != before {
+		if n := a.count(a.deps.Metrics.peerRequests, "ok"); n != before {
 			t.Error("the owner was asked again although it had confirmed")
 		}
 		r := b.mustAcquire(t)
@@ -236,17 +236,17 @@ func TestLateAnswerEndsNoDoubt(t *testing.T) {
 		b.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			late := httptest.NewRecorder()
 			answers.ServeHTTP(late, r)
-			time.Sleep(linger / 2) // the watch is faster
+			time.Sleep(answerGrace / 2) // the watch is faster
 			_, _ = w.Write(late.Body.Bytes())
 		})
 		a.Refused(key, a.mustAcquire(t))
-		time.Sleep(linger)
+		time.Sleep(answerGrace)
 		f := a.dir.Follow(key)
 		defer f.Close()
 		if s, _ := f.Look(); !s.Known || !s.Suspect {
 			t.Errorf("%+v, want it to be doubted still", s)
 		}
-		if n := a.count(a.deps.Metrics.asks, "ok"); n != 1 {
+		if n := a.count(a.deps.Metrics.peerRequests, "ok"); n != 1 {
 			t.Errorf("%d answers came, want the late one", n)
 		}
 	})
@@ -331,8 +331,8 @@ func TestClientGoesAway(t *testing.T) {
 		synctest.Wait()
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if len(x.flights) != 0 || len(x.dir.topics) != 0 {
-			t.Errorf("%d searches and %d followers are left", len(x.flights), len(x.dir.topics))
+		if len(x.calls) != 0 || len(x.dir.topics) != 0 {
+			t.Errorf("%d searches and %d followers are left", len(x.calls), len(x.dir.topics))
 		}
 	})
 }

@@ -41,13 +41,13 @@ type Directory struct {
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
-	mu      sync.RWMutex
-	at      holdfast.Revision // the watch has told everything up to here
-	records map[holdfast.SessionKey]record
-	graves  graves
-	ahead   map[holdfast.SessionKey]holdfast.Revision // learned before the watch told it
-	left    map[holdfast.SessionKey]leaving
-	topics  map[holdfast.SessionKey]*topic
+	mu         sync.RWMutex
+	at         holdfast.Revision // the watch has told everything up to here
+	records    map[holdfast.SessionKey]record
+	tombstones tombstones
+	ahead      map[holdfast.SessionKey]holdfast.Revision // learned before the watch told it
+	left       map[holdfast.SessionKey]leaving
+	topics     map[holdfast.SessionKey]*topic
 }
 
 // record is what is kept of one session's. Names that many share are kept once.
@@ -77,16 +77,16 @@ type topic struct {
 func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Logger) *Directory {
 	return &Directory{
 		store: s, self: self, metrics: m, log: log,
-		gone:    func(holdfast.SessionKey, holdfast.Epoch) {},
-		own:     func(holdfast.Owner) {},
-		claimed: func(holdfast.SessionKey, holdfast.Epoch) {},
-		ready:   make(chan struct{}),
-		recheck: make(chan holdfast.SessionKey, 256),
-		records: map[holdfast.SessionKey]record{},
-		graves:  newGraves(),
-		ahead:   map[holdfast.SessionKey]holdfast.Revision{},
-		left:    map[holdfast.SessionKey]leaving{},
-		topics:  map[holdfast.SessionKey]*topic{},
+		gone:       func(holdfast.SessionKey, holdfast.Epoch) {},
+		own:        func(holdfast.Owner) {},
+		claimed:    func(holdfast.SessionKey, holdfast.Epoch) {},
+		ready:      make(chan struct{}),
+		recheck:    make(chan holdfast.SessionKey, 256),
+		records:    map[holdfast.SessionKey]record{},
+		tombstones: newTombstones(),
+		ahead:      map[holdfast.SessionKey]holdfast.Revision{},
+		left:       map[holdfast.SessionKey]leaving{},
+		topics:     map[holdfast.SessionKey]*topic{},
 	}
 }
 
@@ -154,9 +154,9 @@ func (d *Directory) apply(e store.Event) {
 	delete(d.ahead, e.Key)
 	if e.Deleted {
 		if r, ok := d.records[e.Key]; ok && r.revision < e.Revision {
-			d.buryLocked(e.Key, r, true)
+			d.removeLocked(e.Key, r, true)
 		}
-		d.graves.settle(e.Key, e.Revision)
+		d.tombstones.confirm(e.Key, e.Revision)
 	} else {
 		d.lag(e)
 		d.putLocked(e.Owner)
@@ -183,7 +183,7 @@ func (d *Directory) passLocked(at holdfast.Revision) {
 			continue
 		}
 		delete(d.ahead, key)
-		d.graves.settle(key, at)
+		d.tombstones.confirm(key, at)
 		r, ok := d.records[key]
 		if !ok {
 			continue
@@ -215,13 +215,13 @@ func (d *Directory) recheckAll(ctx context.Context) {
 func (d *Directory) putLocked(o holdfast.Owner) {
 	r, ok := d.records[o.Key]
 	switch {
-	case !ok && d.graves.has(o.Key, o.Epoch), ok && o.Epoch < r.epoch:
+	case !ok && d.tombstones.covers(o.Key, o.Epoch), ok && o.Epoch < r.epoch:
 		return
 	case ok && o.Epoch == r.epoch:
 		d.mergeLocked(o, r)
 		return
 	}
-	d.graves.forget(o.Key)
+	d.tombstones.remove(o.Key)
 	// The key may be a part of a longer string, which it would keep alive.
 	d.records[holdfast.SessionKey(strings.Clone(string(o.Key)))] = record{
 		epoch: o.Epoch, revision: max(o.Revision, holdfast.Revision(o.Epoch)),
@@ -254,10 +254,10 @@ func (d *Directory) mergeLocked(o holdfast.Owner, r record) {
 	}
 }
 
-// buryLocked takes a record out. sure is false where the watch has not told yet.
-func (d *Directory) buryLocked(key holdfast.SessionKey, r record, sure bool) {
+// removeLocked takes a record out. sure is false where the watch has not told yet.
+func (d *Directory) removeLocked(key holdfast.SessionKey, r record, sure bool) {
 	delete(d.records, key)
-	d.graves.add(key, r, sure, time.Now())
+	d.tombstones.add(key, r, sure, time.Now())
 	d.changeLocked(key)
 	d.gone(key, r.epoch)
 }
@@ -292,7 +292,7 @@ func (d *Directory) learnLocked(o holdfast.Owner) {
 		if rev <= d.at {
 			return // the watch is past it and has no such record: it is gone
 		}
-		if ok && o.Epoch < r.epoch || d.graves.has(o.Key, o.Epoch) {
+		if ok && o.Epoch < r.epoch || d.tombstones.covers(o.Key, o.Epoch) {
 			return
 		}
 		d.ahead[o.Key] = rev
@@ -332,7 +332,7 @@ func (d *Directory) Refresh(ctx context.Context, key holdfast.SessionKey) (holdf
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	o, err := d.store.Get(ctx, key)
-	d.metrics.looked(err)
+	d.metrics.storeRead(err)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -341,7 +341,7 @@ func (d *Directory) Refresh(ctx context.Context, key holdfast.SessionKey) (holdf
 	case errors.Is(err, holdfast.ErrNotFound):
 		// What came after the question was sent is newer than the answer.
 		if r, ok := d.records[key]; known && ok && r.epoch == before.Epoch {
-			d.buryLocked(key, r, false)
+			d.removeLocked(key, r, false)
 			d.metrics.sessions.Set(float64(len(d.records)))
 		}
 	}

@@ -113,9 +113,9 @@ func TestFollowerSeesEveryChange(t *testing.T) {
 		if sight.Known || sight.Last.State != holdfast.Leaving || sight.Last.Template != "demo" || sight.Last.Node != "other" || !sight.LastAt.Equal(time.Now()) {
 			t.Errorf("after the release: %+v", sight)
 		}
-		time.Sleep(remembered)
+		time.Sleep(tombstoneTTL)
 		if sight, _ = f.Look(); !sight.LastAt.IsZero() {
-			t.Errorf("it is still remembered after %v: %+v", remembered, sight)
+			t.Errorf("it is still remembered after %v: %+v", tombstoneTTL, sight)
 		}
 	})
 }
@@ -361,23 +361,23 @@ func TestWhatTheWatchIsPastIsNotLearned(t *testing.T) {
 
 // TestGravesAreBounded, but keep what could come back.
 func TestGravesAreBounded(t *testing.T) {
-	g := newGraves()
+	g := newTombstones()
 	now := time.Now()
 	g.add("unsure", record{epoch: 1, revision: 1}, false, now)
 	for i := range 100 {
 		g.add(holdfast.SessionKey(fmt.Sprint("k", i)), record{epoch: 2}, true, now)
 	}
-	now = now.Add(remembered)
+	now = now.Add(tombstoneTTL)
 	g.add("last", record{epoch: 3}, true, now)
-	if !g.has("unsure", 1) || len(g.byKey) != 2 || len(g.order) != 2 {
+	if !g.covers("unsure", 1) || len(g.byKey) != 2 || len(g.order) != 2 {
 		t.Errorf("%d are kept, %d in order", len(g.byKey), len(g.order))
 	}
-	g.settle("unsure", 9)
-	for i := range maxGraves + 50 {
+	g.confirm("unsure", 9)
+	for i := range maxTombstones + 50 {
 		g.add(holdfast.SessionKey(fmt.Sprint("k", i)), record{epoch: 4}, false, now)
 	}
-	if len(g.byKey) > maxGraves || len(g.order) > maxGraves {
-		t.Errorf("%d are kept, %d in order, at most %d should be", len(g.byKey), len(g.order), maxGraves)
+	if len(g.byKey) > maxTombstones || len(g.order) > maxTombstones {
+		t.Errorf("%d are kept, %d in order, at most %d should be", len(g.byKey), len(g.order), maxTombstones)
 	}
 }
 

@@ -16,15 +16,15 @@ const AnnouncementTTL = 2 * time.Minute
 
 // Bounds of what other nodes may announce.
 const (
-	expectTime  = AnnouncementTTL
-	maxExpected = 8192 // sessions
-	maxClaims   = 64   // at once; the node's own bound on boots is below
+	announcementTTL = AnnouncementTTL
+	maxExpected     = 8192 // sessions
+	maxClaims       = 64   // at once; the node's own bound on boots is below
 )
 
 // expectation is a session that another node has announced: it is claimed here
 // once that node's record of it is gone.
 type expectation struct {
-	leaver
+	departingSession
 	from  holdfast.NodeID
 	until time.Time
 }
@@ -44,8 +44,8 @@ func newExpected(f *Fleet) *expected {
 }
 
 // add takes announcements in and returns how many it has room for.
-func (x *expected) add(from holdfast.NodeID, sessions []leaver) int {
-	n := x.put(from, sessions, time.Now().Add(expectTime))
+func (x *expected) add(from holdfast.NodeID, sessions []departingSession) int {
+	n := x.put(from, sessions, time.Now().Add(announcementTTL))
 	x.f.deps.Metrics.handovers.WithLabelValues("expected").Add(float64(n))
 	// What is gone already, nobody will be told of any more.
 	for _, s := range sessions[:n] {
@@ -56,7 +56,7 @@ func (x *expected) add(from holdfast.NodeID, sessions []leaver) int {
 	return n
 }
 
-func (x *expected) put(from holdfast.NodeID, sessions []leaver, until time.Time) int {
+func (x *expected) put(from holdfast.NodeID, sessions []departingSession, until time.Time) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i, s := range sessions {
@@ -115,7 +115,7 @@ func (x *expected) run(ctx context.Context) {
 
 // next waits for a session to be due; nil when ctx was done first.
 func (x *expected) next(ctx context.Context) *expectation {
-	sweep := time.NewTicker(expectTime / 12)
+	sweep := time.NewTicker(announcementTTL / 12)
 	defer sweep.Stop()
 	for {
 		if e := x.pop(); e != nil {
@@ -158,10 +158,10 @@ func (x *expected) sweep(now time.Time) {
 
 // claim has one session booted here. Its clients come by themselves.
 func (x *expected) claim(ctx context.Context, e *expectation) {
-	ctx, cancel := context.WithDeadline(ctx, e.until.Add(expectTime)) // the boot takes its time, too
+	ctx, cancel := context.WithDeadline(ctx, e.until.Add(announcementTTL)) // the boot takes its time, too
 	defer cancel()
 	var err error
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
 		if ctx.Err() != nil || !time.Now().Before(e.until) {
 			// Whoever wanted it has had it placed meanwhile.
 			x.f.deps.Metrics.handovers.WithLabelValues("expired").Inc()

@@ -86,21 +86,21 @@ type Fleet struct {
 	peers *peers
 	next  *expected
 
-	mu      sync.Mutex
-	tasks   tasks.Group // open while Run is active; sealed with mu held
-	flights map[wish]*flight
-	fetches map[string]*fetching // by template, under way
-	heirs   map[holdfast.SessionKey]heir
+	mu         sync.Mutex
+	tasks      tasks.Group // open while Run is active; sealed with mu held
+	calls      map[keyLookup]*call
+	fetches    map[string]*fetching // by template, under way
+	successors map[holdfast.SessionKey]successor
 }
 
 // New returns a Fleet that does nothing yet.
 func New(cfg Config, deps Deps) *Fleet {
 	f := &Fleet{
 		cfg: cfg, deps: deps, log: deps.Log,
-		dir:     NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
-		nodes:   newNodes(deps.Store, cfg.Node, rand.IntN),
-		peers:   newPeers(deps.Dial, deps.Metrics),
-		flights: map[wish]*flight{}, heirs: map[holdfast.SessionKey]heir{},
+		dir:   NewDirectory(deps.Store, cfg.Node, deps.Metrics, deps.Log),
+		nodes: newNodes(deps.Store, cfg.Node, rand.IntN),
+		peers: newPeers(deps.Dial, deps.Metrics),
+		calls: map[keyLookup]*call{}, successors: map[holdfast.SessionKey]successor{},
 		fetches: map[string]*fetching{},
 	}
 	f.nodes.share = cfg.MaxShare

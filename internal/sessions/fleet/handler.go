@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pollTime       = time.Minute // of one question; then the asker asks again
+	pollTimeout    = time.Minute // of one question; then the asker asks again
 	writeTime      = 5 * time.Second
 	maxAcquireBody = 4 << 10
 	maxPrepareBody = 2 << 20
@@ -26,7 +26,7 @@ const (
 // that this node is still at it. Questions end with their requests' contexts and
 // with Run.
 func (f *Fleet) Handler() http.Handler {
-	h := &handler{f: f, places: make(chan struct{}, maxServed)}
+	h := &handler{f: f, slots: make(chan struct{}, maxServed)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathAcquire, h.acquire)
 	mux.HandleFunc("POST "+pathPrepare, h.prepare)
@@ -36,8 +36,8 @@ func (f *Fleet) Handler() http.Handler {
 }
 
 type handler struct {
-	f      *Fleet
-	places chan struct{}
+	f     *Fleet
+	slots chan struct{}
 }
 
 // read decodes a question and names who asks, false when it was refused.
@@ -68,14 +68,14 @@ func (h *handler) acquire(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case h.places <- struct{}{}:
-		defer func() { <-h.places }()
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
 	default:
-		answer(w, acquireAnswer{Error: toWire(fmt.Errorf("node %s answers %d questions: %w", h.f.cfg.Node, maxServed, holdfast.ErrBusy))})
+		writeAnswer(w, acquireAnswer{Error: toWire(fmt.Errorf("node %s answers %d questions: %w", h.f.cfg.Node, maxServed, holdfast.ErrBusy))})
 		return
 	}
 	h.f.log.Debug("asked for a session", "session", q.Key, "by", from, "place", q.Place)
-	h.f.think(w, r, pollTime, func(ctx context.Context) any {
+	h.f.respond(w, r, pollTimeout, func(ctx context.Context) any {
 		o, err := h.f.local(ctx, q)
 		if err != nil {
 			return acquireAnswer{Error: toWire(err)}
@@ -104,8 +104,8 @@ func (f *Fleet) local(ctx context.Context, q acquireRequest) (holdfast.Owner, er
 	return holdfast.Owner{Key: q.Key, Node: f.cfg.Node, Epoch: r.Epoch, State: holdfast.Ready}, nil
 }
 
-// think answers with what work returns, and says until then that it is at it.
-func (f *Fleet) think(w http.ResponseWriter, r *http.Request, limit time.Duration, work func(context.Context) any) {
+// respond answers with what work returns, and says until then that it is at it.
+func (f *Fleet) respond(w http.ResponseWriter, r *http.Request, limit time.Duration, work func(context.Context) any) {
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	done := make(chan any, 1)
@@ -114,15 +114,15 @@ func (f *Fleet) think(w http.ResponseWriter, r *http.Request, limit time.Duratio
 		done <- work(ctx)
 	})
 	if !started {
-		answer(w, acquireAnswer{Error: toWire(f.errNotRunning())})
+		writeAnswer(w, acquireAnswer{Error: toWire(f.errNotRunning())})
 		return
 	}
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
 		select {
 		case a := <-done:
-			answer(w, a)
+			writeAnswer(w, a)
 			return
 		case <-tick.C:
 			if err := write(w, []byte("\n")); err != nil {
@@ -134,7 +134,7 @@ func (f *Fleet) think(w http.ResponseWriter, r *http.Request, limit time.Duratio
 	}
 }
 
-func answer(w http.ResponseWriter, a any) {
+func writeAnswer(w http.ResponseWriter, a any) {
 	b, err := json.Marshal(a)
 	if err != nil {
 		http.Error(w, "encoding the answer: "+err.Error(), http.StatusInternalServerError)

@@ -180,7 +180,7 @@ func (h *host) serves(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	}
 }
 
-// leave begins to end a session, and finish releases it.
+// removeRequest begins to end a session, and finish releases it.
 func (h *host) leave(ctx context.Context, key holdfast.SessionKey) error {
 	h.mu.Lock()
 	e := h.sessions[key]

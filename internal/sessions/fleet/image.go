@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	pathImage = "/fleet/v1/image"
-	imageTime = 5 * time.Minute // for one to come in; then its sender is gone, or as good as gone
+	pathImage    = "/fleet/v1/image"
+	imageTimeout = 5 * time.Minute // for one to come in; then its sender is gone, or as good as gone
 
-	// imageSilence is how long nothing may move of an image that is on its way, or
+	// imageIdleTimeout is how long nothing may move of an image that is on its way, or
 	// of the answer to it: whoever waits for it waits no longer then. It is about
 	// what a node's connections take to find a peer gone; this also finds one that
 	// stands still, and something in between that takes bytes and keeps them.
-	imageSilence = 10 * time.Second
+	imageIdleTimeout = 10 * time.Second
 )
 
 var (
-	// errNoHeir is a session whose successor nobody was told to be.
-	errNoHeir = errors.New("no node was told to take it over")
-	// errSilent ends the way of an image.
-	errSilent = fmt.Errorf("nothing has moved for %v", imageSilence)
+	// errNoSuccessor is a session whose successor nobody was told to be.
+	errNoSuccessor = errors.New("no node was told to take it over")
+	// errIdleTimeout ends the way of an image.
+	errIdleTimeout = fmt.Errorf("nothing has moved for %v", imageIdleTimeout)
 )
 
 // ReceiveImage takes the image of a session in that is to be handed over to this node,
@@ -35,34 +35,34 @@ var (
 // have been given up without it.
 type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
 
-// heir is the node that was told to take a session over.
-type heir struct {
+// successor is the node that was told to take a session over.
+type successor struct {
 	epoch holdfast.Epoch
 	node  holdfast.Node
 }
 
-// inherit notes who takes sessions over.
-func (f *Fleet) inherit(to holdfast.Node, sessions []leaver) {
+// setSuccessor notes who takes sessions over.
+func (f *Fleet) setSuccessor(to holdfast.Node, sessions []departingSession) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range sessions {
-		f.heirs[s.Key] = heir{s.Epoch, to}
+		f.successors[s.Key] = successor{s.Epoch, to}
 	}
 }
 
-// forgetHeirs begins anew, with another Prepare.
-func (f *Fleet) forgetHeirs() {
+// clearSuccessors begins anew, with another Prepare.
+func (f *Fleet) clearSuccessors() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.heirs = map[holdfast.SessionKey]heir{}
+	f.successors = map[holdfast.SessionKey]successor{}
 }
 
 // ClearSuccessor forgets who was to take that life of a session over.
 func (f *Fleet) ClearSuccessor(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.heirs[key].epoch == epoch {
-		delete(f.heirs, key)
+	if f.successors[key].epoch == epoch {
+		delete(f.successors, key)
 	}
 }
 
@@ -71,9 +71,9 @@ func (f *Fleet) ClearSuccessor(key holdfast.SessionKey, epoch holdfast.Epoch) {
 // breaks, from a goroutine of its own that has ended when SendImage returns. The image
 // is there, whole, when there is no error; with one it may be.
 func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error {
-	to, err := f.heirOf(key, epoch)
+	to, err := f.successorOf(key, epoch)
 	if err == nil {
-		err = again(ctx, func() error { return f.peers.sendImage(ctx, to, write) })
+		err = retryOnce(ctx, func() error { return f.peers.sendImage(ctx, to, write) })
 	}
 	if err != nil {
 		return fmt.Errorf("send the image of session %s: %w", key, err)
@@ -81,12 +81,12 @@ func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch ho
 	return nil
 }
 
-// again does once more what a broken connection has ended: one that was kept since
+// retryOnce does once more what a broken connection has ended: one that was kept since
 // the last question may have ended long ago. What fell silent would most likely do so
 // again, and somebody waits.
-func again(ctx context.Context, do func() error) error {
+func retryOnce(ctx context.Context, do func() error) error {
 	err := do()
-	if errors.Is(err, errUnreachable) && !errors.Is(err, errSilent) && ctx.Err() == nil {
+	if errors.Is(err, errUnreachable) && !errors.Is(err, errIdleTimeout) && ctx.Err() == nil {
 		if second := do(); second != nil {
 			return fmt.Errorf("%w; and then: %w", err, second)
 		}
@@ -98,16 +98,16 @@ func again(ctx context.Context, do func() error) error {
 // CanSend is why there is nobody to send the image of a session's life to, nil
 // where there is.
 func (f *Fleet) CanSend(key holdfast.SessionKey, epoch holdfast.Epoch) error {
-	_, err := f.heirOf(key, epoch)
+	_, err := f.successorOf(key, epoch)
 	return err
 }
 
-func (f *Fleet) heirOf(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Node, error) {
+func (f *Fleet) successorOf(key holdfast.SessionKey, epoch holdfast.Epoch) (holdfast.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	to, ok := f.heirs[key]
+	to, ok := f.successors[key]
 	if !ok || to.epoch != epoch {
-		return holdfast.Node{}, errNoHeir
+		return holdfast.Node{}, errNoSuccessor
 	}
 	return to.node, nil
 }
@@ -135,7 +135,7 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("node %s %w", to.ID, refused(resp))
+		return fmt.Errorf("node %s %w", to.ID, unexpectedStatus(resp))
 	}
 	return nil
 }
@@ -144,8 +144,8 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 // bound in time but ctx's, as long as something moves. errUnreachable, errSilent.
 func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
-	quiet := time.AfterFunc(imageSilence, func() { cancel(errSilent) })
-	heard := func() { quiet.Reset(imageSilence) }
+	quiet := time.AfterFunc(imageIdleTimeout, func() { cancel(errIdleTimeout) })
+	heard := func() { quiet.Reset(imageIdleTimeout) }
 	done := func() { quiet.Stop(); cancel(nil) }
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, body)
 	if err != nil {
@@ -153,45 +153,45 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 		return nil, err
 	}
 	req.Header.Set("Content-Type", media)
-	req.Body = &watched{listener{from: req.Body, heard: heard}, ctx, req.Body.Close}
+	req.Body = &watchedBody{activityReader{from: req.Body, onRead: heard}, ctx, req.Body.Close}
 	resp, err := p.http.Do(req)
 	if err != nil {
-		err = because(ctx, err)
+		err = withCause(ctx, err)
 		done()
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	closeBody := resp.Body.Close
-	resp.Body = &watched{listener{from: resp.Body, heard: heard}, ctx, func() error { defer done(); return closeBody() }}
+	resp.Body = &watchedBody{activityReader{from: resp.Body, onRead: heard}, ctx, func() error { defer done(); return closeBody() }}
 	return resp, nil
 }
 
-// watched is a body of which every byte is a sign of life. It is closed once.
-type watched struct {
-	listener
+// watchedBody is a body of which every byte is a sign of life. It is closed once.
+type watchedBody struct {
+	activityReader
 	ctx   context.Context // whose cause says why it ends early
 	close func() error
 }
 
-func (w *watched) Read(b []byte) (int, error) {
-	n, err := w.listener.Read(b)
+func (w *watchedBody) Read(b []byte) (int, error) {
+	n, err := w.activityReader.Read(b)
 	if err != nil && err != io.EOF {
-		err = because(w.ctx, err)
+		err = withCause(w.ctx, err)
 	}
 	return n, err
 }
 
-func (w *watched) Close() error { return w.close() }
+func (w *watchedBody) Close() error { return w.close() }
 
-// because adds why ctx has ended, where it has.
-func because(ctx context.Context, err error) error {
+// withCause adds why ctx has ended, where it has.
+func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
 
-// refused is an answer that is not the one that was hoped for.
-func refused(resp *http.Response) error {
+// unexpectedStatus is an answer that is not the one that was hoped for.
+func unexpectedStatus(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 	return fmt.Errorf("answers %s: %.512q", resp.Status, text)
 }
@@ -207,7 +207,7 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this node takes no images", http.StatusNotImplemented)
 		return
 	}
-	body := &hurried{from: r.Body, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetReadDeadline}
+	body := &deadlineReader{from: r.Body, end: time.Now().Add(imageTimeout), setDeadline: http.NewResponseController(w).SetReadDeadline}
 	err := h.f.deps.ReceiveImage(r.Context(), body, func(key holdfast.SessionKey, epoch holdfast.Epoch) error {
 		if !h.f.next.expects(from, key, epoch) {
 			return fmt.Errorf("session %s at epoch %d was not announced by node %s", key, epoch, from)
@@ -222,22 +222,22 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// hurried is the body of a request that is not waited for longer than imageSilence at a
+// deadlineReader is the body of a request that is not waited for longer than imageSilence at a
 // time, and than end.
-type hurried struct {
-	from  io.Reader
-	end   time.Time
-	until func(time.Time) error
+type deadlineReader struct {
+	from        io.Reader
+	end         time.Time
+	setDeadline func(time.Time) error
 }
 
-func (h *hurried) Read(b []byte) (int, error) {
-	_ = h.until(nextBy(h.end)) // every server of ours can
+func (h *deadlineReader) Read(b []byte) (int, error) {
+	_ = h.setDeadline(idleDeadline(h.end)) // every server of ours can
 	return h.from.Read(b)
 }
 
-// nextBy is until when the next bytes of what has to be over by end may take.
-func nextBy(end time.Time) time.Time {
-	if by := time.Now().Add(imageSilence); by.Before(end) {
+// idleDeadline is until when the next bytes of what has to be over by end may take.
+func idleDeadline(end time.Time) time.Time {
+	if by := time.Now().Add(imageIdleTimeout); by.Before(end) {
 		return by
 	}
 	return end
@@ -252,6 +252,6 @@ func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch 
 	if e == nil || e.from != from || e.Epoch != epoch {
 		return false
 	}
-	e.until = time.Now().Add(expectTime)
+	e.until = time.Now().Add(announcementTTL)
 	return true
 }

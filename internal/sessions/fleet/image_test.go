@@ -27,11 +27,11 @@ type fault struct {
 }
 
 const (
-	breaks  = "breaks"          // both ends are told
-	hole    = "black hole"      // nothing moves, nobody is told
-	deaf    = "answer lost"     // all arrives, nothing comes back
-	crawls  = "crawls"          // every piece takes nearly as long as it may
-	crawled = imageSilence / 10 // of each
+	breaks  = "breaks"              // both ends are told
+	hole    = "black hole"          // nothing moves, nobody is told
+	deaf    = "answer lost"         // all arrives, nothing comes back
+	crawls  = "crawls"              // every piece takes nearly as long as it may
+	crawled = imageIdleTimeout / 10 // of each
 )
 
 // faulty has the node's connections go through a fault.
@@ -124,8 +124,8 @@ func TestImageOnABadWay(t *testing.T) {
 		"broken once":        {fault{how: breaks, after: 100_000, times: 1}, true, nil, 2},
 		"broken at once":     {fault{how: breaks, times: 1}, true, nil, 2},
 		"broken":             {fault{how: breaks, after: 100_000}, false, errUnreachable, 2},
-		"black hole":         {fault{how: hole, after: 100_000}, false, errSilent, 1},
-		"the answer is lost": {fault{how: deaf}, true, errSilent, 1},
+		"black hole":         {fault{how: hole, after: 100_000}, false, errIdleTimeout, 1},
+		"the answer is lost": {fault{how: deaf}, true, errIdleTimeout, 1},
 		"slow":               {fault{how: crawls}, true, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,8 +147,8 @@ func TestImageOnABadWay(t *testing.T) {
 					}
 					return err
 				}
-				s := []leaver{{Key: key, Epoch: 7}}
-				a.inherit(b.record, s)
+				s := []departingSession{{Key: key, Epoch: 7}}
+				a.setSuccessor(b.record, s)
 				b.next.add(a.id, s)
 				calls, begun := 0, time.Now()
 				err := a.SendImage(t.Context(), key, 7, func(w io.Writer) error {
@@ -158,7 +158,7 @@ func TestImageOnABadWay(t *testing.T) {
 				})
 				took := time.Since(begun)
 				synctest.Wait()
-				time.Sleep(imageSilence + time.Second)
+				time.Sleep(imageIdleTimeout + time.Second)
 				tries.Wait()
 				if !errors.Is(err, c.says) || (err == nil) != (c.says == nil) || calls != c.calls {
 					t.Errorf("it says %v, want %v, after %d calls", err, c.says, calls)
@@ -166,7 +166,7 @@ func TestImageOnABadWay(t *testing.T) {
 				if (whole.Load() == 1) != c.arrives {
 					t.Errorf("%d arrived whole", whole.Load())
 				}
-				if (took > imageSilence) != (c.how == crawls) {
+				if (took > imageIdleTimeout) != (c.how == crawls) {
 					t.Errorf("it took %v", took)
 				}
 			})
@@ -202,7 +202,7 @@ func TestSilentSender(t *testing.T) {
 			begun := time.Now()
 			_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: b\r\n%s", path, body)
 			must(t, err)
-			if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != imageSilence {
+			if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != imageIdleTimeout {
 				t.Errorf("%s: %v after %v", path, err, time.Since(begun))
 			}
 			c.Close()
@@ -219,7 +219,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 			_, err := io.Copy(io.Discard, r)
 			return err
 		}
-		a.inherit(b.record, []leaver{{Key: key, Epoch: 7}})
+		a.setSuccessor(b.record, []departingSession{{Key: key, Epoch: 7}})
 		calls, torn := 0, errors.New("torn")
 		err := a.SendImage(t.Context(), key, 7, func(w io.Writer) error {
 			calls++
@@ -229,7 +229,7 @@ func TestImageThatCannotBeRead(t *testing.T) {
 		if !errors.Is(err, torn) || calls != 1 {
 			t.Errorf("%v after %d calls", err, calls)
 		}
-		if err := a.SendImage(t.Context(), key, 8, nil); !errors.Is(err, errNoHeir) {
+		if err := a.SendImage(t.Context(), key, 8, nil); !errors.Is(err, errNoSuccessor) {
 			t.Errorf("another life: %v", err)
 		}
 	})
@@ -245,8 +245,8 @@ func TestTakenOnABadWay(t *testing.T) {
 		"whole":          {fault{how: breaks, after: 1 << 30}, nil, 1},
 		"broken at once": {fault{how: breaks, times: 1}, nil, 1},
 		"broken":         {fault{how: breaks, after: 100_000}, net.ErrClosed, 1},
-		"black hole":     {fault{how: hole, after: 100_000}, errSilent, 1},
-		"no answer":      {fault{how: deaf}, errSilent, 1},
+		"black hole":     {fault{how: hole, after: 100_000}, errIdleTimeout, 1},
+		"no answer":      {fault{how: deaf}, errIdleTimeout, 1},
 		"slow":           {fault{how: crawls}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestTakenOnABadWay(t *testing.T) {
 				if int(given.Load()) != c.given {
 					t.Errorf("it was given %d times", given.Load())
 				}
-				if (took > imageSilence) != (c.how == crawls) {
+				if (took > imageIdleTimeout) != (c.how == crawls) {
 					t.Errorf("it took %v", took)
 				}
 			})

@@ -10,12 +10,12 @@ import (
 
 // Metrics are the figures of a Fleet.
 type Metrics struct {
-	asks       *prometheus.CounterVec
-	placements *prometheus.CounterVec
-	handovers  *prometheus.CounterVec
-	looks      *prometheus.CounterVec
-	sessions   prometheus.Gauge
-	lag        prometheus.Histogram
+	peerRequests *prometheus.CounterVec
+	placements   *prometheus.CounterVec
+	handovers    *prometheus.CounterVec
+	storeReads   *prometheus.CounterVec
+	sessions     prometheus.Gauge
+	lag          prometheus.Histogram
 }
 
 // NewMetrics makes the figures and registers them.
@@ -24,13 +24,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	m := &Metrics{
-		asks: counter("holdfast_fleet_peer_requests_total",
+		peerRequests: counter("holdfast_fleet_peer_requests_total",
 			"Questions to other nodes for a session, by result (ok, elsewhere, draining, busy, boot, stopped, not_found, store, engine, internal, unreachable, canceled).", "result"),
 		placements: counter("holdfast_fleet_placements_total",
 			"Places looked for, for sessions that nobody owned, by where one was found (here, there, none).", "where"),
 		handovers: counter("holdfast_fleet_handovers_total",
 			"Sessions that other nodes announced to this one, by what became of them (expected, claimed, elsewhere, failed, expired).", "event"),
-		looks: counter("holdfast_fleet_store_reads_total",
+		storeReads: counter("holdfast_fleet_store_reads_total",
 			"Records read from the store past the cache, by result (found, gone, failed).", "result"),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_fleet_sessions", Help: "Session records that this node knows of.",
@@ -41,11 +41,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}
-	reg.MustRegister(m.asks, m.placements, m.handovers, m.looks, m.sessions, m.lag)
+	reg.MustRegister(m.peerRequests, m.placements, m.handovers, m.storeReads, m.sessions, m.lag)
 	return m
 }
 
-func (m *Metrics) looked(err error) {
+func (m *Metrics) storeRead(err error) {
 	result := "found"
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):
@@ -53,5 +53,5 @@ func (m *Metrics) looked(err error) {
 	case err != nil:
 		result = "failed"
 	}
-	m.looks.WithLabelValues(result).Inc()
+	m.storeReads.WithLabelValues(result).Inc()
 }

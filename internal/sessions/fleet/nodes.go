@@ -48,16 +48,16 @@ func newNodes(s store.Store, self holdfast.NodeID, rand func(int) int) *nodes {
 	return &nodes{store: s, self: self, rand: rand, turn: make(chan struct{}, 1)}
 }
 
-// fresh makes sure that the list is not older than maxAge. Where the store does
+// refresh makes sure that the list is not older than maxAge. Where the store does
 // not answer, an old list does; the claim decides in the end.
-func (n *nodes) fresh(ctx context.Context) error { return n.read(ctx, n.young) }
+func (n *nodes) refresh(ctx context.Context) error { return n.read(ctx, n.isFresh) }
 
-// know makes sure that the list has a node, if there is such a node. For one
+// ensure makes sure that the list has a node, if there is such a node. For one
 // that has come since, the list may be read before its time: after a second, and
 // not twice in a row, so that at most twice as much is read as maxAge says.
-func (n *nodes) know(ctx context.Context, id holdfast.NodeID) error {
+func (n *nodes) ensure(ctx context.Context, id holdfast.NodeID) error {
 	return n.read(ctx, func() (bool, error) {
-		if young, err := n.young(); !young {
+		if young, err := n.isFresh(); !young {
 			return false, err
 		}
 		n.mu.RLock()
@@ -87,7 +87,7 @@ func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	early, _ := n.young()
+	early, _ := n.isFresh()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tried, n.err, n.early = time.Now(), nil, early
@@ -107,7 +107,7 @@ func (n *nodes) set(list []holdfast.Node) {
 	}
 }
 
-func (n *nodes) young() (bool, error) {
+func (n *nodes) isFresh() (bool, error) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return !n.tried.IsZero() && time.Since(n.tried) < maxAge(len(n.list)), n.err
@@ -115,7 +115,7 @@ func (n *nodes) young() (bool, error) {
 
 // all returns a copy of the list.
 func (n *nodes) all(ctx context.Context) ([]holdfast.Node, error) {
-	if err := n.fresh(ctx); err != nil {
+	if err := n.refresh(ctx); err != nil {
 		return nil, err
 	}
 	n.mu.RLock()
@@ -135,14 +135,14 @@ func (n *nodes) alone() (alone, stale bool) {
 // and counts what it gave it until the list is read again: else all that is placed
 // within a second would go by the same figures.
 func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefer holdfast.NodeID) (holdfast.Node, error) {
-	if err := n.fresh(ctx); err != nil {
+	if err := n.refresh(ctx); err != nil {
 		return holdfast.Node{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	need := Need{Self: n.self, Avoid: avoid, OutOfRotation: holdfast.OutOfRotation(n.list, n.share)}
 	if i, ok := n.index[prefer]; ok && need.fits(&n.list[i]) {
-		give(&n.list[i])
+		countPlaced(&n.list[i])
 		return n.list[i], nil
 	}
 	id, err := Place(n.list, need, n.rand)
@@ -150,7 +150,7 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefe
 		return holdfast.Node{}, err
 	}
 	node := &n.list[n.index[id]]
-	give(node)
+	countPlaced(node)
 	return *node, nil
 }
 

@@ -86,16 +86,16 @@ func TestNewNodeIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countingStore{nodes: fleetOf(4000)}
 		n := newNodes(s, "n0", func(int) int { return 0 })
-		must(t, n.fresh(t.Context()))
+		must(t, n.refresh(t.Context()))
 		s.nodes = append(fleetOf(4000), holdfast.Node{ID: "new"})
 		time.Sleep(time.Second)
-		must(t, n.know(t.Context(), "new"))
+		must(t, n.ensure(t.Context(), "new"))
 		if _, ok := n.get("new"); !ok {
 			t.Error("a node that came is not known")
 		}
 		// One that is not there at all does not have it read all the time.
 		for range 1000 {
-			must(t, n.know(t.Context(), "nobody"))
+			must(t, n.ensure(t.Context(), "nobody"))
 			time.Sleep(100 * time.Millisecond)
 		}
 		if limit := 2 + 2*100/int(maxAge(4000)/time.Second); s.reads > limit {

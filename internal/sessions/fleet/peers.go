@@ -24,21 +24,21 @@ const (
 
 	// A node that is asked says every beat that it is still at it. One that
 	// is silent for longer than silence is gone, or as good as gone.
-	beat    = time.Second
-	silence = 4 * time.Second
+	heartbeat      = time.Second
+	silenceTimeout = 4 * time.Second
 
-	asksPerPeer = 128 // at once, each for another session
-	idlePerPeer = 8   // connections kept for the next question
-	idleTime    = 90 * time.Second
-	maxAnswer   = 64 << 10 // bytes
+	requestsPerPeer = 128 // at once, each for another session
+	idlePerPeer     = 8   // connections kept for the next question
+	idleTime        = 90 * time.Second
+	maxAnswer       = 64 << 10 // bytes
 )
 
 // errUnreachable says that a node did not answer: it may be gone, cut off, or
 // still starting.
 var errUnreachable = errors.New("node does not answer")
 
-// errCrowded says that this node asks another too much at once.
-var errCrowded = fmt.Errorf("%d questions are under way: %w", asksPerPeer, holdfast.ErrBusy)
+// errTooManyRequests says that this node asks another too much at once.
+var errTooManyRequests = fmt.Errorf("%d questions are under way: %w", requestsPerPeer, holdfast.ErrBusy)
 
 // Dial connects to the node's hop listener at addr, and makes sure that it is
 // that node which answers.
@@ -50,11 +50,11 @@ type peers struct {
 	transport *http.Transport
 	metrics   *Metrics
 
-	mu    sync.Mutex
-	asks  map[holdfast.NodeID]int // under way
-	dials map[*context.CancelFunc]struct{}
-	ended bool
-	done  sync.WaitGroup // the dials
+	mu       sync.Mutex
+	inFlight map[holdfast.NodeID]int // under way
+	dials    map[*context.CancelFunc]struct{}
+	ended    bool
+	done     sync.WaitGroup // the dials
 }
 
 // peerKey is for the node that a connection is for.
@@ -66,7 +66,7 @@ type peer struct {
 }
 
 func newPeers(dial Dial, m *Metrics) *peers {
-	p := &peers{metrics: m, asks: map[holdfast.NodeID]int{}, dials: map[*context.CancelFunc]struct{}{}}
+	p := &peers{metrics: m, inFlight: map[holdfast.NodeID]int{}, dials: map[*context.CancelFunc]struct{}{}}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -78,7 +78,7 @@ func newPeers(dial Dial, m *Metrics) *peers {
 			to, _ := ctx.Value(peerKey{}).(peer)
 			return dial(ctx, to.node, to.addr)
 		},
-		MaxConnsPerHost:     asksPerPeer + 8, // prepare needs one, too
+		MaxConnsPerHost:     requestsPerPeer + 8, // prepare needs one, too
 		MaxIdleConnsPerHost: idlePerPeer,
 		IdleConnTimeout:     idleTime,
 		DisableCompression:  true,
@@ -129,17 +129,17 @@ func (p *peers) close() {
 // errors are those of the node's Local, an errUnreachable, and
 // holdfast.ErrBusy where too many questions to that node are under way.
 func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
-	if !p.enter(to.ID) {
-		return holdfast.Owner{}, fmt.Errorf("node %s: %w", to.ID, errCrowded)
+	if !p.addRequest(to.ID) {
+		return holdfast.Owner{}, fmt.Errorf("node %s: %w", to.ID, errTooManyRequests)
 	}
-	defer p.leave(to.ID)
-	o, err := p.askOn(ctx, to, q)
-	p.metrics.asks.WithLabelValues(resultOf(ctx, err)).Inc()
+	defer p.removeRequest(to.ID)
+	o, err := p.acquireUntilReady(ctx, to, q)
+	p.metrics.peerRequests.WithLabelValues(resultOf(ctx, err)).Inc()
 	return o, err
 }
 
-// askOn asks again while the node says that it is at it.
-func (p *peers) askOn(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
+// acquireUntilReady asks again while the node says that it is at it.
+func (p *peers) acquireUntilReady(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
 	for {
 		start := time.Now()
 		var a acquireAnswer
@@ -147,7 +147,7 @@ func (p *peers) askOn(ctx context.Context, to holdfast.Node, q acquireRequest) (
 			return holdfast.Owner{}, err
 		}
 		switch {
-		case a.Error != nil && a.Error.Kind == kindPending && time.Since(start) > pollTime/2 && ctx.Err() == nil:
+		case a.Error != nil && a.Error.Kind == kindPending && time.Since(start) > pollTimeout/2 && ctx.Err() == nil:
 			continue
 		case a.Error != nil:
 			return holdfast.Owner{}, a.Error.err()
@@ -170,21 +170,21 @@ func resultOf(ctx context.Context, err error) string {
 	return string(kindOf(err))
 }
 
-func (p *peers) enter(id holdfast.NodeID) bool {
+func (p *peers) addRequest(id holdfast.NodeID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asks[id] >= asksPerPeer {
+	if p.inFlight[id] >= requestsPerPeer {
 		return false
 	}
-	p.asks[id]++
+	p.inFlight[id]++
 	return true
 }
 
-func (p *peers) leave(id holdfast.NodeID) {
+func (p *peers) removeRequest(id holdfast.NodeID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asks[id]--; p.asks[id] == 0 {
-		delete(p.asks, id)
+	if p.inFlight[id]--; p.inFlight[id] == 0 {
+		delete(p.inFlight, id)
 	}
 }
 
@@ -197,7 +197,7 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
 	defer cancel()
-	quiet := time.AfterFunc(silence, cancel)
+	quiet := time.AfterFunc(silenceTimeout, cancel)
 	defer quiet.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, bytes.NewReader(body))
 	if err != nil {
@@ -209,7 +209,7 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 		return fmt.Errorf("node %s: %w: %w", to.ID, errUnreachable, err)
 	}
 	defer resp.Body.Close()
-	heard := &listener{from: io.LimitReader(resp.Body, maxAnswer), heard: func() { quiet.Reset(silence) }}
+	heard := &activityReader{from: io.LimitReader(resp.Body, maxAnswer), onRead: func() { quiet.Reset(silenceTimeout) }}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(heard, 512))
 		return fmt.Errorf("node %s answers %s: %q", to.ID, resp.Status, bytes.TrimSpace(text))
@@ -232,16 +232,16 @@ func poolName(n holdfast.Node) string {
 	return fmt.Sprintf("%x.node", sum[:16])
 }
 
-// listener tells of every sign of life.
-type listener struct {
-	from  io.Reader
-	heard func()
+// activityReader tells of every sign of life.
+type activityReader struct {
+	from   io.Reader
+	onRead func()
 }
 
-func (l *listener) Read(b []byte) (int, error) {
+func (l *activityReader) Read(b []byte) (int, error) {
 	n, err := l.from.Read(b)
 	if n > 0 {
-		l.heard()
+		l.onRead()
 	}
 	return n, err
 }

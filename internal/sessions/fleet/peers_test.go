@@ -28,7 +28,7 @@ func ask(ctx context.Context, a, b *node, q acquireRequest) (holdfast.Owner, err
 func TestLongBoot(t *testing.T) {
 	bubble(t, 2, func(t *testing.T, w *world) {
 		a, b := w.nodes[0], w.nodes[1]
-		b.host.boot = 3*pollTime + time.Second
+		b.host.boot = 3*pollTimeout + time.Second
 		o, err := ask(t.Context(), a, b, acquireRequest{Key: key, Place: true, Template: "demo"})
 		if err != nil || o.Node != b.id || o.State != holdfast.Ready || o.Epoch == 0 {
 			t.Errorf("%+v, %v", o, err)
@@ -61,8 +61,8 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 		b.server.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stuck })
 		start := time.Now()
 		_, err := ask(ctx, a, b, acquireRequest{Key: key, Place: true})
-		if !errors.Is(err, errUnreachable) || time.Since(start) != silence {
-			t.Errorf("%v after %v, want it to be given up after %v", err, time.Since(start), silence)
+		if !errors.Is(err, errUnreachable) || time.Since(start) != silenceTimeout {
+			t.Errorf("%v after %v, want it to be given up after %v", err, time.Since(start), silenceTimeout)
 		}
 		close(stuck)
 	})
@@ -73,7 +73,7 @@ func TestAsksArePerPeer(t *testing.T) {
 		a, b := w.nodes[0], w.nodes[1]
 		b.host.boot = time.Minute
 		var asked sync.WaitGroup
-		for i := range asksPerPeer {
+		for i := range requestsPerPeer {
 			asked.Go(func() {
 				_, err := ask(t.Context(), a, b, acquireRequest{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Place: true})
 				if err != nil {
@@ -118,11 +118,11 @@ func TestHandlerRefuses(t *testing.T) {
 		x := w.nodes[0]
 		many := prepareRequest{From: "n1"}
 		for range maxPrepared + 1 {
-			many.Sessions = append(many.Sessions, leaver{Key: "a", Epoch: 1})
+			many.Sessions = append(many.Sessions, departingSession{Key: "a", Epoch: 1})
 		}
 		diverse := prepareRequest{From: "n1"}
 		for i := range maxTemplates + 1 {
-			diverse.Sessions = append(diverse.Sessions, leaver{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
+			diverse.Sessions = append(diverse.Sessions, departingSession{Key: "a", Epoch: 1, Template: fmt.Sprint(i)})
 		}
 		for name, c := range map[string]struct {
 			method, path, caller string
@@ -137,10 +137,10 @@ func TestHandlerRefuses(t *testing.T) {
 			"GET":             {"GET", pathAcquire, "n1", nil, 405},
 			"elsewhere":       {"POST", "/fleet/v1/other", "n1", nil, 404},
 			"another's name":  {"POST", pathPrepare, "n2", prepareRequest{From: "n1"}, 403},
-			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []leaver{{Key: "a"}}}, 400},
+			"no epoch":        {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "a"}}}, 400},
 			"many sessions":   {"POST", pathPrepare, "n1", many, 400},
 			"many templates":  {"POST", pathPrepare, "n1", diverse, 400},
-			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []leaver{{Key: "A", Epoch: 1}}}, 400},
+			"prepare bad key": {"POST", pathPrepare, "n1", prepareRequest{From: "n1", Sessions: []departingSession{{Key: "A", Epoch: 1}}}, 400},
 		} {
 			body, err := json.Marshal(c.body)
 			must(t, err)

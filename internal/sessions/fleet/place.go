@@ -36,7 +36,7 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeI
 	}
 	switch n {
 	case 0:
-		return "", need.nobody(nodes)
+		return "", need.noCandidate(nodes)
 	case 1:
 		return need.nth(nodes, 0).ID, nil
 	}
@@ -82,8 +82,8 @@ func (need Need) nth(nodes []holdfast.Node, i int) *holdfast.Node {
 	return nil
 }
 
-// nobody is why there is no candidate.
-func (need Need) nobody(nodes []holdfast.Node) error {
+// noCandidate is why there is no candidate.
+func (need Need) noCandidate(nodes []holdfast.Node) error {
 	var drain, crowded, rest int
 	for i := range nodes {
 		switch n := &nodes[i]; {
@@ -135,8 +135,8 @@ func share(x float64) float64 {
 	return 1
 }
 
-// give counts one more session that is about to boot there.
-func give(n *holdfast.Node) {
+// countPlaced counts one more session that is about to boot there.
+func countPlaced(n *holdfast.Node) {
 	n.Sessions++
 	n.Boots++
 }

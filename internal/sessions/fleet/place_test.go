@@ -113,7 +113,7 @@ func TestPlaceBalances(t *testing.T) {
 			fleet[i] = holdfast.Node{ID: holdfast.NodeID(fmt.Sprint(i)), PeerAddress: "h", Slots: 16}
 		}
 		for range sessions {
-			give(&fleet[choose(fleet)])
+			countPlaced(&fleet[choose(fleet)])
 		}
 		most := slices.MaxFunc(fleet, func(a, b holdfast.Node) int { return a.Sessions - b.Sessions })
 		return most.Sessions - sessions/nodes

@@ -29,8 +29,8 @@ type Departing struct {
 	Connected bool // clients are connected: it goes first
 }
 
-// leaver is a Move on its way.
-type leaver struct {
+// departingSession is a Move on its way.
+type departingSession struct {
 	Key       holdfast.SessionKey `json:"key"`
 	Epoch     holdfast.Epoch      `json:"epoch"`
 	Template  string              `json:"template,omitempty"`
@@ -40,9 +40,9 @@ type leaver struct {
 // prepareRequest announces sessions to their successor, which claims each when
 // its record is gone.
 type prepareRequest struct {
-	From     holdfast.NodeID `json:"from"`
-	Sessions []leaver        `json:"sessions"`
-	WaitMS   int64           `json:"wait_ms"` // for the images
+	From     holdfast.NodeID    `json:"from"`
+	Sessions []departingSession `json:"sessions"`
+	WaitMS   int64              `json:"wait_ms"` // for the images
 }
 
 type prepareAnswer struct {
@@ -102,13 +102,13 @@ func (f *Fleet) Prepare(ctx context.Context, moves []Departing) int {
 		f.log.Warn("no successors are chosen", "sessions", len(moves), "err", err)
 		return 0
 	}
-	f.forgetHeirs()
+	f.clearSuccessors()
 	a := &announcement{f: f, all: all, avoid: map[holdfast.NodeID]bool{f.cfg.Node: true}}
 	moves = slices.Clone(moves)
 	slices.SortStableFunc(moves, func(a, b Departing) int { return cmp.Compare(rank(a), rank(b)) })
-	sessions := make([]leaver, len(moves))
+	sessions := make([]departingSession, len(moves))
 	for i, m := range moves {
-		sessions[i] = leaver{m.Key, m.Epoch, m.Template, m.Connected}
+		sessions[i] = departingSession{m.Key, m.Epoch, m.Template, m.Connected}
 	}
 	a.tell(ctx, sessions, true)
 	a.told.Wait()
@@ -128,7 +128,7 @@ type announcement struct {
 
 // tell begins to announce the sessions, those with clients first. What is not
 // accepted is announced to others, where again is true.
-func (a *announcement) tell(ctx context.Context, sessions []leaver, again bool) {
+func (a *announcement) tell(ctx context.Context, sessions []departingSession, again bool) {
 	for node, part := range a.share(sessions) {
 		for _, part := range byTemplates(part) {
 			a.told.Go(func() {
@@ -164,7 +164,7 @@ func remaining(ctx context.Context) time.Duration {
 
 // share chooses a node for each session, in their order. What it gave to a node
 // counts as its load.
-func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
+func (a *announcement) share(sessions []departingSession) map[holdfast.Node][]departingSession {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	index := map[holdfast.NodeID]int{}
@@ -173,20 +173,20 @@ func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
 	}
 	avoid := maps.Clone(a.avoid)
 	resting := holdfast.OutOfRotation(a.all, a.f.cfg.MaxShare)
-	byID := map[holdfast.NodeID][]leaver{}
+	byID := map[holdfast.NodeID][]departingSession{}
 	for _, s := range sessions {
 		id, err := Place(a.all, Need{Avoid: avoid, OutOfRotation: resting}, a.f.nodes.rand)
 		if err != nil {
 			a.f.log.Debug("no more successors", "err", err)
 			break
 		}
-		give(&a.all[index[id]])
+		countPlaced(&a.all[index[id]])
 		byID[id] = append(byID[id], s)
 		if len(byID[id]) == maxPrepared {
 			avoid[id] = true
 		}
 	}
-	shares := map[holdfast.Node][]leaver{}
+	shares := map[holdfast.Node][]departingSession{}
 	for id, part := range byID {
 		shares[a.all[index[id]]] = part
 	}
@@ -195,7 +195,7 @@ func (a *announcement) share(sessions []leaver) map[holdfast.Node][]leaver {
 
 // byTemplates splits sessions so that no part has more templates than one
 // request may name. Each part keeps their order.
-func byTemplates(sessions []leaver) (parts [][]leaver) {
+func byTemplates(sessions []departingSession) (parts [][]departingSession) {
 	numbers := map[string]int{}
 	for _, s := range sessions {
 		n, ok := numbers[s.Template]
@@ -220,7 +220,7 @@ func rank(m Departing) int {
 
 // tell announces sessions to their successor. It returns those that it does not
 // take, in their order, with the reason.
-func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (refused []leaver, err error) {
+func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []departingSession) (refused []departingSession, err error) {
 	// The answer needs a moment, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
@@ -234,7 +234,7 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (
 	}
 	able, lacking := a.split(sessions)
 	n := min(max(a.Accepted, 0), len(able))
-	f.inherit(to, able[:n])
+	f.setSuccessor(to, able[:n])
 	switch {
 	case len(lacking) > 0:
 		err = fmt.Errorf("node %s cannot run %d of them (%.256s): %w", to.ID, len(lacking), a.Why, holdfast.ErrNotFound)
@@ -245,7 +245,7 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []leaver) (
 }
 
 // split divides sessions into those that the answering node can run and the others.
-func (a prepareAnswer) split(sessions []leaver) (able, lacking []leaver) {
+func (a prepareAnswer) split(sessions []departingSession) (able, lacking []departingSession) {
 	for _, s := range sessions {
 		if slices.Contains(a.Lacks, s.Template) {
 			lacking = append(lacking, s)
@@ -261,7 +261,7 @@ func (a prepareAnswer) split(sessions []leaver) (able, lacking []leaver) {
 // record is gone. holdfast.ErrNotFound where there is no such node, or it cannot run
 // the session, ErrDraining, ErrBusy.
 func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID) (holdfast.NodeID, error) {
-	s := []leaver{{m.Key, m.Epoch, m.Template, m.Connected}}
+	s := []departingSession{{m.Key, m.Epoch, m.Template, m.Connected}}
 	if to != "" {
 		n, err := f.named(ctx, to)
 		if err == nil {
@@ -289,7 +289,7 @@ func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID)
 
 // named is a node that takes sessions.
 func (f *Fleet) named(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
-	if err := f.nodes.know(ctx, id); err != nil {
+	if err := f.nodes.ensure(ctx, id); err != nil {
 		return holdfast.Node{}, err
 	}
 	n, ok := f.nodes.get(id)
@@ -318,10 +318,10 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if h.f.deps.Draining() {
-		answer(w, prepareAnswer{Error: toWire(fmt.Errorf("node %s: %w", h.f.cfg.Node, holdfast.ErrDraining))})
+		writeAnswer(w, prepareAnswer{Error: toWire(fmt.Errorf("node %s: %w", h.f.cfg.Node, holdfast.ErrDraining))})
 		return
 	}
-	h.f.think(w, r, q.wait()+time.Second, func(ctx context.Context) any {
+	h.f.respond(w, r, q.wait()+time.Second, func(ctx context.Context) any {
 		a := h.f.able(q.templates())
 		q.Sessions, _ = a.split(q.Sessions)
 		a.Accepted = h.f.next.add(from, q.Sessions)

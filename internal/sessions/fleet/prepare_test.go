@@ -112,8 +112,8 @@ func TestSuccessorComesFirst(t *testing.T) {
 				if told && waited != 0 {
 					t.Errorf("it was served after %v, want the successor to have it at once", waited)
 				}
-				if !told && (waited < succession || waited > 2*succession) {
-					t.Errorf("it was served after %v, want about %v", waited, succession)
+				if !told && (waited < handoffGrace || waited > 2*handoffGrace) {
+					t.Errorf("it was served after %v, want about %v", waited, handoffGrace)
 				}
 				if n := bootsOf(w.nodes[1:]); n != 1 {
 					t.Errorf("%d claims", n)
@@ -141,7 +141,7 @@ func TestSleeperHasNoSuccessor(t *testing.T) {
 		if o := w.owner(asks, asks.mustAcquire(t)); o != old {
 			t.Errorf("it is on %s", o.id)
 		}
-		if waited := time.Since(start); waited > glance {
+		if waited := time.Since(start); waited > lookupDelay {
 			t.Errorf("it was placed after %v", waited)
 		}
 	})
@@ -192,9 +192,9 @@ func TestRefusedSuccessionIsSharedAnew(t *testing.T) {
 	}
 }
 
-func expectable(n int) (all []leaver) {
+func expectable(n int) (all []departingSession) {
 	for i := range n {
-		all = append(all, leaver{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
+		all = append(all, departingSession{Key: holdfast.SessionKey(fmt.Sprint("x", i)), Epoch: 1 << 40})
 	}
 	return all
 }
@@ -219,7 +219,7 @@ func TestLateExpectationBootsNothing(t *testing.T) {
 		x := w.nodes[0]
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		late := expectation{leaver: leaver{Key: key, Epoch: 1}, from: "old", until: time.Now()}
+		late := expectation{departingSession: departingSession{Key: key, Epoch: 1}, from: "old", until: time.Now()}
 		x.next.claim(t.Context(), &late)
 		late.until = time.Now().Add(time.Hour)
 		x.next.claim(ended, &late)
@@ -286,7 +286,7 @@ func TestExpectationsEnd(t *testing.T) {
 		old, heir := w.nodes[0], w.nodes[1]
 		moves := old.own(t, keys(3)...)
 		old.Prepare(t.Context(), moves)
-		time.Sleep(2 * expectTime)
+		time.Sleep(2 * announcementTTL)
 		for _, m := range moves {
 			must(t, old.host.finish(t.Context(), m.Key))
 		}
@@ -300,9 +300,9 @@ func TestExpectationsEnd(t *testing.T) {
 func TestExpectationsAreBounded(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, w *world) {
 		x := w.nodes[0]
-		var many []leaver
+		var many []departingSession
 		for i := range maxExpected + 10 {
-			many = append(many, leaver{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
+			many = append(many, departingSession{Key: holdfast.SessionKey(fmt.Sprint("k", i)), Epoch: 1 << 40})
 		}
 		if n := x.next.add("other", many); n != maxExpected {
 			t.Errorf("%d were taken, want %d", n, maxExpected)
@@ -316,7 +316,7 @@ func TestExpectationsAreBounded(t *testing.T) {
 // TestClientsComeFirst: of sessions that go at once, those with clients.
 func TestClientsComeFirst(t *testing.T) {
 	x := newExpected(New(Config{Node: "a"}, Deps{Metrics: testDirectory(nil).metrics, Log: testLog()}))
-	x.put("old", []leaver{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
+	x.put("old", []departingSession{{Key: "idle1", Epoch: 1}, {Key: "idle2", Epoch: 1}, {Key: "busy", Epoch: 1, Connected: true}, {Key: "moved", Epoch: 1, Connected: true}}, time.Now().Add(time.Minute))
 	for _, k := range []holdfast.SessionKey{"idle1", "unknown", "idle2", "busy"} {
 		x.gone(k, 1)
 	}

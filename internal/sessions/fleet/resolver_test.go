@@ -129,8 +129,8 @@ func TestDrainIsReadBeforeASuccessorIsOverlooked(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		asks.mustAcquire(t)
-		if waited := time.Since(start); waited < succession {
-			t.Errorf("it was placed after %v, want %v for a successor", waited, succession)
+		if waited := time.Since(start); waited < handoffGrace {
+			t.Errorf("it was placed after %v, want %v for a successor", waited, handoffGrace)
 		}
 	})
 }

@@ -28,8 +28,8 @@ func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	return r.owner(key, ok), ok
 }
 
-// others reports whether the session is known to be another node's.
-func (d *Directory) others(key holdfast.SessionKey) bool {
+// ownedElsewhere reports whether the session is known to be another node's.
+func (d *Directory) ownedElsewhere(key holdfast.SessionKey) bool {
 	o, ok := d.Owner(key)
 	return ok && o.Node != d.self
 }
@@ -94,7 +94,7 @@ func (d *Directory) ended(key holdfast.SessionKey, epoch holdfast.Epoch) (over, 
 	if r, ok := d.records[key]; ok {
 		return r.epoch > epoch, r.epoch > epoch
 	}
-	return d.at >= holdfast.Revision(epoch) || d.graves.has(key, epoch), false
+	return d.at >= holdfast.Revision(epoch) || d.tombstones.covers(key, epoch), false
 }
 
 // Follower watches one key. Close it after use.
@@ -124,7 +124,7 @@ func (f *Follower) Look() (Snapshot, <-chan struct{}) {
 	defer f.d.mu.RUnlock()
 	r, ok := f.d.records[f.key]
 	s := Snapshot{Owner: r.owner(f.key, ok), Known: ok, Suspect: r.suspect}
-	if g, ok := f.d.graves.of(f.key, time.Now()); ok {
+	if g, ok := f.d.tombstones.get(f.key, time.Now()); ok {
 		s.Last, s.LastAt = g.owner(f.key, true), g.at
 	}
 	return s, f.topic.changed

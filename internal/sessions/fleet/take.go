@@ -57,7 +57,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	}
 	var resp *http.Response
 	// What is asked for again is given once: that is the other node's part.
-	err = again(ctx, func() (err error) {
+	err = retryOnce(ctx, func() (err error) {
 		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
 		return err
 	})
@@ -66,7 +66,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		err := fmt.Errorf("it %w", refused(resp))
+		err := fmt.Errorf("it %w", unexpectedStatus(resp))
 		if resp.StatusCode == http.StatusNotFound {
 			err = fmt.Errorf("%w: %w", holdfast.ErrNotFound, err)
 		}
@@ -87,7 +87,7 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this node keeps no images", http.StatusNotFound)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), imageTime)
+	ctx, cancel := context.WithTimeout(r.Context(), imageTimeout)
 	defer cancel()
 	o, err := h.f.deps.Store.Get(ctx, q.Key)
 	switch {
@@ -98,13 +98,13 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("node %s does not have session %s at epoch %d", from, q.Key, q.Next), http.StatusForbidden)
 		return
 	}
-	out := &begun{w: w, end: time.Now().Add(imageTime), until: http.NewResponseController(w).SetWriteDeadline}
+	out := &deadlineWriter{w: w, end: time.Now().Add(imageTimeout), setDeadline: http.NewResponseController(w).SetWriteDeadline}
 	err = h.f.deps.GiveImage(ctx, q.Key, q.Epoch, out)
 	if err == nil {
 		return
 	}
 	h.f.log.Warn("an image could not be given away", "session", q.Key, "to", from, "err", err)
-	if out.yes {
+	if out.started {
 		panic(http.ErrAbortHandler) // the other end sees that it is not whole
 	}
 	status := http.StatusInternalServerError
@@ -114,20 +114,20 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, cut(err.Error(), maxText), status)
 }
 
-// begun notes whether anything was written, and waits for who reads no longer than
+// deadlineWriter notes whether anything was written, and waits for who reads no longer than
 // imageSilence at a time, and than end.
-type begun struct {
-	w     http.ResponseWriter
-	yes   bool
-	end   time.Time
-	until func(time.Time) error
+type deadlineWriter struct {
+	w           http.ResponseWriter
+	started     bool
+	end         time.Time
+	setDeadline func(time.Time) error
 }
 
-func (b *begun) Write(p []byte) (int, error) {
-	if !b.yes {
+func (b *deadlineWriter) Write(p []byte) (int, error) {
+	if !b.started {
 		b.w.Header().Set("Content-Type", "application/octet-stream")
 	}
-	b.yes = true
-	_ = b.until(nextBy(b.end)) // every server of ours can
+	b.started = true
+	_ = b.setDeadline(idleDeadline(b.end)) // every server of ours can
 	return b.w.Write(p)
 }

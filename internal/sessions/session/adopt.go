@@ -41,11 +41,11 @@ func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 		a, err = m.adopt(ctx, containers)
 	}
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
-		m.abandon(containers)
+		m.killFound(containers)
 		return Adopted{}, errors.Join(ErrLeaseLost, err)
 	}
 	if err != nil {
-		m.letGo()
+		m.dropAdopted()
 	}
 	return a, err
 }
@@ -87,7 +87,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 		a.Orphans++
 		keys[c.ID] = key
 	}
-	left := m.endStrays(ctx, slices.Collect(maps.Keys(keys)))
+	left := m.killOrphans(ctx, slices.Collect(maps.Keys(keys)))
 	if ctx.Err() != nil {
 		return a, context.Cause(ctx)
 	}
@@ -208,8 +208,8 @@ func (e *entry) infoLocked(node holdfast.NodeID) Info {
 	}
 	if e.stuck {
 		i.Error = "its container cannot be seen dead"
-		if len(e.strays) > 0 {
-			i.Error += ": " + names(e.strays)
+		if len(e.stuckContainers) > 0 {
+			i.Error += ": " + names(e.stuckContainers)
 		}
 	}
 	return i

@@ -48,10 +48,10 @@ func (m *Manager) abortAdoption(ctx context.Context) {
 	}
 }
 
-// abandon kills what an Adopt found, in the order in which that can be relied
+// killFound kills what an Adopt found, in the order in which that can be relied
 // on: what it has got hold of at once, and then what the engine has to be asked
 // about.
-func (m *Manager) abandon(found []engine.Container) {
+func (m *Manager) killFound(found []engine.Container) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	m.mu.Lock()
@@ -70,21 +70,21 @@ func (m *Manager) abandon(found []engine.Container) {
 			}
 		}
 	}
-	m.letGo()
+	m.dropAdopted()
 	var err error
 	if found == nil { // it did not come to that
 		found, err = m.listOwn(ctx)
 	}
-	if err = errors.Join(err, notDead(m.endStrays(ctx, without(found, dead)))); err != nil {
+	if err = errors.Join(err, notDead(m.killOrphans(ctx, without(found, dead)))); err != nil {
 		m.log.Error("the lease was lost while taking over: not everything is seen dead", "err", err)
 	}
 }
 
-// letGo forgets all that an Adopt has taken over, and leaves it as it is.
-func (m *Manager) letGo() {
+// dropAdopted forgets all that an Adopt has taken over, and leaves it as it is.
+func (m *Manager) dropAdopted() {
 	m.mu.Lock()
 	held := slices.Collect(maps.Values(m.sessions))
-	m.orphans = nil
+	m.detached = nil
 	m.mu.Unlock()
 	for _, e := range held {
 		m.close(e)

@@ -51,7 +51,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	close(e.left)
 	m.mu.Unlock()
 
-	b.undo(life)
+	b.rollBack(life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if context.Cause(ctx) != nil { // it was told to give up: that is no failure to remember
@@ -77,7 +77,7 @@ func (m *Manager) yield(e *entry, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.err, e.phase = err, leaving
-	e.buryLocked()
+	e.markDeadLocked()
 	close(e.settled)
 	close(e.left)
 	m.dropLocked(e)
@@ -99,13 +99,13 @@ func (m *Manager) forgetLaterLocked(e *entry) {
 
 // attempt is one boot on its way.
 type attempt struct {
-	m       *Manager
-	e       *entry
-	owner   holdfast.Owner      // as the store has it; zero before the claim
-	unsure  bool                // a claim was sent and never answered
-	slotted bool                // one of Manager.boots is ours
-	left    *holdfast.Suspended // what the life before has left for this one; nil: nothing
-	alone   chan error          // nil where nobody has had the session since then; of one that has left something
+	m          *Manager
+	e          *entry
+	owner      holdfast.Owner      // as the store has it; zero before the claim
+	unsure     bool                // a claim was sent and never answered
+	slotted    bool                // one of Manager.boots is ours
+	suspended  *holdfast.Suspended // what the life before has left for this one; nil: nothing
+	followsErr chan error          // nil where nobody has had the session since then; of one that has left something
 	// The container that the boot is at: a step's or the session's own. Those
 	// before it were seen dead.
 	spec      engine.Spec // without a name before the first
@@ -153,7 +153,7 @@ func (b *attempt) run(ctx context.Context) error {
 	defer b.m.deps.Spinups.Begin(spinup.ForSession, string(b.e.key))()
 	defer b.resume(ctx)()
 	if warm {
-		if done, err := b.thaw(ctx); done {
+		if done, err := b.useWarm(ctx); done {
 			return b.ended(ctx, err)
 		}
 		if err := b.slot(ctx); err != nil {
@@ -163,7 +163,7 @@ func (b *attempt) run(ctx context.Context) error {
 	// The record says "starting" while the engine creates: neither waits
 	// for the other.
 	specs := b.e.template.specs(b.owner)
-	if err := b.tell(&specs[len(specs)-1]); err != nil {
+	if err := b.mountIdentity(&specs[len(specs)-1]); err != nil {
 		return &holdfast.BootError{Key: b.e.key, Phase: "create", Err: err}
 	}
 	advanced := make(chan error, 1)
@@ -227,7 +227,7 @@ func (b *attempt) kill(ctx context.Context) {
 	b.m.deps.Metrics.killed(report)
 	if len(report.Dead) > 0 {
 		b.m.mu.Lock()
-		b.e.buryLocked()
+		b.e.markDeadLocked()
 		b.m.mu.Unlock()
 	}
 }
@@ -264,7 +264,7 @@ func (b *attempt) ready(ctx context.Context) error {
 		return err
 	}
 	if b.e.holder != nil {
-		b.nameIt()
+		b.setHostname()
 	}
 	addr, err := address(c, b.e.template)
 	if err != nil {
@@ -289,7 +289,7 @@ func (b *attempt) serve(ctx context.Context, id, addr string, started time.Time)
 	return b.m.settle(ctx, b)
 }
 
-// settle makes the entry ready, unless it was told to give up meanwhile.
+// chooseTiming makes the entry ready, unless it was told to give up meanwhile.
 func (m *Manager) settle(ctx context.Context, b *attempt) error {
 	m.mu.Lock()
 	if err := ctx.Err(); err != nil {
@@ -305,7 +305,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 }
 
 func (m *Manager) enterLocked(e *entry, o holdfast.Owner, t *kill.Target) {
-	e.owner, e.target, e.phase, e.idleSince, e.tenure = o, t, ready, time.Now(), m.tenure
+	e.owner, e.target, e.phase, e.idleSince, e.generation = o, t, ready, time.Now(), m.generation
 	e.route = holdfast.Route{Key: o.Key, Address: o.Address, Epoch: o.Epoch, ContainerID: o.ContainerID, Left: e.left, Keep: e.template.Keep}
 }
 

@@ -25,7 +25,7 @@ func (b *attempt) claim(ctx context.Context) error {
 			Key: b.e.key, Node: b.m.cfg.Node, State: holdfast.Claimed,
 			Template: b.e.template.Name, ClaimedAt: time.Now().UTC(),
 		}, lease)
-		if errors.Is(err, store.ErrTaken) && b.lost(o) {
+		if errors.Is(err, store.ErrTaken) && b.isLostClaim(o) {
 			err = nil
 		}
 		b.unsure = err != nil && !errors.Is(err, store.ErrTaken) && !errors.Is(err, store.ErrLeaseGone)
@@ -35,7 +35,7 @@ func (b *attempt) claim(ctx context.Context) error {
 		if errors.Is(err, store.ErrTaken) {
 			// Ours, of an earlier time, and no session of this
 			// Manager's: this entry is the key's only one.
-			if err := b.m.clear(ctx, o); err != nil {
+			if err := b.m.releaseOrphan(ctx, o); err != nil {
 				return err
 			}
 			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
@@ -55,10 +55,10 @@ func (b *attempt) claim(ctx context.Context) error {
 // errFenced ends a claim at once where others can be asked.
 var errFenced = errors.New("this node cannot renew its lease")
 
-// lost reports whether a record is our own and nobody here knows it: a claim
+// isLostClaim reports whether a record is our own and nobody here knows it: a claim
 // that was written although its answer got lost. Nothing runs under it, because
 // a container is created only with the epoch of an answered claim.
-func (b *attempt) lost(o holdfast.Owner) bool {
+func (b *attempt) isLostClaim(o holdfast.Owner) bool {
 	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
 }
 

@@ -85,7 +85,7 @@ func (m *Manager) markTerminatingLocked() *Batch {
 			b.others = append(b.others, e)
 		}
 	}
-	b.others = append(b.others, m.orphans...)
+	b.others = append(b.others, m.detached...)
 	return b
 }
 
@@ -164,8 +164,8 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 	if e.isDead() {
 		return holdfast.Leftover{ContainerID: e.owner.ContainerID, Name: "session " + string(e.key), Key: e.key, Reason: "it is dead, and its snapshot is not done yet"}
 	}
-	if len(e.strays) > 0 {
-		return holdfast.Leftover{ContainerID: e.strays[0], Name: "session " + string(e.key), Key: e.key, Reason: "an earlier agent started it, and it cannot be seen dead"}
+	if len(e.stuckContainers) > 0 {
+		return holdfast.Leftover{ContainerID: e.stuckContainers[0], Name: "session " + string(e.key), Key: e.key, Reason: "an earlier agent started it, and it cannot be seen dead"}
 	}
 	if e.target == nil {
 		return holdfast.Leftover{Name: "session " + string(e.key), Key: e.key, Reason: "its boot is not undone yet"}
@@ -180,21 +180,21 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 // them runs any more, or ctx is done: then it has to be called again.
 func (m *Manager) LeaseLost(ctx context.Context) {
 	m.mu.Lock()
-	m.endTenureLocked() // it need not wait for the rest
+	m.endGenerationLocked() // it need not wait for the rest
 	m.mu.Unlock()
 	m.abortAdoption(ctx)
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
-	m.endTenureLocked() // what was adopted meanwhile
+	m.endGenerationLocked() // what was adopted meanwhile
 	b := m.markTerminatingLocked()
-	others := borrowLocked(b.others)
+	others := retainTargetsLocked(b.others)
 	m.mu.Unlock()
 	if len(b.entries)+len(others) > 0 {
 		report := m.deps.Killer.Kill(ctx, targets(append(slices.Clone(b.entries), others...)))
 		m.releaseLater(m.seenDead(b.entries, report))
-		m.buried(others, report)
+		m.noteDead(others, report)
 	}
-	m.giveBack(others)
+	m.releaseTargets(others)
 	for _, e := range append(slices.Clone(b.entries), b.others...) {
 		if m.await(ctx, e, e.dead) != nil {
 			m.log.Error("lease lost: not seen dead in time", "session", e.key)
@@ -202,19 +202,19 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	}
 }
 
-// endTenureLocked ends the snapshots of what was held up to now, at once.
-func (m *Manager) endTenureLocked() {
-	m.tenure.end(ErrLeaseLost)
-	m.tenure = newTenure()
+// endGenerationLocked ends the snapshots of what was held up to now, at once.
+func (m *Manager) endGenerationLocked() {
+	m.generation.end(ErrLeaseLost)
+	m.generation = newLeaseGeneration()
 }
 
-// buried takes note of what was seen dead of sessions that others end.
-func (m *Manager) buried(entries []*entry, report holdfast.KillReport) {
+// noteDead takes note of what was seen dead of sessions that others end.
+func (m *Manager) noteDead(entries []*entry, report holdfast.KillReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.target.ID) {
-			e.buryLocked()
+			e.markDeadLocked()
 		}
 	}
 }

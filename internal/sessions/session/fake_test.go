@@ -90,7 +90,7 @@ func (f *fakeEngine) done(kind string) []string {
 	return slices.DeleteFunc(slices.Clone(f.orders), func(o string) bool { return !strings.HasPrefix(o, kind) })
 }
 
-// enter locks the engine for one call. answer is what the call has to end with
+// publishFirst locks the engine for one call. answer is what the call has to end with
 // where it went well.
 func (f *fakeEngine) enter(ctx context.Context, call string) (answer error, err error) {
 	if err := ctx.Err(); err != nil {

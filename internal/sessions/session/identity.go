@@ -20,13 +20,13 @@ const (
 	IdentityFile = "session.json"
 )
 
-// toldDir is the directory of this host that a life's container has at ToldDir.
-func (m *Manager) toldDir(o holdfast.Owner) string {
+// identityDir is the directory of this host that a life's container has at ToldDir.
+func (m *Manager) identityDir(o holdfast.Owner) string {
 	return filepath.Join(m.cfg.IdentityRoot, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
 }
 
-// tell has the session's own container be told who it is, where that matters.
-func (b *attempt) tell(spec *engine.Spec) error {
+// countFigures has the session's own container be told who it is, where that matters.
+func (b *attempt) mountIdentity(spec *engine.Spec) error {
 	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (b *attempt) tell(spec *engine.Spec) error {
 	if err != nil {
 		return err
 	}
-	dir := b.m.toldDir(b.owner)
+	dir := b.m.identityDir(b.owner)
 	// Any user of the container may read it; of this host only root gets there.
 	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644))
 	if err != nil {
@@ -44,28 +44,28 @@ func (b *attempt) tell(spec *engine.Spec) error {
 	return nil
 }
 
-// untell removes what the container of a life was told, which is dead.
-func (m *Manager) untell(o holdfast.Owner) {
+// removeIdentity removes what the container of a life was told, which is dead.
+func (m *Manager) removeIdentity(o holdfast.Owner) {
 	if m.cfg.IdentityRoot == "" || o.Epoch == 0 {
 		return
 	}
-	if err := os.RemoveAll(m.toldDir(o)); err != nil {
+	if err := os.RemoveAll(m.identityDir(o)); err != nil {
 		m.log.Warn("what a container was told stays behind", "session", o.Key, "epoch", o.Epoch, "err", err)
 	}
 }
 
-// sweepTold removes what an earlier agent's containers were told that are gone.
-func (m *Manager) sweepTold() {
+// sweepIdentities removes what an earlier agent's containers were told that are gone.
+func (m *Manager) sweepIdentities() {
 	if m.cfg.IdentityRoot == "" {
 		return
 	}
 	keep := map[string]bool{}
 	m.mu.Lock()
 	for _, e := range m.sessions {
-		keep[filepath.Base(m.toldDir(e.owner))] = true
+		keep[filepath.Base(m.identityDir(e.owner))] = true
 	}
-	for _, e := range m.orphans {
-		keep[filepath.Base(m.toldDir(e.owner))] = true
+	for _, e := range m.detached {
+		keep[filepath.Base(m.identityDir(e.owner))] = true
 	}
 	m.mu.Unlock()
 	entries, _ := os.ReadDir(m.cfg.IdentityRoot) // without it there is nothing to remove

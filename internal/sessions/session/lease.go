@@ -115,7 +115,7 @@ var ErrDuplicateNode = errors.New("another agent with this node's id is alive")
 // whose lease was not kept, or that of another host, which is ErrTwin. From then
 // on Run has to renew it.
 func (l *Lease) Hold(ctx context.Context) error {
-	h, err := l.kept()
+	h, err := l.readFile()
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (l *Lease) Hold(ctx context.Context) error {
 		sent := boottime.Now()
 		err := l.store.KeepAlive(ctx, h.ID)
 		if err == nil {
-			l.settle(h)
+			l.chooseTiming(h)
 			l.held.Store(h)
 			l.renewed(h, sent)
 			return nil
@@ -136,10 +136,10 @@ func (l *Lease) Hold(ctx context.Context) error {
 	return l.grantWithin(ctx, l.cfg.TTL+l.cfg.TTL/2)
 }
 
-// settle decides which timing goes for a kept lease. One that lives shorter than
+// chooseTiming decides which timing goes for a kept lease. One that lives shorter than
 // the configuration says now would be gone before the new fence: it keeps its
 // own timing, until it is dropped.
-func (l *Lease) settle(h *lease) {
+func (l *Lease) chooseTiming(h *lease) {
 	now := l.cfg.timing()
 	if h.Timing.TTL != 0 && h.Timing.TTL < now.TTL {
 		l.log.Warn("the node's lease was taken with another timing and keeps it; the new one comes with a drain of this node and a restart",
@@ -172,9 +172,9 @@ func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 func (l *Lease) grant(ctx context.Context) error {
 	if l.cfg.Fence == 0 {
 		if h := l.recorded(ctx); h != nil {
-			return l.take(h, boottime.Now())
+			return l.adopt(h, boottime.Now())
 		}
-	} else if err := l.alone(ctx); err != nil {
+	} else if err := l.checkAlone(ctx); err != nil {
 		return err
 	}
 	h := &lease{Timing: l.cfg.timing()}
@@ -187,15 +187,15 @@ func (l *Lease) grant(ctx context.Context) error {
 		return fmt.Errorf("getting a lease: the store gives it %v instead of %v", ttl, l.cfg.TTL)
 	}
 	h.ID = id
-	if err := l.enter(ctx, id); err != nil {
+	if err := l.publishFirst(ctx, id); err != nil {
 		return err
 	}
-	return l.take(h, sent)
+	return l.adopt(h, sent)
 }
 
-// take has the node go on with a lease that was renewed at a moment.
-func (l *Lease) take(h *lease, sent boottime.Instant) error {
-	if err := l.keep(h); err != nil {
+// adopt has the node go on with a lease that was renewed at a moment.
+func (l *Lease) adopt(h *lease, sent boottime.Instant) error {
+	if err := l.writeFile(h); err != nil {
 		return err
 	}
 	l.held.Store(h)
@@ -218,10 +218,10 @@ func (l *Lease) recorded(ctx context.Context) *lease {
 	return h
 }
 
-// enter writes the node's first record under a new lease. Of two hosts with one
+// publishFirst writes the node's first record under a new lease. Of two hosts with one
 // id that come up at once the store lets one: ErrTwin. A lease that comes to
 // nothing is ended.
-func (l *Lease) enter(ctx context.Context, id store.LeaseID) error {
+func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
 	now := time.Now().UTC()
 	first := holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, Draining: true, Lease: int64(id), Since: now, SeenAt: now}
 	err := l.store.PutNode(ctx, first, id)
@@ -241,15 +241,15 @@ func (l *Lease) enter(ctx context.Context, id store.LeaseID) error {
 
 // duplicateNode is the error of another living agent of this node.
 func (l *Lease) duplicateNode(ctx context.Context) error {
-	if err := l.alone(ctx); errors.Is(err, ErrDuplicateNode) {
+	if err := l.checkAlone(ctx); errors.Is(err, ErrDuplicateNode) {
 		return err
 	}
 	return fmt.Errorf("node %s: %w", l.cfg.Node, ErrDuplicateNode)
 }
 
-// alone makes sure that no living record of this node hangs on another lease.
+// checkAlone makes sure that no living record of this node hangs on another lease.
 // This node has none when it asks, or not its record.
-func (l *Lease) alone(ctx context.Context) error {
+func (l *Lease) checkAlone(ctx context.Context) error {
 	n, err := l.store.Node(ctx, l.cfg.Node)
 	switch {
 	case errors.Is(err, holdfast.ErrNotFound):
@@ -261,8 +261,8 @@ func (l *Lease) alone(ctx context.Context) error {
 		"give each host its own node id; if this was the same host, its agent may still run with another data directory")
 }
 
-// kept reads the lease on disk, nil where there is none or it cannot be read.
-func (l *Lease) kept() (*lease, error) {
+// readFile reads the lease on disk, nil where there is none or it cannot be read.
+func (l *Lease) readFile() (*lease, error) {
 	text, err := os.ReadFile(l.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -278,8 +278,8 @@ func (l *Lease) kept() (*lease, error) {
 	return h, nil
 }
 
-// keep writes the lease so that a power cut leaves the old file or the new one.
-func (l *Lease) keep(h *lease) error {
+// writeFile writes the lease so that a power cut leaves the old file or the new one.
+func (l *Lease) writeFile(h *lease) error {
 	text, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("keeping the lease: %w", err)

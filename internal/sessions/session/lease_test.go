@@ -135,7 +135,7 @@ func TestFenceGoesOnUntilAllIsEnded(t *testing.T) {
 	})
 	mem.SetHung(true)
 	await(t, "it is lost three times", func() bool { return lost.Load() == 3 })
-	time.Sleep(10 * leastPause)
+	time.Sleep(10 * minRetry)
 	if n := lost.Load(); n != 3 {
 		t.Errorf("it is lost %d times although nothing was left", n)
 	}

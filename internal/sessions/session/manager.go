@@ -79,16 +79,16 @@ type Manager struct {
 	deps Deps
 	log  *slog.Logger
 
-	boots chan struct{} // a slot for each container being started
-	thaws atomic.Int32  // warm containers being claimed
-	trash chan string   // containers to remove
-	snaps chan struct{} // a slot for each snapshot command
+	boots    chan struct{} // a slot for each container being started
+	thaws    atomic.Int32  // warm containers being claimed
+	removals chan string   // containers to remove
+	snaps    chan struct{} // a slot for each snapshot command
 
 	suspends chan struct{} // a slot for each session that is suspended for being idle
 
-	empties chan struct{} // a slot for each dead container whose memory is emptied
-	pulls   *pulls
-	begun   chan struct{} // closed when Run has begun
+	reclaims chan struct{} // a slot for each dead container whose memory is emptied
+	pulls    *pulls
+	begun    chan struct{} // closed when Run has begun
 
 	askTime time.Duration // see takeOverAll
 
@@ -96,21 +96,21 @@ type Manager struct {
 
 	tasks tasks.Group // open while Run is active; sealed with mu held
 
-	mu       sync.Mutex
-	sessions map[holdfast.SessionKey]*entry
-	draining bool
-	orphans  []*entry  // stuck, and not the entry of their key
-	adoption *adoption // nil outside Adopt
-	tenure   tenure    // of the node's lease
+	mu         sync.Mutex
+	sessions   map[holdfast.SessionKey]*entry
+	draining   bool
+	detached   []*entry        // stuck, and not the entry of their key
+	adoption   *adoption       // nil outside Adopt
+	generation leaseGeneration // of the node's lease
 }
 
 // entry is one session on this node. Its fields are guarded by Manager.mu, but
 // for those that never change.
 type entry struct {
-	key      holdfast.SessionKey
-	template Template                // changes only before the entry is settled, by its boot
-	wished   bool                    // somebody named the template; else it is the default one
-	cancel   context.CancelCauseFunc // of the boot
+	key           holdfast.SessionKey
+	template      Template                // changes only before the entry is settled, by its boot
+	templateNamed bool                    // somebody named the template; else it is the default one
+	cancel        context.CancelCauseFunc // of the boot
 
 	settled chan struct{} // closed when the boot has ended, well or not
 	left    chan struct{} // closed when the session leaves
@@ -119,22 +119,22 @@ type entry struct {
 
 	route holdfast.Route // set before the entry is ready, and never again
 
-	phase     phase
-	owner     holdfast.Owner
-	target    *kill.Target
-	holder    *kill.Target // of the network that it joined; nil: it has its own
-	conns     int
-	idleSince time.Time
-	err       error // of the boot
-	failedAt  time.Time
-	stuck     bool           // asked to die and not seen dead
-	strays    []string       // containers of an earlier agent that are, where there is no target
-	unwatched bool           // nobody tells when it dies
-	borrowed  int            // others that kill the target; it stays open for them
-	finished  bool           // the target is to be closed
-	tenure    tenure         // that it became ready in
-	snapshot  snapshot       // once it is taken, or has failed
-	suspect   holdfast.Owner // a record of this key that is to be looked at when the entry is gone
+	phase           phase
+	owner           holdfast.Owner
+	target          *kill.Target
+	holder          *kill.Target // of the network that it joined; nil: it has its own
+	conns           int
+	idleSince       time.Time
+	err             error // of the boot
+	failedAt        time.Time
+	stuck           bool            // asked to die and not seen dead
+	stuckContainers []string        // containers of an earlier agent that are, where there is no target
+	unwatched       bool            // nobody tells when it dies
+	targetRefs      int             // others that kill the target; it stays open for them
+	finished        bool            // the target is to be closed
+	generation      leaseGeneration // that it became ready in
+	snapshot        snapshot        // once it is taken, or has failed
+	suspect         holdfast.Owner  // a record of this key that is to be looked at when the entry is gone
 }
 
 // phase is where an entry is; finer than the record's state.
@@ -155,30 +155,30 @@ const failureMemory = time.Second
 // New returns a Manager that owns nothing yet.
 func New(cfg Config, deps Deps) *Manager {
 	if deps.Spinups == nil {
-		deps.Spinups = unheard{}
+		deps.Spinups = noSpinups{}
 	}
 	if deps.Runtime == nil {
 		deps.Runtime = func(string) error { return nil }
 	}
 	return &Manager{
 		cfg: cfg, deps: deps, log: deps.Log,
-		boots:    make(chan struct{}, cfg.Boots),
-		trash:    make(chan string, 4096),
-		snaps:    make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
-		suspends: make(chan struct{}, suspendsAtOnce),
-		empties:  make(chan struct{}, 4*runtime.NumCPU()),
-		pulls:    newPulls(deps.Engine, deps.Spinups),
-		begun:    make(chan struct{}),
-		askTime:  askTime,
-		tenure:   newTenure(),
-		sessions: map[holdfast.SessionKey]*entry{},
+		boots:      make(chan struct{}, cfg.Boots),
+		removals:   make(chan string, 4096),
+		snaps:      make(chan struct{}, cmp.Or(cfg.Snapshots, runtime.NumCPU())),
+		suspends:   make(chan struct{}, suspendsAtOnce),
+		reclaims:   make(chan struct{}, 4*runtime.NumCPU()),
+		pulls:      newPulls(deps.Engine, deps.Spinups),
+		begun:      make(chan struct{}),
+		askTime:    askTime,
+		generation: newLeaseGeneration(),
+		sessions:   map[holdfast.SessionKey]*entry{},
 	}
 }
 
 // Run keeps the sessions until ctx is done: it boots, stops the idle and tidies
 // up. When it returns, nothing of it runs any more; the containers do.
 func (m *Manager) Run(ctx context.Context) error {
-	m.sweepTold() // before anything boots
+	m.sweepIdentities() // before anything boots
 	m.mu.Lock()
 	if err := m.tasks.Open(ctx); err != nil {
 		m.mu.Unlock()
@@ -192,13 +192,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	for _, e := range m.sessions {
 		m.resumeLocked(e)
 	}
-	for _, e := range m.orphans {
+	for _, e := range m.detached {
 		m.resumeLocked(e)
 	}
 	m.mu.Unlock()
 
-	m.tasks.Go(m.removeTrash)
-	m.tasks.Go(m.removeTrash)
+	m.tasks.Go(m.removeQueued)
+	m.tasks.Go(m.removeQueued)
 	if m.cfg.IdleStop > 0 {
 		m.tasks.Go(m.stopIdle)
 	}
@@ -214,7 +214,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // Run.
 func (m *Manager) resumeLocked(e *entry) {
 	switch {
-	case e.phase == ready && (e.target.Init().Exited() || e.cut()): // nobody could be told
+	case e.phase == ready && (e.target.Init().Exited() || e.networkLost()): // nobody could be told
 		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })
@@ -256,7 +256,7 @@ func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry,
 	}
 	ctx, cancel := context.WithCancelCause(life)
 	e := newEntry(key, t)
-	e.cancel, e.wished = cancel, template != ""
+	e.cancel, e.templateNamed = cancel, template != ""
 	m.sessions[key] = e
 	m.tasks.Go(func(life context.Context) {
 		defer cancel(nil)
@@ -272,9 +272,9 @@ func newEntry(key holdfast.SessionKey, t Template) *entry {
 	}
 }
 
-// buryLocked takes note that nothing of the entry runs; what is left is to give
+// markDeadLocked takes note that nothing of the entry runs; what is left is to give
 // it up. It may be called more than once.
-func (e *entry) buryLocked() {
+func (e *entry) markDeadLocked() {
 	if !e.isDead() {
 		close(e.dead)
 	}

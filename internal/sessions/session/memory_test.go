@@ -96,8 +96,8 @@ func TestDeadSessionsLeaveNoMemory(t *testing.T) {
 		tmpl.Command = []string{"sh", "-c", "cat /data > /dev/null; exec busybox httpd -f -p 8080"}
 		n := newNode(t, setup{id: holdfast.NodeID(prefix), cfg: Config{Templates: []Template{tmpl}}})
 		if !empty {
-			for range cap(n.empties) { // no slot is left
-				n.empties <- struct{}{}
+			for range cap(n.reclaims) { // no slot is left
+				n.reclaims <- struct{}{}
 			}
 		}
 		bytes, groups := leftBehind(t), dyingGroups(t)

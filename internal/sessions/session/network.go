@@ -50,9 +50,9 @@ func (b *attempt) takeNetwork(spec *engine.Spec) {
 	spec.Network, spec.Hostname = joins+holder.ID, ""
 }
 
-// nameIt gives a container that runs the host name that the engine could not give
+// setHostname gives a container that runs the host name that the engine could not give
 // it: it joined a network, or was there before its session.
-func (b *attempt) nameIt() {
+func (b *attempt) setHostname() {
 	err := uts.SetHostname(b.target.Pid(), string(b.e.key))
 	if err != nil && !b.target.Init().Exited() {
 		b.m.log.Warn("a session's container has another host name than its key", "session", b.e.key, "err", err)
@@ -91,5 +91,5 @@ func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder 
 	return nil, false, fmt.Errorf("%w: %w", errUnclear, err)
 }
 
-// cut reports whether the session's network has gone with who held it.
-func (e *entry) cut() bool { return e.holder != nil && e.holder.Init().Exited() }
+// networkLost reports whether the session's network has gone with who held it.
+func (e *entry) networkLost() bool { return e.holder != nil && e.holder.Init().Exited() }

@@ -16,19 +16,19 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// strayCalls is how many strays the engine is asked about at once: a call about
+// orphanCalls is how many strays the engine is asked about at once: a call about
 // one of them may hang.
-const strayCalls = 16
+const orphanCalls = 16
 
-// endStrays kills containers of this node that no session wants, and sees them
+// killOrphans kills containers of this node that no session wants, and sees them
 // dead: those that can be got hold of, also where others cannot. What the engine
 // says of them is not enough: it may not know what it once started (it has
 // another data directory, or is another engine), or call it ended. It returns
 // why, by id, for those that are not seen dead. The dead are forgotten by the
 // deadman; their removal is left to the engine's own time, but for those that
 // were never started: the engine may hold an earlier agent's order to start one.
-func (m *Manager) endStrays(ctx context.Context, ids []string) map[string]error {
-	live, left := m.openStrays(ctx, ids)
+func (m *Manager) killOrphans(ctx context.Context, ids []string) map[string]error {
+	live, left := m.openOrphans(ctx, ids)
 	defer func() {
 		for _, t := range live {
 			t.Close()
@@ -55,19 +55,19 @@ func (m *Manager) endStrays(ctx context.Context, ids []string) map[string]error 
 	return left
 }
 
-// openStrays takes hold of those that run, as the engine has it, and returns by
+// openOrphans takes hold of those that run, as the engine has it, and returns by
 // id why that is not known of others.
-func (m *Manager) openStrays(ctx context.Context, ids []string) ([]*kill.Target, map[string]error) {
+func (m *Manager) openOrphans(ctx context.Context, ids []string) ([]*kill.Target, map[string]error) {
 	var (
 		mu    sync.Mutex
 		calls errgroup.Group
 		live  []*kill.Target
 		left  = map[string]error{}
 	)
-	calls.SetLimit(strayCalls)
+	calls.SetLimit(orphanCalls)
 	for _, id := range ids {
 		calls.Go(func() error {
-			t, err := m.openStray(ctx, id)
+			t, err := m.openOrphan(ctx, id)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -83,9 +83,9 @@ func (m *Manager) openStrays(ctx context.Context, ids []string) ([]*kill.Target,
 	return live, left
 }
 
-// openStray returns nil for a container that does not run and will not, by what
+// openOrphan returns nil for a container that does not run and will not, by what
 // the engine says.
-func (m *Manager) openStray(ctx context.Context, id string) (*kill.Target, error) {
+func (m *Manager) openOrphan(ctx context.Context, id string) (*kill.Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	c, err := m.deps.Engine.Inspect(ctx, id)
@@ -148,11 +148,11 @@ func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
 	if due, _ := m.dueForSnapshot([]holdfast.Owner{o}); len(due) > 0 {
 		e.template.Snapshot = m.snapshotOf(o.Template)
 	}
-	e.owner, e.phase, e.stuck, e.strays, e.tenure = o, leaving, true, containers, m.tenure
+	e.owner, e.phase, e.stuck, e.stuckContainers, e.generation = o, leaving, true, containers, m.generation
 	close(e.settled)
 	close(e.left)
 	if o.Key == "" || m.sessions[o.Key] != nil {
-		m.orphans = append(m.orphans, e)
+		m.detached = append(m.detached, e)
 		return
 	}
 	m.sessions[o.Key] = e
@@ -161,15 +161,15 @@ func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
 // endStuck ends an entry of keepStuckLocked.
 func (m *Manager) endStuck(ctx context.Context, e *entry) {
 	done := m.persist(ctx, "ending a container of an earlier agent", e.key, func(ctx context.Context) error {
-		return notDead(m.endStrays(ctx, e.strays))
+		return notDead(m.killOrphans(ctx, e.stuckContainers))
 	})
 	if !done {
 		return // the next agent finds it
 	}
 	m.mu.Lock()
 	e.stuck = false
-	e.buryLocked()
-	m.orphans = slices.DeleteFunc(m.orphans, func(x *entry) bool { return x == e })
+	e.markDeadLocked()
+	m.detached = slices.DeleteFunc(m.detached, func(x *entry) bool { return x == e })
 	m.mu.Unlock()
 	m.releaseLater([]*entry{e})
 }

@@ -59,7 +59,7 @@ type pulls struct {
 type pull struct {
 	cancel  context.CancelFunc
 	waiting int           // guarded by pulls.mu
-	told    bool          // somebody has its figures; guarded by pulls.mu
+	counted bool          // somebody has its figures; guarded by pulls.mu
 	done    chan struct{} // closed at its end
 	figures spinup.Pull   // set before done is closed
 	err     error         // likewise
@@ -86,18 +86,18 @@ func (p *pulls) fetch(ctx context.Context, image string) (spinup.Pull, error) {
 	if err := ctx.Err(); err != nil {
 		return spinup.Pull{Image: image, Begun: joined}, fmt.Errorf("waiting for image %s: %w", image, err)
 	}
-	return p.tell(one, time.Since(joined)), one.err
+	return p.countFigures(one, time.Since(joined)), one.err
 }
 
-// tell returns the figures of a pull that has ended, to the first who asks in
+// countFigures returns the figures of a pull that has ended, to the first who asks in
 // full.
-func (p *pulls) tell(one *pull, waited time.Duration) spinup.Pull {
+func (p *pulls) countFigures(one *pull, waited time.Duration) spinup.Pull {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one.told {
+	if one.counted {
 		return one.figures.Shared(waited)
 	}
-	one.told = true
+	one.counted = true
 	return one.figures
 }
 
@@ -119,7 +119,7 @@ func (p *pulls) join(ctx context.Context, image string) *pull {
 	return one
 }
 
-// leave reports whether the caller was the last to wait; whoever comes then
+// releaseSuspended reports whether the caller was the last to wait; whoever comes then
 // begins another.
 func (p *pulls) leave(image string, one *pull) bool {
 	p.mu.Lock()

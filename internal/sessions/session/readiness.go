@@ -53,9 +53,9 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	var last error
 	for {
 		if !errors.Is(last, syscall.ECONNREFUSED) { // else it has been found
-			findAnew(addr)
+			retryNeighbour(addr)
 		}
-		err := probing(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
+		err := probeOnce(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
 		if err == nil {
 			return nil
 		}
@@ -80,18 +80,18 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 // after a second.
 const firstDial = 50 * time.Millisecond
 
-// findAnew has the kernel look for the address anew if it does not know where it
+// retryNeighbour has the kernel look for the address anew if it does not know where it
 // is: it may be looking, once a second, for a container that had the address before,
 // for those whose connections that has left open. Where it may not be told to, it does
 // it in its own time.
-func findAnew(addr string) {
+func retryNeighbour(addr string) {
 	if host, err := netip.ParseAddrPort(addr); err == nil && !host.Addr().IsLoopback() {
 		_ = neigh.AskAgain(host.Addr().AsSlice())
 	}
 }
 
-// probing connects to addr, in the time dial, and asks what is there.
-func probing(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
+// probeOnce connects to addr, in the time dial, and asks what is there.
+func probeOnce(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	d := net.Dialer{Timeout: dial}

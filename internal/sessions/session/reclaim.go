@@ -71,19 +71,19 @@ func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 	e.owner, e.phase = o, leaving
 	close(e.settled)
 	close(e.left)
-	e.buryLocked()
+	e.markDeadLocked()
 	m.sessions[o.Key] = e
 	m.tasks.Go(func(ctx context.Context) {
-		m.persist(ctx, "giving up a record without a session", o.Key, func(ctx context.Context) error { return m.clear(ctx, o) })
+		m.persist(ctx, "giving up a record without a session", o.Key, func(ctx context.Context) error { return m.releaseOrphan(ctx, o) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.dropLocked(e)
 	})
 }
 
-// clear gives up a record of this node that no session stands behind, if it is
+// releaseOrphan gives up a record of this node that no session stands behind, if it is
 // still there. No container should be its; one that is dies first.
-func (m *Manager) clear(ctx context.Context, o holdfast.Owner) error {
+func (m *Manager) releaseOrphan(ctx context.Context, o holdfast.Owner) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	now, err := m.deps.Store.Get(ctx, o.Key)
@@ -109,7 +109,7 @@ func (m *Manager) clear(ctx context.Context, o holdfast.Owner) error {
 			its = append(its, c.ID)
 		}
 	}
-	if err := notDead(m.endStrays(ctx, its)); err != nil {
+	if err := notDead(m.killOrphans(ctx, its)); err != nil {
 		return err
 	}
 	m.log.Warn("giving up a record that no session stands behind", "session", o.Key, "epoch", o.Epoch, "state", o.State)

@@ -12,16 +12,16 @@ import (
 // full queue drops it: the next agent's Adopt finds it.
 func (m *Manager) remove(id string) {
 	select {
-	case m.trash <- id:
+	case m.removals <- id:
 	default:
 		m.log.Warn("too many dead containers wait for removal", "container", short(id))
 	}
 }
 
-func (m *Manager) removeTrash(ctx context.Context) {
+func (m *Manager) removeQueued(ctx context.Context) {
 	for {
 		select {
-		case id := <-m.trash:
+		case id := <-m.removals:
 			m.removeOne(ctx, id)
 		case <-ctx.Done():
 			return
@@ -29,31 +29,31 @@ func (m *Manager) removeTrash(ctx context.Context) {
 	}
 }
 
-// emptyLimit bounds the emptying of a dead container's memory: the engine's removal
+// reclaimTimeout bounds the emptying of a dead container's memory: the engine's removal
 // of its control group waits for that.
-const emptyLimit = time.Second
+const reclaimTimeout = time.Second
 
-// emptyMemory has the kernel take back what a dead container left in its memory
+// reclaimMemory has the kernel take back what a dead container left in its memory
 // cgroup, beside everything else and before the engine removes that, which it does
 // some 10 ms after a container's end. Ownership is given up by then. Where that is
 // too late, or too many do it already, nothing is lost: the group stays for a while
 // as a dying one.
-func (m *Manager) emptyMemory(left kill.Memory) {
+func (m *Manager) reclaimMemory(left kill.Memory) {
 	select {
-	case m.empties <- struct{}{}:
+	case m.reclaims <- struct{}{}:
 	default:
 		return
 	}
 	begun := m.tasks.Go(func(ctx context.Context) {
-		defer func() { <-m.empties }()
-		ctx, cancel := context.WithTimeout(ctx, emptyLimit)
+		defer func() { <-m.reclaims }()
+		ctx, cancel := context.WithTimeout(ctx, reclaimTimeout)
 		defer cancel()
 		if err := left.Empty(ctx); err != nil && ctx.Err() == nil {
 			m.log.Debug("emptying a dead container's memory", "err", err)
 		}
 	})
 	if !begun {
-		<-m.empties
+		<-m.reclaims
 	}
 }
 

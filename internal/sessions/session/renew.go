@@ -20,8 +20,8 @@ const (
 	maxTries = 4
 	// longestTry bounds a try where there is no fence.
 	longestTry = 30 * time.Second
-	// leastPause is the least time between two tries to end what is fenced.
-	leastPause = 50 * time.Millisecond
+	// minRetry is the least time between two tries to end what is fenced.
+	minRetry = 50 * time.Millisecond
 )
 
 // Run renews the lease and publishes the node's record until ctx is done. It may
@@ -74,7 +74,7 @@ type outage struct {
 	what string
 }
 
-func (o *outage) tell(ctx context.Context, err error) {
+func (o *outage) note(ctx context.Context, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -115,7 +115,7 @@ func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 		tries.Go(func() {
 			defer func() { <-free }()
 			err := l.try(ctx, h)
-			state.tell(ctx, err)
+			state.note(ctx, err)
 			if errors.Is(err, store.ErrLeaseGone) && h.gone.CompareAndSwap(false, true) {
 				if err := l.replace(ctx, lost); err != nil {
 					end(err)
@@ -182,7 +182,7 @@ func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
 		}
 		l.log.Error("what the node's lease held is not all seen dead (will be tried again); nothing new is claimed")
 		select {
-		case <-time.After(max(l.cfg.Renew/4, leastPause)):
+		case <-time.After(max(l.cfg.Renew/4, minRetry)):
 		case <-ctx.Done():
 		}
 	}
@@ -210,7 +210,7 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 			cancel()
 		}
 		if fenced {
-			next = boottime.Now().Add(max(h.Timing.Renew/4, leastPause))
+			next = boottime.Now().Add(max(h.Timing.Renew/4, minRetry))
 		}
 		if alarm.Wait(ctx, next) != nil {
 			return
@@ -227,7 +227,7 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 	for {
 		h := l.held.Load()
 		err := l.publishOnce(ctx, h, self())
-		state.tell(ctx, err)
+		state.note(ctx, err)
 		// A lease that is gone is another matter: it is being replaced.
 		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
 			err := l.duplicateNode(ctx)

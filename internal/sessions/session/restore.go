@@ -47,18 +47,18 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	start := func() error { return b.phase("start", func() error { return b.start(ctx) }) }
 	mover := b.m.deps.Mover
 	if mover == nil || !b.e.template.SaveMemory {
-		if b.left != nil {
+		if b.suspended != nil {
 			b.lostMemory(holdfast.ErrNoMemory)
 		}
 		return start()
 	}
-	if b.left != nil {
-		if err := <-b.alone; err != nil {
+	if b.suspended != nil {
+		if err := <-b.followsErr; err != nil {
 			b.lostMemory(err)
-			b.left = nil
+			b.suspended = nil
 		}
 	}
-	staged, err := mover.Stage(ctx, b.owner, b.left, b.container)
+	staged, err := mover.Stage(ctx, b.owner, b.suspended, b.container)
 	if err != nil {
 		b.lostMemory(err)
 	}
@@ -102,21 +102,21 @@ func (b *attempt) resume(ctx context.Context) (done func()) {
 	if b.owner.SuspendNote == "" {
 		return func() {}
 	}
-	left, err := b.readLeft()
+	left, err := b.readSuspendNote()
 	if err != nil {
 		b.lostMemory(err)
 		return func() {}
 	}
-	b.left = &left
-	return b.lookBack(ctx, left.Epoch, b.owner.Epoch)
+	b.suspended = &left
+	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch)
 }
 
-// readLeft is what the life before has left, of the template that the session has now.
-func (b *attempt) readLeft() (left holdfast.Suspended, err error) {
+// readSuspendNote is what the life before has left, of the template that the session has now.
+func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
 		return left, errors.New("what was left of it cannot be read")
 	}
-	if left.Template != b.e.template.Name && !b.e.wished {
+	if left.Template != b.e.template.Name && !b.e.templateNamed {
 		t, err := b.m.template(left.Template)
 		if err == nil {
 			err = b.m.deps.Runtime(t.Runtime)
@@ -135,16 +135,16 @@ func (b *attempt) readLeft() (left holdfast.Suspended, err error) {
 	return left, nil
 }
 
-// lookBack begins to ask whether anybody has had the session since it was suspended,
+// checkFollows begins to ask whether anybody has had the session since it was suspended,
 // until done is called: a store may take a tenth of a second to tell, which is less than
 // the container takes to be made. b.alone has the answer.
-func (b *attempt) lookBack(ctx context.Context, before, next holdfast.Epoch) (done func()) {
+func (b *attempt) checkFollows(ctx context.Context, before, next holdfast.Epoch) (done func()) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	b.alone = make(chan error, 1)
+	b.followsErr = make(chan error, 1)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b.alone <- retry(ctx, holdfast.ErrStore, func() error { return b.m.follows(ctx, b.e.key, before, next) })
+		b.followsErr <- retry(ctx, holdfast.ErrStore, func() error { return b.m.follows(ctx, b.e.key, before, next) })
 	}()
 	return func() { cancel(); <-ended }
 }

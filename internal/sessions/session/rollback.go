@@ -8,10 +8,10 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// undo removes the container of a failed boot, sees to it that it is gone, and
+// rollBack removes the container of a failed boot, sees to it that it is gone, and
 // then gives the claim up. It tries until it has succeeded or the agent stops,
 // in which case the next agent finds both by label and record.
-func (b *attempt) undo(life context.Context) {
+func (b *attempt) rollBack(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
@@ -19,9 +19,9 @@ func (b *attempt) undo(life context.Context) {
 		return // it may run: the record stays, for the next agent
 	}
 	b.m.dropNetwork(b.e)
-	b.m.untell(b.owner)
+	b.m.removeIdentity(b.owner)
 	b.m.mu.Lock()
-	b.e.buryLocked()
+	b.e.markDeadLocked()
 	b.m.mu.Unlock()
 	if b.container != "" {
 		b.m.forget(b.container)
@@ -71,7 +71,7 @@ func (b *attempt) giveUp(ctx context.Context) error {
 	defer cancel()
 	if b.owner.Epoch == 0 {
 		o, err := b.m.deps.Store.Get(ctx, b.e.key)
-		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !b.lost(o) {
+		if errors.Is(err, holdfast.ErrNotFound) || err == nil && !b.isLostClaim(o) {
 			return nil
 		}
 		if err != nil {

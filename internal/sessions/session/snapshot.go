@@ -14,16 +14,16 @@ import (
 	"holdfast/internal/sessions/hook"
 )
 
-// tenure lasts as long as a lease of the node's: no snapshot is taken of what
+// generation lasts as long as a lease of the node's: no snapshot is taken of what
 // was held under one that is gone, because another node may have the session.
-type tenure struct {
+type leaseGeneration struct {
 	context.Context
 	end context.CancelCauseFunc
 }
 
-func newTenure() tenure {
+func newLeaseGeneration() leaseGeneration {
 	ctx, end := context.WithCancelCause(context.Background())
-	return tenure{ctx, end}
+	return leaseGeneration{ctx, end}
 }
 
 // snapshot is what became of a session's snapshot command. The zero value is of
@@ -73,7 +73,7 @@ func (m *Manager) splitBySnapshot(dead []*entry) (with, without []*entry) {
 // snapshotDueLocked reports whether a snapshot is to be taken once the session is
 // dead, or is being taken.
 func (e *entry) snapshotDueLocked() bool {
-	return len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.tenure.Context != nil && e.tenure.Err() == nil
+	return len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.generation.Context != nil && e.generation.Err() == nil
 }
 
 // snapAndRelease takes the snapshot of a dead session and gives it up. Where the
@@ -82,7 +82,7 @@ func (e *entry) snapshotDueLocked() bool {
 func (m *Manager) snapAndRelease(ctx context.Context, e *entry) {
 	if with, _ := m.splitBySnapshot([]*entry{e}); len(with) > 0 {
 		m.snap(ctx, e)
-		if ctx.Err() != nil && e.tenure.Err() == nil {
+		if ctx.Err() != nil && e.generation.Err() == nil {
 			return
 		}
 	}
@@ -94,7 +94,7 @@ func (m *Manager) snapAndRelease(ctx context.Context, e *entry) {
 func (m *Manager) snap(ctx context.Context, e *entry) snapshot {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(e.tenure, func() { cancel(context.Cause(e.tenure)) })
+	stop := context.AfterFunc(e.generation, func() { cancel(context.Cause(e.generation)) })
 	defer stop()
 	s := snapshot{done: true}
 	select {
@@ -167,11 +167,11 @@ func (m *Manager) keepForSnapshot(due []holdfast.Owner) {
 	defer m.mu.Unlock()
 	for _, o := range due {
 		e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
-		e.owner, e.phase, e.tenure = o, leaving, m.tenure
+		e.owner, e.phase, e.generation = o, leaving, m.generation
 		e.route.ContainerID = o.ContainerID
 		close(e.settled)
 		close(e.left)
-		e.buryLocked()
+		e.markDeadLocked()
 		m.sessions[o.Key] = e
 	}
 }

@@ -19,12 +19,12 @@ type Spinups interface {
 	Record(r spinup.Record)
 }
 
-// unheard is a Spinups that nobody listens to.
-type unheard struct{}
+// noSpinups is a Spinups that nobody listens to.
+type noSpinups struct{}
 
-func (unheard) Cohort() spinup.Cohort            { return spinup.Cohort{} }
-func (unheard) Begin(spinup.Kind, string) func() { return func() {} }
-func (unheard) Record(spinup.Record)             {}
+func (noSpinups) Cohort() spinup.Cohort            { return spinup.Cohort{} }
+func (noSpinups) Begin(spinup.Kind, string) func() { return func() {} }
+func (noSpinups) Record(spinup.Record)             {}
 
 // beginSpinup begins to time the spin-up of a container.
 func (b *attempt) beginSpinup(spec engine.Spec) {

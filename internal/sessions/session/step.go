@@ -47,7 +47,7 @@ func (b *attempt) runStep(ctx context.Context) error {
 		}
 		return exited(c, "")
 	}
-	return b.leaveBehind(ctx)
+	return b.discardContainer(ctx)
 }
 
 // wait returns the container's exit code. The answer may get lost: then it is
@@ -67,9 +67,9 @@ func (b *attempt) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// leaveBehind sees a container dead that ended by itself, and lets go of it.
+// discardContainer sees a container dead that ended by itself, and lets go of it.
 // What shared its control group dies with it: the next may not run beside it.
-func (b *attempt) leaveBehind(ctx context.Context) error {
+func (b *attempt) discardContainer(ctx context.Context) error {
 	if b.target != nil {
 		ctx, cancel := context.WithTimeout(ctx, killTimeout)
 		defer cancel()

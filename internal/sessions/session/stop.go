@@ -123,7 +123,7 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 	var dead []*entry
 	for _, e := range entries {
 		if slices.Contains(report.Dead, e.owner.ContainerID) {
-			e.buryLocked()
+			e.markDeadLocked()
 			dead = append(dead, e)
 		} else {
 			m.stuckLocked(e)
@@ -198,11 +198,11 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 // finish forgets a session whose container is dead and ownership given up.
 func (m *Manager) finish(e *entry) {
 	if e.target != nil {
-		m.emptyMemory(e.target.Memory())
+		m.reclaimMemory(e.target.Memory())
 	}
 	m.close(e)
 	m.dropNetwork(e)
-	m.untell(e.owner)
+	m.removeIdentity(e.owner)
 	if e.route.ContainerID != "" {
 		m.remove(e.route.ContainerID)
 	}
@@ -221,30 +221,30 @@ func (m *Manager) close(e *entry) {
 	defer m.mu.Unlock()
 	m.dropLocked(e)
 	e.finished = true
-	if e.borrowed == 0 {
+	if e.targetRefs == 0 {
 		e.target.Close()
 	}
 }
 
-// borrowLocked keeps the targets of entries open that somebody else ends, so
+// retainTargetsLocked keeps the targets of entries open that somebody else ends, so
 // that they can be killed beside that: SIGKILL twice does no harm.
-func borrowLocked(entries []*entry) []*entry {
+func retainTargetsLocked(entries []*entry) []*entry {
 	var out []*entry
 	for _, e := range entries {
 		if e.target != nil && !e.finished {
-			e.borrowed++
+			e.targetRefs++
 			out = append(out, e)
 		}
 	}
 	return out
 }
 
-func (m *Manager) giveBack(entries []*entry) {
+func (m *Manager) releaseTargets(entries []*entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range entries {
-		e.borrowed--
-		if e.borrowed == 0 && e.finished {
+		e.targetRefs--
+		if e.targetRefs == 0 && e.finished {
 			e.target.Close()
 		}
 	}
@@ -256,7 +256,7 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	byItself := e.phase == ready
 	why := "session's container ended by itself"
-	if e.cut() && !e.target.Init().Exited() {
+	if e.networkLost() && !e.target.Init().Exited() {
 		why = "what held a session's network ended by itself, and nobody can reach the session: it ends, too"
 	}
 	going := m.markLocked(e)
@@ -272,7 +272,7 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	m.mu.Lock()
 	e := m.sessions[key]
-	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && (!e.target.Alive() || e.cut())
+	dead := e != nil && e.phase == ready && e.owner.Epoch == r.Epoch && (!e.target.Alive() || e.networkLost())
 	m.mu.Unlock()
 	if dead {
 		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })

@@ -129,7 +129,7 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 	}
 	kept := false
 	if !m.persist(life, "suspending a session", e.key, func(ctx context.Context) (err error) {
-		kept, err = m.leave(ctx, e, r.Suspended)
+		kept, err = m.releaseSuspended(ctx, e, r.Suspended)
 		return err
 	}) {
 		return r, fmt.Errorf("session %s: the store does not take it: %w", e.key, holdfast.ErrStore)
@@ -143,10 +143,10 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 	return r, nil
 }
 
-// leave gives a dead session up, and leaves what it goes on from to its next claim.
+// releaseSuspended gives a dead session up, and leaves what it goes on from to its next claim.
 // kept is false where the record is gone, or another's by now: then nobody has a use
 // for it.
-func (m *Manager) leave(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
+func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return false, err
@@ -162,7 +162,7 @@ func (m *Manager) leave(ctx context.Context, e *entry, s holdfast.Suspended) (ke
 		// An answer of ours may have got lost: of this write, or of one before.
 		now, err := m.deps.Store.Get(ctx, o.Key)
 		if errors.Is(err, holdfast.ErrNotFound) {
-			return m.leftAlready(ctx, o.Key, string(text))
+			return m.alreadySuspended(ctx, o.Key, string(text))
 		}
 		if err != nil {
 			return false, err
@@ -174,8 +174,8 @@ func (m *Manager) leave(ctx context.Context, e *entry, s holdfast.Suspended) (ke
 	}
 }
 
-// leftAlready reports whether a session has left that text.
-func (m *Manager) leftAlready(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
+// alreadySuspended reports whether a session has left that text.
+func (m *Manager) alreadySuspended(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
 	all, err := m.deps.Store.ListNotes(ctx, store.SuspendedNotes+string(key))
 	for _, n := range all {
 		if n.Name == store.SuspendedNotes+string(key) && string(n.Value) == text {

@@ -37,8 +37,8 @@ type WarmContainer interface {
 	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
 }
 
-// keyed reports whether a text is another for each session.
-func keyed(text string) bool { return strings.Contains(text, "{key}") }
+// dependsOnKey reports whether a text is another for each session.
+func dependsOnKey(text string) bool { return strings.Contains(text, "{key}") }
 
 // WarmSpec is a container of the template that is made before its session is known,
 // by that name and value of LabelWarm, and with a directory of this host at at, from
@@ -49,14 +49,14 @@ func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) en
 	s.Labels = map[string]string{LabelNode: string(node), LabelTemplate: t.Name, LabelWarm: label, LabelIdentityDir: dir}
 	s.Env = nil
 	for name, value := range t.Env {
-		if !keyed(value) {
+		if !dependsOnKey(value) {
 			s.Env = append(s.Env, name+"="+value)
 		}
 	}
 	slices.Sort(s.Env)
 	s.Mounts = []engine.Mount{{Type: "bind", Source: dir, Target: at, ReadOnly: true}}
 	for _, m := range t.Mounts {
-		if !keyed(m.Source) {
+		if !dependsOnKey(m.Source) {
 			s.Mounts = append(s.Mounts, m)
 		}
 	}
@@ -84,11 +84,11 @@ func (t Template) identity(o holdfast.Owner) holdfast.Identity {
 	return i
 }
 
-// lateMounts are those that a warm container gets when it is claimed.
-func (t Template) lateMounts(o holdfast.Owner) []engine.Mount {
+// claimMounts are those that a warm container gets when it is claimed.
+func (t Template) claimMounts(o holdfast.Owner) []engine.Mount {
 	var late []engine.Mount
 	for _, m := range t.Mounts {
-		if keyed(m.Source) {
+		if dependsOnKey(m.Source) {
 			m.Source = strings.ReplaceAll(m.Source, "{key}", string(o.Key))
 			late = append(late, m)
 		}
@@ -102,11 +102,11 @@ func (b *attempt) warmWaits() bool {
 	return b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name)
 }
 
-// thaw has a warm container serve the session. done is false where there is none any
+// useWarm has a warm container serve the session. done is false where there is none any
 // more, or where the one there was could not be had: then it is dead, and the session
 // boots.
-func (b *attempt) thaw(ctx context.Context) (done bool, err error) {
-	if b.left != nil {
+func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
+	if b.suspended != nil {
 		return false, nil // it has a memory of its own
 	}
 	b.m.thaws.Add(1)
@@ -126,15 +126,15 @@ func (b *attempt) thaw(ctx context.Context) (done bool, err error) {
 		ctx, cancel := context.WithTimeout(ctx, b.e.template.Ready.Timeout)
 		defer cancel()
 		return b.spinup.Time(spinup.Start, func() error {
-			b.nameIt()
-			told, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.lateMounts(b.owner))
+			b.setHostname()
+			told, err = w.Assign(ctx, b.e.template.identity(b.owner), b.e.template.claimMounts(b.owner))
 			return err
 		})
 	})
 	if err != nil && !told && ctx.Err() == nil {
 		b.m.log.Warn("a warm container could not be used; the session boots", "session", b.e.key, "container", short(b.container), "err", err)
 		b.spinup = nil
-		if err := b.leaveBehind(ctx); err != nil {
+		if err := b.discardContainer(ctx); err != nil {
 			return true, &holdfast.BootError{Key: b.e.key, Phase: "start", Err: fmt.Errorf("a warm container that could not be used: %w", err)}
 		}
 		return false, nil

@@ -41,7 +41,7 @@ func (m *Manager) watchLater(ctx context.Context, e *entry) {
 		}
 		m.mu.Lock()
 		unwatched := e.phase == ready && m.addWatch(e) != nil
-		dead := unwatched && (e.target.Init().Exited() || e.cut())
+		dead := unwatched && (e.target.Init().Exited() || e.networkLost())
 		e.unwatched = unwatched
 		m.mu.Unlock()
 		if dead {
