@@ -8,15 +8,15 @@ import (
 	"holdfast"
 )
 
-// keyLookup is what somebody looks for. Those who want another template look for
-// themselves: it may be one that no node has.
+// keyLookup identifies a search. Requests for different templates search separately,
+// because no node may have one of the templates.
 type keyLookup struct {
 	key      holdfast.SessionKey
-	template string // "" for none in particular
+	template string // "" for any template
 }
 
-// call is the one search for a session's place that all who want the same on
-// this node wait for.
+// call is the one search that all requests for the same keyLookup on this node share
+// (singleflight).
 type call struct {
 	keyLookup
 	done   chan struct{}
@@ -25,25 +25,25 @@ type call struct {
 	// Guarded by Fleet.mu:
 
 	waiting int
-	reason  error // why it waits, nil while there is hope
-	err     error // how it ended; once done is closed
+	reason  error // why the search waits; nil if it is making progress
+	err     error // the result, valid once done is closed
 }
 
-// Acquire returns where the session is served, and has it booted somewhere in
-// the fleet where it is not. It waits until the session is ready or ctx is done.
-// A connection to a session on this node is counted until release is called; a
-// route elsewhere is counted there. Errors: a *holdfast.BootError,
-// holdfast.ErrStopped, holdfast.ErrDraining where there is no other node, and
-// when ctx is done first holdfast.ErrBusy, ErrDraining, ErrStore or ErrEngine,
-// where that was the reason to wait, else ctx's.
+// Acquire returns where the session is served. If no node serves it, Acquire has it
+// booted on a node of the fleet. It waits until the session is ready or ctx is done. A
+// connection to a session on this node is counted until release is called. A
+// connection to another node is counted there. Errors: a *holdfast.BootError,
+// holdfast.ErrStopped, or holdfast.ErrDraining if there is no other node. If ctx is
+// done first, the error is holdfast.ErrBusy, ErrDraining, ErrStore or ErrEngine if
+// that was the reason to wait, else ctx's error.
 func (f *Fleet) Acquire(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	return f.acquire(ctx, key, "")
 }
 
-// Start is Acquire without staying connected, of a session that is to be booted
-// from the template where it is not there yet; "" is the one that it had last,
-// or the default one. It returns where the session is. Errors: as Acquire's, and
-// holdfast.ErrNotFound where no node has the template.
+// Start is Acquire without a connection. If the session is not running, it boots from
+// the template; "" is the template that it had last, or the default one. Start returns
+// where the session is. Errors: those of Acquire, and holdfast.ErrNotFound if no node
+// has the template.
 func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, error) {
 	r, release, err := f.acquire(ctx, key, template)
 	if err == nil {
@@ -54,8 +54,8 @@ func (f *Fleet) Start(ctx context.Context, key holdfast.SessionKey, template str
 
 func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error) {
 	for {
-		// What waits or has failed on this node hides no route: another
-		// node may have won the claim meanwhile.
+		// A wait or a failure on this node must not hide a route: another node may
+		// have won the claim meanwhile.
 		if r, ok := f.remote(key); ok {
 			return r, func() {}, nil
 		}
@@ -76,9 +76,9 @@ func (f *Fleet) acquire(ctx context.Context, key holdfast.SessionKey, template s
 	}
 }
 
-// join is Local's, but does not wait for this node once the directory knows that
-// the session is another's. What is ready here it returns in any case: the
-// directory may lag.
+// join calls Local.Join, but stops waiting for this node once the directory knows that
+// another node owns the session. It always returns a session that is ready here,
+// because the directory may lag.
 func (f *Fleet) join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,8 +100,8 @@ func (f *Fleet) join(ctx context.Context, key holdfast.SessionKey) (holdfast.Rou
 	return f.deps.Local.Join(ctx, key)
 }
 
-// Refused tells that the route could not be reached, or that the node there
-// would not have the request. The next Acquire looks past the cache.
+// Refused reports that the route could not be reached, or that its node refused the
+// request. The next Acquire reads the store.
 func (f *Fleet) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	if r.Node == "" || r.Node == f.cfg.Node {
 		f.deps.Local.Refused(key, r)
@@ -110,8 +110,8 @@ func (f *Fleet) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	f.dir.MarkSuspect(key, r.Epoch)
 }
 
-// remote is the route to a session that is ready on another node, as far as the
-// directory knows.
+// remote returns the route to a session that is ready on another node, according to
+// the directory.
 func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 	o, left, ok := f.dir.served(key)
 	if !ok || o.Node == f.cfg.Node {
@@ -124,8 +124,8 @@ func (f *Fleet) remote(key holdfast.SessionKey) (holdfast.Route, bool) {
 	return holdfast.Route{Key: key, Node: o.Node, Address: n.PeerAddress, Epoch: o.Epoch, Left: left}, true
 }
 
-// find waits for the search for a session, which it begins if nobody has. nil
-// means: look again.
+// find waits for the search for a session and starts it if necessary. nil means that
+// the caller looks again.
 func (f *Fleet) find(ctx context.Context, what keyLookup) error {
 	fl, err := f.joinCall(what)
 	if err != nil {
@@ -139,7 +139,7 @@ func (f *Fleet) find(ctx context.Context, what keyLookup) error {
 	}
 }
 
-// joinCall joins the search for a session, or begins it.
+// joinCall joins the search for a session, or starts it.
 func (f *Fleet) joinCall(what keyLookup) (*call, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,15 +176,15 @@ func (f *Fleet) finishCall(fl *call, err error) {
 	close(fl.done)
 }
 
-// leaveCall leaves a search, which ends with its last client. It returns why there
-// is no answer.
+// leaveCall leaves a search. The search ends with its last client. leaveCall returns
+// why there is no result.
 func (f *Fleet) leaveCall(ctx context.Context, fl *call) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl.waiting--; fl.waiting == 0 {
 		fl.cancel()
 		if f.calls[fl.keyLookup] == fl {
-			delete(f.calls, fl.keyLookup) // who comes now begins anew
+			delete(f.calls, fl.keyLookup) // the next request starts a new search
 		}
 	}
 	switch {
@@ -196,19 +196,20 @@ func (f *Fleet) leaveCall(ctx context.Context, fl *call) error {
 	return fmt.Errorf("waiting for session %s: %w", fl.key, fl.reason)
 }
 
-// withCause notes why the search waits.
+// setReason records why the search waits.
 func (f *Fleet) setReason(fl *call, reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.reason = reason
 }
 
-// finalError is one that waiting does not mend.
+// finalError is an error that waiting cannot resolve.
 type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
 
-// final reports whether an error is the client's: nobody else could do better.
+// final reports whether an error is final for the client: another node could not do
+// better.
 func final(err error) bool {
 	k := kindOf(err)
 	return k == kindBoot || k == kindStopped || errors.As(err, new(finalError))

@@ -16,64 +16,65 @@ import (
 
 // How long the Directory waits for the store.
 const (
-	listTimeout   = 30 * time.Second // of 100,000 records
+	listTimeout   = 30 * time.Second // for 100,000 records
 	lookTimeout   = 2 * time.Second
-	listRetry     = 100 * time.Millisecond // doubled up to
+	listRetry     = 100 * time.Millisecond // doubled up to listRetryMost
 	listRetryMost = 5 * time.Second
 )
 
-// Directory is a copy of all session records, for reading without the store. It
-// is fed by one watch and, ahead of it, by what is read or heard elsewhere. What
-// it knows of a key only moves forward: to a newer epoch, or to a later state of
-// the same one; an epoch that it has seen go never comes back. Any goroutine may
-// call its methods.
+// Directory is a copy of all session records that can be read without the store. One
+// watch updates it. Records that were read or received elsewhere may arrive ahead of
+// the watch. The state of a key only moves forward: to a newer epoch, or to a later
+// state of the same epoch. An epoch that was seen to end never returns. Any goroutine
+// may call its methods.
 //
-// It keeps of a record what routing needs (node, epoch, revision, state and
-// template): about 150 bytes each, so that a node can afford 100,000.
+// A record keeps what routing needs: node, epoch, revision, state and template. That
+// is about 150 bytes, so that a node can keep 100,000 records.
 type Directory struct {
 	store   store.Store
 	self    holdfast.NodeID
 	metrics *Metrics
 	log     *slog.Logger
-	gone    func(holdfast.SessionKey, holdfast.Epoch) // called under mu; must not block or call back
-	claimed func(holdfast.SessionKey, holdfast.Epoch) // called under mu with each new record; likewise
-	own     func(holdfast.Owner)                      // called under mu with each new record of this node; likewise
+	gone    func(holdfast.SessionKey, holdfast.Epoch) // called with mu held; must not block or call back
+	claimed func(holdfast.SessionKey, holdfast.Epoch) // called with mu held for each new record; must not block or call back
+	own     func(holdfast.Owner)                      // called with mu held for each new record of this node; must not block or call back
 	ready   chan struct{}
 	recheck chan holdfast.SessionKey
 
 	mu         sync.RWMutex
-	at         holdfast.Revision // the watch has told everything up to here
+	at         holdfast.Revision // the watch has reported everything up to here
 	records    map[holdfast.SessionKey]record
 	tombstones tombstones
-	ahead      map[holdfast.SessionKey]holdfast.Revision // learned before the watch told it
+	ahead      map[holdfast.SessionKey]holdfast.Revision // learned ahead of the watch
 	left       map[holdfast.SessionKey]leaving
 	topics     map[holdfast.SessionKey]*topic
 }
 
-// record is what is kept of one session's. Names that many share are kept once.
+// record is what the Directory keeps of a session's record. Strings that many records
+// share are stored once.
 type record struct {
 	epoch    holdfast.Epoch
 	revision holdfast.Revision
 	node     unique.Handle[holdfast.NodeID]
 	template unique.Handle[string]
 	state    unique.Handle[holdfast.State]
-	suspect  bool // its owner refused, or the watch has passed it by
+	suspect  bool // its owner refused, or the watch has passed it without an event
 }
 
-// leaving is the channel that closes when an epoch ends.
+// leaving holds the channel that closes when an epoch ends.
 type leaving struct {
 	epoch holdfast.Epoch
 	ch    chan struct{}
 }
 
-// topic is what those who follow one key share.
+// topic is shared by all followers of one key.
 type topic struct {
 	followers int
 	changed   chan struct{} // closed and replaced at every change
 }
 
-// NewDirectory returns an empty Directory; Run fills it. self is this node,
-// whose own writes tell how far the watch lags.
+// NewDirectory returns an empty Directory. Run fills it. self is this node; the
+// directory measures the watch's lag by the writes of self.
 func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Logger) *Directory {
 	return &Directory{
 		store: s, self: self, metrics: m, log: log,
@@ -93,8 +94,8 @@ func NewDirectory(s store.Store, self holdfast.NodeID, m *Metrics, log *slog.Log
 // Ready is closed when the directory is complete for the first time.
 func (d *Directory) Ready() <-chan struct{} { return d.ready }
 
-// Run lists all records, as often as it takes, and then follows the store until
-// ctx is done. It is called once.
+// Run lists all records, with retries, and then follows the store until ctx is done.
+// It is called once.
 func (d *Directory) Run(ctx context.Context) error {
 	if !d.load(ctx) {
 		return nil
@@ -112,7 +113,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	return nil
 }
 
-// load fills the directory, false when ctx was done first.
+// load fills the directory. It returns false if ctx is done first.
 func (d *Directory) load(ctx context.Context) bool {
 	for pause := listRetry; ; pause = min(2*pause, listRetryMost) {
 		owners, at, err := d.list(ctx)
@@ -121,7 +122,7 @@ func (d *Directory) load(ctx context.Context) bool {
 			return true
 		}
 		if ctx.Err() == nil {
-			d.log.Warn("session records cannot be listed (will be tried again)", "err", err)
+			d.log.Warn("listing the session records failed (will retry)", "err", err)
 		}
 		if !sleep(ctx, jitter(pause)) {
 			return false
@@ -135,7 +136,7 @@ func (d *Directory) list(ctx context.Context) ([]holdfast.Owner, holdfast.Revisi
 	return d.store.List(ctx)
 }
 
-// fill takes the first list over.
+// fill adds the first list.
 func (d *Directory) fill(owners []holdfast.Owner, at holdfast.Revision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,7 +147,7 @@ func (d *Directory) fill(owners []holdfast.Owner, at holdfast.Revision) {
 	d.metrics.sessions.Set(float64(len(d.records)))
 }
 
-// apply takes one event of the watch over.
+// apply adds one event of the watch.
 func (d *Directory) apply(e store.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,18 +166,18 @@ func (d *Directory) apply(e store.Event) {
 	d.metrics.sessions.Set(float64(len(d.records)))
 }
 
-// lag measures how late the watch is, by the claims of this node: the time
-// since this node's own clock was read for the record. It includes the claim's
-// own way to the store.
+// lag measures how late the watch is, by the claims of this node. It is the time since
+// this node read its own clock for the record, and includes the write to the store.
 func (d *Directory) lag(e store.Event) {
 	if o := e.Owner; o.Node == d.self && o.Revision == holdfast.Revision(o.Epoch) && !o.ClaimedAt.IsZero() {
 		d.metrics.lag.Observe(time.Since(o.ClaimedAt).Seconds())
 	}
 }
 
-// passLocked notes that the watch has come to a revision. What was learned of an
-// earlier one and not told by the watch is out of date (the watch went over it
-// in a list): nobody would ever take it back, so it is looked at again.
+// passLocked records that the watch has reached a revision. A record that was learned
+// from an earlier revision without an event of the watch is out of date: the watch
+// skipped it in a list. No later event would correct it, so it is read again from the
+// store.
 func (d *Directory) passLocked(at holdfast.Revision) {
 	for key, rev := range d.ahead {
 		if rev >= at {
@@ -193,7 +194,7 @@ func (d *Directory) passLocked(at holdfast.Revision) {
 		d.changeLocked(key)
 		select {
 		case d.recheck <- key:
-		default: // who asks for it looks again all the same
+		default: // a resolver that needs the key reads it anyway
 		}
 	}
 }
@@ -203,7 +204,7 @@ func (d *Directory) recheckAll(ctx context.Context) {
 		select {
 		case key := <-d.recheck:
 			if _, err := d.Refresh(ctx, key); err != nil && !errors.Is(err, holdfast.ErrNotFound) {
-				d.log.Debug("a record that the watch passed by", "session", key, "err", err)
+				d.log.Debug("reading a record that the watch skipped", "session", key, "err", err)
 			}
 		case <-ctx.Done():
 			return
@@ -211,7 +212,7 @@ func (d *Directory) recheckAll(ctx context.Context) {
 	}
 }
 
-// putLocked takes a record over unless something newer is known.
+// putLocked adds a record unless a newer one is known.
 func (d *Directory) putLocked(o holdfast.Owner) {
 	r, ok := d.records[o.Key]
 	switch {
@@ -222,7 +223,7 @@ func (d *Directory) putLocked(o holdfast.Owner) {
 		return
 	}
 	d.tombstones.remove(o.Key)
-	// The key may be a part of a longer string, which it would keep alive.
+	// The key may be part of a longer string, which it would keep in memory.
 	d.records[holdfast.SessionKey(strings.Clone(string(o.Key)))] = record{
 		epoch: o.Epoch, revision: max(o.Revision, holdfast.Revision(o.Epoch)),
 		node: unique.Make(o.Node), template: unique.Make(o.Template), state: unique.Make(o.State),
@@ -234,9 +235,8 @@ func (d *Directory) putLocked(o holdfast.Owner) {
 	d.changeLocked(o.Key)
 }
 
-// mergeLocked joins what is newly heard of an epoch with what is known of it.
-// States only move forward, so the later one is the newer one, also where the
-// revision is not known.
+// mergeLocked merges new information about an epoch into its record. States only move
+// forward, so the later state is the newer one, even if the revision is unknown.
 func (d *Directory) mergeLocked(o holdfast.Owner, r record) {
 	before := r
 	if o.Revision > r.revision {
@@ -254,7 +254,8 @@ func (d *Directory) mergeLocked(o holdfast.Owner, r record) {
 	}
 }
 
-// removeLocked takes a record out. sure is false where the watch has not told yet.
+// removeLocked removes a record. confirmed is false if the watch has not reported the
+// removal yet.
 func (d *Directory) removeLocked(key holdfast.SessionKey, r record, sure bool) {
 	delete(d.records, key)
 	d.tombstones.add(key, r, sure, time.Now())
@@ -262,7 +263,8 @@ func (d *Directory) removeLocked(key holdfast.SessionKey, r record, sure bool) {
 	d.gone(key, r.epoch)
 }
 
-// changeLocked wakes who follows the key, and ends the routes that ended.
+// changeLocked wakes the followers of the key and ends routes that are no longer
+// valid.
 func (d *Directory) changeLocked(key holdfast.SessionKey) {
 	if l, ok := d.left[key]; ok {
 		r, ok := d.records[key]
@@ -277,9 +279,9 @@ func (d *Directory) changeLocked(key holdfast.SessionKey) {
 	}
 }
 
-// Learn takes over what was read from the store or told by a node that had read
-// it. Revision may be 0 where it is not known. It is ignored where the watch
-// has told something newer.
+// Learn adds a record that was read from the store, or sent by a node that had read
+// it. Revision may be 0 if it is unknown. The record is ignored if the watch has
+// reported a newer one.
 func (d *Directory) Learn(o holdfast.Owner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -301,7 +303,8 @@ func (d *Directory) learnLocked(o holdfast.Owner) {
 	d.metrics.sessions.Set(float64(len(d.records)))
 }
 
-// Confirm is Learn for what the owner itself says: it ends a doubt.
+// Confirm is Learn for a record that the owner itself sent. The record is no longer
+// suspect.
 func (d *Directory) Confirm(o holdfast.Owner) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -313,8 +316,9 @@ func (d *Directory) Confirm(o holdfast.Owner) {
 	}
 }
 
-// MarkSuspect notes that the owner of that epoch refused: until it confirms or the
-// record changes hands, nobody is sent there without asking.
+// MarkSuspect records that the owner of that epoch refused. Until the owner confirms
+// or the record changes, no client is routed there without a request to the owner
+// first.
 func (d *Directory) MarkSuspect(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -325,8 +329,9 @@ func (d *Directory) MarkSuspect(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	}
 }
 
-// Refresh reads the record from the store, past the cache, and feeds the cache
-// with it. It returns what the store said. holdfast.ErrNotFound, holdfast.ErrStore.
+// Refresh reads the record from the store instead of the cache and updates the cache
+// with it. It returns the store's answer. Errors: holdfast.ErrNotFound,
+// holdfast.ErrStore.
 func (d *Directory) Refresh(ctx context.Context, key holdfast.SessionKey) (holdfast.Owner, error) {
 	before, known := d.Owner(key)
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -339,14 +344,14 @@ func (d *Directory) Refresh(ctx context.Context, key holdfast.SessionKey) (holdf
 	case err == nil:
 		d.learnLocked(o)
 	case errors.Is(err, holdfast.ErrNotFound):
-		// What came after the question was sent is newer than the answer.
+		// A record that arrived after the request was sent is newer than the answer.
 		if r, ok := d.records[key]; known && ok && r.epoch == before.Epoch {
 			d.removeLocked(key, r, false)
 			d.metrics.sessions.Set(float64(len(d.records)))
 		}
 	}
 	if err != nil {
-		return holdfast.Owner{}, fmt.Errorf("looking past the cache: %w", err)
+		return holdfast.Owner{}, fmt.Errorf("reading the session record from the store: %w", err)
 	}
 	return o, nil
 }

@@ -1,11 +1,11 @@
-// Package fleet knows where every session of a fleet is served, decides which
-// node should have one that nobody serves, and lets nodes ask each other
+// Package fleet knows which node serves each session of a fleet, chooses a node for a
+// session without an owner, and exchanges requests between nodes
 // (docs/adr/fleet-hop.md).
 //
-// The Directory is a copy of the store's session records, kept by a watch.
-// Place chooses a node. A Fleet joins the two to what a gateway calls: Acquire
-// returns where a session is served, here or on another node, and waits for as
-// long as its context lets it where that is nowhere yet. Who owns a session is
-// decided by the store's claim alone: all that is wrong in this package's
-// picture of the world costs a detour, never a second container.
+// The Directory is a copy of the store's session records, updated by a watch. Place
+// chooses a node. A Fleet combines the two for the gateway: Acquire returns where a
+// session is served, on this node or another one. If no node serves the session yet,
+// Acquire waits until its context ends. Only the store's claim decides which node owns
+// a session. An error in this package's view of the fleet costs a detour and never
+// creates a second container.
 package fleet

@@ -10,19 +10,19 @@ import (
 	"holdfast"
 )
 
-// AnnouncementTTL is how long an announcement is good for; once its image begins to come,
-// that long again.
+// AnnouncementTTL is how long an announcement is valid. When the session's image
+// starts to arrive, the time starts again.
 const AnnouncementTTL = 2 * time.Minute
 
 // Bounds of what other nodes may announce.
 const (
 	announcementTTL = AnnouncementTTL
 	maxExpected     = 8192 // sessions
-	maxClaims       = 64   // at once; the node's own bound on boots is below
+	maxClaims       = 64   // at once; the node's own bound on boots is lower
 )
 
-// expectation is a session that another node has announced: it is claimed here
-// once that node's record of it is gone.
+// expectation is a session that another node has announced. This node claims it when
+// that node's record of it is gone.
 type expectation struct {
 	departingSession
 	from  holdfast.NodeID
@@ -32,22 +32,22 @@ type expectation struct {
 // expected are the sessions that this node is to take over.
 type expected struct {
 	f    *Fleet
-	wake chan struct{} // there may be something due
+	wake chan struct{} // a session may be due
 
 	mu    sync.Mutex
 	byKey map[holdfast.SessionKey]*expectation
-	due   [2][]*expectation // gone: those with clients, then the others
+	due   [2][]*expectation // sessions whose record is gone: first those with clients, then the others
 }
 
 func newExpected(f *Fleet) *expected {
 	return &expected{f: f, wake: make(chan struct{}, 1), byKey: map[holdfast.SessionKey]*expectation{}}
 }
 
-// add takes announcements in and returns how many it has room for.
+// add records announcements and returns how many fit.
 func (x *expected) add(from holdfast.NodeID, sessions []departingSession) int {
 	n := x.put(from, sessions, time.Now().Add(announcementTTL))
 	x.f.deps.Metrics.handovers.WithLabelValues("expected").Add(float64(n))
-	// What is gone already, nobody will be told of any more.
+	// The directory does not report again a record that is already gone.
 	for _, s := range sessions[:n] {
 		if over, replaced := x.f.dir.ended(s.Key, s.Epoch); over && !replaced {
 			x.gone(s.Key, s.Epoch)
@@ -68,7 +68,7 @@ func (x *expected) put(from holdfast.NodeID, sessions []departingSession, until 
 	return len(sessions)
 }
 
-// gone is told of every record that goes away; it never blocks.
+// gone is called for every removed record. It never blocks.
 func (x *expected) gone(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -77,7 +77,7 @@ func (x *expected) gone(key holdfast.SessionKey, epoch holdfast.Epoch) {
 		return
 	}
 	delete(x.byKey, key)
-	if epoch > e.Epoch { // somebody else has had it since
+	if epoch > e.Epoch { // another node has owned the session since
 		return
 	}
 	i := 1
@@ -91,14 +91,15 @@ func (x *expected) gone(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	}
 }
 
-// run claims what is due until ctx is done, and waits for what it has begun.
+// run claims due sessions until ctx is done, and waits for the claims that it has
+// started.
 func (x *expected) run(ctx context.Context) {
 	var claims sync.WaitGroup
 	defer claims.Wait()
 	slots := make(chan struct{}, maxClaims)
 	for {
 		select {
-		case slots <- struct{}{}: // before it chooses who comes first
+		case slots <- struct{}{}: // take a slot before choosing the session
 		case <-ctx.Done():
 			return
 		}
@@ -113,7 +114,7 @@ func (x *expected) run(ctx context.Context) {
 	}
 }
 
-// next waits for a session to be due; nil when ctx was done first.
+// next waits until a session is due. It returns nil if ctx is done first.
 func (x *expected) next(ctx context.Context) *expectation {
 	sweep := time.NewTicker(announcementTTL / 12)
 	defer sweep.Stop()
@@ -144,7 +145,7 @@ func (x *expected) pop() *expectation {
 	return nil
 }
 
-// sweep forgets announcements that nothing came of.
+// sweep drops expired announcements.
 func (x *expected) sweep(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -156,14 +157,14 @@ func (x *expected) sweep(now time.Time) {
 	}
 }
 
-// claim has one session booted here. Its clients come by themselves.
+// claim boots one session on this node. Its clients connect by themselves.
 func (x *expected) claim(ctx context.Context, e *expectation) {
-	ctx, cancel := context.WithDeadline(ctx, e.until.Add(announcementTTL)) // the boot takes its time, too
+	ctx, cancel := context.WithDeadline(ctx, e.until.Add(announcementTTL)) // the boot takes time, too
 	defer cancel()
 	var err error
 	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
 		if ctx.Err() != nil || !time.Now().Before(e.until) {
-			// Whoever wanted it has had it placed meanwhile.
+			// A client's request has placed the session meanwhile.
 			x.f.deps.Metrics.handovers.WithLabelValues("expired").Inc()
 			return
 		}
@@ -181,7 +182,7 @@ func (x *expected) claim(ctx context.Context, e *expectation) {
 		x.f.learn(err)
 		event = "elsewhere"
 	case ctx.Err() == nil:
-		x.f.log.Warn("a session that another node has handed over", "session", e.Key, "from", e.from, "err", err)
+		x.f.log.Warn("taking over a session from another node", "session", e.Key, "from", e.from, "err", err)
 	}
 	x.f.deps.Metrics.handovers.WithLabelValues(event).Inc()
 }

@@ -16,67 +16,68 @@ import (
 	"holdfast/internal/platform/tasks"
 )
 
-// Local is what this node does itself. Its methods may be called from any
-// goroutine and return when ctx is done.
+// Local is what this node does itself. Any goroutine may call its methods. They return
+// when ctx is done.
 type Local interface {
-	// Acquire boots the session here if it must, waits until it is ready and
-	// counts a connection, until the function is called. Errors:
-	// *holdfast.ElsewhereError when the claim was lost, holdfast.ErrDraining,
-	// ErrBusy, ErrStore, ErrEngine, a *holdfast.BootError, ctx's.
+	// Acquire boots the session here if necessary and waits until it is ready. It
+	// counts a connection until the returned function is called. Errors:
+	// *holdfast.ElsewhereError if another node won the claim, holdfast.ErrDraining,
+	// ErrBusy, ErrStore, ErrEngine, a *holdfast.BootError, or ctx's error.
 	Acquire(ctx context.Context, key holdfast.SessionKey, template string) (holdfast.Route, func(), error)
-	// Join is Acquire for what this node has already, booting, ready or
-	// leaving: it begins nothing. holdfast.ErrNotFound as soon as this node
-	// has it no longer.
+	// Join is Acquire for a session that this node already has (booting, ready or
+	// leaving). It does not start a boot. It returns holdfast.ErrNotFound as soon as
+	// this node no longer has the session.
 	Join(ctx context.Context, key holdfast.SessionKey) (holdfast.Route, func(), error)
-	// Refused tells that the route could not be reached.
+	// Refused reports that the route could not be reached.
 	Refused(key holdfast.SessionKey, r holdfast.Route)
 }
 
-// Config is what a Fleet needs to know.
+// Config is the configuration of a Fleet.
 type Config struct {
-	Node holdfast.NodeID // this one
-	// MaxShare is the share of all nodes, 0 to 1, that may be out of rotation
-	// because they are degraded; 0: none is.
+	Node holdfast.NodeID // this node
+	// MaxShare is the share of all nodes, 0 to 1, that may be out of rotation because
+	// they are degraded. With 0 no node is out of rotation.
 	MaxShare float64
 }
 
-// Deps is what a Fleet works with.
+// Deps are the dependencies of a Fleet.
 type Deps struct {
 	Store store.Store
 	Local Local
 	Dial  Dial
-	// Fetch makes sure that this node has the template's images, with those
-	// of its init steps.
+	// Fetch ensures that this node has the images of the template and of its init
+	// steps.
 	Fetch func(ctx context.Context, template string) error
-	// CanRun is why sessions of the template cannot be had on this node, nil
-	// where they can; nil: all can.
+	// CanRun returns why this node cannot run sessions of the template, or nil if it
+	// can. If CanRun is nil, the node can run all templates.
 	CanRun func(template string) error
-	// Caller is the node that sent a request, by its certificate; "" for
-	// none of the fleet.
+	// Caller returns the node that sent a request, according to its certificate, or ""
+	// if the sender is not a node of the fleet.
 	Caller func(*http.Request) holdfast.NodeID
-	// Draining reports whether this node takes no new session, so that it
-	// is nobody's successor. nil: never.
+	// Draining reports whether this node accepts no new session. A draining node is
+	// not chosen as a successor. nil means never.
 	Draining func() bool
-	// OnOwnRecord hears of every record of this node that the directory learns of;
-	// it must not block or call back. nil: nobody.
+	// OnOwnRecord is called for every record of this node that the directory learns
+	// of. It must not block or call back. It may be nil.
 	OnOwnRecord func(holdfast.Owner)
-	// OnClaim hears of every claim that the directory learns of, this node's too;
-	// it must not block or call back. nil: nobody.
+	// OnClaim is called for every claim that the directory learns of, including those
+	// of this node. It must not block or call back. It may be nil.
 	OnClaim func(holdfast.SessionKey, holdfast.Epoch)
-	// ReceiveImage takes images in; nil: this node takes none.
+	// ReceiveImage receives images. If it is nil, this node accepts no images.
 	ReceiveImage Receive
-	// GiveImage writes the image of a session's life to w, which is gone here then; nil:
-	// this node has none. holdfast.ErrNotFound before anything is written.
+	// GiveImage writes the image of one epoch of a session to w and then deletes it
+	// here. If this node does not have the image, it returns holdfast.ErrNotFound
+	// before it writes anything. If GiveImage is nil, this node keeps no images.
 	GiveImage func(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, w io.Writer) error
-	// PreferredNode is the node that has an image of a session that nobody serves, "" for
-	// none; nil: there are none.
+	// PreferredNode returns the node that has an image of a session without an owner,
+	// or "" if no node has one. If PreferredNode is nil, there are no images.
 	PreferredNode func(ctx context.Context, key holdfast.SessionKey) holdfast.NodeID
 	Metrics       *Metrics
 	Log           *slog.Logger
 }
 
-// Fleet finds where sessions are served and has them served. Any goroutine may
-// call its methods; they work while Run does.
+// Fleet finds the node that serves a session, and has the session booted if no node
+// does. Any goroutine may call its methods. They work while Run is active.
 type Fleet struct {
 	cfg   Config
 	deps  Deps
@@ -89,11 +90,11 @@ type Fleet struct {
 	mu         sync.Mutex
 	tasks      tasks.Group // open while Run is active; sealed with mu held
 	calls      map[keyLookup]*call
-	fetches    map[string]*fetching // by template, under way
+	fetches    map[string]*fetching // by template, in progress
 	successors map[holdfast.SessionKey]successor
 }
 
-// New returns a Fleet that does nothing yet.
+// New returns a Fleet that is not running yet.
 func New(cfg Config, deps Deps) *Fleet {
 	f := &Fleet{
 		cfg: cfg, deps: deps, log: deps.Log,
@@ -118,11 +119,11 @@ func New(cfg Config, deps Deps) *Fleet {
 	return f
 }
 
-// Directory is the fleet's sessions as this node knows them.
+// Directory returns the sessions of the fleet as this node knows them.
 func (f *Fleet) Directory() *Directory { return f.dir }
 
-// Run keeps the directory, answers and asks until ctx is done. When it returns,
-// nothing of it runs any more. It is called once.
+// Run updates the directory, answers other nodes and sends requests to them until ctx
+// is done. When Run returns, none of its goroutines is running. It is called once.
 func (f *Fleet) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	f.mu.Lock()
@@ -147,7 +148,7 @@ func (f *Fleet) errNotRunning() error {
 	return fmt.Errorf("node %s is starting or stopping: %w", f.cfg.Node, holdfast.ErrDraining)
 }
 
-// ended reports whether Run has returned, or is about to.
+// ended reports whether Run has returned or is about to return.
 func (f *Fleet) ended() bool {
 	ctx := f.tasks.Context()
 	return ctx == nil || ctx.Err() != nil

@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	pollTimeout    = time.Minute // of one question; then the asker asks again
+	pollTimeout    = time.Minute // of one request; then the other node asks again
 	writeTime      = 5 * time.Second
 	maxAcquireBody = 4 << 10
 	maxPrepareBody = 2 << 20
-	maxServed      = 4096 // questions at once, of all nodes
+	maxServed      = 4096 // requests at once, from all nodes
 )
 
-// Handler answers other nodes, under /fleet/v1/. It never asks another node for
-// an answer. Requests for which caller returns no node are refused. An answer
-// to a question comes with status 200, also one that is an error: the header is
-// sent long before the answer is known, with white space in between that says
-// that this node is still at it. Questions end with their requests' contexts and
-// with Run.
+// Handler answers other nodes, under /fleet/v1/. It never asks another node for an
+// answer. It refuses requests for which Deps.Caller returns no node. An answer has
+// status 200, also if it is an error, because the header is sent long before the
+// answer is known. Until then the handler sends white space as a heartbeat. A request
+// ends with its context and with Run.
 func (f *Fleet) Handler() http.Handler {
 	h := &handler{f: f, slots: make(chan struct{}, maxServed)}
 	mux := http.NewServeMux()
@@ -40,11 +39,12 @@ type handler struct {
 	slots chan struct{}
 }
 
-// read decodes a question and names who asks, false when it was refused.
+// read decodes a request and returns the node that sent it. It returns false after it
+// has refused the request.
 func (h *handler) read(w http.ResponseWriter, r *http.Request, limit int64, into any) (holdfast.NodeID, bool) {
 	from := h.f.deps.Caller(r)
 	if from == "" {
-		http.Error(w, "this is for nodes of the fleet", http.StatusForbidden)
+		http.Error(w, "this endpoint is for nodes of the fleet only", http.StatusForbidden)
 		return "", false
 	}
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit)).Decode(into)
@@ -71,10 +71,10 @@ func (h *handler) acquire(w http.ResponseWriter, r *http.Request) {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
 	default:
-		writeAnswer(w, acquireAnswer{Error: toWire(fmt.Errorf("node %s answers %d questions: %w", h.f.cfg.Node, maxServed, holdfast.ErrBusy))})
+		writeAnswer(w, acquireAnswer{Error: toWire(fmt.Errorf("node %s is answering %d requests: %w", h.f.cfg.Node, maxServed, holdfast.ErrBusy))})
 		return
 	}
-	h.f.log.Debug("asked for a session", "session", q.Key, "by", from, "place", q.Place)
+	h.f.log.Debug("request for a session", "session", q.Key, "by", from, "place", q.Place)
 	h.f.respond(w, r, pollTimeout, func(ctx context.Context) any {
 		o, err := h.f.local(ctx, q)
 		if err != nil {
@@ -84,8 +84,8 @@ func (h *handler) acquire(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// local has the session ready on this node, and lets go of it at once: the
-// connection that it is for comes by itself.
+// local makes the session ready on this node and releases it at once. The client's
+// connection follows by itself.
 func (f *Fleet) local(ctx context.Context, q acquireRequest) (holdfast.Owner, error) {
 	var (
 		r       holdfast.Route
@@ -104,7 +104,7 @@ func (f *Fleet) local(ctx context.Context, q acquireRequest) (holdfast.Owner, er
 	return holdfast.Owner{Key: q.Key, Node: f.cfg.Node, Epoch: r.Epoch, State: holdfast.Ready}, nil
 }
 
-// respond answers with what work returns, and says until then that it is at it.
+// respond writes the result of work. Until work returns, it writes heartbeats.
 func (f *Fleet) respond(w http.ResponseWriter, r *http.Request, limit time.Duration, work func(context.Context) any) {
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
@@ -140,7 +140,7 @@ func writeAnswer(w http.ResponseWriter, a any) {
 		http.Error(w, "encoding the answer: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_ = write(w, append(b, '\n')) // who asked has gone, or hears nothing
+	_ = write(w, append(b, '\n')) // the other node has gone, or cannot be reached
 }
 
 func write(w http.ResponseWriter, b []byte) error {

@@ -13,26 +13,26 @@ import (
 
 const (
 	pathImage    = "/fleet/v1/image"
-	imageTimeout = 5 * time.Minute // for one to come in; then its sender is gone, or as good as gone
+	imageTimeout = 5 * time.Minute // for one image to arrive; after that the sender counts as gone
 
-	// imageIdleTimeout is how long nothing may move of an image that is on its way, or
-	// of the answer to it: whoever waits for it waits no longer then. It is about
-	// what a node's connections take to find a peer gone; this also finds one that
-	// stands still, and something in between that takes bytes and keeps them.
+	// imageIdleTimeout is how long a transfer of an image, or the answer to it, may
+	// make no progress before it ends. It is about the time that a connection needs to
+	// detect a dead peer. It also detects a peer that hangs, and a middlebox that
+	// accepts bytes and does not forward them.
 	imageIdleTimeout = 10 * time.Second
 )
 
 var (
-	// errNoSuccessor is a session whose successor nobody was told to be.
+	// errNoSuccessor means that no node was told to take the session over.
 	errNoSuccessor = errors.New("no node was told to take it over")
-	// errIdleTimeout ends the way of an image.
-	errIdleTimeout = fmt.Errorf("nothing has moved for %v", imageIdleTimeout)
+	// errIdleTimeout ends the transfer of an image.
+	errIdleTimeout = fmt.Errorf("no data was transferred for %v", imageIdleTimeout)
 )
 
-// ReceiveImage takes the image of a session in that is to be handed over to this node,
-// whole or not at all. expected is asked for the session and the epoch that the
-// image is of before anything is kept, and again once all is there: the session may
-// have been given up without it.
+// ReceiveImage receives the image of a session that is handed over to this node,
+// completely or not at all. It calls expected with the session and the epoch of the
+// image before it keeps anything, and again when the image is complete, because the
+// session may have been released without it.
 type Receive func(ctx context.Context, image io.Reader, expected func(holdfast.SessionKey, holdfast.Epoch) error) error
 
 // successor is the node that was told to take a session over.
@@ -41,7 +41,7 @@ type successor struct {
 	node  holdfast.Node
 }
 
-// setSuccessor notes who takes sessions over.
+// setSuccessor records the successor of sessions.
 func (f *Fleet) setSuccessor(to holdfast.Node, sessions []departingSession) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,14 +50,14 @@ func (f *Fleet) setSuccessor(to holdfast.Node, sessions []departingSession) {
 	}
 }
 
-// clearSuccessors begins anew, with another Prepare.
+// clearSuccessors forgets all successors. Another Prepare has started.
 func (f *Fleet) clearSuccessors() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.successors = map[holdfast.SessionKey]successor{}
 }
 
-// ClearSuccessor forgets who was to take that life of a session over.
+// ClearSuccessor forgets the successor of that epoch of a session.
 func (f *Fleet) ClearSuccessor(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,10 +66,10 @@ func (f *Fleet) ClearSuccessor(key holdfast.SessionKey, epoch holdfast.Epoch) {
 	}
 }
 
-// SendImage streams the image of a session's life to the node that Prepare has
-// told to take it over. write is called once, and once more where the connection
-// breaks, from a goroutine of its own that has ended when SendImage returns. The image
-// is there, whole, when there is no error; with one it may be.
+// SendImage streams the image of one epoch of a session to the successor that Prepare
+// has chosen. It calls write in a goroutine of its own, and a second time if the
+// connection breaks. That goroutine has ended when SendImage returns. Without an error
+// the successor has the complete image. With an error it may have it.
 func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch holdfast.Epoch, write func(io.Writer) error) error {
 	to, err := f.successorOf(key, epoch)
 	if err == nil {
@@ -81,22 +81,22 @@ func (f *Fleet) SendImage(ctx context.Context, key holdfast.SessionKey, epoch ho
 	return nil
 }
 
-// retryOnce does once more what a broken connection has ended: one that was kept since
-// the last question may have ended long ago. What fell silent would most likely do so
-// again, and somebody waits.
+// retryOnce calls do a second time after a broken connection: a kept-alive connection
+// may have been closed long ago. It does not retry after errIdleTimeout, because the
+// peer would most likely hang again while a client waits.
 func retryOnce(ctx context.Context, do func() error) error {
 	err := do()
 	if errors.Is(err, errUnreachable) && !errors.Is(err, errIdleTimeout) && ctx.Err() == nil {
 		if second := do(); second != nil {
-			return fmt.Errorf("%w; and then: %w", err, second)
+			return fmt.Errorf("%w; second attempt: %w", err, second)
 		}
 		return nil
 	}
 	return err
 }
 
-// CanSend is why there is nobody to send the image of a session's life to, nil
-// where there is.
+// CanSend returns nil if the image of that epoch of the session has a successor to go
+// to, else the reason.
 func (f *Fleet) CanSend(key holdfast.SessionKey, epoch holdfast.Epoch) error {
 	_, err := f.successorOf(key, epoch)
 	return err
@@ -117,11 +117,11 @@ func (p *peers) sendImage(ctx context.Context, to holdfast.Node, write func(io.W
 	wrote := make(chan error, 1)
 	go func() {
 		err := write(w)
-		w.CloseWithError(err) // nil is the end
+		w.CloseWithError(err) // nil means EOF
 		wrote <- err
 	}()
 	err := p.putImage(ctx, to, r)
-	r.CloseWithError(io.ErrClosedPipe) // ends write where nobody reads
+	r.CloseWithError(io.ErrClosedPipe) // ends write if nothing reads
 	if failed := <-wrote; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return failed
 	}
@@ -140,8 +140,9 @@ func (p *peers) putImage(ctx context.Context, to holdfast.Node, image io.Reader)
 	return nil
 }
 
-// send sends a body to a node and returns the answer, whatever it is. Neither has a
-// bound in time but ctx's, as long as something moves. errUnreachable, errSilent.
+// send sends a body to a node and returns the answer with any status. Apart from ctx
+// there is no limit in time while data is transferred. Errors: errUnreachable,
+// errIdleTimeout.
 func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, body io.Reader) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
 	quiet := time.AfterFunc(imageIdleTimeout, func() { cancel(errIdleTimeout) })
@@ -165,10 +166,10 @@ func (p *peers) send(ctx context.Context, to holdfast.Node, path, media string, 
 	return resp, nil
 }
 
-// watchedBody is a body of which every byte is a sign of life. It is closed once.
+// watchedBody is a body whose reads reset the idle timeout. It is closed once.
 type watchedBody struct {
 	activityReader
-	ctx   context.Context // whose cause says why it ends early
+	ctx   context.Context // its cause says why the transfer ends early
 	close func() error
 }
 
@@ -182,7 +183,7 @@ func (w *watchedBody) Read(b []byte) (int, error) {
 
 func (w *watchedBody) Close() error { return w.close() }
 
-// withCause adds why ctx has ended, where it has.
+// withCause adds the cause of ctx's end, if ctx has ended.
 func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -190,21 +191,21 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// unexpectedStatus is an answer that is not the one that was hoped for.
+// unexpectedStatus is the error of an answer with an unexpected status.
 func unexpectedStatus(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 	return fmt.Errorf("answers %s: %.512q", resp.Status, text)
 }
 
-// image is the successor's side.
+// image receives an image. It runs on the successor.
 func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 	from := h.f.deps.Caller(r)
 	if from == "" {
-		http.Error(w, "this is for nodes of the fleet", http.StatusForbidden)
+		http.Error(w, "this endpoint is for nodes of the fleet only", http.StatusForbidden)
 		return
 	}
 	if h.f.deps.ReceiveImage == nil {
-		http.Error(w, "this node takes no images", http.StatusNotImplemented)
+		http.Error(w, "this node accepts no images", http.StatusNotImplemented)
 		return
 	}
 	body := &deadlineReader{from: r.Body, end: time.Now().Add(imageTimeout), setDeadline: http.NewResponseController(w).SetReadDeadline}
@@ -215,15 +216,15 @@ func (h *handler) image(w http.ResponseWriter, r *http.Request) {
 		return nil
 	})
 	if err != nil {
-		h.f.log.Warn("an image did not arrive", "from", from, "err", err)
+		h.f.log.Warn("receiving an image failed", "from", from, "err", err)
 		http.Error(w, cut(err.Error(), maxText), http.StatusUnprocessableEntity)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// deadlineReader is the body of a request that is not waited for longer than imageSilence at a
-// time, and than end.
+// deadlineReader is the body of a request. A read waits for imageIdleTimeout at most,
+// and not past end.
 type deadlineReader struct {
 	from        io.Reader
 	end         time.Time
@@ -231,11 +232,12 @@ type deadlineReader struct {
 }
 
 func (h *deadlineReader) Read(b []byte) (int, error) {
-	_ = h.setDeadline(idleDeadline(h.end)) // every server of ours can
+	_ = h.setDeadline(idleDeadline(h.end)) // every server of the fleet supports deadlines
 	return h.from.Read(b)
 }
 
-// idleDeadline is until when the next bytes of what has to be over by end may take.
+// idleDeadline returns the deadline of the next read or write of a transfer that must
+// be complete by end.
 func idleDeadline(end time.Time) time.Time {
 	if by := time.Now().Add(imageIdleTimeout); by.Before(end) {
 		return by
@@ -243,8 +245,8 @@ func idleDeadline(end time.Time) time.Time {
 	return end
 }
 
-// expects reports whether the node has announced that life of the session, and goes
-// on to wait for it.
+// expects reports whether the node has announced that epoch of the session, and
+// extends the announcement.
 func (x *expected) expects(from holdfast.NodeID, key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"holdfast"
 )
 
-// Metrics are the figures of a Fleet.
+// Metrics are the metrics of a Fleet.
 type Metrics struct {
 	peerRequests *prometheus.CounterVec
 	placements   *prometheus.CounterVec
@@ -18,26 +18,26 @@ type Metrics struct {
 	lag          prometheus.Histogram
 }
 
-// NewMetrics makes the figures and registers them.
+// NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	m := &Metrics{
 		peerRequests: counter("holdfast_fleet_peer_requests_total",
-			"Questions to other nodes for a session, by result (ok, elsewhere, draining, busy, boot, stopped, not_found, store, engine, internal, unreachable, canceled).", "result"),
+			"Requests to other nodes for a session, by result (ok, elsewhere, draining, busy, boot, stopped, not_found, store, engine, internal, unreachable, canceled).", "result"),
 		placements: counter("holdfast_fleet_placements_total",
-			"Places looked for, for sessions that nobody owned, by where one was found (here, there, none).", "where"),
+			"Placements of sessions without an owner, by the node found (here, there, none).", "where"),
 		handovers: counter("holdfast_fleet_handovers_total",
 			"Sessions that other nodes announced to this one, by what became of them (expected, claimed, elsewhere, failed, expired).", "event"),
 		storeReads: counter("holdfast_fleet_store_reads_total",
-			"Records read from the store past the cache, by result (found, gone, failed).", "result"),
+			"Session records read from the store instead of the cache, by result (found, gone, failed).", "result"),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_fleet_sessions", Help: "Session records that this node knows of.",
 		}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "holdfast_fleet_watch_lag_seconds",
-			Help:    "Time from this node's own claims until its watch told of them, the write itself included.",
+			Help:    "Time from a claim of this node until its watch reported the claim, including the write.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}

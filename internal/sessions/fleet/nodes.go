@@ -16,45 +16,44 @@ const (
 	nodesPerSec  = 200 // node records that one node reads per second at most
 )
 
-// maxAge is how old the list of n nodes may get before it is read again: one
-// second, which is how often nodes write their records, and n/200 seconds where
-// that is more. A list of n nodes is n records, so that a node which places
-// something all the time reads at most 200 records a second. (Were it a second
-// for every size, a thousand nodes would read a million records a second from
-// the store.)
+// maxAge is how old the list of n nodes may become before it is read again. It is one
+// second, which is how often nodes write their records, or n/200 seconds if that is
+// more. A list of n nodes is n records, so a node that places sessions all the time
+// reads at most 200 records a second. (With one second for every size, a thousand
+// nodes would read a million records a second from the store.)
 func maxAge(n int) time.Duration {
 	return max(time.Second, time.Duration(n)*time.Second/nodesPerSec)
 }
 
-// nodes is the list of nodes, read again only when somebody asks for it. Any
-// goroutine may call its methods.
+// nodes is the list of nodes. It is read again only on demand. Any goroutine may call
+// its methods.
 type nodes struct {
 	store store.Store
 	self  holdfast.NodeID
 	rand  func(int) int
-	share float64       // of all nodes, that may be out of rotation
-	turn  chan struct{} // whoever reads the list holds it
+	share float64       // share of all nodes that may be out of rotation
+	turn  chan struct{} // held by the goroutine that reads the list
 
 	mu    sync.RWMutex
 	list  []holdfast.Node
 	index map[holdfast.NodeID]int
-	tried time.Time // the last reading, also one that failed
-	err   error     // of it
-	early bool      // it came before its time
-	stale bool      // the last reading failed: the list is an older one
+	tried time.Time // time of the last read, also of a failed one
+	err   error     // error of that read
+	early bool      // it was before the list was due
+	stale bool      // the last read failed: the list is an older one
 }
 
 func newNodes(s store.Store, self holdfast.NodeID, rand func(int) int) *nodes {
 	return &nodes{store: s, self: self, rand: rand, turn: make(chan struct{}, 1)}
 }
 
-// refresh makes sure that the list is not older than maxAge. Where the store does
-// not answer, an old list does; the claim decides in the end.
+// refresh ensures that the list is not older than maxAge. If the store does not
+// answer, an older list is used; the claim decides in the end.
 func (n *nodes) refresh(ctx context.Context) error { return n.read(ctx, n.isFresh) }
 
-// ensure makes sure that the list has a node, if there is such a node. For one
-// that has come since, the list may be read before its time: after a second, and
-// not twice in a row, so that at most twice as much is read as maxAge says.
+// ensure makes the list contain a node, if that node exists. For a node that is not in
+// the list, the list may be read before it is due: after a second, and not twice in a
+// row. So at most twice as much is read as maxAge allows.
 func (n *nodes) ensure(ctx context.Context, id holdfast.NodeID) error {
 	return n.read(ctx, func() (bool, error) {
 		if young, err := n.isFresh(); !young {
@@ -67,7 +66,8 @@ func (n *nodes) ensure(ctx context.Context, id holdfast.NodeID) error {
 	})
 }
 
-// read reads the list unless it will do. One reads, the others wait for it.
+// read reads the list unless willDo accepts it. One goroutine reads, the others wait
+// for it.
 func (n *nodes) read(ctx context.Context, willDo func() (bool, error)) error {
 	if ok, err := willDo(); ok {
 		return err
@@ -123,17 +123,17 @@ func (n *nodes) all(ctx context.Context) ([]holdfast.Node, error) {
 	return slices.Clone(n.list), nil
 }
 
-// alone reports whether the list has no other node than this one, and whether it
-// is an old one because the last reading failed.
+// alone reports whether this node is the only one in the list, and whether the list is
+// out of date because the last read failed.
 func (n *nodes) alone() (alone, stale bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return len(n.list) == 1 && n.list[0].ID == n.self, n.stale
 }
 
-// place chooses a node, first of all the preferred one where that is a candidate,
-// and counts what it gave it until the list is read again: else all that is placed
-// within a second would go by the same figures.
+// place chooses a node. It takes the preferred node if that is a candidate. It counts
+// the session for that node until the list is read again; otherwise all sessions
+// placed within a second would be placed by the same figures.
 func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefer holdfast.NodeID) (holdfast.Node, error) {
 	if err := n.refresh(ctx); err != nil {
 		return holdfast.Node{}, err
@@ -154,7 +154,7 @@ func (n *nodes) place(ctx context.Context, avoid map[holdfast.NodeID]bool, prefe
 	return *node, nil
 }
 
-// get returns what is known of a node, without asking anybody.
+// get returns what is known about a node, without a request.
 func (n *nodes) get(id holdfast.NodeID) (holdfast.Node, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -165,7 +165,7 @@ func (n *nodes) get(id holdfast.NodeID) (holdfast.Node, bool) {
 	return n.list[i], true
 }
 
-// mark changes what is known of a node until the list is read again.
+// mark changes what is known about a node until the list is read again.
 func (n *nodes) mark(id holdfast.NodeID, change func(*holdfast.Node)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// jitter spreads a time over half of it to half as much again, so that many who
-// began at once do not go on at once.
+// jitter returns a random duration between 0.5 and 1.5 times d, so that goroutines
+// that start together do not continue together.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d+1)
 }
 
-// sleep reports false when ctx was done first.
+// sleep returns false if ctx is done first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	return wait(ctx, nil, d)
 }
 
-// wait returns when ch is closed or d is over, false when ctx was done first.
+// wait returns when ch is closed or d is over. It returns false if ctx is done first.
 func wait(ctx context.Context, ch <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -22,42 +22,43 @@ const (
 
 	dialTimeout = 2 * time.Second
 
-	// A node that is asked says every beat that it is still at it. One that
-	// is silent for longer than silence is gone, or as good as gone.
+	// A node that works on a request sends a heartbeat every second. A node that sends
+	// nothing for silenceTimeout counts as gone.
 	heartbeat      = time.Second
 	silenceTimeout = 4 * time.Second
 
-	requestsPerPeer = 128 // at once, each for another session
-	idlePerPeer     = 8   // connections kept for the next question
+	requestsPerPeer = 128 // at once, each for a different session
+	idlePerPeer     = 8   // connections kept for the next request
 	idleTime        = 90 * time.Second
 	maxAnswer       = 64 << 10 // bytes
 )
 
-// errUnreachable says that a node did not answer: it may be gone, cut off, or
-// still starting.
+// errUnreachable means that a node did not answer: it may be gone, unreachable over
+// the network, or still starting.
 var errUnreachable = errors.New("node does not answer")
 
-// errTooManyRequests says that this node asks another too much at once.
-var errTooManyRequests = fmt.Errorf("%d questions are under way: %w", requestsPerPeer, holdfast.ErrBusy)
+// errTooManyRequests means that this node has too many requests to another node in
+// progress.
+var errTooManyRequests = fmt.Errorf("%d requests are in progress: %w", requestsPerPeer, holdfast.ErrBusy)
 
-// Dial connects to the node's hop listener at addr, and makes sure that it is
-// that node which answers.
+// Dial connects to the peer address addr of a node and verifies that this node
+// answers.
 type Dial func(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error)
 
-// peers asks other nodes. Any goroutine may call its methods.
+// peers sends requests to other nodes. Any goroutine may call its methods.
 type peers struct {
 	http      *http.Client
 	transport *http.Transport
 	metrics   *Metrics
 
 	mu       sync.Mutex
-	inFlight map[holdfast.NodeID]int // under way
+	inFlight map[holdfast.NodeID]int // requests in progress
 	dials    map[*context.CancelFunc]struct{}
 	ended    bool
-	done     sync.WaitGroup // the dials
+	done     sync.WaitGroup // dials in progress
 }
 
-// peerKey is for the node that a connection is for.
+// peerKey is the context key of the node that a connection is for.
 type peerKey struct{}
 
 type peer struct {
@@ -92,8 +93,8 @@ func newPeers(dial Dial, m *Metrics) *peers {
 	return p
 }
 
-// dialing takes note of a dial: it may outlive the question that it was for,
-// but not the peers. false: they are closed.
+// dialing registers a dial, which may outlive its request but not peers. It returns
+// false if peers is closed.
 func (p *peers) dialing(cancel *context.CancelFunc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +113,7 @@ func (p *peers) dialed(cancel *context.CancelFunc) {
 	p.done.Done()
 }
 
-// close ends what is left when the last question is over: dials, and the
-// connections that are kept.
+// close ends dials and kept-alive connections after the last request.
 func (p *peers) close() {
 	p.mu.Lock()
 	p.ended = true
@@ -125,9 +125,9 @@ func (p *peers) close() {
 	p.transport.CloseIdleConnections()
 }
 
-// acquire asks a node to have the session ready, for as long as ctx lasts. The
-// errors are those of the node's Local, an errUnreachable, and
-// holdfast.ErrBusy where too many questions to that node are under way.
+// acquire asks a node to make the session ready, until ctx is done. Errors: those of
+// the node's Local, errUnreachable, and holdfast.ErrBusy if too many requests to that
+// node are in progress.
 func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
 	if !p.addRequest(to.ID) {
 		return holdfast.Owner{}, fmt.Errorf("node %s: %w", to.ID, errTooManyRequests)
@@ -138,7 +138,8 @@ func (p *peers) acquire(ctx context.Context, to holdfast.Node, q acquireRequest)
 	return o, err
 }
 
-// acquireUntilReady asks again while the node says that it is at it.
+// acquireUntilReady repeats the request while the node answers that the session is
+// pending.
 func (p *peers) acquireUntilReady(ctx context.Context, to holdfast.Node, q acquireRequest) (holdfast.Owner, error) {
 	for {
 		start := time.Now()
@@ -152,7 +153,7 @@ func (p *peers) acquireUntilReady(ctx context.Context, to holdfast.Node, q acqui
 		case a.Error != nil:
 			return holdfast.Owner{}, a.Error.err()
 		case a.Owner == nil || a.Owner.Key != q.Key || a.Owner.Node != to.ID || a.Owner.Epoch <= 0:
-			return holdfast.Owner{}, fmt.Errorf("node %s: its answer is not the one to our question", to.ID)
+			return holdfast.Owner{}, fmt.Errorf("node %s: its answer does not match the request", to.ID)
 		}
 		return *a.Owner, nil
 	}
@@ -188,12 +189,12 @@ func (p *peers) removeRequest(id holdfast.NodeID) {
 	}
 }
 
-// post sends a question and reads the answer, however long that takes, as long
-// as the node is heard of meanwhile.
+// post sends a request and reads the answer. It waits as long as the node sends
+// heartbeats.
 func (p *peers) post(ctx context.Context, to holdfast.Node, path string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
-		return fmt.Errorf("asking node %s: %w", to.ID, err)
+		return fmt.Errorf("request to node %s: %w", to.ID, err)
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, peerKey{}, peer{to.ID, to.PeerAddress}))
 	defer cancel()
@@ -201,7 +202,7 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 	defer quiet.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolName(to)+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("asking node %s: %w", to.ID, err)
+		return fmt.Errorf("request to node %s: %w", to.ID, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := p.http.Do(req)
@@ -217,22 +218,22 @@ func (p *peers) post(ctx context.Context, to holdfast.Node, path string, questio
 	if err := json.NewDecoder(heard).Decode(answer); err != nil {
 		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
 	}
-	_, err = io.Copy(io.Discard, heard) // so that the connection can be used again
+	_, err = io.Copy(io.Discard, heard) // so that the connection can be reused
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("node %s: %w: reading its answer: %w", to.ID, errUnreachable, err)
 	}
 	return nil
 }
 
-// poolName stands in for the address in the pool of kept-alive connections. It
-// names node and address, so that no connection to a node is used for another
-// that has its address now.
+// poolName replaces the address in the pool of kept-alive connections. It contains
+// node and address, so that no connection to one node is used for another node that
+// now has its address.
 func poolName(n holdfast.Node) string {
 	sum := sha256.Sum256([]byte(string(n.ID) + "\x00" + n.PeerAddress))
 	return fmt.Sprintf("%x.node", sum[:16])
 }
 
-// activityReader tells of every sign of life.
+// activityReader calls onRead after every read that returned data.
 type activityReader struct {
 	from   io.Reader
 	onRead func()

@@ -6,28 +6,28 @@ import (
 	"holdfast"
 )
 
-// Need is what a place is looked for.
+// Need describes the node that is needed.
 type Need struct {
-	// Self is the node that asks. It takes its own sessions, so it is a
-	// candidate without an address for others. "" is none.
+	// Self is the node that asks. It places sessions on itself without a peer address,
+	// so it is a candidate without one. "" means none.
 	Self  holdfast.NodeID
-	Avoid map[holdfast.NodeID]bool // these would not have it a moment ago
-	// OutOfRotation are out of rotation (holdfast.OutOfRotation): they get what nobody
-	// else takes.
+	Avoid map[holdfast.NodeID]bool // refused the session a moment ago
+	// OutOfRotation are the nodes that are out of rotation (holdfast.OutOfRotation).
+	// They are candidates only if there are no others.
 	OutOfRotation map[holdfast.NodeID]bool
 }
 
-// Place chooses the node for a session: the less loaded of two candidates drawn
-// at random ("the power of two choices", Mitzenmacher 2001: the fullest of n
-// bins is log log n above the average, with one choice it is log n; and unlike
-// the best of all, many who choose at once by the same figures do not all choose
-// the same). intN returns a number from 0 up to its argument, exclusive.
+// Place chooses the node for a session: the less loaded of two candidates drawn at
+// random. This is "the power of two choices" (Mitzenmacher 2001): the fullest of n
+// bins is log log n above the average, with one choice it is log n. If all nodes chose
+// the least loaded node from the same figures at the same time, they would all choose
+// the same one. intN returns a number from 0 up to its argument, exclusive.
 //
-// A candidate is healthy, not draining, not full, not avoided, not resting, and can
-// be reached. Where all others are out, those that rest are candidates, too. Without
-// any, the error is holdfast.ErrDraining where all nodes drain,
-// else holdfast.ErrBusy. It is pure; equal loads are decided by the number of
-// sessions and then by the draw.
+// A candidate is healthy, reachable, in rotation, not draining, not full and not
+// avoided. If there is no candidate, nodes that are out of rotation are candidates,
+// too. If there is still none, the error is holdfast.ErrDraining if all nodes drain,
+// else holdfast.ErrBusy. Place is a pure function. Between equal loads the number of
+// sessions decides, then the draw.
 func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeID, error) {
 	n := need.count(nodes)
 	if n == 0 && len(need.OutOfRotation) > 0 {
@@ -51,7 +51,7 @@ func Place(nodes []holdfast.Node, need Need, intN func(int) int) (holdfast.NodeI
 	return a.ID, nil
 }
 
-// count is how many candidates there are.
+// count returns the number of candidates.
 func (need Need) count(nodes []holdfast.Node) (n int) {
 	for i := range nodes {
 		if need.fits(&nodes[i]) {
@@ -68,7 +68,7 @@ func (need Need) fits(n *holdfast.Node) bool {
 
 func full(n *holdfast.Node) bool { return n.Max > 0 && n.Sessions >= n.Max }
 
-// nth is the i-th candidate.
+// nth returns the i-th candidate.
 func (need Need) nth(nodes []holdfast.Node, i int) *holdfast.Node {
 	for k := range nodes {
 		if !need.fits(&nodes[k]) {
@@ -82,7 +82,7 @@ func (need Need) nth(nodes []holdfast.Node, i int) *holdfast.Node {
 	return nil
 }
 
-// noCandidate is why there is no candidate.
+// noCandidate returns why there is no candidate.
 func (need Need) noCandidate(nodes []holdfast.Node) error {
 	var drain, crowded, rest int
 	for i := range nodes {
@@ -98,7 +98,7 @@ func (need Need) noCandidate(nodes []holdfast.Node) error {
 	if drain > 0 && crowded+rest == 0 {
 		return fmt.Errorf("all %d nodes: %w", drain, holdfast.ErrDraining)
 	}
-	return holdfast.WithHint(fmt.Errorf("no node takes a session (%d full, %d draining, %d in trouble, unreachable or unwilling): %w",
+	return holdfast.WithHint(fmt.Errorf("no node accepts a session (%d full, %d draining, %d in trouble, unreachable or unwilling): %w",
 		crowded, drain, rest, holdfast.ErrBusy), "holdfast node ls shows why; add a node, or raise sessions.max")
 }
 
@@ -109,22 +109,22 @@ func less(a, b *holdfast.Node) bool {
 	return a.Sessions < b.Sessions
 }
 
-// load is how long a new session would wait for a CPU on a node, as far as its
-// figures tell: the CPUs' busy share (0 to 1), plus the share of time in which
-// something waited for one (PSI, 0 to 1), plus the boots under way over the
-// boots it does at once.
+// load estimates how long a new session would wait for a CPU on a node. It is the sum
+// of the CPUs' busy share (0 to 1), the share of time in which a task waited for a CPU
+// (PSI, 0 to 1), and the boots in progress divided by the boots that the node does at
+// once.
 //
-// The busy share is what the source placed by. It saturates: of two nodes that
-// are busy all the time the pressure says which one is worse. Both are a second
-// old or more, in which a node may have been given a hundred sessions that do
-// not burn CPU yet: these are the boots. They weigh a whole busy host where all
-// slots are taken, because a session that comes then waits for a boot to end,
-// and grow without bound with the queue.
+// The source placed sessions by the busy share. That saturates: of two nodes that are
+// busy all the time, the pressure shows the worse one. Both figures are a second old
+// or more. Within that time a node may have received a hundred sessions that do not
+// use CPU yet; these count as boots. Boots weigh as much as a fully busy host if all
+// slots are taken, because a new session then waits for a boot to end. They grow
+// without bound with the queue.
 func load(n *holdfast.Node) float64 {
 	return share(n.CPULoad) + share(n.Pressure) + float64(max(n.Boots, 0))/float64(max(n.Slots, 1))
 }
 
-// share holds a figure to its range; no number at all counts as the worst.
+// share limits a figure to its range. NaN counts as the worst value.
 func share(x float64) float64 {
 	if x >= 0 && x <= 1 {
 		return x
@@ -135,7 +135,7 @@ func share(x float64) float64 {
 	return 1
 }
 
-// countPlaced counts one more session that is about to boot there.
+// countPlaced counts one more session that is about to boot on the node.
 func countPlaced(n *holdfast.Node) {
 	n.Sessions++
 	n.Boots++

@@ -19,8 +19,8 @@ const (
 	maxPrepared  = 4096             // sessions in one request
 	maxTemplates = 64               // in one request
 	maxPrepWait  = 20 * time.Second // for images
-	fetchTime    = 5 * time.Minute  // of one template's images; goes on after the answer
-	prepareTime  = 5 * time.Second  // where the caller gives no deadline
+	fetchTime    = 5 * time.Minute  // for one template's images; continues after the answer
+	prepareTime  = 5 * time.Second  // if the caller sets no deadline
 )
 
 // Departing is a session that is to leave this node.
@@ -29,7 +29,7 @@ type Departing struct {
 	Connected bool // clients are connected: it goes first
 }
 
-// departingSession is a Move on its way.
+// departingSession is a Departing in a request.
 type departingSession struct {
 	Key       holdfast.SessionKey `json:"key"`
 	Epoch     holdfast.Epoch      `json:"epoch"`
@@ -37,8 +37,8 @@ type departingSession struct {
 	Connected bool                `json:"connected,omitempty"`
 }
 
-// prepareRequest announces sessions to their successor, which claims each when
-// its record is gone.
+// prepareRequest announces sessions to their successor. The successor claims each
+// session when its record is gone.
 type prepareRequest struct {
 	From     holdfast.NodeID    `json:"from"`
 	Sessions []departingSession `json:"sessions"`
@@ -46,10 +46,10 @@ type prepareRequest struct {
 }
 
 type prepareAnswer struct {
-	Accepted int        `json:"accepted"`        // the first so many of those that it can run
+	Accepted int        `json:"accepted"`        // so many of the sessions that the node can run, from the first on
 	Lacks    []string   `json:"lacks,omitempty"` // templates whose sessions it cannot run
-	Why      string     `json:"why,omitempty"`   // of the first of them
-	Images   bool       `json:"images"`          // all are there
+	Why      string     `json:"why,omitempty"`   // reason for the first of them
+	Images   bool       `json:"images"`          // all images are present
 	Error    *wireError `json:"error,omitempty"`
 }
 
@@ -83,17 +83,17 @@ func (q prepareRequest) templates() []string {
 	return slices.Compact(names)
 }
 
-// wait is for the images.
+// wait returns how long the node waits for the images.
 func (q prepareRequest) wait() time.Duration {
 	return min(max(time.Duration(q.WaitMS), 0), maxPrepWait/time.Millisecond) * time.Millisecond
 }
 
-// Prepare chooses a successor for each session and tells it, all at once. It
-// returns how many sessions have one: what a node refuses, or does not answer to in
-// seven eighths of the time, is shared once more among the others, and no more
-// often. It takes until all have the images or ctx is done; without a deadline it
-// takes five seconds at most. Nothing is claimed before the session's record is
-// gone, and then once, also by two who were told.
+// Prepare chooses a successor for each session and informs all successors in parallel.
+// It returns how many sessions have a successor. Sessions that a node refuses, or does
+// not accept within seven eighths of the time, are distributed among the other nodes
+// once more. Prepare returns when all successors have the images or ctx is done;
+// without a deadline it takes five seconds at most. A successor claims a session only
+// after the session's record is gone. If two nodes were told, one claim succeeds.
 func (f *Fleet) Prepare(ctx context.Context, moves []Departing) int {
 	ctx, cancel := context.WithTimeout(ctx, remaining(ctx))
 	defer cancel()
@@ -115,19 +115,19 @@ func (f *Fleet) Prepare(ctx context.Context, moves []Departing) int {
 	return a.accepted
 }
 
-// announcement is one Prepare.
+// announcement is the state of one Prepare.
 type announcement struct {
 	f    *Fleet
 	told sync.WaitGroup
 
 	mu       sync.Mutex
-	all      []holdfast.Node // with what they were given
+	all      []holdfast.Node // with the sessions that were assigned to them
 	avoid    map[holdfast.NodeID]bool
 	accepted int
 }
 
-// tell begins to announce the sessions, those with clients first. What is not
-// accepted is announced to others, where again is true.
+// tell announces the sessions in goroutines, those with clients first. If again is
+// true, refused sessions are announced to other nodes.
 func (a *announcement) tell(ctx context.Context, sessions []departingSession, again bool) {
 	for node, part := range a.share(sessions) {
 		for _, part := range byTemplates(part) {
@@ -140,7 +140,7 @@ func (a *announcement) tell(ctx context.Context, sessions []departingSession, ag
 				defer cancel()
 				refused, err := a.f.tell(limited, node, part)
 				if err != nil {
-					a.f.log.Warn("a successor does not take what it was told of", "node", node.ID, "sessions", len(refused), "err", err)
+					a.f.log.Warn("a successor refuses sessions", "node", node.ID, "sessions", len(refused), "err", err)
 				}
 				a.mu.Lock()
 				a.accepted += len(part) - len(refused)
@@ -154,7 +154,7 @@ func (a *announcement) tell(ctx context.Context, sessions []departingSession, ag
 	}
 }
 
-// remaining is how long Prepare may take.
+// remaining returns how long Prepare may take.
 func remaining(ctx context.Context) time.Duration {
 	if until, ok := ctx.Deadline(); ok {
 		return time.Until(until)
@@ -162,8 +162,8 @@ func remaining(ctx context.Context) time.Duration {
 	return prepareTime
 }
 
-// share chooses a node for each session, in their order. What it gave to a node
-// counts as its load.
+// share chooses a node for each session, in their order. Sessions that it assigns to a
+// node count as load of that node.
 func (a *announcement) share(sessions []departingSession) map[holdfast.Node][]departingSession {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,8 +193,8 @@ func (a *announcement) share(sessions []departingSession) map[holdfast.Node][]de
 	return shares
 }
 
-// byTemplates splits sessions so that no part has more templates than one
-// request may name. Each part keeps their order.
+// byTemplates splits sessions so that no part has more templates than one request may
+// contain. Each part keeps the order.
 func byTemplates(sessions []departingSession) (parts [][]departingSession) {
 	numbers := map[string]int{}
 	for _, s := range sessions {
@@ -218,10 +218,10 @@ func rank(m Departing) int {
 	return 1
 }
 
-// tell announces sessions to their successor. It returns those that it does not
-// take, in their order, with the reason.
+// tell announces sessions to their successor. It returns the sessions that the
+// successor refuses, in their order, with the reason.
 func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []departingSession) (refused []departingSession, err error) {
-	// The answer needs a moment, too.
+	// The answer needs time, too.
 	wait := remaining(ctx) * 3 / 4
 	q := prepareRequest{From: f.cfg.Node, Sessions: sessions, WaitMS: wait.Milliseconds()}
 	var a prepareAnswer
@@ -239,7 +239,7 @@ func (f *Fleet) tell(ctx context.Context, to holdfast.Node, sessions []departing
 	case len(lacking) > 0:
 		err = fmt.Errorf("node %s cannot run %d of them (%.256s): %w", to.ID, len(lacking), a.Why, holdfast.ErrNotFound)
 	case n < len(able):
-		err = fmt.Errorf("node %s takes %d of %d: %w", to.ID, n, len(able), holdfast.ErrBusy)
+		err = fmt.Errorf("node %s accepts %d of %d: %w", to.ID, n, len(able), holdfast.ErrBusy)
 	}
 	return append(slices.Clone(able[n:]), lacking...), err
 }
@@ -256,10 +256,10 @@ func (a prepareAnswer) split(sessions []departingSession) (able, lacking []depar
 	return able, lacking
 }
 
-// PrepareOne tells one node that it is to take a session over: the named one or, for "",
-// one that takes it, which it returns. Nothing is claimed before the session's
-// record is gone. holdfast.ErrNotFound where there is no such node, or it cannot run
-// the session, ErrDraining, ErrBusy.
+// PrepareOne tells one node to take a session over. With to == "" it chooses a node
+// that accepts the session. It returns that node. The successor claims the session
+// only after its record is gone. Errors: holdfast.ErrNotFound if there is no such node
+// or it cannot run the session, ErrDraining, ErrBusy.
 func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID) (holdfast.NodeID, error) {
 	s := []departingSession{{m.Key, m.Epoch, m.Template, m.Connected}}
 	if to != "" {
@@ -287,7 +287,7 @@ func (f *Fleet) PrepareOne(ctx context.Context, m Departing, to holdfast.NodeID)
 	return "", fmt.Errorf("session %s cannot move: %w", m.Key, last)
 }
 
-// named is a node that takes sessions.
+// named returns a node by its id, if it accepts sessions.
 func (f *Fleet) named(ctx context.Context, id holdfast.NodeID) (holdfast.Node, error) {
 	if err := f.nodes.ensure(ctx, id); err != nil {
 		return holdfast.Node{}, err
@@ -297,16 +297,16 @@ func (f *Fleet) named(ctx context.Context, id holdfast.NodeID) (holdfast.Node, e
 	case !ok:
 		return n, holdfast.WithHint(fmt.Errorf("there is no such node: %w", holdfast.ErrNotFound), "holdfast node ls lists them")
 	case n.Draining:
-		return n, holdfast.WithHint(fmt.Errorf("it takes no sessions: %w", holdfast.ErrDraining), "holdfast node uncordon "+string(id))
+		return n, holdfast.WithHint(fmt.Errorf("it accepts no sessions: %w", holdfast.ErrDraining), "holdfast node uncordon "+string(id))
 	case n.PeerAddress == "":
 		return n, errUnreachable
 	case full(&n):
-		return n, fmt.Errorf("it has %d sessions, which is its most: %w", n.Sessions, holdfast.ErrBusy)
+		return n, fmt.Errorf("it has %d sessions, which is its limit: %w", n.Sessions, holdfast.ErrBusy)
 	}
 	return n, nil
 }
 
-// prepare is the successor's side.
+// prepare receives an announcement. It runs on the successor.
 func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 	var q prepareRequest
 	from, ok := h.read(w, r, maxPrepareBody, &q)
@@ -325,7 +325,7 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 		a := h.f.able(q.templates())
 		q.Sessions, _ = a.split(q.Sessions)
 		a.Accepted = h.f.next.add(from, q.Sessions)
-		h.f.log.Info("sessions will be handed over", "from", from, "sessions", a.Accepted, "lacks", a.Lacks)
+		h.f.log.Info("sessions are announced for handover", "from", from, "sessions", a.Accepted, "lacks", a.Lacks)
 		waiting, cancel := context.WithTimeout(ctx, q.wait())
 		defer cancel()
 		a.Images = h.f.fetch(waiting, q.templates())
@@ -333,7 +333,7 @@ func (h *handler) prepare(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// able is an answer that says which of the templates this node cannot run.
+// able returns an answer that lists the templates that this node cannot run.
 func (f *Fleet) able(templates []string) (a prepareAnswer) {
 	if f.deps.CanRun == nil {
 		return a
@@ -349,14 +349,14 @@ func (f *Fleet) able(templates []string) (a prepareAnswer) {
 	return a
 }
 
-// fetching is one template's images on their way here.
+// fetching is the fetch of one template's images.
 type fetching struct {
 	done chan struct{}
-	err  error // once done is closed
+	err  error // valid once done is closed
 }
 
-// fetch has the templates' images fetched and reports whether they are there
-// before ctx is done. The fetching goes on without it.
+// fetch starts to fetch the templates' images and reports whether they are present
+// before ctx is done. The fetch continues after that.
 func (f *Fleet) fetch(ctx context.Context, templates []string) bool {
 	all, ok := f.beginFetches(templates)
 	for _, one := range all {
@@ -392,7 +392,7 @@ func (f *Fleet) fetchOne(ctx context.Context, template string, one *fetching) {
 	defer cancel()
 	one.err = f.deps.Fetch(ctx, template)
 	if one.err != nil && !errors.Is(one.err, context.Canceled) {
-		f.log.Warn("fetching the images of sessions that come here", "template", template, "err", one.err)
+		f.log.Warn("fetching the images of announced sessions failed", "template", template, "err", one.err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

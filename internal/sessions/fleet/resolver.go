@@ -14,64 +14,67 @@ import (
 )
 
 const (
-	// handoffGrace is how long a session that left as planned is left to the
-	// successor that its node has told (Prepare): about what the release
-	// takes to reach the successor, and its claim to come back. Half as much
-	// again is spread over those who wait, so that not all of them place the
-	// session at once if nobody claims it.
+	// handoffGrace is how long a session that left as planned is reserved for the
+	// successor that its node chose (Prepare). It covers the time until the release
+	// reaches the successor and the successor's claim reaches this node. Each waiting
+	// resolver adds a random time of up to half of it, so that they do not all place
+	// the session at once if the successor does not claim it.
 	handoffGrace = 100 * time.Millisecond
 
-	// lookupDelay is how long a session that left as planned is left alone before it is
-	// looked whether it sleeps, and so has no successor: most of those that are
-	// drained have one by then, and the store is not asked about them.
+	// lookupDelay is how long a resolver waits after a planned end before it asks
+	// whether the session is suspended and therefore has no successor. Within that
+	// time a successor has claimed most drained sessions, so that the store is not
+	// asked about them.
 	lookupDelay = 20 * time.Millisecond
 
-	// How long a search waits before it looks past the cache: from the first,
-	// doubled up to the last, each spread over half to half as much again. A
-	// change that the watch tells of ends the wait at once.
+	// minBackoff and maxBackoff bound how long a resolver waits before it reads the
+	// store instead of the cache. The wait doubles each time and is spread over 0.5 to
+	// 1.5 of its length. A change that the watch reports ends the wait at once.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 2 * time.Second
 
-	// triesPerRound is how many nodes are asked to take a session before the
-	// search pauses: their records said that they would, a moment ago.
+	// triesPerRound is how many nodes are asked to accept a session before the
+	// resolver pauses. A moment before, the records of those nodes said that they
+	// would accept it.
 	triesPerRound = 8
 
-	// answerGrace is how long the answer to a question may still come when the
-	// watch told first that the session is ready, so that the connection can
-	// be used again.
+	// answerGrace is how long a request may continue after the watch has reported that
+	// the session is ready. An answer within that time allows the connection to be
+	// reused.
 	answerGrace = 250 * time.Millisecond
 
-	// maxLacking is how many nodes may say that they do not have a template
-	// before nobody has it. Up to then a node may have it that has been
-	// configured anew before the others.
+	// maxLacking is how many nodes may answer that they do not have a template before
+	// the resolver reports that no node has it. A node with a newer configuration may
+	// have the template before the others.
 	maxLacking = 64
 )
 
 var (
-	// errRecordChanged ends a step after which there is something else to do.
+	// errRecordChanged ends a step after which the resolver looks at the record again.
 	errRecordChanged = errors.New("the record has changed")
-	// errAnswered ends a step that has told the directory all there is.
+	// errAnswered ends a step whose answer is in the directory.
 	errAnswered = errors.New("the owner says that it is ready")
 )
 
-// resolver is one search. It is used by its own goroutine only.
+// resolver is one search for the node that serves a session. Only its own goroutine
+// uses it.
 type resolver struct {
 	f              *Fleet
 	key            holdfast.SessionKey
 	call           *call
 	follow         *Follower
-	tried          map[holdfast.NodeID]bool // would not have it, this round
+	tried          map[holdfast.NodeID]bool // refused the session in this round
 	backoff        time.Duration
-	successorGrace time.Duration // for a successor
-	background     sync.Map      // what is looked at beside, by name
+	successorGrace time.Duration // how long the session is reserved for a successor
+	background     sync.Map      // lookups in progress beside the search, by name
 
-	preferKnown bool            // prefer is known
-	prefer      holdfast.NodeID // has something of the session; "" is none
+	preferKnown bool            // prefer has been looked up
+	prefer      holdfast.NodeID // has an image of the session; "" if no node has
 
-	lacking     map[holdfast.NodeID]bool // have not the template
-	lackErr     error                    // as the last of them said it
-	mayAccept   bool                     // a node that may have it has refused for now
-	anyTemplate bool                     // nobody has the template that it had: the default one will do
+	lacking     map[holdfast.NodeID]bool // do not have the template
+	lackErr     error                    // the last error of those nodes
+	mayAccept   bool                     // a node that may have the template refused for now
+	anyTemplate bool                     // no node has the session's template: use the default one
 }
 
 func newResolver(f *Fleet, fl *call) *resolver {
@@ -81,8 +84,7 @@ func newResolver(f *Fleet, fl *call) *resolver {
 	}
 }
 
-// run returns nil when the session is ready somewhere, or an error that is the
-// client's.
+// run returns nil when the session is ready on some node, or an error for the client.
 func (r *resolver) run(ctx context.Context) error {
 	select {
 	case <-r.f.dir.Ready():
@@ -113,9 +115,9 @@ func (r *resolver) run(ctx context.Context) error {
 	}
 }
 
-// step does what there is to do as things are. nil is the end of the search,
-// errMoved means that there is something else to do, any other error that there
-// is nothing to do but wait.
+// step does one step of the search. nil ends the search. errRecordChanged means that
+// run calls step again at once. After any other error run waits for a change or for
+// the backoff.
 func (r *resolver) step(ctx context.Context, s Snapshot, changed <-chan struct{}) error {
 	if !s.Known {
 		return r.resolveUnowned(ctx, s, changed)
@@ -128,9 +130,9 @@ func (r *resolver) step(ctx context.Context, s Snapshot, changed <-chan struct{}
 	return r.resolveOwned(ctx, s)
 }
 
-// resolveOwned is for a session that another node owns. A doubt is not looked into
-// before the owner is asked but beside: the store may be slow, and the answer of
-// either will do.
+// resolveOwned handles a session that another node owns. If the record is suspect, the
+// resolver asks the owner and reads the store at the same time, because the store may
+// be slow and either answer suffices.
 func (r *resolver) resolveOwned(ctx context.Context, s Snapshot) error {
 	owner := s.Owner.Node
 	if s.Owner.State == holdfast.Leaving {
@@ -160,8 +162,8 @@ func (r *resolver) resolveOwned(ctx context.Context, s Snapshot) error {
 	return err
 }
 
-// inBackground looks at something, unless it is being looked at already. An error is
-// as good as no news.
+// inBackground runs look in a goroutine, unless one with the same name is still
+// running. An error of look has no effect.
 func (r *resolver) inBackground(what string, look func()) {
 	if _, busy := r.background.LoadOrStore(what, true); busy {
 		return
@@ -172,7 +174,7 @@ func (r *resolver) inBackground(what string, look func()) {
 	})
 }
 
-// noCandidate is for a session that nobody owns.
+// resolveUnowned handles a session without an owner.
 func (r *resolver) resolveUnowned(ctx context.Context, s Snapshot, changed <-chan struct{}) error {
 	if d := r.successorWait(ctx, s); d > 0 {
 		return r.waitForSuccessor(ctx, changed, d)
@@ -195,11 +197,11 @@ func (r *resolver) resolveUnowned(ctx context.Context, s Snapshot, changed <-cha
 	return r.noteRefusal(n.ID, r.try(ctx, n.ID, true, r.template(s)), r.template(s))
 }
 
-// preferTime bounds the look for a node that has something of the session.
+// preferTime bounds the lookup of the preferred node.
 const preferTime = time.Second
 
-// preferred is the node that has something of the session, "" for none. It is asked
-// for once in a search.
+// preferred returns the node that has an image of the session, or "" if no node has
+// one. A search looks it up once.
 func (r *resolver) preferred(ctx context.Context) holdfast.NodeID {
 	if !r.preferKnown && r.f.deps.PreferredNode != nil {
 		ctx, cancel := context.WithTimeout(ctx, preferTime)
@@ -210,7 +212,8 @@ func (r *resolver) preferred(ctx context.Context) holdfast.NodeID {
 	return r.prefer
 }
 
-// template is what the session is to be booted from, "" for the default one.
+// template returns the template that the session boots from, or "" for the default
+// one.
 func (r *resolver) template(s Snapshot) string {
 	if r.anyTemplate {
 		return ""
@@ -218,7 +221,7 @@ func (r *resolver) template(s Snapshot) string {
 	return cmp.Or(r.call.template, s.Last.Template)
 }
 
-// avoid is which nodes need not be asked.
+// avoid returns the nodes that need not be asked.
 func (r *resolver) avoid() map[holdfast.NodeID]bool {
 	if len(r.lacking) == 0 {
 		return r.tried
@@ -228,15 +231,16 @@ func (r *resolver) avoid() map[holdfast.NodeID]bool {
 	return all
 }
 
-// remove begins a search anew.
+// resetRound starts a new round of the search.
 func (r *resolver) resetRound() {
 	clear(r.tried)
 	clear(r.lacking)
 	r.mayAccept = false
 }
 
-// noTemplate is for a template that no node has which could take the session. Who
-// asked for it is told so; one that the session had is let go.
+// noTemplate handles a template that no available node has. If the client named the
+// template, it receives the error. If the template came from the session's last
+// record, the session gets the default one.
 func (r *resolver) noTemplate() error {
 	if r.call.template != "" {
 		return finalError{r.lackErr}
@@ -247,10 +251,10 @@ func (r *resolver) noTemplate() error {
 	return errRecordChanged
 }
 
-// noNode ends a round of looking for a node. What the nodes themselves said
-// counts more than what their records say, and what they say of the store lasts
-// until their records are read again. Where there is no other node, nobody else
-// will take what this one does not for draining.
+// noNode ends a round without a node. The answers of the nodes take precedence over
+// their records, and what they say about the store holds until their records are read
+// again. If this is the only node and it is draining, no other node can accept the
+// session, so the error is final.
 func (r *resolver) noNode(err error) error {
 	r.f.deps.Metrics.placements.WithLabelValues("none").Inc()
 	reason := r.reason()
@@ -263,13 +267,13 @@ func (r *resolver) noNode(err error) error {
 	case errors.Is(err, holdfast.ErrDraining) && alone && !stale:
 		return finalError{err}
 	case errors.Is(err, holdfast.ErrBusy) && reason == nil && stale:
-		return fmt.Errorf("%w: the list of nodes is an old one; by it: %w", holdfast.ErrStore, err)
+		return fmt.Errorf("%w: the list of nodes is out of date; according to it: %w", holdfast.ErrStore, err)
 	}
 	return err
 }
 
-// noteRefusal takes note of what a node answered that was to boot the session. What
-// another node may do better is tried there at once.
+// noteRefusal records the answer of a node that did not boot the session. The caller
+// then tries another node at once.
 func (r *resolver) noteRefusal(node holdfast.NodeID, err error, template string) error {
 	var elsewhere *holdfast.ElsewhereError
 	switch {
@@ -280,13 +284,13 @@ func (r *resolver) noteRefusal(node holdfast.NodeID, err error, template string)
 		r.lacking[node], r.lackErr = true, err
 		r.f.setReason(r.call, err)
 		return errRecordChanged
-	case errors.Is(err, errTooManyRequests): // that is about us
+	case errors.Is(err, errTooManyRequests): // the limit is of this node, not of the other one
 	case errors.Is(err, holdfast.ErrDraining):
 		r.f.nodes.mark(node, func(n *holdfast.Node) { n.Draining = true })
 	case errors.Is(err, holdfast.ErrStore), errors.Is(err, holdfast.ErrBusy), errors.Is(err, holdfast.ErrEngine), errors.Is(err, errUnreachable):
-		r.f.nodes.mark(node, func(n *holdfast.Node) { n.Trouble = "it would not have a session" })
+		r.f.nodes.mark(node, func(n *holdfast.Node) { n.Trouble = "the node refused a session" })
 	}
-	r.f.log.Debug("a node would not have a session", "session", r.key, "node", node, "err", err)
+	r.f.log.Debug("a node refused a session", "session", r.key, "node", node, "err", err)
 	r.tried[node] = true
 	r.mayAccept = r.mayAccept || !errors.Is(err, holdfast.ErrDraining)
 	r.f.setReason(r.call, err)
@@ -299,17 +303,17 @@ func (r *resolver) reason() error {
 	return r.call.reason
 }
 
-// successorWait is how long to leave the session to one that was told to take it:
-// only after an end that was planned.
+// successorWait returns how long the session stays reserved for its successor. It is
+// over 0 only after a planned end.
 func (r *resolver) successorWait(ctx context.Context, s Snapshot) time.Duration {
 	left := time.Until(s.LastAt.Add(r.successorGrace))
 	if s.LastAt.IsZero() || left <= 0 {
 		return 0
 	}
 	if s.Last.State != holdfast.Leaving {
-		// Nobody may have read lately that the node drains.
+		// The list of nodes may be older than the start of the drain.
 		reading, cancel := context.WithTimeout(ctx, left)
-		_ = r.f.nodes.ensure(reading, s.Last.Node) // else by what is known
+		_ = r.f.nodes.ensure(reading, s.Last.Node) // on an error, use the list as it is
 		cancel()
 		if n, ok := r.f.nodes.get(s.Last.Node); !ok || !n.Draining {
 			return 0
@@ -318,8 +322,8 @@ func (r *resolver) successorWait(ctx context.Context, s Snapshot) time.Duration 
 	return time.Until(s.LastAt.Add(r.successorGrace))
 }
 
-// waitForSuccessor waits for a successor, for the time d, but for none of a session
-// that sleeps: nobody was told to take it.
+// waitForSuccessor waits up to d for the successor's claim. If the session is
+// suspended it has no successor, and the wait ends.
 func (r *resolver) waitForSuccessor(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
 	look := !r.preferKnown
 	if look {
@@ -339,10 +343,10 @@ func (r *resolver) waitForSuccessor(ctx context.Context, changed <-chan struct{}
 	return errRecordChanged
 }
 
-// try asks a node, this one or another, and watches the record meanwhile. It
-// returns nil for a session that is ready on this node, errAnswered where the
-// directory was told of one that is ready elsewhere, errMoved when the record
-// says more than the answer could, and else what the node answered.
+// try asks a node, this one or another, and watches the record meanwhile. It returns
+// nil if the session is ready on this node, errAnswered if the directory has learned
+// that it is ready elsewhere, errRecordChanged if the record is newer than the answer
+// can be, and else the node's answer.
 func (r *resolver) try(ctx context.Context, node holdfast.NodeID, place bool, template string) error {
 	asked, _ := r.follow.Look()
 	answer, cancel, err := r.ask(node, acquireRequest{Key: r.key, Template: template, Place: place}, asked.Suspect)
@@ -371,9 +375,9 @@ func (r *resolver) try(ctx context.Context, node holdfast.NodeID, place bool, te
 	}
 }
 
-// ask begins to ask a node. The directory learns from the answer, also from one
-// that comes too late to be waited for. It ends a doubt that there was when the
-// question was sent.
+// ask starts a request to a node. The directory learns from the answer, even if it
+// arrives after the wait has ended. If the record was suspect when the request was
+// sent, the answer confirms it.
 func (r *resolver) ask(node holdfast.NodeID, req acquireRequest, doubted bool) (<-chan error, context.CancelFunc, error) {
 	f, answer := r.f, make(chan error, 1)
 	asking, cancel := context.WithCancel(context.Background())
@@ -386,7 +390,7 @@ func (r *resolver) ask(node holdfast.NodeID, req acquireRequest, doubted bool) (
 			f.learn(err)
 		case doubted:
 			f.dir.Confirm(o)
-		default: // it was asked before a doubt that there may be now
+		default: // a suspicion may have been raised after the request was sent
 			f.dir.Learn(o)
 		}
 		answer <- err
@@ -409,7 +413,7 @@ func (f *Fleet) ask(ctx context.Context, node holdfast.NodeID, req acquireReques
 	return f.peers.acquire(ctx, n, req)
 }
 
-// learn takes over what an error says of where the session is.
+// learn adds the owner that an error names to the directory.
 func (f *Fleet) learn(err error) {
 	var elsewhere *holdfast.ElsewhereError
 	if errors.As(err, &elsewhere) && elsewhere.Owner.Epoch > 0 {
@@ -417,11 +421,11 @@ func (f *Fleet) learn(err error) {
 	}
 }
 
-// supersedes reports whether the record says more than the node's answer could.
+// supersedes reports whether the record is newer than the node's answer can be.
 func (s Snapshot) supersedes(node holdfast.NodeID, here, place bool) bool {
 	switch {
 	case !s.Known:
-		return !place && !here // it had the session, and has it no longer
+		return !place && !here // the node had the session and no longer has it
 	case s.Owner.Node != node:
 		return true
 	case here:
@@ -430,7 +434,8 @@ func (s Snapshot) supersedes(node holdfast.NodeID, here, place bool) bool {
 	return s.Owner.State == holdfast.Leaving || s.Owner.State == holdfast.Ready && !s.Suspect
 }
 
-// backOff waits for a change, or for the time to look past the cache.
+// backOff waits for a change of the record or for the backoff, then reads the record
+// from the store.
 func (r *resolver) backOff(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:
@@ -446,7 +451,7 @@ func (r *resolver) backOff(ctx context.Context, changed <-chan struct{}) error {
 	case <-changed:
 		r.backoff = minBackoff
 	default:
-		_, _ = r.f.dir.Refresh(ctx, r.key) // an error changes nothing: it is looked at again
+		_, _ = r.f.dir.Refresh(ctx, r.key) // after an error the next step looks again
 	}
 	return nil
 }

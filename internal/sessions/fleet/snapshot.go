@@ -6,21 +6,21 @@ import (
 	"holdfast"
 )
 
-// Snapshot is what the Directory knows of one key.
+// Snapshot is what the Directory knows about one key.
 type Snapshot struct {
-	// Owner is the record where Known is true. Its container, address and
-	// times are not kept.
+	// Owner is the record if Known is true. Its container, address and times are not
+	// kept.
 	Owner   holdfast.Owner
 	Known   bool
-	Suspect bool // the owner refused since it was heard of
+	Suspect bool // the owner refused since the record was learned
 
-	// Last is the record that went away, at LastAt, for a minute after it
-	// did. LastAt is zero where nothing is remembered.
+	// Last is the removed record and LastAt the time of the removal, for one minute
+	// after it. LastAt is zero if no removal is remembered.
 	Last   holdfast.Owner
 	LastAt time.Time
 }
 
-// Owner returns the record of a key, false where it has none.
+// Owner returns the record of a key, or false if there is none.
 func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -28,13 +28,13 @@ func (d *Directory) Owner(key holdfast.SessionKey) (holdfast.Owner, bool) {
 	return r.owner(key, ok), ok
 }
 
-// ownedElsewhere reports whether the session is known to be another node's.
+// ownedElsewhere reports whether another node is known to own the session.
 func (d *Directory) ownedElsewhere(key holdfast.SessionKey) bool {
 	o, ok := d.Owner(key)
 	return ok && o.Node != d.self
 }
 
-// Len is how many records there are.
+// Len returns the number of records.
 func (d *Directory) Len() int {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -51,8 +51,8 @@ func (r record) owner(key holdfast.SessionKey, ok bool) holdfast.Owner {
 	}
 }
 
-// served returns the record of a session that is ready and not doubted, with
-// the channel that closes when it is no longer.
+// served returns the record of a session that is ready and not suspect, and the
+// channel that closes when that ends.
 func (d *Directory) served(key holdfast.SessionKey) (holdfast.Owner, <-chan struct{}, bool) {
 	d.mu.RLock()
 	r, ok := d.records[key]
@@ -67,9 +67,9 @@ func (d *Directory) served(key holdfast.SessionKey) (holdfast.Owner, <-chan stru
 	return r.owner(key, true), d.Left(key, r.epoch), true
 }
 
-// Left returns the channel that closes when that epoch of the session is gone,
-// leaving or replaced. It is closed already where the directory does not have
-// that epoch.
+// Left returns the channel that closes when that epoch of the session is gone, leaving
+// or replaced. If the directory does not have that epoch, the channel is already
+// closed.
 func (d *Directory) Left(key holdfast.SessionKey, epoch holdfast.Epoch) <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,9 +85,9 @@ func (d *Directory) Left(key holdfast.SessionKey, epoch holdfast.Epoch) <-chan s
 	return ch
 }
 
-// ended reports whether an epoch of a session is over, and whether a newer one
-// has taken its place. Both are false while it lives, and while the directory
-// has not come to it yet.
+// ended reports whether an epoch of a session is over, and whether a newer one has
+// replaced it. Both are false while the epoch lives, and while the directory has not
+// reached it yet.
 func (d *Directory) ended(key holdfast.SessionKey, epoch holdfast.Epoch) (over, replaced bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -104,7 +104,7 @@ type Follower struct {
 	topic *topic
 }
 
-// Follow begins to watch a key.
+// Follow starts to watch a key.
 func (d *Directory) Follow(key holdfast.SessionKey) *Follower {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +117,8 @@ func (d *Directory) Follow(key holdfast.SessionKey) *Follower {
 	return &Follower{d, key, t}
 }
 
-// Look returns what is known of the key now, and a channel that is closed at
-// the first change after that.
+// Look returns what is known about the key, and a channel that closes at the next
+// change.
 func (f *Follower) Look() (Snapshot, <-chan struct{}) {
 	f.d.mu.RLock()
 	defer f.d.mu.RUnlock()
@@ -130,7 +130,7 @@ func (f *Follower) Look() (Snapshot, <-chan struct{}) {
 	return s, f.topic.changed
 }
 
-// Close ends the watching.
+// Close ends the watch.
 func (f *Follower) Close() {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()

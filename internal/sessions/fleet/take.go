@@ -15,8 +15,8 @@ import (
 
 const pathTake = "/fleet/v1/image/take"
 
-// takeRequest asks for the image of a session's life Epoch, for the life Next, which
-// the node that asks has claimed.
+// takeRequest asks for the image of a session's epoch Epoch. The asking node has
+// claimed the session at epoch Next.
 type takeRequest struct {
 	Key   holdfast.SessionKey `json:"key"`
 	Epoch holdfast.Epoch      `json:"epoch"`
@@ -33,13 +33,13 @@ func (q takeRequest) check() error {
 	return nil
 }
 
-// TakeImage has read read the image of a session's life epoch from the node that
-// keeps it, for the life next, which this node has claimed. The node has it no longer
-// then. holdfast.ErrNotFound of the node or the image.
+// TakeImage calls read with the image of a session's epoch, which the node from keeps.
+// This node must have claimed the session at epoch next. The other node deletes the
+// image. holdfast.ErrNotFound means that there is no such node or image.
 func (f *Fleet) TakeImage(ctx context.Context, from holdfast.NodeID, key holdfast.SessionKey, epoch, next holdfast.Epoch, read func(io.Reader) error) error {
 	n, err := f.deps.Store.Node(ctx, from)
 	if err == nil && n.PeerAddress == "" {
-		err = fmt.Errorf("it takes nothing from other nodes: %w", holdfast.ErrNotFound)
+		err = fmt.Errorf("it has no peer address: %w", holdfast.ErrNotFound)
 	}
 	if err == nil {
 		err = f.peers.takeImage(ctx, n, takeRequest{key, epoch, next}, read)
@@ -56,7 +56,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 		return err
 	}
 	var resp *http.Response
-	// What is asked for again is given once: that is the other node's part.
+	// A second request is safe: the other node gives an image away once.
 	err = retryOnce(ctx, func() (err error) {
 		resp, err = p.send(ctx, from, pathTake, "application/json", bytes.NewReader(body))
 		return err
@@ -75,8 +75,7 @@ func (p *peers) takeImage(ctx context.Context, from holdfast.Node, q takeRequest
 	return read(resp.Body)
 }
 
-// take is the side of the node that has an image. It gives it to nobody but the
-// session's owner.
+// take gives an image to the node that owns the session, and to no other node.
 func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	var q takeRequest
 	from, ok := h.read(w, r, maxAcquireBody, &q)
@@ -103,9 +102,9 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		return
 	}
-	h.f.log.Warn("an image could not be given away", "session", q.Key, "to", from, "err", err)
+	h.f.log.Warn("giving an image away failed", "session", q.Key, "to", from, "err", err)
 	if out.started {
-		panic(http.ErrAbortHandler) // the other end sees that it is not whole
+		panic(http.ErrAbortHandler) // the other node sees that the image is incomplete
 	}
 	status := http.StatusInternalServerError
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -114,8 +113,8 @@ func (h *handler) take(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, cut(err.Error(), maxText), status)
 }
 
-// deadlineWriter notes whether anything was written, and waits for who reads no longer than
-// imageSilence at a time, and than end.
+// deadlineWriter records whether anything was written. A write waits for
+// imageIdleTimeout at most, and not past end.
 type deadlineWriter struct {
 	w           http.ResponseWriter
 	started     bool
@@ -128,6 +127,6 @@ func (b *deadlineWriter) Write(p []byte) (int, error) {
 		b.w.Header().Set("Content-Type", "application/octet-stream")
 	}
 	b.started = true
-	_ = b.setDeadline(idleDeadline(b.end)) // every server of ours can
+	_ = b.setDeadline(idleDeadline(b.end)) // every server of the fleet supports deadlines
 	return b.w.Write(p)
 }

@@ -6,15 +6,14 @@ import (
 	"holdfast"
 )
 
-// What is remembered of records that went away.
+// Bounds of the memory of removed records.
 const (
-	tombstoneTTL  = time.Minute // for who places the session anew
+	tombstoneTTL  = time.Minute // needed by the node that places the session again
 	maxTombstones = 1 << 16     // most of a fleet of 100,000 sessions within that minute
 )
 
-// tombstones remembers records that went away: what they were, and, until the watch
-// has told that they went, that they must not come back. It is guarded by
-// Directory.mu.
+// tombstones remembers removed records: their content and, until the watch has
+// reported the removal, that they must not reappear. Directory.mu guards it.
 type tombstones struct {
 	byKey map[holdfast.SessionKey]tombstone
 	order []tombstoneKey // oldest first
@@ -23,7 +22,7 @@ type tombstones struct {
 type tombstone struct {
 	record
 	at        time.Time
-	confirmed bool // the watch has told it: nothing older can come any more
+	confirmed bool // the watch has reported the removal: no older event can arrive
 }
 
 type tombstoneKey struct {
@@ -33,13 +32,13 @@ type tombstoneKey struct {
 
 func newTombstones() tombstones { return tombstones{byKey: map[holdfast.SessionKey]tombstone{}} }
 
-// get is the record that went away, unless that is too long ago.
+// get returns the removed record, unless it is older than tombstoneTTL.
 func (g *tombstones) get(key holdfast.SessionKey, now time.Time) (tombstone, bool) {
 	one, ok := g.byKey[key]
 	return one, ok && now.Sub(one.at) < tombstoneTTL
 }
 
-// covers reports whether the epoch is known to be over.
+// covers reports whether the epoch is known to have ended.
 func (g *tombstones) covers(key holdfast.SessionKey, epoch holdfast.Epoch) bool {
 	one, ok := g.byKey[key]
 	return ok && epoch <= one.epoch
@@ -51,7 +50,7 @@ func (g *tombstones) add(key holdfast.SessionKey, r record, sure bool, now time.
 	g.evict(now)
 }
 
-// confirm notes that the watch has told of the key's end at the revision.
+// confirm records that the watch has reported the removal of the key at the revision.
 func (g *tombstones) confirm(key holdfast.SessionKey, at holdfast.Revision) {
 	if one, ok := g.byKey[key]; ok && one.revision < at {
 		one.confirmed = true
@@ -59,11 +58,11 @@ func (g *tombstones) confirm(key holdfast.SessionKey, at holdfast.Revision) {
 	}
 }
 
-// remove is called when the key is owned again.
+// remove is called when the key has an owner again.
 func (g *tombstones) remove(key holdfast.SessionKey) { delete(g.byKey, key) }
 
-// evict drops what is old, but for what could still come back, and over the
-// bound whatever is oldest.
+// evict drops tombstones that are older than tombstoneTTL and confirmed. Over
+// maxTombstones it drops the oldest ones.
 func (g *tombstones) evict(now time.Time) {
 	for n := len(g.order); n > 0; n-- {
 		b := g.order[0]

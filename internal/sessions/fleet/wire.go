@@ -9,22 +9,22 @@ import (
 	"holdfast"
 )
 
-// Bounds of what goes between nodes.
+// Bounds of messages between nodes.
 const (
 	maxTemplateName = 253
-	maxText         = 2 << 10 // of an error's words, in bytes
-	maxLog          = 8 << 10 // of a container's last lines, in bytes
+	maxText         = 2 << 10 // of an error's text, in bytes
+	maxLog          = 8 << 10 // of a container's last log lines, in bytes
 )
 
-// acquireRequest asks a node to have a session ready: one that it has already,
-// or, with Place, also one that it has to claim and boot first.
+// acquireRequest asks a node to make a session ready that it already has. With Place
+// the node also claims and boots the session if necessary.
 type acquireRequest struct {
 	Key      holdfast.SessionKey `json:"key"`
-	Template string              `json:"template,omitempty"` // "" is the default one; with Place
+	Template string              `json:"template,omitempty"` // with Place; "" is the default one
 	Place    bool                `json:"place,omitempty"`
 }
 
-// acquireAnswer has one of the two.
+// acquireAnswer has one of the two fields.
 type acquireAnswer struct {
 	Owner *holdfast.Owner `json:"owner,omitempty"`
 	Error *wireError      `json:"error,omitempty"`
@@ -46,9 +46,8 @@ const (
 	kindInternal  kind = "internal"
 )
 
-// sentinels are the errors that go by a name of their own, in the order in which
-// one is looked for where an error wraps several: what sends the asker to
-// another node comes first.
+// sentinels are the errors that have a name of their own. If an error wraps several of
+// them, the first one counts: errors that send the request to another node come first.
 func sentinels() []struct {
 	kind kind
 	err  error
@@ -62,7 +61,7 @@ func sentinels() []struct {
 	}
 }
 
-// wireError is an error on its way between nodes.
+// wireError is an error in a message between nodes.
 type wireError struct {
 	Kind   kind            `json:"kind"`
 	Text   string          `json:"message"`
@@ -75,13 +74,13 @@ type wireError struct {
 type wireBoot struct {
 	Key   holdfast.SessionKey `json:"key"`
 	Phase string              `json:"phase"`
-	Cause kind                `json:"cause,omitempty"` // what the boot's own error is
+	Cause kind                `json:"cause,omitempty"` // the sentinel that the boot's error wraps
 	Log   string              `json:"log,omitempty"`
 }
 
-// kindOf names an error. A boot that was given up because its node drains, is
-// full or has no engine or no store is no failed boot: another node can do it,
-// or this one later.
+// kindOf returns the name of an error. A boot that ended because its node drains, is
+// full, or has no engine or store is not a failed boot: another node can do it, or
+// this one later.
 func kindOf(err error) kind {
 	var elsewhere *holdfast.ElsewhereError
 	var boot *holdfast.BootError
@@ -111,7 +110,7 @@ func plainKind(err error) kind {
 	return kindInternal
 }
 
-// toWire puts an error into its wire form.
+// toWire converts an error to its wire form.
 func toWire(err error) *wireError {
 	w := &wireError{Kind: kindOf(err), Text: cut(err.Error(), maxText), Advice: cut(holdfast.HintOf(err), maxText)}
 	switch w.Kind {
@@ -131,7 +130,7 @@ func toWire(err error) *wireError {
 	return w
 }
 
-// err is the error that the wire form stands for.
+// err converts the wire form to an error.
 func (w *wireError) err() error {
 	switch {
 	case w.Kind == kindElsewhere && w.Owner != nil:
@@ -143,7 +142,7 @@ func (w *wireError) err() error {
 	return &peerError{kind: w.Kind, text: cut(w.Text, maxText), advice: cut(w.Advice, maxText)}
 }
 
-// peerError is what another node said, with its sentinel and hint.
+// peerError is an error that another node sent, with its sentinel and hint.
 type peerError struct {
 	kind         kind
 	text, advice string
@@ -172,7 +171,7 @@ func cut(s string, n int) string {
 	return strings.ToValidUTF8(s[:n-3], "") + "…"
 }
 
-// check holds what another node sent to its bounds.
+// check verifies the bounds of a request from another node.
 func (q acquireRequest) check() error {
 	if _, err := holdfast.ParseSessionKey(string(q.Key)); err != nil {
 		return err
