@@ -1,7 +1,6 @@
-// Package holdfast holds the words of the product as types: the session key,
-// the node, the owner's record with its epoch, the states a session walks
-// through, and the timing that keeps a session from ever living twice.
+// Package holdfast defines the terms of the product as types: the session key, the
+// node, the owner's record with its epoch, the states of a session, and the timing
+// that prevents two containers for one session.
 //
-// It imports nothing but the standard library; every other package may import
-// it.
+// It imports only the standard library. Every other package may import it.
 package holdfast

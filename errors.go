@@ -5,34 +5,35 @@ import (
 	"fmt"
 )
 
-// Errors that callers decide by, across packages. They are wrapped with what
-// was being done; test with errors.Is.
+// Errors that callers in other packages test for with errors.Is. They are wrapped with
+// the operation that failed.
 var (
 	ErrNotFound = errors.New("not found")                 // no such session, node or container
-	ErrDraining = errors.New("node is draining")          // this node takes no new session
-	ErrStopped  = errors.New("stopped meanwhile")         // somebody stopped the session that was asked for
+	ErrDraining = errors.New("node is draining")          // this node accepts no new session
+	ErrStopped  = errors.New("stopped meanwhile")         // the requested session was stopped meanwhile
 	ErrBusy     = errors.New("too many waiting")          // a bound on parked requests or boots is reached
 	ErrEngine   = errors.New("engine unavailable")        // the container engine does not answer
 	ErrStore    = errors.New("store unavailable")         // the ownership store does not answer
-	ErrNoMemory = errors.New("its memory cannot be kept") // the session cannot be suspended, and goes on
+	ErrNoMemory = errors.New("its memory cannot be kept") // the session cannot be suspended and continues to run
 )
 
-// ElsewhereError says that another node owns the session: ask there.
+// ElsewhereError means that another node owns the session. The caller has to ask that
+// node.
 type ElsewhereError struct {
-	Owner Owner // as the store had it
+	Owner Owner // as read from the store
 }
 
 func (e *ElsewhereError) Error() string {
 	return fmt.Sprintf("session %s is node %s's", e.Owner.Key, e.Owner.Node)
 }
 
-// BootError says why a session's container did not become ready.
+// BootError describes why a session's container did not become ready.
 type BootError struct {
 	Key   SessionKey
 	Phase string // queue, claim, pull, init, create, start or ready
 	Err   error
-	// Log is the container's last lines, at most a few kilobytes; empty
-	// where it never ran.
+	// Log is the container's last lines, at most a few kilobytes. It is empty if the
+	// container never ran.
 	Log string
 }
 
@@ -42,11 +43,11 @@ func (e *BootError) Error() string {
 
 func (e *BootError) Unwrap() error { return e.Err }
 
-// Hinter is an error that can say what to do about it. The command line prints
-// it as the hint: line, the API as the field "hint".
+// Hinter is an error with a hint about the remedy. The command line prints it as the
+// hint: line, the API as the field "hint".
 type Hinter interface{ Hint() string }
 
-// WithHint returns err with a hint. Error() stays as it is.
+// WithHint returns err with a hint. The text of Error does not change.
 func WithHint(err error, hint string) error { return &hinted{err, hint} }
 
 type hinted struct {
@@ -57,7 +58,7 @@ type hinted struct {
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
 
-// HintOf returns the outermost hint in err's chain, "" where there is none.
+// HintOf returns the outermost hint in err's chain, or "" if there is none.
 func HintOf(err error) string {
 	var h Hinter
 	if errors.As(err, &h) {

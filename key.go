@@ -9,9 +9,9 @@ import (
 // (RFC 1035, 2.3.4), so that every key can be the first label of a host name.
 const MaxKeyLen = 63
 
-// SessionKey names a session: [a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?, which is a
-// DNS label (RFC 1123, 2.1) in lower case. A SessionKey that came out of
-// ParseSessionKey is safe in a path, a host name, a label and a container name.
+// SessionKey names a session: [a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?, which is a DNS label
+// (RFC 1123, 2.1) in lower case. A SessionKey from ParseSessionKey is safe in a path,
+// a host name, a label and a container name.
 type SessionKey string
 
 // ParseSessionKey checks s and returns it as a key. The error is a *KeyError.
@@ -33,7 +33,7 @@ func ParseSessionKey(s string) (SessionKey, error) {
 	return SessionKey(s), nil
 }
 
-// KeyError says why a string is no SessionKey.
+// KeyError describes why a string is not a SessionKey.
 type KeyError struct {
 	Key    string // the string, cut to MaxKeyLen bytes
 	Reason string // a clause: "it is empty"
@@ -43,7 +43,7 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("%q is not a session key: %s", e.Key, e.Reason)
 }
 
-// Hint says what a key looks like.
+// Hint describes the syntax of a key.
 func (e *KeyError) Hint() string {
 	return "a key has 1 to 63 of a-z, 0-9 and '-', and neither starts nor ends with '-'"
 }

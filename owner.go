@@ -8,32 +8,32 @@ import (
 // NodeID names a host with an agent. It is unique in a fleet.
 type NodeID string
 
-// Epoch is the store's revision of a claim. It only grows, over all keys, and
-// is the fencing token: whoever serves a session with a smaller epoch is the
-// past. It reaches the container as HOLDFAST_EPOCH.
+// Epoch is the store's revision of a claim. It only grows, over all keys, and is the
+// fencing token: a container with a smaller epoch is out of date. The container
+// receives it as HOLDFAST_EPOCH.
 type Epoch int64
 
-// Revision is the store's revision of a record's last write; every write to a
-// record names the revision it has seen.
+// Revision is the store's revision of a record's last write. Every write to a record
+// names the revision that the writer has read.
 type Revision int64
 
-// State is how far a session has come. It only moves forward:
-// claimed → starting → ready → leaving.
+// State is the state of a session. It only moves forward: claimed → starting →
+// ready → leaving.
 type State string
 
 // The states, in their order.
 const (
-	Claimed  State = "claimed"  // the record is ours, nothing runs yet
+	Claimed  State = "claimed"  // the record is written, no container runs yet
 	Starting State = "starting" // the container is being created and started
 	Ready    State = "ready"    // the container answers; Address is set
 	Leaving  State = "leaving"  // the container is being stopped or handed over
 )
 
-// IsSuspended is the state that a session has in lists which nobody serves, and which
-// goes on with its memory at the next connect. It has no record.
+// IsSuspended is the state, in lists, of a session that no node serves and that
+// continues with its memory at the next connect. Such a session has no record.
 const IsSuspended State = "suspended"
 
-// order is the position of a state, 0 for an unknown one.
+// order returns the position of a state, 0 for an unknown one.
 func (s State) order() int {
 	switch s {
 	case Claimed:
@@ -48,14 +48,14 @@ func (s State) order() int {
 	return 0
 }
 
-// CanBecome reports whether a record may go from s to next. A record may be
-// written again in the state it has.
+// CanBecome reports whether a record may change from s to next. A record may be
+// written again in the same state.
 func (s State) CanBecome(next State) bool {
 	return s.order() > 0 && next.order() >= s.order()
 }
 
-// Owner is the record of one session: who serves it, since which epoch, and
-// where. It is a value; the store hands out copies.
+// Owner is the record of one session: the node that serves it, the epoch and the
+// address. It is a value; the store returns copies.
 type Owner struct {
 	Key         SessionKey `json:"key"`
 	Node        NodeID     `json:"node"`
@@ -68,50 +68,51 @@ type Owner struct {
 	ClaimedAt   time.Time  `json:"claimed_at"`
 	ReadyAt     time.Time  `json:"ready_at,omitzero"`
 	Boot        Phases     `json:"boot,omitzero"` // from Ready on
-	// Memory says, from Ready on, whether the session goes on from what the life
-	// before had in memory, or why it does not; "" where there was nothing.
+	// Memory is, from Ready on, Restored if the session continues with the memory of
+	// its previous epoch, or else the reason why it does not. It is "" if there was no
+	// memory to restore.
 	Memory string `json:"memory,omitempty"`
-	// SuspendNote is what Suspend left behind for this claim. It is only in what the
-	// claim returns.
+	// SuspendNote is what Suspend stored for this claim. Only the result of the claim
+	// contains it.
 	SuspendNote string `json:"-"`
 }
 
-// Restored is Owner.Memory of a session that goes on with its memory.
+// Restored is the value of Owner.Memory of a session that continues with its memory.
 const Restored = "restored"
 
-// Suspended is a session that nobody serves, and whose memory is kept for the next
-// who connects.
+// Suspended is a session that no node serves and whose memory is kept for the next
+// connect.
 type Suspended struct {
 	Key      SessionKey `json:"key"`
-	Epoch    Epoch      `json:"epoch"`            // of the life that the image is of
-	Node     NodeID     `json:"node"`             // that has the image
-	Shared   bool       `json:"shared,omitempty"` // every node can get at the image
+	Epoch    Epoch      `json:"epoch"`            // of the container that the image was saved from
+	Node     NodeID     `json:"node"`             // node that has the image
+	Shared   bool       `json:"shared,omitempty"` // every node can read the image
 	Template string     `json:"template"`
 	TakenAt  time.Time  `json:"taken_at"`
-	Until    time.Time  `json:"until"` // the image is dropped then
-	Bytes    int64      `json:"bytes"` // of the image, before it was sealed
+	Until    time.Time  `json:"until"` // the image is deleted then
+	Bytes    int64      `json:"bytes"` // size of the image before encryption
 }
 
-// SuspendReport is how the suspending of a session went.
+// SuspendReport is the result of suspending a session.
 type SuspendReport struct {
 	Suspended
-	Took Millis     `json:"took_ms"` // until the session was given up
-	Left []Leftover `json:"left"`    // its container, where it could not be seen dead
+	Took Millis     `json:"took_ms"` // until the session was released
+	Left []Leftover `json:"left"`    // its container, if it could not be seen dead
 }
 
-// Phases is what a session's boot took, phase by phase. A phase that there was
-// none of is 0.
+// Phases is the duration of each phase of a session's boot. A phase that the boot did
+// not need is 0.
 type Phases struct {
-	Queue  Millis `json:"queue_ms"` // for one of the node's slots
+	Queue  Millis `json:"queue_ms"` // waiting for one of the node's slots
 	Claim  Millis `json:"claim_ms"`
-	Pull   Millis `json:"pull_ms"` // of the image, where the node had none
-	Init   Millis `json:"init_ms"` // the template's init steps, all of them
+	Pull   Millis `json:"pull_ms"` // pulling the image, if the node did not have it
+	Init   Millis `json:"init_ms"` // all init steps of the template
 	Create Millis `json:"create_ms"`
 	Start  Millis `json:"start_ms"`
-	Ready  Millis `json:"ready_ms"` // from started until it answered
+	Ready  Millis `json:"ready_ms"` // from started until the container answered
 }
 
-// Total is the sum of all phases, which follow each other.
+// Total is the sum of all phases. They do not overlap.
 func (p Phases) Total() Millis {
 	return p.Queue + p.Claim + p.Pull + p.Init + p.Create + p.Start + p.Ready
 }
@@ -120,35 +121,35 @@ func (o Owner) String() string {
 	return fmt.Sprintf("%s@%s epoch %d %s", o.Key, o.Node, o.Epoch, o.State)
 }
 
-// Node is what a node publishes of itself under its lease.
+// Node is the record that a node publishes under its lease.
 type Node struct {
 	ID          NodeID `json:"id"`
 	Address     string `json:"address,omitempty"` // host:port of its gateway
 	Version     string `json:"version,omitempty"`
-	PeerAddress string `json:"peer_address,omitempty"` // host:port that other nodes connect to; "" takes nothing from others
-	Draining    bool   `json:"draining"`               // takes no new session
+	PeerAddress string `json:"peer_address,omitempty"` // host:port that other nodes connect to; "" accepts no other nodes
+	Draining    bool   `json:"draining"`               // accepts no new session
 	Sessions    int    `json:"sessions"`
-	Max         int    `json:"max,omitempty"` // sessions that it takes at most, 0 is no bound
-	Boots       int    `json:"boots"`         // containers being started or waiting for it
-	Slots       int    `json:"slots"`         // containers that it starts at once
-	// Networks are ready networks that wait for sessions, and NetworksKept is how
-	// many are kept when all is quiet.
+	Max         int    `json:"max,omitempty"` // highest number of sessions, 0 means no limit
+	Boots       int    `json:"boots"`         // containers that are starting or waiting to start
+	Slots       int    `json:"slots"`         // containers that the node starts at once
+	// Networks is the number of ready networks that wait for sessions. NetworksKept is
+	// the number that the pool keeps while the node is idle.
 	Networks     int `json:"networks"`
 	NetworksKept int `json:"networks_kept"`
-	// Warm are containers of all templates that wait for a session, and WarmWanted
-	// is how many are wanted to.
+	// Warm is the number of containers, of all templates, that wait for a session.
+	// WarmWanted is the number that the pools aim for.
 	Warm       int     `json:"warm"`
 	WarmWanted int     `json:"warm_wanted"`
 	CPULoad    float64 `json:"cpu_load"`     // busy share of all CPUs over the last interval, 0 to 1
-	Pressure   float64 `json:"cpu_pressure"` // share of the last 10 s in which something waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 where the kernel does not say
+	Pressure   float64 `json:"cpu_pressure"` // share of the last 10 s in which a task waited for a CPU, 0 to 1 (PSI, "some avg10"); 0 if the kernel does not report it
 	Memory     Memory  `json:"memory"`
-	Trouble    string  `json:"trouble,omitempty"` // why it should get no new session; "" for a healthy one
-	// Degraded is why containers are slow on it, "" where they are not known to
-	// be: new sessions go elsewhere, as far as OutOfRotation says.
+	Trouble    string  `json:"trouble,omitempty"` // why the node should get no new session; "" if it is healthy
+	// Degraded is why containers are slow on the node, or "" if they are not known to
+	// be slow. New sessions go to other nodes, within the limit of OutOfRotation.
 	Degraded      string    `json:"degraded,omitempty"`
 	DegradedSince time.Time `json:"degraded_since,omitzero"`
-	Lease         int64     `json:"lease,omitempty"` // that its records hang on
-	Since         time.Time `json:"since"`           // when the agent came up
+	Lease         int64     `json:"lease,omitempty"` // lease of the node's records
+	Since         time.Time `json:"since"`           // when the agent started
 	SeenAt        time.Time `json:"seen_at"`
 }
 

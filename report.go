@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Millis is a duration that JSON shows as a number of milliseconds with at most
-// three decimals; its fields are named with the suffix _ms.
+// Millis is a duration that JSON shows as a number of milliseconds with at most three
+// decimals. Its fields have names with the suffix _ms.
 type Millis time.Duration
 
 // MarshalJSON implements json.Marshaler.
@@ -26,7 +26,7 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// String shows milliseconds with one decimal below ten, seconds from a second
+// String shows milliseconds with one decimal below ten, and seconds from one second
 // on: 3.2ms, 48ms, 1.28s.
 func (m Millis) String() string {
 	d := time.Duration(m)
@@ -40,11 +40,11 @@ func (m Millis) String() string {
 	}
 }
 
-// Step is one timed part of a longer act.
+// Step is one timed part of a longer operation.
 type Step struct {
 	Name  string `json:"name"`
 	Took  Millis `json:"took_ms"`
-	Count int    `json:"count"` // how many things the step acted on
+	Count int    `json:"count"` // number of things that the step acted on
 }
 
 // Leftover is a container that could not be seen dead.
@@ -56,9 +56,9 @@ type Leftover struct {
 	Reason      string     `json:"reason"`
 }
 
-// KillReport is what became of a set of containers that were to die.
+// KillReport is the result of killing a set of containers.
 type KillReport struct {
-	Took   Millis     `json:"took_ms"` // from the call until the last was seen dead
+	Took   Millis     `json:"took_ms"` // from the call until the last one was seen dead
 	Dead   []string   `json:"dead"`    // container ids, each seen dead
 	Left   []Leftover `json:"left"`
 	Steps  []Step     `json:"steps"`
@@ -66,41 +66,41 @@ type KillReport struct {
 	Notice string     `json:"notice,omitempty"` // why it was not, where it should have been
 }
 
-// DrainReport is what became of everything that a node owned.
+// DrainReport is the result of draining a node.
 type DrainReport struct {
 	Node     NodeID     `json:"node"`
 	Started  time.Time  `json:"started"`
-	Took     Millis     `json:"took_ms"`  // until all was given up or left; clients that wait are served beyond that
+	Took     Millis     `json:"took_ms"`  // until all sessions were released or left; waiting clients are served after that
 	Owned    int        `json:"owned"`    // sessions at the start
 	Dead     int        `json:"dead"`     // containers seen dead
-	Released int        `json:"released"` // sessions whose ownership was given up
+	Released int        `json:"released"` // sessions whose ownership was released
 	Steps    []Step     `json:"steps"`
 	Left     []Leftover `json:"left"`
 	Notice   string     `json:"notice,omitempty"`
-	// Snapshots is what the templates' snapshot commands did. One that
-	// failed does not keep its session from being given up.
+	// Snapshots is the result of the templates' snapshot commands. A session is
+	// released even if its snapshot failed.
 	Snapshots SnapshotReport `json:"snapshots,omitzero"`
-	// Memory is what became of what sessions had in memory, of templates that
-	// say "handover: memory". What is lost boots fresh.
+	// Memory is the result for the memory of sessions whose template has "handover:
+	// memory". A session whose memory is lost boots fresh.
 	Memory MemoryReport `json:"memory,omitzero"`
 }
 
-// MemoryReport is what became of the memory of sessions that left together.
+// MemoryReport is the result for the memory of sessions that left together.
 type MemoryReport struct {
-	Saved     int          `json:"saved"`        // sessions whose image is where they go on
+	Saved     int          `json:"saved"`        // sessions whose image has reached their next node
 	Bytes     int64        `json:"bytes"`        // of their images
-	Took      Millis       `json:"took_ms"`      // until the last was handed over
-	Estimated Millis       `json:"estimated_ms"` // until the last image was away, as it was planned
+	Took      Millis       `json:"took_ms"`      // until the last session was handed over
+	Estimated Millis       `json:"estimated_ms"` // planned time until the last image was sent
 	Lost      []LostMemory `json:"lost"`
 }
 
-// MoveReport is what became of one session that was to go on on another node.
+// MoveReport is the result of moving one session to another node.
 type MoveReport struct {
 	KillReport
-	// To is the node that was told to take it; "" where none was.
+	// To is the node that was told to take the session over, or "" if there was none.
 	To NodeID `json:"to,omitempty"`
-	// Memory is what became of what it had in memory, where its template says
-	// "handover: memory".
+	// Memory is the result for the session's memory, if its template has "handover:
+	// memory".
 	Memory MemoryReport `json:"memory,omitzero"`
 }
 
@@ -108,37 +108,36 @@ type MoveReport struct {
 type LostMemory struct {
 	Key    SessionKey `json:"key"`
 	Epoch  Epoch      `json:"epoch"`
-	Bytes  int64      `json:"bytes"` // that its image would have had, as far as is known
+	Bytes  int64      `json:"bytes"` // expected size of its image, if known
 	Reason string     `json:"reason"`
 }
 
-// SaveReport is what became of the sessions that were to be saved before they were
-// given up.
+// SaveReport is the result for the sessions that were to be saved before their
+// release.
 type SaveReport struct {
 	Memory    MemoryReport
-	Kill      KillReport // what was saved has to be seen dead, too
+	Kill      KillReport // saved containers must be seen dead, too
 	Snapshots SnapshotReport
-	Released  int // given up already
+	Released  int // already released
 }
 
-// SnapshotReport is what became of the snapshot commands of sessions that ended
+// SnapshotReport is the result of the snapshot commands of sessions that ended
 // together.
 type SnapshotReport struct {
-	Count   int               `json:"count"`      // sessions whose template has one
-	Took    Millis            `json:"took_ms"`    // all of them, a few at a time
-	Longest Millis            `json:"longest_ms"` // a single one
+	Count   int               `json:"count"`      // sessions whose template has a snapshot command
+	Took    Millis            `json:"took_ms"`    // all commands, a few at a time
+	Longest Millis            `json:"longest_ms"` // the longest single command
 	Failed  []SnapshotFailure `json:"failed"`
 }
 
-// SnapshotFailure is a snapshot command that did not end well, or never ran.
+// SnapshotFailure is a snapshot command that failed or never ran.
 type SnapshotFailure struct {
 	Key    SessionKey `json:"key"`
 	Epoch  Epoch      `json:"epoch"`
 	Took   Millis     `json:"took_ms"`
 	Reason string     `json:"reason"`
-	Output string     `json:"output,omitempty"` // its end, at most a few kilobytes
+	Output string     `json:"output,omitempty"` // end of its output, at most a few kilobytes
 }
 
-// Clean reports whether every container was seen dead and every session given
-// up.
+// Clean reports whether every container was seen dead and every session released.
 func (r DrainReport) Clean() bool { return len(r.Left) == 0 && r.Released >= r.Owned }

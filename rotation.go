@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// OutOfRotation are the degraded nodes that get no new session: those that are
-// degraded for longest, and never so many that they, with the nodes that drain or
-// are in trouble, are more than the share (0 to 1) of all. Where more are degraded,
-// the rest go on: a slow node is better than none. It is pure and does not depend on
-// the order of the nodes; nil where nobody is out.
+// OutOfRotation returns the degraded nodes that get no new session. The nodes that
+// have been degraded for longest come first. Together with the nodes that drain or are
+// in trouble they are never more than share (0 to 1) of all nodes. Further degraded
+// nodes stay in rotation, because a slow node is better than none. OutOfRotation is a
+// pure function and does not depend on the order of the nodes. It returns nil if no
+// node is out.
 func OutOfRotation(nodes []Node, share float64) map[NodeID]bool {
 	var sick []*Node
 	room := 0
-	if share > 0 { // also: is a number
+	if share > 0 { // false for NaN, too
 		room = int(math.Floor(min(share, 1)*float64(len(nodes)) + 1e-9)) // 1/3 of 3 is 1
 	}
 	for i := range nodes {

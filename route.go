@@ -1,17 +1,17 @@
 package holdfast
 
-// Route is where a session is served right now.
+// Route is where a session is served at the moment.
 type Route struct {
 	Key         SessionKey
-	Node        NodeID // that serves it; "" is this one
-	Address     string // host:port of the session's server, or of the other node's hop listener
+	Node        NodeID // that serves it; "" is this node
+	Address     string // host:port of the session's server, or the peer address of the other node
 	Epoch       Epoch
-	ContainerID string // "" where another node serves it
-	// Keep is how clients' WebSockets are kept when the session moves; nil
-	// where they are closed then, and where another node serves it.
+	ContainerID string // "" if another node serves it
+	// Keep is how clients' WebSockets are kept when the session moves. It is nil if
+	// they are closed then, or if another node serves the session.
 	Keep *KeepSockets
-	// SuspendNote is closed when the session stops being served here: the
-	// container died, or the session leaves. Connections still open then
-	// are on their own.
+	// Left is closed when this node stops serving the session, because the container
+	// died or the session leaves. Connections that are still open then are not
+	// migrated.
 	Left <-chan struct{}
 }

@@ -2,18 +2,18 @@ package holdfast
 
 import "time"
 
-// KeepSockets is how a gateway keeps clients' WebSockets while their session
-// moves or boots anew. It is never changed once it is made.
+// KeepSockets is how a gateway keeps clients' WebSockets while their session moves or
+// boots again. It does not change after its creation.
 type KeepSockets struct {
-	// Time is how long a socket waits for its session's next server, over 0.
+	// Time is how long a socket waits for its session's next server. It is over 0.
 	Time time.Duration `json:"time"`
-	// Buffer is how many bytes of a client's frames are kept meanwhile, from
-	// 1; a client that has more to say waits.
+	// Buffer is the number of bytes of a client's frames that are kept meanwhile, at
+	// least 1. A client that sends more has to wait.
 	Buffer int `json:"buffer"`
-	// Tell is what the client is sent when its socket goes on; "" is nothing.
+	// Tell is sent to the client when its socket continues; "" sends nothing.
 	Tell string `json:"tell,omitempty"`
-	// Ping sends Tell as the payload of a Ping, of at most MaxPing bytes, and
-	// not as a text message.
+	// Ping sends Tell as the payload of a Ping frame, of at most MaxPing bytes,
+	// instead of a text message.
 	Ping bool `json:"ping,omitempty"`
 }
 

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Timing is the set of deadlines that keeps a session from living twice. A node
-// renews its lease every Renew; if no renewal has succeeded Fence after the
-// sending of the last good one, it kills its containers, and a quarter of a
-// Renew later the deadman does, if it has not; that takes KillBudget at the
-// most. Only after TTL may another node claim what it owned.
+// Timing is the set of deadlines that prevents two containers for one session. A node
+// renews its lease every Renew. If no renewal has succeeded for Fence, counted from
+// the sending of the last good one, the node kills its containers. If it has not done
+// so a quarter of Renew later, the deadman kills them. Killing takes KillBudget at
+// most. Another node may claim the sessions only after TTL.
 //
-// All of it is measured on CLOCK_BOOTTIME of the node, and TTL on the clock of
-// the store. Two clocks can run apart by a thousandth: NTP lets each be off by
-// 500 ppm (adjtimex(2)). A hundredth of TTL is kept for that.
+// The node measures these times on CLOCK_BOOTTIME, the store measures TTL on its own
+// clock. Two clocks can differ by a thousandth, because NTP lets each be off by 500
+// ppm (adjtimex(2)). A hundredth of TTL is reserved for that.
 type Timing struct {
 	Renew      time.Duration `json:"renew"`
 	Fence      time.Duration `json:"fence"`
@@ -21,13 +21,13 @@ type Timing struct {
 	TTL        time.Duration `json:"ttl"` // of the node's lease; whole seconds, as etcd counts
 }
 
-// DefaultTiming takes over in about ten seconds.
+// DefaultTiming allows a takeover after about ten seconds.
 func DefaultTiming() Timing {
 	return Timing{Renew: time.Second, Fence: 5 * time.Second, KillBudget: 3 * time.Second, TTL: 10 * time.Second}
 }
 
-// Deadline is how long after the sending of the last good renewal the deadman
-// acts.
+// Deadline is the time from the sending of the last good renewal until the deadman
+// kills the containers.
 func (t Timing) Deadline() time.Duration { return t.Fence + t.Renew/4 }
 
 // Validate checks the invariants: 0 < Renew < Fence, 0 < KillBudget,

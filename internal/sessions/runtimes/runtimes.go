@@ -1,7 +1,7 @@
-// Package runtimes knows which of the engine's runtimes run containers on this
-// host. It tries each that a template names, so that a template whose runtime is
-// missing is refused with the reason, and other nodes are asked, instead of every
-// boot failing in its own way.
+// Package runtimes finds out which of the engine's runtimes run containers on this
+// host. It tries each runtime that a template names. A template whose runtime is
+// missing is then refused with the reason, and other nodes are asked, instead of a
+// failure at every boot.
 package runtimes
 
 import (
@@ -21,26 +21,26 @@ import (
 
 // Times of Run.
 const (
-	trialTime = time.Minute // for one trial, its tidying up excepted
+	trialTime = time.Minute // for one trial, without its cleanup
 	again     = 30 * time.Second
 )
 
-var errEngine = errors.New("this engine has its default runtime only")
+var errEngine = errors.New("this engine supports its default runtime only")
 
-// Checker tries runtimes. Its methods may be called from any goroutine.
+// Checker tries runtimes. Any goroutine may call its methods.
 type Checker struct {
 	names []string
 	try   func(ctx context.Context, runtime string) error
 	works *prometheus.GaugeVec // by runtime
 	log   *slog.Logger
-	pause time.Duration // between two trials of one that does not work
+	pause time.Duration // between two trials of a runtime that does not work
 
 	mu     sync.Mutex
-	failed map[string]error // of those that were tried and do not work
+	failed map[string]error // of runtimes that were tried and do not work
 }
 
-// New returns a checker of the named runtimes, of which "" and repetitions do not
-// count; it registers its metrics with reg and starts nothing.
+// New returns a checker of the named runtimes. It ignores "" and duplicates. It
+// registers its metrics with reg and starts nothing.
 func New(names []string, e engine.Engine, reg prometheus.Registerer, log *slog.Logger) *Checker {
 	c := &Checker{
 		names: slices.Clone(names), log: log, pause: again, failed: map[string]error{},
@@ -59,8 +59,7 @@ func New(names []string, e engine.Engine, reg prometheus.Registerer, log *slog.L
 	return c
 }
 
-// Run tries every runtime, and those that do not work again and again, until ctx
-// is done.
+// Run tries every runtime, and retries those that do not work, until ctx is done.
 func (c *Checker) Run(ctx context.Context) error {
 	left := c.names
 	for len(left) > 0 {
@@ -90,7 +89,7 @@ func (c *Checker) once(ctx context.Context, name string) bool {
 	defer cancel()
 	err := c.try(bound, name)
 	if ctx.Err() != nil {
-		return true // nobody wants to know any more
+		return true // the result is no longer needed
 	}
 	c.mu.Lock()
 	before := c.failed[name]
@@ -111,10 +110,9 @@ func (c *Checker) once(ctx context.Context, name string) bool {
 	return false
 }
 
-// Check is why containers of the runtime cannot be had, nil where nothing is known
-// against it: "", one that works, or one that was not tried yet. The error wraps
-// holdfast.ErrNotFound: as far as others are concerned this node lacks the
-// template.
+// Check returns why containers of the runtime cannot run here, or nil if nothing is
+// known against it: the runtime is "", works, or was not tried yet. The error wraps
+// holdfast.ErrNotFound, because to other nodes this node lacks the template.
 func (c *Checker) Check(runtime string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

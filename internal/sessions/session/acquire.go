@@ -9,26 +9,26 @@ import (
 	"holdfast"
 )
 
-// Acquire returns where the session is served, booting it from the template
-// ("" is the default one) if it is not, and keeps it from being stopped for
-// idleness until release is called, once. It blocks until the session is ready
-// or ctx is done. A template that is another than a running session has is
-// ignored. Errors: ctx's, a *holdfast.ElsewhereError with the present record
-// when another node has it, a *holdfast.BootError, holdfast.ErrNotFound of the
-// template, holdfast.ErrDraining, holdfast.ErrBusy.
+// Acquire returns where the session is served. If the session does not run, Acquire
+// boots it from the template; "" is the default one. A running session keeps its
+// template. Until release is called (once), the session is not stopped for idleness.
+// Acquire blocks until the session is ready or ctx is done. Errors: ctx's error, a
+// *holdfast.ElsewhereError with the present record if another node owns the session, a
+// *holdfast.BootError, holdfast.ErrNotFound for the template, holdfast.ErrDraining,
+// holdfast.ErrBusy.
 func (m *Manager) Acquire(ctx context.Context, key holdfast.SessionKey, template string) (r holdfast.Route, release func(), err error) {
 	return m.routed(m.acquire(ctx, key, func() (*entry, error) { return m.beginLocked(key, template) }))
 }
 
-// Join is Acquire for a session that this node has already, be it booting, ready
-// or leaving; it begins nothing. holdfast.ErrNotFound as soon as this node has
-// it no longer.
+// Join is Acquire for a session that this node already has (booting, ready or
+// leaving). It does not start a boot. It returns holdfast.ErrNotFound as soon as this
+// node no longer has the session.
 func (m *Manager) Join(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error) {
 	return m.routed(m.acquire(ctx, key, func() (*entry, error) { return nil, notHere(key) }))
 }
 
-// Hold is Acquire for a session that is ready here at exactly this epoch; it
-// waits for nothing. holdfast.ErrNotFound.
+// Hold is Acquire for a session that is ready here at exactly this epoch. It does not
+// wait. Error: holdfast.ErrNotFound.
 func (m *Manager) Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfast.Route, release func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +44,7 @@ func notHere(key holdfast.SessionKey) error {
 	return fmt.Errorf("session %s on this node: %w", key, holdfast.ErrNotFound)
 }
 
-// routed makes the answer of an entry with a connection counted.
+// routed returns the route of an entry whose connection was counted.
 func (m *Manager) routed(e *entry, err error) (holdfast.Route, func(), error) {
 	if err != nil {
 		return holdfast.Route{}, nil, err
@@ -60,8 +60,8 @@ func (m *Manager) release(e *entry) {
 	e.idleSince = time.Now()
 }
 
-// acquire waits until the session is ready and counts a connection to it. begin
-// is called, with mu held, where there is none.
+// acquire waits until the session is ready and counts a connection to it. If there is
+// no entry it calls begin with mu held.
 func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, begin func() (*entry, error)) (*entry, error) {
 	for {
 		e, wait, err := m.look(key, begin)
@@ -74,7 +74,7 @@ func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, begin fu
 			return nil, fmt.Errorf("waiting for session %s: %w", key, ctx.Err())
 		}
 		if e == nil {
-			continue // it was leaving: why is none of this caller's business
+			continue // it was leaving; the reason does not matter to this caller
 		}
 		if err := m.bootError(e); err != nil {
 			return nil, err
@@ -82,8 +82,8 @@ func (m *Manager) acquire(ctx context.Context, key holdfast.SessionKey, begin fu
 	}
 }
 
-// look returns a ready entry with a connection counted, or one whose boot to
-// wait for, or just the end to wait for of one that leaves.
+// look returns a ready entry with a connection counted, or a booting entry with the
+// channel of its boot's end, or only the channel of the end of an entry that leaves.
 func (m *Manager) look(key holdfast.SessionKey, begin func() (*entry, error)) (*entry, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,15 +112,15 @@ func (m *Manager) look(key holdfast.SessionKey, begin func() (*entry, error)) (*
 	return e, nil, nil
 }
 
-// bootError is why the entry's boot failed, nil if it did not.
+// bootError returns why the entry's boot failed, or nil.
 func (m *Manager) bootError(e *entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return e.err
 }
 
-// Counts says how many sessions this node has, those that boot or leave
-// included, and how many of them boot or wait for it.
+// Counts returns how many sessions this node has, including those that boot or leave,
+// and how many of them boot or wait for a boot.
 func (m *Manager) Counts() (sessions, boots int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,8 +136,8 @@ func (m *Manager) Counts() (sessions, boots int) {
 	return sessions, boots
 }
 
-// Start boots the session if it is not ready and returns when it is, like
-// Acquire without staying connected.
+// Start boots the session if necessary and returns when it is ready. It is Acquire
+// without a connection.
 func (m *Manager) Start(ctx context.Context, key holdfast.SessionKey, template string) (Info, error) {
 	_, release, err := m.Acquire(ctx, key, template)
 	if err != nil {

@@ -12,24 +12,25 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Adopted says what Adopt found.
+// Adopted is the result of Adopt.
 type Adopted struct {
-	Sessions int // containers taken over as they run
-	Orphans  int // containers without a record that fits, killed
-	Stuck    int // containers that are not seen dead; Run goes on trying
-	Released int // records without a container, given up; in Run, after its snapshot, where that is due
+	Sessions int // running containers that were taken over
+	Orphans  int // containers without a matching record, killed
+	Stuck    int // containers not seen dead; Run continues to try
+	Released int // records without a container that were released, or will be by Run after their snapshot
 }
 
-// Adopt takes over what an earlier agent of this node left: running containers
-// whose record says "ready" go on as they are; containers without a record that
-// fits are killed, seen dead and removed; records without a container are given up.
-// What cannot be seen dead keeps its own key, and no other, from being served. It
-// comes before Run. A container that the engine cannot tell about, although it can
-// about others, is one without a record that fits. An error means that the engine
-// or the store did not answer at all, and leaves what runs as it is. Only when LeaseLost is called
-// meanwhile, or ctx is cancelled with the cause ErrLeaseLost, everything that
-// was found is killed; the error is ErrLeaseLost then, and Adopt may be called
-// again.
+// Adopt takes over what an earlier agent of this node left, before Run. Running
+// containers with a record in state ready continue as they are. Containers without a
+// matching record are killed, seen dead and removed. Records without a container are
+// released. A container that cannot be seen dead blocks its own key and no other. If
+// the engine cannot report on one container, although it can on others, the container
+// counts as one without a matching record.
+//
+// An error means that the engine or the store did not answer at all; running
+// containers are left alone. The exception is a lost lease: if LeaseLost is called
+// meanwhile, or ctx is cancelled with the cause ErrLeaseLost, Adopt kills everything
+// that it found and returns ErrLeaseLost. It may then be called again.
 func (m *Manager) Adopt(ctx context.Context) (Adopted, error) {
 	ctx, done := m.beginAdoption(ctx)
 	defer done()
@@ -56,7 +57,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, fmt.Errorf("reading this node's sessions: %w", err)
 	}
-	keys := map[string]holdfast.SessionKey{} // what may run and must not, by id
+	keys := map[string]holdfast.SessionKey{} // containers that must not run, by id
 	for _, o := range owners {
 		if o.ContainerID != "" {
 			keys[o.ContainerID] = o.Key
@@ -66,7 +67,8 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	if err != nil {
 		return a, err
 	}
-	// Behind that: what holds the network of a session is taken over with it.
+	// This comes after the takeover, because a session's network holder is taken over
+	// with the session.
 	for _, id := range m.unconfirmed() {
 		if _, known := keys[id]; !known {
 			keys[id] = ""
@@ -81,7 +83,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 			continue
 		}
 		if c.Labels[LabelWarm] != "" {
-			key = keys[c.ID] // of the record that names it; "" for one that nobody has claimed, as far as is known
+			key = keys[c.ID] // key of the record that names it; "" if no known record does
 		}
 		m.log.Warn("container without a session", "container", c.Name, "state", c.State)
 		a.Orphans++
@@ -92,7 +94,7 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 		return a, context.Cause(ctx)
 	}
 	a.Stuck = m.keepStuck(left, keys, owners)
-	// Every container that belongs to a record still here is now dead.
+	// Every container of the remaining records is now dead.
 	rest := slices.Collect(maps.Values(owners))
 	a.Released = len(rest)
 	later, now := m.dueForSnapshot(rest)
@@ -105,15 +107,15 @@ func (m *Manager) adopt(ctx context.Context, containers []engine.Container) (Ado
 	return a, nil
 }
 
-// keepStuck keeps what was not seen dead, each at the cost of its own key, and
-// takes the records of those out of owners. A container that only the deadman
-// has told of may belong to any record that names none. It returns how many
-// containers there are.
+// keepStuck keeps an entry for each container that was not seen dead, and removes
+// their records from owners. Each blocks its own key. A container that only the
+// deadman knows may belong to any record without a container id. keepStuck returns the
+// number of containers.
 func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.SessionKey, owners map[holdfast.SessionKey]holdfast.Owner) int {
 	byKey := map[holdfast.SessionKey][]string{}
 	for id, err := range left {
 		m.log.Error("a container of an earlier agent is not seen dead; its session stays owned, and this is tried again", "session", keys[id], "container", short(id), "err", err)
-		if err := m.expect(id); err != nil { // else it would be forgotten
+		if err := m.expect(id); err != nil { // otherwise the deadman would forget it
 			m.log.Error("a container that is not seen dead", "container", short(id), "err", err)
 		}
 		byKey[keys[id]] = append(byKey[keys[id]], id)
@@ -139,14 +141,14 @@ func (m *Manager) keepStuck(left map[string]error, keys map[string]holdfast.Sess
 	return len(left)
 }
 
-// listOwn is this node's containers, in whatever state.
+// listOwn returns this node's containers in any state.
 func (m *Manager) listOwn(ctx context.Context) ([]engine.Container, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	return m.deps.Engine.List(ctx, map[string]string{LabelNode: string(m.cfg.Node)})
 }
 
-// owned is this node's records, by key.
+// owned returns this node's records, by key.
 func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.Owner, error) {
 	all, _, err := m.deps.Store.List(ctx)
 	if err != nil {
@@ -161,15 +163,15 @@ func (m *Manager) owned(ctx context.Context) (map[holdfast.SessionKey]holdfast.O
 	return mine, nil
 }
 
-// Info is a session as people see it.
+// Info is the public state of a session.
 type Info struct {
-	Owner       holdfast.Owner // with what its boot took, once it is ready
+	Owner       holdfast.Owner // with the phases of its boot, once it is ready
 	Connections int
-	IdleSince   time.Time // zero while somebody is connected
+	IdleSince   time.Time // zero while a client is connected
 	Error       string    // why it did not boot, or cannot be ended
 }
 
-// List returns the sessions of this node, in no order.
+// List returns the sessions of this node in no particular order.
 func (m *Manager) List() []Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// adoption is an Adopt on its way.
+// adoption is a running Adopt.
 type adoption struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed at its end
@@ -32,8 +32,7 @@ func (m *Manager) beginAdoption(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// abortAdoption ends an Adopt under way and waits until it has killed what it
-// found.
+// abortAdoption ends a running Adopt and waits until it has killed what it found.
 func (m *Manager) abortAdoption(ctx context.Context) {
 	m.mu.Lock()
 	a := m.adoption
@@ -48,9 +47,8 @@ func (m *Manager) abortAdoption(ctx context.Context) {
 	}
 }
 
-// killFound kills what an Adopt found, in the order in which that can be relied
-// on: what it has got hold of at once, and then what the engine has to be asked
-// about.
+// killFound kills what an Adopt found. It starts with the containers whose init is
+// already open, because they die at once, and then asks the engine about the others.
 func (m *Manager) killFound(found []engine.Container) {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
@@ -72,7 +70,7 @@ func (m *Manager) killFound(found []engine.Container) {
 	}
 	m.dropAdopted()
 	var err error
-	if found == nil { // it did not come to that
+	if found == nil { // the list was not reached
 		found, err = m.listOwn(ctx)
 	}
 	if err = errors.Join(err, notDead(m.killOrphans(ctx, without(found, dead)))); err != nil {
@@ -80,7 +78,7 @@ func (m *Manager) killFound(found []engine.Container) {
 	}
 }
 
-// dropAdopted forgets all that an Adopt has taken over, and leaves it as it is.
+// dropAdopted forgets everything that an Adopt has taken over and leaves it running.
 func (m *Manager) dropAdopted() {
 	m.mu.Lock()
 	held := slices.Collect(maps.Values(m.sessions))
@@ -91,7 +89,7 @@ func (m *Manager) dropAdopted() {
 	}
 }
 
-// without are the ids of the containers but these.
+// without returns the ids of the containers except the listed ones.
 func without(list []engine.Container, but []string) (ids []string) {
 	for _, c := range list {
 		if !slices.Contains(but, c.ID) {
@@ -101,7 +99,7 @@ func without(list []engine.Container, but []string) (ids []string) {
 	return ids
 }
 
-// targets are the entries' handles.
+// targets returns the entries' targets.
 func targets(entries []*entry) []*kill.Target {
 	out := make([]*kill.Target, len(entries))
 	for i, e := range entries {

@@ -13,20 +13,20 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Bounds of a boot's parts.
+// Timeouts and bounds of a boot's parts.
 const (
-	claimTimeout   = 30 * time.Second // the store may be away for a moment
-	pullTimeout    = 10 * time.Minute // of an image; a registry that is slower than that fails the boot
-	engineTimeout  = 60 * time.Second // so may the engine; a start can queue behind others
-	exitTimeout    = 2 * time.Second  // for the engine to notice a death
-	cleanupTimeout = 30 * time.Second // one try to remove what a failed boot left
-	logLines       = 20               // of a container that failed, for its error
+	claimTimeout   = 30 * time.Second // the store may be unavailable for a moment
+	pullTimeout    = 10 * time.Minute // of an image; a slower registry fails the boot
+	engineTimeout  = 60 * time.Second // the engine may be unavailable, too, and a start can queue behind others
+	exitTimeout    = 2 * time.Second  // until the engine notices a death
+	cleanupTimeout = 30 * time.Second // one attempt to remove the container of a failed boot
+	logLines       = 20               // log lines of a failed container in its error
 	logBytes       = 4 << 10
 )
 
-// boot claims the session and brings its container up, then settles the entry.
-// What a failed boot left is removed before its ownership is given up. ctx may
-// end the boot, life is the Manager's.
+// boot claims the session, starts its container and then settles the entry. It removes
+// what a failed boot left before it releases the ownership. ctx may end the boot. life
+// is the Manager's context.
 func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	started := time.Now()
 	b := &attempt{m: m, e: e, timings: map[string]time.Duration{}}
@@ -54,7 +54,7 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	b.rollBack(life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if context.Cause(ctx) != nil { // it was told to give up: that is no failure to remember
+	if context.Cause(ctx) != nil { // the boot was cancelled: that is not a failure to remember
 		m.dropLocked(e)
 		return
 	}
@@ -63,14 +63,14 @@ func (m *Manager) boot(ctx, life context.Context, e *entry) {
 	m.forgetLaterLocked(e)
 }
 
-// elsewhere reports whether a boot ended because another node has the session.
+// elsewhere reports whether a boot ended because another node owns the session.
 func elsewhere(err error) bool {
 	var other *holdfast.ElsewhereError
 	return errors.As(err, &other)
 }
 
-// yield ends an entry whose claim another node won. Nothing is left of it, and
-// there is nothing to remember: the next to ask finds out where it is by then.
+// yield ends an entry whose claim another node has won. The entry is removed without
+// an error to remember, so that the next request looks for the owner again.
 func (m *Manager) yield(e *entry, err error) {
 	m.log.Debug("session is elsewhere", "session", e.key, "err", err)
 	m.dropNetwork(e)
@@ -83,8 +83,7 @@ func (m *Manager) yield(e *entry, err error) {
 	m.dropLocked(e)
 }
 
-// forgetLaterLocked drops a failed entry once it has answered for
-// failureMemory.
+// forgetLaterLocked drops a failed entry after failureMemory.
 func (m *Manager) forgetLaterLocked(e *entry) {
 	m.tasks.Go(func(ctx context.Context) {
 		select {
@@ -97,27 +96,27 @@ func (m *Manager) forgetLaterLocked(e *entry) {
 	})
 }
 
-// attempt is one boot on its way.
+// attempt is one boot.
 type attempt struct {
 	m          *Manager
 	e          *entry
-	owner      holdfast.Owner      // as the store has it; zero before the claim
-	unsure     bool                // a claim was sent and never answered
-	slotted    bool                // one of Manager.boots is ours
-	suspended  *holdfast.Suspended // what the life before has left for this one; nil: nothing
-	followsErr chan error          // nil where nobody has had the session since then; of one that has left something
-	// The container that the boot is at: a step's or the session's own. Those
-	// before it were seen dead.
-	spec      engine.Spec // without a name before the first
+	owner      holdfast.Owner      // as in the store; zero before the claim
+	unsure     bool                // a claim was sent and not answered
+	slotted    bool                // the attempt holds a slot of Manager.boots
+	suspended  *holdfast.Suspended // note of the suspended previous epoch; nil: none
+	followsErr chan error          // nil if no other node can have owned the session since the suspension; receives nil or an error
+	// The present container of the boot: an init step's or the session's own. Earlier
+	// ones were seen dead.
+	spec      engine.Spec // without a name before the first container
 	container string
 	target    *kill.Target
-	spinup    *spinup.Timer            // of that container; nil where it is recorded
+	spinup    *spinup.Timer            // of the present container; nil when it is recorded
 	timings   map[string]time.Duration // by phase
-	answered  time.Duration            // of the phase ready: until the server answered
+	answered  time.Duration            // part of the phase ready: until the server answered
 }
 
-// phase times f under a name, adding to what the phase took before; its error is
-// a BootError of that phase, unless it says that the session is elsewhere.
+// phase runs f and adds its duration to the named phase. An error of f becomes a
+// BootError of that phase, unless it reports that another node owns the session.
 func (b *attempt) phase(name string, f func() error) error {
 	start := time.Now()
 	err := f()
@@ -128,7 +127,7 @@ func (b *attempt) phase(name string, f func() error) error {
 	return &holdfast.BootError{Key: b.e.key, Phase: name, Err: err}
 }
 
-// took is what the boot took until the server answered.
+// took returns the durations of the boot until the server answered.
 func (b *attempt) took() holdfast.Phases {
 	of := func(name string) holdfast.Millis { return holdfast.Millis(b.timings[name]) }
 	return holdfast.Phases{
@@ -160,8 +159,7 @@ func (b *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
-	// The record says "starting" while the engine creates: neither waits
-	// for the other.
+	// The write of the state "starting" and the engine's create run in parallel.
 	specs := b.e.template.specs(b.owner)
 	if err := b.mountIdentity(&specs[len(specs)-1]); err != nil {
 		return &holdfast.BootError{Key: b.e.key, Phase: "create", Err: err}
@@ -190,13 +188,13 @@ func (b *attempt) run(ctx context.Context) error {
 	return b.ended(ctx, err)
 }
 
-// readied notes how the phase ready went.
+// readied records the result of the phase ready.
 func (b *attempt) readied(err error) error {
 	b.spinup.Took(spinup.Ready, cmp.Or(b.answered, b.timings["ready"]), err)
 	return err
 }
 
-// ended kills the container of a boot that failed.
+// ended kills the container of a failed boot.
 func (b *attempt) ended(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -205,8 +203,8 @@ func (b *attempt) ended(ctx context.Context, err error) error {
 	return b.withLog(ctx, err)
 }
 
-// createNext makes one of the claim's containers. The last is the session's own:
-// it may join a ready network, which nobody else has had.
+// createNext creates the next container of the claim. The last one is the session's
+// own. It may join a ready network, which no other session has used.
 func (b *attempt) createNext(ctx context.Context, specs []engine.Spec, i int) error {
 	if i == len(specs)-1 {
 		b.takeNetwork(&specs[i])
@@ -214,9 +212,9 @@ func (b *attempt) createNext(ctx context.Context, specs []engine.Spec, i int) er
 	return b.create(ctx, specs[i])
 }
 
-// kill makes the container of a boot that failed dead, if it was got hold of,
-// without waiting for the engine: a node that is cut off has little time.
-// Removing it follows, and is what is relied on.
+// kill kills the container of a failed boot, if it has a target, without waiting for
+// the engine: a node that has lost its store has little time. The removal that follows
+// ensures the container's end in every case.
 func (b *attempt) kill(ctx context.Context) {
 	if b.target == nil {
 		return
@@ -232,7 +230,7 @@ func (b *attempt) kill(ctx context.Context) {
 	}
 }
 
-// slot waits for one of the boots that may run at once.
+// slot waits for one of the slots for boots.
 func (b *attempt) slot(ctx context.Context) error {
 	return b.phase("queue", func() error {
 		select {
@@ -245,7 +243,7 @@ func (b *attempt) slot(ctx context.Context) error {
 	})
 }
 
-// leaveSlot lets another boot go on. It may be called without a slot.
+// leaveSlot releases the slot, if the attempt holds one.
 func (b *attempt) leaveSlot() {
 	if b.slotted {
 		b.slotted = false
@@ -253,7 +251,7 @@ func (b *attempt) leaveSlot() {
 	}
 }
 
-// ready waits until the session's server answers and publishes where.
+// ready waits until the session's server answers and publishes its address.
 func (b *attempt) ready(ctx context.Context) error {
 	started := time.Now()
 	c, err := b.grab(ctx)
@@ -289,7 +287,7 @@ func (b *attempt) serve(ctx context.Context, id, addr string, started time.Time)
 	return b.m.settle(ctx, b)
 }
 
-// chooseTiming makes the entry ready, unless it was told to give up meanwhile.
+// settle makes the entry ready, unless the boot was cancelled meanwhile.
 func (m *Manager) settle(ctx context.Context, b *attempt) error {
 	m.mu.Lock()
 	if err := ctx.Err(); err != nil {
@@ -297,7 +295,7 @@ func (m *Manager) settle(ctx context.Context, b *attempt) error {
 		return err
 	}
 	m.enterLocked(b.e, b.owner, b.target)
-	m.watchLocked(b.e) // before anybody can end it, and so close what is watched
+	m.watchLocked(b.e) // before another goroutine can end the entry and close its target
 	close(b.e.settled)
 	m.mu.Unlock()
 	m.log.Info("session ready", "session", b.owner.Key, "epoch", b.owner.Epoch, "container", short(b.owner.ContainerID), "address", b.owner.Address)

@@ -33,12 +33,12 @@ func (b *attempt) claim(ctx context.Context) error {
 			return &holdfast.ElsewhereError{Owner: o}
 		}
 		if errors.Is(err, store.ErrTaken) {
-			// Ours, of an earlier time, and no session of this
-			// Manager's: this entry is the key's only one.
+			// The record is this node's, from an earlier time, and no session of this
+			// Manager uses it: this entry is the key's only one.
 			if err := b.m.releaseOrphan(ctx, o); err != nil {
 				return err
 			}
-			return fmt.Errorf("an old record of this node was in the way: %w", holdfast.ErrStore) // try again
+			return fmt.Errorf("found an old record of this node: %w", holdfast.ErrStore) // retry
 		}
 		if err != nil {
 			return err
@@ -52,17 +52,17 @@ func (b *attempt) claim(ctx context.Context) error {
 	return err
 }
 
-// errFenced ends a claim at once where others can be asked.
+// errFenced ends a claim at once if other nodes can be asked.
 var errFenced = errors.New("this node cannot renew its lease")
 
-// isLostClaim reports whether a record is our own and nobody here knows it: a claim
-// that was written although its answer got lost. Nothing runs under it, because
-// a container is created only with the epoch of an answered claim.
+// isLostClaim reports whether a record is a claim of this node that was written
+// although its answer was lost. No container runs under it, because a container is
+// created only with the epoch of an answered claim.
 func (b *attempt) isLostClaim(o holdfast.Owner) bool {
 	return o.Node == b.m.cfg.Node && o.State == holdfast.Claimed
 }
 
-// advance moves the record on; only boot and what follows it write it.
+// advance writes the record's next state. Only boot and its followers write it.
 func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
 	next := b.owner
 	next.State = s
@@ -71,7 +71,7 @@ func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
 	return retry(ctx, holdfast.ErrStore, func() error {
 		got, err := b.m.deps.Store.Advance(ctx, next)
 		if errors.Is(err, store.ErrStale) && sameWrite(got, next) {
-			err = nil // an earlier try was written, its answer lost
+			err = nil // an earlier attempt was written and its answer lost
 		}
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", s, err)
@@ -81,7 +81,7 @@ func (b *attempt) advance(ctx context.Context, s holdfast.State) error {
 	})
 }
 
-// sameWrite reports whether the record is what we tried to write.
+// sameWrite reports whether the record is what this node tried to write.
 func sameWrite(got, want holdfast.Owner) bool {
 	return got.Epoch == want.Epoch && got.Node == want.Node && got.State == want.State
 }

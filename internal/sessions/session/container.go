@@ -14,7 +14,8 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// create makes the container, pulling its image where this host has none.
+// create creates the container, and first pulls its image if this host does not have
+// it.
 func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	phase := "create"
 	if spec.Labels[LabelStep] != "" {
@@ -36,7 +37,7 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 		}
 		return err
 	}
-	// It may take minutes, in which others can start what is here.
+	// The pull may take minutes, in which other boots may use the slot.
 	b.leaveSlot()
 	err = b.phase("pull", func() error {
 		figures, err := b.m.pulls.fetch(ctx, spec.Image)
@@ -54,7 +55,7 @@ func (b *attempt) create(ctx context.Context, spec engine.Spec) error {
 	return err
 }
 
-// created notes how the spin-up's create went.
+// created records the spin-up's create phase.
 func (b *attempt) created(took time.Duration, err error) {
 	b.spinup.Took(spinup.Create, took, err)
 	b.spinup.Container(b.container, b.spec.Name)
@@ -76,25 +77,25 @@ func (b *attempt) createOnce(ctx context.Context, spec engine.Spec) error {
 	})
 }
 
-// madeBefore finds the container that an earlier try of the same create made,
-// whose answer got lost. The name holds the epoch; only where agents of
-// different stores share an engine another's container may be called like that.
+// madeBefore returns the container that an earlier attempt of the same create made,
+// whose answer was lost. The name contains the epoch. Another container can have that
+// name only if agents of different stores share an engine.
 func (b *attempt) madeBefore(ctx context.Context, spec engine.Spec) (string, error) {
 	c, err := b.m.deps.Engine.Inspect(ctx, spec.Name)
 	if errors.Is(err, holdfast.ErrNotFound) {
-		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // try again
+		return "", fmt.Errorf("the name %s was taken just now: %w", spec.Name, holdfast.ErrEngine) // retry
 	}
 	if err != nil {
 		return "", err
 	}
 	if c.State != "created" || !madeOf(c, spec) {
-		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be going
+		return "", fmt.Errorf("the name %s is another container's, which is %s: %w", spec.Name, c.State, holdfast.ErrEngine) // it may be about to be removed
 	}
 	return c.ID, nil
 }
 
-// madeOf reports whether a container was made of the spec, by its labels; an
-// image may add others.
+// madeOf reports whether a container was made from the spec, by the spec's labels. An
+// image may add other labels.
 func madeOf(c engine.Container, spec engine.Spec) bool {
 	for name, value := range spec.Labels {
 		if c.Labels[name] != value {
@@ -125,7 +126,7 @@ func (b *attempt) inspect(ctx context.Context) (c engine.Container, err error) {
 	return c, err
 }
 
-// grab takes hold of the container's init. errDied where it is too late for that.
+// grab opens the container's init. It returns errDied if the init has already exited.
 func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
 	c, err := b.inspect(ctx)
 	if err != nil {
@@ -146,7 +147,7 @@ func (b *attempt) grab(ctx context.Context) (engine.Container, error) {
 	return c, nil
 }
 
-// exit is why a container that is dead ended, once the engine has noticed.
+// exit returns why a dead container ended, once the engine has noticed.
 func (b *attempt) exit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
 	defer cancel()
@@ -163,7 +164,7 @@ func (b *attempt) exit(ctx context.Context) error {
 	}
 }
 
-// exited is the error of a container that ended, when is a clause.
+// exited is the error of a container that ended. when is a clause.
 func exited(c engine.Container, when string) error {
 	switch {
 	case c.OOMKilled:
@@ -177,7 +178,7 @@ func exited(c engine.Container, when string) error {
 // withLog adds the container's last lines to a boot's error.
 func (b *attempt) withLog(ctx context.Context, err error) error {
 	var boot *holdfast.BootError
-	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // one that was told to give up has nothing to explain
+	if b.container == "" || !errors.As(err, &boot) || ctx.Err() != nil { // a cancelled boot needs no log
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -186,7 +187,7 @@ func (b *attempt) withLog(ctx context.Context, err error) error {
 	return err
 }
 
-// lastLines is the end of a container's output, "" where it cannot be had.
+// lastLines returns the end of a container's output, or "" if it cannot be read.
 func (m *Manager) lastLines(ctx context.Context, id string) string {
 	var buf bytes.Buffer
 	if err := m.deps.Engine.Logs(ctx, id, engine.LogOptions{Tail: logLines}, &buf); err != nil {

@@ -6,21 +6,20 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Deadman is told of every container before it can run, so that it can kill what
-// this process cannot any more. Its methods are called from many goroutines.
+// Deadman is told of every container before the container can run, so that it can kill
+// containers that this process no longer can. Many goroutines call its methods.
 type Deadman interface {
-	// Expect announces a container before it is started. An error fails the
-	// boot: nothing may run that nobody could kill.
+	// Expect announces a container before it is started. An error fails the boot: a
+	// container must not run if the deadman could not kill it.
 	Expect(containerID string) error
-	// Hold hands over the handle on a container's init, once that is known,
-	// also of an adopted container. An error is logged, and tried again by
-	// whoever implements it.
+	// Hold passes on the target of a container's init once it is known, also for an
+	// adopted container. An error is logged, and the implementation retries.
 	Hold(t *kill.Target) error
-	// Forget ends both, for containers that were seen dead or removed
-	// unstarted.
+	// Forget ends Expect and Hold for containers that were seen dead or removed before
+	// they started.
 	Forget(containerIDs ...string)
-	// Unconfirmed are the ids of the containers that an earlier agent told of, and
-	// that were neither held, expected nor forgotten since.
+	// Unconfirmed returns the ids of the containers that an earlier agent announced
+	// and that were not held, expected or forgotten since.
 	Unconfirmed() []string
 }
 
@@ -49,8 +48,8 @@ func (m *Manager) forget(ids ...string) {
 	}
 }
 
-// unconfirmed are the containers that an earlier agent told the deadman of and this one
-// has not taken over.
+// unconfirmed returns the containers that an earlier agent announced to the deadman
+// and that this agent has not taken over.
 func (m *Manager) unconfirmed() []string {
 	if m.deps.Deadman == nil {
 		return nil

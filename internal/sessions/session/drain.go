@@ -10,11 +10,11 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// ErrLeaseLost ends what hung on the node's lease: boots, and an Adopt.
+// ErrLeaseLost ends what depends on the node's lease: boots, and an Adopt.
 var ErrLeaseLost = fmt.Errorf("the node's lease was lost: %w", holdfast.ErrStore)
 
-// StopClaiming refuses new sessions from now on, with holdfast.ErrDraining, and
-// tells the boots in progress to give up. It returns how many those are.
+// StopClaiming makes the Manager refuse new sessions with holdfast.ErrDraining and
+// cancels the boots in progress. It returns the number of those boots.
 func (m *Manager) StopClaiming() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,20 +28,20 @@ func (m *Manager) cancelBootsLocked(cause error) int {
 		if e.phase == booting {
 			n++
 		}
-		e.cancel(cause) // also one that has failed and is being undone: nobody need remember it
+		e.cancel(cause) // also a failed boot that is being rolled back: its error need not be remembered
 	}
 	return n
 }
 
-// Cordon refuses new sessions from now on, with holdfast.ErrDraining, and leaves
-// those that this node has, the boots in progress too, as they are.
+// Cordon makes the Manager refuse new sessions with holdfast.ErrDraining. Existing
+// sessions and boots in progress continue.
 func (m *Manager) Cordon() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.draining = true
 }
 
-// Claim takes new sessions again after StopClaiming or Cordon.
+// Claim accepts new sessions again after StopClaiming or Cordon.
 func (m *Manager) Claim() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,21 +55,21 @@ func (m *Manager) Draining() bool {
 	return m.draining
 }
 
-// Batch is all that a node has at one moment, to leave together. Its methods
-// are called in the order Keep, Targets, Killed, GiveUp (the first and the last may
-// be left out), Snapshot, Release, Settle, by one goroutine.
+// Batch is all sessions of a node at one moment, which leave together. One goroutine
+// calls its methods in the order Keep, Targets, Killed, GiveUp, Snapshot, Release,
+// Settle. Keep and GiveUp may be omitted.
 type Batch struct {
 	m       *Manager
-	entries []*entry // to be killed by whoever asked for the batch
-	dead    []*entry // those of them that are dead and not given up
-	others  []*entry // boots that give up, and sessions that somebody else ends
-	given   int      // given up already, and not told by Release
+	entries []*entry // to be killed by the caller
+	dead    []*entry // dead entries that are not released
+	others  []*entry // boots that are being cancelled, and sessions that another goroutine ends
+	given   int      // already released, not yet returned by Release
 
-	saved saved // what comes from Keep
+	saved saved // sessions that Keep selected
 }
 
-// MarkTerminating closes every session that runs to newcomers. The caller kills the
-// targets and then goes through the batch's other methods.
+// MarkTerminating closes every running session to new connections. The caller kills
+// the targets and then calls the batch's other methods.
 func (m *Manager) MarkTerminating() *Batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,34 +89,34 @@ func (m *Manager) markTerminatingLocked() *Batch {
 	return b
 }
 
-// Targets are the containers that have to die.
+// Targets returns the containers that have to die.
 func (b *Batch) Targets() []*kill.Target { return targets(b.entries) }
 
-// Killed takes note of what became of the targets.
+// Killed records the result of the kill.
 func (b *Batch) Killed(report holdfast.KillReport) { b.dead = b.m.seenDead(b.entries, report) }
 
-// earlyRelease bounds the first try to give sessions up: the engine may stand
-// still meanwhile.
+// earlyRelease bounds the first attempt to release sessions, because the engine may be
+// paused meanwhile.
 const earlyRelease = 500 * time.Millisecond
 
-// GiveUp gives up at once the sessions that were seen dead and have no snapshot
-// to be taken, and returns how many. What the store does not take in half a second
-// is Release's, as is telling of them.
+// GiveUp releases at once the sessions that were seen dead and have no pending
+// snapshot. It returns their number. What the store does not accept within half a
+// second is left to Release, which also reports it.
 func (b *Batch) GiveUp(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, earlyRelease)
 	defer cancel()
 	with, without := b.m.splitBySnapshot(b.dead)
 	if len(without) == 0 || b.m.releaseDead(ctx, without) != nil {
-		return 0 // Release tries again, and has the error
+		return 0 // Release retries and returns the error
 	}
 	b.dead = with
 	b.given += len(without)
 	return len(without)
 }
 
-// Release gives up the sessions whose containers were seen dead, in as few
-// writes as the store allows, and returns how many. After an error, or when more
-// were seen dead, it may be called again.
+// Release releases the sessions whose containers were seen dead, in as few writes as
+// the store allows. It returns how many. It may be called again after an error, or
+// when more containers were seen dead.
 func (b *Batch) Release(ctx context.Context) (int, error) {
 	n := b.given
 	b.given = 0
@@ -132,17 +132,17 @@ func (b *Batch) Release(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// ReleaseLater leaves what Release could not do to the Manager, which goes on
-// until the store is back: else nobody could ever have those sessions again.
+// ReleaseLater leaves the sessions that Release could not release to the Manager,
+// which retries until the store is available. Otherwise their keys would stay blocked.
 func (b *Batch) ReleaseLater() {
 	b.dead = append(b.dead, b.saved.take()...)
 	b.m.releaseLater(b.dead)
 	b.dead = nil
 }
 
-// Settle waits for the boots that give up, and for what somebody else was ending
-// already. It returns how many those were, and those whose containers were not
-// seen dead, or whose snapshots were not done, by the end of ctx.
+// Settle waits for the cancelled boots and for the sessions that another goroutine was
+// already ending. It returns their number, and the sessions whose containers were not
+// seen dead or whose snapshots were not done when ctx ended.
 func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 	var left []holdfast.Leftover
 	for _, e := range b.others {
@@ -150,8 +150,8 @@ func (b *Batch) Settle(ctx context.Context) (int, []holdfast.Leftover) {
 			continue
 		}
 		b.m.mu.Lock()
-		// Nothing runs of one that is dead, and its record may go with the
-		// lease; but with that would go a snapshot that is still due.
+		// No process of a dead session runs, and its record may expire with the lease.
+		// But its pending snapshot would be lost.
 		if !e.isDead() || e.snapshotDueLocked() {
 			left = append(left, e.leftoverLocked())
 		}
@@ -168,24 +168,25 @@ func (e *entry) leftoverLocked() holdfast.Leftover {
 		return holdfast.Leftover{ContainerID: e.stuckContainers[0], Name: "session " + string(e.key), Key: e.key, Reason: "an earlier agent started it, and it cannot be seen dead"}
 	}
 	if e.target == nil {
-		return holdfast.Leftover{Name: "session " + string(e.key), Key: e.key, Reason: "its boot is not undone yet"}
+		return holdfast.Leftover{Name: "session " + string(e.key), Key: e.key, Reason: "its boot is not rolled back yet"}
 	}
 	return holdfast.Leftover{ContainerID: e.target.ID, Name: e.target.Name, Key: e.key, Reason: "it was being stopped already, and is not seen dead yet"}
 }
 
-// LeaseLost ends everything that was held under a lease that is gone, or may be
-// soon: another node may own the sessions then. What others are ending already
-// it kills too, because they may be waiting for the very store that is away. It
-// may also come during Adopt, which fails then. It returns when no container of
-// them runs any more, or ctx is done: then it has to be called again.
+// LeaseLost kills everything that was held under a lease that is gone, or may soon be
+// gone, because another node may then own the sessions. It also kills sessions that
+// other goroutines are ending, because those may wait for the unavailable store. It
+// may be called during Adopt, which then fails. LeaseLost returns when none of the
+// containers runs any more, or when ctx is done; in that case it has to be called
+// again.
 func (m *Manager) LeaseLost(ctx context.Context) {
 	m.mu.Lock()
-	m.endGenerationLocked() // it need not wait for the rest
+	m.endGenerationLocked() // the snapshots need not wait for the rest
 	m.mu.Unlock()
 	m.abortAdoption(ctx)
 	m.mu.Lock()
 	m.cancelBootsLocked(ErrLeaseLost)
-	m.endGenerationLocked() // what was adopted meanwhile
+	m.endGenerationLocked() // sessions that were adopted meanwhile
 	b := m.markTerminatingLocked()
 	others := retainTargetsLocked(b.others)
 	m.mu.Unlock()
@@ -202,13 +203,14 @@ func (m *Manager) LeaseLost(ctx context.Context) {
 	}
 }
 
-// endGenerationLocked ends the snapshots of what was held up to now, at once.
+// endGenerationLocked ends the lease generation, and with it all snapshots of sessions
+// that it covers.
 func (m *Manager) endGenerationLocked() {
 	m.generation.end(ErrLeaseLost)
 	m.generation = newLeaseGeneration()
 }
 
-// noteDead takes note of what was seen dead of sessions that others end.
+// noteDead records which of the sessions that others end were seen dead.
 func (m *Manager) noteDead(entries []*entry, report holdfast.KillReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,20 +12,22 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Where a container whose memory can be saved finds who it is in this life, as a
-// holdfast.Identity in JSON: its environment is of the life in which it was started.
-// A warm container finds the same there.
+// IdentityDir and IdentityFile are where a container whose memory can be saved finds
+// its identity, as a holdfast.Identity in JSON. Its environment is that of the epoch
+// in which it was started. A warm container finds its identity at the same place.
 const (
 	IdentityDir  = "/run/holdfast"
 	IdentityFile = "session.json"
 )
 
-// identityDir is the directory of this host that a life's container has at ToldDir.
+// identityDir returns the directory of this host that is mounted at IdentityDir in the
+// container of the record's epoch.
 func (m *Manager) identityDir(o holdfast.Owner) string {
 	return filepath.Join(m.cfg.IdentityRoot, string(o.Key)+"@"+strconv.FormatInt(int64(o.Epoch), 10))
 }
 
-// countFigures has the session's own container be told who it is, where that matters.
+// mountIdentity writes the identity file and mounts it in the session's own container,
+// if the template saves memory.
 func (b *attempt) mountIdentity(spec *engine.Spec) error {
 	if b.m.cfg.IdentityRoot == "" || !b.e.template.SaveMemory {
 		return nil
@@ -35,26 +37,27 @@ func (b *attempt) mountIdentity(spec *engine.Spec) error {
 		return err
 	}
 	dir := b.m.identityDir(b.owner)
-	// Any user of the container may read it; of this host only root gets there.
+	// Any user of the container may read it. On this host only root can reach it.
 	err = errors.Join(os.MkdirAll(b.m.cfg.IdentityRoot, 0o700), os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, IdentityFile), append(text, '\n'), 0o644))
 	if err != nil {
-		return fmt.Errorf("tell the container who it is: %w", err)
+		return fmt.Errorf("writing the container's identity: %w", err)
 	}
 	spec.Mounts = append(spec.Mounts, engine.Mount{Type: "bind", Source: dir, Target: IdentityDir, ReadOnly: true})
 	return nil
 }
 
-// removeIdentity removes what the container of a life was told, which is dead.
+// removeIdentity removes the identity of a dead container.
 func (m *Manager) removeIdentity(o holdfast.Owner) {
 	if m.cfg.IdentityRoot == "" || o.Epoch == 0 {
 		return
 	}
 	if err := os.RemoveAll(m.identityDir(o)); err != nil {
-		m.log.Warn("what a container was told stays behind", "session", o.Key, "epoch", o.Epoch, "err", err)
+		m.log.Warn("removing a container's identity", "session", o.Key, "epoch", o.Epoch, "err", err)
 	}
 }
 
-// sweepIdentities removes what an earlier agent's containers were told that are gone.
+// sweepIdentities removes the identities of an earlier agent's containers that are
+// gone.
 func (m *Manager) sweepIdentities() {
 	if m.cfg.IdentityRoot == "" {
 		return
@@ -68,10 +71,10 @@ func (m *Manager) sweepIdentities() {
 		keep[filepath.Base(m.identityDir(e.owner))] = true
 	}
 	m.mu.Unlock()
-	entries, _ := os.ReadDir(m.cfg.IdentityRoot) // without it there is nothing to remove
+	entries, _ := os.ReadDir(m.cfg.IdentityRoot) // on an error there is nothing to remove
 	for _, e := range entries {
 		if !keep[e.Name()] {
-			_ = os.RemoveAll(filepath.Join(m.cfg.IdentityRoot, e.Name())) // the next agent tries again
+			_ = os.RemoveAll(filepath.Join(m.cfg.IdentityRoot, e.Name())) // the next agent retries
 		}
 	}
 }

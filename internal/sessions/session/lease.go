@@ -17,25 +17,25 @@ import (
 	"holdfast/internal/platform/store"
 )
 
-// LeaseConfig is what a Lease needs to know.
+// LeaseConfig is the configuration of a Lease.
 type LeaseConfig struct {
-	Node    holdfast.NodeID // whose lease it is
-	Address string          // of its gateway, told to another host that has the same id
-	File    string          // where the lease is kept over a restart of the agent
+	Node    holdfast.NodeID // node that holds the lease
+	Address string          // of its gateway; shown to another host with the same id
+	File    string          // file that keeps the lease over a restart of the agent
 	TTL     time.Duration   // whole seconds
 	Renew   time.Duration   // between renewals, under TTL
 	Publish time.Duration   // between writes of the node's record
 
-	// Fence is how long after the sending of the last good renewal what the
-	// lease holds is ended, within KillBudget, so that it is dead before the
-	// lease can expire and others claim it (holdfast.Timing). 0: never, for a
-	// store that nobody else can claim in.
+	// Fence is the time from the sending of the last good renewal until everything
+	// under the lease is killed. That takes KillBudget at most, so that it is dead
+	// before the lease can expire and other nodes claim it (holdfast.Timing). 0 means
+	// never, for a store in which no other node can claim.
 	Fence      time.Duration
 	KillBudget time.Duration
 
-	// Deadline is told, after each good renewal, when whoever stands behind
-	// this process has to end what the lease holds: holdfast.Timing.Deadline
-	// after its sending. It must not wait. nil: nobody is told.
+	// Deadline is called after each good renewal with the time at which the deadman
+	// has to kill what the lease holds: holdfast.Timing.Deadline after the sending of
+	// the renewal. It must not block. It may be nil.
 	Deadline func(boottime.Instant)
 }
 
@@ -43,28 +43,28 @@ func (c LeaseConfig) timing() holdfast.Timing {
 	return holdfast.Timing{Renew: c.Renew, Fence: c.Fence, KillBudget: c.KillBudget, TTL: c.TTL}
 }
 
-// Lease is this node's lease on everything it owns. A restarted agent goes on
-// with the lease of the one before it, so that the records stay.
+// Lease is this node's lease on everything that the node owns. A restarted agent
+// continues with the lease of its predecessor, so that the records stay.
 type Lease struct {
 	cfg   LeaseConfig
 	store store.Store
 	log   *slog.Logger
 	held  atomic.Pointer[lease] // nil before Hold
 
-	changed chan struct{} // publish now
+	changed chan struct{} // publish the node's record now
 }
 
-// lease is one lease in the store. A node gets another one when it is gone.
+// lease is one lease in the store. A node gets a new one when the old one is gone.
 type lease struct {
 	ID     store.LeaseID   `json:"id"`
-	Timing holdfast.Timing `json:"timing"` // that it was taken with
+	Timing holdfast.Timing `json:"timing"` // timing with which it was granted
 
 	good atomic.Int64 // boottime.Instant of the sending of the last good renewal
-	gone atomic.Bool  // the store has said so
+	gone atomic.Bool  // the store has reported it gone
 }
 
-// fence is when what the lease holds has to be ended; far away where it never
-// has to.
+// fence returns when everything under the lease has to be killed. Without a fence it
+// is far in the future.
 func (l *lease) fence() boottime.Instant {
 	if l.Timing.Fence == 0 {
 		return boottime.Now().Add(24 * time.Hour)
@@ -72,7 +72,7 @@ func (l *lease) fence() boottime.Instant {
 	return boottime.Instant(l.good.Load()).Add(l.Timing.Fence)
 }
 
-// valid reports whether the lease may be claimed under.
+// valid reports whether the node may claim under the lease.
 func (l *lease) valid() bool { return !l.gone.Load() && l.fence().Until() > 0 }
 
 // NewLease returns a lease that is not held yet.
@@ -80,8 +80,8 @@ func NewLease(cfg LeaseConfig, s store.Store, log *slog.Logger) *Lease {
 	return &Lease{cfg: cfg, store: s, log: log, changed: make(chan struct{}, 1)}
 }
 
-// ID is the lease's id, 0 before Hold and while nothing may be claimed under it
-// because it could not be renewed. Any goroutine may call it.
+// ID returns the lease's id. It is 0 before Hold, and while the node may not claim
+// because the lease was not renewed in time. Any goroutine may call it.
 func (l *Lease) ID() store.LeaseID {
 	if h := l.held.Load(); h != nil && h.valid() {
 		return h.ID
@@ -89,8 +89,8 @@ func (l *Lease) ID() store.LeaseID {
 	return 0
 }
 
-// renewed takes note of a renewal that was sent at a moment, and succeeded.
-// Answers may come in any order.
+// renewed records a successful renewal and the time of its sending. Answers may arrive
+// in any order.
 func (l *Lease) renewed(h *lease, sent boottime.Instant) {
 	for {
 		before := h.good.Load()
@@ -106,14 +106,14 @@ func (l *Lease) renewed(h *lease, sent boottime.Instant) {
 	}
 }
 
-// ErrDuplicateNode means that another living agent has this node's id.
+// ErrDuplicateNode means that another running agent has this node's id.
 var ErrDuplicateNode = errors.New("another agent with this node's id is alive")
 
-// Hold takes the kept lease up again, or gets a new one and keeps it. In a
-// store that others share it first waits, for about as long as a lease lives,
-// until another living agent's record of this node is gone: that of an agent
-// whose lease was not kept, or that of another host, which is ErrTwin. From then
-// on Run has to renew it.
+// Hold continues with the kept lease, or gets a new one and keeps it. In a store that
+// other nodes share, it first waits, for about the lifetime of a lease, until the
+// record of another running agent with this node's id is gone. That agent is either an
+// earlier one whose lease was not kept, or one on another host; then the error is
+// ErrDuplicateNode. From then on Run has to renew the lease.
 func (l *Lease) Hold(ctx context.Context) error {
 	h, err := l.readFile()
 	if err != nil {
@@ -131,25 +131,26 @@ func (l *Lease) Hold(ctx context.Context) error {
 		if !errors.Is(err, store.ErrLeaseGone) {
 			return fmt.Errorf("renewing the node's lease: %w", err)
 		}
-		l.log.Warn("the kept lease is gone; what it held was given up", "lease", h.ID)
+		l.log.Warn("the kept lease is gone; what it held was released", "lease", h.ID)
 	}
 	return l.grantWithin(ctx, l.cfg.TTL+l.cfg.TTL/2)
 }
 
-// chooseTiming decides which timing goes for a kept lease. One that lives shorter than
-// the configuration says now would be gone before the new fence: it keeps its
-// own timing, until it is dropped.
+// chooseTiming chooses the timing of a kept lease. A lease with a shorter TTL than the
+// configured one would expire before the new fence. It keeps its own timing until it
+// is dropped.
 func (l *Lease) chooseTiming(h *lease) {
 	now := l.cfg.timing()
 	if h.Timing.TTL != 0 && h.Timing.TTL < now.TTL {
-		l.log.Warn("the node's lease was taken with another timing and keeps it; the new one comes with a drain of this node and a restart",
+		l.log.Warn("the node's lease was granted with another timing and keeps it; to use the configured one, drain this node and restart its agent",
 			"ttl", h.Timing.TTL, "configured", now.TTL)
 		return
 	}
 	h.Timing = now
 }
 
-// grantWithin is grant once there is no other agent of this node.
+// grantWithin calls grant, and retries until limit while another agent of this node
+// holds a record.
 func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 	for begun, told := time.Now(), false; ; {
 		err := l.grant(ctx)
@@ -168,7 +169,7 @@ func (l *Lease) grantWithin(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// grant gets a new lease. ErrTwin.
+// grant gets a new lease. Error: ErrDuplicateNode.
 func (l *Lease) grant(ctx context.Context) error {
 	if l.cfg.Fence == 0 {
 		if h := l.recorded(ctx); h != nil {
@@ -193,7 +194,7 @@ func (l *Lease) grant(ctx context.Context) error {
 	return l.adopt(h, sent)
 }
 
-// adopt has the node go on with a lease that was renewed at a moment.
+// adopt makes the node use a lease, which was renewed at the time sent.
 func (l *Lease) adopt(h *lease, sent boottime.Instant) error {
 	if err := l.writeFile(h); err != nil {
 		return err
@@ -204,8 +205,8 @@ func (l *Lease) adopt(h *lease, sent boottime.Instant) error {
 	return nil
 }
 
-// recorded is the lease that the node's record hangs on, in a store of its own
-// that nobody else can be in: one that was not kept. nil where there is none.
+// recorded returns the lease of the node's record, in a store that no other node can
+// use, if the lease was not kept. It returns nil if there is none.
 func (l *Lease) recorded(ctx context.Context) *lease {
 	n, err := l.store.Node(ctx, l.cfg.Node)
 	if err != nil || n.Lease == 0 {
@@ -218,9 +219,9 @@ func (l *Lease) recorded(ctx context.Context) *lease {
 	return h
 }
 
-// publishFirst writes the node's first record under a new lease. Of two hosts with one
-// id that come up at once the store lets one: ErrTwin. A lease that comes to
-// nothing is ended.
+// publishFirst writes the node's first record under a new lease. If two hosts with one
+// id start at the same time, the store accepts one record; the other host gets
+// ErrDuplicateNode. A lease that is not used is revoked.
 func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
 	now := time.Now().UTC()
 	first := holdfast.Node{ID: l.cfg.Node, Address: l.cfg.Address, Draining: true, Lease: int64(id), Since: now, SeenAt: now}
@@ -231,7 +232,7 @@ func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTime)
 	defer cancel()
 	if failed := l.store.Revoke(ending, id); failed != nil {
-		l.log.Debug("ending a lease that came to nothing", "lease", id, "err", failed)
+		l.log.Debug("revoking an unused lease", "lease", id, "err", failed)
 	}
 	if errors.Is(err, store.ErrNodeTaken) {
 		return l.duplicateNode(ctx)
@@ -239,7 +240,7 @@ func (l *Lease) publishFirst(ctx context.Context, id store.LeaseID) error {
 	return fmt.Errorf("getting a lease: %w", err)
 }
 
-// duplicateNode is the error of another living agent of this node.
+// duplicateNode returns the error about another running agent of this node.
 func (l *Lease) duplicateNode(ctx context.Context) error {
 	if err := l.checkAlone(ctx); errors.Is(err, ErrDuplicateNode) {
 		return err
@@ -247,8 +248,8 @@ func (l *Lease) duplicateNode(ctx context.Context) error {
 	return fmt.Errorf("node %s: %w", l.cfg.Node, ErrDuplicateNode)
 }
 
-// checkAlone makes sure that no living record of this node hangs on another lease.
-// This node has none when it asks, or not its record.
+// checkAlone returns an error if a record of this node belongs to another lease. At
+// that time this node has no record, or not that one.
 func (l *Lease) checkAlone(ctx context.Context) error {
 	n, err := l.store.Node(ctx, l.cfg.Node)
 	switch {
@@ -261,7 +262,8 @@ func (l *Lease) checkAlone(ctx context.Context) error {
 		"give each host its own node id; if this was the same host, its agent may still run with another data directory")
 }
 
-// readFile reads the lease on disk, nil where there is none or it cannot be read.
+// readFile reads the lease from disk. It returns nil if there is none or it cannot be
+// read.
 func (l *Lease) readFile() (*lease, error) {
 	text, err := os.ReadFile(l.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -278,7 +280,8 @@ func (l *Lease) readFile() (*lease, error) {
 	return h, nil
 }
 
-// writeFile writes the lease so that a power cut leaves the old file or the new one.
+// writeFile writes the lease atomically: after a power failure the file is the old or
+// the new one.
 func (l *Lease) writeFile(h *lease) error {
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -290,8 +293,8 @@ func (l *Lease) writeFile(h *lease) error {
 	return nil
 }
 
-// Drop ends the lease after everything under it was given up, so that the node
-// is gone from the store at once.
+// Drop ends the lease after everything under it was released, so that the node
+// disappears from the store at once.
 func (l *Lease) Drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

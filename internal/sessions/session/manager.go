@@ -18,62 +18,61 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Config is what a Manager needs to know.
+// Config is the configuration of a Manager.
 type Config struct {
 	Node      holdfast.NodeID
 	Templates []Template    // the first is the default; at least one
-	IdleStop  time.Duration // stop a session after that long without a connection; 0 is never
-	Boots     int           // containers being started at once, over 0
-	Max       int           // sessions at once, 0 is no bound
+	IdleStop  time.Duration // idle time without a connection after which a session is stopped; 0 means never
+	Boots     int           // containers that start at once, over 0
+	Max       int           // sessions at once, 0 means no limit
 
-	// Others says that other nodes can be asked for a session: one that the
-	// lease does not allow to be claimed now fails at once with
-	// holdfast.ErrStore, and does not wait for better times.
+	// Others reports that other nodes can be asked for a session. If the lease does
+	// not allow a claim, the request then fails at once with holdfast.ErrStore instead
+	// of waiting.
 	Others    bool
-	Snapshots int // snapshot commands at once; 0 is one for each CPU
+	Snapshots int // snapshot commands at once; 0 means one for each CPU
 
-	// IdentityRoot is a directory of this host, of its own, for what containers are told
-	// whose memory can be saved (ToldDir); "": nothing.
+	// IdentityRoot is a directory of this host for the identities of containers whose
+	// memory can be saved (see IdentityDir). "" writes none.
 	IdentityRoot string
 }
 
-// Deps is what a Manager works with.
+// Deps are the dependencies of a Manager.
 type Deps struct {
 	Store   store.Store
 	Engine  engine.Engine
 	Opener  *kill.Opener
 	Killer  *kill.Killer
 	Watcher Watcher
-	Lease   func() store.LeaseID // the node's present lease; 0 while nothing may be claimed
-	Deadman Deadman              // nil: none
-	Hooks   hook.Runner          // of snapshot commands; without it they fail
+	Lease   func() store.LeaseID // the node's present lease; 0 while the node may not claim
+	Deadman Deadman              // may be nil
+	Hooks   hook.Runner          // runs snapshot commands; if nil they fail
 	Metrics *Metrics
-	Spinups Spinups // nil: nobody is told
-	// PrewarmCgroupAttach is called beside each boot, and makes it shorter until done is closed; see
-	// cgroup.ReadyAttach. It returns soon after that, or before. nil: nothing does.
+	Spinups Spinups // may be nil
+	// PrewarmCgroupAttach runs beside each boot and shortens it until done is closed;
+	// see cgroup.ReadyAttach. It returns soon after that, or earlier. It may be nil.
 	PrewarmCgroupAttach func(done <-chan struct{})
-	// Networks are ready networks for templates that are Pooled; nil: none.
+	// Networks are ready networks for templates that are Pooled. It may be nil.
 	Networks Networks
-	// Warm are containers that run already, for templates that have some; nil:
-	// none.
+	// Warm are warm containers, for templates that have a warm pool. It may be nil.
 	Warm  WarmPool
 	Mover Mover // nil: memory is lost with its container
 
-	// Runtime says why containers of a runtime cannot be had on this node, nil
-	// where they can. nil: all can.
+	// Runtime returns why this node cannot run containers of a runtime, or nil if it
+	// can. If Runtime is nil, all runtimes work.
 	Runtime func(name string) error
 	Log     *slog.Logger
 }
 
-// Watcher tells when a container's init dies. *kill.Watcher is one.
+// Watcher reports when a container's init dies. *kill.Watcher implements it.
 type Watcher interface {
 	Add(t *kill.Target, dead func()) error
 	Remove(t *kill.Target)
 }
 
-// Manager is the state machine of every session that this node owns. All
-// methods may be called from any goroutine. Adopt comes first, then Run; the
-// others work while Run does.
+// Manager is the state machine of every session that this node owns. Any goroutine may
+// call its methods. Adopt is called first, then Run. The other methods work while Run
+// is active.
 type Manager struct {
 	cfg  Config
 	deps Deps
@@ -82,77 +81,77 @@ type Manager struct {
 	boots    chan struct{} // a slot for each container being started
 	thaws    atomic.Int32  // warm containers being claimed
 	removals chan string   // containers to remove
-	snaps    chan struct{} // a slot for each snapshot command
+	snaps    chan struct{} // a slot for each running snapshot command
 
-	suspends chan struct{} // a slot for each session that is suspended for being idle
+	suspends chan struct{} // a slot for each idle session that is being suspended
 
-	reclaims chan struct{} // a slot for each dead container whose memory is emptied
+	reclaims chan struct{} // a slot for each dead container whose memory is being reclaimed
 	pulls    *pulls
-	begun    chan struct{} // closed when Run has begun
+	begun    chan struct{} // closed when Run has started
 
 	askTime time.Duration // see takeOverAll
 
-	prewarming atomic.Bool // a boot keeps the kernel ready for all
+	prewarming atomic.Bool // a boot keeps the kernel's cgroup attach path active for all boots
 
 	tasks tasks.Group // open while Run is active; sealed with mu held
 
 	mu         sync.Mutex
 	sessions   map[holdfast.SessionKey]*entry
 	draining   bool
-	detached   []*entry        // stuck, and not the entry of their key
+	detached   []*entry        // stuck entries that are not the entry of their key
 	adoption   *adoption       // nil outside Adopt
 	generation leaseGeneration // of the node's lease
 }
 
-// entry is one session on this node. Its fields are guarded by Manager.mu, but
-// for those that never change.
+// entry is one session on this node. Manager.mu guards its fields, except those that
+// never change.
 type entry struct {
 	key           holdfast.SessionKey
-	template      Template                // changes only before the entry is settled, by its boot
-	templateNamed bool                    // somebody named the template; else it is the default one
+	template      Template                // only its boot changes it, before the entry is settled
+	templateNamed bool                    // the request named the template; otherwise it is the default one
 	cancel        context.CancelCauseFunc // of the boot
 
-	settled chan struct{} // closed when the boot has ended, well or not
+	settled chan struct{} // closed when the boot has ended, successfully or not
 	left    chan struct{} // closed when the session leaves
-	dead    chan struct{} // closed when nothing of it runs, as was seen
-	gone    chan struct{} // closed when the entry is out of the map
+	dead    chan struct{} // closed when all its processes were seen dead
+	gone    chan struct{} // closed when the entry is removed from the map
 
-	route holdfast.Route // set before the entry is ready, and never again
+	route holdfast.Route // set before the entry is ready, then constant
 
 	phase           phase
 	owner           holdfast.Owner
 	target          *kill.Target
-	holder          *kill.Target // of the network that it joined; nil: it has its own
+	holder          *kill.Target // holder of the network that it joined; nil: it has its own
 	conns           int
 	idleSince       time.Time
 	err             error // of the boot
 	failedAt        time.Time
-	stuck           bool            // asked to die and not seen dead
-	stuckContainers []string        // containers of an earlier agent that are, where there is no target
-	unwatched       bool            // nobody tells when it dies
-	targetRefs      int             // others that kill the target; it stays open for them
-	finished        bool            // the target is to be closed
-	generation      leaseGeneration // that it became ready in
-	snapshot        snapshot        // once it is taken, or has failed
-	suspect         holdfast.Owner  // a record of this key that is to be looked at when the entry is gone
+	stuck           bool            // killed and not seen dead
+	stuckContainers []string        // stuck containers of an earlier agent, if there is no target
+	unwatched       bool            // no watcher reports its death
+	targetRefs      int             // number of other users that kill the target; it stays open for them
+	finished        bool            // the target is to be closed when targetRefs is 0
+	generation      leaseGeneration // lease generation in which it became ready
+	snapshot        snapshot        // set when the snapshot command has succeeded or failed
+	suspect         holdfast.Owner  // a record of this key, checked when the entry is gone
 }
 
-// phase is where an entry is; finer than the record's state.
+// phase is the phase of an entry. It is finer than the record's state.
 type phase int
 
 const (
 	booting phase = iota
 	ready
 	leaving
-	failed // nothing is left of it but the error
+	failed // only its error is left
 )
 
-// failureMemory is how long a failed boot answers for the next ones, so that a
-// template that cannot boot does not churn through containers at the clients'
-// request rate.
+// failureMemory is how long the error of a failed boot answers further requests, so
+// that a template that cannot boot does not create containers at the rate of the
+// clients' requests.
 const failureMemory = time.Second
 
-// New returns a Manager that owns nothing yet.
+// New returns a Manager without sessions.
 func New(cfg Config, deps Deps) *Manager {
 	if deps.Spinups == nil {
 		deps.Spinups = noSpinups{}
@@ -175,10 +174,10 @@ func New(cfg Config, deps Deps) *Manager {
 	}
 }
 
-// Run keeps the sessions until ctx is done: it boots, stops the idle and tidies
-// up. When it returns, nothing of it runs any more; the containers do.
+// Run boots sessions, stops idle ones and removes dead containers until ctx is done.
+// When Run returns, none of its goroutines is running. The containers keep running.
 func (m *Manager) Run(ctx context.Context) error {
-	m.sweepIdentities() // before anything boots
+	m.sweepIdentities() // before the first boot
 	m.mu.Lock()
 	if err := m.tasks.Open(ctx); err != nil {
 		m.mu.Unlock()
@@ -210,11 +209,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// resumeLocked does for an adopted entry what nothing could be done for before
-// Run.
+// resumeLocked does for an adopted entry what has to wait for Run.
 func (m *Manager) resumeLocked(e *entry) {
 	switch {
-	case e.phase == ready && (e.target.Init().Exited() || e.networkLost()): // nobody could be told
+	case e.phase == ready && (e.target.Init().Exited() || e.networkLost()): // there was no Run to report it to
 		m.tasks.Go(func(ctx context.Context) { m.died(ctx, e) })
 	case e.phase == ready && e.unwatched:
 		m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })
@@ -227,14 +225,14 @@ func (m *Manager) resumeLocked(e *entry) {
 	}
 }
 
-// errNotRunning is returned outside Run: who asks should come again.
+// errNotRunning is returned outside Run. The caller should retry.
 var errNotRunning = fmt.Errorf("the agent is starting or stopping: %w", holdfast.ErrDraining)
 
-// Booting is how many containers are being started right now: those that only wait
-// for an image, or for their turn, are none.
+// Booting is the number of containers that are starting. Boots that wait for an image
+// or for a slot do not count.
 func (m *Manager) Booting() int { return len(m.boots) + int(m.thaws.Load()) }
 
-// beginLocked makes an entry and starts its boot.
+// beginLocked creates an entry and starts its boot.
 func (m *Manager) beginLocked(key holdfast.SessionKey, template string) (*entry, error) {
 	if m.draining {
 		return nil, fmt.Errorf("session %s: %w", key, holdfast.ErrDraining)
@@ -272,8 +270,8 @@ func newEntry(key holdfast.SessionKey, t Template) *entry {
 	}
 }
 
-// markDeadLocked takes note that nothing of the entry runs; what is left is to give
-// it up. It may be called more than once.
+// markDeadLocked records that no process of the entry runs any more. What remains is
+// its release. It may be called more than once.
 func (e *entry) markDeadLocked() {
 	if !e.isDead() {
 		close(e.dead)
@@ -289,7 +287,7 @@ func (e *entry) isDead() bool {
 	}
 }
 
-// template finds a template by name; "" is the default one.
+// template returns a template by name; "" is the default one.
 func (m *Manager) template(name string) (Template, error) {
 	for _, t := range m.cfg.Templates {
 		if name == "" || t.Name == name {
@@ -300,8 +298,8 @@ func (m *Manager) template(name string) (Template, error) {
 		"the templates are in the agent's configuration")
 }
 
-// CanRun is why sessions of the template cannot be had on this node, nil where they
-// can, as far as is known.
+// CanRun returns why this node cannot run sessions of the template, or nil if nothing
+// is known against it.
 func (m *Manager) CanRun(name string) error {
 	t, err := m.template(name)
 	if err != nil {
@@ -310,7 +308,7 @@ func (m *Manager) CanRun(name string) error {
 	return m.deps.Runtime(t.Runtime)
 }
 
-// dropLocked takes the entry out of the map for good.
+// dropLocked removes the entry from the map for good.
 func (m *Manager) dropLocked(e *entry) {
 	if m.sessions[e.key] == e {
 		delete(m.sessions, e.key)

@@ -8,7 +8,7 @@ import (
 	"holdfast"
 )
 
-// Metrics are the figures of a Manager.
+// Metrics are the metrics of a Manager.
 type Metrics struct {
 	saves    *prometheus.HistogramVec // by outcome
 	restores *prometheus.CounterVec   // by outcome
@@ -19,7 +19,7 @@ type Metrics struct {
 	snaps    *prometheus.HistogramVec
 }
 
-// NewMetrics makes the figures and registers them.
+// NewMetrics creates the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		boots: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -29,7 +29,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"phase", "outcome"}),
 		kills: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_kills_total",
-			Help: "Containers that were to die, by outcome (dead, left).",
+			Help: "Containers to be killed, by outcome (dead, left).",
 		}, []string{"outcome"}),
 		dying: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "holdfast_kill_seconds",
@@ -53,16 +53,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.saves = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "holdfast_session_save_seconds",
-		Help:    "Time from the order to save a container that leaves until its image was with its successor, by outcome (ok, failed, left: there was no time or no room for it).",
+		Help:    "Time from the order to save a container that leaves until its successor had the image, by outcome (ok, failed, left: not enough time or space).",
 		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"outcome"})
 	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_session_restores_total",
-		Help: "Containers that were started with an image of the life before, by outcome (ok, failed: a fresh one was started).",
+		Help: "Containers started with an image of their session's previous epoch, by outcome (ok, failed: a fresh one was started).",
 	}, []string{"outcome"})
 	m.suspends = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "holdfast_session_suspend_seconds",
-		Help:    "Time from the order to suspend a session until its image was kept, by outcome (ok, failed: it has ended without its memory).",
+		Help:    "Time from the order to suspend a session until its image was kept, by outcome (ok, failed: the session ended without its memory).",
 		Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"outcome"})
 	for _, outcome := range []string{"ok", "failed"} {
@@ -75,7 +75,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// outcomeOf is a metric's label.
+// outcomeOf is the label for an operation's result.
 func outcomeOf(err error) string {
 	if err != nil {
 		return "failed"

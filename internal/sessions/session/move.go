@@ -9,10 +9,11 @@ import (
 	"holdfast"
 )
 
-// Move is Stop for a session that is to go on elsewhere: what it has in memory is
-// saved before it is killed, where its template asks for that and it can be done
-// by the moment until. What is lost is in the report and is no error. A session
-// that is not ready is an error that wraps holdfast.ErrBusy; holdfast.ErrNotFound.
+// Move is Stop for a session that continues on another node. If its template saves
+// memory and there is time until the moment until, Move saves the memory before it
+// kills the container. Lost memory is in the report and is not an error. Errors:
+// holdfast.ErrNotFound, and one that wraps holdfast.ErrBusy if the session is not
+// ready.
 func (m *Manager) Move(ctx context.Context, key holdfast.SessionKey, until time.Time) (holdfast.MoveReport, error) {
 	m.mu.Lock()
 	e := m.sessions[key]
@@ -29,7 +30,7 @@ func (m *Manager) Move(ctx context.Context, key holdfast.SessionKey, until time.
 	m.announce(ctx, b.entries...)
 	begun := time.Now()
 	var r holdfast.MoveReport
-	// What has begun is brought to its end.
+	// A move that has begun is finished even if ctx ends.
 	ending := context.WithoutCancel(ctx)
 	if s := b.Keep(until); s != nil {
 		saved := s.Run(ending)
@@ -37,7 +38,7 @@ func (m *Manager) Move(ctx context.Context, key holdfast.SessionKey, until time.
 		r.Memory, r.KillReport = saved.Memory, saved.Kill
 		r.Steps = append(r.Steps, holdfast.Step{Name: "save", Took: saved.Memory.Took, Count: saved.Memory.Saved})
 	}
-	if len(b.entries) > 0 { // not to be saved
+	if len(b.entries) > 0 { // not saved
 		r.KillReport = m.end(ending, slices.Clone(b.entries))
 	}
 	r.Took = holdfast.Millis(time.Since(begun))

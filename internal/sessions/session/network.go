@@ -12,27 +12,28 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Networks are ready networks, each held by a container that does nothing else.
-// Their methods may be called from any goroutine.
+// Networks are ready networks. Each is held by a container that does nothing else. Any
+// goroutine may call the methods.
 type Networks interface {
-	// Take gives a network to a session, for good, whose container is to see
-	// itself by that host name. The target is the container that holds it, and
-	// is not the caller's to close. false where none is ready: it does not wait.
+	// Take gives a network to a session permanently, with hostname as the container's
+	// host name. The target is the container that holds the network; the pool closes
+	// it. Take returns false if no network is ready. It does not wait.
 	Take(hostname string) (*kill.Target, bool)
-	// Adopt is Take for the network that an adopted session has, by its
-	// holder's id. holdfast.ErrNotFound where that does not run.
+	// Adopt is Take for the network of an adopted session, by its holder's id. It
+	// returns holdfast.ErrNotFound if the holder does not run.
 	Adopt(ctx context.Context, id string) (*kill.Target, error)
-	// Drop ends a network when the session's container is dead, or will not be.
-	// It does not wait.
+	// Drop removes a network when the session's container is dead, or will not be
+	// created. It does not wait.
 	Drop(id string)
 }
 
-// joins is how the network mode begins of a container that joins another's.
+// joins is the prefix of the network mode of a container that joins another
+// container's network.
 const joins = "container:"
 
-// takeNetwork has the session's own container join a ready network, if the
-// template wants one and there is one. Without one it gets its own from the engine,
-// which takes longer.
+// takeNetwork makes the session's own container join a ready network, if the template
+// allows it and one is ready. Otherwise the engine creates a network, which takes
+// longer.
 func (b *attempt) takeNetwork(spec *engine.Spec) {
 	if !b.e.template.Pooled || b.m.deps.Networks == nil {
 		return
@@ -44,14 +45,14 @@ func (b *attempt) takeNetwork(spec *engine.Spec) {
 	b.m.mu.Lock()
 	b.e.holder = holder
 	b.m.mu.Unlock()
-	// The engine gives it the holder's host name. Programs that go by the
-	// variable have the right one from the start; the rest is nameIt's.
+	// The engine gives the container the holder's host name. Programs that read the
+	// variable have the right one from the start. setHostname does the rest.
 	spec.Env = append([]string{"HOSTNAME=" + spec.Hostname}, spec.Env...)
 	spec.Network, spec.Hostname = joins+holder.ID, ""
 }
 
-// setHostname gives a container that runs the host name that the engine could not give
-// it: it joined a network, or was there before its session.
+// setHostname sets the host name of a running container that the engine could not set,
+// because the container joined a network or existed before its session.
 func (b *attempt) setHostname() {
 	err := uts.SetHostname(b.target.Pid(), string(b.e.key))
 	if err != nil && !b.target.Init().Exited() {
@@ -59,7 +60,7 @@ func (b *attempt) setHostname() {
 	}
 }
 
-// dropNetwork ends the network of an entry that nothing runs of.
+// dropNetwork drops the network of an entry without processes.
 func (m *Manager) dropNetwork(e *entry) {
 	m.mu.Lock()
 	holder := e.holder
@@ -70,9 +71,9 @@ func (m *Manager) dropNetwork(e *entry) {
 	}
 }
 
-// adoptNetwork takes over what holds the network of a container that runs: nil
-// where the network is its own. ok is false where it is lost, and so the container
-// to nobody's use.
+// adoptNetwork takes over the holder of a running container's network. The holder is
+// nil if the container has a network of its own. ok is false if the network is lost;
+// then the container is of no use.
 func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder *kill.Target, ok bool, err error) {
 	id, joined := strings.CutPrefix(c.Network, joins)
 	if !joined || m.deps.Networks == nil {
@@ -91,5 +92,5 @@ func (m *Manager) adoptNetwork(ctx context.Context, c engine.Container) (holder 
 	return nil, false, fmt.Errorf("%w: %w", errUnclear, err)
 }
 
-// networkLost reports whether the session's network has gone with who held it.
+// networkLost reports whether the holder of the session's network has exited.
 func (e *entry) networkLost() bool { return e.holder != nil && e.holder.Init().Exited() }

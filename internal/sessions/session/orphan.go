@@ -16,17 +16,18 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// orphanCalls is how many strays the engine is asked about at once: a call about
-// one of them may hang.
+// orphanCalls is the number of concurrent engine calls about orphan containers. A call
+// about one of them may hang.
 const orphanCalls = 16
 
-// killOrphans kills containers of this node that no session wants, and sees them
-// dead: those that can be got hold of, also where others cannot. What the engine
-// says of them is not enough: it may not know what it once started (it has
-// another data directory, or is another engine), or call it ended. It returns
-// why, by id, for those that are not seen dead. The dead are forgotten by the
-// deadman; their removal is left to the engine's own time, but for those that
-// were never started: the engine may hold an earlier agent's order to start one.
+// killOrphans kills containers of this node that belong to no session, and sees them
+// dead. A failure with one does not affect the others. The engine's view is not
+// enough: it may not know a container that it once started (because it has another
+// data directory, or is another engine), or report it as ended. killOrphans returns
+// the reason, by id, for each container that is not seen dead. The deadman forgets the
+// dead ones. The engine removes them later, except containers that never started:
+// those are removed at once, because the engine may still execute an earlier agent's
+// start.
 func (m *Manager) killOrphans(ctx context.Context, ids []string) map[string]error {
 	live, left := m.openOrphans(ctx, ids)
 	defer func() {
@@ -55,8 +56,8 @@ func (m *Manager) killOrphans(ctx context.Context, ids []string) map[string]erro
 	return left
 }
 
-// openOrphans takes hold of those that run, as the engine has it, and returns by
-// id why that is not known of others.
+// openOrphans opens the containers that run according to the engine. For those that
+// the engine cannot report on, it returns the reason by id.
 func (m *Manager) openOrphans(ctx context.Context, ids []string) ([]*kill.Target, map[string]error) {
 	var (
 		mu    sync.Mutex
@@ -79,12 +80,12 @@ func (m *Manager) openOrphans(ctx context.Context, ids []string) ([]*kill.Target
 			return nil
 		})
 	}
-	_ = calls.Wait() // they return none
+	_ = calls.Wait() // the calls return no error
 	return live, left
 }
 
-// openOrphan returns nil for a container that does not run and will not, by what
-// the engine says.
+// openOrphan returns nil for a container that, according to the engine, does not run
+// and will not run.
 func (m *Manager) openOrphan(ctx context.Context, id string) (*kill.Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
@@ -108,8 +109,8 @@ func (m *Manager) openOrphan(ctx context.Context, id string) (*kill.Target, erro
 	return t, err
 }
 
-// seeDead kills what the kernel runs in the control groups of containers, and
-// returns why, by id, for those whose groups are not seen empty.
+// seeDead kills the processes in the cgroups of containers. It returns the reason, by
+// id, for each container whose cgroups are not seen empty.
 func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
 	left := map[string]error{}
 	groups, err := m.deps.Opener.Search(ids)
@@ -139,10 +140,10 @@ func (m *Manager) seeDead(ctx context.Context, ids []string) map[string]error {
 	}
 }
 
-// keepStuckLocked makes an entry of a record, or of a key without one, whose
-// containers an earlier agent started and nobody has seen dead. Its key stays
-// taken, and Run goes on trying. Where the key has another entry, or there is
-// none, it is an entry beside the others.
+// keepStuckLocked creates an entry for a record, or for a key without a record, whose
+// containers an earlier agent started and that are not seen dead. The key stays taken
+// and Run retries. If there is no key, or the key has another entry, the new entry is
+// kept in detached.
 func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
 	e := newEntry(o.Key, Template{Name: o.Template})
 	if due, _ := m.dueForSnapshot([]holdfast.Owner{o}); len(due) > 0 {
@@ -158,7 +159,7 @@ func (m *Manager) keepStuckLocked(o holdfast.Owner, containers []string) {
 	m.sessions[o.Key] = e
 }
 
-// endStuck ends an entry of keepStuckLocked.
+// endStuck ends an entry that keepStuckLocked created.
 func (m *Manager) endStuck(ctx context.Context, e *entry) {
 	done := m.persist(ctx, "ending a container of an earlier agent", e.key, func(ctx context.Context) error {
 		return notDead(m.killOrphans(ctx, e.stuckContainers))
@@ -174,7 +175,7 @@ func (m *Manager) endStuck(ctx context.Context, e *entry) {
 	m.releaseLater([]*entry{e})
 }
 
-// notDead is what endStrays returned as an error.
+// notDead converts the result of killOrphans to an error.
 func notDead(left map[string]error) error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(left)) {
@@ -183,7 +184,7 @@ func notDead(left map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// names are the first digits of ids, for a person.
+// names returns the short ids as text.
 func names(ids []string) string {
 	out := make([]string, len(ids))
 	for i, id := range ids {

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// prewarmCgroupAttach has the kernel ready, beside the claim and the create, for when the engine puts
-// the container's first process into its control groups: the wait that there would be, and
-// nothing else would fill, is most of a tenth of a boot. One boot at a time does it, for
-// all. The func that it returns ends that; it may be called again. A warm container's
-// process is where it belongs already.
+// prewarmCgroupAttach keeps the kernel's cgroup migration path active while the
+// session is claimed and its container is created. Without it, the container's first
+// process waits in the kernel when the engine attaches it to its cgroups, for most of
+// a tenth of a boot. One boot at a time does this, on behalf of all concurrent boots.
+// Calling stop ends it; stop is idempotent. A warm container needs no prewarming,
+// because its process is already attached.
 func (m *Manager) prewarmCgroupAttach(warm bool) (stop func()) {
 	if warm || m.deps.PrewarmCgroupAttach == nil || !m.prewarming.CompareAndSwap(false, true) {
 		return func() {}

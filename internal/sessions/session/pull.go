@@ -12,10 +12,10 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Fetch sees to it that the images of a template ("" is the default one) are on
-// this host, pulling those that are not. It returns when they are. Errors are
-// ctx's, holdfast.ErrNotFound of the template, or why an image cannot be had,
-// with a hint.
+// Fetch ensures that the images of a template ("" is the default one) are on this
+// host, and pulls missing ones. It returns when all are present. Errors: ctx's error,
+// holdfast.ErrNotFound for the template, or why an image cannot be pulled, with a
+// hint.
 func (m *Manager) Fetch(ctx context.Context, template string) error {
 	t, err := m.template(template)
 	if err != nil {
@@ -33,7 +33,7 @@ func (m *Manager) Fetch(ctx context.Context, template string) error {
 	return nil
 }
 
-// fetchAhead pulls an image for which no container waits yet.
+// fetchAhead pulls an image that no container waits for yet.
 func (m *Manager) fetchAhead(ctx context.Context, image string) error {
 	end := m.deps.Spinups.Begin(spinup.ForPull, image)
 	defer end()
@@ -44,8 +44,8 @@ func (m *Manager) fetchAhead(ctx context.Context, image string) error {
 	return err
 }
 
-// pulls shares one pull of an image among all that wait for it. Their number is
-// bounded by that of the images in the configuration.
+// pulls shares one pull of an image among all that wait for it. The number of images
+// in the configuration bounds the number of pulls.
 type pulls struct {
 	engine  engine.Engine
 	spinups Spinups
@@ -54,12 +54,12 @@ type pulls struct {
 	byImage map[string]*pull
 }
 
-// pull is one on its way. It ends early when nobody waits for it any more; the
-// engine keeps the layers that it has.
+// pull is one pull in progress. It ends early when the last waiter leaves; the engine
+// keeps the layers that it has.
 type pull struct {
 	cancel  context.CancelFunc
 	waiting int           // guarded by pulls.mu
-	counted bool          // somebody has its figures; guarded by pulls.mu
+	counted bool          // its figures are already counted; guarded by pulls.mu
 	done    chan struct{} // closed at its end
 	figures spinup.Pull   // set before done is closed
 	err     error         // likewise
@@ -69,9 +69,9 @@ func newPulls(e engine.Engine, s Spinups) *pulls {
 	return &pulls{engine: e, spinups: s, byImage: map[string]*pull{}}
 }
 
-// fetch pulls the image, or waits for whoever does, and returns the pull's
-// figures as far as they are the caller's to count. Whoever waits last also
-// waits for the pull to end, so that none goes on without anybody.
+// fetch pulls the image, or joins a pull in progress. It returns the figures of the
+// pull, as far as this caller counts them. The last waiter also waits for the end of a
+// cancelled pull, so that no pull continues without a waiter.
 func (p *pulls) fetch(ctx context.Context, image string) (spinup.Pull, error) {
 	joined := time.Now()
 	one := p.join(ctx, image)
@@ -89,8 +89,8 @@ func (p *pulls) fetch(ctx context.Context, image string) (spinup.Pull, error) {
 	return p.countFigures(one, time.Since(joined)), one.err
 }
 
-// countFigures returns the figures of a pull that has ended, to the first who asks in
-// full.
+// countFigures returns the complete figures of a finished pull to the first caller,
+// and shared figures to the others.
 func (p *pulls) countFigures(one *pull, waited time.Duration) spinup.Pull {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *pulls) countFigures(one *pull, waited time.Duration) spinup.Pull {
 	return one.figures
 }
 
-// join begins a pull, or finds the one on its way.
+// join starts a pull, or joins the one in progress.
 func (p *pulls) join(ctx context.Context, image string) *pull {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,8 +119,8 @@ func (p *pulls) join(ctx context.Context, image string) *pull {
 	return one
 }
 
-// releaseSuspended reports whether the caller was the last to wait; whoever comes then
-// begins another.
+// leave reports whether the caller was the last waiter. The next fetch then starts a
+// new pull.
 func (p *pulls) leave(image string, one *pull) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,5 +146,5 @@ func (p *pulls) pull(ctx context.Context, image string) (figures spinup.Pull, er
 		err = fmt.Errorf("not there after %v: %w", time.Since(begun).Round(time.Second), err)
 	}
 	return figures, holdfast.WithHint(fmt.Errorf("pulling image %s: %w", image, err),
-		"correct the template's image, or bring it to this host yourself: docker pull "+image+" (docker login before that, if the registry asks for one), or docker load")
+		"correct the template's image, or load it on this host: docker pull "+image+" (after docker login, if the registry requires it), or docker load")
 }

@@ -16,9 +16,9 @@ import (
 	"holdfast/internal/platform/linux/neigh"
 )
 
-// Polling of a container that is not ready: from a millisecond on, then a tenth
-// of the time waited, so that polling adds at most a tenth to a boot and a slow
-// starter is not asked thousands of times.
+// Polling of a container that is not ready. The interval starts at one millisecond and
+// becomes a tenth of the time waited, so that polling adds at most a tenth to a boot
+// and a slow container is not polled thousands of times.
 const (
 	firstPoll   = time.Millisecond
 	longestPoll = 250 * time.Millisecond
@@ -28,7 +28,7 @@ const (
 // errDied is returned when the container's init is dead.
 var errDied = errors.New("the container ended")
 
-// address is where a container's server is reached from this host.
+// address returns where this host reaches a container's server.
 func address(c engine.Container, t Template) (string, error) {
 	host := "127.0.0.1"
 	if t.Network != "host" {
@@ -40,8 +40,8 @@ func address(c engine.Container, t Template) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(t.Port)), nil
 }
 
-// awaitReady returns when the server at addr answers as r asks for. The error
-// says what was wrong the last time it was asked.
+// awaitReady returns when the server at addr answers as r requires. The error contains
+// the result of the last probe.
 func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -52,7 +52,7 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	}
 	var last error
 	for {
-		if !errors.Is(last, syscall.ECONNREFUSED) { // else it has been found
+		if !errors.Is(last, syscall.ECONNREFUSED) { // after a refusal the neighbour is known
 			retryNeighbour(addr)
 		}
 		err := probeOnce(ctx, addr, min(max(firstDial, time.Since(start)/2), probeLimit), probe)
@@ -60,7 +60,7 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 			return nil
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // and not that the time was up in the middle of the next
+			last = err // keep the error of the last complete probe
 		}
 		if !alive() {
 			return errDied
@@ -75,22 +75,21 @@ func awaitReady(ctx context.Context, addr string, r Readiness, alive func() bool
 	}
 }
 
-// firstDial is what the first connect may take. What is sent to a container whose
-// network is just coming up may be lost, and the kernel would send it again only
-// after a second.
+// firstDial bounds the first connect. A packet to a container whose network is just
+// starting may be lost, and the kernel would send it again only after a second.
 const firstDial = 50 * time.Millisecond
 
-// retryNeighbour has the kernel look for the address anew if it does not know where it
-// is: it may be looking, once a second, for a container that had the address before,
-// for those whose connections that has left open. Where it may not be told to, it does
-// it in its own time.
+// retryNeighbour makes the kernel repeat neighbour discovery for an address that it is
+// still looking for. The kernel may be probing once a second for an earlier container
+// with that address, because of connections that container left open. Without
+// permission to do so, the kernel finds the address in its own time.
 func retryNeighbour(addr string) {
 	if host, err := netip.ParseAddrPort(addr); err == nil && !host.Addr().IsLoopback() {
 		_ = neigh.AskAgain(host.Addr().AsSlice())
 	}
 }
 
-// probeOnce connects to addr, in the time dial, and asks what is there.
+// probeOnce connects to addr within the time dial and runs the probe.
 func probeOnce(ctx context.Context, addr string, dial time.Duration, probe func(context.Context, net.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -103,7 +102,7 @@ func probeOnce(ctx context.Context, addr string, dial time.Duration, probe func(
 	return probe(ctx, conn)
 }
 
-// connectProbe is content with the connection.
+// connectProbe accepts any connection.
 func connectProbe(context.Context, net.Conn) error { return nil }
 
 func httpProbe(url string) func(context.Context, net.Conn) error {

@@ -9,19 +9,20 @@ import (
 	"holdfast"
 )
 
-// ReclaimOrphan is told of a record of this node, as the store shows it to everybody.
-// One that no session of this Manager stands behind is given up, if it still is
-// what it was: a claim may be written long after whoever sent it has given up,
-// and would keep its key from everybody. Disown returns at once; what it begins
-// goes on until the store is back. Outside Run it does nothing.
+// ReclaimOrphan checks a record of this node that the store shows to all nodes. If no
+// session of this Manager uses the record and it is unchanged in the store, it is
+// released. Such a record exists if a claim is written long after its sender gave up;
+// it would block its key. ReclaimOrphan returns at once. Its work continues until the
+// store is available. Outside Run it does nothing.
 func (m *Manager) ReclaimOrphan(o holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reclaimOrphanLocked(o)
 }
 
-// WatchOwnRecords feeds Disown from the store while Run runs, until ctx is done: where
-// no fleet does, which sees every record anyway. While the store is away it waits.
+// WatchOwnRecords feeds ReclaimOrphan from the store while Run is active, until ctx is
+// done. It is used if there is no fleet, which sees every record anyway. While the
+// store is unavailable it waits.
 func (m *Manager) WatchOwnRecords(ctx context.Context) error {
 	select {
 	case <-m.begun:
@@ -43,8 +44,8 @@ func (m *Manager) WatchOwnRecords(ctx context.Context) error {
 			return nil // ctx is done
 		}
 		if ctx.Err() == nil {
-			m.log.Log(ctx, level, "looking for records of this node that no session stands behind (will be tried again)", "err", err)
-			level = slog.LevelDebug // said once
+			m.log.Log(ctx, level, "looking for orphan records of this node (will retry)", "err", err)
+			level = slog.LevelDebug // logged once
 		}
 		select {
 		case <-time.After(pause):
@@ -59,14 +60,15 @@ func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 		return
 	}
 	if e := m.sessions[o.Key]; e != nil && e.phase != failed {
-		// Its own record most likely. If not, that shows at its end.
+		// Most likely the entry's own record. If it is not, that is found at the
+		// entry's end.
 		e.suspect = o
 		return
 	} else if e != nil {
-		e.suspect = holdfast.Owner{} // this is the newer one
+		e.suspect = holdfast.Owner{} // o is the newer one
 		m.dropLocked(e)
 	}
-	// An entry of its own makes those who ask for the key wait meanwhile.
+	// The entry makes requests for the key wait meanwhile.
 	e := newEntry(o.Key, Template{Name: o.Template})
 	e.owner, e.phase = o, leaving
 	close(e.settled)
@@ -74,15 +76,15 @@ func (m *Manager) reclaimOrphanLocked(o holdfast.Owner) {
 	e.markDeadLocked()
 	m.sessions[o.Key] = e
 	m.tasks.Go(func(ctx context.Context) {
-		m.persist(ctx, "giving up a record without a session", o.Key, func(ctx context.Context) error { return m.releaseOrphan(ctx, o) })
+		m.persist(ctx, "releasing an orphan record", o.Key, func(ctx context.Context) error { return m.releaseOrphan(ctx, o) })
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.dropLocked(e)
 	})
 }
 
-// releaseOrphan gives up a record of this node that no session stands behind, if it is
-// still there. No container should be its; one that is dies first.
+// releaseOrphan releases a record of this node that no session uses, if it still
+// exists. No container should belong to it; one that does is killed first.
 func (m *Manager) releaseOrphan(ctx context.Context, o holdfast.Owner) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
@@ -112,6 +114,6 @@ func (m *Manager) releaseOrphan(ctx context.Context, o holdfast.Owner) error {
 	if err := notDead(m.killOrphans(ctx, its)); err != nil {
 		return err
 	}
-	m.log.Warn("giving up a record that no session stands behind", "session", o.Key, "epoch", o.Epoch, "state", o.State)
+	m.log.Warn("releasing an orphan record", "session", o.Key, "epoch", o.Epoch, "state", o.State)
 	return m.giveUp(ctx, []holdfast.Owner{now})
 }

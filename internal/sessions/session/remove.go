@@ -8,13 +8,13 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// remove queues a dead container for removal by the engine, in its own time. A
-// full queue drops it: the next agent's Adopt finds it.
+// remove queues a dead container for removal by the engine. If the queue is full, the
+// container is left to the next agent's Adopt.
 func (m *Manager) remove(id string) {
 	select {
 	case m.removals <- id:
 	default:
-		m.log.Warn("too many dead containers wait for removal", "container", short(id))
+		m.log.Warn("too many dead containers are queued for removal", "container", short(id))
 	}
 }
 
@@ -29,15 +29,15 @@ func (m *Manager) removeQueued(ctx context.Context) {
 	}
 }
 
-// reclaimTimeout bounds the emptying of a dead container's memory: the engine's removal
-// of its control group waits for that.
+// reclaimTimeout bounds the reclaim of a dead container's memory, because the engine's
+// removal of the cgroup waits for it.
 const reclaimTimeout = time.Second
 
-// reclaimMemory has the kernel take back what a dead container left in its memory
-// cgroup, beside everything else and before the engine removes that, which it does
-// some 10 ms after a container's end. Ownership is given up by then. Where that is
-// too late, or too many do it already, nothing is lost: the group stays for a while
-// as a dying one.
+// reclaimMemory makes the kernel reclaim what a dead container left in its memory
+// cgroup. It runs after the release of the ownership, in parallel with everything
+// else, and before the engine removes the cgroup, about 10 ms after a container's end.
+// If it is too late, or too many reclaims are running, nothing is lost: the cgroup
+// remains as a dying one for a while.
 func (m *Manager) reclaimMemory(left kill.Memory) {
 	select {
 	case m.reclaims <- struct{}{}:
@@ -49,7 +49,7 @@ func (m *Manager) reclaimMemory(left kill.Memory) {
 		ctx, cancel := context.WithTimeout(ctx, reclaimTimeout)
 		defer cancel()
 		if err := left.Empty(ctx); err != nil && ctx.Err() == nil {
-			m.log.Debug("emptying a dead container's memory", "err", err)
+			m.log.Debug("reclaiming the memory of a dead container", "err", err)
 		}
 	})
 	if !begun {

@@ -14,26 +14,30 @@ import (
 )
 
 const (
-	// maxTries is how many renewals may be waiting for an answer. A new one is
-	// sent all the same: what hangs is one connection, as a rule, and a slow
-	// store may answer each of them in time although it takes longer than Renew.
+	// maxTries is how many renewals may wait for an answer. A new one is sent while
+	// others wait, because a hang usually affects one connection, and a slow store may
+	// answer each of them in time although it takes longer than Renew.
 	maxTries = 4
-	// longestTry bounds a try where there is no fence.
+	// longestTry bounds an attempt if there is no fence.
 	longestTry = 30 * time.Second
-	// minRetry is the least time between two tries to end what is fenced.
+	// minRetry is the shortest time between two attempts to kill what is fenced.
 	minRetry = 50 * time.Millisecond
 )
 
-// Run renews the lease and publishes the node's record until ctx is done. It may
-// run from Hold on. lost is called when the lease is gone: every record under it
-// is, so what runs here must die before anything else is claimed; then a new
-// lease is taken. It is also called when the lease has not been renewed for
-// Fence; nothing is claimed then until it was. It returns when all is ended, or
-// when its context is done, and then it is called again. The calls come from
-// several goroutines. It returns ErrTwin, after lost, when the node's record hangs
-// on another lease; any other error means that renewing cannot even begin.
+// Run renews the lease and publishes the node's record until ctx is done. It may be
+// called after Hold.
+//
+// Run calls lost in two cases. If the lease is gone, all records under it are gone, so
+// the containers must die before anything else is claimed; then Run gets a new lease.
+// If the lease has not been renewed for Fence, nothing is claimed until it is renewed.
+// lost returns when all containers are dead or its context is done; in the second case
+// it is called again. Several goroutines call it.
+//
+// Run returns ErrDuplicateNode, after lost, if the node's record belongs to another
+// lease. Any other error means that the renewals could not start.
 func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
-	// Timers that take a descriptor are made now: there may be none left later.
+	// These timers need a file descriptor. They are created now, because later there
+	// may be none left.
 	renew, err := boottime.NewAlarm()
 	if err != nil {
 		return fmt.Errorf("renewing the node's lease: %w", err)
@@ -46,7 +50,7 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 	defer guard.Close()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	// Whoever finds a twin ends what is held first.
+	// The goroutine that finds a duplicate node kills what is held first.
 	stop := func(err error) {
 		if errors.Is(err, ErrDuplicateNode) {
 			l.log.Error("this node stops: its id is in use by another agent", "err", err)
@@ -66,7 +70,7 @@ func (l *Lease) Run(ctx context.Context, self func() holdfast.Node, lost func(co
 	return nil
 }
 
-// outage logs when something stops working and when it works again.
+// outage logs when an operation starts to fail and when it succeeds again.
 type outage struct {
 	mu   sync.Mutex
 	away bool
@@ -87,8 +91,8 @@ func (o *outage) note(ctx context.Context, err error) {
 	o.away = err != nil
 }
 
-// renew sends a renewal every Renew, whatever became of those before it. ErrTwin,
-// or nil when ctx is done.
+// renew sends a renewal every Renew, independently of the results of earlier ones. It
+// returns ErrDuplicateNode, or nil when ctx is done.
 func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -129,7 +133,7 @@ func (l *Lease) renew(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 func (l *Lease) try(ctx context.Context, h *lease) error {
 	limit := longestTry
 	if h.Timing.Fence > 0 {
-		limit = h.Timing.Fence / 2 // a hung call must not eat the fence (etcd#6922)
+		limit = h.Timing.Fence / 2 // a call that hangs must not use up the fence (etcd#6922)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -141,12 +145,12 @@ func (l *Lease) try(ctx context.Context, h *lease) error {
 	return nil
 }
 
-// replace ends what was held under a lease that is gone and gets another one,
-// not before all of that was seen dead: others may own it by now, and the new
-// lease's deadline would be that of what still runs. ErrTwin, or nil when ctx is
-// done or there is another lease.
+// replace kills what was held under a lease that is gone, and then gets a new one. It
+// gets it only after everything was seen dead: other nodes may own the sessions by
+// now, and the deadline of the new lease would apply to the containers that still run.
+// It returns ErrDuplicateNode, or nil when ctx is done or there is a new lease.
 func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
-	l.log.Error("the node's lease has expired; ending what it held")
+	l.log.Error("the node's lease has expired; killing what it held")
 	l.endAll(ctx, lost)
 	limit := l.cfg.TTL + l.cfg.TTL/2
 	for ctx.Err() == nil {
@@ -169,8 +173,8 @@ func (l *Lease) replace(ctx context.Context, lost func(context.Context)) error {
 	return nil
 }
 
-// endAll calls lost until it has returned before its time was over: all is dead.
-// Or until ctx is done.
+// endAll calls lost until it returns within its time, which means that everything is
+// dead, or until ctx is done.
 func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, l.cfg.TTL)
@@ -188,8 +192,8 @@ func (l *Lease) endAll(ctx context.Context, lost func(context.Context)) {
 	}
 }
 
-// guard ends what the lease holds when it has not been renewed for Fence. It does
-// not wait for the store: that is what may be hanging.
+// guard kills what the lease holds when the lease has not been renewed for Fence. It
+// does not wait for the store, because the store may hang.
 func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(context.Context)) {
 	fenced, ended := false, false
 	for {
@@ -197,10 +201,10 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 		next := h.fence()
 		switch overdue := next.Until() <= 0; {
 		case !overdue && fenced:
-			l.log.Warn("the node's lease is renewed; what it held was ended")
+			l.log.Warn("the node's lease is renewed; what it held was killed")
 			fenced, ended = false, false
 		case overdue && !fenced:
-			l.log.Error("the node's lease could not be renewed; ending what it holds before others may claim it", "fence", h.Timing.Fence)
+			l.log.Error("the node's lease could not be renewed; killing what it holds before other nodes may claim it", "fence", h.Timing.Fence)
 			fenced = true
 		}
 		if fenced && !ended {
@@ -218,8 +222,8 @@ func (l *Lease) guard(ctx context.Context, alarm *boottime.Alarm, lost func(cont
 	}
 }
 
-// publish writes the node's record every Publish. Where it hangs on another lease
-// all that this node has is ended: ErrTwin.
+// publish writes the node's record every Publish. If the record belongs to another
+// lease, everything on this node is killed and the error is ErrDuplicateNode.
 func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost func(context.Context)) error {
 	state := &outage{log: l.log, what: "this node's record"}
 	tick := time.NewTicker(l.cfg.Publish)
@@ -228,10 +232,10 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 		h := l.held.Load()
 		err := l.publishOnce(ctx, h, self())
 		state.note(ctx, err)
-		// A lease that is gone is another matter: it is being replaced.
+		// A lease that is gone is not a duplicate: replace handles it.
 		if errors.Is(err, store.ErrNodeTaken) && l.held.Load() == h && h.gone.CompareAndSwap(false, true) {
 			err := l.duplicateNode(ctx)
-			l.log.Error("another agent has this node's id; ending what this one has", "err", err)
+			l.log.Error("another agent has this node's id; killing the sessions of this one", "err", err)
 			l.endAll(ctx, lost)
 			return err
 		}
@@ -244,22 +248,21 @@ func (l *Lease) publish(ctx context.Context, self func() holdfast.Node, lost fun
 	}
 }
 
-// Changed has the node's record written now, and not only when it is its time:
-// it says whether the node takes sessions. Any goroutine may call it; it does not
-// wait.
+// Changed makes publish write the node's record now, because whether the node accepts
+// sessions has changed. Any goroutine may call it. It does not block.
 func (l *Lease) Changed() {
 	select {
 	case l.changed <- struct{}{}:
-	default: // it is about to be
+	default: // a write is already due
 	}
 }
 
-// publishTime bounds one writing of the node's record.
+// publishTime bounds one write of the node's record.
 const publishTime = 2 * time.Second
 
 func (l *Lease) publishOnce(ctx context.Context, h *lease, n holdfast.Node) error {
 	if h.gone.Load() {
-		return nil // there will be another one, which is told of elsewhere
+		return nil // replace publishes the record under the new lease
 	}
 	n.Lease = int64(h.ID)
 	ctx, cancel := context.WithTimeout(ctx, max(l.cfg.Publish, publishTime))

@@ -41,8 +41,8 @@ type Mover interface {
 	Started(container string, err error)
 }
 
-// startOrRestore starts the container, from an image where there is one. One that
-// does not go on from its image is made anew, without.
+// startOrRestore starts the container, from an image if there is one. If the restore
+// fails, it creates a new container and starts that without the image.
 func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	start := func() error { return b.phase("start", func() error { return b.start(ctx) }) }
 	mover := b.m.deps.Mover
@@ -76,7 +76,7 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	b.lostMemory(fmt.Errorf("its container did not go on from its image: %w", err))
+	b.lostMemory(fmt.Errorf("its container could not be restored from its image: %w", err))
 	if err := b.phase("create", func() error { return b.m.deps.Engine.Remove(ctx, b.container) }); err != nil {
 		return err
 	}
@@ -86,18 +86,19 @@ func (b *attempt) startOrRestore(ctx context.Context, spec engine.Spec) error {
 	return start()
 }
 
-// maxReason bounds why a memory was lost, in bytes of its record.
+// maxReason bounds the reason of a lost memory in the session's record, in bytes.
 const maxReason = 512
 
-// lostMemory notes why the session boots fresh although there was an image.
+// lostMemory records why the session boots fresh although there was an image.
 func (b *attempt) lostMemory(err error) {
 	text := strings.ToValidUTF8(err.Error(), "")
 	b.owner.Memory = "lost: " + text[:min(len(text), maxReason)]
 	b.m.log.Warn("a session's memory is lost, and it boots fresh", "session", b.e.key, "epoch", b.owner.Epoch, "err", err)
 }
 
-// resume looks at what the life before has left: the session is of the template
-// that it was of, where nobody has named another one. done ends what it has begun.
+// resume reads the note of the suspended previous epoch. The session keeps the
+// template of that epoch, unless the request named another one. done ends the check
+// that resume started.
 func (b *attempt) resume(ctx context.Context) (done func()) {
 	if b.owner.SuspendNote == "" {
 		return func() {}
@@ -111,10 +112,11 @@ func (b *attempt) resume(ctx context.Context) (done func()) {
 	return b.checkFollows(ctx, left.Epoch, b.owner.Epoch)
 }
 
-// readSuspendNote is what the life before has left, of the template that the session has now.
+// readSuspendNote returns the note of the suspended previous epoch, if its template is
+// the one that the session has now.
 func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 	if err := json.Unmarshal([]byte(b.owner.SuspendNote), &left); err != nil || left.Key != b.e.key || left.Epoch >= b.owner.Epoch {
-		return left, errors.New("what was left of it cannot be read")
+		return left, errors.New("its suspend note cannot be read")
 	}
 	if left.Template != b.e.template.Name && !b.e.templateNamed {
 		t, err := b.m.template(left.Template)
@@ -130,14 +132,15 @@ func (b *attempt) readSuspendNote() (left holdfast.Suspended, err error) {
 		b.owner.Template = t.Name // written with the next state
 	}
 	if left.Template != b.e.template.Name {
-		return left, fmt.Errorf("it was of template %s", left.Template)
+		return left, fmt.Errorf("the image was of template %s", left.Template)
 	}
 	return left, nil
 }
 
-// checkFollows begins to ask whether anybody has had the session since it was suspended,
-// until done is called: a store may take a tenth of a second to tell, which is less than
-// the container takes to be made. b.alone has the answer.
+// checkFollows starts to check that no node has owned the session since it was
+// suspended, until done is called. It runs in parallel, because a store may need a
+// tenth of a second, which is less than the creation of the container takes.
+// b.followsErr receives the result.
 func (b *attempt) checkFollows(ctx context.Context, before, next holdfast.Epoch) (done func()) {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	b.followsErr = make(chan error, 1)
@@ -149,17 +152,17 @@ func (b *attempt) checkFollows(ctx context.Context, before, next holdfast.Epoch)
 	return func() { cancel(); <-ended }
 }
 
-// follows is an error where somebody has had the session between two lives: an agent of
-// a version that does not know of suspended sessions leaves alone what its claim should
-// have taken. A store that has forgotten the time in between says nothing against it:
-// whoever keeps the image has looked on (docs/moving.md).
+// follows returns an error if a node has owned the session between two epochs: a claim
+// by an agent of a version without suspended sessions does not delete the suspend
+// note. If the store has compacted that time, the image is used: the node that keeps
+// the image has watched the session meanwhile (docs/moving.md).
 func (m *Manager) follows(ctx context.Context, key holdfast.SessionKey, before, next holdfast.Epoch) error {
 	ok, err := m.deps.Store.Follows(ctx, key, before, next)
 	switch {
 	case errors.Is(err, store.ErrForgotten):
 		return nil
 	case err == nil && !ok:
-		return fmt.Errorf("it has lived since it was suspended at epoch %d", before)
+		return fmt.Errorf("it was running after it was suspended at epoch %d", before)
 	}
 	return err
 }

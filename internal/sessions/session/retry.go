@@ -9,14 +9,14 @@ import (
 	"holdfast"
 )
 
-// Back-off of retries, doubled from the first to the longest.
+// Backoff of retries, doubled from firstPause to longestPause.
 const (
 	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second
 )
 
-// retry calls f until it succeeds, fails with anything but the passing error,
-// or ctx is done; then the last error counts.
+// retry calls f until it succeeds, returns an error other than the passing one, or ctx
+// is done. It returns the last error.
 func retry(ctx context.Context, passing error, f func() error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := f()
@@ -31,9 +31,9 @@ func retry(ctx context.Context, passing error, f func() error) error {
 	}
 }
 
-// persist calls f until it succeeds or ctx, the Manager's life, ends; where it
-// has ended, once and for a second at most. It reports whether f succeeded. What
-// is left undone, the next agent finds by label and record.
+// persist calls f until it succeeds or ctx, the Manager's context, is done. If ctx is
+// already done, it calls f once, for a second at most. It reports whether f succeeded.
+// The next agent finds what is left undone by label and record.
 func (m *Manager) persist(ctx context.Context, what string, key holdfast.SessionKey, f func(context.Context) error) bool {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -47,7 +47,7 @@ func (m *Manager) persist(ctx context.Context, what string, key holdfast.Session
 			return true
 		}
 		m.log.Log(ctx, level, what+" (will be tried again)", "session", key, "err", err)
-		level = slog.LevelDebug // said once
+		level = slog.LevelDebug // logged once
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -8,15 +8,15 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// rollBack removes the container of a failed boot, sees to it that it is gone, and
-// then gives the claim up. It tries until it has succeeded or the agent stops,
-// in which case the next agent finds both by label and record.
+// rollBack removes the container of a failed boot and then releases the claim. It
+// retries until it succeeds or the agent stops. In the second case the next agent
+// finds both by label and record.
 func (b *attempt) rollBack(life context.Context) {
 	if b.target != nil {
 		defer b.target.Close()
 	}
 	if b.spec.Name != "" && !b.m.persist(life, "removing the container of a failed boot", b.e.key, b.removeContainer) {
-		return // it may run: the record stays, for the next agent
+		return // the container may run: the record stays for the next agent
 	}
 	b.m.dropNetwork(b.e)
 	b.m.removeIdentity(b.owner)
@@ -31,10 +31,10 @@ func (b *attempt) rollBack(life context.Context) {
 	}
 }
 
-// removeContainer removes the container, which Remove kills if it runs. Where its
-// id is not known it is looked for by its name, because an engine may create one
-// and answer with an error. One that is dead and cannot be removed for now does
-// not keep its key.
+// removeContainer removes the container. Engine.Remove kills it if it runs. If the
+// container's id is unknown, it is found by its name, because an engine may create a
+// container and return an error. A dead container that cannot be removed at the moment
+// does not block its key.
 func (b *attempt) removeContainer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
@@ -59,13 +59,13 @@ func (b *attempt) removeContainer(ctx context.Context) error {
 	return err
 }
 
-// ended reports whether a container ran and never will again: a created one may
+// ended reports whether a container has run and will not run again. A created one may
 // be about to start.
 func ended(c engine.Container) bool {
 	return c.State == "exited" || c.State == "dead" || c.State == "removing"
 }
 
-// giveUp releases the claim, also one whose answer never came.
+// giveUp releases the claim, also one whose answer was never received.
 func (b *attempt) giveUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()

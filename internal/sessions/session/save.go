@@ -13,7 +13,7 @@ import (
 	"holdfast"
 )
 
-// saved are dead sessions that were saved and could not be given up yet.
+// saved are dead sessions that were saved and not released yet.
 type saved struct {
 	mu   sync.Mutex
 	dead []*entry
@@ -33,7 +33,7 @@ func (s *saved) take() []*entry {
 	return dead
 }
 
-// Saves are the sessions of a batch that are saved before they are given up.
+// Saves are the sessions of a batch that are saved before their release.
 type Saves struct {
 	b       *Batch
 	until   time.Time
@@ -44,9 +44,9 @@ type Saves struct {
 	report holdfast.SaveReport
 }
 
-// Keep takes those sessions out of the batch that can be saved by a moment: what is
-// killed with the batch does not wait for them. It comes right after Condemn. nil
-// where nothing was to be saved.
+// Keep removes the sessions from the batch that can be saved until the given time, so
+// that the kill of the batch does not wait for them. It is called right after
+// MarkTerminating. It returns nil if there is nothing to save.
 func (b *Batch) Keep(until time.Time) *Saves {
 	var all []move.Departing
 	if b.m.deps.Mover == nil {
@@ -75,13 +75,13 @@ func (b *Batch) Keep(until time.Time) *Saves {
 	return s
 }
 
-// Count is how many sessions are to be saved.
+// Count returns the number of sessions to be saved.
 func (s *Saves) Count() int { return len(s.entries) }
 
-// Run saves the sessions and hands each over as soon as it is saved, or could not
-// be: it is killed and seen dead, its snapshot is taken, and it is given up. It may
-// run beside the batch's other methods; what it could not give up is for a Release
-// after it. It is called once.
+// Run saves the sessions. It hands each one over as soon as it is saved or the save
+// has failed: it is killed and seen dead, its snapshot is taken, and it is released.
+// Run may run in parallel with the batch's other methods. What it could not release is
+// left to a later Release. It is called once.
 func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 	begun := time.Now()
 	s.report.Kill = holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}}
@@ -98,12 +98,12 @@ func (s *Saves) Run(ctx context.Context) holdfast.SaveReport {
 			return nil
 		})
 	}
-	_ = g.Wait() // nobody fails
+	_ = g.Wait() // the functions return no error
 	s.report.Memory.Took = holdfast.Millis(time.Since(begun))
 	return s.report
 }
 
-// save saves one session, or notes why not.
+// save saves one session, or records why it failed.
 func (s *Saves) save(ctx context.Context, l move.Departing) {
 	m, begun := s.b.m, time.Now()
 	n, err := m.deps.Mover.Save(ctx, l)
@@ -120,7 +120,7 @@ func (s *Saves) save(ctx context.Context, l move.Departing) {
 	m.log.Info("session saved", "session", l.Owner.Key, "epoch", l.Owner.Epoch, "bytes", n, "thought", l.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 }
 
-// handOver ends one session, saved or not, and gives it up.
+// handOver kills one session, saved or not, and releases it.
 func (s *Saves) handOver(ctx context.Context, e *entry) {
 	m := s.b.m
 	kill := m.deps.Killer.Kill(ctx, targets([]*entry{e}))
@@ -136,7 +136,7 @@ func (s *Saves) handOver(ctx context.Context, e *entry) {
 		s.tookSnapshot(e, m.snap(ctx, e))
 	}
 	if err := m.releaseDead(ctx, dead); err != nil {
-		m.log.Debug("a saved session is not given up yet", "session", e.key, "err", err)
+		m.log.Debug("a saved session is not released yet", "session", e.key, "err", err)
 		s.b.saved.add(e)
 		return
 	}

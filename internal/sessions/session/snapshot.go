@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/sessions/hook"
 )
 
-// generation lasts as long as a lease of the node's: no snapshot is taken of what
-// was held under one that is gone, because another node may have the session.
+// leaseGeneration lasts as long as one lease of the node. No snapshot is taken of
+// sessions of an ended generation, because another node may own them.
 type leaseGeneration struct {
 	context.Context
 	end context.CancelCauseFunc
@@ -26,8 +26,8 @@ func newLeaseGeneration() leaseGeneration {
 	return leaseGeneration{ctx, end}
 }
 
-// snapshot is what became of a session's snapshot command. The zero value is of
-// one that has not run.
+// snapshot is the result of a session's snapshot command. The zero value means that it
+// has not run.
 type snapshot struct {
 	done   bool
 	took   holdfast.Millis
@@ -37,7 +37,7 @@ type snapshot struct {
 
 func (s snapshot) ran() bool { return s.done }
 
-// problem is what a person should know of it, "" where it went well.
+// problem returns what an operator should know about it, or "" if it succeeded.
 func (s snapshot) problem() string {
 	if s.err == nil {
 		return ""
@@ -45,7 +45,7 @@ func (s snapshot) problem() string {
 	return "the snapshot failed: " + s.err.Error()
 }
 
-// snapshotOf is the snapshot command of a template as it is configured now.
+// snapshotOf returns the snapshot command of a template in the present configuration.
 func (m *Manager) snapshotOf(template string) Snapshot {
 	for _, t := range m.cfg.Templates {
 		if t.Name == template {
@@ -55,8 +55,7 @@ func (m *Manager) snapshotOf(template string) Snapshot {
 	return Snapshot{}
 }
 
-// splitBySnapshot tells the sessions whose snapshot is still to be taken from
-// the others.
+// splitBySnapshot separates the sessions with a pending snapshot from the others.
 func (m *Manager) splitBySnapshot(dead []*entry) (with, without []*entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,15 +69,14 @@ func (m *Manager) splitBySnapshot(dead []*entry) (with, without []*entry) {
 	return with, without
 }
 
-// snapshotDueLocked reports whether a snapshot is to be taken once the session is
-// dead, or is being taken.
+// snapshotDueLocked reports whether the session's snapshot is pending or running.
 func (e *entry) snapshotDueLocked() bool {
 	return len(e.template.Snapshot.Command) > 0 && !e.snapshot.done && e.generation.Context != nil && e.generation.Err() == nil
 }
 
-// snapAndRelease takes the snapshot of a dead session and gives it up. Where the
-// Manager's life ends in the middle, the session stays owned: the next agent
-// finds it and takes the snapshot again.
+// snapAndRelease takes the snapshot of a dead session and releases it. If the Manager
+// ends during the snapshot, the session stays owned: the next agent finds it and takes
+// the snapshot again.
 func (m *Manager) snapAndRelease(ctx context.Context, e *entry) {
 	if with, _ := m.splitBySnapshot([]*entry{e}); len(with) > 0 {
 		m.snap(ctx, e)
@@ -89,8 +87,8 @@ func (m *Manager) snapAndRelease(ctx context.Context, e *entry) {
 	m.releaseUntilDone(ctx, []*entry{e})
 }
 
-// snap runs the session's snapshot command, when it is its turn, until ctx is
-// done at the latest. What comes of it changes nothing for the session.
+// snap waits for a slot and runs the session's snapshot command, until ctx is done at
+// the latest. The session is released whatever the result is.
 func (m *Manager) snap(ctx context.Context, e *entry) snapshot {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -107,7 +105,7 @@ func (m *Manager) snap(ctx context.Context, e *entry) snapshot {
 	outcome := "ok"
 	if s.err != nil {
 		outcome = "failed"
-		m.log.Warn("snapshot failed; the session is given up all the same", "session", e.key, "epoch", e.owner.Epoch, "took", s.took, "err", s.err, "output", s.output)
+		m.log.Warn("snapshot failed; the session is released anyway", "session", e.key, "epoch", e.owner.Epoch, "took", s.took, "err", s.err, "output", s.output)
 	}
 	m.deps.Metrics.snaps.WithLabelValues(outcome).Observe(time.Duration(s.took).Seconds())
 	m.mu.Lock()
@@ -127,7 +125,7 @@ func (m *Manager) runSnapshot(ctx context.Context, e *entry) snapshot {
 	return snapshot{done: true, took: holdfast.Millis(r.Took), err: r.Err, output: r.Output}
 }
 
-// command is the snapshot command of a record's session.
+// command returns the snapshot command for the session of a record.
 func (s Snapshot) command(o holdfast.Owner, until time.Time) hook.Command {
 	epoch := strconv.FormatInt(int64(o.Epoch), 10)
 	fill := strings.NewReplacer("{key}", string(o.Key), "{epoch}", epoch)
@@ -146,8 +144,8 @@ func (s Snapshot) command(o holdfast.Owner, until time.Time) hook.Command {
 	return c
 }
 
-// dueForSnapshot tells the records whose session once ran, and whose template
-// has a snapshot command, from the others.
+// dueForSnapshot separates the records whose session has run and whose template has a
+// snapshot command from the others.
 func (m *Manager) dueForSnapshot(owners []holdfast.Owner) (due, others []holdfast.Owner) {
 	for _, o := range owners {
 		if len(m.snapshotOf(o.Template).Command) > 0 && o.ContainerID != "" {
@@ -159,9 +157,9 @@ func (m *Manager) dueForSnapshot(owners []holdfast.Owner) (due, others []holdfas
 	return due, others
 }
 
-// keepForSnapshot makes entries of records whose container was found dead. Run
-// takes the snapshot; an earlier agent may have done so, and not come to give the
-// session up.
+// keepForSnapshot creates entries for records whose container was found dead, so that
+// Run takes their snapshots. An earlier agent may have taken the snapshot without
+// releasing the session.
 func (m *Manager) keepForSnapshot(due []holdfast.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,10 +174,10 @@ func (m *Manager) keepForSnapshot(due []holdfast.Owner) {
 	}
 }
 
-// Snapshot runs the snapshot commands of the sessions that were seen dead, a few
-// at a time, until ctx is done at the latest; then what is left of them failed.
-// No session waits for another's: each is given up at once after its own, and
-// those that have none before all others.
+// Snapshot runs the snapshot commands of the sessions that were seen dead, a few at a
+// time. When ctx is done, the remaining ones fail. No session waits for another
+// session's snapshot: each is released right after its own, and sessions without a
+// snapshot are released first.
 func (b *Batch) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 	with, without := b.m.splitBySnapshot(b.dead)
 	if len(with) == 0 {
@@ -189,7 +187,7 @@ func (b *Batch) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 	r := holdfast.SnapshotReport{Count: len(with), Failed: []holdfast.SnapshotFailure{}}
 	var (
 		mu   sync.Mutex
-		left []*entry // not given up: Release does it
+		left []*entry // not released: left to Release
 		all  sync.WaitGroup
 	)
 	giveUp := func(entries []*entry) {
@@ -223,7 +221,8 @@ func (b *Batch) Snapshot(ctx context.Context) holdfast.SnapshotReport {
 	return r
 }
 
-// reason is an error for people: what a deadline is called in Go is none.
+// reason returns the text of an error for operators: Go's text of a deadline is of no
+// use to them.
 func reason(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, hook.ErrTime) {
 		return "there was no time for it"

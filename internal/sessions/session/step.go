@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// step runs an init step, whose container is made, to its end.
+// step runs an init step to its end. Its container has been created.
 func (b *attempt) step(ctx context.Context, s Step) error {
 	err := b.phase("init", func() error {
 		running, cancel := context.WithTimeout(ctx, s.Timeout)
@@ -21,7 +21,7 @@ func (b *attempt) step(ctx context.Context, s Step) error {
 			return nil
 		}
 		if running.Err() != nil && ctx.Err() == nil {
-			err = holdfast.WithHint(fmt.Errorf("not done after %v", s.Timeout), "give the step's timeout more time, if it may need that")
+			err = holdfast.WithHint(fmt.Errorf("not done after %v", s.Timeout), "raise the step's timeout if it needs more time")
 		}
 		return fmt.Errorf("init step %s: %w", s.Name, err)
 	})
@@ -32,7 +32,7 @@ func (b *attempt) runStep(ctx context.Context) error {
 	if err := b.start(ctx); err != nil {
 		return err
 	}
-	b.endSpinup(ctx, nil) // it is up; how it ends is the step's work
+	b.endSpinup(ctx, nil) // the spin-up ends with the start; the step's result is not part of it
 	if _, err := b.grab(ctx); err != nil && !errors.Is(err, errDied) {
 		return err
 	}
@@ -43,15 +43,14 @@ func (b *attempt) runStep(ctx context.Context) error {
 	if code != 0 {
 		c, err := b.inspect(ctx)
 		if err != nil {
-			c.ExitCode = code // all that is known of it
+			c.ExitCode = code // nothing else is known about it
 		}
 		return exited(c, "")
 	}
 	return b.discardContainer(ctx)
 }
 
-// wait returns the container's exit code. The answer may get lost: then it is
-// asked for again.
+// wait returns the container's exit code. If the answer is lost, it asks again.
 func (b *attempt) wait(ctx context.Context) (int, error) {
 	for {
 		code, err := b.m.deps.Engine.Wait(ctx, b.container)
@@ -67,8 +66,9 @@ func (b *attempt) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// discardContainer sees a container dead that ended by itself, and lets go of it.
-// What shared its control group dies with it: the next may not run beside it.
+// discardContainer ensures that a container that exited is dead, and closes its
+// target. Other processes in its cgroup are killed, because the next container must
+// not run beside them.
 func (b *attempt) discardContainer(ctx context.Context) error {
 	if b.target != nil {
 		ctx, cancel := context.WithTimeout(ctx, killTimeout)

@@ -10,17 +10,17 @@ import (
 	"holdfast"
 )
 
-// killTimeout bounds the killing of a single session.
+// killTimeout bounds the kill of one session.
 const killTimeout = 10 * time.Second
 
 // errStopped ends the boot of a session that is stopped before it is ready.
 var errStopped = fmt.Errorf("it was stopped before it was ready: %w", holdfast.ErrStopped)
 
-// Stop kills the session's container, sees it dead and gives the session up.
-// The report names what could not be seen dead; then the session stays owned.
-// One that others are ending already, or that was booting, is waited for, and
-// the report is empty. holdfast.ErrNotFound; ctx's error when it ends first, and
-// then the rest is done all the same.
+// Stop kills the session's container, sees it dead and releases the session. If the
+// container could not be seen dead, the report names it and the session stays owned.
+// If another goroutine is already ending the session, or if it was booting, Stop waits
+// and the report is empty. Errors: holdfast.ErrNotFound; ctx's error if it ends first,
+// in which case the work continues.
 func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.KillReport, error) {
 	m.mu.Lock()
 	e := m.sessions[key]
@@ -28,7 +28,7 @@ func (m *Manager) Stop(ctx context.Context, key holdfast.SessionKey) (holdfast.K
 		m.mu.Unlock()
 		return holdfast.KillReport{}, fmt.Errorf("session %s: %w", key, holdfast.ErrNotFound)
 	}
-	e.cancel(errStopped) // does nothing once it is ready
+	e.cancel(errStopped) // has no effect once the session is ready
 	going := m.markLocked(e)
 	m.mu.Unlock()
 	m.announce(ctx, going...)
@@ -56,8 +56,8 @@ func (m *Manager) await(ctx context.Context, e *entry, ch <-chan struct{}) error
 	}
 }
 
-// announce writes that sessions are leaving, for others who route to them. It
-// is a courtesy: a failure changes nothing of what follows.
+// announce writes the state Leaving to the records of sessions, for the nodes that
+// route to them. An error has no effect on what follows.
 func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -77,9 +77,8 @@ func (m *Manager) announce(ctx context.Context, entries ...*entry) {
 	}
 }
 
-// end makes the containers of entries that are marked as leaving dead, and has
-// the ownership of those seen dead given up. Whoever asks for one of them
-// meanwhile waits until it is gone.
+// end kills the containers of entries that are marked as leaving, and releases the
+// sessions seen dead. Requests for these sessions wait until they are gone.
 func (m *Manager) end(ctx context.Context, going []*entry) holdfast.KillReport {
 	if len(going) == 0 {
 		return holdfast.KillReport{Dead: []string{}, Left: []holdfast.Leftover{}, Steps: []holdfast.Step{}}
@@ -96,8 +95,8 @@ func (m *Manager) endBy(ctx context.Context, going []*entry) holdfast.KillReport
 	return report
 }
 
-// markLocked closes the sessions to newcomers and returns those that it did it
-// for; whoever closed the others ends them.
+// markLocked closes the sessions to new connections. It returns the entries that it
+// has marked. Entries that were marked before are ended by another goroutine.
 func (m *Manager) markLocked(entries ...*entry) []*entry {
 	var going []*entry
 	for _, e := range entries {
@@ -113,8 +112,8 @@ func (m *Manager) markLocked(entries ...*entry) []*entry {
 	return going
 }
 
-// seenDead returns the entries whose containers the report saw dead. The others
-// stay owned: whoever took them over would make a second container.
+// seenDead returns the entries whose containers are dead according to the report. The
+// other sessions stay owned, because a new owner would start a second container.
 func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entry {
 	m.deps.Metrics.killed(report)
 	m.forget(report.Dead...)
@@ -132,8 +131,8 @@ func (m *Manager) seenDead(entries []*entry, report holdfast.KillReport) []*entr
 	return dead
 }
 
-// releaseDead gives up sessions whose containers are dead, all or, after an
-// error, to be called again.
+// releaseDead releases sessions whose containers are dead. After an error the caller
+// may call it again.
 func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
 	owners := make([]holdfast.Owner, len(dead))
 	m.mu.Lock()
@@ -150,8 +149,8 @@ func (m *Manager) releaseDead(ctx context.Context, dead []*entry) error {
 	return nil
 }
 
-// releaseLater gives up sessions whose containers are dead, after their
-// snapshots, in tasks of their own: it may take until the store is back.
+// releaseLater releases sessions whose containers are dead, after their snapshots, in
+// goroutines of its own. They retry until the store is available.
 func (m *Manager) releaseLater(dead []*entry) {
 	with, without := m.splitBySnapshot(dead)
 	if len(without) > 0 {
@@ -163,12 +162,13 @@ func (m *Manager) releaseLater(dead []*entry) {
 }
 
 func (m *Manager) releaseUntilDone(ctx context.Context, dead []*entry) {
-	m.persist(ctx, "giving sessions up", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
+	m.persist(ctx, "releasing sessions", dead[0].key, func(ctx context.Context) error { return m.releaseDead(ctx, dead) })
 }
 
-// giveUp releases the records, in one go as they are known here, and then one
-// by one what has another revision by now: a write of ours may have got through
-// while its answer got lost. A record of another epoch is another's.
+// giveUp releases the records, first in one transaction with the revisions known here,
+// then one by one those that have another revision: a write of this node may have
+// succeeded although its answer was lost. A record with another epoch belongs to
+// another claim.
 func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 	released, err := m.deps.Store.Release(ctx, owners...)
 	if err != nil {
@@ -195,7 +195,7 @@ func (m *Manager) giveUp(ctx context.Context, owners []holdfast.Owner) error {
 	return nil
 }
 
-// finish forgets a session whose container is dead and ownership given up.
+// finish removes a session whose container is dead and whose ownership was released.
 func (m *Manager) finish(e *entry) {
 	if e.target != nil {
 		m.reclaimMemory(e.target.Memory())
@@ -208,9 +208,9 @@ func (m *Manager) finish(e *entry) {
 	}
 }
 
-// close takes the entry out for good and lets go of its container.
+// close removes the entry for good and closes its target.
 func (m *Manager) close(e *entry) {
-	if e.target == nil { // it was dead when it was found
+	if e.target == nil { // it was found dead
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.dropLocked(e)
@@ -226,8 +226,8 @@ func (m *Manager) close(e *entry) {
 	}
 }
 
-// retainTargetsLocked keeps the targets of entries open that somebody else ends, so
-// that they can be killed beside that: SIGKILL twice does no harm.
+// retainTargetsLocked keeps the targets open of entries that another goroutine ends,
+// so that they can be killed at the same time. A second SIGKILL does no harm.
 func retainTargetsLocked(entries []*entry) []*entry {
 	var out []*entry
 	for _, e := range entries {
@@ -250,14 +250,14 @@ func (m *Manager) releaseTargets(entries []*entry) {
 	}
 }
 
-// died tidies up after a container that ended by itself, or that was to die and
-// took long to. What shared its cgroup dies with it.
+// died cleans up after a container that ended by itself, or that was killed and died
+// late. Other processes in its cgroup are killed.
 func (m *Manager) died(ctx context.Context, e *entry) {
 	m.mu.Lock()
 	byItself := e.phase == ready
 	why := "session's container ended by itself"
 	if e.networkLost() && !e.target.Init().Exited() {
-		why = "what held a session's network ended by itself, and nobody can reach the session: it ends, too"
+		why = "the holder of a session's network ended by itself; the session is unreachable and is ended"
 	}
 	going := m.markLocked(e)
 	m.mu.Unlock()
@@ -267,8 +267,8 @@ func (m *Manager) died(ctx context.Context, e *entry) {
 	m.end(ctx, going)
 }
 
-// Refused tells that the route could not be reached. A container that has died
-// is given up, so that the next Acquire boots another.
+// Refused reports that the route could not be reached. If the container has died, its
+// session is released, so that the next Acquire boots a new one.
 func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	m.mu.Lock()
 	e := m.sessions[key]
@@ -279,8 +279,8 @@ func (m *Manager) Refused(key holdfast.SessionKey, r holdfast.Route) {
 	}
 }
 
-// stopIdle stops sessions that nobody was connected to for Config.IdleStop, or
-// suspends them, as their templates say.
+// stopIdle stops or suspends, as the templates say, sessions without a connection for
+// Config.IdleStop.
 func (m *Manager) stopIdle(ctx context.Context) {
 	tick := time.NewTicker(min(max(m.cfg.IdleStop/10, 10*time.Millisecond), 5*time.Second))
 	defer tick.Stop()
@@ -300,14 +300,13 @@ func (m *Manager) stopIdle(ctx context.Context) {
 	}
 }
 
-// idleLocked reports whether nobody was connected to the session for long enough.
+// idleLocked reports whether the session has had no connection for Config.IdleStop.
 func (m *Manager) idleLocked(e *entry) bool {
 	return e.phase == ready && e.conns == 0 && time.Since(e.idleSince) >= m.cfg.IdleStop
 }
 
-// markIdle closes the sessions that nobody is connected to, and that are to be
-// stopped, so that nobody can connect any more between being found idle and being
-// ended.
+// markIdle marks the idle sessions that are to be stopped, so that no client can
+// connect between the check and the end.
 func (m *Manager) markIdle() []*entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()

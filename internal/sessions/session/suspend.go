@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// suspendTime bounds the saving of one session for its next life.
+	// suspendTime bounds the saving of one session.
 	suspendTime = 5 * time.Minute
-	// lastSuspend is what of that is left once the agent ends.
+	// lastSuspend is the time that remains for it when the agent ends.
 	lastSuspend = 10 * time.Second
-	// suspendsAtOnce is how many sessions are suspended side by side for being idle.
+	// suspendsAtOnce is how many idle sessions are suspended concurrently.
 	suspendsAtOnce = 2
 )
 
-// Suspend saves the session's memory for its next life, sees its container dead and
-// gives the session up; whoever connects next gets it back as it was. Whoever is
-// connected is cut off as by Stop. One that boots is waited for. Where the saving
-// fails the session has ended all the same, without its memory, and the error says
-// so. holdfast.ErrNotFound; holdfast.ErrNoMemory where it was not even tried, and the session
-// goes on; ctx's error, and then the rest is done all the same.
+// Suspend saves the session's memory for its next epoch, sees its container dead and
+// releases the session. The next connect restores it. Suspend closes existing
+// connections like Stop, and waits for a booting session. If the save fails, the
+// session has ended without its memory, and the error says so. Errors:
+// holdfast.ErrNotFound; holdfast.ErrNoMemory if the save was not attempted and the
+// session continues; ctx's error, in which case the work continues.
 func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error) {
 	_, release, err := m.Join(ctx, key)
 	if err != nil {
@@ -51,7 +51,7 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	m.mu.Unlock()
 	if len(going) == 0 {
 		letGo()
-		return holdfast.SuspendReport{}, notHere(key) // somebody else ends it
+		return holdfast.SuspendReport{}, notHere(key) // another goroutine ends it
 	}
 	type result struct {
 		holdfast.SuspendReport
@@ -76,18 +76,19 @@ func (m *Manager) Suspend(ctx context.Context, key holdfast.SessionKey) (holdfas
 	}
 }
 
-// leavingLocked is the session as the Mover wants it.
+// leavingLocked returns the session in the form that the Mover needs.
 func (e *entry) departingLocked() move.Departing {
 	return move.Departing{Owner: e.owner, Target: e.target, Priority: e.template.Priority, Connected: e.conns > 0}
 }
 
-// reserve has the Mover keep room for a session's memory, or is why it cannot be kept.
+// reserve makes the Mover reserve space for a session's memory, or returns why the
+// memory cannot be kept.
 func (m *Manager) reserve(e *entry, l move.Departing) (_ move.Departing, release func(), err error) {
 	switch {
 	case !e.template.SaveMemory:
-		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "docs/moving.md says what that needs")
+		return l, nil, holdfast.WithHint(fmt.Errorf("%w: template %s does not say handover: memory", holdfast.ErrNoMemory, e.template.Name), "see docs/moving.md for the requirements")
 	case m.deps.Mover == nil:
-		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log says at its start what is missing for it")
+		return l, nil, holdfast.WithHint(holdfast.ErrNoMemory, "the agent's log states at its start what is missing")
 	}
 	if l, release, err = m.deps.Mover.Reserve(l); err != nil {
 		return l, nil, fmt.Errorf("%w: %w", holdfast.ErrNoMemory, err)
@@ -95,8 +96,8 @@ func (m *Manager) reserve(e *entry, l move.Departing) (_ move.Departing, release
 	return l, release, nil
 }
 
-// suspend saves and ends an entry that is marked as leaving, and that there is room
-// for. life is the Manager's.
+// suspend saves and ends an entry that is marked as leaving and for which space is
+// reserved. life is the Manager's context.
 func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r holdfast.SuspendReport, err error) {
 	m.announce(life, e)
 	m.mu.Lock()
@@ -117,7 +118,7 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 	cancel()
 	r.Left = report.Left
 	dead := m.seenDead([]*entry{e}, report)
-	if len(dead) == 0 { // it stays owned, until it is
+	if len(dead) == 0 { // the session stays owned until it is dead
 		return r, err
 	}
 	if with, _ := m.splitBySnapshot(dead); len(with) > 0 {
@@ -132,20 +133,20 @@ func (m *Manager) suspend(life context.Context, e *entry, l move.Departing) (r h
 		kept, err = m.releaseSuspended(ctx, e, r.Suspended)
 		return err
 	}) {
-		return r, fmt.Errorf("session %s: the store does not take it: %w", e.key, holdfast.ErrStore)
+		return r, fmt.Errorf("session %s: the store does not accept its suspension: %w", e.key, holdfast.ErrStore)
 	}
 	m.finish(e)
 	if !kept {
-		m.log.Warn("a session's memory is lost: it was given up before it was suspended", "session", e.key, "epoch", l.Owner.Epoch)
+		m.log.Warn("a session's memory is lost: it was released before it was suspended", "session", e.key, "epoch", l.Owner.Epoch)
 		return r, fmt.Errorf("session %s has ended without its memory: its record was gone before: %w", e.key, holdfast.ErrStore)
 	}
 	m.log.Info("session suspended", "session", e.key, "epoch", l.Owner.Epoch, "bytes", r.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 	return r, nil
 }
 
-// releaseSuspended gives a dead session up, and leaves what it goes on from to its next claim.
-// kept is false where the record is gone, or another's by now: then nobody has a use
-// for it.
+// releaseSuspended releases a dead session and stores the suspend note for its next
+// claim. kept is false if the record is gone or belongs to another claim; then the
+// image is of no use.
 func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Suspended) (kept bool, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -159,7 +160,7 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 		if !errors.Is(err, store.ErrStale) {
 			return err == nil, err
 		}
-		// An answer of ours may have got lost: of this write, or of one before.
+		// The answer to this write, or to an earlier one, may have been lost.
 		now, err := m.deps.Store.Get(ctx, o.Key)
 		if errors.Is(err, holdfast.ErrNotFound) {
 			return m.alreadySuspended(ctx, o.Key, string(text))
@@ -174,7 +175,7 @@ func (m *Manager) releaseSuspended(ctx context.Context, e *entry, s holdfast.Sus
 	}
 }
 
-// alreadySuspended reports whether a session has left that text.
+// alreadySuspended reports whether the session's suspend note has that text.
 func (m *Manager) alreadySuspended(ctx context.Context, key holdfast.SessionKey, text string) (bool, error) {
 	all, err := m.deps.Store.ListNotes(ctx, store.SuspendedNotes+string(key))
 	for _, n := range all {
@@ -185,9 +186,9 @@ func (m *Manager) alreadySuspended(ctx context.Context, key holdfast.SessionKey,
 	return false, err
 }
 
-// suspendIdle has idle sessions suspended whose templates say so, a few at a time. A
-// session is closed to newcomers only when its turn has come: until then it can be
-// used, and drained, like any other.
+// suspendIdle suspends idle sessions whose templates say so, a few at a time. A
+// session is closed to new connections only when its turn has come. Until then it can
+// be used and drained like any other.
 func (m *Manager) suspendIdle() {
 	for range cap(m.suspends) {
 		select {
@@ -212,8 +213,8 @@ func (m *Manager) suspendIdle() {
 	}
 }
 
-// markOneIdle closes one idle session that is to be suspended to newcomers; nil where
-// there is none.
+// markOneIdle marks one idle session that is to be suspended. It returns nil if there
+// is none.
 func (m *Manager) markOneIdle() *entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,5 +241,5 @@ func (m *Manager) suspendOrStop(life context.Context, e *entry) {
 	}
 	m.log.Info("suspending an idle session", "session", e.key, "idle", m.cfg.IdleStop)
 	defer release()
-	_, _ = m.suspend(life, e, l) // it is logged
+	_, _ = m.suspend(life, e, l) // suspend logs the error
 }

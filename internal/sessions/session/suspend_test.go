@@ -81,7 +81,7 @@ func TestSuspendLeavesItToTheNextClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, err := n.Start(t.Context(), "a", "web")
-	if err != nil || other.Owner.Template != "web" || other.Owner.Memory != "lost: it was of template kept" || len(n.notes(t)) != 0 || len(mv.left) != 1 {
+	if err != nil || other.Owner.Template != "web" || other.Owner.Memory != "lost: the image was of template kept" || len(n.notes(t)) != 0 || len(mv.left) != 1 {
 		t.Errorf("%+v, %v", other, err)
 	}
 }
@@ -175,7 +175,7 @@ func TestSuspendedAndClaimedByAnOldAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.serve(t, "a")
-	if i, err := n.Get("a"); err != nil || !strings.Contains(i.Owner.Memory, "it has lived since") || len(mv.left) != 0 || len(n.notes(t)) != 0 {
+	if i, err := n.Get("a"); err != nil || !strings.Contains(i.Owner.Memory, "it was running after") || len(mv.left) != 0 || len(n.notes(t)) != 0 {
 		t.Errorf("%+v, %v; it was given %+v", i, err, mv.left)
 	}
 }

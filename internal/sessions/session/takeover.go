@@ -11,19 +11,20 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// adoptTime bounds one question about a container that may be taken over, and
-// askTime how long those are asked about again that the engine could not tell of.
+// adoptTime bounds one engine call about a container that may be taken over. askTime
+// bounds the retries for containers that the engine could not report on.
 const (
 	adoptTime = 10 * time.Second
 	askTime   = 30 * time.Second
 )
 
-// errUnclear means that the engine answers, but not what is with a container.
-var errUnclear = errors.New("the engine does not tell what became of its container")
+// errUnclear means that the engine answers but does not report the state of a
+// container.
+var errUnclear = errors.New("the engine does not report the state of the session's container")
 
-// takeOverAll takes over the containers that run as their records say, and
-// returns which those are, by id. An error means that the engine does not answer,
-// or the kernel: nothing may be killed for that.
+// takeOverAll takes over the containers that run as their records say, and returns
+// their ids. An error means that the engine or the kernel does not answer; nothing may
+// be killed for that reason.
 func (m *Manager) takeOverAll(ctx context.Context, containers []engine.Container, owners map[holdfast.SessionKey]holdfast.Owner) (map[string]bool, error) {
 	taken := map[string]bool{}
 	var unclear []holdfast.Owner
@@ -55,8 +56,8 @@ func (m *Manager) takeOverAll(ctx context.Context, containers []engine.Container
 	return taken, nil
 }
 
-// askAgain is takeOver for a container that the engine could not tell of, until
-// asking is done. Then it is one that nobody could keep: not to be taken over.
+// askAgain retries takeOver until asking is done, for a container that the engine
+// could not report on. After that the container is not taken over.
 func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		if _, err := m.listOwn(ctx); err != nil {
@@ -73,7 +74,7 @@ func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool,
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		case asking.Err() != nil:
-			m.log.Error("a session's container cannot be taken over; ending it", "session", o.Key, "container", short(o.ContainerID), "err", err)
+			m.log.Error("a session's container cannot be taken over; killing it", "session", o.Key, "container", short(o.ContainerID), "err", err)
 			return false, nil
 		case !errors.Is(err, errUnclear):
 			return false, err
@@ -81,9 +82,9 @@ func (m *Manager) askAgain(ctx, asking context.Context, o holdfast.Owner) (bool,
 	}
 }
 
-// takeOver makes the record's container a ready session again, if it runs. An
-// error means that this could not be found out: errUnclear where the engine may
-// know about others.
+// takeOver makes the record's container a ready session again, if the container runs.
+// An error means that this is not known: errUnclear if the engine may still report on
+// other containers.
 func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
@@ -100,7 +101,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	}
 	target, err := m.deps.Opener.Open(c.ID, c.Name, c.Pid)
 	if errors.Is(err, kill.ErrGone) || errors.Is(err, kill.ErrStranger) || errors.Is(err, kill.ErrProtected) {
-		return false, nil // nobody could ever end it by that pid
+		return false, nil // nothing could kill it by that pid
 	}
 	if err != nil {
 		return false, err
@@ -112,7 +113,7 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	}
 	target.Key = o.Key
 	m.hold(target)
-	// The container is what it is, whatever the template says by now.
+	// The container stays as it was created, even if the template has changed.
 	e := newEntry(o.Key, Template{Name: o.Template, Snapshot: m.snapshotOf(o.Template)})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,8 +125,9 @@ func (m *Manager) takeOver(ctx context.Context, o holdfast.Owner) (bool, error) 
 	return true, nil
 }
 
-// madeFor reports whether a container is the record's: made for its claim, or warm
-// before it. A warm one is of no other claim than that which names it.
+// madeFor reports whether a container belongs to the record: it was created for the
+// record's claim, or it was warm before that claim. A warm container belongs only to
+// the claim that names it.
 func madeFor(c engine.Container, o holdfast.Owner) bool {
 	if c.Labels[LabelWarm] != "" {
 		return c.Labels[LabelTemplate] == o.Template

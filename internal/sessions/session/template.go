@@ -1,6 +1,3 @@
-// Package session is the ownership state machine of one node: it claims a
-// session, boots its container, says when it is ready, keeps it while somebody
-// is connected, stops it, and after a restart of the agent finds it again.
 package session
 
 import (
@@ -14,78 +11,78 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Labels that every container of a session carries. They are how an agent
-// finds its containers again after a restart, so they never change.
+// Labels of every session container. A restarted agent finds its containers by them,
+// so they never change.
 const (
 	LabelNode        = "holdfast.node"
 	LabelSession     = "holdfast.session"
 	LabelEpoch       = "holdfast.epoch"
 	LabelTemplate    = "holdfast.template"
-	LabelStep        = "holdfast.step"         // its name, on the container of an init step only
-	LabelWarm        = "holdfast.warm"         // on one that was there before its session, which it does not name
-	LabelIdentityDir = "holdfast.identity-dir" // likewise: the directory of this host with what it was told
+	LabelStep        = "holdfast.step"         // name of the step, on the container of an init step only
+	LabelWarm        = "holdfast.warm"         // on a container that was warm; it does not name the session
+	LabelIdentityDir = "holdfast.identity-dir" // on a container that was warm: the directory of this host with its identity
 )
 
-// Template is how the container of a session is made. "{key}" in mount sources,
-// environment values and command arguments becomes the session's key.
+// Template describes how the container of a session is created. "{key}" in mount
+// sources, environment values and command arguments becomes the session's key.
 type Template struct {
 	Name      string
 	Image     string
-	Command   []string // empty: the image's own
+	Command   []string // empty: the image's command
 	Env       map[string]string
 	Mounts    []engine.Mount
-	Memory    int64   // bytes, 0 is no limit
-	CPUs      float64 // 0 is no limit
-	PIDs      int64   // 0 is no limit
+	Memory    int64   // bytes, 0 means no limit
+	CPUs      float64 // 0 means no limit
+	PIDs      int64   // 0 means no limit
 	Port      int     // that the session's server listens on
 	Ready     Readiness
 	Network   string // "" is the engine's default bridge
-	Pooled    bool   // join a ready network where there is one; Network is then ""
+	Pooled    bool   // join a ready network if there is one; Network is then ""
 	NoInit    bool   // the image's process is pid 1 itself, without the engine's minimal init
 	AllowSUID bool   // processes may gain privileges through set-uid programs
 	Seccomp   string // path of a seccomp profile on this host; "" is the engine's default
-	Steps     []Step // run one after the other before the session's own container
+	Steps     []Step // run one after the other before the session's own container starts
 	Snapshot  Snapshot
-	// SaveMemory has a container that leaves with notice saved, for the
-	// session's next life. The runtime has to be one that can.
+	// SaveMemory saves a container that leaves as planned, for the session's next
+	// epoch. The runtime has to support it.
 	SaveMemory bool
-	// SuspendIdle has an idle session suspended instead of stopped.
+	// SuspendIdle suspends an idle session instead of stopping it.
 	SuspendIdle bool
-	Priority    int                   // of its memory: where not all can be saved, what is lost is what has less
+	Priority    int                   // of its memory: if not all can be saved, the lowest priority is lost
 	Runtime     string                // of its containers; "" is the engine's default
 	Keep        *holdfast.KeepSockets // nil: WebSockets are closed when the session leaves
 }
 
-// Snapshot is a command on this host that runs when a session has ended, after
-// its container was seen dead and before anybody else can have the session.
+// Snapshot is a command on this host that runs after a session's container was seen
+// dead and before another claim of the session is possible.
 type Snapshot struct {
-	// Command begins with a program's absolute path; no shell sees it.
-	// "{key}" and "{epoch}" are filled in. Empty: none.
+	// Command starts with the absolute path of a program; there is no shell. "{key}"
+	// and "{epoch}" are replaced. Empty means no snapshot.
 	Command []string
 	Timeout time.Duration // over 0
 }
 
-// Step is an init step: a container that runs to completion before the
-// session's own is made, with the same mounts, limits and network. "{key}" is
-// filled in as in a template.
+// Step is an init step: a container that runs to completion before the session's own
+// container is created, with the same mounts, limits and network. "{key}" is replaced
+// as in a template.
 type Step struct {
-	Name    string // a word of the characters of a key; differs among a template's steps
+	Name    string // characters of a key; unique among a template's steps
 	Image   string // "" is the template's
 	Command []string
 	Env     map[string]string
 	Timeout time.Duration // over 0
 }
 
-// Readiness says when a started container counts as ready.
+// Readiness describes when a started container is ready.
 type Readiness struct {
-	// HTTPPath is asked for with GET until it answers with a status below
-	// 400. Empty: a TCP connect to the port is enough.
+	// HTTPPath is requested with GET until the status is below 400. Empty means that a
+	// TCP connection to the port suffices.
 	HTTPPath string
-	// Timeout is from the engine's "started" until ready; over 0.
+	// Timeout is the time from the engine's "started" until ready. It is over 0.
 	Timeout time.Duration
 }
 
-// images are those that a session of the template needs.
+// images returns the images that a session of the template needs.
 func (t Template) images() []string {
 	images := []string{t.Image}
 	for _, step := range t.Steps {
@@ -96,8 +93,8 @@ func (t Template) images() []string {
 	return images
 }
 
-// specs are the containers of one claim, in their order: those of the steps, and
-// the session's own.
+// specs returns the containers of one claim in their order: those of the init steps
+// and the session's own.
 func (t Template) specs(o holdfast.Owner) []engine.Spec {
 	var out []engine.Spec
 	for _, step := range t.Steps {
@@ -106,24 +103,24 @@ func (t Template) specs(o holdfast.Owner) []engine.Spec {
 	return append(out, t.spec(o))
 }
 
-// stepSpec is the container of an init step.
+// stepSpec returns the container of an init step.
 func (t Template) stepSpec(o holdfast.Owner, step Step) engine.Spec {
 	if step.Image != "" {
 		t.Image = step.Image
 	}
 	t.Command, t.Env = step.Command, step.Env
 	s := t.spec(o)
-	s.Name += "." + step.Name // no key has a dot: no other session's container is called like that
+	s.Name += "." + step.Name // no key contains a dot, so no other session's container has this name
 	s.Labels[LabelStep] = step.Name
 	return s
 }
 
-// spec is the container of one claim of a session.
+// spec returns the session's own container for one claim.
 func (t Template) spec(o holdfast.Owner) engine.Spec {
 	fill := func(s string) string { return strings.ReplaceAll(s, "{key}", string(o.Key)) }
 	s := engine.Spec{
-		// With the epoch in it the name is free even while the engine
-		// still tidies up this key's last container.
+		// The epoch makes the name free even while the engine still removes this key's
+		// last container.
 		Name:     fmt.Sprintf("holdfast-%s-%d", o.Key, o.Epoch),
 		Image:    t.Image,
 		Hostname: string(o.Key),
@@ -134,8 +131,8 @@ func (t Template) spec(o holdfast.Owner) engine.Spec {
 			LabelTemplate: t.Name,
 		},
 		Network: t.Network,
-		// A container of ours that comes back by itself would be a
-		// second one for its key (moby#11065).
+		// A container that restarts by itself would be a second one for its key
+		// (moby#11065).
 		Restart:         engine.RestartNo,
 		Memory:          t.Memory,
 		CPUs:            t.CPUs,
@@ -160,13 +157,13 @@ func (t Template) spec(o holdfast.Owner) engine.Spec {
 		s.Mounts = append(s.Mounts, m)
 	}
 	if strings.HasPrefix(t.Network, "container:") || t.Network == "host" {
-		s.Hostname = "" // it has the other's
+		s.Hostname = "" // it has the host name of the network's owner
 	}
 	return s
 }
 
-// epochOf is the epoch that a container was made for, 0 where its label is
-// missing or no number.
+// epochOf returns the epoch that a container was created for. It is 0 if the label is
+// missing or not a number.
 func epochOf(c engine.Container) holdfast.Epoch {
 	n, err := strconv.ParseInt(c.Labels[LabelEpoch], 10, 64)
 	if err != nil {

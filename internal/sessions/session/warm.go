@@ -14,35 +14,36 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// WarmPool has containers that were made before their sessions. Its methods may be
-// called from any goroutine and do not wait.
+// WarmPool has containers that were created before their sessions. Any goroutine may
+// call its methods. They do not wait.
 type WarmPool interface {
-	// Ready reports whether Take would find a container of the template.
+	// Ready reports whether Take would return a container of the template.
 	Ready(template string) bool
-	// Take gives one to a session, for good: it is the caller's to kill and to
-	// remove. false where there is none.
+	// Take gives a container to a session permanently: the caller kills and removes
+	// it. It returns false if there is none.
 	Take(template string) (WarmContainer, bool)
 }
 
-// WarmContainer is a container that runs, answers, and is frozen. Its methods are
-// for one goroutine.
+// WarmContainer is a running, frozen container whose server answers. One goroutine
+// uses it.
 type WarmContainer interface {
 	ID() string
 	Name() string
 	Address() string // host:port of its server
-	// Target is known to the deadman.
+	// Target is already known to the deadman.
 	Target() *kill.Target
-	// Assign tells it who it is, attaches the mounts and lets it run. told
-	// reports, after an error, whether it may have heard.
+	// Assign attaches the mounts, sends the container its identity and thaws it. After
+	// an error, told reports whether the container may have received the identity.
 	Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error)
 }
 
-// dependsOnKey reports whether a text is another for each session.
+// dependsOnKey reports whether a text differs between sessions.
 func dependsOnKey(text string) bool { return strings.Contains(text, "{key}") }
 
-// WarmSpec is a container of the template that is made before its session is known,
-// by that name and value of LabelWarm, and with a directory of this host at at, from
-// which it hears who it is. What depends on the key is missing.
+// WarmSpec returns a container of the template that is created before its session is
+// known. name is its name, label the value of LabelWarm. dir is a directory of this
+// host, mounted at at, through which the container receives its identity. Settings
+// that depend on the key are left out.
 func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) engine.Spec {
 	s := t.spec(holdfast.Owner{Node: node})
 	s.Name, s.Hostname = name, ""
@@ -64,7 +65,7 @@ func (t Template) WarmSpec(node holdfast.NodeID, name, dir, at, label string) en
 }
 
 // Await returns the address of the server of a container of the template once it
-// answers, as Ready asks for. alive is asked whether it can still come to that.
+// answers as Ready requires. alive reports whether the container still runs.
 func (t Template) Await(ctx context.Context, c engine.Container, alive func() bool) (string, error) {
 	addr, err := address(c, t)
 	if err != nil {
@@ -73,7 +74,7 @@ func (t Template) Await(ctx context.Context, c engine.Container, alive func() bo
 	return addr, awaitReady(ctx, addr, t.Ready, alive)
 }
 
-// identity is what a warm container is told.
+// identity returns the identity of the record's container.
 func (t Template) identity(o holdfast.Owner) holdfast.Identity {
 	i := holdfast.Identity{Session: o.Key, Epoch: o.Epoch, Env: map[string]string{
 		"HOLDFAST_SESSION": string(o.Key), "HOLDFAST_EPOCH": strconv.FormatInt(int64(o.Epoch), 10),
@@ -84,7 +85,7 @@ func (t Template) identity(o holdfast.Owner) holdfast.Identity {
 	return i
 }
 
-// claimMounts are those that a warm container gets when it is claimed.
+// claimMounts returns the mounts that a warm container gets when it is claimed.
 func (t Template) claimMounts(o holdfast.Owner) []engine.Mount {
 	var late []engine.Mount
 	for _, m := range t.Mounts {
@@ -96,18 +97,18 @@ func (t Template) claimMounts(o holdfast.Owner) []engine.Mount {
 	return late
 }
 
-// warmWaits reports whether a warm container waits for the session: then the boot
+// warmWaits reports whether a warm container is ready for the session. The boot then
 // needs no slot.
 func (b *attempt) warmWaits() bool {
 	return b.m.deps.Warm != nil && b.m.deps.Warm.Ready(b.e.template.Name)
 }
 
-// useWarm has a warm container serve the session. done is false where there is none any
-// more, or where the one there was could not be had: then it is dead, and the session
+// useWarm makes a warm container serve the session. done is false if there is none, or
+// if the one taken could not be used. In the second case it is dead, and the session
 // boots.
 func (b *attempt) useWarm(ctx context.Context) (done bool, err error) {
 	if b.suspended != nil {
-		return false, nil // it has a memory of its own
+		return false, nil // the session is restored from its own memory
 	}
 	b.m.thaws.Add(1)
 	defer b.m.thaws.Add(-1)

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// watchLocked asks to be told when the session's container dies.
+// watchLocked registers the session's container with the watcher.
 func (m *Manager) watchLocked(e *entry) {
 	err := m.addWatch(e)
 	if err == nil {
 		return
 	}
-	m.log.Error("watching a container (will be tried again; until then it is looked at every second)", "session", e.key, "err", err)
+	m.log.Error("watching a container (will retry; until then it is polled every second)", "session", e.key, "err", err)
 	e.unwatched = true
 	m.tasks.Go(func(ctx context.Context) { m.watchLater(ctx, e) })
 }
@@ -26,8 +26,8 @@ func (m *Manager) addWatch(e *entry) error {
 	return err
 }
 
-// watchLater looks after a container that cannot be watched (no descriptor
-// left, say) until it can be, or is dead.
+// watchLater polls a container that cannot be watched, for example because no file
+// descriptor is left, until it can be watched or is dead.
 func (m *Manager) watchLater(ctx context.Context, e *entry) {
 	tick := time.NewTicker(stuckPoll)
 	defer tick.Stop()
@@ -63,20 +63,19 @@ func (m *Manager) unwatch(e *entry) {
 	}
 }
 
-// stuckLocked keeps a session whose container could not be seen dead, and ends
-// it once that is dead.
+// stuckLocked keeps a session whose container could not be seen dead, and ends it once
+// the container is dead.
 func (m *Manager) stuckLocked(e *entry) {
 	m.log.Error("container cannot be seen dead; its session stays owned", "session", e.key, "container", short(e.owner.ContainerID))
 	e.stuck = true
 	m.tasks.Go(func(ctx context.Context) { m.awaitDeath(ctx, e) })
 }
 
-// stuckPoll is how often a container that would not die is looked at.
+// stuckPoll is the interval at which a stuck container is checked.
 const stuckPoll = time.Second
 
-// awaitDeath ends a stuck session when its container is dead at last. The
-// watcher does not tell of that: it knows of the init only, which may be dead
-// long before its cgroup is empty.
+// awaitDeath ends a stuck session once its container is dead. The watcher does not
+// report that: it knows only the init, which may exit long before the cgroup is empty.
 func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
 	tick := time.NewTicker(stuckPoll)
 	defer tick.Stop()
@@ -95,7 +94,7 @@ func (m *Manager) awaitDeath(ctx context.Context, e *entry) {
 		if dead {
 			m.died(ctx, e)
 		}
-		if dead || !stuck { // else another is at it
+		if dead || !stuck { // otherwise another goroutine ends it
 			return
 		}
 	}
