@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
@@ -29,44 +29,49 @@ func (a *app) doctorBaseline() *cobra.Command {
 	}, a.baselineSave(), a.baselineLs(), a.baselineRm(), a.baselineCompare())
 }
 
-// baselines stores baselines.
-type baselines interface {
-	Baselines(ctx context.Context) ([]baseline.Baseline, error)
-	SaveBaseline(ctx context.Context, b baseline.Baseline) error
-	RemoveBaseline(ctx context.Context, name string) error
+// localBaselines stores the baselines of this host. It implements api.Doctor.
+type localBaselines struct {
+	api.DoctorOff
+	dir baseline.Dir
+	ui  *ui
 }
 
-var _ baselines = (*client.Client)(nil)
+// Baselines lists the readable baselines, and prints the error of the others.
+func (l localBaselines) Baselines(context.Context) ([]baseline.Baseline, error) {
+	all, err := l.dir.List()
+	if err != nil && len(all) > 0 {
+		l.ui.note("%s", clean(err.Error()))
+		err = nil
+	}
+	return all, err
+}
 
-// localBaselines stores the baselines of this host.
-type localBaselines struct{ baseline.Dir }
+func (l localBaselines) SaveBaseline(_ context.Context, b baseline.Baseline) error {
+	return l.dir.Save(b)
+}
 
-func (l localBaselines) Baselines(context.Context) ([]baseline.Baseline, error)    { return l.List() }
-func (l localBaselines) SaveBaseline(_ context.Context, b baseline.Baseline) error { return l.Save(b) }
-func (l localBaselines) RemoveBaseline(_ context.Context, name string) error       { return l.Remove(name) }
+func (l localBaselines) RemoveBaseline(_ context.Context, name string) error {
+	return l.dir.Remove(name)
+}
+
+// baselinesIn is where a host without an agent keeps its baselines.
+func baselinesIn(h Host) baseline.Dir {
+	return baseline.Dir(filepath.Join(h.DataDir, baseline.DirName))
+}
 
 // withBaselines calls do with the fleet's baselines, or with this host's if no agent
 // answers.
-func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, s baselines, h Host) error) error {
+func (a *app) withBaselines(cmd *cobra.Command, limit time.Duration, do func(ctx context.Context, c *client.Client, h Host) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
-	c, err := a.agent()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	host, err := a.thisHost(ctx)
 	if err != nil {
 		return err
 	}
-	var s baselines = c
-	if _, err := c.Version(ctx); errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == "" {
+	return a.agentOrHost(ctx, func(h Host, _ error) (hostParts, error) {
 		a.ui.note("no agent answers: using this host's baselines")
-		s = localBaselines{baseline.Dir(filepath.Join(host.DataDir, baseline.DirName))}
-	} else if err != nil {
-		return err
-	}
-	return do(ctx, s, host)
+		return hostParts{Parts: api.Parts{Doctor: localBaselines{dir: baselinesIn(h), ui: a.ui}}}, nil
+	}, func(c *client.Client) error { return do(ctx, c, host) })
 }
 
 // knownBaselines returns the baselines for the doctor's rules; none if they cannot be
@@ -78,7 +83,7 @@ func (a *app) knownBaselines(ctx context.Context) []baseline.Baseline {
 	if err != nil {
 		return nil
 	}
-	all, _ := baseline.Dir(filepath.Join(host.DataDir, baseline.DirName)).List()
+	all, _ := baselinesIn(host).List()
 	if c, err := a.agent(); err == nil && a.remoteURL() == "" {
 		defer c.Close()
 		if more, err := c.Baselines(ctx); err == nil {
@@ -154,7 +159,7 @@ func (a *app) baselineSave() *cobra.Command {
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s baselines, h Host) error {
+			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s *client.Client, h Host) error {
 				var p *baseline.Profile
 				if profile != "" {
 					var err error
@@ -194,13 +199,10 @@ func (a *app) baselineLs() *cobra.Command {
 		Example: "  holdfast doctor baseline ls\n  holdfast doctor baseline ls --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s baselines, _ Host) error {
+			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s *client.Client, _ Host) error {
 				all, err := s.Baselines(ctx)
-				if err != nil && len(all) == 0 {
-					return err
-				}
 				if err != nil {
-					a.ui.note("%s", clean(err.Error()))
+					return err
 				}
 				return a.ui.result(all, func(w io.Writer) {
 					fmt.Fprintln(w, "NAME\tKERNEL\tROLE\tNODE\tAGE\tFACTS\tPROFILE")
@@ -228,7 +230,7 @@ func (a *app) baselineRm() *cobra.Command {
 			if err := baseline.CheckName(words[0]); err != nil {
 				return Usage(err)
 			}
-			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s baselines, _ Host) error {
+			return a.withBaselines(cmd, askLimit, func(ctx context.Context, s *client.Client, _ Host) error {
 				if err := s.RemoveBaseline(ctx, words[0]); err != nil {
 					return err
 				}
@@ -255,9 +257,9 @@ func (a *app) baselineCompare() *cobra.Command {
 			if limit < 1 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be 1 or more", limit))
 			}
-			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s baselines, h Host) error {
+			return a.withBaselines(cmd, noLimit, func(ctx context.Context, s *client.Client, h Host) error {
 				all, err := s.Baselines(ctx)
-				if err != nil && len(all) == 0 {
+				if err != nil {
 					return err
 				}
 				i := -1

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/spinup"
@@ -119,7 +120,7 @@ func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellLimit)
 	defer cancel()
 	var e underway.Entry
-	err := r.withAnnounced(ctx, func(to underWay) (err error) {
+	err := r.withAnnounced(ctx, func(to *client.Client) (err error) {
 		e, err = to.BeginSpinup(ctx, kind, name[:min(len(name), underway.MaxName)], underWayLife)
 		return err
 	})
@@ -132,13 +133,13 @@ func (r *Recorder) tell(ctx context.Context, kind spinup.Kind, name, id string) 
 
 func (r *Recorder) end(ctx context.Context, id string) {
 	if id != "" {
-		_ = r.withAnnounced(ctx, func(to underWay) error { return to.EndSpinup(ctx, id) }) // it expires on its own
+		_ = r.withAnnounced(ctx, func(to *client.Client) error { return to.EndSpinup(ctx, id) }) // it expires on its own
 	}
 }
 
 // withAnnounced calls do with the agent, or with the announcements on this host if no
 // agent answers.
-func (r *Recorder) withAnnounced(ctx context.Context, do func(underWay) error) error {
+func (r *Recorder) withAnnounced(ctx context.Context, do func(*client.Client) error) error {
 	err := do(r.client)
 	if !errors.Is(err, client.ErrUnreachable) {
 		return err
@@ -147,11 +148,11 @@ func (r *Recorder) withAnnounced(ctx context.Context, do func(underWay) error) e
 	if err != nil {
 		return err
 	}
-	here, err := h.underWayHere()
+	here, err := h.announced()
 	if err != nil {
 		return err
 	}
-	return do(here)
+	return withParts(hostParts{Parts: api.Parts{UnderWay: here}}, do)
 }
 
 // Record keeps the records of ended spin-ups, also after ctx is done. Its error has the

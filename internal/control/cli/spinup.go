@@ -13,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/control/api"
+	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -102,7 +103,7 @@ func (a *app) spinupLs() *cobra.Command {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be between 1 and %d", limit, api.MaxSpinups))
 			}
 			filter.Limit = limit
-			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s spinupSource) error {
+			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				all, err := s.Spinups(ctx, filter)
 				if err != nil {
 					return err
@@ -188,7 +189,7 @@ func (a *app) spinupShow() *cobra.Command {
 		Args:              args(1, 1, "the id of one spin-up"),
 		ValidArgsFunction: a.completeSpinup,
 		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s spinupSource) error {
+			return a.withSpinups(cmd, askLimit, dir, func(ctx context.Context, s *client.Client) error {
 				one, err := s.Spinup(ctx, words[0])
 				if err != nil {
 					return hintNotFound(err, "`holdfast spinup ls` lists the spin-ups")
@@ -260,7 +261,7 @@ func (a *app) completeSpinup(cmd *cobra.Command, words []string, _ string) (out 
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	dir, _ := cmd.Flags().GetString("data-dir") // completeSpinup is for commands with that flag
-	err := a.withSpinups(cmd, completeLimit, dir, func(ctx context.Context, s spinupSource) error {
+	err := a.withSpinups(cmd, completeLimit, dir, func(ctx context.Context, s *client.Client) error {
 		all, err := s.Spinups(ctx, spinup.Filter{Limit: 50})
 		for _, one := range all {
 			out = append(out, cobra.CompletionWithDesc(one.ID, cmp.Or(clean(one.Image), "-")+" "+resultText(one.Record)))

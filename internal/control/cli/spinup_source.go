@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,57 +19,26 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// spinupSource has the records of spin-ups.
-type spinupSource interface {
-	Spinups(ctx context.Context, f spinup.Filter) ([]api.JudgedSpinup, error)
-	Spinup(ctx context.Context, id string) (api.JudgedSpinup, error)
-	SpinupReport(ctx context.Context, q spinup.Question) (spinup.Report, error)
-}
-
-var (
-	_ spinupSource = (*client.Client)(nil)
-	_ spinupSource = onDisk{}
-)
-
-// onDisk is the store of an agent that does not run.
+// onDisk is the store of an agent that does not run. It implements api.Spinups.
 type onDisk struct {
-	store *spinup.Store
+	*spinup.Store
 	rules spinup.Rules
 }
 
-func (d onDisk) Spinups(_ context.Context, f spinup.Filter) ([]api.JudgedSpinup, error) {
-	if f.Slow != nil {
-		f.Slow = &d.rules
-	}
-	f.Limit = cmp.Or(f.Limit, api.DefaultSpinups)
-	records, err := d.store.List(f)
-	if err != nil {
-		return nil, err
-	}
-	out := []api.JudgedSpinup{}
+// List leaves the layers of pulls out, as the agent does.
+func (d onDisk) List(f spinup.Filter) ([]spinup.Record, error) {
+	records, err := d.Store.List(f)
 	for _, r := range records {
 		if r.Pull != nil {
-			r.Pull.Layers = nil // as the agent does
+			r.Pull.Layers = nil
 		}
-		out = append(out, api.Judge(r, d.rules))
 	}
-	return out, nil
+	return records, err
 }
 
-func (d onDisk) Spinup(_ context.Context, id string) (api.JudgedSpinup, error) {
-	r, err := d.store.Get(id)
-	if err != nil {
-		return api.JudgedSpinup{}, err
-	}
-	return api.Judge(r, d.rules), nil
-}
-
-func (d onDisk) SpinupReport(_ context.Context, q spinup.Question) (spinup.Report, error) {
-	if q.Filter.Slow != nil {
-		q.Filter.Slow = &d.rules
-	}
-	return d.store.Report(q, d.rules)
-}
+func (d onDisk) Report(q spinup.Question) (spinup.Report, error) { return d.Store.Report(q, d.rules) }
+func (d onDisk) Rules() spinup.Rules                             { return d.rules }
+func (d onDisk) Add(r spinup.Record) error                       { return d.Append(r) }
 
 // dataDirFlag adds the flag that names a store, to be read without an agent.
 func dataDirFlag(cmd *cobra.Command, dir *string) {
@@ -79,66 +47,44 @@ func dataDirFlag(cmd *cobra.Command, dir *string) {
 
 // withSpinups calls do with the agent's records. If no agent answers, or a directory is
 // named, it uses the records on disk.
-func (a *app) withSpinups(cmd *cobra.Command, limit time.Duration, dir string, do func(context.Context, spinupSource) error) error {
+func (a *app) withSpinups(cmd *cobra.Command, limit time.Duration, dir string, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
+	with := func(c *client.Client) error { return do(ctx, c) }
 	if dir != "" {
-		return a.withStore(ctx, dir, do)
+		p, err := a.recordsIn(ctx, dir)
+		if err != nil {
+			return err
+		}
+		return withParts(p, with)
 	}
-	return a.agentOrHost(ctx, func(c *client.Client) error { return do(ctx, c) }, func(h Host, unreachable error) error {
+	return a.agentOrHost(ctx, func(h Host, unreachable error) (hostParts, error) {
 		if _, err := os.Stat(filepath.Join(h.DataDir, spinup.FileName)); errors.Is(err, fs.ErrNotExist) {
-			return unreachable // there are no records on disk
+			return hostParts{}, unreachable // there are no records on disk
 		}
 		a.ui.note("no agent answers: reading the records in %s", clean(h.DataDir))
-		return a.withStore(ctx, h.DataDir, do)
-	})
+		return a.recordsIn(ctx, h.DataDir)
+	}, with)
 }
 
-// agentOrHost calls ask with the agent. If no agent answers it calls without, with the
-// error of the agent's client.
-func (a *app) agentOrHost(ctx context.Context, ask func(*client.Client) error, without func(h Host, unreachable error) error) error {
-	c, err := a.agent()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	err = ask(c)
-	if !a.hostMayAnswer(ctx, err) {
-		return err
-	}
-	h, hostErr := a.thisHost(ctx)
-	if hostErr != nil {
-		return errors.Join(err, hostErr)
-	}
-	return without(h, err)
-}
-
-// hostMayAnswer reports whether, after an error of the agent's client, a command may
-// use this host without an agent: no agent answers, and the user has not named one by
-// its socket or address.
-func (a *app) hostMayAnswer(ctx context.Context, err error) bool {
-	return errors.Is(err, client.ErrUnreachable) && ctx.Err() == nil && a.remoteURL() == "" && a.socket == ""
-}
-
-// withStore calls do with the records in a data directory.
-func (a *app) withStore(ctx context.Context, dir string, do func(context.Context, spinupSource) error) error {
+// recordsIn opens the records in a data directory.
+func (a *app) recordsIn(ctx context.Context, dir string) (hostParts, error) {
 	path := filepath.Join(dir, spinup.FileName)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = holdfast.ErrNotFound
 		}
-		return holdfast.WithHint(fmt.Errorf("records of spin-ups at %s: %w", path, err), "--data-dir names an agent's data directory")
+		return hostParts{}, holdfast.WithHint(fmt.Errorf("records of spin-ups at %s: %w", path, err), "--data-dir names an agent's data directory")
 	}
 	h, err := a.thisHost(ctx)
 	if err != nil {
-		return err
+		return hostParts{}, err
 	}
 	s, err := spinup.ReadStore(path)
 	if err != nil {
-		return err
+		return hostParts{}, err
 	}
-	err = do(ctx, onDisk{s, h.Spinup.Slow})
-	return errors.Join(err, s.Close())
+	return hostParts{api.Parts{Spinups: onDisk{s, h.Spinup.Slow}}, s.Close}, nil
 }
 
 // parseMoment parses a time ago (24h, 7d), a date or a time. The default zone is the

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -30,8 +31,12 @@ func TestReadingAnArchiveLeavesItWhole(t *testing.T) {
 		return Host{Spinup: spinup.Config{Slow: spinup.DefaultRules(), Keep: spinup.Keep{Count: 1, Age: time.Nanosecond}}}, nil
 	}}}
 	for range 2 {
-		err := a.withStore(t.Context(), dir, func(ctx context.Context, from spinupSource) error {
-			got, err := from.Spinups(ctx, spinup.Filter{})
+		p, err := a.recordsIn(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = withParts(p, func(c *client.Client) error {
+			got, err := c.Spinups(t.Context(), spinup.Filter{})
 			if len(got) != 5 {
 				t.Errorf("%d of 5 records are there", len(got))
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/spinup"
 )
 
@@ -47,7 +48,7 @@ func (a *app) spinupStats() *cobra.Command {
 			if err := q.Check(); err != nil {
 				return usage(cmd, err)
 			}
-			return a.withSpinups(cmd, statsLimit, dir, func(ctx context.Context, s spinupSource) error {
+			return a.withSpinups(cmd, statsLimit, dir, func(ctx context.Context, s *client.Client) error {
 				r, err := s.SpinupReport(ctx, q)
 				if err != nil {
 					return hintNotFound(err, "without --against every group is listed")

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,56 +12,41 @@ import (
 
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
-	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/underway"
 	"holdfast/internal/platform/linux/boottime"
 )
 
-// underWay takes announcements of other programs' spin-ups.
-type underWay interface {
-	BeginSpinup(ctx context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error)
-	EndSpinup(ctx context.Context, id string) error
-}
+// announced are the announcements on this host, which every collector reads. They
+// implement api.UnderWay.
+type announced struct{ *underway.Leases }
 
-var (
-	_ underWay = (*client.Client)(nil)
-	_ underWay = noted{}
-)
+// Active lists none: only a collector lists announcements.
+func (announced) Active() []underway.Entry { return nil }
 
-// noted are the announcements on this host.
-type noted struct{ leases *underway.Leases }
-
-// BeginSpinup announces a spin-up; "" is the kind of another program's.
-func (n noted) BeginSpinup(_ context.Context, kind spinup.Kind, name string, life time.Duration) (underway.Entry, error) {
-	return n.leases.Begin(cmp.Or(string(kind), underway.Outside), name, life)
-}
-
-func (n noted) EndSpinup(_ context.Context, id string) error { return n.leases.End(id) }
-
-// underWayHere returns this host's announcements, which every collector reads.
-func (h Host) underWayHere() (noted, error) {
+// announced opens this host's announcements.
+func (h Host) announced() (announced, error) {
 	if h.RunDir == "" {
-		return noted{}, errors.New("there is no run directory on this host")
+		return announced{}, errors.New("there is no run directory on this host")
 	}
 	leases, err := underway.OpenLeases(filepath.Join(h.RunDir, underway.DirName), boottime.Now)
-	return noted{leases}, err
+	return announced{leases}, err
 }
 
 // withUnderWay calls do with the agent, or with this host's announcements if no agent
 // answers.
-func (a *app) withUnderWay(cmd *cobra.Command, do func(context.Context, underWay) error) error {
+func (a *app) withUnderWay(cmd *cobra.Command, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := a.limited(cmd, askLimit)
 	defer cancel()
-	return a.agentOrHost(ctx, func(c *client.Client) error { return do(ctx, c) }, func(h Host, unreachable error) error {
-		here, err := h.underWayHere()
+	return a.agentOrHost(ctx, func(h Host, unreachable error) (hostParts, error) {
+		here, err := h.announced()
 		if err == nil {
-			err = here.leases.Make()
+			err = here.Make()
 		}
 		if err != nil {
-			return errors.Join(unreachable, err)
+			return hostParts{}, errors.Join(unreachable, err)
 		}
-		return do(ctx, here)
-	})
+		return hostParts{Parts: api.Parts{UnderWay: here}}, nil
+	}, func(c *client.Client) error { return do(ctx, c) })
 }
 
 func (a *app) spinupBegin() *cobra.Command {
@@ -81,7 +65,7 @@ func (a *app) spinupBegin() *cobra.Command {
 			if life <= 0 || life > api.MaxUnderWay {
 				return usage(cmd, fmt.Errorf("--for is %v, it must be over 0 and at most %v", life, api.MaxUnderWay))
 			}
-			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
+			return a.withUnderWay(cmd, func(ctx context.Context, to *client.Client) error {
 				e, err := to.BeginSpinup(ctx, "", name, life)
 				if err != nil {
 					return err
@@ -104,7 +88,7 @@ func (a *app) spinupEnd() *cobra.Command {
 		Args:              args(1, 1, "the id that `holdfast spinup begin` printed"),
 		ValidArgsFunction: a.completeUnderWay,
 		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.withUnderWay(cmd, func(ctx context.Context, to underWay) error {
+			return a.withUnderWay(cmd, func(ctx context.Context, to *client.Client) error {
 				if err := to.EndSpinup(ctx, words[0]); err != nil {
 					return hintNotFound(err, "its time may have been up")
 				}
