@@ -10,34 +10,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/internal/agent"
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
 )
 
-// collector is garbage collection without an agent, as the command line knows it.
+// collector is garbage collection without an agent. It implements api.Collector.
 type collector struct{ *agent.GC }
 
-func (c collector) GCPlan(ctx context.Context) (gc.Proposal, error) { return c.Plan(ctx) }
-
-// GCRun watches what spins up for as long as it collects.
-func (c collector) GCRun(ctx context.Context, told func(gc.Outcome, bool)) (gc.Cycle, error) {
+// Collect follows the spin-ups of the host while it collects.
+func (c collector) Collect(ctx context.Context, why gc.Trigger, told func(gc.Outcome, bool)) (gc.Cycle, error) {
 	watching, cancel := context.WithCancel(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- c.Watch(watching) }()
-	cy, err := c.Collect(ctx, gc.ByHand, told)
+	cy, err := c.GC.Collect(ctx, why, told)
 	cancel()
 	return cy, errors.Join(err, <-watched)
 }
 
-func (c collector) GCStatus(ctx context.Context) (gc.Status, error) { return c.Status(ctx) }
-
-func (c collector) GCHistory(_ context.Context, limit int) ([]gc.Cycle, error) {
-	return c.History(limit)
-}
-
-// openCollector is `holdfast gc` on a host without an agent.
-func openCollector(ctx context.Context, file string) (cli.Collector, func() error, error) {
+// openCollector opens the collector of `holdfast gc` on a host without an agent.
+func openCollector(ctx context.Context, file string) (api.Collector, func() error, error) {
 	c, err := config.LoadHost(ctx, file)
 	if err != nil {
 		return nil, nil, usageError{err}
@@ -50,7 +43,7 @@ func openCollector(ctx context.Context, file string) (cli.Collector, func() erro
 	return collector{g}, g.Close, nil
 }
 
-// serveCollector is `holdfast gc serve`.
+// serveCollector runs `holdfast gc serve`.
 func serveCollector(ctx context.Context, s cli.GCServe) error {
 	c, err := config.LoadCollector(ctx, s.Config, config.Overrides{APIListen: s.API})
 	if err != nil {

@@ -45,7 +45,7 @@ func gcRoutes(c Collector) []route {
 	h := gcHandlers{c}
 	return []route{
 		{method: "GET", path: "/v1/gc/plan", id: "planCollection", summary: "What garbage collection would delete now, and why.",
-			access: forReader, limit: limitStats, answer: gc.Proposal{}, handle: asking(h.plan)},
+			access: forReader, limit: limitPlan, answer: gc.Proposal{}, handle: asking(h.plan)},
 		{method: "POST", path: "/v1/gc/run", id: "runCollection", summary: "Collect garbage now; a line for each deletion, then one with the cycle. If the caller disconnects, no more is deleted.",
 			access: forAdmin, request: Empty{}, answer: GCEvent{}, media: mediaNDJSON, handle: h.run},
 		{method: "GET", path: "/v1/gc/status", id: "collectionStatus", summary: "The disk's use, and the effect of deletions on spin-ups.",

@@ -55,6 +55,7 @@ const (
 	limitAsk   = 10 * time.Second
 	limitStop  = time.Minute
 	limitStats = time.Minute     // reading all records, and a hundred bootstraps
+	limitPlan  = 2 * time.Minute // the engine lists all its objects
 	limitMove  = 5 * time.Minute // images may be large
 	limitStart = 10 * time.Minute
 )

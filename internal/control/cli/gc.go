@@ -10,24 +10,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast"
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/api/client"
 	"holdfast/internal/hosts/gc"
 )
 
-// Collector is garbage collection, of an agent or on a host without one.
-type Collector interface {
-	GCPlan(ctx context.Context) (gc.Proposal, error)
-	GCRun(ctx context.Context, told func(o gc.Outcome, deleted bool)) (gc.Cycle, error)
-	GCStatus(ctx context.Context) (gc.Status, error)
-	GCHistory(ctx context.Context, limit int) ([]gc.Cycle, error)
-}
-
-var _ Collector = (*client.Client)(nil)
-
 // GCDeps are garbage collection on a host without an agent; config is the path of the
 // configuration, "" for the default one.
 type GCDeps struct {
-	Open  func(ctx context.Context, config string) (c Collector, done func() error, err error)
+	Open  func(ctx context.Context, config string) (c api.Collector, done func() error, err error)
 	Serve func(ctx context.Context, s GCServe) error
 }
 
@@ -62,33 +53,34 @@ const configFlagText = "configuration file, for a host without an agent (default
 
 // withCollector calls do with the agent's collector. It uses this host's collector if a
 // configuration is named or, for toLook, if no agent answers.
-func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, o collectorUse, do func(context.Context, Collector) error) error {
+func (a *app) withCollector(cmd *cobra.Command, limit time.Duration, config string, o collectorUse, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := a.limited(cmd, limit)
 	defer cancel()
-	if config == "" {
-		c, err := a.agent()
+	with := func(c *client.Client) error { return do(ctx, c) }
+	open := func() (hostParts, error) {
+		if a.deps.GC.Open == nil {
+			return hostParts{}, fmt.Errorf("%s needs an agent", cmd.CommandPath())
+		}
+		c, done, err := a.deps.GC.Open(ctx, config)
+		return hostParts{api.Parts{GC: c}, done}, err
+	}
+	if config != "" {
+		p, err := open()
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		err = do(ctx, c)
-		if !a.hostMayAnswer(ctx, err) || a.deps.GC.Open == nil {
-			return err
-		}
-		if o == toDelete {
-			return holdfast.WithHint(err, "without an agent, name the configuration with the policy: --config FILE")
+		return withParts(p, with)
+	}
+	return a.agentOrHost(ctx, func(_ Host, unreachable error) (hostParts, error) {
+		switch {
+		case a.deps.GC.Open == nil:
+			return hostParts{}, unreachable
+		case o == toDelete:
+			return hostParts{}, holdfast.WithHint(unreachable, "without an agent, name the configuration with the policy: --config FILE")
 		}
 		a.ui.note("no agent answers: asking this host's engine")
-	}
-	if a.deps.GC.Open == nil {
-		return fmt.Errorf("%s needs an agent", cmd.CommandPath())
-	}
-	c, done, err := a.deps.GC.Open(ctx, config)
-	if err != nil {
-		return err
-	}
-	err = do(ctx, c)
-	return errors.Join(err, done())
+		return open()
+	}, with)
 }
 
 func (a *app) gcPlan() *cobra.Command {
@@ -111,7 +103,7 @@ func (a *app) gcPlan() *cobra.Command {
 // gcLimit is enough for the engine to list all its objects.
 const gcLimit = 2 * time.Minute
 
-func (a *app) printPlan(ctx context.Context, c Collector) error {
+func (a *app) printPlan(ctx context.Context, c *client.Client) error {
 	p, err := c.GCPlan(ctx)
 	if err != nil {
 		return err
@@ -144,7 +136,7 @@ func (a *app) gcRun() *cobra.Command {
 	return cmd
 }
 
-func (a *app) collect(ctx context.Context, c Collector) error {
+func (a *app) collect(ctx context.Context, c *client.Client) error {
 	cy, err := c.GCRun(ctx, func(o gc.Outcome, deleted bool) {
 		if !a.ui.json {
 			fmt.Fprintln(a.ui.out, outcomeLine(o, deleted))
@@ -166,7 +158,7 @@ func (a *app) gcStatus() *cobra.Command {
 		Example: "  holdfast gc status\n  holdfast gc status --json",
 		Args:    noArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c *client.Client) error {
 				s, err := c.GCStatus(ctx)
 				if err != nil {
 					return err
@@ -194,7 +186,7 @@ func (a *app) gcHistory() *cobra.Command {
 			if limit < 0 {
 				return usage(cmd, fmt.Errorf("--limit is %d, it must be 0 or more", limit))
 			}
-			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c Collector) error {
+			return a.withCollector(cmd, askLimit, config, toLook, func(ctx context.Context, c *client.Client) error {
 				list, err := c.GCHistory(ctx, limit)
 				if err != nil {
 					return err

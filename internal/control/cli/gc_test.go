@@ -8,22 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/hosts/gc"
 )
 
 // alone is the collector of a host without an agent; it counts the calls.
 type alone struct {
-	cli.Collector
+	api.Collector
 	plans, runs int
 }
 
-func (a *alone) GCPlan(context.Context) (gc.Proposal, error) {
+func (a *alone) Plan(context.Context) (gc.Proposal, error) {
 	a.plans++
 	return gc.Proposal{}, nil
 }
 
-func (a *alone) GCRun(context.Context, func(gc.Outcome, bool)) (gc.Cycle, error) {
+func (a *alone) Collect(context.Context, gc.Trigger, func(gc.Outcome, bool)) (gc.Cycle, error) {
 	a.runs++
 	return gc.Cycle{Begun: time.Now()}, nil
 }
@@ -35,7 +36,7 @@ func TestNothingIsDeletedWithoutANamedConfiguration(t *testing.T) {
 	t.Setenv("HOLDFAST_SOCKET", filepath.Join(t.TempDir(), "none"))
 	host := &alone{}
 	deps := testDeps()
-	deps.GC.Open = func(context.Context, string) (cli.Collector, func() error, error) {
+	deps.GC.Open = func(context.Context, string) (api.Collector, func() error, error) {
 		return host, func() error { return nil }, nil
 	}
 	run := func(args ...string) (int, string) {
