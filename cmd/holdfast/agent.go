@@ -17,6 +17,7 @@ import (
 	"holdfast"
 	"holdfast/internal/agent"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/kubenode"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
@@ -129,7 +130,10 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 	if err != nil {
 		return usageError{err}
 	}
-	k := agent.Kubernetes{Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket")}
+	k := kubenode.Options{
+		Kubeconfig: get("kubeconfig"), Namespace: get("namespace"), Socket: get("cri-socket"),
+		Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc),
+	}
 	k.Taint = get("taint")
 	if err := node.CheckEffect(k.Taint); err != nil {
 		return cli.Usage(fmt.Errorf("--taint: %w", err))
@@ -142,7 +146,7 @@ func runKubernetesAgent(ctx context.Context, r cli.AgentRun) error {
 		return usageError{fmt.Errorf("preempt.%w", err)}
 	}
 	k.PodDetails, _ = r.Flags.GetBool("pod-details") // it is a flag: it was added above
-	return agent.ServeKubernetes(ctx, c, k, agent.Options{Version: buildVersion().Version, Log: slog.New(logHandler(c.Log, r.Stderr)), Alloc: self(probe.RoleAlloc)})
+	return kubenode.Serve(ctx, c, k)
 }
 
 // socketOf is where the agent answers that runs, or would run, with these flags.

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"holdfast/internal/agent"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
@@ -126,7 +127,7 @@ func openEngine(ctx context.Context) (cli.Inspector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return agent.OpenEngine(ctx, c)
+	return process.OpenEngine(ctx, c)
 }
 
 // runKeeper is a keeper's whole life.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
@@ -109,7 +109,7 @@ func makeDrill(ctx context.Context, r cli.DrillRun) error {
 const engineLimit = 5 * time.Second
 
 // hostEngine is the engine that the configuration names.
-func hostEngine(ctx context.Context) (agent.Engine, error) {
+func hostEngine(ctx context.Context) (process.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineLimit)
 	defer cancel()
 	c, err := config.LoadHost(ctx, os.Getenv(configEnv))
@@ -117,5 +117,5 @@ func hostEngine(ctx context.Context) (agent.Engine, error) {
 		slog.Warn("the configuration cannot be used: going on with the defaults", "error", err)
 		c = config.Default()
 	}
-	return agent.OpenEngine(ctx, c)
+	return process.OpenEngine(ctx, c)
 }

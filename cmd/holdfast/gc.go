@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/gcnode"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
@@ -17,7 +17,7 @@ import (
 )
 
 // collector is garbage collection without an agent. It implements api.Collector.
-type collector struct{ *agent.GC }
+type collector struct{ *gcnode.GC }
 
 // Collect follows the spin-ups of the host while it collects.
 func (c collector) Collect(ctx context.Context, why gc.Trigger, told func(gc.Outcome, bool)) (gc.Cycle, error) {
@@ -36,7 +36,7 @@ func openCollector(ctx context.Context, file string) (api.Collector, func() erro
 		return nil, nil, usageError{err}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	g, err := agent.OpenGC(ctx, c, prometheus.NewRegistry(), log)
+	g, err := gcnode.Open(ctx, c, prometheus.NewRegistry(), log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -50,7 +50,7 @@ func serveCollector(ctx context.Context, s cli.GCServe) error {
 		return usageError{err}
 	}
 	c.GC.Enabled = true
-	return agent.ServeGC(ctx, c, slog.New(logHandler(c.Log, s.Stderr)), func(url string) {
+	return gcnode.Serve(ctx, c, slog.New(logHandler(c.Log, s.Stderr)), func(url string) {
 		if url != "" {
 			fmt.Fprintf(s.Stdout, "metrics at %s/metrics\n", url)
 		}

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/cli"
 	"holdfast/internal/control/config"
 )
@@ -26,7 +26,7 @@ func openLocal(ctx context.Context) (cli.Local, error) {
 	if err != nil {
 		return cli.Local{}, usageError{err}
 	}
-	e, err := agent.OpenEngine(ctx, c)
+	e, err := process.OpenEngine(ctx, c)
 	if err != nil {
 		return cli.Local{}, err
 	}

@@ -12,16 +12,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
+	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
+	"holdfast/internal/hosts/spinup/recorder"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
@@ -78,6 +82,12 @@ type Addresses struct {
 // ErrLeft is returned by Serve when the drain at the end left something behind.
 var ErrLeft = errors.New("the drain left something behind")
 
+// registry is where the agent registers its metrics, and reads them.
+type registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
 // Agent is one node's agent, once: run may be called once. Serve makes them.
 type Agent struct {
 	cfg  config.Config
@@ -100,7 +110,7 @@ type Agent struct {
 	store     store.Store
 	engine    engine.Engine
 	socket    string // of the engine
-	spinups   *spinups
+	spinups   *recorder.Host
 	collector *gc.Collector
 	opener    *kill.Opener
 	killer    *kill.Killer
@@ -144,15 +154,16 @@ func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.U
 // agent.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
-	a.metrics = newRegistry()
+	a.metrics = process.NewRegistry()
 	a.kept = newShared(a.readSessions)
 	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
 	a.upgrades.Register(a.metrics)
 
-	lock, err := a.prepareHost()
+	lock, node, err := process.Prepare(a.cfg, a.log)
 	if err != nil {
 		return err
 	}
+	a.node = node
 	defer lock.Close()
 	if err := a.openIdentity(); err != nil {
 		return err
@@ -207,8 +218,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 }
 
 // openEngine connects to the container engine and makes sure that it answers.
-func (a *Agent) openEngine(ctx context.Context) (Engine, engine.Info, error) {
-	e, err := OpenEngine(ctx, a.cfg)
+func (a *Agent) openEngine(ctx context.Context) (process.Engine, engine.Info, error) {
+	e, err := process.OpenEngine(ctx, a.cfg)
 	if err != nil {
 		return nil, engine.Info{}, err
 	}
@@ -225,6 +236,15 @@ func (a *Agent) openEngine(ctx context.Context) (Engine, engine.Info, error) {
 	}
 	a.engine, a.socket = e, info.Socket
 	return e, info, nil
+}
+
+// newSpinups returns the recorder of this host's spin-ups.
+func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
+	return recorder.NewHost(recorder.HostOptions{
+		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
+		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
+		Own: []string{session.LabelSession, session.LabelWarm, netpool.Label, spinup.LabelJob},
+	})
 }
 
 // startSessions takes the lease, adopts what an earlier agent left, and starts
@@ -276,7 +296,7 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 		a.sessions.Cordon()
 	}
 	a.metrics.MustRegister(newNodeFigures(a))
-	p.Start("spin-ups by others", a.spinups.watcher().Run)
+	p.Start("spin-ups by others", a.spinups.Others().Run)
 	// Beside the adoption, which may take its time.
 	p.Start("lease", func(ctx context.Context) error { return a.lease.Run(ctx, a.self, a.sessions.LeaseLost) })
 	found, err := a.adopt(ctx)

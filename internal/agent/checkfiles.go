@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"holdfast"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/platform/keyfile"
@@ -36,7 +37,7 @@ func checkGateway(c config.Config) error {
 }
 
 func checkAPI(c config.Config) error {
-	if _, err := apiTLS(c.API); err != nil {
+	if _, err := process.APITLS(c.API); err != nil {
 		return err
 	}
 	_, err := api.OpenTokens(api.TokenFiles{Admin: c.API.TokenFile, Read: c.API.ReadTokenFile}, slog.New(slog.DiscardHandler))

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/hosts/doctor"
 	"holdfast/internal/hosts/doctor/baseline"
 	"holdfast/internal/hosts/doctor/fact"
@@ -21,7 +22,6 @@ import (
 	"holdfast/internal/hosts/doctor/rotation"
 	"holdfast/internal/hosts/doctor/watch"
 	"holdfast/internal/platform/linux/cgroup"
-	"holdfast/internal/platform/linux/kfile"
 	procfs "holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
@@ -54,7 +54,7 @@ func (a *Agent) newDoctor(e doctor.Engine) *doctorPart {
 	record := func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error) {
 		return profile.Recorder{Proc: host.Proc, Groups: groups, Engine: e, For: length, Container: container}.Run(ctx)
 	}
-	d := &doctorPart{recordings: recordings.New(filepath.Join(a.cfg.DataDir, recordings.DirName), record), kernel: kernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
+	d := &doctorPart{recordings: recordings.New(filepath.Join(a.cfg.DataDir, recordings.DirName), record), kernel: process.KernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
 	drains := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_doctor_drains_total", Help: "Drains of this node by the doctor, by outcome (clean, failed).",
 	}, []string{"outcome"})
@@ -77,17 +77,8 @@ func (a *Agent) newDoctor(e doctor.Engine) *doctorPart {
 		Host: host, Engine: e, Store: watch.NewStore(a.cfg.DataDir, c.Watch.Keep, a.log), Metrics: watch.NewMetrics(a.metrics), Log: a.log,
 		Changed: d.rotation.Found, Known: d.baselineFacts,
 	})
-	a.spinups.suspect = d.watch.Suspect
+	a.spinups.Suspect = d.watch.Suspect
 	return d
-}
-
-// kernelRelease is "" where it cannot be read.
-func kernelRelease(root string) string {
-	b, err := kfile.Read(root+"/sys/kernel/osrelease", 256)
-	if err != nil || len(b) == 0 {
-		return ""
-	}
-	return string(b[:len(b)-1])
 }
 
 func (d *doctorPart) baselineFacts() []fact.Fact {

@@ -15,7 +15,6 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/doctor/baseline"
 	"holdfast/internal/hosts/doctor/ranking"
-	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
 )
@@ -36,12 +35,6 @@ const (
 
 // maxRecord bounds a record, in bytes.
 const maxRecord = 16 << 10
-
-// Bounds of the spin-ups that a record tells of.
-const (
-	spinupsSince = 24 * time.Hour
-	spinupsMost  = 500
-)
 
 // published is what was written last, and under which lease.
 type published struct {
@@ -71,7 +64,7 @@ func (a *Agent) publishOnce(ctx context.Context, now time.Time, last *published)
 	if lease == 0 || at.IsZero() {
 		return nil // nothing may be written, or nothing is known
 	}
-	r := ranking.Record{Node: a.node, At: now.UTC(), Kernel: a.doctor.kernel, Role: a.cfg.Doctor.Role, Facts: facts, Spinups: a.spinupFigures(now)}
+	r := ranking.Record{Node: a.node, At: now.UTC(), Kernel: a.doctor.kernel, Role: a.cfg.Doctor.Role, Facts: facts, Spinups: a.spinups.Figures(now)}
 	r.Degraded, _ = a.doctor.rotation.Degraded()
 	wait := recordEvery + rand.N(recordEvery/4)
 	if lease == last.lease && now.Sub(last.record.At) < recordStale && alike(last.record, r) {
@@ -105,43 +98,6 @@ func alike(a, b ranking.Record) bool {
 		}
 	}
 	return true
-}
-
-// spinupFigures is how containers came up here lately.
-func (a *Agent) spinupFigures(now time.Time) ranking.Spinups {
-	var records []spinup.Record
-	err := a.spinups.with(func(s *spinup.Store) (err error) {
-		records, err = s.List(spinup.Filter{Since: now.Add(-spinupsSince), Limit: spinupsMost})
-		return err
-	})
-	if err != nil {
-		a.log.Debug("doctor: the records of spin-ups", "err", err)
-	}
-	return figures(records, a.cfg.Spinup.Slow)
-}
-
-// figures are of those that made and started a container, and ended well.
-func figures(records []spinup.Record, slow spinup.Rules) ranking.Spinups {
-	var f ranking.Spinups
-	var took []float64
-	for _, r := range records {
-		create, ok1 := r.Times[spinup.Create]
-		start, ok2 := r.Times[spinup.Start]
-		if !ok1 || !ok2 || r.Outcome != spinup.OK {
-			continue
-		}
-		took = append(took, (time.Duration(create) + time.Duration(start)).Seconds())
-		if slices.ContainsFunc(slow.Slow(r), func(p spinup.Phase) bool { return p == spinup.Create || p == spinup.Start }) {
-			f.Slow++
-		}
-	}
-	if f.Count = len(took); f.Count == 0 {
-		return f
-	}
-	slices.Sort(took)
-	at := func(q float64) float64 { return took[min(int(q*float64(len(took))), len(took)-1)] }
-	f.P50, f.P99 = at(.5), at(.99)
-	return f
 }
 
 // fleetHealth are the records of all nodes that have one.

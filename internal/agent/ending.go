@@ -66,7 +66,7 @@ func (a *Agent) leave(how handoff.ShutdownMode, front *tasks.Stack, l *listeners
 		a.listenerSet.KeepOnly() // nobody comes who would let in who waits there
 		return
 	}
-	l.shut()
+	l.stop()
 	a.upgrades.Stopped()
 	ctx, cancel := context.WithTimeout(context.Background(), finishTime)
 	defer cancel()

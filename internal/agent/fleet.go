@@ -36,14 +36,14 @@ func (a *Agent) openIdentity() error {
 	return nil
 }
 
-// listenFleet opens the door for other nodes, where there are any.
+// listenFleet opens the listener for other nodes, where this node is one of a fleet.
 func (a *Agent) listenFleet(l *listeners) error {
 	if a.peers == nil {
 		return nil
 	}
-	// What is set on a listener goes for what it accepts (tcp(7)).
+	// Accepted connections inherit the options of the listener (tcp(7)).
 	c := net.ListenConfig{KeepAliveConfig: keepAlive(), Control: unanswered}
-	d, err := a.openTCP(l, fleetDoor, c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
+	d, err := a.openTCP(l, fleetListener, c, "fleet.listen", "--fleet", a.cfg.Fleet.Listen)
 	if err == nil {
 		l.fleet = tls.NewListener(d, a.peers.id.ServerTLS())
 	}

@@ -22,6 +22,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/agent/handoff"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/kube/evacuate"
 	"holdfast/internal/hosts/kube/node"
@@ -98,7 +99,7 @@ func registered(t *testing.T) *recording {
 		t.Fatal(err)
 	}
 	a := newAgent(c, Options{Log: log}, nil, u)
-	r := &recording{Registry: newRegistry()}
+	r := &recording{Registry: process.NewRegistry()}
 	a.metrics = r
 	drain.NewMetrics(r)
 	preempt.NewMetrics(r)

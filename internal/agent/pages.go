@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"holdfast"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/control/dashboard"
@@ -50,7 +51,7 @@ func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
 	if isLoopback(host) && !isLoopback(here) {
 		return ""
 	}
-	u := url.URL{Scheme: strings.TrimSuffix(scheme(g.CertFile), "://"), Host: net.JoinHostPort(here, port), Path: "/s/" + string(key) + "/"}
+	u := url.URL{Scheme: strings.TrimSuffix(process.Scheme(g.CertFile), "://"), Host: net.JoinHostPort(here, port), Path: "/s/" + string(key) + "/"}
 	if g.Domain != "" {
 		u.Host, u.Path = net.JoinHostPort(string(key)+"."+g.Domain, port), "/"
 	}

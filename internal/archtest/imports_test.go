@@ -46,6 +46,7 @@ var house = []room{
 	{"internal/hosts/spinup", []string{"", "internal/platform/engine"}},
 	{"internal/hosts/spinup/puller", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/prefetch", []string{"", "internal/platform/engine"}},
+	{"internal/hosts/spinup/recorder", []string{"", "internal/platform/engine", "internal/hosts/spinup", "internal/hosts/spinup/others", "internal/hosts/spinup/underway", "internal/hosts/doctor/ranking", "internal/platform/linux/boottime"}},
 	{"internal/hosts/spinup/others", []string{"", "internal/platform/engine", "internal/hosts/spinup"}},
 	{"internal/hosts/spinup/underway", []string{"", "internal/platform/linux/boottime", "internal/platform/linux/kfile"}},
 	{"internal/hosts/job", []string{"", "internal/platform/strictyaml", "internal/platform/engine", "internal/hosts/spinup", "internal/platform/linux/cgroup", "internal/platform/linux/kfile", "internal/platform/linux/proc"}},

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/agent"
+	"holdfast/internal/agent/gcnode"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/gc"
 )
@@ -28,7 +28,7 @@ func TestServeWaitsForOthers(t *testing.T) {
 	if err := c.GC.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	g, err := gcnode.Open(t.Context(), c, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestWatchFollowsUses(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	// The first time it may come too late; what came then is replayed.
 	h.eventually("the use is kept", func() bool {
-		g, err := agent.OpenGC(t.Context(), c, prometheus.NewRegistry(), log)
+		g, err := gcnode.Open(t.Context(), c, prometheus.NewRegistry(), log)
 		if err != nil {
 			t.Fatal(err)
 		}

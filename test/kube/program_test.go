@@ -279,7 +279,7 @@ func TestKubernetesAgent(t *testing.T) {
 	if code := r.end(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, r.err.String())
 	}
-	if _, err := u.run(1, "agent", "--kubernetes", "--kubeconfig", u.kubeconfig, "--data-dir", dir); !strings.Contains(err, "--node names it") {
+	if _, err := u.run(1, "agent", "--kubernetes", "--kubeconfig", u.kubeconfig, "--data-dir", dir); !strings.Contains(err, "set it with --node") {
 		t.Errorf("without a node: %s", err)
 	}
 	if _, err := u.run(2, "agent", "--cri-socket", "/x"); !strings.Contains(err, "goes with --kubernetes") {

@@ -1,15 +1,21 @@
-package agent
+// Package kubenode assembles the agent of a Kubernetes node. It has no sessions and no
+// store: it reports the host's health to the API server, records how pods come up, and
+// evacuates the node on a preemption notice.
+package kubenode
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/doctor"
@@ -19,68 +25,74 @@ import (
 	"holdfast/internal/hosts/kube"
 	"holdfast/internal/hosts/kube/cri"
 	"holdfast/internal/hosts/kube/node"
+	"holdfast/internal/hosts/kube/podwatch"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/recorder"
 	"holdfast/internal/platform/linux/cgroup"
 	procfs "holdfast/internal/platform/linux/proc"
 	"holdfast/internal/platform/tasks"
 )
 
-// Kubernetes is what the agent of a Kubernetes node is told beside its configuration.
-type Kubernetes struct {
-	Kubeconfig string // "": the pod's own account
-	Namespace  string // of the leases; "": the one that our name is in
-	Socket     string // of the container runtime; "": the first of cri.Sockets that is there
-	// PodDetails: the API server is asked about each pod that comes up, how long its
-	// pulls took and when it was ready.
+// Options configure the agent of a Kubernetes node beside its configuration file.
+type Options struct {
+	Kubeconfig string // "": the service account of the pod
+	Namespace  string // of the leases; "": the namespace of the pod
+	Socket     string // of the container runtime; "": the first of cri.Sockets that exists
+	// PodDetails asks the API server for the pull times and the readiness of each pod
+	// that comes up.
 	PodDetails bool
-	// Taint is the effect of the taint of a node for each condition that is true; "": it
-	// gets none.
+	// Taint is the effect of the taint for each condition that is true; "": no taint.
 	Taint string
+
+	Version string
+	Log     *slog.Logger
+	Alloc   []string // the command line that runs probe.Alloc, but for its last argument
 }
 
-// kubeNode is the agent of a Kubernetes node: it has no sessions and no store, and what
-// it knows it tells the cluster's API server.
-type kubeNode struct {
+// agent is the agent of one node.
+type agent struct {
 	cfg      config.Config
 	opt      Options
 	metrics  *prometheus.Registry
 	runtime  *cri.Runtime
 	watch    *watch.Watch
 	reporter *node.Reporter
-	spinups  *podSpinups
+	spinups  *recorder.Recorder
 	kernel   string
 }
 
-// ServeKubernetes runs the agent of a Kubernetes node until ctx is done.
-func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt Options) (err error) {
+// Serve runs the agent until ctx is done.
+func Serve(ctx context.Context, cfg config.Config, opt Options) (err error) {
 	if !cfg.NodeGiven {
-		return holdfast.WithHint(errors.New("the node's name in the cluster is not given"), "--node names it; a manifest has it from spec.nodeName")
+		return holdfast.WithHint(errors.New("the node's name in the cluster is not given"), "set it with --node; a manifest takes it from spec.nodeName")
 	}
-	x := &kubeNode{cfg: cfg, opt: opt, metrics: newRegistry(), kernel: kernelRelease(cfg.Doctor.Proc)}
-	a := &Agent{cfg: cfg, opt: opt, log: opt.Log, node: holdfast.NodeID(cfg.Node)}
-	lock, err := a.prepareHost()
+	x := &agent{cfg: cfg, opt: opt, metrics: process.NewRegistry(), kernel: process.KernelRelease(cfg.Doctor.Proc)}
+	lock, _, err := process.Prepare(cfg, opt.Log)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	l, err := openAPI(cfg.API)
+	l, err := process.ListenAPI(cfg.API)
 	if err != nil {
 		return err
 	}
 	if l != nil {
-		defer l.Close() // closed already where it was served
+		defer l.Close() // the server has closed it already, if it ran
 	}
-	client, err := x.connect(k)
+	client, err := x.connect()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if x.runtime, err = openRuntime(k.Socket); err != nil {
+	if x.runtime, err = openRuntime(opt.Socket); err != nil {
 		return err
 	}
 	defer x.runtime.Close()
 	x.newWatch()
-	x.spinups = newPodSpinups(cfg, x.metrics, opt.Log)
-	pods, evacuator := x.newPodWatch(k, client), x.newEvacuator(client)
+	x.spinups = recorder.New(recorder.Options{
+		File: filepath.Join(cfg.DataDir, spinup.FileName), Config: cfg.Spinup, Shared: true, Metrics: x.metrics, Log: opt.Log,
+	})
+	pods, evacuator := x.newPodWatch(client), x.newEvacuator(client)
 	p := tasks.NewStack()
 	defer func() { err = errors.Join(err, p.Stop()) }()
 	p.Start("kubernetes", x.reporter.Run)
@@ -101,11 +113,11 @@ func ServeKubernetes(ctx context.Context, cfg config.Config, k Kubernetes, opt O
 	}
 }
 
-// connect makes the client and the reporter.
-func (x *kubeNode) connect(k Kubernetes) (*kube.Client, error) {
+// connect creates the client of the API server and the reporter.
+func (x *agent) connect() (*kube.Client, error) {
 	conf, err := kube.InCluster()
-	if k.Kubeconfig != "" {
-		conf, err = kube.Load(k.Kubeconfig, "")
+	if x.opt.Kubeconfig != "" {
+		conf, err = kube.Load(x.opt.Kubeconfig, "")
 	}
 	if err != nil {
 		return nil, err
@@ -115,15 +127,16 @@ func (x *kubeNode) connect(k Kubernetes) (*kube.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	namespace := k.Namespace
+	namespace := x.opt.Namespace
 	if namespace == "" {
 		namespace = conf.Namespace
 	}
-	x.reporter = node.New(client, node.Config{Node: x.cfg.Node, Namespace: namespace, Record: x.record, Taint: k.Taint}, m, x.opt.Log)
+	x.reporter = node.New(client, node.Config{Node: x.cfg.Node, Namespace: namespace, Record: x.record, Taint: x.opt.Taint}, m, x.opt.Log)
 	return client, nil
 }
 
-// openRuntime returns the runtime behind a socket. It may come up later than we.
+// openRuntime returns the container runtime at a socket. The runtime may start later
+// than this process.
 func openRuntime(socket string) (*cri.Runtime, error) {
 	if socket != "" {
 		return cri.Open(socket)
@@ -136,12 +149,12 @@ func openRuntime(socket string) (*cri.Runtime, error) {
 	return cri.Open(cri.Sockets()[0])
 }
 
-func (x *kubeNode) newWatch() {
+func (x *agent) newWatch() {
 	c := x.cfg.Doctor
 	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Child: x.opt.Alloc, Scratch: x.cfg.DataDir}
 	var err error
 	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
-		x.opt.Log.Warn("the doctor sees no control groups", "err", err)
+		x.opt.Log.Warn("the doctor finds no control groups", "err", err)
 	}
 	x.watch = watch.New(c.Watch, watch.Deps{
 		Host: host, Engine: x.runtime, Store: watch.NewStore(x.cfg.DataDir, c.Watch.Keep, x.opt.Log), Metrics: watch.NewMetrics(x.metrics), Log: x.opt.Log,
@@ -149,7 +162,7 @@ func (x *kubeNode) newWatch() {
 	})
 }
 
-// findings are those of the doctor, in Kubernetes' words.
+// findings converts the doctor's open findings for the reporter.
 func findings(open []watch.Open) []node.Finding {
 	list := make([]node.Finding, 0, len(open))
 	for _, o := range open {
@@ -171,17 +184,18 @@ func reference(p *doctor.Pod) *kube.Reference {
 	return &kube.Reference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
-// record is what the lease says of the host; nil before the doctor's first round.
-func (x *kubeNode) record() *ranking.Record {
+// record returns the record of the host in its lease; nil before the doctor's first
+// round.
+func (x *agent) record() *ranking.Record {
 	facts, at := x.watch.Summary()
 	if at.IsZero() {
 		return nil
 	}
-	return &ranking.Record{Node: holdfast.NodeID(x.cfg.Node), At: at.UTC(), Kernel: x.kernel, Role: x.cfg.Doctor.Role, Facts: facts, Spinups: x.spinups.figures(at)}
+	return &ranking.Record{Node: holdfast.NodeID(x.cfg.Node), At: at.UTC(), Kernel: x.kernel, Role: x.cfg.Doctor.Role, Facts: facts, Spinups: x.spinups.Figures(at)}
 }
 
-// serve shows the figures.
-func (x *kubeNode) serve(p *tasks.Stack, l net.Listener) error {
+// serve serves the metrics.
+func (x *agent) serve(p *tasks.Stack, l net.Listener) error {
 	tokens, err := api.OpenTokens(api.TokenFiles{Admin: x.cfg.API.TokenFile, Read: x.cfg.API.ReadTokenFile}, x.opt.Log)
 	if err != nil {
 		return err
@@ -189,4 +203,13 @@ func (x *kubeNode) serve(p *tasks.Stack, l net.Listener) error {
 	show := api.NewMetrics(api.Options{Tokens: tokens, Metrics: promhttp.HandlerFor(x.metrics, promhttp.HandlerOpts{}), Log: x.opt.Log})
 	p.Start("api", func(ctx context.Context) error { return api.Serve(ctx, l, show, x.opt.Log) })
 	return nil
+}
+
+// newPodWatch returns the watcher that records how pods come up.
+func (x *agent) newPodWatch(cluster podwatch.Cluster) *podwatch.Watcher {
+	c := podwatch.Config{Node: x.cfg.Node, Kernel: x.kernel, Known: x.spinups.Containers(), Record: x.spinups.Record, Log: x.opt.Log}
+	if x.opt.PodDetails {
+		c.Cluster = cluster
+	}
+	return podwatch.New(x.runtime, c)
 }

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"context"
@@ -12,17 +12,16 @@ import (
 	"holdfast/internal/platform/engine/docker"
 )
 
-// Engine is an engine with what garbage collection and jobs need of one. What one
-// of them does not have is engine.ErrUnsupported, or empty.
+// Engine is an engine with the methods that garbage collection and jobs use. A method
+// that an engine does not support returns engine.ErrUnsupported or an empty result.
 type Engine interface {
 	engine.Engine
 	gc.Engine
 	job.Engine
 }
 
-// OpenEngine connects to the engine that the configuration names, which the
-// caller closes. One that does not answer is an error that wraps
-// holdfast.ErrEngine.
+// OpenEngine connects to the engine that the configuration names. The caller closes
+// it. An engine that does not answer is an error that wraps holdfast.ErrEngine.
 func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 	if c.Engine.Name != config.Containerd {
 		return opened(docker.Open(ctx, docker.Config{Host: c.Engine.Host}))
@@ -35,7 +34,7 @@ func OpenEngine(ctx context.Context, c config.Config) (Engine, error) {
 	}))
 }
 
-// opened keeps a nil of one of the types from being an Engine.
+// opened returns a nil interface, and not an interface with a nil pointer, on an error.
 func opened[E Engine](e E, err error) (Engine, error) {
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package agent
+package kubenode
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 	"holdfast/internal/sessions/preempt"
 )
 
-// newEvacuator makes what gets a Kubernetes node's pods off it, in time; nil where no
-// source of notices is on.
-func (x *kubeNode) newEvacuator(client *kube.Client) *evacuate.Evacuator {
+// newEvacuator returns the evacuator of the node's pods, nil where no source of notices
+// is enabled.
+func (x *agent) newEvacuator(client *kube.Client) *evacuate.Evacuator {
 	if len(x.cfg.Preempt.Sources()) == 0 {
 		return nil
 	}
 	return evacuate.New(client, podKiller{x.runtime, x.opt.Log}, evacuate.Config{Node: x.cfg.Node}, evacuate.NewMetrics(x.metrics), x.opt.Log)
 }
 
-// evacuate starts to listen for notices, and to act on them.
-func (x *kubeNode) evacuate(p *tasks.Stack, e *evacuate.Evacuator) {
+// evacuate starts the evacuator and the sources of notices.
+func (x *agent) evacuate(p *tasks.Stack, e *evacuate.Evacuator) {
 	if e == nil {
 		return
 	}
@@ -38,7 +38,7 @@ func (x *kubeNode) evacuate(p *tasks.Stack, e *evacuate.Evacuator) {
 	})
 }
 
-// podKiller kills containers that a container runtime knows of, without it.
+// podKiller kills the containers of pods directly, without the container runtime.
 type podKiller struct {
 	runtime *cri.Runtime
 	log     *slog.Logger
@@ -63,7 +63,7 @@ func (k podKiller) Kill(ctx context.Context, uids []string) (dead []string, err 
 	}
 	alive := map[string]bool{} // by uid
 	var targets []*kill.Target
-	of, gone := map[string]string{}, map[string]bool{} // uids, and those that were dead, by container
+	of, gone := map[string]string{}, map[string]bool{} // the uids, and the containers that were dead, by container
 	var errs []error
 	for _, c := range containers {
 		uid := pods[c.Sandbox]
@@ -93,7 +93,7 @@ func (k podKiller) Kill(ctx context.Context, uids []string) (dead []string, err 
 	for _, t := range targets {
 		t.Close()
 	}
-	// Some may have been started meanwhile.
+	// The kubelet may have started containers meanwhile.
 	_, containers, err = k.runtime.Pods(ctx)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"log/slog"
@@ -11,30 +11,27 @@ import (
 	"holdfast/internal/control/config"
 )
 
-func hostAgent(t *testing.T, node, data, run string) *Agent {
+func prepare(t *testing.T, node, data, run string) (Locks, holdfast.NodeID, error) {
 	t.Helper()
-	return newAgent(config.Config{Node: node, DataDir: data, RunDir: run}, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, nil, nil)
+	return Prepare(config.Config{Node: node, DataDir: data, RunDir: run}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 }
 
-func TestDirectoriesAreOneAgentsEach(t *testing.T) {
+func TestDirectoriesHaveOneAgentEach(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	first, err := hostAgent(t, "n1", at("data1"), at("run")).prepareHost()
+	first, _, err := prepare(t, "n1", at("data1"), at("run"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, a := range map[string]*Agent{
-		"data_dir": hostAgent(t, "n1", at("data1"), at("run2")),
-		"run_dir":  hostAgent(t, "n2", at("data2"), at("run")),
-	} {
-		if _, err := a.prepareHost(); err == nil || !strings.Contains(err.Error(), what) || !strings.Contains(holdfast.HintOf(err), "another agent") {
+	for what, dirs := range map[string][3]string{"data_dir": {"n1", "data1", "run2"}, "run_dir": {"n2", "data2", "run"}} {
+		if _, _, err := prepare(t, dirs[0], at(dirs[1]), at(dirs[2])); err == nil || !strings.Contains(err.Error(), what) || !strings.Contains(holdfast.HintOf(err), "another agent") {
 			t.Errorf("the same %s: %v (%s)", what, err, holdfast.HintOf(err))
 		}
 	}
 	first.Close()
-	// What was refused locks nothing, and one directory may be both.
+	// A refused agent leaves no locks, and the two directories may be one.
 	for _, run := range []string{"run", "data2"} {
-		l, err := hostAgent(t, "n2", at("data2"), at(run)).prepareHost()
+		l, _, err := prepare(t, "n2", at("data2"), at(run))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,13 +44,14 @@ func TestNodeIDIsKept(t *testing.T) {
 	file := filepath.Join(dir, "node")
 	settle := func(node string) holdfast.NodeID {
 		t.Helper()
-		a := hostAgent(t, node, dir, dir)
-		if err := a.settleID(); err != nil {
+		l, id, err := prepare(t, node, dir, dir)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return a.node
+		l.Close()
+		return id
 	}
-	for _, empty := range []string{"", "\n"} { // as a power cut may leave it
+	for _, empty := range []string{"", "\n"} { // as a power failure may leave the file
 		if err := os.WriteFile(file, []byte(empty), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package agent
+package gcnode
 
 import (
 	"os"
@@ -9,9 +9,9 @@ import (
 	"holdfast/internal/hosts/spinup/prefetch"
 )
 
-// TestWhatAnAgentKeepsStaysWithoutIt: by the names under which the engine has it;
-// and a list that cannot be read is not an empty one.
-func TestWhatAnAgentKeepsStaysWithoutIt(t *testing.T) {
+// The images that an agent keeps present stay without it, under the names that the
+// engine uses. A list that cannot be read is an error, not an empty list.
+func TestPrefetchedImagesAreKept(t *testing.T) {
 	dir := t.TempDir()
 	if names, err := keptNames(dir); err != nil || len(names) != 0 {
 		t.Errorf("without a list: %v, %v", names, err)

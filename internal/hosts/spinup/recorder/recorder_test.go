@@ -1,10 +1,11 @@
-package agent
+package recorder
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,27 +13,24 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"holdfast"
-	"holdfast/internal/control/config"
 	"holdfast/internal/hosts/spinup"
-	"holdfast/internal/platform/engine"
 )
 
-// keeping makes the records of an agent without an engine.
-func keeping(t *testing.T) *spinups {
+// newRecorder returns a Recorder of a new file.
+func newRecorder(t *testing.T) *Recorder {
 	t.Helper()
-	c := config.Default()
-	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
-	a := newAgent(c, Options{Log: slog.New(slog.DiscardHandler)}, nil, nil)
-	a.metrics = prometheus.NewRegistry()
-	return a.newSpinups(engine.Info{Name: "docker", Version: "1"})
+	return New(Options{
+		File: filepath.Join(t.TempDir(), spinup.FileName), Config: spinup.Config{Keep: spinup.DefaultKeep(), Slow: spinup.DefaultRules()},
+		Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+	})
 }
 
 func ended(image string) spinup.Record {
 	return spinup.NewTimer(spinup.ForSession, image, spinup.Cohort{}).End(nil)
 }
 
-// run runs the keeping until stop is called.
-func (s *spinups) run(t *testing.T) (stop func()) {
+// run runs the Recorder until stop is called.
+func (s *Recorder) run(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -46,9 +44,9 @@ func (s *spinups) run(t *testing.T) (stop func()) {
 	}
 }
 
-func (s *spinups) count(t *testing.T) (n int) {
+func (s *Recorder) count(t *testing.T) (n int) {
 	t.Helper()
-	_ = s.with(func(store *spinup.Store) error { // it may not be open yet
+	_ = s.with(func(store *spinup.Store) error { // the store may not be open yet
 		list, err := store.List(spinup.Filter{})
 		n = len(list)
 		return err
@@ -56,10 +54,9 @@ func (s *spinups) count(t *testing.T) (n int) {
 	return n
 }
 
-// A hundred at once are all recorded, and what was told of before the end is on
-// disk after it.
+// A hundred concurrent records are all written before Run returns.
 func TestManyAtOnceAreRecorded(t *testing.T) {
-	s := keeping(t)
+	s := newRecorder(t)
 	stop := s.run(t)
 	for i := range 100 {
 		s.Record(ended(fmt.Sprint("image-", i)))
@@ -72,11 +69,10 @@ func TestManyAtOnceAreRecorded(t *testing.T) {
 	}
 }
 
-// A command has the store open when the agent starts: it is waited for, and what
-// ends meanwhile is kept.
+// While a command has the store open, records wait, and are written later.
 func TestRecordsWaitForTheStore(t *testing.T) {
-	s := keeping(t)
-	path := s.path
+	s := newRecorder(t)
+	path := s.o.File
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +82,7 @@ func TestRecordsWaitForTheStore(t *testing.T) {
 	}
 	s.open()
 	if s.opened() {
-		t.Error("two have the store open")
+		t.Error("two processes have the store open")
 	}
 	defer s.run(t)()
 	s.Record(ended("early"))
@@ -95,15 +91,14 @@ func TestRecordsWaitForTheStore(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); s.count(t) == 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the record was not kept within a minute")
+			t.Fatal("the record was not written within a minute")
 		}
 	}
 }
 
-// Who hands a record over before the store is open, or when it is closed again, is
-// told to come again, and not that it is lost.
+// Add returns a retryable error while the store is not open.
 func TestRecordsAreRefusedUntilTheStoreIsOpen(t *testing.T) {
-	s := keeping(t)
+	s := newRecorder(t)
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +113,9 @@ func TestRecordsAreRefusedUntilTheStoreIsOpen(t *testing.T) {
 }
 
 func TestTooManyRecordsAreCounted(t *testing.T) {
-	s := keeping(t)
+	s := newRecorder(t)
 	defer s.close()
-	for range recordQueue + 3 { // nobody writes
+	for range queueLen + 3 { // Run does not write
 		s.Record(ended("x"))
 	}
 	var lost dto.Metric

@@ -1,0 +1,127 @@
+// Package process is what the long-running processes of Holdfast have in common: the
+// agent of a node, the agent of a Kubernetes node, and the garbage collector without an
+// agent. It locks their directories, connects to the engine, and opens the listener of
+// the API.
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast"
+	"holdfast/internal/control/config"
+	"holdfast/internal/platform/atomicfile"
+)
+
+// Prepare creates and locks the directories of an agent, and returns the id of its
+// node. Two agents on one data directory would both own its sessions. Two agents on
+// one run directory would share a deadman, which protects one of them only. The locks
+// are held until they are closed.
+func Prepare(c config.Config, log *slog.Logger) (Locks, holdfast.NodeID, error) {
+	var held Locks
+	for _, d := range []struct{ dir, key, hint string }{
+		{c.DataDir, "data_dir", "another agent runs on this data directory; end it with: holdfast agent stop --keep"},
+		{c.RunDir, "run_dir", "another agent runs in this run directory; give each agent of a host its own run_dir, or end the other one with: holdfast agent stop --keep"},
+	} {
+		if err := os.MkdirAll(d.dir, 0o700); err != nil {
+			held.Close()
+			return nil, "", holdfast.WithHint(fmt.Errorf("making the agent's directory: %w", err), "run the agent as root, or name another with data_dir and run_dir")
+		}
+		if held.has(d.dir) {
+			continue // the two may be one directory
+		}
+		f, err := lockDir(d.dir)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = holdfast.WithHint(err, d.hint)
+		}
+		if err != nil {
+			held.Close()
+			return nil, "", fmt.Errorf("%s: %w", d.key, err)
+		}
+		held = append(held, f)
+	}
+	node, err := nodeID(c, log)
+	if err != nil {
+		held.Close()
+		return nil, "", err
+	}
+	return held, node, nil
+}
+
+// Locks are the locks on directories.
+type Locks []*os.File
+
+// Close releases the locks.
+func (l Locks) Close() {
+	for _, f := range l {
+		f.Close()
+	}
+}
+
+// has reports whether the directory is locked already, under this path or another.
+func (l Locks) has(dir string) bool {
+	there, err := os.Stat(filepath.Join(dir, lockName))
+	if err != nil {
+		return false
+	}
+	for _, f := range l {
+		if own, err := f.Stat(); err == nil && os.SameFile(own, there) {
+			return true
+		}
+	}
+	return false
+}
+
+// lockName is the file in a directory that its agent locks.
+const lockName = "lock"
+
+// lockDir locks a directory until the file is closed. It returns unix.EWOULDBLOCK
+// while another process has the lock.
+func lockDir(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// nodeID reads the node's id from the data directory, or writes it there at the first
+// start. The lease of the node's records is in the same directory: under another id
+// the records would have no owner, and their keys could not boot. A renamed host keeps
+// its id; a configuration with another id is an error. An empty file, which a power
+// failure may leave, counts as missing.
+func nodeID(c config.Config, log *slog.Logger) (holdfast.NodeID, error) {
+	node := holdfast.NodeID(c.Node)
+	path := filepath.Join(c.DataDir, "node")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("reading the node's id: %w", err)
+	}
+	kept := holdfast.NodeID(strings.TrimSpace(string(text)))
+	switch {
+	case kept == "":
+		if err := atomicfile.Write(path, []byte(string(node)+"\n"), 0o600); err != nil {
+			return "", fmt.Errorf("writing the node's id: %w", err)
+		}
+	case kept == node:
+	case c.NodeGiven:
+		return "", holdfast.WithHint(fmt.Errorf("node: this data directory belongs to node %s, not to node %s", kept, node),
+			fmt.Sprintf("call the node %s again; or drain it under that name, and remove %s", kept, path))
+	default:
+		log.Info("the host was renamed; the node keeps its id", "node", kept, "host", node)
+		node = kept
+	}
+	return node, nil
+}
