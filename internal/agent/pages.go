@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/platform/tasks"
 )
 
-// serveAPI answers on the TCP listener: the API, and where they are not switched off
-// the pages for people.
+// serveAPI serves the API on the TCP listener, and the web pages unless they are
+// switched off.
 func (a *Agent) serveAPI(p *tasks.Stack, l net.Listener, o api.Options, routes func(api.Options) http.Handler) error {
 	if !a.cfg.API.Dashboard {
 		o.Logins = nil
@@ -34,10 +34,10 @@ func (a *Agent) serveAPI(p *tasks.Stack, l net.Listener, o api.Options, routes f
 	return nil
 }
 
-// sessionURL is where a browser that came with r opens a session: where the
-// configuration says, or the gateway,
-// under the name by which the browser reached this host, or the session's own. ""
-// where the gateway listens on loopback and the browser came from elsewhere.
+// sessionURL returns where a browser that sent r opens a session: the configured
+// address, or the gateway under the name by which the browser reached this host, or the
+// session's own name. It is "" if the gateway listens on loopback and the browser is on
+// another host.
 func (a *Agent) sessionURL(r *http.Request, key holdfast.SessionKey) string {
 	g := a.cfg.Gateway
 	if g.URL != "" {

@@ -11,7 +11,8 @@ import (
 	"holdfast/internal/platform/tasks"
 )
 
-// keepPrefetched starts the keeper that pulls the configured images ahead of use.
+// keepPrefetched starts the keeper that keeps the configured images present on this
+// host.
 func (a *Agent) keepPrefetched(p *tasks.Stack, e engine.Engine) {
 	pulls := puller.New(puller.Config{
 		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},

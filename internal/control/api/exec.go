@@ -111,10 +111,10 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 		resize <- size
 		e.Resize = resize
 	}
-	heard := make(chan struct{})
+	readAll := make(chan struct{})
 	go func() {
-		defer close(heard)
-		hear(f, feed, resize)
+		defer close(readAll)
+		readFrames(f, feed, resize)
 		cancel() // the client has disconnected
 	}()
 	pinged := make(chan struct{})
@@ -125,7 +125,7 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 
 	code, err := h.sessions.Exec(ctx, key, e)
 	failed := err
-	_ = stdin.CloseWithError(io.ErrClosedPipe) // no more reads: hear discards the rest
+	_ = stdin.CloseWithError(io.ErrClosedPipe) // no more reads: readFrames discards the rest
 	exit := ExecExit{ExitCode: code}
 	if err != nil {
 		exit = ExecExit{ExitCode: -1, Error: toError(err)}
@@ -137,14 +137,14 @@ func (h sessionHandlers) serveExec(ctx context.Context, conn net.Conn, in *bufio
 	// Close after the client: closing with unread bytes would reset the
 	// connection, and the client might not get Exit.
 	_ = conn.SetReadDeadline(time.Now().Add(lingerLimit))
-	<-heard
+	<-readAll
 	cancel()
 	<-pinged
 	return cmp.Or(failed, err)
 }
 
-// hear reads the client's frames until the client disconnects.
-func hear(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
+// readFrames reads the client's frames until the client disconnects.
+func readFrames(f *frame.Conn, stdin *io.PipeWriter, resize chan Size) {
 	for {
 		kind, p, err := f.Read()
 		if err != nil {
@@ -185,7 +185,7 @@ func putNewest(ch chan Size, s Size) {
 }
 
 // ping writes a Ping frame at intervals until ctx is done, and calls lost if
-// that fails: hear does not notice that the client has disconnected while the
+// that fails: readFrames does not notice that the client has disconnected while the
 // command leaves its input unread.
 func ping(ctx context.Context, f *frame.Conn, every time.Duration, lost func()) {
 	t := time.NewTicker(every)

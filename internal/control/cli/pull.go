@@ -81,9 +81,9 @@ func (a *app) pull(ctx context.Context, images []string, o pullOptions) error {
 		list = append(list, puller.Request{Image: image, Platform: o.platform})
 	}
 	end := local.begin(ctx, spinup.ForPull, images[0])
-	board := a.ui.pulls(images, o.quiet)
-	results := p.All(ctx, list, puller.Watch{Progress: board.progress, Done: board.done})
-	board.close()
+	shown := a.ui.pulls(images, o.quiet)
+	results := p.All(ctx, list, puller.Watch{Progress: shown.progress, Done: shown.done})
+	shown.close()
 	end()
 	var records []spinup.Record
 	for i, r := range results {

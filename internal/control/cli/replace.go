@@ -79,7 +79,7 @@ func checkReplace(cmd *cobra.Command, q api.ReplaceRequest, timeout time.Duratio
 }
 
 func (a *app) replace(ctx context.Context, c *client.Client, q api.ReplaceRequest) error {
-	live := a.ui.board()
+	live := a.ui.replaceProgress()
 	var rows []holdfast.Replacement
 	rep, err := c.Replace(ctx, q, func(ended bool, r holdfast.Replacement) {
 		live.step(ended, r)

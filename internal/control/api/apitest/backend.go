@@ -263,10 +263,16 @@ func (b *Backend) Logs(ctx context.Context, key holdfast.SessionKey, o api.LogOp
 	return nil
 }
 
-// Exec implements api.SessionService with commands of its own: echo WORD…, cat, warn
-// WORD… (to Stderr), exit N, wait (until ctx is done), tty (says what it was
-// given), size (waits for a second terminal size, and says both), read (says
-// what came up to a carriage return).
+// Exec implements api.SessionService with these commands:
+//
+//	echo WORD…  prints the words
+//	warn WORD…  prints the words to Stderr
+//	cat         copies the input
+//	exit N      exits with code N
+//	wait        waits until ctx is done
+//	tty         prints whether there is a terminal and an input
+//	size        waits for a second terminal size, and prints both sizes
+//	read        prints the input up to a carriage return
 func (b *Backend) Exec(ctx context.Context, key holdfast.SessionKey, e api.Exec) (int, error) {
 	if _, err := b.Session(ctx, key); err != nil {
 		return 0, err

@@ -101,9 +101,10 @@ func (u underWay) End(id string) error {
 	return nil
 }
 
-// Samples are records as an agent may have them, the same every time, the newest
-// at Began: of two drivers, of which one is slow to create; a record of a session
-// with a pull of two layers, a failure, and a record of another program.
+// Samples are records as an agent may have them, the same every time, the newest at
+// Began. They are of two drivers, of which one is slow to create. Among them are a
+// record of a session with a pull of two layers, a failure, and a record of another
+// program.
 func Samples() []spinup.Record {
 	var out []spinup.Record
 	add := func(kind spinup.Kind, image, driver string) *spinup.Record {

@@ -20,9 +20,9 @@ import (
 // sayEvery is the interval of progress lines without a terminal.
 const sayEvery = 10 * time.Second
 
-// pullBoard shows the progress of pulls on stderr: on a terminal as a picture that is
+// pullProgress shows the progress of pulls on stderr: on a terminal as a picture that is
 // redrawn, elsewhere as a line for each event.
-type pullBoard struct {
+type pullProgress struct {
 	lines    io.Writer // nil: no lines
 	terminal *os.File  // nil: not a terminal
 
@@ -37,8 +37,8 @@ type pullBoard struct {
 
 // pulls begins to show the progress. The caller must close it before it prints anything
 // else.
-func (u *ui) pulls(images []string, quiet bool) *pullBoard {
-	b := &pullBoard{}
+func (u *ui) pulls(images []string, quiet bool) *pullProgress {
+	b := &pullProgress{}
 	now := time.Now()
 	for _, image := range images {
 		b.rows = append(b.rows, &pullRow{image: image, now: spinup.Pull{Image: image, Begun: now}})
@@ -62,7 +62,7 @@ func (u *ui) pulls(images []string, quiet bool) *pullBoard {
 }
 
 // progress updates the figures of the i-th image.
-func (b *pullBoard) progress(i int, p spinup.Pull) {
+func (b *pullProgress) progress(i int, p spinup.Pull) {
 	if b.lines == nil && b.terminal == nil {
 		return
 	}
@@ -86,7 +86,7 @@ func (b *pullBoard) progress(i int, p spinup.Pull) {
 }
 
 // sayLayer prints a line for the end of a layer, and for a failure.
-func (b *pullBoard) sayLayer(i int, l spinup.Layer) {
+func (b *pullProgress) sayLayer(i int, l spinup.Layer) {
 	what := ""
 	switch l.State {
 	case spinup.Retrying:
@@ -105,7 +105,7 @@ func (b *pullBoard) sayLayer(i int, l spinup.Layer) {
 }
 
 // done sets the result of the i-th image's pull.
-func (b *pullBoard) done(i int, r puller.Result) {
+func (b *pullProgress) done(i int, r puller.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	row := b.rows[i]
@@ -119,7 +119,7 @@ func (b *pullBoard) done(i int, r puller.Result) {
 	}
 }
 
-func (b *pullBoard) draw() {
+func (b *pullProgress) draw() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	width, height, err := term.GetSize(int(b.terminal.Fd()))
@@ -131,7 +131,7 @@ func (b *pullBoard) draw() {
 }
 
 // close ends the picture and erases it.
-func (b *pullBoard) close() {
+func (b *pullProgress) close() {
 	b.drawing.end()
 	if b.terminal != nil {
 		width, height, err := term.GetSize(int(b.terminal.Fd()))

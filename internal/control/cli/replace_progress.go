@@ -18,14 +18,14 @@ import (
 
 // Limits of the lines on a terminal during a long replacement.
 const (
-	boardEnded    = 6
-	boardUnderWay = 8
+	shownEnded    = 6
+	shownUnderWay = 8
 )
 
-// board shows the progress of a replacement of sessions on stderr: on a terminal as a
-// table that is redrawn, and erased at the end; elsewhere as a line for each session as
-// it ends.
-type board struct {
+// replaceProgress shows the progress of a replacement of sessions on stderr. On a terminal
+// it is a table that is redrawn, and erased at the end. Elsewhere it is a line for each
+// session that has ended.
+type replaceProgress struct {
 	lines    io.Writer // nil: no output
 	terminal *os.File  // nil: not a terminal
 
@@ -43,10 +43,10 @@ type begun struct {
 	when time.Time
 }
 
-// board begins to show the progress. The caller must close it before it prints anything
-// else.
-func (u *ui) board() *board {
-	b := &board{}
+// replaceProgress begins to show the progress. The caller must close it before it prints
+// anything else.
+func (u *ui) replaceProgress() *replaceProgress {
+	b := &replaceProgress{}
 	if u.json {
 		return b
 	}
@@ -62,7 +62,7 @@ func (u *ui) board() *board {
 }
 
 // step adds a replacement that began or ended.
-func (b *board) step(ended bool, r holdfast.Replacement) {
+func (b *replaceProgress) step(ended bool, r holdfast.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !ended {
@@ -77,7 +77,7 @@ func (b *board) step(ended bool, r holdfast.Replacement) {
 	}
 	b.count++
 	b.ended = append(b.ended, r)
-	b.ended = b.ended[max(0, len(b.ended)-boardEnded):]
+	b.ended = b.ended[max(0, len(b.ended)-shownEnded):]
 	if b.lines == nil {
 		return
 	}
@@ -88,7 +88,7 @@ func (b *board) step(ended bool, r holdfast.Replacement) {
 	fmt.Fprintf(b.lines, "%s: %s → %s in %s\n", r.Key, dash(string(r.From)), dash(string(r.To)), r.Total)
 }
 
-func (b *board) draw() {
+func (b *replaceProgress) draw() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var text bytes.Buffer
@@ -98,7 +98,7 @@ func (b *board) draw() {
 		fmt.Fprintln(t, replacementRow(r, phaseText(r.Total)))
 	}
 	for i, u := range b.underWay {
-		if i == boardUnderWay {
+		if i == shownUnderWay {
 			break
 		}
 		fmt.Fprintln(t, replacementRow(u.row, fmt.Sprintf("%.1fs…", time.Since(u.when).Seconds())))
@@ -119,7 +119,7 @@ func (b *board) draw() {
 }
 
 // erase erases the last drawing (ECMA-48: cursor up, erase below).
-func (b *board) erase() string {
+func (b *replaceProgress) erase() string {
 	if b.drawn == 0 {
 		return ""
 	}
@@ -134,7 +134,7 @@ func narrow(line string, width int) string {
 	return string([]rune(line)[:width-1])
 }
 
-func (b *board) close() {
+func (b *replaceProgress) close() {
 	b.drawing.end()
 	if b.terminal != nil {
 		_, _ = io.WriteString(b.terminal, b.erase())
