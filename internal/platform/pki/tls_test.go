@@ -66,19 +66,19 @@ func (s server) answer(c *tls.Conn) {
 		s.failed <- err
 		return
 	}
-	who := "nobody"
+	seen := "no node"
 	if peers := c.ConnectionState().PeerCertificates; len(peers) > 0 {
 		node, err := NodeOf(peers[0])
-		if who = string(node); err != nil {
-			who = err.Error()
+		if seen = string(node); err != nil {
+			seen = err.Error()
 		}
 	}
-	io.WriteString(c, who)
+	io.WriteString(c, seen)
 }
 
 // ask connects and returns the node id that the server has verified, and the server's
 // certificate.
-func (s server) ask(t *testing.T, cfg *tls.Config) (who string, shown *x509.Certificate, err error) {
+func (s server) ask(t *testing.T, cfg *tls.Config) (seen string, shown *x509.Certificate, err error) {
 	t.Helper()
 	raw, err := net.Dial("tcp", s.addr)
 	if err != nil {
@@ -108,8 +108,8 @@ func TestNodesKnowEachOther(t *testing.T) {
 	fleet := newFleet(t, time.Now())
 	a, b := load(t, join(t, fleet, "a", nil)), load(t, join(t, fleet, "b", nil))
 	s := serve(t, b.ServerTLS())
-	if who, _, err := s.ask(t, a.ClientTLS("b")); who != "a" || err != nil {
-		t.Errorf("the server sees %q, %v", who, err)
+	if seen, _, err := s.ask(t, a.ClientTLS("b")); seen != "a" || err != nil {
+		t.Errorf("the server sees %q, %v", seen, err)
 	}
 	_, _, err := s.ask(t, a.ClientTLS("c"))
 	var wrong *WrongNodeError
@@ -177,8 +177,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, home.ServerTLS())
-			if who, _, err := s.ask(t, c.cfg); err == nil {
-				t.Errorf("as a client it is %q", who)
+			if seen, _, err := s.ask(t, c.cfg); err == nil {
+				t.Errorf("as a client it is %q", seen)
 			} else if why := (<-s.failed).Error(); !strings.Contains(why, c.want) && !strings.Contains(why, "unsupported versions") {
 				t.Errorf("as a client it is refused because %s", why)
 			}
@@ -188,8 +188,8 @@ func TestStrangersAreRefused(t *testing.T) {
 		})
 	}
 	s := serve(t, home.ServerTLS())
-	if who, _, err := s.ask(t, &tls.Config{InsecureSkipVerify: true}); err == nil {
-		t.Errorf("a client without a certificate is %q", who)
+	if seen, _, err := s.ask(t, &tls.Config{InsecureSkipVerify: true}); err == nil {
+		t.Errorf("a client without a certificate is %q", seen)
 	}
 }
 
@@ -202,11 +202,11 @@ func TestUsesAreHeldApart(t *testing.T) {
 	}
 	client, srv := only(x509.ExtKeyUsageClientAuth), only(x509.ExtKeyUsageServerAuth)
 	s := serve(t, home.ServerTLS())
-	if who, _, err := s.ask(t, client); who != "a" || err != nil {
-		t.Errorf("a client's: %q, %v", who, err)
+	if seen, _, err := s.ask(t, client); seen != "a" || err != nil {
+		t.Errorf("a client's: %q, %v", seen, err)
 	}
-	if who, _, err := s.ask(t, srv); err == nil {
-		t.Errorf("a server's as a client is %q", who)
+	if seen, _, err := s.ask(t, srv); err == nil {
+		t.Errorf("a server's as a client is %q", seen)
 	}
 	if _, _, err := serve(t, srv).ask(t, home.ClientTLS("a")); err != nil {
 		t.Errorf("a server's: %v", err)
@@ -274,8 +274,8 @@ func TestAuthorityIsReplacedUnderWay(t *testing.T) {
 		}
 	}
 	until(t, func() bool {
-		who, _, err := s.ask(t, m.ClientTLS("home"))
-		return who == "moved" && err == nil
+		seen, _, err := s.ask(t, m.ClientTLS("home"))
+		return seen == "moved" && err == nil
 	})
 	// With both in ca.pem, the new authority may issue the node's next certificate.
 	join(t, young, "home", func(j *Join) { j.Out, j.Renew = filepath.Dir(home.Cert), true })

@@ -1,3 +1,15 @@
+// Package guardian undoes a risky act if its starter cannot. A guardian is a small
+// process of the same binary. Before the act begins, the starter tells it how to undo
+// the act and by when. The guardian undoes when its starter dies and when the
+// deadline passes. Where that does no harm it repeats the undo after the deadline. It
+// does nothing once the plan is disarmed.
+//
+// The starter and the guardian watch each other over one socket: if the guardian dies
+// first, the starter undoes. If both are killed, the next agent reads the plan from a
+// file and undoes it (Recover).
+//
+// The protocol is JSON messages on a SOCK_SEQPACKET socketpair (unix(7)), with the
+// pidfds beside them. Each side sees EOF on the socket when the other one is gone.
 package guardian
 
 import (

@@ -1,10 +1,3 @@
-// Package kill kills containers and verifies their death without the engine.
-//
-// A container is dead when its init's pidfd is readable and its control group is
-// empty. Both are needed: a pid namespace's init is waitable only after everything
-// else in the namespace is gone (pid_namespaces(7)), but a container that shares a
-// pid namespace, and a process that was put into the control group from outside,
-// outlive init.
 package kill
 
 import (

@@ -109,7 +109,7 @@ func (s *suite) exec(t *testing.T) {
 	if out.String() != strings.Repeat("a line of input\n", 10_000) || errs.String() != "problem\n" {
 		t.Errorf("%d bytes of output, errors %q", out.Len(), errs.String())
 	}
-	if code, err := s.Engine.Exec(s.context(t), id, engine.Exec{Command: []string{"echo", "to nobody"}}); err != nil || code != 0 {
+	if code, err := s.Engine.Exec(s.context(t), id, engine.Exec{Command: []string{"echo", "without a reader"}}); err != nil || code != 0 {
 		t.Errorf("without streams: exit code %d, %v", code, err)
 	}
 	// Output that ends before the command does.

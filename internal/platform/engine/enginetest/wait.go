@@ -54,7 +54,7 @@ func (s *suite) wait(t *testing.T) {
 	}
 }
 
-// waitOverCrash: who waits is told when the engine goes, and can ask again.
+// waitOverCrash: Wait returns an error when the engine stops, and can be called again.
 func (s *suite) waitOverCrash(t *testing.T) {
 	id := s.start(t, s.spec())
 	waited := make(chan error, 1)

@@ -1,7 +1,6 @@
-// Package boottime is the clock that goes on while the machine sleeps:
-// CLOCK_BOOTTIME, clock_gettime(2). Go's own monotonic clock and timers stand
-// still during a suspend, so a deadline that others rely on cannot be kept with
-// them.
+// Package boottime reads CLOCK_BOOTTIME (clock_gettime(2)), which advances while the
+// machine is suspended. Go's monotonic clock and timers stop during a suspend, so
+// they cannot keep a deadline on which other machines rely.
 package boottime
 
 import (
@@ -21,7 +20,7 @@ type Instant time.Duration
 // Now reads the clock.
 func Now() Instant {
 	var ts unix.Timespec
-	// It fails for an unknown clock or a bad address only.
+	// The call fails only for an unknown clock or a bad address.
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return Instant(ts.Nano())
 }
@@ -45,8 +44,8 @@ func NewTimer() (*Timer, error) {
 	return &Timer{fd: fd}, nil
 }
 
-// Set makes the timer readable at i and not before; the zero Instant unsets it. A
-// moment before the machine booted is as any other that has passed.
+// Set makes the timer readable from i on; the zero Instant disarms it. A moment
+// before the boot counts as passed.
 func (t *Timer) Set(i Instant) error {
 	if i < 0 {
 		i = 1
@@ -70,7 +69,7 @@ type Alarm struct {
 	file  *os.File // the timer's descriptor, in the runtime's poller
 }
 
-// NewAlarm makes an alarm. It costs one descriptor, none while it waits.
+// NewAlarm makes an alarm. It costs one descriptor and no thread while it waits.
 func NewAlarm() (*Alarm, error) {
 	t, err := NewTimer()
 	if err != nil {
@@ -79,7 +78,7 @@ func NewAlarm() (*Alarm, error) {
 	return &Alarm{timer: t, file: os.NewFile(uintptr(t.fd), "timerfd")}, nil
 }
 
-// Wait returns nil when i has come, ctx's error when it is done before.
+// Wait returns nil at i, or ctx's error when ctx is done before.
 func (a *Alarm) Wait(ctx context.Context, i Instant) error {
 	if err := a.timer.Set(max(i, 1)); err != nil {
 		return err

@@ -18,7 +18,7 @@ func TestAlarm(t *testing.T) {
 			t.Errorf("it waited until %v before: %v", i.Until(), err)
 		}
 	}
-	// One wait that is given up does not disturb the next.
+	// A cancelled wait does not affect the next one.
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if err := a.Wait(ctx, Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
@@ -26,18 +26,18 @@ func TestAlarm(t *testing.T) {
 	}
 	then := Now().Add(30 * time.Millisecond)
 	if err := a.Wait(t.Context(), then); err != nil || then.Until() > 0 {
-		t.Errorf("after one that was given up: %v before, %v", then.Until(), err)
+		t.Errorf("after a cancelled wait: %v before, %v", then.Until(), err)
 	}
 }
 
-// A timer tells of a moment that it was set to, and not of one before.
+// A timer that is set again fires at the new moment, not at the old one.
 func TestTimerIsSetAnew(t *testing.T) {
 	a, err := NewAlarm()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if err := a.timer.Set(-1); err != nil { // before the machine booted, so due; and not read
+	if err := a.timer.Set(-1); err != nil { // before the boot, so due at once; and not read
 		t.Fatal(err)
 	}
 	then := Now().Add(30 * time.Millisecond)

@@ -1,10 +1,10 @@
-// Package bpf holds the two small BPF programs that move a listening socket's
-// clients to another one, put together here instruction by instruction: no
-// compiler is needed, and no BTF.
+// Package bpf has the two small BPF programs that move a listening socket's clients
+// to another socket. It assembles them from instructions, so it needs no compiler and
+// no BTF.
 //
-// Everything lives by file descriptors: what is not closed goes with its process,
-// except a program that is attached to a group of sockets, which lives as long as
-// a socket of the group.
+// Programs and maps live as long as their file descriptors, and end with the process.
+// A program that is attached to a group of sockets lives as long as a socket of the
+// group.
 package bpf
 
 import (
@@ -18,19 +18,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// license is not GPL: no helper that is used asks for it.
+// license need not be GPL: the helpers in use do not require it.
 const license = "MIT"
 
-// Selector steers the new connections of a group of listening sockets
-// (SO_REUSEPORT, socket(7)) to one of them, and those that a closing one had not
-// handed out too (BPF_SK_REUSEPORT_SELECT_OR_MIGRATE, Linux 5.14). Without a
-// choice the kernel spreads them over the group as ever.
+// Selector steers the new connections of a group of listening sockets (SO_REUSEPORT,
+// socket(7)) to one of them, and also the unaccepted connections of a closing socket
+// (BPF_SK_REUSEPORT_SELECT_OR_MIGRATE, Linux 5.14). Without a choice the kernel
+// distributes them over the group as usual.
 type Selector struct {
 	choice  *ebpf.Map
 	program *ebpf.Program
 }
 
-// NewSelector loads a selector that has chosen nothing.
+// NewSelector loads a selector without a choice.
 func NewSelector() (*Selector, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "hf_choice", Type: ebpf.ReusePortSockArray, KeySize: 4, ValueSize: 8, MaxEntries: 1,
@@ -41,7 +41,7 @@ func NewSelector() (*Selector, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "hf_select", Type: ebpf.SkReuseport, AttachType: ebpf.AttachSkReuseportSelectOrMigrate, License: license,
 		Instructions: asm.Instructions{
-			// select(ctx, choice, &key, 0), whose failure is no choice
+			// select(ctx, choice, &key, 0); on failure there is no choice
 			asm.StoreImm(asm.R10, -4, 0, asm.Word),
 			asm.LoadMapPtr(asm.R2, m.FD()),
 			asm.Mov.Reg(asm.R3, asm.R10),
@@ -67,15 +67,16 @@ func (s *Selector) Choose(fd int) error {
 	return nil
 }
 
-// Unchoose takes the choice back.
+// Unchoose removes the choice.
 func (s *Selector) Unchoose() error {
 	if err := s.choice.Delete(uint32(0)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("take the choice of a socket back: %w", err)
+		return fmt.Errorf("remove the choice of a socket: %w", err)
 	}
 	return nil
 }
 
-// Attach gives the selector to the group of a socket; one that it had goes.
+// Attach attaches the selector to the group of a socket, in place of the group's
+// present program.
 func (s *Selector) Attach(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_EBPF, s.program.FD()); err != nil {
 		return fmt.Errorf("attach a BPF program to a group of sockets: %w", err)
@@ -83,21 +84,20 @@ func (s *Selector) Attach(fd int) error {
 	return nil
 }
 
-// Close lets go of the selector. It stays with its group until Detach.
+// Close closes the selector. It stays attached to its group until Detach.
 func (s *Selector) Close() { _ = errors.Join(s.program.Close(), s.choice.Close()) }
 
-// Detach takes the program away from the group of a socket, if there is one.
+// Detach removes the program from the group of a socket, if it has one.
 func Detach(fd int) error {
 	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
-	// Not in a group, or in one without a program.
+	// The socket is in no group, or in one without a program.
 	if err != nil && err != unix.ENOENT && err != unix.EINVAL {
 		return fmt.Errorf("detach the BPF program of a group of sockets: %w", err)
 	}
 	return nil
 }
 
-// BindHook gives sockets that are about to be bound SO_REUSEPORT and
-// SO_REUSEADDR.
+// BindHook sets SO_REUSEPORT and SO_REUSEADDR on sockets when they are bound.
 type BindHook struct {
 	programs []*ebpf.Program
 	links    []link.Link
@@ -133,7 +133,7 @@ func (h *BindHook) add(path string, at ebpf.AttachType, ins asm.Instructions) er
 	return nil
 }
 
-// Close unhooks.
+// Close removes the hook.
 func (h *BindHook) Close() {
 	for _, l := range h.links {
 		_ = l.Close()
@@ -150,8 +150,8 @@ const (
 	addrType = 32 // type
 )
 
-// bindInstructions always allow the bind (1); those whose type, port and network
-// namespace fit get the options first.
+// bindInstructions always allow the bind (1). If type, port and network namespace
+// match, they set the options first.
 func bindInstructions(cookie uint64, ports []uint16) asm.Instructions {
 	const options, out = "options", "out"
 	ins := asm.Instructions{
@@ -194,7 +194,7 @@ func bindInstructions(cookie uint64, ports []uint16) asm.Instructions {
 func NetnsCookie(fd int) (uint64, error) {
 	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the cookie of a network namespace: %w", err)
+		return 0, fmt.Errorf("read the cookie of a network namespace: %w", err)
 	}
 	return c, nil
 }

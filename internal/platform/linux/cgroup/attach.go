@@ -10,23 +10,26 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// attachAgain is the time between two moves that keep the kernel ready for others. It
-// is ready for a grace period of RCU after the last one, some ms at the least.
+// attachAgain is the time between two writes that keep the kernel's migration path
+// active. It stays active for an RCU grace period after the last write, some ms at
+// least.
 const attachAgain = 5 * time.Millisecond
 
-// ReadyAttach has processes enter control groups without the wait that the kernel makes
-// each first of them have, until done is closed or limit has passed.
+// ReadyAttach keeps the kernel's cgroup migration path active until done is closed or
+// limit has passed, so that processes enter control groups without waiting for an RCU
+// grace period.
 //
-// Whoever writes cgroup.procs takes a lock of all processes for writing
-// (cgroup_threadgroup_rwsem, kernel/cgroup/cgroup.c). It is made for many readers: the
-// first writer after a while waits for a grace period of RCU (rcu_sync_enter,
-// kernel/rcu/sync.c), some 4 to 15 ms here, and those after it do not; meanwhile forks
-// and exits take a lock that others share. This process writes itself into the group that
-// it is in already, which moves nothing, and is that first writer ahead of need. Where
-// the file system is mounted with favordynmods nobody ever waits, and this is of no use.
+// A write to cgroup.procs takes a lock of all processes for writing
+// (cgroup_threadgroup_rwsem, kernel/cgroup/cgroup.c). The lock favours readers. The
+// first writer after an idle period waits for an RCU grace period (rcu_sync_enter,
+// kernel/rcu/sync.c), measured at 4 to 15 ms; the writers after it do not wait.
+// Meanwhile forks and exits take a slower shared lock. ReadyAttach is that first
+// writer ahead of need: it writes this process into the group that it is already in,
+// which moves nothing. On a file system mounted with favordynmods no writer waits,
+// and ReadyAttach has no effect.
 //
-// An error says that this process may not, as in a container with control groups that
-// are read-only: then others wait as ever. Any goroutine may call it.
+// An error means that this process may not write, for example in a container with
+// read-only control groups. Then writers wait as usual. Any goroutine may call it.
 func ReadyAttach(done <-chan struct{}, limit time.Duration) error {
 	mounts, err := Find(proc.Host)
 	if err != nil {
@@ -38,7 +41,7 @@ func ReadyAttach(done <-chan struct{}, limit time.Duration) error {
 	defer again.Stop()
 	for {
 		if err := mounts.stay(); err != nil {
-			return fmt.Errorf("ready the kernel for processes that enter control groups: %w", err)
+			return fmt.Errorf("keep the kernel's cgroup migration path active: %w", err)
 		}
 		select {
 		case <-again.C:
@@ -50,8 +53,8 @@ func ReadyAttach(done <-chan struct{}, limit time.Duration) error {
 	}
 }
 
-// stay has this process enter one of its own groups. Which those are is read each time:
-// somebody may move it.
+// stay writes this process into one of its own groups. It reads the groups each time,
+// because the process may have been moved.
 func (m Mounts) stay() error {
 	groups, err := m.Of(proc.Host, os.Getpid())
 	if err != nil {
@@ -64,6 +67,6 @@ func (m Mounts) stay() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString("0") // who writes
+	_, err = f.WriteString("0") // 0 is the writing process
 	return errors.Join(err, f.Close())
 }

@@ -8,7 +8,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Getting ready moves this process nowhere, and ends when it is told to, or by itself.
+// ReadyAttach does not move this process, and ends when done is closed or at its
+// limit.
 func TestReadyAttachMovesNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("it needs root")

@@ -12,15 +12,15 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// errNotFrozen means that some process had not stopped in time. The others have.
+// errNotFrozen means that not all processes have stopped in time.
 var errNotFrozen = errors.New("not all processes froze in time")
 
 // frozenPoll is how often the state is read while a group freezes.
 const frozenPoll = 200 * time.Microsecond
 
-// Freeze stops every process in the group and below it and waits at most limit
-// until all have. errors.ErrUnsupported where the group has no freezer (another
-// v1 hierarchy), ErrGuard like Kill.
+// Freeze stops every process in the group and below it, and waits at most limit until
+// all have stopped. errors.ErrUnsupported if the group has no freezer (another v1
+// hierarchy); ErrGuard as with Kill.
 func (g Group) Freeze(limit time.Duration) error {
 	if err := g.guard(); err != nil {
 		return err
@@ -41,8 +41,8 @@ func (g Group) Freeze(limit time.Duration) error {
 	}
 }
 
-// Thaw lets the group and every group below it run. A group that is gone, or
-// that has no freezer, is no error.
+// Thaw continues the group and every group below it. A group that is gone, or that
+// has no freezer, is no error.
 func (g Group) Thaw() error {
 	if g.IsRoot() {
 		return nil // a root cannot be frozen
@@ -96,8 +96,8 @@ func (g Group) FreezerAbove() bool {
 }
 
 // WaitChange returns when one of the groups may have become empty, at the latest
-// after limit. v2 groups tell by themselves (cgroup.events, POLLPRI); v1 groups
-// do not, so with one of those it returns after a millisecond.
+// after limit. v2 groups notify (cgroup.events, POLLPRI). v1 groups do not, so with a
+// v1 group it returns after a millisecond.
 func WaitChange(groups []Group, limit time.Duration) error {
 	var fds []unix.PollFd
 	defer func() {
@@ -118,8 +118,8 @@ func WaitChange(groups []Group, limit time.Duration) error {
 			return fmt.Errorf("open %s/cgroup.events: %w", g.Dir(), err)
 		}
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLPRI})
-		// kernfs tells of changes since the last read; what changed before
-		// the open is seen here.
+		// kernfs notifies of changes since the last read; this read sees earlier
+		// changes.
 		var buf [256]byte
 		n, err := unix.Read(fd, buf[:])
 		if err != nil || ParseEvents(buf[:max(n, 0)])["populated"] == 0 {

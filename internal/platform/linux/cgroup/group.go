@@ -18,21 +18,21 @@ import (
 	"holdfast/internal/platform/linux/pidfd"
 )
 
-// ErrGuard means that a group must not be killed or frozen: it is a root, or
-// holds this very process.
+// ErrGuard means that a group must not be killed or frozen: it is a root, or contains
+// this process.
 var ErrGuard = errors.New("refusing to touch this cgroup")
 
 // maxProcs bounds cgroup.procs: 4 million pids (the kernel's PID_MAX_LIMIT) of
 // seven digits and a newline.
 const maxProcs = 32 << 20
 
-// Group is one cgroup of one hierarchy. It is a value; the group need not exist
-// any more, and one that is gone counts as empty.
+// Group is one cgroup of one hierarchy. It is a value. The group may be gone; then it
+// counts as empty.
 type Group struct {
 	Point       string // mount point of the hierarchy
 	Path        string // below it, absolute: /docker/<id>
 	V2          bool
-	Controllers []string // of v1
+	Controllers []string // v1 only
 }
 
 // Dir is the group's directory.
@@ -62,8 +62,8 @@ func (g Group) Contains(other Group) bool {
 	return g.Point == other.Point && (g.IsRoot() || other.Path == g.Path || strings.HasPrefix(other.Path, g.Path+"/"))
 }
 
-// Procs lists the pids in the group and all groups below it. A process that our
-// pid namespace does not see is listed as 0. Zombies are not listed.
+// Procs lists the pids in the group and all groups below it. A process outside this
+// pid namespace is listed as 0. Zombies are not listed.
 func (g Group) Procs() ([]int, error) {
 	var pids []int
 	err := g.walk(func(dir string) error {
@@ -93,16 +93,16 @@ func ParseProcs(b []byte) ([]int, error) {
 	return pids, nil
 }
 
-// walk calls f for the group's directory and each below it. What vanishes
-// meanwhile is no error.
+// walk calls f for the group's directory and each below it. A group that vanishes
+// during the walk is no error.
 func (g Group) walk(f func(dir string) error) error {
 	var down func(dir string) error
 	down = func(dir string) error {
 		if err := f(dir); err != nil {
 			return err
 		}
-		// A directory has a link from each of its children: with the usual
-		// two there is nothing below, and nothing to list.
+		// A directory has a link from each child directory. With only two links it
+		// has no children, and need not be listed.
 		var st unix.Stat_t
 		if err := unix.Stat(dir, &st); err != nil || st.Nlink <= 2 {
 			return ignoreGone(err)
@@ -130,9 +130,9 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// Empty reports whether no live process is left in the group or below it. On v2
-// this is "populated 0" of cgroup.events: the last process is past the closing
-// of its files. A group that is gone is empty.
+// Empty reports whether no live process is left in the group or below it. On v2 this
+// is "populated 0" in cgroup.events: the last process has closed its files. A group
+// that is gone is empty.
 func (g Group) Empty() (bool, error) {
 	if !g.V2 {
 		pids, err := g.Procs()
@@ -155,8 +155,7 @@ func (g Group) Empty() (bool, error) {
 	return n == 0, nil
 }
 
-// ParseEvents reads the "name number" lines of cgroup.events; others are left
-// out.
+// ParseEvents reads the "name number" lines of cgroup.events, and skips others.
 func ParseEvents(b []byte) map[string]int {
 	m := make(map[string]int)
 	for line := range bytes.Lines(b) {
@@ -174,12 +173,12 @@ func (g Group) CanKill() bool {
 	return g.V2 && !g.IsRoot() && unix.Access(g.Dir()+"/cgroup.kill", unix.W_OK) == nil
 }
 
-// Kill sends SIGKILL to every process in the group and below it. On v2 the
-// kernel does so in one go that no fork escapes (cgroup.kill). On v1 and on
-// kernels without it the group is frozen, its processes are killed one by one
-// and it is thawed: a fork cannot outrun that, but a process that cannot freeze
-// keeps the group from being frozen whole, so call again until it is Empty. A
-// group that is gone is no error. ErrGuard.
+// Kill sends SIGKILL to every process in the group and below it. On v2 the kernel
+// does that atomically, also for forks (cgroup.kill). On v1 and on kernels without
+// cgroup.kill, Kill freezes the group, kills its processes one by one and thaws it.
+// That also covers forks, but a process that cannot freeze keeps the group from
+// freezing completely, so callers repeat Kill until the group is Empty. A group that
+// is gone is no error. ErrGuard.
 func (g Group) Kill() error {
 	if err := g.guard(); err != nil {
 		return err
@@ -190,8 +189,8 @@ func (g Group) Kill() error {
 			return err
 		}
 	}
-	// Nothing to freeze with (v1 without the freezer) still kills; callers
-	// repeat until the group is empty.
+	// Without a freezer (v1) Kill still kills; callers repeat until the group is
+	// empty.
 	freezeErr := g.Freeze(20 * time.Millisecond)
 	killErr := g.killEach()
 	return errors.Join(killErr, ignoreUnsupported(freezeErr), g.Thaw())
@@ -204,9 +203,9 @@ func ignoreUnsupported(err error) error {
 	return err
 }
 
-// killEach kills the listed processes by pidfd. They are held first and then
-// listed again, so that a stranger who got the pid of one that died is never
-// hit: a process that is still alive after it was held keeps its pid.
+// killEach kills the listed processes by pidfd. It opens the pidfds first and then
+// lists again, so that an unrelated process that reused a pid is never hit: a process
+// that lives after its pidfd was opened has kept its pid.
 func (g Group) killEach() error {
 	before, err := g.Procs()
 	if err != nil {
@@ -219,7 +218,7 @@ func (g Group) killEach() error {
 		}
 	}()
 	for _, pid := range before {
-		if pid == 0 { // outside our pid namespace: nobody we can signal
+		if pid == 0 { // outside this pid namespace: it cannot be signalled
 			continue
 		}
 		p, openErr := pidfd.Open(pid)
@@ -242,7 +241,7 @@ func (g Group) killEach() error {
 	return err
 }
 
-// guard refuses roots and groups around ourselves.
+// guard refuses roots and groups that contain this process.
 func (g Group) guard() error {
 	if g.IsRoot() {
 		return fmt.Errorf("%s is the root of its hierarchy: %w", g.Dir(), ErrGuard)
@@ -252,7 +251,7 @@ func (g Group) guard() error {
 		return err
 	}
 	if slices.Contains(pids, os.Getpid()) {
-		return fmt.Errorf("%s holds this process itself: %w", g.Dir(), ErrGuard)
+		return fmt.Errorf("%s contains this process: %w", g.Dir(), ErrGuard)
 	}
 	return nil
 }

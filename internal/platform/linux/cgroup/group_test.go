@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// groups makes a group with one below it in each hierarchy of this host that can
-// hold processes still.
+// groups makes a group and a child group in each hierarchy of this host that can
+// freeze processes.
 func groups(t *testing.T) []cgroup.Group {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -83,7 +83,7 @@ func fill(t *testing.T, g cgroup.Group) []*exec.Cmd {
 	return cmds
 }
 
-// On both kinds of tree, as far as this host has them.
+// The test runs on v1 and v2, as far as this host has them.
 func TestGroup(t *testing.T) {
 	for _, g := range groups(t) {
 		t.Run(fmt.Sprintf("v2=%v", g.V2), func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestThaw(t *testing.T) {
 		fill(t, g)
 		below := g
 		below.Path += "/below"
-		if err := below.Freeze(5 * time.Second); err != nil { // frozen by itself
+		if err := below.Freeze(5 * time.Second); err != nil { // the child group only
 			t.Fatal(err)
 		}
 		if !g.V2 {
@@ -150,7 +150,7 @@ func TestThaw(t *testing.T) {
 	}
 }
 
-// Roots, and groups that hold this process, are left alone.
+// Kill and Freeze refuse roots and groups that contain this process.
 func TestGuard(t *testing.T) {
 	for _, g := range groups(t) {
 		root := g

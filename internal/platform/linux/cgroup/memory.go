@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// NoLimit is a limit that limits nothing.
+// NoLimit means unlimited.
 const NoLimit = math.MaxInt64
 
 // Memory returns the hierarchy that has the memory controller, and whether there
@@ -44,7 +44,7 @@ func (m Mount) Group(p string) Group {
 	return Group{Point: m.Point, Path: path.Clean("/" + p), V2: m.V2, Controllers: m.Controllers}
 }
 
-// Children are the groups directly below g. None where it is gone.
+// Children returns the groups directly below g, or none if g is gone.
 func (g Group) Children() ([]Group, error) {
 	entries, err := os.ReadDir(g.Dir())
 	if err != nil {
@@ -61,14 +61,14 @@ func (g Group) Children() ([]Group, error) {
 	return cs, nil
 }
 
-// MemoryUsage is what is charged to the group and all below it, in bytes.
+// MemoryUsage is the memory charged to the group and all groups below it, in bytes.
 func (g Group) MemoryUsage() (int64, error) {
 	return g.number(pickFile(g.V2, "memory.current", "memory.usage_in_bytes"))
 }
 
-// KernelMemory is what of MemoryUsage the kernel itself holds for the group and all
-// below it, in bytes: page tables, stacks, directory entries, sockets' buffers. On v2
-// since Linux 5.18; before, and on v1 where the kernel does not count it, the error is
+// KernelMemory is the part of MemoryUsage that the kernel uses, in bytes: page
+// tables, stacks, directory entries, socket buffers. v2 has it since Linux 5.18.
+// Before, and on v1 without kernel memory accounting, the error is
 // errors.ErrUnsupported.
 func (g Group) KernelMemory() (int64, error) {
 	if !g.V2 {
@@ -89,7 +89,7 @@ func (g Group) KernelMemory() (int64, error) {
 	return n, nil
 }
 
-// MemoryLimit is the group's own limit in bytes, NoLimit where it has none. On v1.
+// MemoryLimit is the group's own limit in bytes, or NoLimit. It is for v1.
 func (g Group) MemoryLimit() (int64, error) {
 	n, err := g.number("memory.limit_in_bytes")
 	if n > math.MaxInt64-1<<20 { // the largest number of pages
@@ -99,8 +99,8 @@ func (g Group) MemoryLimit() (int64, error) {
 }
 
 // MemoryStat reads memory.stat (Documentation/admin-guide/cgroup-v1/memory.rst,
-// cgroup-v2.rst), in which v1 has the group's own figures and, as total_…, those
-// of all below it; v2 has only the latter. Bytes, most of them.
+// cgroup-v2.rst), in which v1 has the group's own figures and, as total_…, those with
+// all groups below it; v2 has only the latter. Most figures are bytes.
 func (g Group) MemoryStat() (map[string]int64, error) {
 	b, err := kfile.Read(g.Dir()+"/memory.stat", 64<<10)
 	if err != nil {
@@ -116,10 +116,10 @@ func (g Group) MemoryStat() (map[string]int64, error) {
 	return m, nil
 }
 
-// Reclaim has the kernel take about so many bytes from the group and all below it,
-// whoever they belong to, those of dead groups first: on v2 by memory.reclaim. It
-// returns nil also where the kernel could not find as many. ctx breaks it off.
-// errors.ErrUnsupported on v1, and on v2 before Linux 5.19.
+// Reclaim makes the kernel reclaim about n bytes from the group and all groups below
+// it, from dead groups first, by memory.reclaim (v2). It returns nil even if the
+// kernel could not reclaim as much. ctx ends it early. errors.ErrUnsupported on v1,
+// and on v2 before Linux 5.19.
 func (g Group) Reclaim(ctx context.Context, n int64) error {
 	if !g.V2 {
 		return fmt.Errorf("reclaim from %s: %w", g.Dir(), errors.ErrUnsupported)
@@ -137,16 +137,16 @@ func (g Group) Reclaim(ctx context.Context, n int64) error {
 }
 
 const (
-	// passes bounds how often EmptyMemory asks a v2 kernel. One pass may leave
-	// half of what the kernel's own objects hold (mm/vmscan.c, shrink_slab).
+	// passes bounds the calls of Reclaim in EmptyMemory. One pass may leave half of
+	// the memory of kernel objects (mm/vmscan.c, shrink_slab).
 	passes = 10
-	// passPause is for what is freed only when all CPUs have looked away (RCU).
+	// passPause lets an RCU grace period pass, after which more is freed.
 	passPause = 20 * time.Millisecond
 )
 
-// EmptyMemory has the kernel take all that it can from the group and all below it:
-// on v1 by memory.force_empty, on v2 by Reclaim, as long as that frees a sixteenth
-// or more. ctx breaks it off.
+// EmptyMemory makes the kernel reclaim as much as it can from the group and all
+// groups below it: on v1 by memory.force_empty, on v2 by Reclaim as long as a pass
+// frees a sixteenth or more. ctx ends it early.
 func (g Group) EmptyMemory(ctx context.Context) error {
 	if !g.V2 {
 		return kfile.WriteUntil(ctx, g.Dir()+"/memory.force_empty", "0")
@@ -169,7 +169,7 @@ func (g Group) EmptyMemory(ctx context.Context) error {
 		}
 		after, err := g.MemoryUsage()
 		if err != nil || after > before-before/16 {
-			return nil // or the group has gone
+			return nil // or the group is gone
 		}
 		before = after
 	}

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// A group's memory is taken back when that is asked for.
+// EmptyMemory reclaims a group's memory.
 func TestEmptyMemory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("it needs root")
@@ -47,25 +47,24 @@ func TestEmptyMemory(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := g.EmptyMemory(done); !g.V2 && !errors.Is(err, context.Canceled) {
-		t.Errorf("when it is too late: %v", err)
+		t.Errorf("with a cancelled context: %v", err)
 	}
 	if err := m.Group("/no-such-group").EmptyMemory(t.Context()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a group that is not: %v", err)
+		t.Errorf("a missing group: %v", err)
 	}
 	if stat, err := g.MemoryStat(); err != nil || len(stat) < 5 {
 		t.Errorf("figures: %v, %v", stat, err)
 	}
-	// Before Linux 5.18 v2 does not tell.
+	// v2 before Linux 5.18 does not report it.
 	if n, err := g.KernelMemory(); n < 0 || err != nil && (!g.V2 || !errors.Is(err, errors.ErrUnsupported)) {
 		t.Errorf("kernel memory: %d, %v", n, err)
 	}
 	if _, err := m.Group("/no-such-group").KernelMemory(); err == nil {
-		t.Error("a group that is not has kernel memory")
+		t.Error("a missing group has kernel memory")
 	}
 }
 
-// A write on which the kernel works, here one to a pipe that nobody reads, is broken
-// off when its time is up.
+// A blocking write, here to a pipe without a reader, ends with its context.
 func TestWriteUntil(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -78,12 +77,12 @@ func TestWriteUntil(t *testing.T) {
 	defer reader.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	err = kfile.WriteUntil(ctx, fifo, string(make([]byte, 1<<20))) // more than it holds
+	err = kfile.WriteUntil(ctx, fifo, string(make([]byte, 1<<20))) // more than the pipe's capacity
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
 	if ctx.Err() == nil {
-		t.Error("it came back before")
+		t.Error("it returned before")
 	}
 	plain := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {

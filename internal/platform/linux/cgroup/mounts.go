@@ -1,6 +1,3 @@
-// Package cgroup finds, empties and watches control groups, cgroups(7), on the
-// pure v2 tree, on v1, and on hosts that have both (a "hybrid" with the v2 tree
-// beside v1 controllers).
 package cgroup
 
 import (
@@ -15,24 +12,24 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// ErrFormat means that the kernel's text does not look as its manual says.
+// ErrFormat means that a text of the kernel differs from its manual page.
 var ErrFormat = errors.New("unexpected format")
 
 // Mount is one mounted cgroup hierarchy.
 type Mount struct {
-	Point string // where it is mounted
-	Root  string // which cgroup of the hierarchy is mounted there; "/" as a rule
-	// Base is, where the mount shows what is above the root of our cgroup namespace,
-	// that root's path below the mount; else "".
+	Point string // mount point
+	Root  string // the cgroup of the hierarchy that is mounted there; usually "/"
+	// Base is the path, below the mount, of this cgroup namespace's root, if the
+	// mount also shows groups above that root; else "".
 	Base        string
 	V2          bool     // the unified hierarchy
 	Controllers []string // of v1: freezer, pids, memory, …, or name=systemd; sorted
 }
 
-// Mounts are the hierarchies that can be reached, in the kernel's order.
+// Mounts are the mounted hierarchies, in the kernel's order.
 type Mounts []Mount
 
-// Find reads which hierarchies are mounted where, for this process.
+// Find returns the hierarchies that are mounted for this process.
 func Find(p proc.FS) (Mounts, error) {
 	b, err := kfile.Read(string(p)+"/self/mountinfo", 16<<20)
 	if err != nil {
@@ -81,8 +78,8 @@ func (ms Mounts) with(m Mount) Mounts {
 	return ms
 }
 
-// v1Controllers takes the controllers out of the super block's options, which
-// name rw, xattr, release_agent=… and the like too.
+// v1Controllers returns the controllers among the super block's options, which also
+// have rw, xattr, release_agent=… and the like.
 func v1Controllers(options string) []string {
 	var cs []string
 	for o := range strings.SplitSeq(options, ",") {
@@ -100,11 +97,11 @@ func v1Controllers(options string) []string {
 	return cs
 }
 
-// Member is one line of /proc/pid/cgroup: where a process is in a hierarchy.
+// Member is one line of /proc/pid/cgroup: the group of a process in a hierarchy.
 type Member struct {
 	V2          bool
 	Controllers []string // sorted
-	Path        string   // absolute, from the root of our cgroup namespace
+	Path        string   // absolute, from the root of this cgroup namespace
 }
 
 // ParseMembers reads /proc/pid/cgroup, cgroups(7).
@@ -126,8 +123,8 @@ func ParseMembers(b []byte) ([]Member, error) {
 	return ms, nil
 }
 
-// Of returns the groups that a process is in: one per mounted hierarchy that it
-// can be seen in, the unified one first.
+// Of returns the groups that a process is in: one for each mounted hierarchy in which
+// it is visible, the unified one first.
 func (ms Mounts) Of(p proc.FS, pid int) ([]Group, error) {
 	members, err := ms.Members(p, pid)
 	if err != nil {
@@ -147,14 +144,14 @@ func (ms Mounts) Of(p proc.FS, pid int) ([]Group, error) {
 	return gs, nil
 }
 
-// locate finds the directory of a membership. None where its hierarchy is not
-// mounted, or the mount does not reach up to it.
+// locate finds the directory of a membership. It returns false if the hierarchy is
+// not mounted, or the mount does not include the group.
 func (ms Mounts) locate(mem Member) (Group, bool) {
 	for _, m := range ms {
 		if m.V2 != mem.V2 || !slices.Equal(m.Controllers, mem.Controllers) {
 			continue
 		}
-		if strings.Contains(mem.Path+"/", "/../") { // outside our cgroup namespace
+		if strings.Contains(mem.Path+"/", "/../") { // outside this cgroup namespace
 			return Group{}, false
 		}
 		clean := path.Clean(mem.Path)

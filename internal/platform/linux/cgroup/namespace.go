@@ -11,12 +11,14 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// In a cgroup namespace, cgroup_namespaces(7), the kernel shows all paths in /proc from
-// the namespace's root: those of groups elsewhere begin with "/..", and so does the root of
-// a mount that reaches above. A container runtime gives one to each container on v2. Where
-// the namespace's root lies the kernel does not say; it is where our own process is found.
+// In a cgroup namespace, cgroup_namespaces(7), the kernel shows all paths in /proc
+// from the namespace's root: those of groups outside it begin with "/..", and so does
+// the root of a mount that includes groups above. A container runtime gives each
+// container a namespace on v2. The kernel does not report the namespace's root; it is
+// found by searching for this process.
 
-// above is how many levels the root of a mount lies above our namespace's; 0: it does not.
+// above is the number of levels by which the root of a mount lies above the
+// namespace's root.
 func (m Mount) above() int {
 	n := strings.Count(m.Root, "/..")
 	if m.Root != strings.Repeat("/..", n) {
@@ -25,9 +27,9 @@ func (m Mount) above() int {
 	return n
 }
 
-// rebase finds the Base of the mounts that reach above our namespace; what such a mount
-// shows counts as its root from then on. One in which our process cannot be found stays
-// as it is.
+// rebase finds the Base of the mounts that include groups above this namespace. From
+// then on such a mount's own root counts as its root. A mount in which this process
+// cannot be found stays as it is.
 func (ms Mounts) rebase(p proc.FS) error {
 	if !slices.ContainsFunc(ms, func(m Mount) bool { return m.above() > 0 }) {
 		return nil
@@ -47,7 +49,7 @@ func (ms Mounts) rebase(p proc.FS) error {
 		}
 		base, err := m.base(own[j].Path)
 		if err != nil {
-			return fmt.Errorf("find our own group below %s: %w", m.Point, err)
+			return fmt.Errorf("find the group of this process below %s: %w", m.Point, err)
 		}
 		if base != "" {
 			ms[i].Root, ms[i].Base = "/", base
@@ -61,14 +63,14 @@ func (m Mount) has(mem Member) bool {
 	return m.V2 == mem.V2 && slices.Equal(m.Controllers, mem.Controllers)
 }
 
-// base finds the group, as deep below the mount as our namespace's root is, in which our
-// process is at its own path. "" where there is none.
+// base finds the group, at the depth of the namespace's root below the mount, in
+// which this process is at its own path. It returns "" if there is none.
 func (m Mount) base(own string) (string, error) {
 	pid, seen := os.Getpid(), 0
 	var down func(dir string, depth int) (string, error)
 	down = func(dir string, depth int) (string, error) {
 		if seen++; seen > maxGroups {
-			return "", fmt.Errorf("there are too many (looked at %d)", seen)
+			return "", fmt.Errorf("there are too many (%d read)", seen)
 		}
 		if depth == 0 {
 			b, err := kfile.Read(path.Join(m.Point, dir, own, "cgroup.procs"), maxProcs)
@@ -91,7 +93,7 @@ func (m Mount) base(own string) (string, error) {
 	return down("/", m.above())
 }
 
-// Members reads in which groups a process is. Where a mount shows what is above our cgroup
+// Members reads the groups of a process. If a mount includes groups above this cgroup
 // namespace, the path is that below the mount.
 func (ms Mounts) Members(p proc.FS, pid int) ([]Member, error) {
 	b, err := p.Cgroup(pid)

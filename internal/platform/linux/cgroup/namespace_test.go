@@ -16,19 +16,19 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// The variable that makes this program a process of TestNamespace: which one, and the pid
-// of the other, of which the second says where it is.
+// The variable that makes this program a process of TestNamespace. Its value is the
+// role and the pid of the other process, whose group the second one reports.
 const inNamespace = "HOLDFAST_TEST_CGROUP_NAMESPACE"
 
-// said is what the process in the namespace says.
+// said is the report of the process in the namespace.
 type said struct {
 	Mounts  cgroup.Mounts
 	Members []cgroup.Member
 	Groups  []cgroup.Group
 }
 
-// A process in a cgroup namespace of its own finds itself and others where they are, if it
-// has the host's control groups mounted.
+// A process in its own cgroup namespace, with the host's control groups mounted,
+// finds the groups of itself and of others.
 func TestNamespace(t *testing.T) {
 	if role, pid, ok := strings.Cut(os.Getenv(inNamespace), " "); ok {
 		n, err := strconv.Atoi(pid)
@@ -92,7 +92,7 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// again runs this test once more, as a process of it.
+// again runs this test in another process, in a role.
 func again(t *testing.T, role string, pid int, clone uintptr, env ...string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestNamespace$")
@@ -103,8 +103,8 @@ func again(t *testing.T, role string, pid int, clone uintptr, env ...string) {
 	}
 }
 
-// namespaced is what TestNamespace starts: a process that goes into its group, and starts
-// the one that has a namespace there.
+// namespaced runs a role: a process that enters its group, and starts another one
+// with a namespace there.
 func namespaced(t *testing.T, role string, pid int) {
 	t.Helper()
 	if role == "outside" {

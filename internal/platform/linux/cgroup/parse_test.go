@@ -107,8 +107,7 @@ func TestParseProcs(t *testing.T) {
 	}
 }
 
-// Whatever the kernel says, a path that comes out is absolute and leads below a
-// mount.
+// For any input, every resulting path is absolute and below a mount.
 func FuzzLocate(f *testing.F) {
 	f.Add([]byte(hybrid), []byte("0::/a\n6:freezer:/b\n"))
 	f.Add([]byte("41 31 0:38 /a /m rw - cgroup2 cgroup2 rw"), []byte("0::/a/../../b"))

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a Search: far above what a host has, so that one that is full of
-// groups cannot keep the searcher for ever.
+// Bounds of a Search, far above the numbers of a normal host, so that a search ends
+// on a host full of groups.
 const (
 	maxDepth  = 32
 	maxGroups = 500_000
 )
 
-// Search walks through the hierarchies and returns the groups whose own name
-// matches. It does not look below those. Groups that vanish meanwhile are no
-// error; what was found before another error is returned with it.
+// Search walks through the hierarchies and returns the groups whose own name matches.
+// It does not search below those. Groups that vanish during the search are no error.
+// After another error it also returns the groups found before.
 func (ms Mounts) Search(match func(name string) bool) ([]Group, error) {
 	var found []Group
 	for _, m := range ms {
@@ -39,10 +39,10 @@ type search struct {
 
 func (s *search) below(g Group, depth int) error {
 	if s.seen++; s.seen > maxGroups || depth > maxDepth {
-		return fmt.Errorf("there are too many (looked at %d, %d deep)", s.seen, depth)
+		return fmt.Errorf("there are too many (%d read, %d levels deep)", s.seen, depth)
 	}
 	dir := g.Dir()
-	// Like in walk: no link from a child, no child, no need to list.
+	// As in walk: a directory with two links has no children.
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil || st.Nlink <= 2 {
 		return ignoreGone(err)

@@ -16,13 +16,14 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// All tests of this package run on whatever hierarchies this host has, and once
-// more on a host that has nothing but v2.
+// All tests of this package run on the hierarchies of this host, and again in a
+// machine with v2 only.
 func TestOnPureV2(t *testing.T) {
 	vmtest.Run(t, ".", vm.Config{Busybox: []string{"sh", "sleep"}})
 }
 
-// storm waits to be moved into its group, and forks for ever, a few at a time.
+// storm waits until it is moved into its group, and then forks endlessly, a few at a
+// time.
 const storm = "read go; while :; do for i in 1 2 3 4; do sleep 0.02 & done; wait; done"
 
 // No fork escapes a kill, also none in a group below.
@@ -34,7 +35,7 @@ func TestKillStorm(t *testing.T) {
 			into(t, x, exec.Command("sh", "-c", storm))
 		}
 		eventually(t, "both have forked", func() bool { return len(procs(t, below)) > 1 && len(procs(t, g)) > 3 })
-		eventually(t, "the group is empty", func() bool { // on v1, Kill is to be repeated
+		eventually(t, "the group is empty", func() bool { // on v1 Kill has to be repeated
 			if err := g.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +85,7 @@ func TestGroupsOfProcess(t *testing.T) {
 	}
 }
 
-// into starts a command, puts it into the group and has it go on.
+// into starts a command, moves it into the group and lets it go on.
 func into(t *testing.T, g cgroup.Group, cmd *exec.Cmd) (pid int) {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -96,12 +97,12 @@ func into(t *testing.T, g cgroup.Group, cmd *exec.Cmd) (pid int) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // it is killed
+		_ = cmd.Wait() // killed
 		close(ended)
 	}()
 	t.Cleanup(func() {
 		_ = g.Kill()
-		_ = cmd.Process.Kill() // where it never came into the group
+		_ = cmd.Process.Kill() // in case it never entered the group
 		<-ended
 	})
 	if err := os.WriteFile(g.Dir()+"/cgroup.procs", fmt.Append(nil, cmd.Process.Pid), 0); err != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // Start starts cmd so that sig is sent to it when this process dies. It adds to
-// cmd.SysProcAttr. Where err is nil, ended yields what cmd.Wait returned once the
-// child is gone, and is closed; the caller does not call cmd.Wait. Any goroutine
-// may call it; each child has a thread of this process until it ends.
+// cmd.SysProcAttr. If err is nil, ended yields the result of cmd.Wait when the child
+// has ended, and is closed; the caller must not call cmd.Wait. Any goroutine may call
+// Start. Each child occupies a thread of this process until it ends.
 func Start(cmd *exec.Cmd, sig syscall.Signal) (ended <-chan error, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -38,7 +38,8 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) (ended <-chan error, err error) {
 	return done, nil
 }
 
-// Run is Start, and waits for the end of the child: what cmd.Run returns.
+// Run calls Start and waits for the end of the child. It returns what cmd.Run would
+// return.
 func Run(cmd *exec.Cmd, sig syscall.Signal) error {
 	ended, err := Start(cmd, sig)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/linux/deathsig"
 )
 
-// parent makes this program one that starts a sleep with a death signal, says its
-// pid and waits to be killed.
+// parent makes this program start a sleep with a death signal, report it and wait to
+// be killed.
 const parent = "HOLDFAST_TEST_DEATHSIG_PARENT"
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("sleep", "600")
-	cmd.Stdout = os.Stdout // held open by it as long as it lives
+	cmd.Stdout = os.Stdout // the sleep has it open as long as it lives
 	if _, err := deathsig.Start(cmd, syscall.SIGKILL); err != nil {
 		panic(err)
 	}
@@ -46,7 +46,7 @@ func TestDiesWithTheProcess(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadAll(out); err != nil { // until the sleep is gone, too
+	if _, err := io.ReadAll(out); err != nil { // until the sleep is gone as well
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()

@@ -1,6 +1,6 @@
-// Package flock locks files and directories that others may remove or replace
-// meanwhile, and tells directories of living processes from those of dead ones. A
-// lock is flock(2)'s: the kernel gives it back when its holder dies.
+// Package flock locks files and directories that other processes may remove or
+// replace, and distinguishes directories of living processes from those of dead ones.
+// Locks are those of flock(2): the kernel releases them when the holder dies.
 package flock
 
 import (
@@ -15,9 +15,9 @@ import (
 )
 
 // Open opens a file or directory, with a flag as os.OpenFile takes it, locks it
-// without waiting, and makes sure that it is still the one at its path. The lock
-// ends when the file is closed. unix.EWOULDBLOCK where another has it,
-// fs.ErrNotExist where it was removed or replaced before it was locked. Any
+// without waiting, and checks that it is still the file at its path. The lock ends
+// when the file is closed. unix.EWOULDBLOCK if another process has the lock,
+// fs.ErrNotExist if the file was removed or replaced before it was locked. Any
 // goroutine may call it.
 func Open(path string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(path, flag, 0o600)
@@ -49,7 +49,7 @@ type Dir struct {
 // Name is the last element of the path.
 func (d *Dir) Name() string { return filepath.Base(d.Path) }
 
-// Close lets go of the lock.
+// Close releases the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
 // openDir locks a directory.
@@ -61,11 +61,11 @@ func openDir(path string) (*Dir, error) {
 	return &Dir{path, f}, nil
 }
 
-// MkdirTemp makes a directory with a name of its own that begins with prefix, in
-// base, and locks it: it is this process's as long as that lives.
+// MkdirTemp makes a directory in base with a new name that begins with prefix, and
+// locks it for the life of this process.
 func MkdirTemp(base, prefix string) (*Dir, error) {
-	// Who looks for the dead may take a new directory for one of theirs until
-	// it is locked; then the next try has another name.
+	// Dead in another process may remove a new directory before it is locked; the
+	// next attempt has another name.
 	for range 10 {
 		path, err := os.MkdirTemp(base, prefix)
 		if err != nil {
@@ -78,8 +78,8 @@ func MkdirTemp(base, prefix string) (*Dir, error) {
 	return nil, errors.New("no directory could be locked")
 }
 
-// Dead calls f with each directory in base whose name begins with prefix, that
-// this user made and that nobody has locked, locked by us. f closes it.
+// Dead locks each directory in base with a name that begins with prefix, if this user
+// made it and no process has it locked, and calls f with it. f closes it.
 func Dead(base, prefix string, f func(*Dir) error) error {
 	entries, err := os.ReadDir(base)
 	if err != nil {
@@ -92,15 +92,15 @@ func Dead(base, prefix string, f func(*Dir) error) error {
 		}
 		d, err := openDir(filepath.Join(base, e.Name()))
 		if err != nil {
-			continue // its process lives, or it is just gone
+			continue // its process lives, or it has just been removed
 		}
 		failed = append(failed, f(d))
 	}
 	return errors.Join(failed...)
 }
 
-// ours reports whether this user made a directory: where all may write, a name
-// alone proves nothing.
+// ours reports whether this user made a directory: in a world-writable directory a
+// name proves nothing.
 func ours(e fs.DirEntry) bool {
 	fi, err := e.Info()
 	if err != nil {

@@ -32,11 +32,11 @@ func TestOpen(t *testing.T) {
 	}
 	f.Close()
 	if _, err := flock.Open(path+".none", os.O_RDWR); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("one that is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 }
 
-// What is locked by way of a link is not what is at the path.
+// A file that is locked through a symbolic link is not the file at the path.
 func TestOpenOfAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {

@@ -1,7 +1,7 @@
-// Package kfile reads and writes the kernel's small pseudo files (procfs,
-// cgroupfs) with the fewest system calls: open, read or write, close. os.ReadFile
-// adds an fstat, a second read and a try at epoll to each, which counts where
-// hundreds of files stand between a host and its shutdown.
+// Package kfile reads and writes the kernel's small pseudo files (procfs, cgroupfs)
+// with the fewest system calls: open, read or write, close. os.ReadFile adds an
+// fstat, a second read and an epoll registration to each, which matters when a
+// shutdown reads hundreds of files.
 package kfile
 
 import (
@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLong means that a file holds more than the caller allowed.
+// ErrTooLong means that a file is longer than the caller's limit.
 var ErrTooLong = errors.New("pseudo file is longer than expected")
 
-// Read returns the contents of a pseudo file of at most limit bytes. The error
-// is a *fs.PathError; one that says that the file's object is gone is
-// fs.ErrNotExist to errors.Is, whether the path has vanished (ENOENT) or the
-// process or cgroup behind the open file has (ESRCH, ENODEV).
+// Read returns the contents of a pseudo file of at most limit bytes. The error is a
+// *fs.PathError; errors.Is(err, fs.ErrNotExist) if the file's object is gone, whether
+// the path has vanished (ENOENT) or the process or cgroup of the open file (ESRCH,
+// ENODEV).
 func Read(path string, limit int) ([]byte, error) {
 	fd, err := open(path, unix.O_RDONLY)
 	if err != nil {
@@ -32,7 +32,7 @@ func Read(path string, limit int) ([]byte, error) {
 		if err != nil {
 			return nil, pathError("read", path, err)
 		}
-		if m == 0 { // a short read is not the end: seq_file stops between records
+		if m == 0 { // a short read is not EOF: seq_file stops between records
 			return buf[:n], nil
 		}
 		if n += m; n > limit {
@@ -44,8 +44,8 @@ func Read(path string, limit int) ([]byte, error) {
 	}
 }
 
-// Write writes value with one write(2), as pseudo files want it. Errors are
-// like Read's.
+// Write writes value with one write(2), as pseudo files require. Errors are like
+// those of Read.
 func Write(path, value string) error {
 	fd, err := open(path, unix.O_WRONLY)
 	if err != nil {

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrStuck means that the kernel did not come back from a write that it was asked
-// to break off. It may still go through.
-var ErrStuck = errors.New("the kernel does not let go of it")
+// ErrStuck means that a write has not returned after it was interrupted. It may still
+// complete.
+var ErrStuck = errors.New("the write does not return")
 
-// How a write is broken off: a signal now and then, because one that comes before
-// the write begins is lost, for so long.
+// The interval of the signals that interrupt a write, and how long they are sent. One
+// signal is not enough: a signal before the write begins has no effect.
 const (
 	breakEvery = time.Millisecond
 	breakLimit = 5 * time.Second
 )
 
-// WriteUntil is Write for files where the kernel works on what was written before
-// it returns, as memory.reclaim and memory.force_empty: when ctx is done the write
-// is broken off by a signal to its thread, and ctx's error is returned. What the
-// kernel has done by then stays done. ErrStuck.
+// WriteUntil is Write for files such as memory.reclaim and memory.force_empty, where
+// the write returns when the kernel has done the work. When ctx is done it interrupts
+// the write by a signal to its thread, and returns ctx's error. Work that the kernel
+// has done stays done. ErrStuck.
 func WriteUntil(ctx context.Context, path, value string) error {
 	if err := ctx.Err(); err != nil {
 		return pathError("write", path, err)
@@ -41,7 +41,7 @@ func WriteUntil(ctx context.Context, path, value string) error {
 		began <- unix.Gettid()
 		for {
 			_, err := unix.Write(fd, []byte(value))
-			if err == unix.EINTR && ctx.Err() == nil { // somebody else's signal
+			if err == unix.EINTR && ctx.Err() == nil { // an unrelated signal
 				continue
 			}
 			ended <- err
@@ -59,8 +59,8 @@ func WriteUntil(ctx context.Context, path, value string) error {
 	limit := time.NewTimer(breakLimit)
 	defer limit.Stop()
 	for {
-		// The runtime takes SIGURG for its own, and does nothing about it. The
-		// thread may have ended just now.
+		// The Go runtime uses SIGURG for preemption and ignores others. The thread
+		// may have ended just now.
 		_ = unix.Tgkill(os.Getpid(), thread, unix.SIGURG)
 		select {
 		case err := <-ended:

@@ -1,9 +1,8 @@
-// Package listenfd keeps sockets listening while whoever accepts on them
-// changes: it takes them from a service manager (sd_listen_fds(3)), leaves them in
-// its store (sd_pid_notify_with_fds(3)), and passes them from one process to the
-// next over a unix socket (SCM_RIGHTS, unix(7)). As long as anybody has the
-// descriptor, connects are completed by the kernel and wait in the socket's
-// queue.
+// Package listenfd keeps sockets listening while the accepting process changes. It
+// takes sockets from a service manager (sd_listen_fds(3)), leaves them in its store
+// (sd_pid_notify_with_fds(3)), and passes them between processes over a unix socket
+// (SCM_RIGHTS, unix(7)). As long as any process has the descriptor, the kernel
+// completes connects and keeps them in the socket's queue.
 package listenfd
 
 import (
@@ -18,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Most is the largest number of sockets that are taken at once.
+// Most is the largest number of sockets in one transfer.
 const Most = 16
 
-// Socket is a descriptor of a listening stream socket, beside that of whoever
-// accepts on it. It is closed by Close and never by what Listen returns.
+// Socket is a descriptor of a listening stream socket, separate from that of its
+// listeners. Only Close closes it, not the listener of Listen.
 type Socket struct {
 	Name string
 	fd   int
@@ -35,8 +34,8 @@ func Of(name string, l syscall.Conn) (*Socket, error) {
 		return nil, fmt.Errorf("socket %s: %w", name, err)
 	}
 	fd, dupErr := -1, error(nil)
-	// Not by File: whoever asks an os.File for its descriptor makes the socket
-	// block, for everybody who has it.
+	// Not by File: os.File.Fd makes the socket blocking, in all processes that have
+	// it.
 	err = raw.Control(func(own uintptr) { fd, dupErr = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 3) })
 	if err = errors.Join(err, dupErr); err != nil {
 		return nil, fmt.Errorf("socket %s: another descriptor: %w", name, err)
@@ -44,8 +43,8 @@ func Of(name string, l syscall.Conn) (*Socket, error) {
 	return &Socket{name, fd}, nil
 }
 
-// Listen returns a listener that accepts on the socket. A unix socket's file
-// stays when that is closed.
+// Listen returns a listener that accepts on the socket. Closing the listener does not
+// remove a unix socket's file.
 func (s *Socket) Listen() (net.Listener, error) {
 	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -60,7 +59,7 @@ func (s *Socket) Listen() (net.Listener, error) {
 	return l, nil
 }
 
-// Close gives this descriptor up.
+// Close closes this descriptor.
 func (s *Socket) Close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
@@ -68,7 +67,8 @@ func (s *Socket) Close() {
 	}
 }
 
-// Variables by which a service manager says what it passes (sd_listen_fds(3)).
+// The variables with the descriptors that a service manager passes
+// (sd_listen_fds(3)).
 const (
 	envPID   = "LISTEN_PID"
 	envCount = "LISTEN_FDS"
@@ -80,8 +80,9 @@ const firstFD = 3
 
 // FromEnvironment takes the sockets that a service manager has passed to this
 // process, and removes the variables, which are not for its children. It may be
-// called once, early: before it, the descriptors are no one's. What is no
-// listening stream socket is closed and named in skipped.
+// called once, early, before other code can use the descriptors. It closes
+// descriptors that are not listening stream sockets, and returns their names in
+// skipped.
 func FromEnvironment() (sockets []*Socket, skipped []string, err error) {
 	pid, count, names := os.Getenv(envPID), os.Getenv(envCount), os.Getenv(envNames)
 	for _, name := range []string{envPID, envCount, envNames} {
@@ -90,7 +91,7 @@ func FromEnvironment() (sockets []*Socket, skipped []string, err error) {
 		}
 	}
 	if pid != strconv.Itoa(os.Getpid()) {
-		return nil, nil, nil // none, or another process's
+		return nil, nil, nil // none, or for another process
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n > Most {
@@ -105,7 +106,7 @@ func FromEnvironment() (sockets []*Socket, skipped []string, err error) {
 	return sockets, skipped, nil
 }
 
-// adopt makes sockets of descriptors, and closes those that do not listen.
+// adopt turns descriptors into sockets, and closes those that do not listen.
 func adopt(fds []int, names []string) (sockets []*Socket, skipped []string) {
 	for i, fd := range fds {
 		name := ""
@@ -131,7 +132,7 @@ func listening(fd int) bool {
 	return err == nil && is == 1
 }
 
-// Send sends a message with the sockets. They stay this process's, too.
+// Send sends a message with the sockets. This process keeps its descriptors.
 func Send(c *net.UnixConn, message []byte, sockets []*Socket) error {
 	fds := make([]int, len(sockets))
 	for i, s := range sockets {
@@ -141,8 +142,8 @@ func Send(c *net.UnixConn, message []byte, sockets []*Socket) error {
 	return err
 }
 
-// Receive reads one message into buf, from a socket that keeps messages apart,
-// and the descriptors that came with it. They are to be given to Adopt.
+// Receive reads one message into buf, from a socket that preserves message
+// boundaries, and returns its descriptors. The caller passes them to Adopt.
 func Receive(c *net.UnixConn, buf []byte) (n int, fds []int, err error) {
 	oob := make([]byte, unix.CmsgSpace(4*Most))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
@@ -156,7 +157,7 @@ func Receive(c *net.UnixConn, buf []byte) (n int, fds []int, err error) {
 	for _, m := range messages {
 		got, err := unix.ParseUnixRights(&m)
 		if err != nil {
-			continue // of another kind
+			continue // another type of control message
 		}
 		for _, fd := range got {
 			unix.CloseOnExec(fd)
@@ -172,8 +173,8 @@ func Receive(c *net.UnixConn, buf []byte) (n int, fds []int, err error) {
 	return n, fds, nil
 }
 
-// Adopt makes sockets of what Receive returned, by their names. What does not
-// listen is an error, and then all are closed.
+// Adopt turns the descriptors of Receive into sockets with these names. If one does
+// not listen, it closes all and returns an error.
 func Adopt(fds []int, names []string) ([]*Socket, error) {
 	sockets, skipped := adopt(fds, names)
 	if len(skipped) > 0 || len(sockets) != len(names) {

@@ -71,7 +71,7 @@ func socketOf(t *testing.T, name string, l net.Listener) *listenfd.Socket {
 	return s
 }
 
-// ask connects and returns all that is said there.
+// ask connects and returns everything that the server sends.
 func ask(t *testing.T, addr net.Addr) string {
 	t.Helper()
 	c, err := net.Dial(addr.Network(), addr.String())
@@ -89,8 +89,8 @@ func ask(t *testing.T, addr net.Addr) string {
 	return string(b)
 }
 
-// TestSocketOutlivesItsListener: who connects while nobody accepts is served by
-// the next one, and a listener that ends does not take the others along.
+// TestSocketOutlivesItsListener: a client that connects while no process accepts is
+// served by the next listener. A listener that is closed does not affect the others.
 func TestSocketOutlivesItsListener(t *testing.T) {
 	dir := t.TempDir()
 	for _, l := range []net.Listener{listen(t, "tcp", "127.0.0.1:0"), listen(t, "unix", filepath.Join(dir, "s"))} {
@@ -125,8 +125,8 @@ func TestSocketOutlivesItsListener(t *testing.T) {
 	}
 }
 
-// TestSocketStaysNonBlocking: an Accept that waits ends with its listener, also
-// after the socket was passed around.
+// TestSocketStaysNonBlocking: a blocked Accept ends with its listener, also after the
+// socket was passed to another process.
 func TestSocketStaysNonBlocking(t *testing.T) {
 	l := listen(t, "tcp", "127.0.0.1:0")
 	s := socketOf(t, "door", l)
@@ -153,7 +153,7 @@ func TestSocketStaysNonBlocking(t *testing.T) {
 	}
 }
 
-// pair are the two ends of a socket that keeps messages apart.
+// pair returns the two ends of a socket that preserves message boundaries.
 func pair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -201,7 +201,7 @@ func TestSendAndReceive(t *testing.T) {
 		got[i].Close()
 	}
 
-	// What is no listening socket is not taken for one.
+	// A descriptor that is not a listening socket is refused.
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -216,17 +216,17 @@ func TestSendAndReceive(t *testing.T) {
 	if _, err := listenfd.Adopt(fds, []string{"x"}); err == nil {
 		t.Error("/dev/null is taken for a listening socket")
 	}
-	// Nor a message that does not fit.
+	// A message that does not fit into the buffer is an error.
 	if _, err := a.Write(make([]byte, 20)); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := listenfd.Receive(b, buf); err == nil {
-		t.Error("half a message is taken for a whole one")
+		t.Error("a truncated message was accepted")
 	}
 }
 
-// start runs the child as a service manager does. LISTEN_PID is the child's own,
-// which only the child's shell knows before it.
+// start runs the child as a service manager does. LISTEN_PID has to be the child's
+// pid, which its shell sets before it executes the child.
 func start(t *testing.T, names string, pid string, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "LISTEN_PID="+pid+` exec "$0"`, os.Args[0])
@@ -279,12 +279,12 @@ func TestServiceManager(t *testing.T) {
 	s := socketOf(t, "gateway", l)
 	t.Setenv("NOTIFY_SOCKET", "")
 	if listenfd.Managed() || listenfd.Store(s) != nil || listenfd.HandOver(1, time.Minute) != nil {
-		t.Error("without a service manager there is something to tell it")
+		t.Error("without a service manager Managed is true")
 	}
 	path := filepath.Join(t.TempDir(), "notify")
 	t.Setenv("NOTIFY_SOCKET", path)
 	if err := listenfd.Store(s); err == nil {
-		t.Error("a socket was left with a manager that is not there")
+		t.Error("a socket was left with a missing manager")
 	}
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -311,10 +311,10 @@ func TestServiceManager(t *testing.T) {
 		t.Errorf("%q, %v", buf[:n], err)
 	}
 
-	// It is heard before HandOver returns, and a manager that hears nothing is
-	// not waited for for ever.
+	// The manager has read the message when HandOver returns. HandOver does not wait
+	// endlessly for a manager that does not read.
 	if err := listenfd.HandOver(42, time.Millisecond); err == nil {
-		t.Error("a manager that reads nothing has heard it")
+		t.Error("HandOver succeeded with a manager that does not read")
 	}
 	told := make(chan error, 1)
 	go func() { told <- listenfd.HandOver(42, time.Minute) }()

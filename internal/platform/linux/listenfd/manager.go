@@ -9,19 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envNotify names a service manager's socket (sd_notify(3)).
+// envNotify is the variable with a service manager's socket (sd_notify(3)).
 const envNotify = "NOTIFY_SOCKET"
 
-// Managed reports whether a service manager is told of this process's state.
+// Managed reports whether this process runs under a service manager that accepts
+// notifications.
 func Managed() bool { return os.Getenv(envNotify) != "" }
 
-// Store leaves the sockets with the service manager, if there is one, which
-// passes them to the next process of the service under the same names: after a
-// restart, and after a crash. What it has already is not kept twice. A manager
-// that keeps none says nothing.
+// Store leaves the sockets with the service manager, if there is one. The manager
+// passes them to the next process of the service under the same names, after a
+// restart and after a crash. It keeps a socket only once. A manager without a store
+// ignores the message.
 func Store(sockets ...*Socket) error {
 	for _, s := range sockets {
-		// FDPOLL=0: nothing makes it drop the socket but this process.
+		// FDPOLL=0: only this process makes the manager drop the socket.
 		if err := tell("FDSTORE=1\nFDNAME="+s.Name+"\nFDPOLL=0", s.fd); err != nil {
 			return fmt.Errorf("leave socket %s with the service manager: %w", s.Name, err)
 		}
@@ -29,7 +30,7 @@ func Store(sockets ...*Socket) error {
 	return nil
 }
 
-// Unstore has the service manager drop what it keeps under a name.
+// Unstore makes the service manager drop the sockets with a name.
 func Unstore(name string) error {
 	if err := tell("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
 		return fmt.Errorf("take socket %s from the service manager: %w", name, err)
@@ -37,9 +38,9 @@ func Unstore(name string) error {
 	return nil
 }
 
-// HandOver tells the service manager, if there is one, that another process is
-// the service's main one from now on, and waits until it has heard so: as soon
-// as this process has ended it would not believe it. limit bounds the wait.
+// HandOver tells the service manager, if there is one, that another process is the
+// service's main process from now on. It waits at most limit until the manager has
+// read the message: the manager ignores one from a process that has ended.
 func HandOver(pid int, limit time.Duration) error {
 	if !Managed() {
 		return nil
@@ -53,8 +54,8 @@ func HandOver(pid int, limit time.Duration) error {
 	return nil
 }
 
-// barrier returns when all that was told has been heard: the manager closes the
-// descriptor when it gets there (sd_notify_barrier(3)).
+// barrier returns when the manager has read all messages: it closes the barrier's
+// descriptor then (sd_notify_barrier(3)).
 func barrier(limit time.Duration) error {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -71,7 +72,7 @@ func barrier(limit time.Duration) error {
 		if left <= 0 {
 			return errors.New("it does not answer")
 		}
-		fds := []unix.PollFd{{Fd: int32(p[0])}} // a hang-up is always told
+		fds := []unix.PollFd{{Fd: int32(p[0])}} // POLLHUP is always reported
 		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
 		if err != nil && err != unix.EINTR {
 			return err
@@ -82,7 +83,7 @@ func barrier(limit time.Duration) error {
 	}
 }
 
-// tell sends one message with descriptors; without a manager it is nothing.
+// tell sends one message with descriptors; without a manager it does nothing.
 func tell(message string, fds ...int) error {
 	path := os.Getenv(envNotify)
 	if path == "" {
@@ -97,6 +98,6 @@ func tell(message string, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	// A leading "@", for an abstract name, is understood by Sendmsg as well.
+	// A leading "@", for an abstract name, is which Sendmsg accepts too.
 	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: path}, unix.MSG_NOSIGNAL)
 }

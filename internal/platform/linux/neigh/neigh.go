@@ -1,5 +1,5 @@
-// Package neigh has the kernel ask anew for the link address of a neighbour that
-// has not answered, arp(7).
+// Package neigh makes the kernel resolve the link address of an unreachable neighbour
+// again (arp(7)).
 package neigh
 
 import (
@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AskAgain forgets that ip, which has not to be this host's own, does not answer:
-// what is sent there next asks for it at once. The kernel itself asks once a second,
-// three times, and whoever sends meanwhile waits for that, also where the address
-// has just been given to another container. An address that answers, or that nobody
-// has asked for, is left alone. It needs CAP_NET_ADMIN in this network namespace.
+// AskAgain deletes the failed neighbour entry of ip, so that the next packet resolves
+// it at once. The kernel itself retries once a second, three times, and senders wait
+// for that, even if the address has just been given to another container. ip must not
+// be this host's own. AskAgain leaves entries alone that are not failed. It needs
+// CAP_NET_ADMIN in this network namespace.
 func AskAgain(ip net.IP) error {
 	routes, err := netlink.RouteGet(ip)
 	if err != nil {
-		return fmt.Errorf("find the way to %v: %w", ip, err)
+		return fmt.Errorf("find the route to %v: %w", ip, err)
 	}
 	for _, r := range routes {
-		if r.Gw != nil { // ip is nobody's neighbour here
+		if r.Gw != nil { // ip is behind a gateway, and not a neighbour
 			continue
 		}
 		if err := forget(r.LinkIndex, ip); err != nil {
-			return fmt.Errorf("have the kernel ask again for %v: %w", ip, err)
+			return fmt.Errorf("make the kernel resolve %v again: %w", ip, err)
 		}
 	}
 	return nil
@@ -45,7 +45,7 @@ func forget(link int, ip net.IP) error {
 		if !n.IP.Equal(ip) || n.State&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0 {
 			continue
 		}
-		// Of one that has gone meanwhile the kernel says ENOENT.
+		// ENOENT: the entry is gone already.
 		if err := netlink.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}

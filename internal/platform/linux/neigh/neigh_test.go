@@ -12,8 +12,7 @@ import (
 	"holdfast/internal/platform/linux/neigh"
 )
 
-// ownNet has this goroutine go on in a network namespace of its own, which ends
-// with its thread.
+// ownNet moves this goroutine to a new network namespace, which ends with its thread.
 func ownNet(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -27,8 +26,8 @@ func ownNet(t *testing.T) {
 	t.Cleanup(func() { ns.Close() })
 }
 
-// A neighbour that does not answer is asked for again at once; one that does is
-// left alone, as is one that nobody has asked for.
+// A failed neighbour entry is resolved again at once. Entries of reachable and of
+// unknown neighbours are left alone.
 func TestAskAgain(t *testing.T) {
 	ownNet(t)
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"}
@@ -66,9 +65,9 @@ func TestAskAgain(t *testing.T) {
 	}
 	defer conn.Close()
 	for end := time.Now().Add(10 * time.Second); states(t, near)[silent.String()]&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0; {
-		_, _ = conn.Write([]byte("x")) // an earlier one may not have been deliverable
+		_, _ = conn.Write([]byte("x")) // an earlier packet may have been undeliverable
 		if time.Now().After(end) {
-			t.Fatalf("nobody asks for %v: %v", silent, states(t, near))
+			t.Fatalf("the kernel does not resolve %v: %v", silent, states(t, near))
 		}
 	}
 	for _, ip := range []net.IP{silent, known, unasked} {
@@ -78,13 +77,13 @@ func TestAskAgain(t *testing.T) {
 	}
 	got := states(t, near)
 	if s, ok := got[silent.String()]; ok {
-		t.Errorf("it is still known that %v does not answer (state %#x)", silent, s)
+		t.Errorf("the entry of %v is still failed (state %#x)", silent, s)
 	}
 	if got[known.String()] != netlink.NUD_REACHABLE {
-		t.Errorf("the one that answers is in state %#x", got[known.String()])
+		t.Errorf("the reachable neighbour is in state %#x", got[known.String()])
 	}
 	if err := neigh.AskAgain(net.IPv4(192, 0, 2, 1)); err == nil {
-		t.Error("there is a way to where there is none")
+		t.Error("an unreachable address has a route")
 	}
 }
 

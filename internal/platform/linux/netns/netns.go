@@ -1,4 +1,4 @@
-// Package netns works in other network namespaces, network_namespaces(7).
+// Package netns runs functions in other network namespaces (network_namespaces(7)).
 package netns
 
 import (
@@ -14,7 +14,7 @@ import (
 // own is the calling thread's namespace.
 const own = "/proc/thread-self/ns/net"
 
-// OfProcess is the path of a process's namespace; of this one for 0.
+// OfProcess is the path of a process's namespace; 0 is this process.
 func OfProcess(pid int) string {
 	if pid == 0 {
 		return "/proc/self/ns/net"
@@ -22,7 +22,7 @@ func OfProcess(pid int) string {
 	return "/proc/" + strconv.Itoa(pid) + "/ns/net"
 }
 
-// ID names a namespace for as long as it exists: the device and inode of its
+// ID identifies a namespace as long as it exists: by the device and inode of its
 // file.
 func ID(path string) (string, error) {
 	var st unix.Stat_t
@@ -32,9 +32,11 @@ func ID(path string) (string, error) {
 	return fmt.Sprintf("%d-%d", st.Dev, st.Ino), nil
 }
 
-// Do runs f on a thread that is in the namespace at path, and so are sockets that
-// f opens and processes that it starts, for good; goroutines that it starts are
-// not. An empty path is the namespace where we are.
+// Do runs f on a thread in the namespace at path. Sockets that f opens and processes
+// that it starts are in that namespace permanently; goroutines that it starts are
+// not. An empty path is the present namespace. f runs on the calling goroutine, and
+// its thread lives on, so that f may fail a test or start a process with a death
+// signal.
 func Do(path string, f func() error) (err error) {
 	if path == "" {
 		return f()
@@ -48,7 +50,7 @@ func Do(path string, f func() error) (err error) {
 	home, err := os.Open(own)
 	if err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("open our network namespace: %w", err)
+		return fmt.Errorf("open this network namespace: %w", err)
 	}
 	defer home.Close()
 	if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {

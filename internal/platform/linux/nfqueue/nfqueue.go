@@ -1,5 +1,5 @@
-// Package nfqueue serves a netfilter queue: packets that a rule sends to it
-// wait in the kernel until a verdict is given (libnetfilter_queue's protocol,
+// Package nfqueue serves a netfilter queue: packets that a rule sends to it wait in
+// the kernel for a verdict (libnetfilter_queue's protocol,
 // include/uapi/linux/netfilter/nfnetlink_queue.h).
 package nfqueue
 
@@ -20,23 +20,23 @@ type Queue struct {
 	num  uint16
 }
 
-// Packet is one that waits for a verdict.
+// Packet is a packet that waits for a verdict.
 type Packet struct {
 	ID       uint32
-	Loopback bool   // it came in by lo, or has not come in by any interface
-	Data     []byte // of its IP header on, at most CopyRange bytes
+	Loopback bool   // it arrived on lo, or was not received on an interface
+	Data     []byte // from its IP header on, at most CopyRange bytes
 }
 
 const (
-	// CopyRange is as much of a packet as is copied: its headers.
+	// CopyRange is the number of bytes of a packet that are copied: its headers.
 	CopyRange = 128
-	// MaxLen is how many packets may wait. Beyond them the kernel drops.
+	// MaxLen is the number of packets that may wait. The kernel drops further ones.
 	MaxLen = 65536
 
-	// receiveBuffer holds what was not read yet: about 1 KiB of the kernel's
-	// memory for each packet.
+	// receiveBuffer is the buffer of unread packets: about 1 KiB of kernel memory for
+	// each.
 	receiveBuffer = 32 << 20
-	// tries is how many queue numbers are tried before giving up.
+	// tries is the number of queue numbers that Open tries.
 	tries = 64
 
 	subsystem = 3 // NFNL_SUBSYS_QUEUE, nfnetlink.h
@@ -58,8 +58,8 @@ const (
 	askLimit = 5 * time.Second
 )
 
-// Open takes the first free queue from number first on: another process's is
-// answered with EPERM.
+// Open takes the first free queue from number first on. EPERM means that another
+// process has a queue.
 func Open(first uint16) (*Queue, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -68,7 +68,7 @@ func Open(first uint16) (*Queue, error) {
 	if err := c.SetReadBuffer(receiveBuffer); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a netfilter queue: %w", err), c.Close())
 	}
-	// A full buffer loses packets, it does not break the socket.
+	// With a full buffer packets are lost; the socket stays usable.
 	if err := c.SetOption(netlink.NoENOBUFS, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("open a netfilter queue: %w", err), c.Close())
 	}
@@ -86,15 +86,15 @@ func Open(first uint16) (*Queue, error) {
 // Num is the queue's number, for the rule.
 func (q *Queue) Num() uint16 { return q.num }
 
-// bind takes the queue and sets it up in one message: between two, the kernel
-// would drop what comes.
+// bind takes and configures the queue in one message: between two messages the kernel
+// would drop packets.
 func (q *Queue) bind() error {
 	e := encoder()
 	e.Bytes(cfgCommand, command(commandBind))
 	// struct nfqnl_msg_config_params, packed: be32 and a byte.
 	e.Bytes(cfgParams, append(binary.BigEndian.AppendUint32(nil, CopyRange), copyPacket))
 	e.Uint32(cfgMaxLen, MaxLen)
-	e.Uint32(cfgMask, flagGSO) // large packets stay whole: nobody looks inside
+	e.Uint32(cfgMask, flagGSO) // large packets need not be segmented: their payload is not read
 	e.Uint32(cfgFlags, flagGSO)
 	m, err := q.message(msgConfig, netlink.Request|netlink.Acknowledge, e)
 	if err != nil {
@@ -112,8 +112,8 @@ func (q *Queue) bind() error {
 // command is struct nfqnl_msg_config_cmd.
 func command(c byte) []byte { return []byte{c, 0, 0, 0} }
 
-// Receive waits for packets. The kernel's complaints about earlier verdicts
-// (there is nothing to give one on) are passed over. os.ErrClosed after Close.
+// Receive waits for packets. It ignores the kernel's errors for earlier verdicts,
+// when a packet no longer exists. os.ErrClosed after Close.
 func (q *Queue) Receive() ([]Packet, error) {
 	msgs, err := q.conn.Receive()
 	if errors.Is(err, unix.ENOENT) {
@@ -157,10 +157,10 @@ func parse(b []byte) (Packet, error) {
 	return p, d.Err()
 }
 
-// Accept lets packets go on, in the order given.
+// Accept accepts packets, in the order given.
 func (q *Queue) Accept(ids ...uint32) error { return q.verdict(verdictAccept, ids) }
 
-// Drop throws packets away.
+// Drop drops packets.
 func (q *Queue) Drop(ids ...uint32) error { return q.verdict(verdictDrop, ids) }
 
 func (q *Queue) verdict(verdict uint32, ids []uint32) error {
@@ -179,9 +179,10 @@ func verdictOn(verdict, id uint32) *netlink.AttributeEncoder {
 	return e
 }
 
-// OpenUp lets everything through from now on, what waits first: newcomers find
-// the queue full and pass (fail open), and then one verdict accepts all that is
-// in it, last being an id that was seen. Closing a queue without it drops.
+// OpenUp accepts all packets from now on, waiting ones first. New packets find the
+// queue full and pass (fail open); then one verdict accepts all packets in it. last
+// is an id that was received. Closing a queue without OpenUp drops the waiting
+// packets.
 func (q *Queue) OpenUp(last uint32) error {
 	e := encoder()
 	e.Uint32(cfgMask, flagFailOpen)
@@ -194,7 +195,7 @@ func (q *Queue) OpenUp(last uint32) error {
 	return q.send(msgBatch, verdictOn(verdictAccept, last+1<<30))
 }
 
-// Close gives the queue up; a Receive that waits returns.
+// Close releases the queue; a blocked Receive returns.
 func (q *Queue) Close() error {
 	e := encoder()
 	e.Bytes(cfgCommand, command(commandUnbind))
@@ -205,8 +206,8 @@ func (q *Queue) Close() error {
 	return nil
 }
 
-// send sends a message that is not answered unless it fails; the kernel has
-// done it when send returns.
+// send sends a message, which the kernel answers only on failure. The kernel has
+// carried it out when send returns.
 func (q *Queue) send(kind uint16, e *netlink.AttributeEncoder) error {
 	m, err := q.message(kind, netlink.Request, e)
 	if err == nil {

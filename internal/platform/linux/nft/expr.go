@@ -27,8 +27,8 @@ const (
 	synMask = flagFIN | flagSYN | flagRST | flagACK
 )
 
-// encode appends the expressions that a packet to there has to pass; those flags
-// that the mask has are in the register then.
+// encode appends the expressions that match a packet to the address and port. The
+// register then has the packet's TCP flags in mask.
 func (m Match) encode(e *netlink.AttributeEncoder, mask byte) {
 	meta(e, metaL4Protocol)
 	equal(e, []byte{unix.IPPROTO_TCP})
@@ -50,10 +50,11 @@ func (m Match) encode(e *netlink.AttributeEncoder, mask byte) {
 	and(e, mask)
 }
 
-// sourcePort loads what names a flow, well enough, among those to a port.
+// sourcePort loads the source port, which is sufficient to identify a flow among
+// those to a port.
 func sourcePort(e *netlink.AttributeEncoder) { payload(e, baseTransport, 0, 2) }
 
-// remember notes the flow of a SYN.
+// remember adds the flow of a SYN to the set.
 func (m Match) remember(e *netlink.AttributeEncoder) {
 	m.begins(e)
 	sourcePort(e)
@@ -65,14 +66,14 @@ func (m Match) remember(e *netlink.AttributeEncoder) {
 	})
 }
 
-// begins is true of a SYN.
+// begins matches a SYN.
 func (m Match) begins(e *netlink.AttributeEncoder) {
 	m.encode(e, synMask)
 	equal(e, []byte{flagSYN})
 }
 
-// follows is true of data that comes on a remembered flow: of the last segment of
-// what was written at once, which in the beginning is the only one.
+// follows matches data on a remembered flow: the last segment of a write, which at
+// the beginning of a connection is the only one.
 func (m Match) follows(e *netlink.AttributeEncoder) {
 	m.encode(e, flagPSH)
 	equal(e, []byte{flagPSH})

@@ -1,10 +1,11 @@
-// Package nft makes nftables tables that send the SYNs of chosen ports, and data
-// that follows on the same flows, to a queue of package nfqueue, over netlink. A table belongs to the socket that
-// made it (NFT_TABLE_F_OWNER, Linux 5.12) and goes when that is closed, also by
-// the death of its process. On older kernels it stays then (Table.Owned).
+// Package nft makes nftables tables, over netlink, that send the SYNs to chosen
+// ports, and following data of the same flows, to a queue of package nfqueue. A table
+// belongs to the socket that made it (NFT_TABLE_F_OWNER, Linux 5.12). The kernel
+// removes it when that socket is closed, also by the death of the process. On older
+// kernels it stays (Table.Owned).
 //
-// The numbers are those of include/uapi/linux/netfilter/nf_tables.h, where no
-// other header is named.
+// The numbers are those of include/uapi/linux/netfilter/nf_tables.h, unless another
+// header is named.
 package nft
 
 import (
@@ -18,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hook is where packets are looked at, enum nf_inet_hooks of netfilter.h.
+// Hook is a netfilter hook, enum nf_inet_hooks of netfilter.h.
 type Hook uint32
 
 // The hooks.
@@ -28,14 +29,14 @@ const (
 	Output     Hook = 3
 )
 
-// Match chooses SYNs by where they go: to a port, on one address or (the zero
-// Addr) on all of both families.
+// Match selects SYNs by destination: a port, on one address or, with the zero Addr,
+// on all addresses of both families.
 type Match struct {
 	Addr netip.Addr
 	Port uint16
 }
 
-// Way is how a rule hands packets to a queue.
+// Way is the expression by which a rule sends packets to a queue.
 type Way string
 
 // The ways: nftables' own expression (nft_queue), and the older target of
@@ -45,9 +46,9 @@ const (
 	Compat Way = "target"
 )
 
-// Spec says what a table does: what matches in one of the hooks goes to the
-// queue, and past it where nobody serves the queue. So does data that comes after
-// a SYN that matched, by its source port.
+// Spec describes a table. Packets that match in one of the hooks go to the queue, and
+// bypass it if no process serves the queue. The same holds for data after a matching
+// SYN, identified by its source port.
 type Spec struct {
 	Name     string
 	Hooks    []Hook
@@ -55,24 +56,24 @@ type Spec struct {
 	Matches  []Match
 	Queue    uint16
 	Way      Way
-	// Unowned makes a table that stays when its maker dies, as every one does
-	// before Linux 5.12.
+	// Unowned makes a table that stays when its process dies, as all do before Linux
+	// 5.12.
 	Unowned bool
 }
 
-// Table is a table that stands. It is for one goroutine.
+// Table is a table in the kernel. It is for one goroutine.
 type Table struct {
 	conn  *netlink.Conn
 	spec  Spec
 	owned bool
 }
 
-// askLimit bounds a transaction. One takes half a millisecond, or some where the
-// kernel loads a module for it.
+// askLimit bounds a transaction. One takes half a millisecond, or several ms if the
+// kernel loads a module.
 const askLimit = 10 * time.Second
 
-// Add makes the table, all of it or nothing. An error that is fs.ErrNotExist says
-// that the kernel does not know the Way.
+// Add makes the table in one transaction. fs.ErrNotExist means that the kernel does
+// not know the Way.
 func Add(s Spec) (*Table, error) {
 	var flags uint32 = flagOwner
 	if s.Unowned {
@@ -100,19 +101,19 @@ func add(s Spec, flags uint32) (*Table, error) {
 	return &Table{conn: c, spec: s, owned: flags&flagOwner != 0}, nil
 }
 
-// Owned reports whether the table goes with this process. One that does not is
-// for Delete, by its Name.
+// Owned reports whether the kernel removes the table with this process. Other tables
+// have to be removed with Delete, by Name.
 func (t *Table) Owned() bool { return t.owned }
 
-// Name is the table's.
+// Name is the table's name.
 func (t *Table) Name() string { return t.spec.Name }
 
-// PassNew has SYNs pass by the queue from now on. Data on the flows of those that
-// went there still goes there.
+// PassNew makes SYNs bypass the queue from now on. Data of earlier flows still goes
+// to the queue.
 func (t *Table) PassNew() error {
 	var ms []message
 	for _, h := range t.spec.Hooks {
-		ms = append(ms, message{delRule, 0, func(e *netlink.AttributeEncoder) error { // all of the chain's
+		ms = append(ms, message{delRule, 0, func(e *netlink.AttributeEncoder) error { // all rules of the chain
 			e.String(1, t.spec.Name) // NFTA_RULE_TABLE
 			e.String(2, h.chain())   // NFTA_RULE_CHAIN
 			return nil
@@ -127,7 +128,7 @@ func (t *Table) PassNew() error {
 	return nil
 }
 
-// Remove takes the table away. It is the last call.
+// Remove removes the table. It is the last call.
 func (t *Table) Remove() error {
 	err := transact(t.conn, []message{deleteTable(t.spec.Name)})
 	if errors.Is(err, unix.ENOENT) {
@@ -139,7 +140,7 @@ func (t *Table) Remove() error {
 	return nil
 }
 
-// Delete removes a table that somebody left behind, if it is there.
+// Delete removes a table that a dead process has left, if it exists.
 func Delete(name string) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -148,7 +149,7 @@ func Delete(name string) error {
 	return (&Table{conn: c, spec: Spec{Name: name}}).Remove()
 }
 
-// message is one of a transaction.
+// message is a message of a transaction.
 type message struct {
 	kind  uint16 // below NFNL_SUBSYS_NFTABLES
 	flags netlink.HeaderFlags
@@ -165,13 +166,13 @@ const (
 	familyInet = 1 // NFPROTO_INET, netfilter.h: IPv4 and IPv6
 	flagOwner  = 2 // NFT_TABLE_F_OWNER
 
-	// flowSet has the source ports of the SYNs that came.
+	// flowSet has the source ports of matching SYNs.
 	flowSet     = "flows"
 	flowSetSize = 65536
 	flagEval    = 0x20 // NFT_SET_EVAL: rules add to it
 )
 
-// transact sends messages that are carried out together or not at all.
+// transact sends messages that the kernel carries out atomically.
 func transact(c *netlink.Conn, ms []message) error {
 	batch := []netlink.Message{frame(batchBegin, netlink.Request, header(unix.AF_UNSPEC, subsystem))}
 	for _, m := range ms {
@@ -195,7 +196,7 @@ func transact(c *netlink.Conn, ms []message) error {
 		return err
 	}
 	for acks := 0; acks < len(ms); {
-		got, err := c.Receive() // an answer of failure is an error here
+		got, err := c.Receive() // a negative answer is an error here
 		if err != nil {
 			return err
 		}
@@ -253,14 +254,14 @@ func (s Spec) messages(flags uint32) []message {
 			return nil
 		}})
 		for _, m := range s.Matches {
-			// One that cannot be remembered is queued all the same.
+			// A flow that does not fit into the set is queued all the same.
 			ms = append(ms, s.rule(h, m.remember), s.queueing(h, m.begins), s.queueing(h, m.follows))
 		}
 	}
 	return ms
 }
 
-// queueing is a rule that sends to the queue what fits.
+// queueing is a rule that sends matching packets to the queue.
 func (s Spec) queueing(h Hook, fits func(*netlink.AttributeEncoder)) message {
 	return s.rule(h, func(e *netlink.AttributeEncoder) {
 		fits(e)

@@ -1,6 +1,6 @@
-// Package nsmount attaches directories and files of this host to another mount
-// namespace, mount_namespaces(7). It needs Linux 5.12 (mount_setattr(2)),
-// CAP_SYS_ADMIN and CAP_SYS_CHROOT.
+// Package nsmount attaches directories and files of this mount namespace to another
+// one (mount_namespaces(7)). It needs Linux 5.12 (mount_setattr(2)), CAP_SYS_ADMIN
+// and CAP_SYS_CHROOT.
 package nsmount
 
 import (
@@ -16,21 +16,20 @@ import (
 	"holdfast/internal/platform/linux/threads"
 )
 
-// Mount is one thing to attach.
+// Mount is a directory or file to attach.
 type Mount struct {
 	Source   string // absolute path of a directory or a file in this namespace; it has to exist
-	Target   string // absolute path in the other one; what is missing of it is made
+	Target   string // absolute path in the other one; missing directories are made
 	ReadOnly bool
 }
 
 // Attach attaches the mounts in the mount namespace of a process, in their order,
-// with all that is mounted below the sources. They are private: what is mounted there
-// later is not seen here, nor the other way round. After an error some may be
-// attached. The caller makes sure that the pid is still whom it means (a pidfd that
-// has not exited, asked after the call).
+// with all mounts below the sources. They are private: later mounts on one side do
+// not appear on the other. After an error some may be attached. The caller makes sure
+// that the pid still belongs to the process it means, by checking after the call that
+// a pidfd of it has not exited.
 //
-// Paths of targets are resolved as the process's own root has them, so its symbolic
-// links lead nowhere else.
+// Targets are resolved in the process's own root, which symbolic links cannot leave.
 func Attach(pid int, mounts []Mount) error {
 	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
 	if err != nil {
@@ -50,11 +49,11 @@ func Attach(pid int, mounts []Mount) error {
 		}
 		trees = append(trees, t)
 	}
-	// It cannot come back to a file system that it shares with others (setns(2)).
+	// The thread cannot return to the shared file system state (setns(2)).
 	return threads.Spend(func() error { return attach(ns, trees) })
 }
 
-// tree is a copy of mounts that is attached nowhere yet.
+// tree is a detached copy of mounts.
 type tree struct {
 	fd     int
 	target string
@@ -88,10 +87,10 @@ func clone(m Mount) (_ tree, err error) {
 	return tree{fd: fd, target: path.Clean(m.Target), dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
 }
 
-// attach works on a thread that is good for nothing else afterwards.
+// attach runs on a thread that cannot be used for anything else afterwards.
 func attach(ns *os.File, trees []tree) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("have a root of our own: %w", err)
+		return fmt.Errorf("unshare the root: %w", err)
 	}
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("enter a mount namespace: %w", err)
@@ -114,8 +113,8 @@ func (t tree) attach() error {
 	return nil
 }
 
-// makeTarget makes what is missing of the target's path, by plain calls: they act in
-// the thread's own root.
+// makeTarget makes the missing part of the target's path, by plain calls, which act
+// in the thread's root.
 func (t tree) makeTarget() error {
 	dir := t.target
 	if !t.dir {

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/platform/linux/deathsig"
 )
 
-// other is a shell in a mount namespace and below a root of its own.
+// other is a shell in its own mount namespace and root.
 type other struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -116,7 +116,7 @@ func TestAttach(t *testing.T) {
 	if err != nil || strings.Contains(string(mounts), "/made/just/now") {
 		t.Errorf("it is mounted here, too: %v", err)
 	}
-	// A target's links lead to where the process's own root has them.
+	// Symbolic links in a target are resolved in the process's root.
 	if err := Attach(o.cmd.Process.Pid, []Mount{{Source: filepath.Join(dir, "rw"), Target: "/out/holdfast-test"}}); err == nil {
 		t.Error("a link out of the root was followed")
 	}
@@ -125,8 +125,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAttachLeavesThisProcessWhereItIs: also its first thread, which never ends and is
-// what /proc/self tells of.
+// TestAttachLeavesThisProcessWhereItIs: also its first thread, which never ends and
+// which /proc/self describes.
 func TestAttachLeavesThisProcessWhereItIs(t *testing.T) {
 	o := start(t)
 	ours, err := os.Readlink("/proc/self/ns/mnt")
@@ -145,7 +145,7 @@ func TestAttachLeavesThisProcessWhereItIs(t *testing.T) {
 		}
 		all.Wait()
 		if now, err := os.Readlink("/proc/self/ns/mnt"); err != nil || now != ours {
-			t.Fatalf("in round %d we are in %s, %v; we were in %s", round, now, err, ours)
+			t.Fatalf("in round %d this process is in %s, %v; it was in %s", round, now, err, ours)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package pagecache asks the kernel which pages of a file are in memory.
+// Package pagecache reports which pages of a file are in memory.
 package pagecache
 
 import (
@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// window is how much of a file is mapped at a time.
+// window is the number of bytes of a file that are mapped at a time.
 const window = 64 << 20
 
-// Resident is how many bytes of a file are in memory, in whole pages.
+// Resident is the number of bytes of a file in memory, in whole pages.
 func Resident(f *os.File) (int64, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -38,7 +38,7 @@ func Resident(f *os.File) (int64, error) {
 	return n, nil
 }
 
-// Pages says of each page of a mapping whether it is in memory, mincore(2).
+// Pages reports for each page of a mapping whether it is in memory (mincore(2)).
 func Pages(mapping []byte) ([]bool, error) {
 	size := os.Getpagesize()
 	bits := make([]byte, (len(mapping)+size-1)/size)
@@ -53,5 +53,5 @@ func Pages(mapping []byte) ([]bool, error) {
 	return in, nil
 }
 
-// Address is where a mapping begins.
+// Address is the first address of a mapping.
 func Address(mapping []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&mapping[0]))) }

@@ -6,25 +6,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onCPUs runs f, which may call move before it does something to the event of a
-// CPU, and brings this thread back to where it may run.
+// onCPUs runs f, which may call move before it changes the event of a CPU, and then
+// restores this thread's CPU affinity.
 //
-// What is done to another CPU's event the kernel does by an interrupt there and
-// spins until it is done (smp_call_function_single, kernel/smp.c). Where that CPU is
-// virtual and does not run just then, the spin costs more than all of a recording.
+// To change another CPU's event the kernel sends it an interrupt and spins until it
+// is handled (smp_call_function_single, kernel/smp.c). If that CPU is virtual and not
+// scheduled at the moment, the spin costs more than a whole recording.
 func onCPUs(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var before unix.CPUSet
-	// It fails on a host of more CPUs than the set has room for, where move does, too.
+	// It fails on a host with more CPUs than the set has room for; move fails there
+	// too.
 	if unix.SchedGetaffinity(0, &before) == nil {
 		defer func() { _ = unix.SchedSetaffinity(0, &before) }()
 	}
 	return f()
 }
 
-// move binds this thread to a CPU. Where a cpuset forbids that, the thread stays,
-// and what it does is only dearer.
+// move binds this thread to a CPU. If a cpuset forbids that, the thread stays, and
+// the change is only slower.
 func move(cpu int) {
 	var set unix.CPUSet
 	set.Set(cpu)

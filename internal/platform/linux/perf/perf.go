@@ -1,15 +1,15 @@
-// Package perf samples what all CPUs of a host do, by perf events
-// (perf_event_open(2)): the stacks of whoever runs, in the kernel and in user
-// space, so many times a second, and beside them what is needed to understand
-// these: which program a process runs and what it has mapped.
+// Package perf samples all CPUs of a host by perf events (perf_event_open(2)): at a
+// given rate, the stacks of the running threads in the kernel and in user space. It
+// also records the programs and mappings of processes, which are needed to name the
+// functions.
 //
-// The clock is the software event cpu-clock, a timer on each CPU, so that samples
-// are time, and hosts with and without a hardware counter can be compared. Where
-// the kernel has interrupts off the timer waits: such a stretch is seen at the
-// function that lets interrupts in again. A CPU that idles is not sampled.
+// The clock is the software event cpu-clock, a timer on each CPU, so that samples are
+// time, and hosts with and without a hardware counter can be compared. While the
+// kernel has interrupts disabled the timer waits: that time is attributed to the
+// function that enables interrupts again. An idle CPU is not sampled.
 //
-// User stacks are walked by frame pointers: a program that was compiled without
-// them shows its innermost function, and of the others what chance leaves.
+// User stacks are walked by frame pointers: of a program that was compiled without
+// them only the innermost function is reliable.
 package perf
 
 import (
@@ -31,7 +31,7 @@ var ErrForbidden = errors.New("perf events of the whole host are not allowed")
 // Linux 4.1.
 var ErrUnsupported = errors.New("the kernel has no perf events")
 
-// Bounds of the rate, in samples of a busy CPU per second. The kernel's own
+// Bounds of the rate, in samples per second of a busy CPU. The kernel's limit
 // (kernel.perf_event_max_sample_rate) may be lower.
 const (
 	MinHz = 1
@@ -74,7 +74,7 @@ func Open(hz int) (*Sampler, error) {
 	return s, nil
 }
 
-// open makes an event and a ring for each CPU, or leaves nothing behind.
+// open makes an event and a ring for each CPU; after an error there are none.
 func (s *Sampler) open(cpus []int, hz int) error {
 	return onCPUs(func() error { return s.openRings(cpus, hz) })
 }
@@ -84,7 +84,7 @@ func (s *Sampler) openRings(cpus []int, hz int) error {
 	for _, cpu := range cpus {
 		move(cpu)
 		r, err := newRing(cpu, &attr)
-		if errors.Is(err, unix.ENODEV) { // it has gone offline meanwhile
+		if errors.Is(err, unix.ENODEV) { // the CPU has gone offline
 			continue
 		}
 		if err != nil {
@@ -98,7 +98,7 @@ func (s *Sampler) openRings(cpus []int, hz int) error {
 	return nil
 }
 
-// Flags of struct perf_event_attr that x/sys does not name.
+// Flags of struct perf_event_attr that x/sys lacks.
 const bitCgroup = unix.CBitFieldMaskBit32
 
 func attributes(hz int, cgroups bool) unix.PerfEventAttr {
@@ -117,7 +117,7 @@ func attributes(hz int, cgroups bool) unix.PerfEventAttr {
 	return a
 }
 
-// explain makes an error of perf_event_open one that says why.
+// explain adds the reason to an error of perf_event_open.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
@@ -140,7 +140,7 @@ func explain(err error) error {
 	return err
 }
 
-// hinted is an error with what to do about it.
+// hinted is an error with a hint.
 type hinted struct {
 	error
 	hint string
@@ -149,17 +149,17 @@ type hinted struct {
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
 
-// CPUs is how many are sampled.
+// CPUs is the number of sampled CPUs.
 func (s *Sampler) CPUs() int { return len(s.rings) }
 
 // Cgroups reports whether samples have the id of their control group.
 func (s *Sampler) Cgroups() bool { return s.cgroups }
 
-// Start lets the CPUs be sampled. What is sampled has to be read before the
-// buffers are full, some seconds later; what does not fit is lost, and counted.
+// Start begins sampling. The caller has to Read before the buffers are full, some
+// seconds later; lost samples are counted.
 func (s *Sampler) Start() error { return s.each("start", unix.PERF_EVENT_IOC_ENABLE) }
 
-// Stop ends the sampling. What was sampled can still be read.
+// Stop ends the sampling. Samples can still be read.
 func (s *Sampler) Stop() error { return s.each("stop", unix.PERF_EVENT_IOC_DISABLE) }
 
 func (s *Sampler) each(what string, request uint) error {
@@ -188,7 +188,7 @@ func (s *Sampler) Close() error {
 	})
 }
 
-// online lists the CPUs that are: "0-3,5" (Documentation/admin-guide/cputopology.rst).
+// online lists the online CPUs: "0-3,5" (Documentation/admin-guide/cputopology.rst).
 func online() ([]int, error) {
 	const file = "/sys/devices/system/cpu/online"
 	b, err := os.ReadFile(file)
@@ -217,7 +217,7 @@ func parseList(text string) ([]int, error) {
 		a, err1 := strconv.ParseUint(from, 10, 16)
 		b, err2 := strconv.ParseUint(to, 10, 16)
 		if err1 != nil || err2 != nil || a > b || len(cpus) > maxCPUs {
-			return nil, fmt.Errorf("%q is no list of CPUs", text)
+			return nil, fmt.Errorf("%q is not a list of CPUs", text)
 		}
 		for c := a; c <= b; c++ {
 			cpus = append(cpus, int(c))

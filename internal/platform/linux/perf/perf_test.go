@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleOpen makes the test binary a process that opens a Sampler and says what came
-// of it: as what its argument says.
+// roleOpen makes the test binary a process that opens a Sampler, with the privileges
+// in its argument, and reports the result.
 const roleOpen = "open"
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 func openAs(what string) int {
-	if what == "bare" { // root without what makes it mighty
+	if what == "bare" { // root without capabilities
 		runtime.LockOSThread() // capabilities are a thread's
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var none [2]unix.CapUserData
@@ -51,7 +51,7 @@ func openAs(what string) int {
 	return 0
 }
 
-// needRoot skips where -short asked for it, and fails elsewhere.
+// needRoot skips without root under -short, and fails otherwise.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 && testing.Short() {
@@ -68,8 +68,8 @@ func burn(over time.Duration) {
 	}
 }
 
-// This process is seen at work, in user space and in the kernel, and a program that
-// is started is seen with its name and what it has mapped.
+// This process is sampled in user space and in the kernel. A started program is
+// recorded with its name and its mappings.
 func TestSampler(t *testing.T) {
 	needRoot(t)
 	s, err := Open(499)
@@ -146,7 +146,7 @@ func TestSampler(t *testing.T) {
 	}
 }
 
-// A control group that is made is told of.
+// A new control group is recorded.
 func TestGroups(t *testing.T) {
 	needRoot(t)
 	s, err := Open(1)
@@ -179,11 +179,11 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasSuffix(told, strings.TrimPrefix(dir, root)) || told == "" {
-		t.Errorf("the group %s is told of as %q", dir, told)
+		t.Errorf("the group %s is recorded as %q", dir, told)
 	}
 }
 
-// hierarchy is where the control groups are that perf events go by.
+// hierarchy is the mount point of the cgroup hierarchy with perf_event.
 func hierarchy(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -206,7 +206,7 @@ func hierarchy(t *testing.T) string {
 	return unified
 }
 
-// Who may not look at the host is told so, and why.
+// A process without permission gets an error with the reason.
 func TestForbidden(t *testing.T) {
 	if os.Geteuid() != 0 {
 		s, err := Open(99)
@@ -217,9 +217,9 @@ func TestForbidden(t *testing.T) {
 		}
 		return
 	}
-	for what, hint := range map[string]string{"nobody": "run it as root", "bare": "CAP_PERFMON"} {
+	for what, hint := range map[string]string{"unprivileged": "run it as root", "bare": "CAP_PERFMON"} {
 		cmd := exec.Command("/proc/self/exe", roleOpen, what)
-		if what == "nobody" {
+		if what == "unprivileged" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 		out, err := cmd.CombinedOutput()

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind is what a Record tells.
+// Kind is the kind of a Record.
 type Kind int
 
-// The kinds, and which fields they fill beside Pid, Tid and CPU.
+// The kinds, with the fields that they fill besides Pid, Tid and CPU.
 const (
-	Sample  Kind = iota // somebody ran: Kernel, User, Cgroup
-	Command             // a thread has a new name: Name; Exec where it runs a new program
+	Sample  Kind = iota // a thread ran: Kernel, User, Cgroup
+	Command             // a thread has a new name: Name; Exec if it runs a new program
 	Mapping             // a process has mapped code: Name, Addr, Len, Offset, Dev, Inode
 	Fork                // a new thread, or process: Parent, ParentTid
 	Exit                // a thread ended
@@ -21,8 +21,8 @@ const (
 	Lost                // the buffer was full: Count
 )
 
-// Record is one thing that the kernel tells. Pids are those of the pid namespace of
-// who opened the Sampler: 0 for a process that is not in it, below 0 for one that
+// Record is one record of the kernel. Pids are those in the pid namespace of the
+// process that opened the Sampler: 0 for a process outside it, below 0 for one that
 // has ended.
 type Record struct {
 	Kind     Kind
@@ -30,9 +30,8 @@ type Record struct {
 	Pid, Tid int
 	// Kernel and User are the stack, the innermost function first.
 	Kernel, User []uint64
-	// Cgroup is the id of the group in the hierarchy that has the controller
-	// perf_event, which on 64 bits is the inode of its directory; 0 where the
-	// Sampler has none.
+	// Cgroup is the id of the group in the hierarchy with the controller perf_event;
+	// on 64 bits that is the inode of its directory. 0 if the Sampler has none.
 	Cgroup uint64
 	// Name is a command, a path as the process sees it, or that of a group from
 	// the root of its hierarchy.
@@ -58,16 +57,15 @@ const (
 	typeCgroup      = 19
 )
 
-// Marks in a stack of what the addresses behind them are (enum
-// perf_callchain_context): those from contextMax on are no addresses.
+// Marks in a stack for the kind of the following addresses (enum
+// perf_callchain_context). Values from contextMax on are marks, not addresses.
 const (
 	contextMax    = ^uint64(4095) + 1
 	contextKernel = ^uint64(128) + 1
 	contextUser   = ^uint64(512) + 1
 )
 
-// decode reads a record, and reports whether it is of a kind that we know, and
-// whole.
+// decode reads a record, and reports whether it is complete and of a known kind.
 func (r *Record) decode(b []byte, cgroups bool) bool {
 	kind, misc := binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint16(b[4:])
 	*r = Record{Kernel: r.Kernel[:0], User: r.User[:0]}
@@ -113,7 +111,7 @@ func (r *Record) decode(b []byte, cgroups bool) bool {
 	return !in.short
 }
 
-// stack parts the addresses by the marks between them.
+// stack splits the addresses at the marks.
 func (r *Record) stack(in *input) {
 	to := (*[]uint64)(nil)
 	for range in.u64() {
@@ -125,7 +123,7 @@ func (r *Record) stack(in *input) {
 			to = &r.Kernel
 		case a == contextUser:
 			to = &r.User
-		case a >= contextMax: // the hypervisor's, a guest's
+		case a >= contextMax: // of a hypervisor or a guest
 			to = nil
 		case to != nil:
 			*to = append(*to, a)
@@ -133,7 +131,7 @@ func (r *Record) stack(in *input) {
 	}
 }
 
-// input reads a record's fields; past its end it gives zeros and says so.
+// input reads a record's fields. Past the end it returns zeros and records that.
 type input struct {
 	rest  []byte
 	short bool
@@ -153,7 +151,7 @@ func (in *input) u32() uint32 { return binary.NativeEndian.Uint32(in.next(4)) }
 func (in *input) u64() uint64 { return binary.NativeEndian.Uint64(in.next(8)) }
 func (in *input) pid() int    { return int(int32(in.u32())) }
 
-// text is what comes up to a zero byte.
+// text reads up to a zero byte.
 func (in *input) text() string {
 	b, _, ok := bytes.Cut(in.rest, []byte{0})
 	in.short = in.short || !ok

@@ -48,11 +48,11 @@ func (r *ring) positions() *unix.PerfEventMmapPage {
 	return (*unix.PerfEventMmapPage)(unsafe.Pointer(&r.mem[0]))
 }
 
-// take appends what was written since the last time, and frees it.
+// take appends the data since the last call to to, and frees them in the ring.
 func (r *ring) take(to []byte) []byte {
 	p := r.positions()
-	head := atomic.LoadUint64(&p.Data_head) // and what is before it is written
-	tail := p.Data_tail                     // written by us only
+	head := atomic.LoadUint64(&p.Data_head) // the load orders the data before it
+	tail := p.Data_tail                     // only this process writes it
 	size := uint64(len(r.data))
 	from, until := tail%size, head%size
 	switch {
@@ -67,7 +67,7 @@ func (r *ring) take(to []byte) []byte {
 	return to
 }
 
-// entry is where a record is in the batch.
+// entry is the position of a record in the batch.
 type entry struct {
 	time uint64
 	at   int
@@ -78,8 +78,8 @@ type entry struct {
 // whole record.
 const headerSize = 8
 
-// Read calls f for each record that has come since the last Read, of all CPUs in
-// the order of their times. The record and what it holds are good until f returns.
+// Read calls f for each record that has come since the last Read, of all CPUs in the
+// order of their times. f must not keep the record or its slices.
 func (s *Sampler) Read(f func(*Record)) error {
 	s.batch, s.order = s.batch[:0], s.order[:0]
 	for _, r := range s.rings {
@@ -109,8 +109,8 @@ func (s *Sampler) Read(f func(*Record)) error {
 	return nil
 }
 
-// timeOf is when a record was written: a sample has that behind its pid and tid;
-// others end with pid, tid and time (struct sample_id).
+// timeOf is the time of a record: a sample has it after its pid and tid; others end
+// with pid, tid and time (struct sample_id).
 func timeOf(rec []byte) uint64 {
 	at := len(rec) - 8
 	if binary.NativeEndian.Uint32(rec) == unix.PERF_RECORD_SAMPLE {

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenFile is where a process has a file open.
+// OpenFile is an open file of a process.
 type OpenFile struct {
 	Pid, FD int
 }
 
-// FindSockets looks up who has the sockets with these inodes open: in the
-// processes given first, then in all of /proc. Of a socket that several have
-// open, one is enough. It reads the links of /proc/pid/fd (proc_pid_fd(5)), which
-// takes some 10 ms on a host with hundreds of processes.
+// FindSockets finds processes that have the sockets with these inodes open: first
+// among the given ones, then in all of /proc. It returns one process for each socket.
+// It reads the links of /proc/pid/fd (proc_pid_fd(5)), which takes some 10 ms on a
+// host with hundreds of processes.
 func FindSockets(pids []int, inodes ...uint32) (map[uint32]OpenFile, error) {
 	found := SocketsOf(pids, inodes...)
 	if len(found) == len(inodes) {
@@ -27,10 +27,10 @@ func FindSockets(pids []int, inodes ...uint32) (map[uint32]OpenFile, error) {
 	}
 	all, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("find who has a socket open: %w", err)
+		return nil, fmt.Errorf("find the process of a socket: %w", err)
 	}
 	wanted := names(inodes)
-	// The youngest first: a server that just started is wanted most often.
+	// The youngest first: the socket is most often that of a new server.
 	for i := len(all) - 1; i >= 0 && len(found) < len(inodes); i-- {
 		if pid, err := strconv.Atoi(all[i].Name()); err == nil {
 			look(pid, wanted, found)
@@ -48,7 +48,7 @@ func SocketsOf(pids []int, inodes ...uint32) map[uint32]OpenFile {
 	return found
 }
 
-// names are the texts of the links to sockets.
+// names returns the link texts of the sockets.
 func names(inodes []uint32) map[string]uint32 {
 	m := make(map[string]uint32, len(inodes))
 	for _, i := range inodes {
@@ -57,7 +57,7 @@ func names(inodes []uint32) map[string]uint32 {
 	return m
 }
 
-// look passes over processes that end meanwhile.
+// look skips processes that have ended.
 func look(pid int, wanted map[string]uint32, found map[uint32]OpenFile) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
 	files, err := os.ReadDir(dir)
@@ -79,11 +79,10 @@ func look(pid int, wanted map[string]uint32, found map[uint32]OpenFile) {
 	}
 }
 
-// TakeSocket returns a descriptor of our own for a socket that another process
-// has open, pidfd_getfd(2) (Linux 5.6), once it is sure that it is the one with
-// the inode. The caller closes it; it is no os.File, since that may switch the
-// blocking mode, which the other process shares. ErrGone where it is not there
-// any more.
+// TakeSocket returns a descriptor for a socket that another process has open
+// (pidfd_getfd(2), Linux 5.6), after it has checked the inode. The caller closes it.
+// It is not an os.File, which may change the blocking mode that the other process
+// shares. ErrGone if the socket is gone.
 func TakeSocket(f OpenFile, inode uint32) (int, error) {
 	pfd, err := unix.PidfdOpen(f.Pid, 0)
 	if err == unix.ESRCH {

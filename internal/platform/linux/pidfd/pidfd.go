@@ -1,6 +1,6 @@
-// Package pidfd holds on to processes by file descriptor, pidfd_open(2): a
-// signal sent through one reaches that process or none, and it becomes readable
-// when the process is dead.
+// Package pidfd refers to processes by file descriptors (pidfd_open(2)). A signal
+// sent through one reaches that process or none. The descriptor becomes readable when
+// the process is dead.
 package pidfd
 
 import (
@@ -31,7 +31,7 @@ type Process struct {
 	start uint64
 }
 
-// Open takes hold of the process that has the pid now. ErrGone.
+// Open opens the process that has the pid now. ErrGone.
 func Open(pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
@@ -41,8 +41,8 @@ func Open(pid int) (*Process, error) {
 		return nil, fmt.Errorf("open process %d: pidfd_open: %w", pid, err)
 	}
 	p := &Process{file: os.NewFile(uintptr(fd), "pidfd:"+strconv.Itoa(pid)), pid: pid}
-	// The start time is read after the pid is held: if the process is still
-	// alive after that, the time is its own and nobody else's.
+	// The start time is read after the pidfd is open: if the process still lives
+	// then, the time is its own.
 	s, err := proc.Host.Stat(pid)
 	if err == nil && !p.Exited() {
 		p.start = s.Start
@@ -55,8 +55,8 @@ func Open(pid int) (*Process, error) {
 	return nil, fmt.Errorf("open process %d: %w", pid, err)
 }
 
-// OpenStarted takes hold of the process that has the pid and started at that
-// time (proc.Stat.Start). ErrGone, ErrReused.
+// OpenStarted opens the process with the pid and the start time (proc.Stat.Start).
+// ErrGone, ErrReused.
 func OpenStarted(pid int, start uint64) (*Process, error) {
 	p, err := Open(pid)
 	if err != nil {
@@ -69,9 +69,8 @@ func OpenStarted(pid int, start uint64) (*Process, error) {
 	return p, nil
 }
 
-// Receive makes a handle of a pidfd that came from another process, together
-// with the start time that it told. The descriptor belongs to the handle from
-// then on, also if there is an error.
+// Receive makes a handle from a pidfd and a start time that came from another
+// process. The descriptor belongs to the handle; after an error it is closed.
 func Receive(fd int, start uint64) (*Process, error) {
 	unix.CloseOnExec(fd)
 	f := os.NewFile(uintptr(fd), "pidfd")
@@ -88,8 +87,8 @@ func Receive(fd int, start uint64) (*Process, error) {
 	return &Process{file: f, pid: pid, start: start}, nil
 }
 
-// ParseFdinfo finds the pid in the fdinfo of a pidfd: 0 for a process outside
-// our pid namespace, -1 for one that has been reaped.
+// ParseFdinfo finds the pid in the fdinfo of a pidfd: 0 for a process outside this
+// pid namespace, -1 for one that has been reaped.
 func ParseFdinfo(info string) (int, error) {
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
@@ -100,10 +99,10 @@ func ParseFdinfo(info string) (int, error) {
 			return pid, nil
 		}
 	}
-	return 0, errors.New("fdinfo: the descriptor is no pidfd")
+	return 0, errors.New("fdinfo: the descriptor is not a pidfd")
 }
 
-// Pid is the process's pid in our pid namespace, also after it has died.
+// Pid is the process's pid in this pid namespace, also after its death.
 func (p *Process) Pid() int { return p.pid }
 
 // Start is when the process started, in ticks after boot (proc.Stat.Start).
@@ -126,7 +125,7 @@ func (p *Process) Signal(sig unix.Signal) error {
 }
 
 // Exited reports whether the process is dead: a zombie with no thread left, or
-// reaped. Of a closed handle nobody knows, and it does not count as exited.
+// reaped. For a closed handle it returns false.
 func (p *Process) Exited() bool {
 	n := 0
 	_ = p.Control(func(fd int) {
@@ -147,13 +146,13 @@ func (p *Process) Control(f func(fd int)) error {
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
-	if err != nil { // all that can go wrong: package os tells it by an error of its own
+	if err != nil { // the only error: package os has its own one for a closed file
 		return fmt.Errorf("process %d: %w (%w)", p.pid, os.ErrClosed, err)
 	}
 	return nil
 }
 
-// Dup is a handle of its own on the same process, to be closed apart from p.
+// Dup returns another handle on the same process, which is closed separately.
 func (p *Process) Dup() (*Process, error) {
 	var fd int
 	var err error
@@ -166,5 +165,5 @@ func (p *Process) Dup() (*Process, error) {
 	return &Process{file: os.NewFile(uintptr(fd), p.file.Name()), pid: p.pid, start: p.start}, nil
 }
 
-// Close lets go of the process. It may be called more than once.
+// Close closes the handle. It may be called more than once.
 func (p *Process) Close() { _ = p.file.Close() }

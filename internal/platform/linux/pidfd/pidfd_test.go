@@ -69,7 +69,7 @@ func TestLifeOfAHandle(t *testing.T) {
 	}
 }
 
-// A zombie is not a process to take hold of.
+// Open refuses a zombie.
 func TestZombie(t *testing.T) {
 	cmd, p := sleeper(t)
 	if err := p.Signal(unix.SIGKILL); err != nil {

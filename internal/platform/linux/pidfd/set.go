@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set waits for the death of many processes at once with one epoll(7). It costs
-// no goroutine and no thread per process: the epoll descriptor itself is waited
-// for by the runtime's poller.
+// Set waits for the death of many processes at once with one epoll(7). It costs no
+// goroutine and no thread per process: the runtime's poller waits for the epoll
+// descriptor.
 type Set struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -25,7 +25,7 @@ func NewSet() (*Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create1: %w", err)
 	}
-	// os.NewFile hands a descriptor to the poller only if it is nonblocking.
+	// os.NewFile registers a descriptor with the poller only if it is non-blocking.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("epoll: set nonblocking: %w", err)
@@ -39,14 +39,14 @@ func NewSet() (*Set, error) {
 	return &Set{file: f, raw: raw}, nil
 }
 
-// Add puts a process under a tag that Wait returns, once, when it is dead. It
-// may be called from any goroutine, also during Wait. A process that is dead
-// already is returned by the next Wait. Closing a process takes it out.
+// Add adds a process with a tag, which Wait returns once when the process is dead. It
+// may be called from any goroutine, also during Wait. The next Wait returns the tag
+// of a process that is dead already. Closing a process removes it.
 func (s *Set) Add(p *Process, tag int32) error {
 	return s.control(p, unix.EPOLL_CTL_ADD, tag)
 }
 
-// Remove takes a process out; one that is not in is no error.
+// Remove removes a process; one that is not in the set is no error.
 func (s *Set) Remove(p *Process) error {
 	err := s.control(p, unix.EPOLL_CTL_DEL, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, os.ErrClosed) {
@@ -61,7 +61,7 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 		e2 := p.Control(func(fd int) {
 			ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: tag}
 			if err = unix.EpollCtl(int(ep), op, fd, &ev); err == unix.EEXIST {
-				err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_MOD, fd, &ev) // told before, and armed again
+				err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_MOD, fd, &ev) // reported before; armed again
 			}
 		})
 		err = errors.Join(err, e2)
@@ -72,9 +72,9 @@ func (s *Set) control(p *Process, op int, tag int32) error {
 	return nil
 }
 
-// Wait appends the tags of processes that have died to tags, as soon as there
-// is one, and none when the deadline passes first. A zero deadline is none. One
-// goroutine at a time.
+// Wait appends the tags of dead processes to tags as soon as there is one, or none
+// when the deadline passes first. A zero deadline is none. One goroutine at a time
+// may call it.
 func (s *Set) Wait(tags []int32, deadline time.Time) ([]int32, error) {
 	if err := s.file.SetReadDeadline(deadline); err != nil {
 		return tags, fmt.Errorf("epoll: %w (%w)", os.ErrClosed, err)

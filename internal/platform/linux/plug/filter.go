@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A SYN that opens a connection has SYN of these flags and no other (RFC 9293,
-// 3.1).
+// A packet that opens a connection has only SYN of these flags (RFC 9293, 3.1).
 const (
 	synFlag  = 0x02
 	flagMask = 0x17 // FIN, SYN, RST, ACK
@@ -29,7 +28,7 @@ func (p *Plug) filter(matches []Match) error {
 	return nil
 }
 
-// families are the ethernet protocols of an address.
+// families returns the ethernet protocols of an address.
 func families(a netip.Addr) []uint16 {
 	switch a = a.Unmap(); {
 	case !a.IsValid() || a.IsUnspecified():
@@ -67,7 +66,7 @@ func (p *Plug) flower(priority, family uint16, m Match) error {
 	return missing("cls_flower", err)
 }
 
-// big is a number in network order.
+// big encodes a number in network byte order.
 func big(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 
 func ones(n int) []byte {

@@ -1,18 +1,17 @@
 // Package plug holds new TCP connections on their way out of a device: a queueing
 // discipline with two lanes, one of them a plug (net/sched/sch_plug.c) that keeps
-// what comes until it is let go, and filters that send SYNs to some ports there.
+// packets until it is released, and filters that send SYNs to some ports there.
 //
 //	root prio 4846: ── 4846:1 ── plug 4847:    SYNs to the ports
 //	                └─ 4846:2 ── pfifo 4848:   everything else
 //
-// What a host sends to itself leaves by lo, so that a plug there holds every local
-// client; what comes from other hosts never passes it. The SYNs are told by their
-// flags (net/sched/cls_flower.c) and not by a firewall's mark: all there is hangs
-// from one root qdisc, and is gone when that is deleted.
+// Packets of a host to itself leave by lo, so a plug there holds every local client;
+// packets from other hosts never pass it. The filters recognise SYNs by their TCP
+// flags (net/sched/cls_flower.c) and not by a firewall mark. Everything is below one
+// root qdisc, and is gone when that is deleted.
 //
-// A SYN that waits is not sent again: TCP leaves alone what still sits in a queue
-// of the host (tcp_retransmit_skb, skb_still_in_host_queue in
-// net/ipv4/tcp_output.c).
+// TCP does not retransmit a waiting SYN, because it is still in a queue of the host
+// (tcp_retransmit_skb, skb_still_in_host_queue in net/ipv4/tcp_output.c).
 //
 // The kernel needs sch_plug (3.4), sch_prio and cls_flower (TCP flags: 4.13), and
 // the caller CAP_NET_ADMIN. All calls act on the network namespace of the calling
@@ -32,13 +31,13 @@ import (
 )
 
 var (
-	// ErrInUse means that the device has a root qdisc of somebody else.
+	// ErrInUse means that the device has a foreign root qdisc.
 	ErrInUse = errors.New("the device has a root queueing discipline of its own")
-	// ErrExists means that the device has a plug of this package already.
-	ErrExists = errors.New("the device has such a plug already")
+	// ErrExists means that the device already has a plug of this package.
+	ErrExists = errors.New("the device already has such a plug")
 	// ErrNone means that the device has no plug of this package.
 	ErrNone = errors.New("the device has no such plug")
-	// ErrUnsupported means that the kernel lacks what it takes.
+	// ErrUnsupported means that the kernel lacks a needed module.
 	ErrUnsupported = errors.New("not in this kernel")
 )
 
@@ -49,16 +48,15 @@ const (
 	restPackets = 10000
 )
 
-// drainLimit bounds waiting for what was let go to have left the queue.
+// drainLimit bounds the wait until released packets have left the queue.
 const drainLimit = 2 * time.Second
 
-// Handles of the qdiscs. The root's is how a plug is known as ours.
+// Handles of the qdiscs. The root's handle identifies a plug of this package.
 var (
 	rootHandle = netlink.MakeHandle(0x4846, 0) // "HF"
 	plugHandle = netlink.MakeHandle(0x4847, 0)
 	restHandle = netlink.MakeHandle(0x4848, 0)
-	// The plug's lane is first, so that what it lets go of is not kept
-	// waiting by the rest.
+	// The plug's lane is first, so that released packets do not wait for others.
 	plugLane = netlink.MakeHandle(0x4846, 1)
 	restLane = netlink.MakeHandle(0x4846, 2)
 )
@@ -67,16 +65,15 @@ var (
 // a time.
 type Plug struct{ index int }
 
-// Match chooses SYNs by where they go.
+// Match selects SYNs by destination.
 type Match struct {
-	Addr netip.Addr // the zero Addr and the unspecified ones mean any of both families
+	Addr netip.Addr // the zero Addr and the unspecified ones match any address of both families
 	Port uint16
 }
 
-// Install puts a plug on a device; SYNs pass until Hold. While the kernel swaps
-// the device's root qdisc (about a millisecond) it drops what is sent, and TCP
-// sends that again. A device with a root qdisc that somebody has set is left as it
-// is: ErrInUse.
+// Install puts a plug on a device; SYNs pass until Hold. While the kernel replaces
+// the device's root qdisc (about a millisecond) it drops packets, which TCP
+// retransmits. Install does not replace a foreign root qdisc: ErrInUse.
 func Install(device string, matches ...Match) (*Plug, error) {
 	p, err := open(device)
 	if err != nil {
@@ -91,14 +88,14 @@ func Install(device string, matches ...Match) (*Plug, error) {
 	return p, nil
 }
 
-// Vacant returns nil where Install would find a place: else ErrExists or ErrInUse.
+// Vacant returns nil if Install would succeed, else ErrExists or ErrInUse.
 func Vacant(device string) error {
 	p, err := open(device)
 	if err == nil {
 		err = p.vacant()
 	}
 	if err != nil {
-		return fmt.Errorf("look for a place for a plug on %s: %w", device, err)
+		return fmt.Errorf("check the root qdisc of %s: %w", device, err)
 	}
 	return nil
 }
@@ -115,7 +112,7 @@ func (p *Plug) vacant() error {
 	return nil
 }
 
-// Find returns the plug that a device has: ErrNone where there is none.
+// Find returns the plug of a device, or ErrNone.
 func Find(device string) (*Plug, error) {
 	p, err := open(device)
 	if err != nil {
@@ -139,8 +136,7 @@ func open(device string) (*Plug, error) {
 	return &Plug{index: link.Attrs().Index}, nil
 }
 
-// build makes the qdiscs and then the filters, so that no SYN comes to a plug that
-// is not open.
+// build makes the qdiscs and then the filters, so that no SYN reaches a closed plug.
 func (p *Plug) build(matches []Match) error {
 	prio := make([]byte, 4, 20) // struct tc_prio_qopt: bands, and the lane of each priority
 	binary.NativeEndian.PutUint32(prio, 2)
@@ -156,7 +152,7 @@ func (p *Plug) build(matches []Match) error {
 	if err := p.add("plug", plugHandle, plugLane, plugOptions(actionLimit, heldBytes)); err != nil {
 		return err
 	}
-	if err := p.tell(actionReleaseIndefinite); err != nil { // a new one is closed
+	if err := p.tell(actionReleaseIndefinite); err != nil { // a new plug is closed
 		return err
 	}
 	return p.filter(matches)
@@ -171,8 +167,8 @@ func (p *Plug) add(kind string, handle, parent uint32, options []byte) error {
 	return missing("sch_"+kind, err)
 }
 
-// missing names the module where the kernel knows no such kind: it answers ENOENT
-// (tc_modify_qdisc, tc_new_tfilter).
+// missing names the module if the kernel does not know a kind, for which it returns
+// ENOENT (tc_modify_qdisc, tc_new_tfilter).
 func missing(module string, err error) error {
 	switch {
 	case err == nil:
@@ -202,7 +198,7 @@ func (p *Plug) tell(action uint32) error {
 	return err
 }
 
-// Hold closes the plug: SYNs wait from now on. Closing a closed one is fine.
+// Hold closes the plug: SYNs wait from now on. It is idempotent.
 func (p *Plug) Hold() error {
 	if err := p.tell(actionBuffer); err != nil {
 		return fmt.Errorf("close the plug: %w", err)
@@ -210,8 +206,8 @@ func (p *Plug) Hold() error {
 	return nil
 }
 
-// Release lets all go that waits, in the order in which it came, and what comes
-// from now on. It returns once nothing waits any more.
+// Release releases all waiting SYNs in their order, and opens the plug. It returns
+// when no SYN waits any more.
 func (p *Plug) Release() error {
 	if err := p.tell(actionReleaseIndefinite); err != nil {
 		return fmt.Errorf("open the plug: %w", err)
@@ -230,13 +226,13 @@ func (p *Plug) Release() error {
 	}
 }
 
-// Stats are figures of a plug.
+// Stats are the counters of a plug.
 type Stats struct {
 	Waiting int // SYNs
 	Dropped int // SYNs, because the plug was full
 }
 
-// Stats reads the plug's figures.
+// Stats reads the plug's counters.
 func (p *Plug) Stats() (Stats, error) {
 	all, err := p.list()
 	if err != nil {
@@ -250,12 +246,12 @@ func (p *Plug) Stats() (Stats, error) {
 			return Stats{Waiting: int(s.Queue.Qlen), Dropped: int(s.Queue.Drops)}, nil
 		}
 	}
-	return Stats{}, fmt.Errorf("read a plug's figures: %w", ErrNone)
+	return Stats{}, fmt.Errorf("read a plug's counters: %w", ErrNone)
 }
 
-// Remove lets all go that waits and removes plug, lanes and filters. The device
-// has the kernel's default again; the swap costs what it costs in Install.
-// Removing what is gone is fine.
+// Remove releases all waiting SYNs and removes plug, lanes and filters. The device
+// has the kernel's default qdisc again; the replacement drops packets as in Install.
+// Remove is idempotent.
 func (p *Plug) Remove() error {
 	handle, _, err := p.root()
 	if err != nil {
@@ -264,8 +260,7 @@ func (p *Plug) Remove() error {
 	if handle != rootHandle {
 		return nil
 	}
-	// What is left of a half-made one has no plug to open; deleting is what
-	// counts.
+	// An incomplete one may have no plug to open; only the deletion has to succeed.
 	release := p.Release()
 	if err := p.delete(); err != nil {
 		return fmt.Errorf("remove a plug: %w", errors.Join(release, err))
@@ -273,7 +268,7 @@ func (p *Plug) Remove() error {
 	return nil
 }
 
-// delete removes the root qdisc if it is ours.
+// delete removes the root qdisc if it is of this package.
 func (p *Plug) delete() error {
 	handle, _, err := p.root()
 	if err != nil || handle != rootHandle {
@@ -294,16 +289,16 @@ func (p *Plug) list() ([]netlink.Qdisc, error) {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: p.index}}
 	for range 10 {
 		all, err := netlink.QdiscList(link)
-		if errors.Is(err, netlink.ErrDumpInterrupted) { // changed meanwhile
+		if errors.Is(err, netlink.ErrDumpInterrupted) { // the list changed during the dump
 			continue
 		}
 		return all, err
 	}
-	return nil, errors.New("the list of queueing disciplines never stands still")
+	return nil, errors.New("the list of queueing disciplines keeps changing")
 }
 
-// root returns the handle and the kind of the device's root qdisc. The kernel's own
-// default has no handle, and on a device that is down it is not shown at all.
+// root returns the handle and the kind of the device's root qdisc. The kernel's
+// default has no handle, and is not listed for a device that is down.
 func (p *Plug) root() (handle uint32, kind string, err error) {
 	all, err := p.list()
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"holdfast/test/vm/vmtest"
 )
 
-// All in a machine: few kernels have the qdisc, and lo is everybody's.
+// All tests run in an emulated machine: few kernels have the qdisc, and lo is shared
+// by the whole host.
 func TestMain(m *testing.M) {
 	os.Exit(vmtest.Main(m, vm.Config{Modules: []string{"sch_prio", "sch_plug", "cls_flower"}}))
 }
@@ -59,11 +60,11 @@ func serve(t *testing.T, address, name string) *server {
 }
 
 func (s *server) stop() {
-	_ = s.Close() // again by the cleanup
+	_ = s.Close() // closed again by the cleanup
 	<-s.done
 }
 
-// clients connect at once and return what each of them got, or its error.
+// clients connect concurrently, and return each one's answer or error.
 func clients(n int, address string) func() []string {
 	got := make([]string, n)
 	var wg sync.WaitGroup
@@ -112,7 +113,7 @@ func install(t *testing.T, matches ...plug.Match) *plug.Plug {
 	return p
 }
 
-// qdiscs are the kinds that lo has, the root's first.
+// qdiscs returns the kinds of lo's qdiscs, the root's first.
 func qdiscs(t *testing.T) string {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
@@ -148,7 +149,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// mustBe fails unless everyone got the same.
+// mustBe fails unless all clients got want.
 func mustBe(t *testing.T, got []string, want string) {
 	t.Helper()
 	wrong := map[string]int{}
@@ -158,12 +159,12 @@ func mustBe(t *testing.T, got []string, want string) {
 		}
 	}
 	if len(wrong) > 0 {
-		t.Errorf("of %d clients who want %q: %v", len(got), want, wrong)
+		t.Errorf("of %d clients, want %q: %v", len(got), want, wrong)
 	}
 }
 
-// The server stops and another one starts while clients come: all of them reach
-// the other one, by both families, and nobody who was not meant waits.
+// A server is replaced by another one while clients connect. All clients reach the
+// new one, in both address families, and clients of other ports do not wait.
 func TestHoldOverRestart(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:7100", "[::1]:7101"} {
 		port := netip.MustParseAddrPort(address).Port()
@@ -188,7 +189,7 @@ func TestHoldOverRestart(t *testing.T) {
 	}
 }
 
-// What is not a new connection passes a closed plug.
+// Packets of established connections pass a closed plug.
 func TestEstablishedPass(t *testing.T) {
 	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100})
 	l, err := net.Listen("tcp", "127.0.0.1:7100")
@@ -214,7 +215,7 @@ func TestEstablishedPass(t *testing.T) {
 	}
 }
 
-// Only the address that was chosen.
+// Only the selected address is held.
 func TestOtherAddressPasses(t *testing.T) {
 	p := install(t, plug.Match{Addr: netip.MustParseAddr("127.0.0.1"), Port: 7100},
 		plug.Match{Addr: netip.MustParseAddr("::1"), Port: 7101})
@@ -230,21 +231,22 @@ func TestOtherAddressPasses(t *testing.T) {
 	mustBe(t, got(), "four")
 }
 
-// A hold beyond the first retransmission: who waits has one SYN in the plug, and
-// not one more a second.
+// A hold longer than the first retransmission timeout: each waiting client has one
+// SYN in the plug, without retransmissions.
 func TestLongHold(t *testing.T) {
 	p := install(t, plug.Match{Port: 7100})
 	must(t, p.Hold())
 	got := clients(50, "127.0.0.1:7100")
 	waiting(t, p, 50)
-	time.Sleep(4 * time.Second) // 1 s and 2 s later they would come again
+	time.Sleep(4 * time.Second) // retransmissions would come after 1 s and 2 s
 	waiting(t, p, 50)
 	serve(t, "127.0.0.1:7100", "up")
 	must(t, p.Release())
 	mustBe(t, got(), "up")
 }
 
-// Whoever installed it is dead: the next one finds it and lets all go.
+// The process that installed the plug is dead: the next one finds the plug and
+// releases everything.
 func TestFindAfterCrash(t *testing.T) {
 	if _, err := plug.Find("lo"); !errors.Is(err, plug.ErrNone) {
 		t.Errorf("without a plug: %v", err)
@@ -264,11 +266,11 @@ func TestFindAfterCrash(t *testing.T) {
 	if q := qdiscs(t); q != "noqueue" {
 		t.Errorf("left: %s", q)
 	}
-	must(t, second.Remove()) // twice is fine
+	must(t, second.Remove()) // Remove is idempotent
 	mustBe(t, clients(5, "127.0.0.1:7100")(), "up")
 }
 
-// A device whose root qdisc somebody has set is left alone.
+// A foreign root qdisc is left alone.
 func TestForeignQdisc(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	must(t, err)
@@ -308,14 +310,14 @@ func TestProbe(t *testing.T) {
 		if _, err := plug.Install("lo", plug.Match{Port: 7100}); !errors.Is(err, plug.ErrUnsupported) {
 			t.Errorf("without %s: %v", module, err)
 		}
-		if after := qdiscs(t); after != before { // undone half-way
+		if after := qdiscs(t); after != before { // after a partial installation
 			t.Errorf("was %s, is %s", before, after)
 		}
 	}
 }
 
-// unload removes a module for the time of a test, once nothing uses it: what used
-// it goes with the namespace of a probe, a moment later.
+// unload removes a module for the time of a test, as soon as it is unused: a probe's
+// namespace releases it a moment later.
 func unload(t *testing.T, module string) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -1,4 +1,4 @@
-// Package proc reads what the kernel tells about a process in procfs, proc(5).
+// Package proc reads the files of processes in procfs (proc(5)).
 package proc
 
 import (
@@ -13,8 +13,7 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// FS is a mounted procfs. A process that is gone gives an error that is
-// fs.ErrNotExist.
+// FS is a mounted procfs. The error for a process that is gone is fs.ErrNotExist.
 type FS string
 
 // Host is the procfs of this process's own pid namespace.
@@ -24,20 +23,20 @@ const Host FS = "/proc"
 // shorter (status about 1.5 KiB, cgroup one line of up to a path per hierarchy).
 const maxFile = 1 << 20
 
-// Stat is what is wanted of /proc/pid/stat, proc_pid_stat(5).
+// Stat has the needed fields of /proc/pid/stat (proc_pid_stat(5)).
 type Stat struct {
 	Pid   int
-	Comm  string // at most 15 bytes, chosen by the process: may hold anything
+	Comm  string // at most 15 bytes, any bytes that the process chooses
 	State byte   // R, S, D, Z, T, t, X, I
 	PPid  int
-	Start uint64 // field 22: ticks after boot; with the pid it names one process for good
+	Start uint64 // field 22: ticks after boot; with the pid it identifies a process uniquely
 }
 
-// ErrFormat means that a file does not look as its manual page says.
+// ErrFormat means that a file differs from its manual page.
 var ErrFormat = errors.New("unexpected format")
 
 // ParseStat reads one line of /proc/pid/stat. The comm may contain spaces and
-// parentheses; it ends at the last one that closes.
+// parentheses; it ends at the last closing one.
 func ParseStat(b []byte) (Stat, error) {
 	before, rest, ok := bytes.Cut(b, []byte(" ("))
 	end := bytes.LastIndexByte(rest, ')')
@@ -92,9 +91,9 @@ func ParseNSpid(status []byte) ([]int, error) {
 	return nil, fmt.Errorf("status: %w: no NSpid", ErrFormat)
 }
 
-// NSpid is the process's pid in each pid namespace from ours down to its own.
-// One entry means that it lives in ours; a last entry of 1, that it is the init
-// of its own. A zombie has only 0s.
+// NSpid is the process's pid in each pid namespace, from this one down to its own.
+// One entry means that it is in this namespace; a last entry of 1 means that it is
+// the init of its own. A zombie has only 0s.
 func (p FS) NSpid(pid int) ([]int, error) {
 	b, err := p.read(pid, "status")
 	if err != nil {
@@ -103,8 +102,8 @@ func (p FS) NSpid(pid int) ([]int, error) {
 	return ParseNSpid(b)
 }
 
-// ParseKilled finds in /proc/pid/status whether SIGKILL waits for a process, or for
-// its main thread.
+// ParseKilled reports from /proc/pid/status whether SIGKILL is pending for a process
+// or its main thread.
 func ParseKilled(status []byte) (bool, error) {
 	const sigkill = 1 << (9 - 1)
 	masks := 0
@@ -128,8 +127,8 @@ func ParseKilled(status []byte) (bool, error) {
 	return false, nil
 }
 
-// Killed reports whether SIGKILL waits for the process: it will die as soon as it
-// runs, which one that is frozen, on cgroup v1, does only when it is thawed.
+// Killed reports whether SIGKILL is pending for the process. The process dies when it
+// runs next; one that is frozen on cgroup v1 only when it is thawed.
 func (p FS) Killed(pid int) (bool, error) {
 	b, err := p.read(pid, "status")
 	if err != nil {
@@ -155,8 +154,8 @@ func (p FS) Exe(pid int) (string, error) {
 	return os.Readlink(p.path(pid, "exe"))
 }
 
-// Where says in which kernel function a process sleeps: the top of its kernel
-// stack where that may be read, else its wchan, else "".
+// Where is the kernel function in which a process sleeps: the top of its kernel stack
+// if that may be read, else its wchan, else "".
 func (p FS) Where(pid int) string {
 	if b, err := p.read(pid, "stack"); err == nil {
 		// [<0>] request_wait_answer+0x12c/0x200 [fuse]
@@ -172,15 +171,15 @@ func (p FS) Where(pid int) string {
 	return ""
 }
 
-// Ancestors are the pids above a process: its parent first, 1 last. A parent
-// outside the pid namespace of the procfs ends the list.
+// Ancestors returns the pids of a process's ancestors: its parent first, 1 last. A
+// parent outside the pid namespace of the procfs ends the list.
 func (p FS) Ancestors(pid int) ([]int, error) {
 	var up []int
-	for len(up) < 1000 { // a loop can only come from pids reused while we read
+	for len(up) < 1000 { // a loop can only come from pids that are reused while reading
 		s, err := p.Stat(pid)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && len(up) > 0:
-			return up, nil // it has gone meanwhile and so is nobody's ancestor
+			return up, nil // it has ended, so it is no longer an ancestor
 		case err != nil:
 			return nil, err
 		case s.PPid == 0:

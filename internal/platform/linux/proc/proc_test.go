@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// A process may call itself anything, also what looks like the rest of the line.
+// A process may choose any comm, even one that looks like the rest of the line.
 func TestParseStatWithAnyComm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := proc.Stat{
@@ -124,7 +124,7 @@ func TestGoneProcess(t *testing.T) {
 	}
 }
 
-// Where names the function on top of the stack, or else what wchan says.
+// Where returns the function on top of the stack, or else the wchan.
 func TestWhere(t *testing.T) {
 	root := t.TempDir()
 	write := func(pid, file, text string) {

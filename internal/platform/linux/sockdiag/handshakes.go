@@ -5,20 +5,20 @@ import (
 	"net/netip"
 )
 
-// Handshakes are those that a server has begun on some ports and that were not over
-// at the first look: a client's next packet makes a connection of the listener's
-// that answered its first one. It belongs to one goroutine.
+// Handshakes are the TCP handshakes of some ports that were in progress at the first
+// call of Open: the client's next packet completes a connection at the listener that
+// answered the first one. It is for one goroutine.
 type Handshakes struct {
 	diag  *Diag
 	ports []uint16
-	of    map[netip.AddrPort]bool // peers; nil before the first look
+	of    map[netip.AddrPort]bool // peers; nil before the first call of Open
 }
 
-// Handshakes watches the ports, each of which is given once.
+// Handshakes watches the ports, which have to be distinct.
 func (d *Diag) Handshakes(ports ...uint16) *Handshakes { return &Handshakes{diag: d, ports: ports} }
 
-// Open counts those of the first look that are not over. It walks the table of
-// connections once for each port.
+// Open counts the handshakes of the first call that are still in progress. It walks
+// the table of connections once for each port.
 func (h *Handshakes) Open() (int, error) {
 	now := make(map[netip.AddrPort]bool)
 	for _, port := range h.ports {

@@ -1,5 +1,4 @@
-// Package sockdiag asks the kernel about TCP sockets: sock_diag(7) with
-// inet_diag, the way of ss(8).
+// Package sockdiag queries TCP sockets by sock_diag(7) with inet_diag, like ss(8).
 package sockdiag
 
 import (
@@ -15,29 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a socket that listens.
+// Listener is a listening socket.
 type Listener struct {
 	Addr    netip.AddrPort
 	Device  uint32 // index of the interface that it is bound to, 0 for none
 	V6Only  bool   // of an IPv6 socket: IPV6_V6ONLY
-	Cookie  uint64 // names the socket for as long as the host is up
+	Cookie  uint64 // identifies the socket until the next boot
 	Inode   uint32 // of the file that a process has open
 	UID     uint32
 	Queue   int  // connections that wait for accept(2)
-	Backlog int  // how many may
+	Backlog int  // limit of Queue
 	MPTCP   bool // a Multipath TCP socket, which has a TCP one inside
 }
 
-// Conn is a connection's socket on the server's side.
+// Conn is the server's socket of a connection.
 type Conn struct {
 	Local, Peer netip.AddrPort
 	State       uint8  // of include/net/tcp_states.h
 	Inode       uint32 // 0: no process has it open (yet, or any more)
-	Unread      int    // bytes that came and were not read
+	Unread      int    // bytes received and not read
 	Unsent      int    // bytes written that the peer has not acknowledged
-	// SinceSent and SinceReceived are how long ago data last went out and
-	// came in, by the kernel's clock, which ticks every 1 to 10 ms. Where
-	// none ever did, Has… is false and the time says nothing.
+	// SinceSent and SinceReceived are the times since data were last sent and
+	// received, by the kernel's clock, which ticks every 1 to 10 ms. If there were
+	// never any, Has… is false and the time has no meaning.
 	SinceSent, SinceReceived time.Duration
 	HasSent, HasReceived     bool
 }
@@ -70,15 +69,15 @@ const (
 	askLimit = 5 * time.Second
 )
 
-// Diag asks about one network namespace: that of the thread that opened it. Its
-// methods may be called from any goroutine.
+// Diag queries one network namespace: that of the thread that opened it. Its methods
+// may be called from any goroutine.
 type Diag struct {
 	mu   sync.Mutex
 	ns   *os.File // of the network namespace
 	conn *netlink.Conn
 }
 
-// Open opens a socket for asking.
+// Open opens a query socket.
 func Open() (*Diag, error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {
@@ -91,9 +90,9 @@ func Open() (*Diag, error) {
 	return &Diag{ns: ns, conn: c}, nil
 }
 
-// reopen opens another socket, in the same network namespace: one that an answer
-// was not taken from to its end gives the rest of it to whoever asks next, or is
-// still busy with it. The lock is held.
+// reopen opens another socket in the same network namespace. A socket with a partly
+// read answer would return the rest to the next query, or is still busy with it. The
+// lock is held.
 func (d *Diag) reopen() error {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: int(d.ns.Fd())})
 	if err != nil {
@@ -104,29 +103,29 @@ func (d *Diag) reopen() error {
 	return old.Close()
 }
 
-// Close ends the asking.
+// Close closes the socket.
 func (d *Diag) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return errors.Join(d.conn.Close(), d.ns.Close())
 }
 
-// Listeners returns what listens on the port, 0 for any.
+// Listeners returns the listening sockets on the port; 0 is any port.
 func (d *Diag) Listeners(port uint16) ([]Listener, error) {
 	var all []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		of, err := d.listeners(family, port)
 		if err != nil {
-			return nil, fmt.Errorf("ask for the listeners of port %d: %w", port, err)
+			return nil, fmt.Errorf("list the listeners of port %d: %w", port, err)
 		}
 		all = append(all, of...)
 	}
 	return all, nil
 }
 
-// listeners merges the two views of a Multipath TCP listener: the TCP socket
-// inside has the queue and the number that the kernel steers by, the one outside
-// the inode of the file.
+// listeners merges the two views of a Multipath TCP listener: the inner TCP socket
+// has the queue and the cookie by which the kernel steers, the outer one has the
+// inode of the file.
 func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 	msgs, err := d.dump(query{family, unix.IPPROTO_TCP, 1 << Listen, 1 << (attrInfo - 1), port}) // attrULP comes with it
 	if err != nil {
@@ -166,8 +165,8 @@ func (d *Diag) listeners(family uint8, port uint16) ([]Listener, error) {
 	return ls, nil
 }
 
-// Conns returns the connections on a local port that are in one of the states.
-// It walks the whole table of connections: some 10 ms on any host.
+// Conns returns the connections on a local port in one of the states. It walks the
+// whole table of connections, which takes some 10 ms on any host.
 func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
 	var mask uint32
 	for _, s := range states {
@@ -177,7 +176,7 @@ func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		msgs, err := d.dump(query{family, unix.IPPROTO_TCP, mask, 1 << (attrInfo - 1), port})
 		if err != nil {
-			return nil, fmt.Errorf("ask for the connections of port %d: %w", port, err)
+			return nil, fmt.Errorf("list the connections of port %d: %w", port, err)
 		}
 		for _, m := range msgs {
 			c, err := parseConn(m.Data)
@@ -192,7 +191,7 @@ func (d *Diag) Conns(port uint16, states ...int) ([]Conn, error) {
 	return all, nil
 }
 
-// query is struct inet_diag_req_v2 as far as it is used.
+// query has the used fields of struct inet_diag_req_v2.
 type query struct {
 	family   uint8
 	protocol uint32
@@ -235,9 +234,9 @@ func (d *Diag) dump(q query) ([]netlink.Message, error) {
 	return msgs, err
 }
 
-// answered reports whether an error is the kernel's whole answer. Others are a
-// time that is up, an answer to an earlier question, one that did not fit, or none since an
-// earlier one has not been taken yet.
+// answered reports whether an error is the kernel's complete answer. Other errors are
+// a timeout, an answer to an earlier query, a truncated answer, or a missing one
+// because an earlier answer was not read.
 func answered(err error) bool {
 	var no unix.Errno
 	return errors.As(err, &no) && no != unix.ENOBUFS && no != unix.EBUSY

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An answer that nobody has taken, as after a time that was up, spoils one
-// question and not all that come after it.
+// An unread answer, as after a timeout, affects one query and not the following ones.
 func TestStaleAnswer(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -34,7 +33,7 @@ func TestStaleAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.Listeners(at.Port()); err == nil {
-		t.Fatal("an answer to another question was taken for ours")
+		t.Fatal("an answer to another query was accepted")
 	}
 	ls, err := d.Listeners(at.Port())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package standby makes this process one that stands by for others: small, hard
-// to disturb, and not in the way of who started it.
+// Package standby prepares a process that stands by for another: small, protected
+// from signals and memory pressure, and without the starter's descriptors.
 package standby
 
 import (
@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryLimit is where the collector of garbage works harder, in bytes.
+// memoryLimit is Go's soft memory limit, in bytes.
 const memoryLimit = 16 << 20
 
-// Settle ignores what a terminal or a service manager sends, takes precedence
-// over everything else on the host, and closes inherited descriptors above
-// keep. What fails here would only have made it better. SIGTERM is ignored only
-// where term is nil; else it is told there.
+// Settle ignores the signals of a terminal or a service manager, raises the process's
+// priority above all others, and closes inherited descriptors above keep. Failures
+// are ignored. SIGTERM is ignored if term is nil; else it is sent to term.
 func Settle(keep int, term chan<- os.Signal) {
 	// SIGUSR1 and SIGUSR2 are for agents: `systemctl kill -s SIGUSR2` sends them
 	// to every process of the unit.
@@ -31,16 +30,17 @@ func Settle(keep int, term chan<- os.Signal) {
 	}
 	debug.SetGCPercent(20)
 	debug.SetMemoryLimit(memoryLimit)
-	// It runs for moments, but then at once, also beside a fork bomb, and it
-	// is the last process to be killed for memory (proc_pid_oom_score_adj(5)).
+	// The process runs rarely, but then it has to run at once, even beside a fork
+	// bomb. It is the last process that the OOM killer selects
+	// (proc_pid_oom_score_adj(5)).
 	_ = unix.Setpriority(unix.PRIO_PGRP, 0, -20)
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	closeInherited(keep)
 }
 
-// closeInherited closes what came from the starter by accident: descriptors
-// without close-on-exec, such as the end of some pipeline's pipe. The runtime's
-// own are anonymous inodes.
+// closeInherited closes descriptors that the starter has left open without
+// close-on-exec, such as the end of a pipe. The Go runtime's own descriptors are
+// anonymous inodes.
 func closeInherited(keep int) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -57,10 +57,10 @@ func closeInherited(keep int) {
 	}
 }
 
-// LockMemory keeps in memory what is there and what comes (mlockall(2) with
-// MCL_ONFAULT: pages that nobody has touched stay away, and Go reserves many), and
-// reads the whole program in: the disk that it lies on may hang when the rest of
-// it is needed. The program's pages are shared with others who run it.
+// LockMemory locks present and future pages in memory (mlockall(2)), with MCL_ONFAULT
+// because Go reserves many pages that it never touches. It also reads the whole
+// program into memory: its disk may hang when a page is needed later. Other processes
+// of the program share those pages.
 func LockMemory() error {
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
 		return fmt.Errorf("mlockall: %w", err)
@@ -77,9 +77,9 @@ func LockMemory() error {
 	return nil
 }
 
-// programRanges are where a program is in memory, code and constants, by
-// /proc/self/maps (proc_pid_maps(5)): what comes from the same file as the first
-// mapping, which is the executable's, and cannot be written.
+// programRanges returns the address ranges of a program's code and constants in
+// /proc/self/maps (proc_pid_maps(5)): the read-only mappings of the same file as the
+// first mapping, which is the executable.
 //
 //	00400000-00f43000 r-xp 00000000 fe:00 247741    /usr/bin/holdfast
 func programRanges(maps string) [][2]uint64 {

@@ -5,8 +5,8 @@ import "strconv"
 
 //go:generate go run generate.go
 
-// Name is what a system call of this machine's own ABI is called, "syscall 999" for
-// one that is not known here.
+// Name is the name of a system call of this machine's ABI, or "syscall 999" for an
+// unknown number.
 func Name(number int) string {
 	if number >= 0 && number < len(names) && names[number] != "" {
 		return names[number]

@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is the file of the calling thread's network namespace. It is the same
-// one for all that are in there, wherever they have /proc mounted, and bears two
-// kinds of locks that know nothing of each other: flock(2), which one has while it
-// looks and switches, and an open file description's (F_OFD_SETLK, fcntl(2)),
-// which everybody shares who has switched from 0. The kernel takes either from
-// the dead.
+// namespace is the file of the calling thread's network namespace. All processes in
+// the namespace see the same file, wherever they have /proc mounted. It carries two
+// independent kinds of locks. A process holds flock(2) while it reads and changes the
+// setting. An open file description lock (F_OFD_SETLK, fcntl(2)) is shared by all
+// processes that have switched from 0. The kernel releases both when a process dies.
 const namespace = "/proc/thread-self/ns/net"
 
-// lockLimit is how long another may have the lock, which is needed for some
+// lockLimit is how long another process may hold the lock, which it needs for a few
 // system calls.
 const lockLimit = 10 * time.Second
 
@@ -45,12 +44,12 @@ func unlock(ns *os.File) error { return unix.Flock(int(ns.Fd()), unix.LOCK_UN) }
 func inUse(ns *os.File) (bool, error) {
 	l := share(unix.F_WRLCK)
 	if err := unix.FcntlFlock(ns.Fd(), unix.F_OFD_GETLK, &l); err != nil {
-		return false, fmt.Errorf("ask who uses tcp_migrate_req: %w", err)
+		return false, fmt.Errorf("find other users of tcp_migrate_req: %w", err)
 	}
 	return l.Type != unix.F_UNLCK, nil
 }
 
-// use takes a share, which is ns's until leave or its end.
+// use takes a share, which ns holds until leave or Close.
 func use(ns *os.File) error {
 	l := share(unix.F_RDLCK)
 	if err := unix.FcntlFlock(ns.Fd(), unix.F_OFD_SETLK, &l); err != nil {
@@ -67,7 +66,7 @@ func leave(ns *os.File) error {
 	return nil
 }
 
-// share is the byte that a share locks.
+// share is the lock of the byte that stands for a share.
 func share(kind int16) unix.Flock_t {
 	return unix.Flock_t{Type: kind, Whence: io.SeekStart, Len: 1}
 }

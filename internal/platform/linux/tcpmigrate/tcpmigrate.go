@@ -1,8 +1,8 @@
-// Package tcpmigrate switches the migration of connections on, by which a
-// listening socket that closes hands what was not accepted to another one in its
-// group (tcp_migrate_req in the kernel's ip-sysctl documentation, Linux 5.14). The
-// setting is the whole network namespace's, and those who have it switched on
-// there count themselves: the last one sets it as it was.
+// Package tcpmigrate switches on the migration of connections: a closing listening
+// socket passes its unaccepted connections to another one in its group
+// (tcp_migrate_req in the kernel's ip-sysctl documentation, Linux 5.14). The setting
+// applies to the whole network namespace. Its users are counted, and the last one
+// restores the old value.
 package tcpmigrate
 
 import (
@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// setting is of the network namespace of who opens it.
+// setting is that of the network namespace of the opening process.
 const setting = "/proc/sys/net/ipv4/tcp_migrate_req"
 
 // ErrNotThere means that the kernel is too old.
@@ -30,8 +30,7 @@ func Read() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// Original is the setting without those who have it switched on now: what the
-// last of them will set. ErrNotThere.
+// Original is the value that the last present user will restore. ErrNotThere.
 func Original() (string, error) {
 	ns, err := lock()
 	if err != nil {
@@ -52,14 +51,14 @@ func original(ns *os.File) (string, error) {
 	return Read()
 }
 
-// Switch is a setting that was switched on. It is for one goroutine.
+// Switch is one use of the setting. It is for one goroutine.
 type Switch struct {
 	was   string
-	share *os.File // says that we use it; nil where there is nothing to undo
+	share *os.File // marks this use; nil if there is nothing to undo
 }
 
-// On switches it on. Where it was on already by somebody else's wish, Off leaves
-// it so. A share in it ends with this process.
+// On switches the setting on. If it was on without a user of this package, Off leaves
+// it on. The use ends with this process.
 func On() (Switch, error) {
 	ns, err := lock()
 	if err != nil {
@@ -82,10 +81,10 @@ func On() (Switch, error) {
 	return s, nil
 }
 
-// Was is what the setting was before, for Before.
+// Was is the value before On, for Before.
 func (s Switch) Was() string { return s.was }
 
-// Before is the switch of another process, which is gone and whose setting was so.
+// Before is the Switch of a dead process that had found the value was.
 func Before(was string) Switch {
 	if was != "0" {
 		was = "1" // there are no other values
@@ -93,7 +92,7 @@ func Before(was string) Switch {
 	return Switch{was: was}
 }
 
-// Off sets it as it was, unless others use it.
+// Off restores the old value, unless there are other users.
 func (s Switch) Off() error {
 	if s.was == "1" {
 		return nil

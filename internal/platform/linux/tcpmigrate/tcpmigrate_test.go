@@ -53,7 +53,7 @@ func is(t *testing.T, want string) {
 	}
 }
 
-// The last one who uses the setting sets it as it was, in whatever order they go.
+// The last user restores the old value, in whatever order the users end.
 func TestShared(t *testing.T) {
 	for _, c := range []struct {
 		name, was  string
@@ -83,13 +83,13 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// What one who was killed has left is tidied up, but not under another's feet.
+// The setting of a killed user is restored, unless there is another user.
 func TestTidy(t *testing.T) {
 	begin(t, "0")
 	b := on(t)
 	off(t, tcpmigrate.Before("0"), "1")
 	off(t, b, "0")
-	set(t, "1") // and nobody uses it
+	set(t, "1") // and it has no user
 	off(t, tcpmigrate.Before("1"), "1")
 	off(t, tcpmigrate.Before("0"), "0")
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSpend: threads of their own, never the first one, that end.
+// TestSpend: each call has its own thread, which ends and is never the first one.
 func TestSpend(t *testing.T) {
 	wrong := errors.New("wrong")
 	var mu sync.Mutex
@@ -42,7 +42,7 @@ func TestSpend(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("thread %d is there a minute later", tid)
+				t.Fatalf("thread %d still exists after a minute", tid)
 			}
 		}
 	}

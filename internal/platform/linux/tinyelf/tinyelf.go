@@ -1,5 +1,5 @@
-// Package tinyelf makes static programs of a few instructions, for containers
-// that hardly do anything.
+// Package tinyelf makes static programs of a few instructions, for containers that
+// only wait or exit.
 package tinyelf
 
 import (
@@ -57,7 +57,7 @@ func Exit(arch string, code byte) ([]byte, error) {
 	return nil, fmt.Errorf("make a program that exits: there is none for %s", arch)
 }
 
-// Words are the bytes of instructions of 32 bits each, as arm64 has them.
+// Words encodes instructions of 32 bits, as on arm64.
 func Words(instructions ...uint32) []byte {
 	var b []byte
 	for _, i := range instructions {
@@ -66,16 +66,16 @@ func Words(instructions ...uint32) []byte {
 	return b
 }
 
-// Program is a static program of these instructions: the file's header, one
-// segment that is the whole file, and the code (elf(5)). machine is e_machine; the
-// code may stand anywhere.
+// Program makes a static program of these instructions: the file header, one segment
+// that is the whole file, and the code (elf(5)). machine is e_machine; the code has
+// to be position-independent.
 func Program(machine uint16, code []byte) []byte {
 	const (
 		base    = 0x400000
 		headers = 64 + 56
 	)
 	var b bytes.Buffer
-	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // a buffer takes it
+	put := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // writes to a buffer do not fail
 	b.WriteString("\x7fELF\x02\x01\x01")
 	b.Write(make([]byte, 9))
 	put([]uint16{2, machine}) // an executable

@@ -56,7 +56,8 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestPauseWaits runs it: it sleeps, wakes for nothing and dies when it is killed.
+// TestPauseWaits runs the program: it sleeps, ignores other signals and dies of
+// SIGKILL.
 func TestPauseWaits(t *testing.T) {
 	program, err := Pause(runtime.GOARCH)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Latency is a histogram of how long something takes in the kernel. Its methods
+// Latency is a histogram of the duration of an operation in the kernel. Its methods
 // are for one goroutine.
 type Latency struct {
 	running
@@ -20,7 +20,7 @@ type Latency struct {
 // nanoseconds.
 type Histogram [64]uint64
 
-// Count is of how many.
+// Count is the number of operations.
 func (h Histogram) Count() uint64 {
 	var n uint64
 	for _, b := range h {
@@ -29,7 +29,7 @@ func (h Histogram) Count() uint64 {
 	return n
 }
 
-// Since is what was counted after an earlier reading of the same Latency.
+// Since is the difference to an earlier reading of the same Latency.
 func (h Histogram) Since(earlier Histogram) Histogram {
 	for i := range h {
 		h[i] -= min(h[i], earlier[i])
@@ -37,8 +37,8 @@ func (h Histogram) Since(earlier Histogram) Histogram {
 	return h
 }
 
-// Over is how many took longer than d, to the bucket that d is in: that one counts
-// as not longer.
+// Over is the number of operations that took longer than d. The bucket of d counts as
+// not longer.
 func (h Histogram) Over(d time.Duration) uint64 {
 	var n uint64
 	for i, b := range h {
@@ -49,9 +49,8 @@ func (h Histogram) Over(d time.Duration) uint64 {
 	return n
 }
 
-// Quantile is the time under which the share q (0 to 1) lies, taken from the
-// middle of its bucket (on a scale of powers): off by up to a factor of 1.4. 0
-// where nothing was counted.
+// Quantile is the q-quantile, with q from 0 to 1: the geometric middle of its bucket,
+// which is off by up to a factor of 1.4. It is 0 for an empty histogram.
 func (h Histogram) Quantile(q float64) time.Duration {
 	want := q * float64(h.Count())
 	var n float64
@@ -69,7 +68,7 @@ const (
 	atBucket = -24
 )
 
-// task puts the running task into the key; object puts an argument there.
+// task stores the running task in the key; object stores an argument there.
 func task() asm.Instructions {
 	return asm.Instructions{
 		asm.FnGetCurrentPidTgid.Call(),
@@ -84,19 +83,19 @@ func object(n int) asm.Instructions {
 	}
 }
 
-// ReclaimLatency times how long tasks reclaim memory for their own control
-// group's limit.
+// ReclaimLatency measures the time in which tasks reclaim memory for their own
+// control group's limit.
 func ReclaimLatency() (*Latency, error) {
 	return newLatency("mm_vmscan_memcg_reclaim_begin", task(), "mm_vmscan_memcg_reclaim_end", task())
 }
 
-// BlockLatency times requests from when a disk gets them until they are done.
-// Linux 5.11: before, the request was the second argument.
+// BlockLatency measures block requests from issue to completion. It needs Linux 5.11;
+// before, the request was the second argument.
 func BlockLatency() (*Latency, error) {
 	return newLatency("block_rq_issue", object(0), "block_rq_complete", object(0))
 }
 
-// newLatency times from one tracepoint to another that has the same key.
+// newLatency measures from one tracepoint to another with the same key.
 func newLatency(from string, fromKey asm.Instructions, to string, toKey asm.Instructions) (*Latency, error) {
 	l := &Latency{}
 	if err := l.start(from, fromKey, to, toKey); err != nil {
@@ -181,7 +180,7 @@ func log2() asm.Instructions {
 	return append(is, asm.Mov.Reg(asm.R1, asm.R9).WithSymbol(next))
 }
 
-// Read returns what was timed so far.
+// Read returns the histogram so far.
 func (l *Latency) Read() (Histogram, error) {
 	var h Histogram
 	for i := range h {

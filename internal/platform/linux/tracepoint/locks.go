@@ -11,12 +11,13 @@ const (
 	lockMutex = 32
 )
 
-// shortWait is under which a wait for a lock is not counted, in nanoseconds: the
-// kernel's locks are waited for briefly all the time.
+// shortWait is the shortest wait for a lock that is counted, in nanoseconds: shorter
+// waits are frequent and normal.
 const shortWait = 10_000
 
-// LockWaits counts who waits for sleeping locks of the kernel, for how long and
-// where. Linux 5.19. Spinlocks are left out, which are many and short.
+// LockWaits counts waits for sleeping locks of the kernel, with their durations, by
+// process and path. It needs Linux 5.19. It leaves out spinlocks, whose waits are
+// frequent and short.
 func LockWaits() (*Tally, error) {
 	t, err := newTally(true)
 	if err != nil {

@@ -10,27 +10,27 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Removals counts the control groups of all hierarchies that are removed, and those of
-// the removed that go for good; and how many of those that were removed while it counts
-// have not gone since, below each group. A removed group goes when nothing holds it any
-// more; of those that stay something is charged to. Its methods are for one goroutine.
+// Removals counts the control groups of all hierarchies that are removed, and those
+// that the kernel frees. For each group it counts the groups below that were removed
+// and are not freed. The kernel frees a removed group when nothing refers to it;
+// memory that is charged to it keeps it. Its methods are for one goroutine.
 //
-// Who is above a group is known by the path that the kernel tells with both events
-// (include/trace/events/cgroup.h). Paths are counted by their hashes, so that the kernel
-// needs no room for them.
+// Both events have the group's path, which shows its ancestors
+// (include/trace/events/cgroup.h). Paths are counted by their hashes, so that the
+// kernel need not store them.
 type Removals struct {
 	running
 	totals, left, text *ebpf.Map
 }
 
-// Of what the maps have room for.
+// The capacity of the maps.
 const (
-	maxAbove = 8192 // groups above removed ones; what is beyond them is not counted there
-	maxPath  = 512  // bytes of a path; what is beyond them is left out
+	maxAbove = 8192 // ancestors of removed groups; further ones are not counted
+	maxPath  = 512  // bytes of a path; the rest is ignored
 	totalOf  = 2
 )
 
-// The totals, by their place.
+// The indices of the totals.
 const (
 	removed = iota
 	released
@@ -56,7 +56,8 @@ func (r *Removals) start() error {
 	if r.text, err = r.newMap(&ebpf.MapSpec{Name: "text", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: maxPath, MaxEntries: 1}); err != nil {
 		return err
 	}
-	// The end first: of one whose end is missed one too many would be left for ever.
+	// The release event first: a missed release would leave the count too high for
+	// ever.
 	if err := r.attach("cgroup_release", r.count(released)); err != nil {
 		return err
 	}
@@ -69,16 +70,16 @@ const (
 	hashPrime = 0x100000001b3
 )
 
-// Their places on the program's stack.
+// The offsets on the program's stack.
 const (
 	atAbove = -8
 	atOne   = -16
 	atIndex = -24
 )
 
-// count counts one event and, for each group above the one that it is about, one more or
-// one less: after each piece of the path the hash of the pieces so far is one of them. R7
-// is the place in the path, R8 the hash and R9 the path. Loops take Linux 5.3.
+// count counts one event, and adds or subtracts one for each ancestor of its group:
+// after each component of the path, the hash so far is that of an ancestor. R7 is the
+// position in the path, R8 the hash and R9 the path. Loops need Linux 5.3.
 func (r *Removals) count(total int32) asm.Instructions {
 	more := asm.Instructions{
 		asm.JEq.Imm(asm.R0, 0, "first"),
@@ -88,14 +89,14 @@ func (r *Removals) count(total int32) asm.Instructions {
 		asm.LoadMapPtr(asm.R1, r.left.FD()).WithSymbol("first"),
 	}
 	more = join(more, frame(asm.R2, atAbove), frame(asm.R3, atOne), asm.Instructions{
-		asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // another CPU's first is not overwritten
+		asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // keeps the entry of a concurrent CPU
 		asm.FnMapUpdateElem.Call(),
 	})
 	if total == released {
 		more = asm.Instructions{
 			asm.JEq.Imm(asm.R0, 0, "hash"),
 			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
-			asm.JSLT.Imm(asm.R1, 1, "hash"), // it was removed before we counted
+			asm.JSLT.Imm(asm.R1, 1, "hash"), // it was removed before the counting began
 			asm.Mov.Imm(asm.R1, -1),
 			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
 		}
@@ -127,7 +128,7 @@ func (r *Removals) count(total int32) asm.Instructions {
 			asm.Mov.Imm(asm.R2, maxPath),
 			argument(asm.R3, 1),
 			asm.FnProbeReadKernelStr.Call(),
-			asm.JSLT.Imm(asm.R0, 2, exit), // with its end
+			asm.JSLT.Imm(asm.R0, 2, exit), // with its terminator
 			asm.Mov.Imm(asm.R7, 0),
 			asm.LoadImm(asm.R8, hashBegin-1<<64, asm.DWord),
 
@@ -156,8 +157,8 @@ func (r *Removals) count(total int32) asm.Instructions {
 		epilogue())
 }
 
-// Totals returns how many groups were removed so far, and how many of the removed, also
-// of those from before it counted, have gone.
+// Totals returns the number of groups that were removed so far, and the number that
+// were freed, including groups that were removed before the counting began.
 func (r *Removals) Totals() (gone, freed uint64, err error) {
 	err = r.totals.Lookup(uint32(removed), &gone)
 	if err == nil {
@@ -169,11 +170,11 @@ func (r *Removals) Totals() (gone, freed uint64, err error) {
 	return gone, freed, err
 }
 
-// Left are numbers of groups that were removed and have not gone, by Above of what is
-// above them.
+// Left has the numbers of removed groups that are not freed, by Above of their
+// ancestors.
 type Left map[uint64]uint64
 
-// Left returns how many there are, and forgets those of whom there are none.
+// Left returns the present numbers, and removes entries of 0.
 func (r *Removals) Left() (Left, error) {
 	left := make(Left)
 	var none []uint64
@@ -192,8 +193,8 @@ func (r *Removals) Left() (Left, error) {
 	return left, r.forget(none)
 }
 
-// Forget makes room: of those that are not among the living nobody will ask, and what is
-// below them is counted for who is above.
+// Forget removes the entries of groups that do not exist any more. Groups below them
+// stay counted for their living ancestors.
 func (r *Removals) Forget(left Left, living map[uint64]bool) error {
 	var dead []uint64
 	for key := range left {

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// A group that is removed and held by a page is left below those above it, and by no
-// other; when the page goes, it is not any more.
+// A removed group that a page keeps is counted for its ancestors only, until the page
+// is freed.
 func TestRemovals(t *testing.T) {
 	needRoot(t)
 	if os.Geteuid() != 0 {
@@ -67,7 +67,7 @@ func TestRemovals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the group can be removed", func() bool { return os.Remove(dead) == nil }) // its last process is on its way out
+	await(t, "the group can be removed", func() bool { return os.Remove(dead) == nil }) // its last process is exiting
 	if after, _, err := r.Totals(); err != nil || after == before {
 		t.Errorf("removed were %d groups and then %d: %v", before, after, err)
 	}
@@ -107,7 +107,7 @@ func TestRemovals(t *testing.T) {
 	}
 }
 
-// await waits for what the kernel does in its own time.
+// await waits for asynchronous work of the kernel.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for begin := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// ErrHidden means that the kernel shows its addresses to nobody without
-// privileges (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+// ErrHidden means that the kernel hides its addresses from unprivileged processes
+// (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
 var ErrHidden = errors.New("the kernel hides its addresses")
 
 // Symbols are the kernel's functions and variables by address. It may be used
@@ -28,8 +28,8 @@ type symbol struct {
 	name string
 }
 
-// LoadSymbols reads /proc/kallsyms below the procfs. Of variables it keeps those
-// that are named.
+// LoadSymbols reads /proc/kallsyms below the procfs. Of variables it keeps only the
+// given ones.
 func LoadSymbols(procfs string, variables ...string) (*Symbols, error) {
 	f, err := os.Open(procfs + "/kallsyms")
 	if err != nil {
@@ -39,7 +39,7 @@ func LoadSymbols(procfs string, variables ...string) (*Symbols, error) {
 	return ParseSymbols(f, variables...)
 }
 
-// maxSymbols is ten times what a kernel with all its modules has.
+// maxSymbols is ten times the number of symbols of a kernel with all its modules.
 const maxSymbols = 2_000_000
 
 // ParseSymbols reads lines like "ffffffff8159a2b0 T generic_fadvise". ErrHidden.
@@ -85,7 +85,7 @@ func (s *Symbols) Addr(name string) (uint64, bool) {
 	return a, ok
 }
 
-// Name is the function that an address is in, "" where none is known.
+// Name is the function of an address, or "".
 func (s *Symbols) Name(addr uint64) string {
 	i, exact := slices.BinarySearchFunc(s.sorted, addr, func(x symbol, a uint64) int { return cmp.Compare(x.addr, a) })
 	if !exact {
@@ -97,13 +97,13 @@ func (s *Symbols) Name(addr uint64) string {
 	return s.sorted[i].name
 }
 
-// Path names a stack, the innermost function first. What the tracing itself put
-// on top is left out.
+// Path names the functions of a stack, the innermost first, without those of the
+// tracing itself.
 func (s *Symbols) Path(stack []uint64) []string {
 	var names []string
 	for _, a := range stack {
 		n := s.Name(a)
-		// Optimised copies are the same function: ksys_read.isra.0.
+		// Optimised copies count as the same function: ksys_read.isra.0.
 		n, _, _ = strings.Cut(n, ".")
 		if n == "" {
 			continue

@@ -11,23 +11,23 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Tally counts how often the kernel came by, by who brought it there and on which
-// path. Its methods are for one goroutine.
+// Tally counts how often a tracepoint is reached, by process and path. Its methods
+// are for one goroutine.
 type Tally struct {
 	running
-	counts, stacks *ebpf.Map // stacks is nil where paths are of no interest
+	counts, stacks *ebpf.Map // stacks is nil without paths
 }
 
-// Place is who came by, and how often.
+// Place is a process and path that reached the tracepoint, and how often.
 type Place struct {
 	Object  uint64 // the address of the lock, for LockWaits; the call's number, for CountCalls; else 0
 	Cgroup  uint64 // inode of the process's group in the unified hierarchy
 	Pid     int    // in the first pid namespace
 	Command string // of the thread
 	Stack   []uint64
-	User    []uint64 // of the program, as it was the first time; none for threads of the kernel
+	User    []uint64 // stack of the program at the first time; none for kernel threads
 	Count   uint64
-	Waited  time.Duration // in sum, for LockWaits
+	Waited  time.Duration // the sum, for LockWaits
 }
 
 // place and amount are the key and the value of the map.
@@ -41,24 +41,24 @@ type place struct {
 
 type amount struct {
 	Count, Nanos uint64
-	User         int64 // the stack of the program, below 0 where there is none
+	User         int64 // the stack of the program, below 0 if there is none
 }
 
-// Their places on the program's stack.
+// The offsets on the program's stack.
 const (
 	atPlace   = -40
 	atAmount  = -64
 	atScratch = -72
 )
 
-// Sizes of the maps. What is beyond them is not counted.
+// Sizes of the maps. Further entries are not counted.
 const (
 	maxPlaces = 4096
 	maxStacks = 2048
 	maxDepth  = 64 // of a stack
 )
 
-// newTally makes one that tells paths through the kernel apart, or not.
+// newTally makes a Tally, with or without paths through the kernel.
 func newTally(paths bool) (*Tally, error) {
 	t := &Tally{}
 	var err error
@@ -87,7 +87,7 @@ func (t *Tally) here() asm.Instructions {
 		},
 		t.path(0),
 		asm.Instructions{
-			asm.StoreMem(asm.RFP, atPlace+20, asm.R0, asm.Word), // below 0 where there is none
+			asm.StoreMem(asm.RFP, atPlace+20, asm.R0, asm.Word), // below 0 if there is none
 			asm.Mov.Imm(asm.R1, 0),
 			asm.StoreMem(asm.RFP, atPlace+24, asm.R1, asm.DWord),
 			asm.StoreMem(asm.RFP, atPlace+32, asm.R1, asm.DWord),
@@ -103,7 +103,7 @@ func (t *Tally) here() asm.Instructions {
 			asm.FnMapLookupElem.Call(),
 			asm.JNE.Imm(asm.R0, 0, "known"),
 		},
-		t.path(userStack), // once for each place: walking it costs as much again
+		t.path(userStack), // once for each place: walking the stack doubles the cost
 		asm.Instructions{
 			asm.StoreMem(asm.RFP, atAmount+16, asm.R0, asm.DWord),
 			asm.Mov.Imm(asm.R1, 1),
@@ -114,7 +114,7 @@ func (t *Tally) here() asm.Instructions {
 		frame(asm.R2, atPlace),
 		frame(asm.R3, atAmount),
 		asm.Instructions{
-			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // another CPU's first is not overwritten
+			asm.Mov.Imm(asm.R4, int32(ebpf.UpdateNoExist)), // keeps the entry of a concurrent CPU
 			asm.FnMapUpdateElem.Call(),
 			asm.Ja.Label(exit),
 			asm.Mov.Imm(asm.R1, 1).WithSymbol("known"),
@@ -125,11 +125,11 @@ func (t *Tally) here() asm.Instructions {
 	)
 }
 
-// userStack asks for the stack of the program in place of the kernel's
+// userStack selects the stack of the program instead of the kernel's
 // (BPF_F_USER_STACK, include/uapi/linux/bpf.h).
 const userStack = 1 << 8
 
-// path makes R0 the id of the stack, below 0 where there is none.
+// path sets R0 to the id of the stack, or below 0 if there is none.
 func (t *Tally) path(flags int32) asm.Instructions {
 	if t.stacks == nil {
 		return asm.Instructions{asm.Mov.Imm(asm.R0, -1)}
@@ -142,11 +142,11 @@ func (t *Tally) path(flags int32) asm.Instructions {
 	}
 }
 
-// workFunc is where work_struct.func is, on 64 bits: behind data and entry
+// workFunc is the offset of work_struct.func on 64 bits: after data and entry
 // (include/linux/workqueue_types.h).
 const workFunc = 24
 
-// CountWork counts who queues work of a function: the address of that function.
+// CountWork counts the queueing of work items of the function at an address.
 func CountWork(function uint64) (*Tally, error) {
 	t, err := newTally(true)
 	if err != nil {
@@ -171,8 +171,8 @@ func CountWork(function uint64) (*Tally, error) {
 	return t.orClose(err)
 }
 
-// CountEvent counts who comes by a tracepoint, and with paths on which way, which
-// costs about as much again.
+// CountEvent counts a tracepoint by process and, with paths, by path, which doubles
+// the cost.
 func CountEvent(tracepoint string, paths bool) (*Tally, error) {
 	t, err := newTally(paths)
 	if err != nil {
@@ -186,8 +186,8 @@ func CountEvent(tracepoint string, paths bool) (*Tally, error) {
 	return t.orClose(err)
 }
 
-// CountCalls counts system calls. That costs each call of the host 0.2 to 0.8 µs
-// (research behind docs/doctor.md): it is for seconds.
+// CountCalls counts system calls. It adds 0.2 to 0.8 µs to each call on the host
+// (measured for docs/doctor.md), so it is for a few seconds only.
 func CountCalls() (*Tally, error) {
 	t, err := newTally(false)
 	if err != nil {
@@ -202,16 +202,16 @@ func CountCalls() (*Tally, error) {
 	return t.orClose(err)
 }
 
-// Where a request says what it is: request.cmd_flags, of which the lowest 8 bits are
-// the operation (include/linux/blk-mq.h, blk_types.h). Linux 5.11 and later.
+// The offset of request.cmd_flags, with the operation in the lowest 8 bits
+// (include/linux/blk-mq.h, blk_types.h). Linux 5.11 and later.
 const (
 	requestFlags = 24
 	operation    = 0xff
 	opRead       = 0
 )
 
-// CountWrites counts who hands requests to disks that are no reads: writes and
-// flushes. Linux 5.11: before, the request was the second argument.
+// CountWrites counts block requests other than reads, that is writes and flushes, by
+// process. It needs Linux 5.11; before, the request was the second argument.
 func CountWrites() (*Tally, error) {
 	t, err := newTally(false)
 	if err != nil {
@@ -243,15 +243,14 @@ func (t *Tally) orClose(err error) (*Tally, error) {
 	return t, nil
 }
 
-// Read returns what was counted so far.
+// Read returns the counts so far.
 func (t *Tally) Read() ([]Place, error) {
 	ps, _, err := t.read()
 	return ps, err
 }
 
-// Take is Read for a Tally that stays: it forgets what it returns, so that there is
-// room for what comes. What is counted at a place between its reading and its
-// forgetting is lost.
+// Take is Read for a long-lived Tally: it removes the entries that it returns, to
+// make room. Counts between the read and the removal of an entry are lost.
 func (t *Tally) Take() ([]Place, error) {
 	ps, keys, err := t.read()
 	for k, user := range keys {
@@ -259,7 +258,7 @@ func (t *Tally) Take() ([]Place, error) {
 			err = errors.Join(err, fmt.Errorf("BPF: forget what was counted: %w", gone))
 		}
 		for _, id := range []int64{int64(k.Stack), user} {
-			if id >= 0 { // several may have come by one path
+			if id >= 0 { // several entries may share a stack
 				_ = t.stacks.Delete(uint32(id))
 			}
 		}
@@ -267,7 +266,7 @@ func (t *Tally) Take() ([]Place, error) {
 	return ps, err
 }
 
-// read returns what was counted, and the keys with the stacks of the programs.
+// read returns the counts, and the keys with the stacks of the programs.
 func (t *Tally) read() ([]Place, map[place]int64, error) {
 	var ps []Place
 	keys := make(map[place]int64)
@@ -287,8 +286,8 @@ func (t *Tally) read() ([]Place, map[place]int64, error) {
 	return ps, keys, nil
 }
 
-// frames are the addresses of a stack, the innermost first; none where its slot was
-// taken by another.
+// frames returns the addresses of a stack, the innermost first, or none if another
+// stack has taken its slot.
 func (t *Tally) frames(id int64) []uint64 {
 	var frames [maxDepth]uint64
 	if id < 0 || t.stacks.Lookup(uint32(id), &frames) != nil {

@@ -1,8 +1,8 @@
-// Package tracepoint has the kernel count and time its own tracepoints, by small
-// programs that are assembled here: no compiler, no object files, and nothing of
+// Package tracepoint counts and times tracepoints in the kernel by small BPF
+// programs, which it assembles itself. It needs no compiler, no object files and no
 // tracefs, because raw tracepoints are attached by name (Linux 4.17,
-// bpf_raw_tracepoint_open). It needs root, or CAP_BPF and CAP_PERFMON, and Linux
-// 5.5 (bpf_probe_read_kernel).
+// bpf_raw_tracepoint_open). It needs root, or CAP_BPF and CAP_PERFMON, and Linux 5.5
+// (bpf_probe_read_kernel).
 //
 // The positions of a tracepoint's arguments are those of its TP_PROTO in
 // include/trace/events.
@@ -22,8 +22,8 @@ import (
 // ErrNoTracepoint means that this kernel does not have a tracepoint.
 var ErrNoTracepoint = errors.New("the kernel has no such tracepoint")
 
-// running are the maps and the programs of one measurement. They go with the
-// process, if nobody closes them before.
+// running has the maps and programs of one measurement. They end with Close or with
+// the process.
 type running struct {
 	maps  []*ebpf.Map
 	progs []*ebpf.Program
@@ -58,7 +58,7 @@ func (r *running) newMap(s *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// attach loads a program and has the kernel run it at a tracepoint.
+// attach loads a program and attaches it to a tracepoint.
 func (r *running) attach(tracepoint string, program asm.Instructions) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "holdfast", Type: ebpf.RawTracepoint, Instructions: program, License: "GPL",
@@ -77,8 +77,8 @@ func (r *running) attach(tracepoint string, program asm.Instructions) error {
 	return nil
 }
 
-// The rest are pieces of programs. R6 is the context all along; calls destroy R1
-// to R5 and R0 (Documentation/bpf/standardization/instruction-set.rst).
+// The rest are parts of programs. R6 is always the context; calls overwrite R0 to R5
+// (Documentation/bpf/standardization/instruction-set.rst).
 
 const exit = "exit"
 
@@ -98,7 +98,7 @@ func argument(to asm.Register, n int) asm.Instruction {
 	return asm.LoadMem(to, asm.R6, int16(8*n), asm.DWord)
 }
 
-// frame is the address of something on the stack.
+// frame is the address of an offset on the stack.
 func frame(to asm.Register, offset int32) asm.Instructions {
 	return asm.Instructions{asm.Mov.Reg(to, asm.RFP), asm.Add.Imm(to, offset)}
 }

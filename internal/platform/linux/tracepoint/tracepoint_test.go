@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needRoot skips where -short asked for it, and fails elsewhere.
+// needRoot skips without root under -short, and fails otherwise.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 && testing.Short() {
@@ -20,7 +20,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// tally counts n calls of getppid, and what else is called meanwhile.
+// tally counts n calls of getppid, and other calls of that time.
 func tally(t *testing.T, n int) []Place {
 	t.Helper()
 	c, err := CountEvent("sys_enter", true)
@@ -37,13 +37,13 @@ func tally(t *testing.T, n int) []Place {
 	return places
 }
 
-// ownPids reports whether pids in the kernel are those that this process knows.
+// ownPids reports whether this process is in the first pid namespace.
 func ownPids() bool {
 	var init unix.Stat_t
 	return unix.Stat("/proc/self/ns/pid", &init) == nil && init.Ino == 0xEFFFFFFC
 }
 
-// Who comes by is counted, by process, with a path through the kernel.
+// Events are counted by process, with a path through the kernel.
 func TestTally(t *testing.T) {
 	needRoot(t)
 	const n = 2000
@@ -74,8 +74,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// A place has the path through the program of who was there first: this function, most
-// times, and now and then another thread of this program.
+// A place has the program's path of its first event: usually this function, and
+// sometimes another thread of this program.
 func TestTallyOfThePathThroughTheProgram(t *testing.T) {
 	needRoot(t)
 	if !ownPids() {
@@ -120,7 +120,7 @@ func TestCountCalls(t *testing.T) {
 	}
 }
 
-// What takes 50 ms is in a bucket of about that.
+// A duration of 50 ms is in the matching bucket.
 func TestLatency(t *testing.T) {
 	needRoot(t)
 	l, err := newLatency("sys_enter", task(), "sys_exit", task())
@@ -137,7 +137,7 @@ func TestLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	pause := unix.NsecToTimespec(int64(50 * time.Millisecond))
-	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; { // a signal may end a pause
+	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; { // a signal may shorten a sleep
 		if err := unix.Nanosleep(&pause, nil); err != nil && err != unix.EINTR {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// Who writes to a disk is counted, and who reads from it is not.
+// Processes that write to a disk are counted; those that read are not.
 func TestCountWrites(t *testing.T) {
 	needRoot(t)
 	f := fileOnDisk(t)
@@ -170,7 +170,7 @@ func TestCountWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		runtime.LockOSThread() // which is where the command's name is of
+		runtime.LockOSThread() // the command's name is the thread's
 		defer runtime.UnlockOSThread()
 		for range n {
 			if err := do(); err != nil {
@@ -206,7 +206,7 @@ func ownName(t *testing.T) string {
 	return strings.TrimSpace(string(b))
 }
 
-// alignedBlock is one that a disk takes directly, open(2).
+// alignedBlock is a block that is aligned for O_DIRECT (open(2)).
 func alignedBlock(t *testing.T) []byte {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -221,7 +221,7 @@ func alignedBlock(t *testing.T) []byte {
 	return b
 }
 
-// fileOnDisk is past the page cache.
+// fileOnDisk opens a file on a disk with O_DIRECT.
 func fileOnDisk(t *testing.T) *os.File {
 	t.Helper()
 	for _, dir := range []string{t.TempDir(), "/var/tmp"} { // the first may be in memory
@@ -292,7 +292,7 @@ func TestSymbols(t *testing.T) {
 		t.Errorf("rtnl_mutex at %x, %v", a, ok)
 	}
 	if _, ok := s.Addr("other_variable"); ok {
-		t.Error("a variable that nobody asked for was kept")
+		t.Error("a variable that was not requested was kept")
 	}
 	got := s.Path([]uint64{0xffffffff81000150, 0xffffffff81000310, 0xffffffff81000110, 0xffffffff81000210})
 	if want := []string{"first", "second"}; !slices.Equal(got, want) {
@@ -312,7 +312,7 @@ func TestHiddenSymbols(t *testing.T) {
 func TestQuantile(t *testing.T) {
 	var h Histogram
 	if h.Quantile(0.5) != 0 {
-		t.Error("a quantile out of nothing")
+		t.Error("an empty histogram has a quantile")
 	}
 	h[10], h[20] = 99, 1
 	if q := h.Quantile(0.5); q < 1024 || q > 2048 {
@@ -323,7 +323,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// What was taken is not counted again.
+// Taken counts are not returned again.
 func TestTake(t *testing.T) {
 	needRoot(t)
 	c, err := CountEvent("sys_enter", true)

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What rules of nftables are made of. The numbers are those of
-// include/uapi/linux/netfilter/nf_tables.h, where no other header is named.
+// The expressions of nftables rules. The numbers are those of
+// include/uapi/linux/netfilter/nf_tables.h, unless another header is named.
 
 // metaOIFKIND is NFT_META_OIFKIND: the kind of device that a packet leaves by.
 const metaOIFKIND expr.MetaKey = 27
 
-// natOfDestination is IPS_DST_NAT of nf_conntrack_common.h: somebody has changed
-// where the connection goes, as for a port that is published.
+// natOfDestination is IPS_DST_NAT of nf_conntrack_common.h: the connection has
+// destination NAT, for example a published port.
 const natOfDestination = 1 << 5
 
-// ifName is a device's name as the kernel compares it: filled up with zeros.
+// ifName is a device's name padded with zeros, as the kernel compares it.
 func ifName(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
@@ -40,25 +40,25 @@ func device(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: ifName(name)}}
 }
 
-// member is true of packets whose device is in a set, or is not.
+// member matches packets with a device in a set, or not in it.
 func member(key expr.MetaKey, s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID, Invert: invert}}
 }
 
-// kind is true of packets that leave by a device of a kind.
+// kind matches packets that leave by a device of a kind.
 func kind(name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: metaOIFKIND, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifName(name)}}
 }
 
-// answers is true of packets of connections that the other side has begun.
+// answers matches reply packets of connections.
 func answers() []expr.Any {
 	return tracked(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 }
 
-// published is true of packets that went to a port of the host's at first.
+// published matches packets to a published port of the host.
 func published() []expr.Any { return tracked(expr.CtKeySTATUS, natOfDestination) }
 
-// tracked is true where the connection has one of some bits.
+// tracked matches connections with one of some conntrack bits.
 func tracked(key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},

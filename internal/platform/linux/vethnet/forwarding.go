@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A packet is forwarded if the device that it came by says so
-// (Documentation/networking/ip-sysctl.rst, conf/interface/forwarding). Where the
-// switch for all of them is on, the host is a router already and nothing is
-// changed. Where it is off only those devices are turned on that answers come by,
-// and the table drops what is not for the bridge: so who turns on the switch for
-// all later, as Docker does, finds it as it was.
+// A packet is forwarded if its input device has forwarding enabled
+// (Documentation/networking/ip-sysctl.rst, conf/interface/forwarding). If forwarding
+// is on for all devices, the host is a router already and nothing is changed. If it
+// is off, only the devices on which replies arrive are enabled, and the table drops
+// packets that are not for the bridge. A program that enables forwarding for all
+// devices later, like Docker, finds that setting unchanged.
 
-// allDevices is the name that stands for all.
+// allDevices is the name that stands for all devices.
 const allDevices = "all"
 
-// sysctl is where the kernel has a device's switch.
+// sysctl is the file of a device's forwarding setting.
 func sysctl(name string) string {
 	return filepath.Join("/proc/sys/net/ipv4/conf", name, "forwarding")
 }
@@ -48,7 +48,7 @@ func setForwarding(name, to string) error {
 	return err
 }
 
-// look finds what the sets should have; before are the devices that are turned on.
+// look computes the content of the sets; before are the devices that are enabled.
 func (w *wayOut) look(before []string) (devices, error) {
 	links, err := whole(netlink.LinkList)
 	if err != nil {
@@ -80,7 +80,7 @@ func (w *wayOut) look(before []string) (devices, error) {
 	return now, nil
 }
 
-// whole asks again for a list that changed while the kernel gave it out.
+// whole repeats a dump that was interrupted by a change.
 func whole[T any](ask func() ([]T, error)) (list []T, err error) {
 	for range 20 {
 		if list, err = ask(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -90,7 +90,7 @@ func whole[T any](ask func() ([]T, error)) (list []T, err error) {
 	return nil, err
 }
 
-// leadsAnywhere reports whether a device has an address, and does not forward yet.
+// leadsAnywhere reports whether a device has an address and does not forward yet.
 func leadsAnywhere(l netlink.Link) (bool, error) {
 	if l.Attrs().Name == "lo" {
 		return false, nil
@@ -109,8 +109,8 @@ func leadsAnywhere(l netlink.Link) (bool, error) {
 	return err == nil && !on, err
 }
 
-// bridgesOut are the bridges, beside our own, that have a port of another kind
-// than those that containers and virtual machines have.
+// bridgesOut returns the other bridges that have a port of a kind that containers and
+// virtual machines do not use.
 func bridgesOut(links []netlink.Link, own string) []string {
 	bridges := map[int]string{}
 	for _, l := range links {
@@ -129,7 +129,7 @@ func bridgesOut(links []netlink.Link, own string) []string {
 	return out
 }
 
-// turnOn has devices forward, and the bridge.
+// turnOn enables forwarding on devices and on the bridge.
 func (w *wayOut) turnOn(names []string) error {
 	for _, name := range append([]string{w.bridge}, names...) {
 		on, err := forwards(name)
@@ -143,7 +143,7 @@ func (w *wayOut) turnOn(names []string) error {
 	return nil
 }
 
-// turnOff undoes turnOn, unless the host has become a router since.
+// turnOff undoes turnOn, unless the host has become a router.
 func (w *wayOut) turnOff(names []string) error {
 	router, err := forwards(allDevices)
 	if err != nil || router {

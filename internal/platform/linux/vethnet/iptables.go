@@ -13,19 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// iptablesWait is how many seconds a change of iptables waits for others' changes.
+// iptablesWait is the number of seconds that a change waits for the lock of iptables.
 const iptablesWait = 5
 
-// tables are iptables, as far as this host has them. A packet has to pass all
-// that look at it: where they drop what is forwarded unless a rule accepts it, as
-// Docker has them do, our own table's word does not count. The rules go to the end
-// of the chain: those that are there, Docker's and people's (DOCKER-USER), are
-// asked first. There is no interface to iptables but the program.
+// tables are the host's iptables, if it has them. A packet has to pass every table.
+// If iptables drop forwarded packets by default, as with Docker, an accept in another
+// table has no effect. The rules go to the end of the chain, after those of Docker
+// and of operators (DOCKER-USER). The only interface to iptables is its program.
 type tables struct {
-	comment string // marks our rules
+	comment string // marks the rules of this package
 }
 
-// rules accept what our own table has let through.
+// rules accept the packets that this package's own table has let through.
 func (t tables) rules(bridge string) [][]string {
 	mark := []string{"-m", "comment", "--comment", t.comment, "-j", "ACCEPT"}
 	return [][]string{
@@ -36,7 +35,7 @@ func (t tables) rules(bridge string) [][]string {
 
 const filterTable, chainForward = "filter", "FORWARD"
 
-// accept adds the rules where packets would be dropped without.
+// accept adds the rules if packets would be dropped without them.
 func (t tables) accept(bridge string) error {
 	return t.each(func(ipt *iptables.IPTables) error {
 		list, err := ipt.List(filterTable, chainForward)
@@ -63,8 +62,8 @@ func (t tables) forget(bridge string) error {
 	})
 }
 
-// each does something to those of the two kinds of iptables that are in use. One
-// that is not is left alone: asking would load it.
+// each calls do for the kinds of iptables that are in use. It leaves the others
+// alone, because a query would load their modules.
 func (t tables) each(do func(*iptables.IPTables) error) error {
 	var errs []error
 	for _, kind := range []struct {
@@ -94,8 +93,8 @@ func (t tables) each(do func(*iptables.IPTables) error) error {
 	return errors.Join(errs...)
 }
 
-// program is iptables of a kind; a host that has one kind only may have it under
-// the common name.
+// program is the program of a kind of iptables. A host with one kind may have it
+// under the common name.
 func program(kind string) (string, error) {
 	if path, err := exec.LookPath(kind); err == nil {
 		return path, nil
@@ -103,24 +102,25 @@ func program(kind string) (string, error) {
 	return exec.LookPath("iptables")
 }
 
-// inUseOnNftables reports whether the chain is there that iptables-nft makes.
+// inUseOnNftables reports whether the chain of iptables-nft exists.
 func inUseOnNftables() (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, err
 	}
 	chain, err := c.ListChain(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: filterTable}, chainForward)
-	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) { // the library keeps the text only
+	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) { // the library keeps only the text
 		return false, nil
 	}
 	return err == nil && chain.Hooknum != nil, err
 }
 
-// inUseByItself reports whether the kernel's own iptables filter anything.
+// inUseByItself reports whether the legacy iptables of the kernel have a filter
+// table.
 func inUseByItself() (bool, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if err != nil {
-		return false, nil // the kernel has none
+		return false, nil // the kernel has no legacy iptables
 	}
 	return slices.Contains(strings.Fields(string(text)), filterTable), nil
 }

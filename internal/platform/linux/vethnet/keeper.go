@@ -12,30 +12,31 @@ import (
 	"holdfast/internal/platform/linux/flock"
 )
 
-// keeperFile, beside the directory of addresses, is locked by who looks after a net.
+// keeperFile, beside the directory of addresses, is locked by the processes that
+// maintain a net.
 func (n *Net) keeperFile() string { return n.pool.dir + ".keeper" }
 
-// Keep says that this process looks after the net until it lets go of it, or ends:
-// RemoveAbandoned leaves it alone meanwhile. Several may.
+// Keep marks the net as maintained by this process until letGo or its end:
+// RemoveAbandoned leaves it alone. Several processes may keep a net.
 func (n *Net) Keep() (letGo func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(n.pool.dir), 0o700); err != nil {
-		return nil, fmt.Errorf("look after bridge %s: %w", n.bridge, err)
+		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
 	f, err := os.OpenFile(n.keeperFile(), os.O_CREATE|os.O_RDONLY, 0o600)
 	if err == nil {
-		// Who removes it has it for moments.
+		// RemoveAbandoned holds the lock only briefly.
 		if err = unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
 			err = errors.Join(err, f.Close())
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look after bridge %s: %w", n.bridge, err)
+		return nil, fmt.Errorf("maintain bridge %s: %w", n.bridge, err)
 	}
 	return func() { _ = f.Close() }, nil
 }
 
-// RemoveAbandoned is Remove for who does not know whether somebody looks after the net.
-// kept is that somebody does: then it does nothing, and is not needed any more.
+// RemoveAbandoned is Remove unless a process maintains the net. kept reports that one
+// does; then RemoveAbandoned does nothing and need not be called again.
 func (n *Net) RemoveAbandoned() (kept bool, err error) {
 	f, err := flock.Open(n.keeperFile(), os.O_RDONLY)
 	switch {
@@ -43,7 +44,7 @@ func (n *Net) RemoveAbandoned() (kept bool, err error) {
 		return true, nil
 	case err == nil:
 		defer f.Close()
-	case !errors.Is(err, fs.ErrNotExist): // else nobody ever did
+	case !errors.Is(err, fs.ErrNotExist): // without the file no process ever did
 		return false, fmt.Errorf("remove bridge %s: %w", n.bridge, err)
 	}
 	return false, n.Remove(nil)

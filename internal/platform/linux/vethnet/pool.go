@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// pool is the book of addresses: a file for each that is given out, with the
-// owner's name in it. Files come into being whole, by link(2), which fails where
-// one is.
+// pool is the directory of addresses: a file for each reserved address, with the
+// owner's name in it. A file is made atomically by link(2), which fails if it exists.
 type pool struct {
 	dir     string
 	subnet  netip.Prefix
@@ -25,14 +24,14 @@ type pool struct {
 // maxOwner is the longest name of an owner in bytes.
 const maxOwner = 128
 
-// draftPrefix begins the name of what is not an address yet.
+// draftPrefix is the prefix of files that are not linked to an address yet.
 const draftPrefix = ".draft-"
 
-// ErrFull says that all addresses are given out.
+// ErrFull means that all addresses are reserved.
 var ErrFull = errors.New("no address is left")
 
-// reserve begins anywhere in the subnet, so that an address that was given back
-// is not soon somebody else's: who still holds the old route would reach him.
+// reserve begins at a random address, so that a released address is not soon reused:
+// a client with the old route would reach the new owner.
 func (p pool) reserve(owner string) (netip.Addr, error) {
 	if owner == "" || len(owner) > maxOwner || strings.ContainsAny(owner, "\r\n") {
 		return netip.Addr{}, fmt.Errorf("an address for %q: that is no owner", owner)
@@ -45,7 +44,7 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("reserve an address: %w", err)
 	}
 	defer os.Remove(draft)
-	// Without the net's own address, the gateway's and the broadcast.
+	// Without the addresses of the net, the gateway and the broadcast.
 	size := uint32(1)<<(32-p.subnet.Bits()) - 3
 	begin := rand.Uint32N(size)
 	for i := range size {
@@ -61,7 +60,7 @@ func (p pool) reserve(owner string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("reserve an address of %v: %w", p.subnet, ErrFull)
 }
 
-// draft is a file with the owner's name, to be linked.
+// draft makes a file with the owner's name, to be linked.
 func (p pool) draft(owner string) (string, error) {
 	f, err := os.CreateTemp(p.dir, draftPrefix)
 	if err != nil {
@@ -90,19 +89,19 @@ func (p pool) release(owner string, addr netip.Addr) error {
 		err = os.Remove(p.file(addr))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("give back address %v: %w", addr, err)
+		return fmt.Errorf("release address %v: %w", addr, err)
 	}
 	return nil
 }
 
-// draftLife is how long a draft may take to be linked, and much more.
+// draftLife is the age from which on a draft is abandoned.
 const draftLife = time.Minute
 
-// dropDraft removes a draft that somebody left who was killed.
+// dropDraft removes a draft that a killed process has left.
 func (p pool) dropDraft(e fs.DirEntry) {
 	fi, err := e.Info()
 	if err == nil && strings.HasPrefix(e.Name(), draftPrefix) && time.Since(fi.ModTime()) > draftLife {
-		_ = os.Remove(filepath.Join(p.dir, e.Name())) // tried again
+		_ = os.Remove(filepath.Join(p.dir, e.Name())) // the next call tries again
 	}
 }
 
@@ -120,7 +119,7 @@ func (p pool) owners() (map[netip.Addr]string, error) {
 		}
 		owner, err := os.ReadFile(p.file(addr))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was just given back
+			continue // it was just released
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list addresses: %w", err)

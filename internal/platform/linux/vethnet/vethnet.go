@@ -1,14 +1,13 @@
-// Package vethnet connects network namespaces to a bridge of this host, each by
-// a pair of veth devices (veth(4)) and with an IPv4 address of its own.
+// Package vethnet connects network namespaces to a bridge of this host, each by a
+// veth pair (veth(4)) and with its own IPv4 address.
 //
-// Which address is whose is kept in a directory, one file for each: so whoever
-// comes next, after a crash too, gives none out twice and can take back those of
-// owners that are gone. The devices need no such book: the kernel removes a pair
-// with the namespace that holds one end.
+// A directory has one file for each reserved address. The next process, also after a
+// crash, reserves no address twice and can release those of owners that are gone.
+// Devices need no record: the kernel removes a pair with the namespace of one end.
 //
 // The ports of the bridge are isolated from each other (bridge(8), isolated):
-// namespaces reach the host, and the host them, but not one another. With
-// Config.Table they also reach what is beyond the host.
+// namespaces reach the host, and the host them, but not one another. With Config.Out
+// they also reach other networks, by NAT.
 package vethnet
 
 import (
@@ -32,21 +31,20 @@ const Inside = "eth0"
 
 // Config describes a net.
 type Config struct {
-	// Bridge is the device's name, at most 15 bytes. It is made when it is
-	// first needed, and stays until Remove.
+	// Bridge is the device's name, at most 15 bytes. It is made when it is first
+	// needed, and exists until Remove.
 	Bridge string
 	// Subnet is IPv4, /8 to /29. Its first address is the bridge's.
 	Subnet netip.Prefix
-	// Dir keeps the addresses that are given out. It is made when it is first
-	// needed.
+	// Dir is the directory of reserved addresses. It is made when it is first needed.
 	Dir string
-	// Table is the nftables table (family ip) of the way out of this host.
+	// Table is the nftables table (family ip) of the NAT rules.
 	Table string
-	// Out says that there is one, made with the bridge: packets of namespaces get
-	// the host's address where they leave it, answers get in, and nothing else is
-	// forwarded that was not before. Without it firewall and forwarding are left
-	// alone, but for what an earlier Net with this Table has left: that is ended by
-	// Tend and Remove.
+	// Out enables NAT, which is set up with the bridge. Packets of namespaces leave
+	// the host with its address, replies are let in, and nothing else is forwarded
+	// that was not before. Without Out, firewall and forwarding are left alone; only
+	// the rules that an earlier Net with this Table has left are removed by Tend and
+	// Remove.
 	Out bool
 }
 
@@ -57,11 +55,11 @@ type Net struct {
 	subnet  netip.Prefix
 	gateway netip.Addr
 	pool    pool
-	open    bool // there is a way out
+	open    bool // NAT is set up
 	out     wayOut
 
-	mu    sync.Mutex // one at a time makes the bridge
-	index int        // of the bridge, when it was last looked at
+	mu    sync.Mutex // serialises making the bridge
+	index int        // the bridge's index when it was last read
 }
 
 // New checks the configuration. It makes nothing yet.
@@ -69,13 +67,13 @@ func New(c Config) (*Net, error) {
 	subnet := c.Subnet.Masked()
 	switch {
 	case !subnet.IsValid() || !subnet.Addr().Is4() || subnet.Bits() < 8 || subnet.Bits() > 29:
-		return nil, fmt.Errorf("the subnet %v is no IPv4 net of /8 to /29", c.Subnet)
+		return nil, fmt.Errorf("the subnet %v is not an IPv4 net of /8 to /29", c.Subnet)
 	case c.Bridge == "" || len(c.Bridge) >= unix.IFNAMSIZ:
 		return nil, fmt.Errorf("the name of the bridge %q is not 1 to %d bytes long", c.Bridge, unix.IFNAMSIZ-1)
 	case c.Dir == "":
 		return nil, errors.New("addresses need a directory")
 	case c.Table == "" && c.Out:
-		return nil, errors.New("the way out needs the name of a table")
+		return nil, errors.New("NAT needs the name of a table")
 	}
 	gateway := subnet.Addr().Next()
 	return &Net{
@@ -87,22 +85,22 @@ func New(c Config) (*Net, error) {
 // Gateway is the bridge's address.
 func (n *Net) Gateway() netip.Addr { return n.gateway }
 
-// Reserve gives an address to an owner, a word of at most 128 bytes without line
-// breaks, and keeps it for him until Release. An owner asks once.
+// Reserve reserves an address for an owner, a word of at most 128 bytes without line
+// breaks, until Release. It may be called once for an owner.
 func (n *Net) Reserve(owner string) (netip.Addr, error) { return n.pool.reserve(owner) }
 
-// Release takes an address back, if it is still that owner's.
+// Release releases an address, if the owner still has it.
 func (n *Net) Release(owner string, addr netip.Addr) error { return n.pool.release(owner, addr) }
 
-// Owners are all that have addresses.
+// Owners returns the reserved addresses with their owners.
 func (n *Net) Owners() (map[netip.Addr]string, error) { return n.pool.owners() }
 
-// ErrNoWayOut says that the way out of this host cannot be made, and nothing else.
-var ErrNoWayOut = errors.New("there is no way out of this host")
+// ErrNoWayOut means that only the NAT rules could not be made.
+var ErrNoWayOut = errors.New("NAT for containers cannot be set up")
 
-// Attach connects the network namespace of the process pid to the bridge: its
-// device Inside has the address and leads to the world by way of the bridge. A
-// namespace that has such a device already is an error. ErrNoWayOut.
+// Attach connects the network namespace of the process pid to the bridge: its device
+// Inside gets the address, and a default route through the bridge. A namespace that
+// already has such a device is an error. ErrNoWayOut.
 func (n *Net) Attach(pid int, owner string, addr netip.Addr) error {
 	err := n.attach(pid, owner, addr)
 	if err != nil {
@@ -117,7 +115,7 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 		return err
 	}
 	defer target.Close()
-	unlock, err := n.lock(unix.LOCK_SH) // nobody removes the bridge meanwhile
+	unlock, err := n.lock(unix.LOCK_SH) // the bridge is not removed meanwhile
 	if err != nil {
 		return err
 	}
@@ -133,10 +131,10 @@ func (n *Net) attach(pid int, owner string, addr netip.Addr) error {
 	return n.setUp(target, addr)
 }
 
-// lock locks the book's directory, between processes too. With LOCK_NB it does
-// not wait (unix.EWOULDBLOCK).
+// lock locks the directory of addresses, also against other processes. With LOCK_NB
+// it does not wait (unix.EWOULDBLOCK).
 func (n *Net) lock(how int) (unlock func(), err error) {
-	if how&unix.LOCK_EX == 0 { // who takes the net away makes nothing
+	if how&unix.LOCK_EX == 0 { // Remove does not make the directory
 		if err := os.MkdirAll(n.pool.dir, 0o700); err != nil {
 			return nil, fmt.Errorf("lock the net: %w", err)
 		}
@@ -151,9 +149,9 @@ func (n *Net) lock(how int) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Tend puts right what others have changed of the way out since it was made: who
-// has flushed the firewall, say, or started a Docker that drops what is not its
-// own. It is for now and then; it does nothing where there is no bridge.
+// Tend repairs the NAT rules after changes by other programs, for example a flushed
+// firewall, or a started Docker that drops forwarded packets. It is called
+// periodically, and does nothing without a bridge.
 func (n *Net) Tend() error {
 	unlock, err := n.lock(unix.LOCK_SH)
 	if err != nil {
@@ -173,8 +171,7 @@ func (n *Net) Tend() error {
 	return n.out.ensure(true)
 }
 
-// plug makes the pair of devices: one end on the bridge, the other in the
-// namespace.
+// plug makes the veth pair: one end on the bridge, the other in the namespace.
 func (n *Net) plug(target netns.NsHandle, name string) error {
 	add := func() error {
 		index, err := n.bridgeIndex()
@@ -187,7 +184,7 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 	}
 	err := add()
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		n.forget() // somebody has removed the bridge
+		n.forget() // the bridge was removed
 		err = add()
 	}
 	if err != nil {
@@ -206,8 +203,8 @@ func (n *Net) plug(target netns.NsHandle, name string) error {
 	return nil
 }
 
-// Detach removes the host's device of an owner, and with it the one inside. One
-// that is gone is no error.
+// Detach removes the host's device of an owner, and with it the one in the namespace.
+// A device that is gone is no error.
 func (n *Net) Detach(owner string) error {
 	link, err := netlink.LinkByName(outside(owner))
 	if err == nil {
@@ -222,11 +219,11 @@ func (n *Net) Detach(owner string) error {
 	return nil
 }
 
-// setUp gives the namespace its address and way out.
+// setUp gives the namespace its address and default route.
 func (n *Net) setUp(target netns.NsHandle, addr netip.Addr) error {
 	inside, err := netlink.NewHandleAt(target, unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("reach into the namespace: %w", err)
+		return fmt.Errorf("open netlink in the namespace: %w", err)
 	}
 	defer inside.Close()
 	eth, err := inside.LinkByName(Inside)
@@ -245,7 +242,7 @@ func (n *Net) setUp(target netns.NsHandle, addr netip.Addr) error {
 	return nil
 }
 
-// bridgeIndex returns the bridge, made where it is not there.
+// bridgeIndex returns the index of the bridge, which it makes if it is missing.
 func (n *Net) bridgeIndex() (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -263,13 +260,14 @@ func (n *Net) bridgeIndex() (int, error) {
 		return 0, fmt.Errorf("find bridge %s: %w", n.bridge, err)
 	}
 	if link.Type() != "bridge" {
-		return 0, fmt.Errorf("%s is no bridge but a %s", n.bridge, link.Type())
+		return 0, fmt.Errorf("%s is not a bridge but a %s", n.bridge, link.Type())
 	}
 	err = netlink.AddrReplace(link, &netlink.Addr{IPNet: ipNet(n.gateway, n.subnet.Bits())})
 	if err == nil {
-		// Else it has the lowest of its ports' (br_stp_recalculate_bridge_id,
-		// net/bridge/br_stp_if.c), and with each that comes or goes it may be another:
-		// who has the old one in its table sends to nobody for half a minute.
+		// Without a fixed address the bridge has the lowest address of its ports
+		// (br_stp_recalculate_bridge_id, net/bridge/br_stp_if.c), which may change
+		// with each port. A namespace with the old address in its ARP table then
+		// loses packets for half a minute.
 		err = netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr)
 	}
 	if err == nil {
@@ -289,14 +287,14 @@ func (n *Net) forget() {
 	n.out.again()
 }
 
-// ErrInUse says that namespaces are connected to the bridge.
+// ErrInUse means that namespaces are connected to the bridge.
 var ErrInUse = errors.New("it is in use")
 
-// Remove deletes the bridge, and its way out of the host. One that is gone is no
-// error. ErrInUse, and neither is changed, while a namespace is connected, or is
-// being connected. gone, if it is not nil, is asked first for owners that have
-// ended: their devices are removed, which the kernel does itself a while after the
-// end of a namespace. Nobody is connected while it looks.
+// Remove deletes the bridge and its NAT rules. A bridge that is gone is no error.
+// With ErrInUse nothing has changed: a namespace is connected, or is being connected.
+// gone, if not nil, returns the owners that have ended. Remove first removes their
+// devices, which the kernel would do itself some time after the end of a namespace.
+// No namespace can be connected while gone runs.
 func (n *Net) Remove(gone func() ([]string, error)) error {
 	if err := n.remove(gone); err != nil {
 		return fmt.Errorf("remove bridge %s: %w", n.bridge, err)
@@ -311,7 +309,7 @@ func (n *Net) remove(gone func() ([]string, error)) error {
 		defer unlock()
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return ErrInUse
-	case !errors.Is(err, fs.ErrNotExist): // else there are no addresses, and nobody is being connected
+	case !errors.Is(err, fs.ErrNotExist): // without the directory no namespace is being connected
 		return err
 	}
 	return n.removeLocked(gone)
@@ -346,14 +344,14 @@ func (n *Net) removeLocked(gone func() ([]string, error)) error {
 			return ErrInUse
 		}
 	}
-	// The bridge last: while it is there somebody comes back for the rest.
+	// The bridge is last: as long as it exists, a later Remove deletes the rest.
 	if err := n.endOut(); err != nil {
 		return err
 	}
 	return netlink.LinkDel(bridge)
 }
 
-// endOut undoes a way out, of an earlier process too.
+// endOut removes the NAT rules, including those of an earlier process.
 func (n *Net) endOut() error {
 	if n.out.table == "" {
 		return nil
@@ -368,7 +366,8 @@ func (n *Net) endOut() error {
 	return nil // there is none, or the kernel has no nftables
 }
 
-// outside is the name of the host's device of an owner. Names have 15 bytes.
+// outside is the name of the host's device of an owner. Device names have at most 15
+// bytes.
 func outside(owner string) string {
 	h := fnv.New64a()
 	h.Write([]byte(owner))

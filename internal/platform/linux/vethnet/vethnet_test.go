@@ -61,7 +61,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Every address is given out once, whoever asks, and none of the net's own.
+// Every address is reserved once, by any process, and none of the net's own addresses
+// is.
 func TestAddresses(t *testing.T) {
 	c := config(t, "10.1.0.0/27")
 	nets := []*vethnet.Net{open(t, c), open(t, c)} // as two processes
@@ -79,7 +80,7 @@ func TestAddresses(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if given[addr] != "" {
-				t.Errorf("%v is given to %s and %s", addr, given[addr], owner)
+				t.Errorf("%v is reserved for %s and %s", addr, given[addr], owner)
 			}
 			given[addr] = owner
 		})
@@ -87,7 +88,7 @@ func TestAddresses(t *testing.T) {
 	all.Wait()
 	for addr := range given {
 		if last := addr.As4()[3]; !c.Subnet.Contains(addr) || last < 2 || last > 30 {
-			t.Errorf("%v is given out", addr)
+			t.Errorf("%v is reserved", addr)
 		}
 	}
 	if _, err := nets[0].Reserve("late"); !errors.Is(err, vethnet.ErrFull) {
@@ -97,7 +98,7 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("%v, %v, wanted %v", owners, err, given)
 	}
 	some := netip.MustParseAddr("10.1.0.7")
-	for _, owner := range []string{"somebody else", given[some], given[some]} {
+	for _, owner := range []string{"another owner", given[some], given[some]} {
 		if err := nets[0].Release(owner, some); err != nil {
 			t.Error(err)
 		}
@@ -110,7 +111,7 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%q is an owner", owner)
 		}
 	}
-	// What somebody left who was killed goes, what is being made stays.
+	// Abandoned drafts are removed, and recent ones stay.
 	old := time.Now().Add(-time.Hour)
 	for name, at := range map[string]time.Time{".draft-1": old, ".draft-2": time.Now()} {
 		file := filepath.Join(c.Dir, name)
@@ -140,7 +141,7 @@ func inNamespace(t *testing.T) {
 	}
 }
 
-// sleeper is a process in a network namespace of its own.
+// sleeper is a process in its own network namespace.
 func sleeper(t *testing.T) int {
 	t.Helper()
 	cmd := exec.Command("sleep", "inf")
@@ -177,11 +178,11 @@ func TestAttach(t *testing.T) {
 	if err := n.Attach(pid, "one", addr); err == nil {
 		t.Error("a namespace is connected twice")
 	}
-	if err := n.Attach(1<<30, "nobody", addr); err == nil {
-		t.Error("nobody is connected")
+	if err := n.Attach(1<<30, "no such process", addr); err == nil {
+		t.Error("no namespace is connected")
 	}
 
-	// Who has removed the bridge meanwhile gets it again.
+	// A bridge that another program has removed is made again.
 	if err := n.Remove(nil); !errors.Is(err, vethnet.ErrInUse) {
 		t.Errorf("a bridge in use: %v", err)
 	}
@@ -199,7 +200,7 @@ func TestAttach(t *testing.T) {
 	if got := ports(t, c.Bridge); len(got) != 1 {
 		t.Errorf("the new bridge's ports: %+v", got)
 	}
-	for range 2 { // the second time it is gone
+	for range 2 { // the second time the bridge is gone
 		if err := n.Detach("other"); err != nil {
 			t.Error(err)
 		}
@@ -212,7 +213,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// The bridge has one hardware address, whoever comes and goes: namespaces know it.
+// The bridge keeps its hardware address when ports change, because namespaces have it
+// in their ARP tables.
 func TestHardwareAddressStays(t *testing.T) {
 	inNamespace(t)
 	c := config(t, "10.1.0.0/24")
@@ -279,7 +281,7 @@ func look(t *testing.T, pid int) []string {
 	return all
 }
 
-// ports are those of a bridge in this thread's namespace.
+// ports returns the ports of a bridge in this thread's namespace.
 func ports(t *testing.T, bridge string) []netlink.Protinfo {
 	t.Helper()
 	at, err := netlink.LinkByName(bridge)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wayOut lets a bridge's namespaces reach what is beyond the host: a table of
-// nftables that gives their packets the host's address and says which may pass;
-// forwarding on the devices that need it; and two rules where iptables drops what
-// it does not know. The kernel has all of it, and so also the note of what has to
-// be undone: who comes next finds it.
+// wayOut is the NAT of a bridge's namespaces. It has an nftables table that
+// masquerades their packets and filters forwarded ones, forwarding on the devices
+// that need it, and two rules of iptables if those drop forwarded packets by default.
+// All of its state is in the kernel, including what has to be undone, so that the
+// next process finds it.
 type wayOut struct {
 	table  string
 	bridge string
@@ -24,24 +24,25 @@ type wayOut struct {
 	tables tables
 
 	mu     sync.Mutex
-	stood  bool     // the table is as this process makes it
-	turned []string // what this process has turned on, for when somebody flushes the table
+	stood  bool     // this process has made the table
+	turned []string // the devices that this process has enabled, in case the table is flushed
 }
 
 // The sets of the table, of names of devices.
 const (
-	// turnedOn has the devices that forward because of us, and to the bridge alone.
+	// turnedOn has the devices on which this package has enabled forwarding, to the
+	// bridge only.
 	turnedOn = "turned-on"
-	// uplinks has the bridges that lead to the world, and not to other containers.
+	// uplinks has the bridges to other networks, and not those of other containers.
 	uplinks = "uplinks"
 )
 
-// devices are what the sets have.
+// devices is the content of the sets.
 type devices struct{ turnedOn, uplinks []string }
 
-// ensure makes what is missing, and makes the table anew if it is the first call
-// of this process. fully looks at devices and at iptables, too; without it only a
-// table that is gone, or of another process, makes it do that.
+// ensure makes the missing parts; the first call of this process makes the table
+// again. With fully it also checks devices and iptables; without it only if the table
+// is gone or was made by another process.
 func (w *wayOut) ensure(fully bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,13 +52,13 @@ func (w *wayOut) ensure(fully bool) error {
 		}
 	}
 	if err := w.make(); err != nil {
-		return fmt.Errorf("let bridge %s out of this host: %w", w.bridge, err)
+		return fmt.Errorf("set up NAT for bridge %s: %w", w.bridge, err)
 	}
 	w.stood = true
 	return nil
 }
 
-// again has the next ensure look at everything.
+// again makes the next ensure check everything.
 func (w *wayOut) again() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,8 @@ func (w *wayOut) make() error {
 			return err
 		}
 	}
-	// Noted first: what is turned on is known to whoever has to turn it off.
+	// The set is written first, so that a later process knows which devices to
+	// disable.
 	if err := w.turnOn(now.turnedOn); err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func (w *wayOut) remove() error {
 	}
 	w.turned = nil
 	if err != nil {
-		return fmt.Errorf("end the way of bridge %s out of this host: %w", w.bridge, err)
+		return fmt.Errorf("remove NAT for bridge %s: %w", w.bridge, err)
 	}
 	return nil
 }
@@ -119,7 +121,7 @@ func (w *wayOut) there() (bool, error) {
 	return err == nil, err
 }
 
-// noted is what the table's sets have, and whether it is there.
+// noted returns the content of the table's sets, and whether the table exists.
 func (w *wayOut) noted() (d devices, there bool, err error) {
 	if there, err = w.there(); !there || err != nil {
 		return d, false, err
@@ -146,7 +148,7 @@ func (w *wayOut) delete() error {
 	if err != nil {
 		return err
 	}
-	c.AddTable(w.nft()) // so that one that is gone is no error
+	c.AddTable(w.nft()) // so that deleting a missing table is no error
 	c.DelTable(w.nft())
 	return c.Flush()
 }
@@ -154,7 +156,7 @@ func (w *wayOut) delete() error {
 // The chains of the table.
 const forwardChain, natChain = "forward", "postrouting"
 
-// replace makes the table in the place of what was there, in one step.
+// replace replaces the table in one transaction.
 func (w *wayOut) replace(d devices) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -183,29 +185,30 @@ func (w *wayOut) replace(d devices) error {
 	return nil
 }
 
-// passing are the rules of what is forwarded, in their order.
+// passing returns the rules for forwarded packets, in their order.
 func (w *wayOut) passing(sets map[string]*nftables.Set) [][]expr.Any {
 	from, to := device(expr.MetaKeyIIFNAME, expr.CmpOpEq, w.bridge), device(expr.MetaKeyOIFNAME, expr.CmpOpEq, w.bridge)
 	elsewhere := device(expr.MetaKeyOIFNAME, expr.CmpOpNeq, w.bridge)
 	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
 	return [][]expr.Any{
-		// Not by way of the host to one another, which the ports' isolation does not see.
+		// Drop packets between namespaces that are routed by the host, which the
+		// ports' isolation does not cover.
 		slices.Concat(from, to, drop),
-		// Nothing that would not be translated.
+		// Drop packets that would not be masqueraded.
 		slices.Concat(from, w.fromSubnet(false), drop),
-		// To other containers only by the ports that those publish.
+		// Accept packets to other containers only for their published ports.
 		slices.Concat(from, published(), accept),
 		slices.Concat(from, kind("bridge"), member(expr.MetaKeyOIFNAME, sets[uplinks], true), drop),
 		slices.Concat(from, accept),
-		// Nobody beyond the host begins.
+		// From other networks accept only replies.
 		slices.Concat(to, answers(), accept),
 		slices.Concat(to, drop),
-		// The host is a router for nobody else.
+		// Forward nothing else: the host is not a router.
 		slices.Concat(member(expr.MetaKeyIIFNAME, sets[turnedOn], false), elsewhere, drop),
 	}
 }
 
-// fromSubnet is true of packets of the bridge's addresses, or of all others.
+// fromSubnet matches packets from the bridge's subnet, or from other addresses.
 func (w *wayOut) fromSubnet(is bool) []expr.Any {
 	op := expr.CmpOpEq
 	if !is {

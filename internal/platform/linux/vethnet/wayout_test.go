@@ -22,13 +22,13 @@ import (
 
 const table = "vethnettest-out"
 
-// place is a network namespace, by a process in it.
+// place is a network namespace, identified by a process in it.
 type place struct {
 	t   *testing.T
 	pid int
 }
 
-// in runs f in there.
+// in runs f in the namespace.
 func (p place) in(f func() error) {
 	p.t.Helper()
 	if err := netns.Do(netns.OfProcess(p.pid), f); err != nil {
@@ -60,7 +60,8 @@ func (p place) serve(port int) {
 	})
 }
 
-// asked checks what a server answers who asks it; "" is that there is no way to it.
+// asked checks the answer of a server to a client in the namespace; "" means that the
+// server is unreachable.
 func (p place) asked(what, address, want string) {
 	p.t.Helper()
 	limit := 300 * time.Millisecond
@@ -84,7 +85,7 @@ func (p place) asked(what, address, want string) {
 	}
 }
 
-// route adds a route in there.
+// route adds a route in the namespace.
 func (p place) route(to, via string) {
 	p.t.Helper()
 	p.in(func() error {
@@ -96,8 +97,8 @@ func (p place) route(to, via string) {
 	})
 }
 
-// beyond is a network on the other side of a device of this host, with a machine
-// .2 where this host is .1, that knows no route back.
+// beyond is another network behind a device of this host. This host is .1 in it; the
+// machine .2 has no route back.
 func beyond(t *testing.T, name, net24, bridge string) place {
 	t.Helper()
 	p := place{t, sleeper(t)}
@@ -140,8 +141,7 @@ func addressOf(device, address string) error {
 	return errors.Join(err, vishnet.LinkSetUp(link))
 }
 
-// router sets the switch for all devices, which a new namespace has from the
-// host's.
+// router sets forwarding for all devices, which a new namespace copies from the host.
 func router(t *testing.T, to string) {
 	t.Helper()
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte(to), 0); err != nil {
@@ -149,7 +149,7 @@ func router(t *testing.T, to string) {
 	}
 }
 
-// hostState is all that a way out may change of a host.
+// hostState is the part of a host's state that NAT may change.
 func hostState(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -178,7 +178,7 @@ func hostState(t *testing.T) []string {
 	return append(out, tableNames(t)...)
 }
 
-// tableNames are the tables of nftables that are not iptables'.
+// tableNames returns the nftables tables that are not those of iptables.
 func tableNames(t *testing.T) []string {
 	t.Helper()
 	c, err := nftables.New()
@@ -240,9 +240,9 @@ func removed(t *testing.T, n *vethnet.Net, owners ...string) {
 	}
 }
 
-// A namespace reaches what is beyond the host under the host's address, nobody
-// begins from there, namespaces do not reach one another, and the host is no
-// router for others; and nothing of it is left.
+// A namespace reaches other networks with the host's address. Connections from
+// outside, between namespaces and through the host are refused. After Remove nothing
+// is left.
 func TestWayOut(t *testing.T) {
 	inNamespace(t)
 	router(t, "0")
@@ -271,11 +271,11 @@ func TestWayOut(t *testing.T) {
 	good("at first")
 	b.asked("the other", "192.0.2.2:7000", "192.0.2.1")
 
-	// As Docker does at its start, and others do.
+	// As Docker and other programs do at their start.
 	run(t, "iptables-nft", "-P", "FORWARD", "DROP")
 	run(t, "iptables-nft", "-A", "FORWARD", "-s", "203.0.113.0/24", "-j", "REJECT")
 	a.asked("under iptables that drop", "192.0.2.2:7000", "")
-	for range 2 { // the second time all is there
+	for range 2 { // the second time everything exists
 		if err := n.Tend(); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestWayOut(t *testing.T) {
 	}
 	good("after the firewall was flushed")
 
-	// After a crash another process has it, and undoes it.
+	// After a crash another process takes the net over, and removes it.
 	n = open(t, c)
 	if _, err := n.Owners(); err != nil {
 		t.Error(err)
@@ -306,8 +306,8 @@ func TestWayOut(t *testing.T) {
 	}
 }
 
-// Where the host is a router it stays one, and gets no other's containers within
-// reach but by the ports that they publish.
+// A host that is a router stays one. Other containers are reachable only by their
+// published ports.
 func TestWayOutOfARouter(t *testing.T) {
 	inNamespace(t)
 	near := beyond(t, "near0", "192.0.2", "")
@@ -341,7 +341,7 @@ func TestWayOutOfARouter(t *testing.T) {
 	}
 }
 
-// Who becomes a router later finds the host as it was, and keeps what he turned on.
+// A host that becomes a router later keeps its forwarding setting.
 func TestRouterLater(t *testing.T) {
 	inNamespace(t)
 	router(t, "0")
@@ -371,8 +371,8 @@ func TestRouterLater(t *testing.T) {
 	}
 }
 
-// Without a way out the firewall is left alone, and one that another process made
-// is ended.
+// Without Out the firewall is left alone, and the NAT rules of an earlier process are
+// removed.
 func TestNoWayOut(t *testing.T) {
 	inNamespace(t)
 	router(t, "0")

@@ -36,7 +36,7 @@ func TestDialRefused(t *testing.T) {
 		away   bool   // the error wraps ErrStore; otherwise the configuration is wrong
 	}{
 		{"no endpoint", func(c *Config) { c.Endpoints = nil }, "no endpoints", false},
-		{"nobody there", func(c *Config) { c.Endpoints = []string{"https://127.0.0.1:1"} }, "connection refused", true},
+		{"no server", func(c *Config) { c.Endpoints = []string{"https://127.0.0.1:1"} }, "connection refused", true},
 		{"wrong password", func(c *Config) { c.PasswordFile = wrong }, "invalid user ID or password", true},
 		{"no password", func(c *Config) { c.Username, c.PasswordFile = "", "" }, "permission denied", true},
 		{"no password file", func(c *Config) { c.PasswordFile += ".not" }, "no such file", false},

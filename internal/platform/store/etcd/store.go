@@ -1,11 +1,3 @@
-// Package etcd keeps ownership in etcd: in an external cluster (Dial), or in a server
-// inside this process for a single node (Open).
-//
-// A session's record is the key /holdfast/v1/sessions/<key>, a node's is
-// /holdfast/v1/nodes/<id>; the values are the root package's types as JSON. Notes
-// are below /holdfast/v1/notes/.
-// Epoch and revision are not in the value: they are the key's create revision
-// and its modification revision.
 package etcd
 
 import (

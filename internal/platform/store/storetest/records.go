@@ -86,7 +86,7 @@ func oneWinner(t *testing.T, errs []error, lost error) int {
 		}
 	}
 	if winner < 0 {
-		t.Fatal("nobody won")
+		t.Fatal("no call won")
 	}
 	return winner
 }

@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To list all of its symbols takes a kernel about 50 ms, to look one up a
-// microsecond. What can be asked for one is printf's %ps
-// (Documentation/core-api/printk-formats.rst), which a BPF program may use
-// (bpf_snprintf, Linux 5.13), and a program can be run by hand
-// (BPF_PROG_TEST_RUN of raw tracepoints, Linux 5.10).
+// The kernel takes about 50 ms to list all of its symbols, and a microsecond to look
+// one up. A BPF program can look up a symbol with the format %ps
+// (Documentation/core-api/printk-formats.rst) of bpf_snprintf (Linux 5.13), and can
+// be run on request (BPF_PROG_TEST_RUN of raw tracepoints, Linux 5.10).
 
 const (
-	askedAtOnce = 12 // arguments that such a run takes (MAX_BPF_FUNC_ARGS)
+	askedAtOnce = 12 // arguments of one run (MAX_BPF_FUNC_ARGS)
 	askedName   = 128
 )
 
-// asking is the program and where it leaves the names.
+// asking is the program and the map with the names.
 type asking struct {
 	format, names *ebpf.Map
 	program       *ebpf.Program
@@ -35,7 +34,7 @@ func newAsking() (a *asking, err error) {
 			a.close()
 		}
 	}()
-	if err := rlimit.RemoveMemlock(); err != nil { // maps are charged to it before 5.11
+	if err := rlimit.RemoveMemlock(); err != nil { // before 5.11 maps count against RLIMIT_MEMLOCK
 		return a, err
 	}
 	a.format, err = ebpf.NewMap(&ebpf.MapSpec{
@@ -43,7 +42,7 @@ func newAsking() (a *asking, err error) {
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte("%ps\x00\x00\x00\x00\x00")}},
 	})
 	if err == nil {
-		err = a.format.Freeze() // else it is no constant
+		err = a.format.Freeze() // the verifier requires a constant format
 	}
 	if err != nil {
 		return a, fmt.Errorf("BPF: make a map: %w", err)
@@ -59,7 +58,7 @@ func newAsking() (a *asking, err error) {
 	return a, nil
 }
 
-// instructions print the name of each argument to its place.
+// instructions print the name of each argument to its place in the map.
 func (a *asking) instructions() asm.Instructions {
 	const out = "out"
 	is := asm.Instructions{
@@ -93,8 +92,8 @@ func (a *asking) close() {
 	_ = errors.Join(a.program.Close(), a.format.Close(), a.names.Close()) // each takes nil
 }
 
-// askKernel names addresses by asking the kernel for each. An error means that it
-// cannot be asked.
+// askKernel looks up the name of each address in the kernel. An error means that this
+// kernel cannot do it.
 func askKernel(addrs []uint64) (map[uint64]string, error) {
 	a, err := newAsking()
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"io"
 )
 
-// maxTable bounds a symbol table in bytes. That of a browser has 100 MiB.
+// maxTable bounds a symbol table in bytes. A browser's has 100 MiB.
 const maxTable = 256 << 20
 
-// maxHeaders bounds what is read to find the tables, in bytes: debug/elf believes a
-// file how long its headers are.
+// maxHeaders bounds the bytes read to find the tables: debug/elf trusts the lengths
+// in a file's headers.
 const maxHeaders = 32 << 20
 
-// metered is a file of which only so much may be read.
+// metered is a file with a limit on the bytes read.
 type metered struct {
 	io.ReaderAt
 	left int
@@ -30,9 +30,9 @@ func (m *metered) ReadAt(b []byte, at int64) (int, error) {
 	return m.ReaderAt.ReadAt(b, at)
 }
 
-// ELF names the functions that places of a program's file are in. Places are
-// offsets in the file, as a mapping tells them, so that it does not matter where
-// it was mapped. What has no name is left out.
+// ELF names the functions at offsets of a program's file. Offsets come from a
+// mapping, so the address of the mapping does not matter. Offsets without a name are
+// left out.
 func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	meter := &metered{r, maxHeaders}
 	f, err := elf.NewFile(meter)
@@ -79,20 +79,19 @@ func ELF(r io.ReaderAt, offsets []uint64) (map[uint64]string, error) {
 	return named, nil
 }
 
-// readable reports whether a section is there as it is: not compressed, and not
-// only in memory.
+// readable reports whether a section is in the file uncompressed.
 func readable(s *elf.Section) bool {
 	return s != nil && s.Type != elf.SHT_NOBITS && s.ReaderAt != nil
 }
 
-// function is as much of a symbol as is kept of it.
+// function is the part of a symbol that is kept.
 type function struct {
 	size uint64
-	name uint32 // where it is in the table of strings
+	name uint32 // offset in the string table
 }
 
-// symbols names addresses by a symbol table (elf(5)), which is read in pieces and
-// not kept.
+// symbols names addresses by a symbol table (elf(5)), which it reads in pieces and
+// does not keep.
 func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string, error) {
 	table := f.SectionByType(kind)
 	if !readable(table) {
@@ -119,7 +118,7 @@ func symbols(f *elf.File, kind elf.SectionType, want wanted) (map[uint64]string,
 			}
 		}
 		if err == io.EOF {
-			break // it is shorter than it says
+			break // it is shorter than its header says
 		} else if err != nil {
 			return nil, fmt.Errorf("read a symbol table: %w", err)
 		}
@@ -155,8 +154,7 @@ func oneSymbol(f *elf.File, b []byte) (begin uint64, what function, ok bool) {
 	return begin, what, (kind == elf.STT_FUNC || kind == elf.STT_GNU_IFUNC) && elf.SectionIndex(section) != elf.SHN_UNDEF
 }
 
-// textAt reads a text that ends with a zero byte; "" where there is none. Most are
-// short.
+// textAt reads a zero-terminated string, or "". Most are short.
 func textAt(r io.ReaderAt, at int64) string {
 	var short [96]byte
 	if text, ok := cutText(r, at, short[:]); ok {
@@ -171,7 +169,7 @@ func textAt(r io.ReaderAt, at int64) string {
 }
 
 func cutText(r io.ReaderAt, at int64, b []byte) ([]byte, bool) {
-	n, _ := r.ReadAt(b, at) // what is not there has no end
+	n, _ := r.ReadAt(b, at) // a truncated string has no terminator
 	text, _, ok := bytes.Cut(b[:n], []byte{0})
 	return text, ok
 }

@@ -9,10 +9,10 @@ import (
 	"sort"
 )
 
-// Positions in the header of the table of functions that every Go program has,
-// also a stripped one (pcHeader, runtime/symtab.go). debug/gosym reads it too, but
-// makes an object of each function: some 20 MB for a program like the kubelet, of
-// which a few names are wanted here.
+// Positions in the header of the function table that every Go program has, even a
+// stripped one (pcHeader, runtime/symtab.go). debug/gosym reads it too, but makes an
+// object for each function: some 20 MB for a program like the kubelet, of which only
+// a few names are needed here.
 const (
 	goMagic118  = 0xfffffff0
 	goMagic120  = 0xfffffff1 // to Go 1.26 at least
@@ -21,15 +21,15 @@ const (
 	goFuncsSize = 8 // of an entry of the table: two numbers of 4 bytes
 )
 
-// goTable is that table in a file.
+// goTable is the function table in a file.
 type goTable struct {
 	io.ReaderAt
 	addr, size uint64
 	header     []byte
 }
 
-// findGoTable finds it in its section, or in .data.rel.ro, into which C linkers put
-// it where the program may lie anywhere; nil where there is none.
+// findGoTable finds the table in its section, or in .data.rel.ro, where C linkers put
+// it in position-independent programs. It returns nil if there is none.
 func findGoTable(f *elf.File) *goTable {
 	if s := f.Section(".gopclntab"); readable(s) {
 		t := &goTable{ReaderAt: s, addr: s.Addr, size: s.Size, header: make([]byte, goHeader)}
@@ -47,7 +47,8 @@ func findGoTable(f *elf.File) *goTable {
 	for at := uint64(0); at < s.Size; at += step {
 		n, err := s.ReadAt(piece, int64(at))
 		for i := 0; i+goHeader <= n && i < step; {
-			// The magic number's last bytes and the zeros behind it, on little endians.
+			// The magic number's last bytes and the zeros after it, in little-endian
+			// order.
 			next := bytes.Index(piece[i:n], []byte{0xff, 0xff, 0xff, 0, 0})
 			if next < 0 {
 				break
@@ -74,7 +75,7 @@ func findGoTable(f *elf.File) *goTable {
 
 func (t *goTable) word(o binary.ByteOrder, i int) uint64 { return o.Uint64(t.header[8+8*i:]) }
 
-// fits reports whether a header is one, with all that it speaks of inside.
+// fits reports whether a header is valid, with all its offsets inside the section.
 func (t *goTable) fits(o binary.ByteOrder) bool {
 	h := t.header
 	if m := o.Uint32(h); m != goMagic118 && m != goMagic120 || h[4] != 0 || h[5] != 0 || h[7] != 8 {
@@ -84,7 +85,8 @@ func (t *goTable) fits(o binary.ByteOrder) bool {
 	return count > 0 && count <= maxGoFuncs && names < t.size && funcs < t.size && count*goFuncsSize+4 <= t.size-funcs
 }
 
-// goFunctions names addresses by the table of a Go program; none for others.
+// goFunctions names addresses by the table of a Go program, and returns none for
+// other programs.
 func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
 	if f.Class != elf.ELFCLASS64 {
 		return nil, nil
@@ -99,7 +101,7 @@ func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
 	}
 	o := f.ByteOrder
 	count, names, funcs := int(table.word(o, 0)), int64(table.word(o, 3)), int64(table.word(o, 7))
-	list := make([]byte, count*goFuncsSize+4) // the last is the end
+	list := make([]byte, count*goFuncsSize+4) // the last entry is the end
 	if _, err := table.ReadAt(list, funcs); err != nil {
 		return nil, fmt.Errorf("read the table of Go functions: %w", err)
 	}
@@ -110,7 +112,7 @@ func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
 			continue
 		}
 		i := sort.Search(count, func(i int) bool { return entry(i) > a }) - 1
-		var fn [8]byte // where the function begins, and its name
+		var fn [8]byte // the function's offset and name
 		if _, err := table.ReadAt(fn[:], funcs+int64(o.Uint32(list[i*goFuncsSize+4:]))); err != nil {
 			continue
 		}
@@ -125,9 +127,9 @@ func goFunctions(f *elf.File, want wanted) (map[uint64]string, error) {
 // own, in words.
 const moduleText = 22
 
-// goText is where the functions begin, which the table counts from: runtime.text.
-// Up to Go 1.25 the header of the table says so, since then the module's data. It is
-// not the section .text, in which a C linker puts code of its own first.
+// goText is the address from which the table counts: runtime.text. Up to Go 1.25 it
+// is in the header of the table, since then in the module's data. It is not the begin
+// of the section .text, where a C linker puts its own code first.
 func goText(f *elf.File, table *goTable) uint64 {
 	const inHeader = 2
 	if text := table.word(f.ByteOrder, inHeader); text != 0 {
@@ -150,8 +152,8 @@ func goText(f *elf.File, table *goTable) uint64 {
 	return relocated(f, module.Addr+moduleText*8)
 }
 
-// relocated is what the loader puts at an address of a program that may lie
-// anywhere: the addend of its relocation (elf(5)); 0 where there is none.
+// relocated is the value that the loader writes at an address of a
+// position-independent program: the addend of its relocation (elf(5)), or 0.
 func relocated(f *elf.File, addr uint64) uint64 {
 	list := f.Section(".rela.dyn")
 	if !readable(list) || list.Type != elf.SHT_RELA || list.Size > maxTable {

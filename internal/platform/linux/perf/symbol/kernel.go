@@ -9,17 +9,17 @@ import (
 	"os"
 )
 
-// ErrHidden means that the kernel shows its addresses to nobody without
-// privileges (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
+// ErrHidden means that the kernel hides its addresses from unprivileged processes
+// (kernel.kptr_restrict, Documentation/admin-guide/sysctl/kernel.rst).
 var ErrHidden = errors.New("the kernel hides its addresses")
 
-// maxFunction is more than any function of the kernel is long: an address further
-// behind the last one that is known is in none.
+// maxFunction is longer than any function of the kernel: an address further behind
+// the last known function is in none.
 const maxFunction = 1 << 20
 
-// Kernel names the functions that addresses are in, without the marks of optimised
-// copies (ksys_read.isra.0): by asking the kernel where it can be asked (BPF, Linux
-// 5.13), else by kallsyms below the procfs. ErrHidden.
+// Kernel names the functions of addresses, without the suffixes of optimised copies
+// (ksys_read.isra.0). It uses BPF (Linux 5.13) or else kallsyms below the procfs.
+// ErrHidden.
 func Kernel(procfs string, addrs []uint64) (map[uint64]string, error) {
 	if names, err := askKernel(newWanted(addrs)); err == nil && len(names) > 0 {
 		return names, nil
@@ -36,8 +36,8 @@ func listKernel(procfs string, addrs []uint64) (map[uint64]string, error) {
 	return parseKernel(f, addrs)
 }
 
-// parseKernel reads lines like "ffffffff8159a2b0 T generic_fadvise", the modules'
-// with a tab and their name behind. It keeps only what is wanted: a kernel has more
+// parseKernel reads lines like "ffffffff8159a2b0 T generic_fadvise", those of modules
+// with a tab and the module's name. It keeps only the wanted ones: a kernel has more
 // than 100,000.
 func parseKernel(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	near := newNearest[[]byte](newWanted(addrs))
@@ -75,8 +75,8 @@ func parseKernel(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	return names, nil
 }
 
-// cutLine parses by hand: strings.Fields and the like take longer than the kernel
-// does to write the file.
+// cutLine parses by hand: strings.Fields takes longer than the kernel takes to write
+// the file.
 func cutLine(line []byte) (addr uint64, kind byte, name []byte, ok bool) {
 	i := 0
 	for ; i < len(line) && line[i] != ' '; i++ {

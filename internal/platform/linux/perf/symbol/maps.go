@@ -9,17 +9,17 @@ import (
 	"holdfast/internal/platform/linux/kfile"
 )
 
-// Mapping is a stretch of a process's memory that holds code.
+// Mapping is a mapping of code in a process.
 type Mapping struct {
 	Begin, End uint64 // addresses
 	Offset     uint64 // in the file
 	Dev        uint64 // major << 32 | minor
 	Inode      uint64
-	Path       string // as the process sees it; "" or "[vdso]" and the like where there is no file
+	Path       string // as the process sees it; "" or "[vdso]" and the like without a file
 }
 
-// Bounds of what a process may have mapped: some have tens of thousands of
-// mappings, few of which hold code.
+// Bounds of a process's mappings: some processes have tens of thousands, few of which
+// are code.
 const (
 	maxMaps     = 16 << 20
 	maxMappings = 20_000
@@ -40,7 +40,7 @@ func Mappings(procfs string, pid int) ([]Mapping, error) {
 func parseMaps(b []byte) ([]Mapping, error) {
 	var ms []Mapping
 	for line := range bytes.Lines(b) {
-		// Most lines are of data: these are not taken apart.
+		// Most lines are data mappings, which are skipped.
 		rights := bytes.IndexByte(line, ' ') + 1
 		if rights == 0 || len(line) < rights+4 {
 			return ms, fmt.Errorf("maps: unexpected line %q", line)
@@ -80,7 +80,7 @@ func parseMaps(b []byte) ([]Mapping, error) {
 	return ms, nil
 }
 
-// fifthEnd is where the text behind the fifth field begins.
+// fifthEnd is the offset of the text after the fifth field.
 func fifthEnd(text string) int {
 	at := 0
 	for range 5 {

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular means that what is at a path is no file that may be read: to open
-// a device, or a pipe that nobody writes, does things that a process must not make
-// others do.
+// ErrNotRegular means that a path is not a regular file. Opening a device or a pipe
+// can have side effects or block, which an untrusted process must not cause.
 var ErrNotRegular = errors.New("not a regular file")
 
-// OpenMapped opens the file that a living process has mapped, by the kernel's own
+// OpenMapped opens the file that a living process has mapped, through the kernel's
 // link to it, so that neither its path nor its deletion matters.
 func OpenMapped(procfs string, pid int, begin, end uint64) (*os.File, error) {
 	path := fmt.Sprintf("%s/%d/map_files/%x-%x", procfs, pid, begin, end)
@@ -25,8 +24,8 @@ func OpenMapped(procfs string, pid int, begin, end uint64) (*os.File, error) {
 	return reopen(fd, path)
 }
 
-// OpenIn opens a file by the path that a process knows it by, within that
-// process's root: links do not lead out of it. Linux 5.6.
+// OpenIn opens a file by its path in a process's root, which symbolic links cannot
+// leave. Linux 5.6.
 func OpenIn(procfs string, pid int, path string) (*os.File, error) {
 	return openBelow(procfs+"/"+strconv.Itoa(pid)+"/root", path)
 }
@@ -46,8 +45,8 @@ func openBelow(root, path string) (*os.File, error) {
 	return reopen(fd, root+path)
 }
 
-// reopen opens for reading what was only looked up, if it is a regular file, and
-// closes the other.
+// reopen opens an O_PATH descriptor for reading if it is a regular file, and closes
+// it.
 func reopen(fd int, path string) (*os.File, error) {
 	defer unix.Close(fd)
 	var st unix.Stat_t

@@ -11,11 +11,11 @@ import (
 // maxPerfMap bounds a perf map in bytes.
 const maxPerfMap = 256 << 20
 
-// PerfMap names addresses by the map that a runtime which makes code writes (Java
+// PerfMap names addresses by the map that a runtime with a JIT compiler writes (Java
 // with an agent, Node.js with --perf-basic-prof, .NET with DOTNET_PerfMapEnabled):
 // lines of begin, size, both hexadecimal, and name
-// (tools/perf/Documentation/jit-interface.txt). Of two that claim an address the
-// later counts: the code was made anew.
+// (tools/perf/Documentation/jit-interface.txt). Of two entries with an address the
+// later one counts: the code was compiled again.
 func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	want := newWanted(addrs)
 	names := make(map[uint64]string)
@@ -23,7 +23,7 @@ func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	for {
 		line, err := lines.ReadSlice('\n')
 		if err == bufio.ErrBufferFull {
-			line = bytes.Clone(line) // the buffer is used for the rest of the line
+			line = bytes.Clone(line) // the buffer is reused for the rest of the line
 		}
 		for err == bufio.ErrBufferFull {
 			_, err = lines.ReadSlice('\n')
@@ -41,7 +41,7 @@ func PerfMap(r io.Reader, addrs []uint64) (map[uint64]string, error) {
 	}
 }
 
-// cutEntry parses a line; the size is 0 where it is none.
+// cutEntry parses a line; the size is 0 if it is not an entry.
 func cutEntry(line []byte) (begin, size uint64, name []byte) {
 	first, rest, ok1 := bytes.Cut(line, []byte{' '})
 	second, name, ok2 := bytes.Cut(rest, []byte{' '})

@@ -7,9 +7,9 @@ import (
 )
 
 // Process names addresses in the memory of a living process, in their order: a
-// function, else its file as "[libc.so.6]", else "". nspid tells the pids of a
-// process in the namespaces it is in. It reads the process's own files, which may
-// hang: the caller bounds it.
+// function, else its file as "[libc.so.6]", else "". nspid returns the pids of a
+// process in its namespaces. Process reads the process's own files, which may block:
+// the caller bounds the time.
 func Process(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) ([]string, error) {
 	ms, err := Mappings(procfs, pid)
 	if err != nil {
@@ -45,8 +45,8 @@ func pick(addrs []uint64, of []int) []uint64 {
 	return picked
 }
 
-// namesIn names addresses of one mapping: by its file, or if it has none by what the
-// process says of the code that it has made.
+// namesIn names addresses of one mapping, by its file or, without a file, by the
+// process's perf map.
 func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, addrs []uint64) map[uint64]string {
 	if !strings.HasPrefix(m.Path, "/") {
 		return MadeBy(nspid, procfs, pid, addrs)
@@ -62,7 +62,7 @@ func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, 
 	}
 	found, err := ELF(f, offsets)
 	if err != nil {
-		return nil // a picture: nothing with names
+		return nil // a file without names
 	}
 	names := make(map[uint64]string, len(found))
 	for i, a := range addrs {
@@ -71,8 +71,9 @@ func namesIn(nspid func(int) ([]int, error), procfs string, pid int, m Mapping, 
 	return names
 }
 
-// MadeBy names addresses of code that a process made at run time, by its perf map,
-// which it names by the pid that it has in its own namespace. nil where it has none.
+// MadeBy names addresses of code that a process compiled at run time, by its perf
+// map. The map's name has the pid in the process's own namespace. It returns nil if
+// there is no map.
 func MadeBy(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []uint64) map[uint64]string {
 	pids, err := nspid(pid)
 	if err != nil {
@@ -83,6 +84,6 @@ func MadeBy(nspid func(pid int) ([]int, error), procfs string, pid int, addrs []
 		return nil
 	}
 	defer f.Close()
-	found, _ := PerfMap(f, addrs) // what comes before an error counts
+	found, _ := PerfMap(f, addrs) // names before an error count
 	return found
 }

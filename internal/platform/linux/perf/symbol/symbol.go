@@ -2,8 +2,8 @@
 // /proc/kallsyms, those of programs by their ELF files (symbol tables, or the table
 // that every Go program has), and those of code made at run time by perf maps.
 //
-// What it reads belongs in part to processes that nobody trusts. Files are opened
-// within the process's root, only regular ones, and all that is read is bounded.
+// Some of its input belongs to untrusted processes. It opens files within the
+// process's root, only regular ones, and bounds all reads.
 package symbol
 
 import (
@@ -16,7 +16,7 @@ import (
 // maxName bounds a name in bytes. Those of C++ can be long.
 const maxName = 1024
 
-// clean makes a name of somebody's file printable and bounded.
+// clean makes a name from an untrusted file printable and bounds it.
 func clean(b []byte) string {
 	s := string(b[:min(len(b), maxName)])
 	if utf8.ValidString(s) && strings.IndexFunc(s, unprintable) < 0 {
@@ -33,7 +33,7 @@ func clean(b []byte) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// wanted are addresses that names are looked for, sorted and each once.
+// wanted are the addresses to name, sorted and unique.
 type wanted []uint64
 
 func newWanted(addrs []uint64) wanted {
@@ -65,9 +65,9 @@ func newNearest[T any](want wanted) *nearest[T] {
 	return &nearest[T]{want: want, found: make([]candidate[T], len(want))}
 }
 
-// offer is told of a function, and returns where to note what it is: nil where
-// something nearer is known. Of those that begin at one address the first counts.
-// Only the first address behind it notes it; settle tells the others.
+// offer takes a function's address, and returns where to store the function, or nil
+// if a nearer one is known. Of functions with the same address the first counts. Only
+// the first wanted address after it stores it; settle gives it to the others.
 func (n *nearest[T]) offer(begin uint64) *T {
 	i := n.want.from(begin)
 	if i == len(n.want) {
@@ -81,8 +81,8 @@ func (n *nearest[T]) offer(begin uint64) *T {
 	return &c.what
 }
 
-// settle returns the nearest of each, in the order of want. What is not known has
-// none.
+// settle returns the nearest function of each address, in the order of want, if one
+// is known.
 func (n *nearest[T]) settle() []candidate[T] {
 	for i := 1; i < len(n.found); i++ {
 		if before := n.found[i-1]; before.known && (!n.found[i].known || before.begin > n.found[i].begin) {

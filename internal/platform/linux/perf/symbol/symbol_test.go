@@ -48,7 +48,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// Of this host's kernel every function is found by an address in it.
+// Every function of this host's kernel is found by an address in it.
 func TestThisKernel(t *testing.T) {
 	if os.Geteuid() != 0 && testing.Short() {
 		t.Skip("-short: the kernel hides its addresses from all but root")
@@ -93,7 +93,7 @@ func TestThisKernel(t *testing.T) {
 	}
 }
 
-// Functions of a program are found however it was linked, also a stripped one.
+// Functions of a program are found with any linker options, even if it is stripped.
 func TestPrograms(t *testing.T) {
 	for name, args := range map[string][]string{
 		"plain":                 nil,
@@ -154,7 +154,7 @@ func keys(m map[uint64]string) []uint64 {
 	return ks
 }
 
-// Of a library that is stripped, its exported functions are found.
+// Exported functions of a stripped library are found.
 func TestLibrary(t *testing.T) {
 	libs, err := filepath.Glob("/lib/*/libc.so.6")
 	if err != nil || len(libs) == 0 {
@@ -229,7 +229,7 @@ func TestMappings(t *testing.T) {
 	t.Errorf("this function is not in %+v, %v", own, err)
 }
 
-// A process must not lead us out of its root, nor make us open what is no file.
+// A process cannot make OpenIn leave its root, or open what is not a regular file.
 func TestOpenIn(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(root+"/file", []byte("inside"), 0o600); err != nil {
@@ -367,8 +367,8 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// Addresses in a living process are named by the files that it has mapped; one that
-// is nowhere has no name.
+// Addresses in a living process are named by its mapped files; an unmapped address
+// has no name.
 func TestProcess(t *testing.T) {
 	pcs := make([]uintptr, 1)
 	runtime.Callers(1, pcs)
@@ -378,7 +378,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	if _, err := Process(nspid, "/proc", 1<<30, []uint64{1}); err == nil {
-		t.Error("a process that is not there has names")
+		t.Error("a missing process has names")
 	}
 	own, err := Mappings("/proc", os.Getpid())
 	if err != nil {
