@@ -177,7 +177,7 @@ type compareData struct {
 	Facts      []factRow
 	Same       int
 	Nodes      []rankedRow
-	LeftOut    []ranking.Left
+	LeftOut    []ranking.Excluded
 	More       int
 }
 

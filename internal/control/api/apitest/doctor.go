@@ -29,7 +29,7 @@ func (b *Backend) SetDoctor() {
 func someFinding() doctor.Finding {
 	return doctor.Finding{
 		Finding: rule.Finding{
-			Rule: "dying-cgroups", Severity: rule.Critical, Title: "50,000 memory cgroups are dead and cannot go",
+			Rule: "dying-cgroups", Severity: rule.Critical, Title: "50,000 memory cgroups are dying and cannot be released",
 			Evidence: []rule.Evidence{{What: "dying memory cgroups", Found: "50,000", Healthy: "a few hundred"}},
 			Culprit:  fact.Subject{Cgroup: "/docker"},
 		},
@@ -57,7 +57,7 @@ func (d doctorOf) Status(context.Context) (api.DoctorStatus, error) {
 	}}
 	if b.sick {
 		s.Findings = []watch.Open{{Finding: someFinding(), Since: Began, Seen: Began.Add(89 * time.Minute)}}
-		s.Degraded, s.DegradedSince, s.Resting = "dying-cgroups: 50,000 memory cgroups are dead and cannot go", Began, true
+		s.Degraded, s.DegradedSince, s.Resting = "dying-cgroups: 50,000 memory cgroups are dying and cannot be released", Began, true
 	}
 	return s, b.fault
 }

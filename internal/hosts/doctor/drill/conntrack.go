@@ -16,21 +16,21 @@ import (
 
 const (
 	conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
-	// wantedTable is the table's size where a namespace may have one of its own;
-	// largestTable, in entries of about 320 bytes, what a drill fills elsewhere.
+	// wantedTable is the table's size if a namespace can have its own; largestTable, in
+	// entries of about 320 bytes, is the largest table that a drill fills otherwise.
 	wantedTable  = 20_000
 	largestTable = 600_000
 )
 
-// conntrack is a table of connections that is nearly full, in a network namespace
-// of its own: the host's is left alone.
+// conntrack fills the connection tracking table of a network namespace of its own. The
+// host's table is not affected.
 func conntrack() Drill {
 	return Drill{
-		Name: "conntrack", Short: "a table of connections that is nearly full", Rule: "conntrack-full",
+		Name: "conntrack", Short: "a connection tracking table that is nearly full", Rule: "conntrack-full",
 		Size: 85, MaxSize: 95, Unit: "% of the table",
 		parts: []part{{name: "client", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
-			// Newer kernels have a limit for each namespace; elsewhere this
-			// may not be written, which is as well.
+			// Newer kernels have a limit for each namespace. On others the file cannot be
+			// written here, which is intended.
 			_ = os.WriteFile(conntrackMax, []byte(strconv.Itoa(wantedTable)), 0)
 			b, err := os.ReadFile(conntrackMax)
 			if errors.Is(err, os.ErrNotExist) {
@@ -40,7 +40,7 @@ func conntrack() Drill {
 			}
 			most, err := strconv.Atoi(strings.TrimSpace(string(b)))
 			if err != nil || most > largestTable {
-				return fmt.Errorf("a table of %s connections is too large for a drill (%w)", strings.TrimSpace(string(b)), err)
+				return fmt.Errorf("a connection tracking table with %s entries is too large for a drill (%w)", strings.TrimSpace(string(b)), err)
 			}
 			if err := connect(ctx, most*t.Size/100); err != nil {
 				return err
@@ -52,15 +52,15 @@ func conntrack() Drill {
 	}
 }
 
-// connect enters n connections that nobody has into the table. They time out by
-// themselves, and go with the namespace.
+// connect inserts n fictitious connections into the table. They time out by themselves
+// and are removed with the namespace.
 func connect(ctx context.Context, n int) error {
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {
-		return fmt.Errorf("talk netlink: %w", err)
+		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	server := net.IPv4(198, 51, 100, 1) // of documentation, RFC 5737
+	server := net.IPv4(198, 51, 100, 1) // reserved for documentation, RFC 5737
 	for i := 0; i < n && ctx.Err() == nil; i++ {
 		client := binary.BigEndian.AppendUint32(nil, 10<<24|uint32(i))
 		flow := &netlink.ConntrackFlow{
@@ -69,7 +69,7 @@ func connect(ctx context.Context, n int) error {
 			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: server, DstIP: client, SrcPort: 53, DstPort: 5000},
 		}
 		if err := h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, flow); err != nil {
-			return fmt.Errorf("enter a connection: %w", err)
+			return fmt.Errorf("insert a connection: %w", err)
 		}
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// throttle is a program with several threads and a twentieth of a CPU: also where many
-// others want them it would get more.
+// throttle is a program with several threads and a limit of a twentieth of a CPU. Even on
+// a busy host it would get more than that without the limit.
 func throttle() Drill {
 	return Drill{
 		Name: "throttle", Short: "a program that needs more CPU than its limit", Rule: "throttling",
@@ -21,10 +21,10 @@ func throttle() Drill {
 	}
 }
 
-// neighbour is a program that takes all CPUs, beside one that needs a little.
+// neighbour is a program that uses all CPUs, next to one that needs little.
 func neighbour() Drill {
 	return Drill{
-		Name: "neighbour", Short: "a program that takes all CPUs, beside one that needs a little", Rule: "noisy-neighbour",
+		Name: "neighbour", Short: "a program that uses all CPUs, next to one that needs little", Rule: "noisy-neighbour",
 		Size: 4, MaxSize: 64, Unit: "threads for each CPU", Containers: true,
 		parts: []part{
 			{name: "hog", limits: limits{weight: 8192}, work: func(ctx context.Context, t Task, ready func()) error {
@@ -33,7 +33,7 @@ func neighbour() Drill {
 			}},
 			{name: "victim", work: func(ctx context.Context, _ Task, ready func()) error {
 				ready()
-				for ctx.Err() == nil { // half of a CPU, if it gets that
+				for ctx.Err() == nil { // half of a CPU, if it is available
 					spin(10 * time.Millisecond)
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -58,7 +58,7 @@ func burn(ctx context.Context, n int) error {
 	return g.Wait()
 }
 
-// spin is busy for some time on the clock.
+// spin is busy for some wall time.
 func spin(d time.Duration) {
 	for begin := time.Now(); time.Since(begin) < d; {
 	}

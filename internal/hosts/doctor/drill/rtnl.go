@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rtnl is a program that makes and removes network interfaces all the time, in a
-// network namespace of its own: the lock is the whole kernel's all the same.
+// rtnl is a program that continuously creates and removes network interfaces, in a
+// network namespace of its own. The lock is shared by the whole kernel nevertheless.
 func rtnl() Drill {
 	return Drill{
-		Name: "rtnl", Short: "a program that makes and removes network interfaces all the time", Rule: "kernel-lock",
+		Name: "rtnl", Short: "a program that continuously creates and removes network interfaces", Rule: "kernel-lock",
 		Size: 4, MaxSize: 32, Unit: "threads",
 		parts: []part{{name: "churner", namespace: true, work: func(ctx context.Context, t Task, ready func()) error {
 			var g errgroup.Group
@@ -30,7 +30,7 @@ func rtnl() Drill {
 func churn(ctx context.Context, name string) error {
 	h, err := netlink.NewHandle()
 	if err != nil {
-		return fmt.Errorf("talk netlink: %w", err)
+		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}
@@ -40,7 +40,7 @@ func churn(ctx context.Context, name string) error {
 			err = h.LinkDel(link)
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("make and remove an interface: %w", err)
+			return fmt.Errorf("create and remove an interface: %w", err)
 		}
 	}
 	return nil

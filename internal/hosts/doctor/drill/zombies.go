@@ -16,11 +16,11 @@ const (
 	pinnedName  = "pinned"
 )
 
-// zombies are memory cgroups that are removed while a page of a file is charged to
-// them.
+// zombies creates dying memory cgroups: they are removed while a page of a file is
+// charged to them.
 func zombies() Drill {
 	return Drill{
-		Name: zombiesName, Short: "memory cgroups that are removed and cannot go", Rule: "dying-cgroups",
+		Name: zombiesName, Short: "memory cgroups that are removed and cannot be released", Rule: "dying-cgroups",
 		Size: 2500, MaxSize: 100_000, Unit: "control groups",
 		parts: []part{{name: "churner", work: func(ctx context.Context, t Task, ready func()) error {
 			f, err := makeZombies(ctx, t)
@@ -35,7 +35,7 @@ func zombies() Drill {
 	}
 }
 
-// pinned is zombies whose pages somebody has locked.
+// pinned is zombies with locked pages.
 func pinned() Drill {
 	return Drill{
 		Name: pinnedName, Short: "the same, held by a process that has locked their pages", Rule: "pinned-cgroups",
@@ -61,8 +61,9 @@ func pinned() Drill {
 	}
 }
 
-// makeZombies goes through t.Size groups below t.Tree, leaves in each a page of one
-// file, and removes the group behind it. When the file is removed, they can go.
+// makeZombies enters t.Size groups below t.Tree in turn, charges a page of one file to
+// each, and removes the group after leaving it. When the file is removed, the groups are
+// released.
 func makeZombies(ctx context.Context, t Task) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(t.Dir, "pages"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -83,11 +84,12 @@ func makeZombies(ctx context.Context, t Task) (*os.File, error) {
 			err = unix.Rmdir(before)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("make a control group that cannot go: %w", err), f.Close())
+			return nil, errors.Join(fmt.Errorf("create a control group that cannot be released: %w", err), f.Close())
 		}
 		before = dir
 	}
-	// Back to where the living are, so that the last can go, too.
+	// The process moves to a living group, so that the last dying group can be released,
+	// too.
 	last := filepath.Join(t.Tree, "living")
 	err = errors.Join(os.Mkdir(last, 0o755), join(last))
 	if before != "" {

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ianlancetaylor/demangle"
-
 	"holdfast/internal/platform/linux/perf/symbol"
 	"holdfast/internal/platform/linux/tracepoint"
 )
@@ -30,26 +28,14 @@ func (r *resolver) user(p tracepoint.Place) []string {
 	for i := range addrs[1:] {
 		addrs[i+1]-- // the address of the call instead of its return address
 	}
-	done := make(chan []string, 1)
-	go func() {
-		// debug/elf is not hardened against maliciously made files.
-		defer func() {
-			if recover() != nil {
-				done <- nil
-			}
-		}()
+	names, inTime := symbol.Bounded(perProgram, func() []string {
 		names, _ := symbol.Process(r.h.Proc.NSpid, string(r.h.Proc), p.Pid, addrs)
-		done <- names
-	}()
-	late := time.NewTimer(perProgram)
-	defer late.Stop()
-	select {
-	case names := <-done:
-		return named(names)
-	case <-late.C: // a read cannot be cancelled
+		return names
+	})
+	if !inTime {
 		r.users = 0
-		return nil
 	}
+	return named(names)
 }
 
 // named returns the known names, demangled.
@@ -57,7 +43,7 @@ func named(names []string) []string {
 	var known []string
 	for _, n := range names {
 		if n != "" {
-			known = append(known, demangle.Filter(n, demangle.NoParams, demangle.MaxLength(maxDemangled)))
+			known = append(known, symbol.Demangle(n, maxDemangled))
 		}
 	}
 	return known

@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Diff says what a host does that another does not, or more of. Figures are shares
-// of all that a host's CPUs can do, 0 to 1: hosts of different size and recordings
-// of different length can be compared.
+// Diff describes what one host does more or less of than another. Figures are shares of
+// all the CPU time of a host, 0 to 1, so hosts of different size and recordings of
+// different length can be compared.
 type Diff struct {
 	Good  Side     `json:"good"`
 	Bad   Side     `json:"bad"`
-	Notes []string `json:"notes"` // what to bear in mind
-	// All are by how much they grew; those that shrank come last.
+	Notes []string `json:"notes"` // to consider when reading the figures
+	// The lists are sorted by growth; entries that shrank come last.
 	Containers []Change `json:"containers"`
 	Kernel     []Change `json:"kernel_paths"`
 	Functions  []Change `json:"functions"`
@@ -30,30 +30,31 @@ type Side struct {
 	Busy    float64 `json:"busy"`
 }
 
-// Change is one line of what changed.
+// Change is a difference of one container, path or function.
 type Change struct {
-	// Container is what both sides know it by: its name, or else its image.
+	// Container is the name that both sides have in common: the container's name, or else
+	// its image.
 	Container  string   `json:"container"`
 	Image      string   `json:"image,omitempty"`
-	Containers [2]int   `json:"containers"` // how many there are, good and bad
+	Containers [2]int   `json:"containers"` // number of containers, good and bad
 	Path       []string `json:"path,omitempty"`
 	Function   string   `json:"function,omitempty"`
 	Good       float64  `json:"good"`
 	Bad        float64  `json:"bad"`
 	Grew       float64  `json:"grew"`
-	// Kernel is as much of Grew as was in the kernel, for a container.
+	// Kernel is the part of Grew that was in the kernel, for a container.
 	Kernel float64 `json:"kernel_grew,omitempty"`
-	// Chance means that so small a difference may be chance.
+	// Chance means that the difference is small enough to be chance.
 	Chance bool `json:"chance,omitempty"`
 }
 
-// surely is how many standard deviations a difference has to have.
+// surely is the number of standard deviations that a significant difference needs.
 const surely = 3
 
-// few is under how many samples a recording says little.
+// few is the number of samples below which a recording is not significant.
 const few = 200
 
-// Compare says what is different on the bad side.
+// Compare returns what differs on the bad side.
 func Compare(goodSide, badSide *Profile) Diff {
 	label := common(goodSide, badSide)
 	d := Diff{Good: side(goodSide), Bad: side(badSide), Notes: notes(goodSide, badSide), sides: [2]Meta{goodSide.Meta, badSide.Meta},
@@ -89,8 +90,8 @@ func Compare(goodSide, badSide *Profile) Diff {
 	return d
 }
 
-// Top is the difference with the changes that are more than chance, top of each
-// kind, the largest first whichever way they went.
+// Top returns the differences that are not chance, top of each kind, sorted by their
+// absolute size.
 func (d Diff) Top(top int) Diff {
 	for _, list := range []*[]Change{&d.Containers, &d.Kernel, &d.Functions} {
 		kept := slices.DeleteFunc(slices.Clone(*list), func(c Change) bool { return c.Chance })
@@ -111,9 +112,9 @@ func (d Diff) grew(samples [2]int64) float64 {
 }
 
 func (d Diff) change(g *group, samples [2]int64) Change {
-	c := Change{Container: g.label, Image: g.who.Image, Containers: [2]int{len(g.containers[good]), len(g.containers[bad])},
+	c := Change{Container: g.label, Image: g.task.Image, Containers: [2]int{len(g.containers[good]), len(g.containers[bad])},
 		Good: d.share(good, samples[good]), Bad: d.share(bad, samples[bad]), Grew: d.grew(samples)}
-	// Samples that come by chance spread as the root of their number.
+	// The standard deviation of a number of random samples is its square root.
 	spread := 0.0
 	for i, n := range samples {
 		one := d.share(i, 1)
@@ -123,8 +124,9 @@ func (d Diff) change(g *group, samples [2]int64) Change {
 	return c
 }
 
-// common finds what a container is called on both hosts: its name, where both have
-// one of that name, else its image, where both have one of that. Ids differ.
+// common returns a func that labels a container with what both hosts have in common: its
+// name if both have a container of that name, or else its image if both have one of it.
+// Ids always differ.
 func common(sides ...*Profile) func(Task) string {
 	containers, images := make(map[string]int), make(map[string]int)
 	for i, p := range sides {
@@ -142,24 +144,24 @@ func common(sides ...*Profile) func(Task) string {
 	}
 }
 
-// notes are what makes two recordings differ beside the hosts' health.
+// notes lists the reasons, other than the hosts' health, for which two recordings differ.
 func notes(a, b *Profile) []string {
 	list := []string{}
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	if a.Meta.Kernel != b.Meta.Kernel {
-		add("the kernels are different (%s and %s): a function may have another name, or other work, in the other", a.Meta.Kernel, b.Meta.Kernel)
+		add("the kernels differ (%s and %s): a function may have another name or another purpose in the other kernel", a.Meta.Kernel, b.Meta.Kernel)
 	}
 	if a.Meta.CPUs != b.Meta.CPUs {
-		add("the hosts have %d and %d CPUs: shares are of all of them", a.Meta.CPUs, b.Meta.CPUs)
+		add("the hosts have %d and %d CPUs: shares refer to all of them", a.Meta.CPUs, b.Meta.CPUs)
 	}
 	if a.Meta.Container != b.Meta.Container {
-		add("one is of %s, the other of %s", whole(a.Meta.Container), whole(b.Meta.Container))
+		add("one recording is of %s, the other of %s", whole(a.Meta.Container), whole(b.Meta.Container))
 	}
 	for i, p := range []*Profile{a, b} {
 		name := [2]string{"good", "bad"}[i]
 		n := p.Total()
 		if n < few {
-			add("the %s recording has %d samples only: record for longer, or on a busier host", name, n)
+			add("the %s recording has only %d samples: record for longer, or on a busier host", name, n)
 		}
 		if lost := p.Meta.Lost + p.Meta.Dropped; float64(lost) > 0.01*float64(n) {
 			add("the %s recording has lost %d records or stacks", name, lost)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// On the slow host the logger of the same image, which has another id and name
-// there, lets the kernel work, and the web server gets less done.
+// On the slow host the logger of the same image, with another id and name, makes the
+// kernel work, and the web server gets less done.
 func TestDiff(t *testing.T) {
 	before := recording(Sample{web, working, 1000}, Sample{logger, advising, 20}, Sample{host, nil, 7})
 	other := logger
@@ -20,7 +20,7 @@ func TestDiff(t *testing.T) {
 	second := other
 	second.Container, second.ContainerID = "log-10", strings.Repeat("12", 32)
 	after := recording(Sample{web, working, 800}, Sample{other, advising, 1100}, Sample{second, []int{4, 3, 2}, 500}, Sample{host, nil, 8})
-	// Twice as long, at half the rate, on a host twice as large.
+	// The second recording is twice as long, at half the rate, on a host twice as large.
 	after.Meta.Seconds, after.Meta.Hz, after.Meta.CPUs, after.Meta.Kernel = 20, 50, 4, "6.18.0"
 	for i := range after.Samples {
 		after.Samples[i].Count *= 2
@@ -42,13 +42,13 @@ func TestDiff(t *testing.T) {
 	}
 	for _, c := range d.Containers {
 		if c.Container == HostLabel && !c.Chance {
-			t.Errorf("7 and 8 samples are told apart: %+v", c)
+			t.Errorf("7 and 8 samples differ significantly: %+v", c)
 		}
 	}
 	notes := strings.Join(d.Notes, "\n")
 	for _, want := range []string{"6.1.0 and 6.18.0", "2 and 4 CPUs", "good recording: a gap"} {
 		if !strings.Contains(notes, want) {
-			t.Errorf("no note of %q in:\n%s", want, notes)
+			t.Errorf("no note with %q in:\n%s", want, notes)
 		}
 	}
 	top := d.Top(2)
@@ -63,18 +63,18 @@ func TestNotes(t *testing.T) {
 	a, b := recording(Sample{web, working, 10}), recording(Sample{web, working, 1000})
 	b.Meta.Container, b.Meta.Dropped, b.Meta.Gaps = "web-1", 100, nil
 	notes := strings.Join(Compare(a, b).Notes, "\n")
-	for _, want := range []string{"has 10 samples only", "one is of the whole host, the other of container web-1", "the bad recording has lost 101"} {
+	for _, want := range []string{"has only 10 samples", "one recording is of the whole host, the other of container web-1", "the bad recording has lost 101"} {
 		if !strings.Contains(notes, want) {
-			t.Errorf("no note of %q in:\n%s", want, notes)
+			t.Errorf("no note with %q in:\n%s", want, notes)
 		}
 	}
 	if strings.Contains(notes, "kernels") {
-		t.Errorf("a note of kernels that are the same:\n%s", notes)
+		t.Errorf("a note about equal kernels:\n%s", notes)
 	}
 }
 
-// The page needs nothing else, says so to the browser, and what others named their
-// functions and containers stays text.
+// The page is self-contained and has a policy that says so. Names of functions and
+// containers are untrusted and stay text.
 func TestPage(t *testing.T) {
 	evil := web
 	evil.Container, evil.Image = `"><script src=https://evil.example></script>`, ""
@@ -93,20 +93,20 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if !strings.Contains(text, "default-src &#39;none&#39;; style-src &#39;sha256-") && !strings.Contains(text, "default-src 'none'; style-src 'sha256-") {
-		t.Error("the page does not forbid itself to load anything")
+		t.Error("the page's policy does not forbid loading")
 	}
-	if n := strings.Count(text, "<svg"); n != 3+3+2 { // the host, the logger, and the other, which was not there before
+	if n := strings.Count(text, "<svg"); n != 3+3+2 { // the host, the logger, and the container that is new
 		t.Errorf("%d pictures", n)
 	}
 	for _, m := range regexp.MustCompile(`(?s)<section.*?</section>`).FindAllString(text, -1) {
 		pictures := strings.Count(m, "<svg")
 		if pictures+strings.Count(m, "nothing ran") != 3 || strings.Count(m, `role="img" aria-label="`) != pictures || strings.Count(m, "<caption>") != 1 || !strings.Contains(m, `scope="row"`) {
-			t.Errorf("a section is not whole:\n%.400s", m)
+			t.Errorf("a section is incomplete:\n%.400s", m)
 		}
 	}
 	for _, want := range []string{`class="r4"`, `class="b`, "ksys_fadvise64_64 › generic_fadvise", `<th scope="row">log-1</th>`, "very deep ones are left out"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the page has no %q", want)
+			t.Errorf("%q is missing from the page", want)
 		}
 	}
 	for _, svg := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(text, -1) {
@@ -114,7 +114,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// boxesInside checks that a picture is well formed, and its boxes lie in it.
+// boxesInside checks that a picture is well formed and that its boxes lie inside it.
 func boxesInside(t *testing.T, svg string) {
 	t.Helper()
 	var p struct {

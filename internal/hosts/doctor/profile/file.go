@@ -16,27 +16,27 @@ import (
 	"holdfast/internal/platform/atomicfile"
 )
 
-// Bounds of a file: what a recording of ours cannot be longer than, by the bounds
-// of a recording (maxSamples), and what may come out of it.
+// Bounds of a file: the maximum length of a recording, by the bounds of a recording
+// (maxSamples), and the maximum unpacked length.
 const (
 	maxPacked   = 64 << 20
 	maxUnpacked = 64 << 20
 )
 
-// File is a recording that is about to be written. The file at its path stays as
-// it is until Commit.
+// File is a recording that is being written. An existing file at its path stays until
+// Commit.
 type File struct {
 	*atomicfile.File
 	path string
 }
 
-// Create begins a file. It finds out whether it can be written before the
-// recording begins.
+// Create creates a file. It fails early, before the recording begins, if the file cannot
+// be written.
 func Create(path string) (*File, error) {
 	st, err := os.Lstat(path)
 	switch {
 	case err == nil && !st.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is there, and is not a regular file", path)
+		return nil, fmt.Errorf("%s exists and is not a regular file", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
@@ -47,13 +47,13 @@ func Create(path string) (*File, error) {
 	return &File{f, path}, nil
 }
 
-// Commit writes the recording and puts it at its path.
+// Commit writes the recording and moves it to its path.
 func (f *File) Commit(p *Profile) error {
 	return f.CommitWith(func(w io.Writer) error { return Write(w, p) })
 }
 
-// CommitWith calls write for the content, and puts it at the path. Only the file's
-// owner may read it: a recording shows everything that runs on a host.
+// CommitWith writes the file by calling write and moves it to its path. Only the file's
+// owner can read it, because a recording shows everything that runs on a host.
 func (f *File) CommitWith(write func(io.Writer) error) error {
 	if err := write(f.File); err != nil {
 		f.Abort()
@@ -62,16 +62,16 @@ func (f *File) CommitWith(write func(io.Writer) error) error {
 	return f.File.Commit(0o600)
 }
 
-// Abort removes what was written, if there was no Commit.
+// Abort removes the temporary file if there was no Commit.
 func (f *File) Abort() { _ = f.File.Abort() }
 
-// Write writes a recording, packed.
+// Write writes a recording, compressed.
 func Write(w io.Writer, p *Profile) error {
 	out, err := encode(p)
 	if err != nil {
 		return err
 	}
-	// The library packs as tightly as it can, which takes longer than the recording.
+	// The pprof library uses the best compression, which takes longer than the recording.
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func Write(w io.Writer, p *Profile) error {
 
 // Open reads a recording from a file. ErrFormat.
 func Open(path string) (*Profile, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // not to wait for a pipe's writer
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not wait for a pipe's writer
 	if err != nil {
 		return nil, err
 	}
@@ -98,8 +98,8 @@ func Open(path string) (*Profile, error) {
 	return p, nil
 }
 
-// Read reads a recording from anybody: it uses some hundred MiB at most, whatever
-// is in it. ErrFormat.
+// Read reads an untrusted recording. It uses at most some hundred MiB of memory for any
+// input. It returns ErrFormat for an invalid recording.
 func Read(r io.Reader) (*Profile, error) {
 	packed, err := io.ReadAll(io.LimitReader(r, maxPacked+1))
 	switch {
@@ -124,7 +124,7 @@ func Read(r io.Reader) (*Profile, error) {
 	return parse(data)
 }
 
-// parse reads what was unpacked.
+// parse parses an unpacked recording.
 func parse(data []byte) (*Profile, error) {
 	if err := weigh(data); err != nil {
 		return nil, err
@@ -139,10 +139,10 @@ func parse(data []byte) (*Profile, error) {
 	return decode(in)
 }
 
-// torn says what an early end means.
+// torn explains an unexpected end.
 func torn(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return errors.New("it is torn: it ends too early")
+		return errors.New("it is truncated")
 	}
 	return err
 }

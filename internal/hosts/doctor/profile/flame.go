@@ -6,34 +6,34 @@ import (
 	"strings"
 )
 
-// Sizes of a picture, in units of its own.
+// Sizes of a picture in its own units.
 const (
 	flameRow   = 17
 	flameChar  = 6.3 // width of a letter
 	flameDepth = 64  // rows at most
-	flameLeast = 2.5 // width under which a function is left out
+	flameLeast = 2.5 // width below which a function is left out
 )
 
-// Flame is a flame graph: each function lies on the one that called it, as wide as
-// its share of the whole.
+// Flame is a flame graph: each function lies on its caller, with a width of its share of
+// the whole.
 type Flame struct {
 	Label         string
-	Whole         float64 // share of the host that the whole width is
+	Whole         float64 // share of the host that the whole width represents
 	Width, Height int
 	Boxes         []box
-	Cut           bool // something was too small, or too deep, to be drawn
+	Cut           bool // functions were too small or too deep to be drawn
 }
 
-// box is a function in it.
+// box is a function in a flame graph.
 type box struct {
 	X, Y, W float64
 	Class   string
-	Text    string // as much of the name as fits
+	Text    string // the part of the name that fits
 	Title   string
 }
 
-// drawing is a flame graph in the making. measure is how wide a node is, color its
-// class.
+// drawing is a flame graph under construction. measure returns the width of a node, class
+// its colour class.
 type drawing struct {
 	Flame
 	scale   float64
@@ -42,7 +42,7 @@ type drawing struct {
 	title   func(*node) string
 }
 
-// draw draws what is above a root.
+// draw draws the descendants of a root.
 func (d *drawing) draw(root *node, width int) Flame {
 	d.Width = width
 	if total := d.measure(root); total > 0 {
@@ -57,7 +57,7 @@ func (d *drawing) draw(root *node, width int) Flame {
 	return d.Flame
 }
 
-// depth is how many rows there are above a node.
+// depth returns the number of rows above a node.
 func (d *drawing) depth(n *node, at int) int {
 	deepest := at
 	for _, c := range n.children {
@@ -68,7 +68,7 @@ func (d *drawing) depth(n *node, at int) int {
 	return deepest
 }
 
-// box draws a node and what is on it, and returns where the next begins.
+// box draws a node and its descendants, and returns where the next sibling begins.
 func (d *drawing) box(n *node, x float64, row int) float64 {
 	w := d.measure(n) * d.scale
 	switch {
@@ -89,8 +89,8 @@ func (d *drawing) box(n *node, x float64, row int) float64 {
 
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
-// fit shortens a name to what a box has room for: of a Go function with its path
-// (github.com/x/y.F) the end says more than the beginning.
+// fit shortens a name to the width of a box. It shortens a Go function with its path
+// (github.com/x/y.F) at the front, because its end is more significant.
 func fit(name string, width float64) string {
 	room := int((width - 4) / flameChar)
 	path, args, called := strings.Cut(name, "(")
@@ -109,8 +109,8 @@ func fit(name string, width float64) string {
 	return name
 }
 
-// FlameOf draws a recording, its containers side by side. Shares are of all that
-// the host's CPUs can do.
+// FlameOf draws a recording with its containers side by side. Shares refer to all the CPU
+// time of the host.
 func FlameOf(p *Profile) Flame {
 	d := Diff{sides: [2]Meta{p.Meta, p.Meta}}
 	f := d.sideFlame(rootOf(fold(Task.Label, true, p)), good, wholeWidth)
@@ -118,7 +118,7 @@ func FlameOf(p *Profile) Flame {
 	return f
 }
 
-// rootOf puts the trees of groups side by side, each on a box with its name.
+// rootOf arranges the trees of groups side by side, each on a box with the group's name.
 func rootOf(groups []*group) *node {
 	root := newNode(Frame{})
 	for _, g := range groups {
@@ -135,7 +135,7 @@ func rootOf(groups []*group) *node {
 // groupFile marks the box of a group.
 const groupFile = "\x00group"
 
-// sideFlame is the picture of one side: colored by where a function is.
+// sideFlame returns the picture of one side, coloured by kernel and user space.
 func (d Diff) sideFlame(root *node, side, width int) Flame {
 	whole := root.total[side]
 	g := &drawing{
@@ -158,8 +158,8 @@ func (d Diff) sideFlame(root *node, side, width int) Flame {
 	return g.draw(root, width)
 }
 
-// diffFlame is the bad side's picture, colored by what changed: red grew, blue
-// shrank, the stronger the more.
+// diffFlame returns the bad side's picture coloured by change: red grew, blue shrank,
+// with stronger colours for larger changes.
 func (d Diff) diffFlame(root *node, width int) Flame {
 	most := d.most(root)
 	g := &drawing{
@@ -185,7 +185,7 @@ func (d Diff) diffFlame(root *node, width int) Flame {
 	return g.draw(root, width)
 }
 
-// most is the largest change of a function.
+// most returns the largest change of a function.
 func (d Diff) most(n *node) float64 {
 	m := 0.0
 	for _, c := range n.children {
@@ -203,7 +203,7 @@ func ratio(a, b int64) float64 {
 
 func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
 
-// points is a change, with its sign.
+// points formats a change with its sign.
 func points(share float64) string {
 	s := fmt.Sprintf("%+.1f points", 100*share)
 	return strings.Replace(s, "-", "−", 1)

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Sides of what is compared. A recording alone is the first.
+// Sides of a comparison. A single recording is the first.
 const (
 	good = 0
 	bad  = 1
 )
 
-// node is a function in a tree of stacks, with what it and those that it called
-// used, on either side.
+// node is a function in a tree of stacks, with the samples of the function and its
+// callees on each side.
 type node struct {
 	frame    Frame
 	total    [2]int64 // samples
@@ -23,7 +23,7 @@ type node struct {
 
 func newNode(f Frame) *node { return &node{frame: f, children: make(map[Frame]*node)} }
 
-// add counts a stack, the outermost function first.
+// add adds a stack, the outermost function first.
 func (n *node) add(side int, outermost []Frame, count int64) {
 	n.total[side] += count
 	for _, f := range outermost {
@@ -38,7 +38,7 @@ func (n *node) add(side int, outermost []Frame, count int64) {
 	n.self[side] += count
 }
 
-// sorted are the children by name, so that two pictures have them in one order.
+// sorted returns the children by name, so that all pictures have the same order.
 func (n *node) sorted() []*node {
 	list := make([]*node, 0, len(n.children))
 	for _, c := range n.children {
@@ -50,11 +50,11 @@ func (n *node) sorted() []*node {
 	return list
 }
 
-// dominant is how much of a function's time one that it calls has to have for the
-// path to go on through it.
+// dominant is the share of a function's time that a callee needs for the path to continue
+// through it.
 const dominant = 0.6
 
-// spine follows a path as long as most of it goes one way, by what is measured.
+// spine follows a path while one callee dominates, by the given measure.
 func (n *node) spine(measure func(*node) float64) []string {
 	path := []string{n.frame.Name}
 	for {
@@ -71,9 +71,9 @@ func (n *node) spine(measure func(*node) float64) []string {
 	}
 }
 
-// group is all that one container did, or those that count as one.
+// group is a container, or several that count as one.
 type group struct {
-	who        Task // of the first that was seen
+	task       Task // of the first sample
 	label      string
 	containers [2]map[string]bool // ids
 	total      [2]int64
@@ -86,8 +86,8 @@ type group struct {
 
 type tally [2]int64
 
-// fold adds recordings up by group: one, or two sides. label names a sample's. The
-// trees of all stacks are for pictures.
+// fold sums recordings by group, for one side or two. label returns the label of a
+// sample. The trees of complete stacks are only needed for pictures.
 func fold(label func(Task) string, pictures bool, sides ...*Profile) []*group {
 	byLabel := make(map[string]*group)
 	var list []*group
@@ -96,7 +96,7 @@ func fold(label func(Task) string, pictures bool, sides ...*Profile) []*group {
 			name := label(s.Task)
 			g := byLabel[name]
 			if g == nil {
-				g = &group{who: s.Task, label: name, all: newNode(Frame{}), kernel: newNode(Frame{}), self: make(map[Frame]*tally)}
+				g = &group{task: s.Task, label: name, all: newNode(Frame{}), kernel: newNode(Frame{}), self: make(map[Frame]*tally)}
 				for i := range g.containers {
 					g.containers[i], g.comms[i] = make(map[string]bool), make(map[string]int64)
 				}
@@ -135,7 +135,7 @@ func (g *group) add(side int, p *Profile, s Sample) {
 	}
 }
 
-// outermost is a stack from its outer end.
+// outermost returns a stack with the outermost function first.
 func (p *Profile) outermost(s Sample) []Frame {
 	frames := make([]Frame, 0, len(s.Stack))
 	for _, i := range slices.Backward(s.Stack) {
@@ -144,7 +144,7 @@ func (p *Profile) outermost(s Sample) []Frame {
 	return frames
 }
 
-// busiest is the command that was seen most.
+// busiest returns the command with the most samples.
 func (g *group) busiest(side int) string {
 	best := ""
 	for c, n := range g.comms[side] {

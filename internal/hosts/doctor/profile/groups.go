@@ -13,22 +13,21 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// groups are the control groups by the id that the kernel gives with a sample: that
-// in the hierarchy with the controller perf_event, which is the unified one where v1
-// does not have it. All that there are at the beginning are read, and the kernel
-// tells of each that is made later, so that a container is known also when nothing
-// of it is left.
+// groups maps the ids that the kernel adds to samples to control groups. The ids belong
+// to the hierarchy with the controller perf_event, which is the unified one if v1 does
+// not have the controller. The existing groups are read at the start, and the kernel
+// reports new ones, so a container is known even after its removal.
 type groups struct {
 	paths  map[uint64]string
-	ids    map[string]uint64 // of those that we gave ids to
-	told   bool              // the kernel tells ids
+	ids    map[string]uint64 // of the groups with ids of this package
+	told   bool              // the kernel reports ids
 	mounts cgroup.Mounts
 }
 
 const (
-	// ownIDs is from where on ids are ours: the kernel's count up from 1.
+	// ownIDs is the first id of this package: the kernel's ids count up from 1.
 	ownIDs = 1 << 63
-	// maxPaths bounds the groups, of which a host has some thousands.
+	// maxPaths bounds the number of groups; a host has some thousands.
 	maxPaths = 200_000
 	rootID   = 1
 )
@@ -41,7 +40,7 @@ func newGroups(mounts cgroup.Mounts, told bool) *groups {
 	return g
 }
 
-// hierarchy is the mount whose groups the kernel's ids are of.
+// hierarchy returns the mount to which the kernel's ids belong.
 func (g *groups) hierarchy() (cgroup.Mount, bool) {
 	i := slices.IndexFunc(g.mounts, func(m cgroup.Mount) bool { return slices.Contains(m.Controllers, "perf_event") })
 	if i < 0 {
@@ -53,8 +52,8 @@ func (g *groups) hierarchy() (cgroup.Mount, bool) {
 	return g.mounts[i], true
 }
 
-// readTree reads the ids of the groups that are there: the inodes of their
-// directories. Those that vanish meanwhile are no error.
+// readTree reads the ids of the existing groups: the inodes of their directories. It
+// ignores groups that are removed meanwhile.
 func (g *groups) readTree() {
 	m, ok := g.hierarchy()
 	if !ok {
@@ -77,23 +76,23 @@ func (g *groups) readTree() {
 	})
 }
 
-// add notes a group that the kernel told of.
+// add records a group that the kernel reported.
 func (g *groups) add(id uint64, path string) {
 	if len(g.paths) < maxPaths {
 		g.paths[id] = path
 	}
 }
 
-// path is of a group by its id, "" where it is not known.
+// path returns the path of a group by its id, "" if it is unknown.
 func (g *groups) path(id uint64) string { return g.paths[id] }
 
-// isRoot reports whether an id says nothing of who it was: the process is in no
-// group of the hierarchy, or the kernel tells no ids.
+// isRoot reports whether an id does not identify a group: the process is in the root of
+// the hierarchy, or the kernel reports no ids.
 func (g *groups) isRoot(id uint64) bool { return id == 0 || id == rootID || g.paths[id] == "/" }
 
-// of is an id for where procfs says that a living process is: the container, or the
-// longest of its paths, because one is at the root where a controller is not used.
-// 0 where that is not known.
+// of returns an id for the group of a living process, by procfs: the container, or else
+// the longest of its paths, because a process is at the root of a hierarchy that it does
+// not use. It returns 0 if the group is unknown.
 func (g *groups) of(p proc.FS, pid int) uint64 {
 	members, err := g.mounts.Members(p, pid)
 	if err != nil {

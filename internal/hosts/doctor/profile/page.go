@@ -24,13 +24,13 @@ const (
 	wholeWidth = 1400
 )
 
-// Bounds of what is on the page.
+// Bounds of the page's content.
 const (
 	pageRows   = 30
 	pageGroups = 5
 )
 
-// section is three pictures: of the whole host, or of one group.
+// section is a set of three pictures: of the whole host, or of one group.
 type section struct {
 	ID, Name   string
 	Good, Bad  float64
@@ -39,7 +39,7 @@ type section struct {
 	Rows       []pageRow
 }
 
-// pageRow is a function in the table of a section's pictures.
+// pageRow is a function in the table below a section's pictures.
 type pageRow struct {
 	Name        string
 	Total, Self [2]float64
@@ -48,22 +48,22 @@ type pageRow struct {
 	self, total tally
 }
 
-// page is what the template gets.
+// page is the data of the template.
 type page struct {
 	Diff
 	CSP, Style string
 	Sections   []section
 }
 
-// PagePolicy is the content security policy of the page: its own style, and
-// nothing else.
+// PagePolicy returns the content security policy of the page: it allows only the page's
+// own style.
 func PagePolicy() string {
 	hash := sha256.Sum256([]byte(pageStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
 }
 
-// WritePage writes the comparison as one HTML file that needs no other, nor a
-// script, and forbids itself to load any.
+// WritePage writes the comparison as one self-contained HTML file without scripts. Its
+// policy forbids it to load anything.
 func (d Diff) WritePage(w io.Writer) error {
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"percent": percent,
@@ -116,7 +116,7 @@ func (d Diff) section(id, name string, root *node) section {
 	return s
 }
 
-// collect adds functions up over a tree. One that calls itself counts once.
+// collect sums functions over a tree. A recursive function counts once.
 func (d Diff) collect(n *node, above []Frame, rows map[Frame]*pageRow) {
 	for f, c := range n.children {
 		r := rows[f]

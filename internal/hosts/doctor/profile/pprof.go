@@ -11,7 +11,7 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// format is of the files: what a newer one means is not known.
+// format is the version of the files. Newer versions are refused.
 const format = 1
 
 // Labels of a sample in the file. pprof selects by them: -tagfocus=container=web-1.
@@ -24,11 +24,11 @@ const (
 	labelPid         = "pid"
 )
 
-// kernelFile is the mapping of the kernel, named as perf does.
+// kernelFile is the mapping of the kernel, with the name that perf uses.
 const kernelFile = "[kernel.kallsyms]"
 
-// encode makes a recording what pprof knows: a function and a location for each
-// frame, whose address is not told.
+// encode converts a recording to pprof's format: a function and a location for each
+// frame, without its address.
 func encode(p *Profile) (*profile.Profile, error) {
 	meta, err := json.Marshal(p.Meta)
 	if err != nil {
@@ -62,7 +62,7 @@ func encode(p *Profile) (*profile.Profile, error) {
 		locations[i] = &profile.Location{ID: uint64(i + 1), Mapping: m, Line: []profile.Line{{Function: fn}}}
 	}
 	out.Location = locations
-	owners := make(map[Task]*profile.Sample) // whose labels are shared
+	owners := make(map[Task]*profile.Sample) // with shared labels
 	for _, s := range p.Samples {
 		owner := owners[s.Task]
 		if owner == nil {
@@ -93,11 +93,11 @@ func labels(w Task) *profile.Sample {
 	return s
 }
 
-// decode is the way back. What is in the file is not trusted.
+// decode is the inverse of encode. The file is untrusted.
 func decode(in *profile.Profile) (*Profile, error) {
 	p := &Profile{}
 	if len(in.Comments) == 0 || !strings.HasPrefix(in.Comments[0], "{") {
-		return nil, fmt.Errorf("%w: it is a profile in pprof's format of somebody else, which does not say of how many CPUs", ErrFormat)
+		return nil, fmt.Errorf("%w: it is a pprof profile of another program, without the number of CPUs", ErrFormat)
 	}
 	if err := json.Unmarshal([]byte(in.Comments[0]), &p.Meta); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
@@ -138,7 +138,7 @@ func decode(in *profile.Profile) (*Profile, error) {
 		for _, l := range x.Location {
 			i, ok := frames[l]
 			if !ok {
-				return nil, fmt.Errorf("%w: a stack leads nowhere", ErrFormat)
+				return nil, fmt.Errorf("%w: a stack refers to a missing function", ErrFormat)
 			}
 			s.Stack = append(s.Stack, i)
 		}
@@ -147,7 +147,7 @@ func decode(in *profile.Profile) (*Profile, error) {
 	return p, nil
 }
 
-// printable makes one line without control characters of what somebody named.
+// printable returns an untrusted name as one line without control characters.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

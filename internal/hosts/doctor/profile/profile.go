@@ -1,10 +1,9 @@
-// Package profile records where the time of a host's CPUs goes, by container, and
-// says what differs between two such recordings: of a host that is slow, say, and
-// one that is not.
+// Package profile records where the CPU time of a host is spent, by container, and
+// compares two recordings, for example of a slow and a healthy host.
 //
-// A recording is a file in pprof's format, so that `go tool pprof` opens it. Its
-// stacks have names and no addresses: two hosts can be compared, and the file does
-// not tell where the kernel lies in memory.
+// A recording is a file in pprof's format, so `go tool pprof` opens it. Its stacks have
+// names and no addresses: hosts can be compared, and the file does not disclose where the
+// kernel lies in memory.
 package profile
 
 import (
@@ -19,8 +18,8 @@ import (
 const (
 	MinFor = time.Second
 	MaxFor = time.Hour
-	// DefaultHz is not a round number, so that what the host does at a round
-	// rate is not sampled always or never.
+	// DefaultHz is not a round number, so that periodic work at a round rate is not
+	// sampled always or never.
 	DefaultHz = 99
 )
 
@@ -31,7 +30,7 @@ type Profile struct {
 	Samples []Sample
 }
 
-// Meta says what was recorded, where and how well.
+// Meta describes a recording: what was recorded, where and how well.
 type Meta struct {
 	Format  int       `json:"holdfast_recording"`
 	Host    string    `json:"host"`
@@ -40,17 +39,17 @@ type Meta struct {
 	Hz      int       `json:"hz"`
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	// Lost are records that the kernel had no room for.
+	// Lost counts records for which the kernel had no buffer space.
 	Lost uint64 `json:"lost"`
-	// Dropped are samples whose stack we had no room for.
+	// Dropped counts samples whose stack exceeds the bounds.
 	Dropped uint64 `json:"dropped"`
-	// Container is the only one that was recorded; "" is the whole host.
+	// Container is the container that was recorded; "" is the whole host.
 	Container string `json:"container,omitempty"`
-	// Gaps are what could not be seen, and why.
+	// Gaps lists what could not be observed, and why.
 	Gaps []string `json:"gaps,omitempty"`
 }
 
-// Task ran. What is not known is empty.
+// Task identifies what ran. Unknown values are empty.
 type Task struct {
 	Container   string // its name
 	ContainerID string
@@ -67,18 +66,17 @@ type Frame struct {
 	Kernel bool
 }
 
-// Sample is how often somebody was seen at a place.
+// Sample is the number of times that a task was seen at a place.
 type Sample struct {
 	Task  Task
 	Stack []int // indices of Profile.Frames, the innermost function first
 	Count int64
 }
 
-// ErrFormat means that a file is no recording, or a damaged one.
+// ErrFormat means that a file is not a recording, or is damaged.
 var ErrFormat = errors.New("not a recording of `holdfast doctor record`")
 
-// validate refuses what no host can have: the figures are divided by, and come from
-// a file.
+// validate refuses impossible values. They come from a file and are used as divisors.
 func (m Meta) validate() error {
 	switch {
 	case m.Format != format:
@@ -91,10 +89,10 @@ func (m Meta) validate() error {
 	return nil
 }
 
-// Busy is the share of all that the host's CPUs could do that they did, 0 to 1.
+// Busy returns the used share of the CPU time of all CPUs, 0 to 1.
 func (p *Profile) Busy() float64 { return p.Meta.share(p.Total()) }
 
-// Total is how many samples there are.
+// Total returns the number of samples.
 func (p *Profile) Total() int64 {
 	var n int64
 	for _, s := range p.Samples {
@@ -103,13 +101,13 @@ func (p *Profile) Total() int64 {
 	return n
 }
 
-// cpus is what a number of samples is in CPUs.
+// cpus converts a number of samples to CPUs.
 func (m Meta) cpus(samples int64) float64 { return float64(samples) / float64(m.Hz) / m.Seconds }
 
-// share is what a number of samples is of all that the host has, 0 to 1.
+// share converts a number of samples to a share of all CPUs, 0 to 1.
 func (m Meta) share(samples int64) float64 { return m.cpus(samples) / float64(m.CPUs) }
 
-// Label is what people call it: the container, by the best name there is, else the
+// Label returns a name for people: the best known name of the container, or else the
 // control group.
 func (w Task) Label() string {
 	switch {
@@ -125,12 +123,12 @@ func (w Task) Label() string {
 	return w.Cgroup
 }
 
-// HostLabel is of what runs in no control group of its own, the kernel's threads
-// among it.
+// HostLabel is the label of what runs in no control group of its own, including kernel
+// threads.
 const HostLabel = "(host)"
 
-// Path is a stack's way through the kernel, from the call inwards, without what is
-// on every way; nil where it was in user space.
+// Path returns a stack's path through the kernel, from the call inwards, without the
+// functions that are on every path. It is nil for a sample in user space.
 func (p *Profile) Path(s Sample) []string {
 	var inwards []string
 	for i := len(s.Stack) - 1; i >= 0; i-- {
@@ -141,7 +139,7 @@ func (p *Profile) Path(s Sample) []string {
 	return trimEntry(inwards)
 }
 
-// trimEntry leaves out how the kernel is entered, unless there is nothing else.
+// trimEntry removes the functions that enter the kernel, unless there are no others.
 func trimEntry(inwards []string) []string {
 	for len(inwards) > 1 && isEntry(inwards[0]) {
 		inwards = inwards[1:]
@@ -149,7 +147,7 @@ func trimEntry(inwards []string) []string {
 	return inwards
 }
 
-// isEntry reports whether a function is on the way of every call, fault or thread
+// isEntry reports whether a function is on the path of every call, fault or thread
 // (arch/x86/entry, arch/arm64/kernel/entry-common.c, kernel/kthread.c).
 func isEntry(name string) bool {
 	switch name {

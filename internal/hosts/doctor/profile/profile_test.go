@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recording is one of a host with 2 CPUs over 10 s: of each owner and stack, how
-// often it was seen. Functions of the kernel begin with k_ or ksys_.
+// recording returns a recording of a host with 2 CPUs over 10 s. samples holds the count
+// of each task and stack. Names of kernel functions begin with k_ or ksys_.
 func recording(samples ...Sample) *Profile {
 	return &Profile{
 		Meta: Meta{Format: format, Host: "h1", Kernel: "6.1.0", CPUs: 2, Hz: 100, Seconds: 10, Began: time.Unix(1_700_000_000, 0).UTC(), Lost: 1, Gaps: []string{"a gap"}},
@@ -60,7 +60,7 @@ func TestRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got, p) {
 		t.Errorf("read %+v\nwrote %+v", got, p)
 	}
-	// The tools of others.
+	// Other tools can read the file.
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What others named is printable when it has been read.
+// Untrusted names are printable after reading.
 func TestPrintable(t *testing.T) {
 	p := recording(Sample{Task{Container: "a\x1b[31m", Comm: "b\nc"}, working, 1})
 	p.Frames[0] = Frame{Name: "d\xff\u2028", File: "/e\x00"}
@@ -93,7 +93,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// What is at the path stays until the new one is whole, and nothing else is left.
+// The file at the path stays until the new one is complete, and no other file is left.
 func TestCreate(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "x.pb.gz")
@@ -120,7 +120,7 @@ func TestCreate(t *testing.T) {
 	for _, bad := range []string{dir, "/dev/null", filepath.Join(dir, "missing", "x")} {
 		if f, err := Create(bad); err == nil {
 			f.Abort()
-			t.Errorf("%s may be written", bad)
+			t.Errorf("%s is accepted as a path", bad)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func written(t testing.TB, p *Profile) []byte {
 	return b.Bytes()
 }
 
-// changed is a recording whose meta data, or whole, somebody changed.
+// changed returns a recording with modified metadata or other contents.
 func changed(t testing.TB, change func(*profile.Profile)) []byte {
 	t.Helper()
 	out, err := encode(recording(Sample{web, working, 5}))
@@ -162,35 +162,35 @@ func changed(t testing.TB, change func(*profile.Profile)) []byte {
 
 func TestBadFiles(t *testing.T) {
 	whole := written(t, recording(Sample{web, working, 500}))
-	// A sample of two bytes makes an object of a hundred.
+	// A sample of two bytes becomes an object of a hundred.
 	crowd := bytes.Repeat(pack(t, bytes.Repeat([]byte{fieldSample<<3 | wireBytes, 0}, 1<<20)), 5)
 	bomb := bytes.Repeat(pack(t, make([]byte, 1<<20)), maxUnpacked>>20+1)
 	for name, c := range map[string]struct {
 		file []byte
 		say  string
 	}{
-		"empty":          {nil, "empty"},
-		"text":           {[]byte("hello, this is no recording"), ErrFormat.Error()},
-		"packed text":    {pack(t, []byte("hello, this is no recording")), ErrFormat.Error()},
-		"torn":           {whole[:len(whole)/2], "torn"},
-		"torn head":      {whole[:5], "torn"},
-		"bomb":           {bomb, "longer"},
-		"crowd":          {crowd, "more in it"},
-		"somebody's":     {changed(t, func(p *profile.Profile) { p.Comments = nil }), "somebody else"},
-		"no meta":        {changed(t, func(p *profile.Profile) { p.Comments[0] = "{" }), ErrFormat.Error()},
-		"newer":          {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":2}` }), "format 2"},
-		"no CPU":         {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":1,"hz":99,"seconds":1}` }), "0 CPUs"},
-		"no time":        {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":1,"hz":99,"cpus":1}` }), "lasted 0"},
-		"less than none": {changed(t, func(p *profile.Profile) { p.Sample[0].Value[0] = -1 }), "counts [-1"},
+		"empty":           {nil, "empty"},
+		"text":            {[]byte("hello, this is not a recording"), ErrFormat.Error()},
+		"packed text":     {pack(t, []byte("hello, this is not a recording")), ErrFormat.Error()},
+		"truncated":       {whole[:len(whole)/2], "truncated"},
+		"truncated head":  {whole[:5], "truncated"},
+		"bomb":            {bomb, "longer"},
+		"too many parts":  {crowd, "more parts"},
+		"another program": {changed(t, func(p *profile.Profile) { p.Comments = nil }), "another program"},
+		"no meta":         {changed(t, func(p *profile.Profile) { p.Comments[0] = "{" }), ErrFormat.Error()},
+		"newer":           {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":2}` }), "format 2"},
+		"no CPU":          {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":1,"hz":99,"seconds":1}` }), "0 CPUs"},
+		"no time":         {changed(t, func(p *profile.Profile) { p.Comments[0] = `{"holdfast_recording":1,"hz":99,"cpus":1}` }), "lasted 0"},
+		"less than none":  {changed(t, func(p *profile.Profile) { p.Sample[0].Value[0] = -1 }), "counts [-1"},
 	} {
 		_, err := Read(bytes.NewReader(c.file))
 		if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), c.say) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
-	for n := range len(whole) { // however much is missing
+	for n := range len(whole) { // for every truncation
 		if _, err := Read(bytes.NewReader(whole[:n])); err == nil {
-			t.Errorf("%d bytes of %d are taken", n, len(whole))
+			t.Errorf("%d bytes of %d are accepted", n, len(whole))
 		}
 	}
 	dir := t.TempDir()
@@ -199,7 +199,7 @@ func TestBadFiles(t *testing.T) {
 	}
 	for _, odd := range []string{dir, dir + "/pipe", dir + "/missing"} {
 		if _, err := Open(odd); err == nil {
-			t.Errorf("%s is taken", odd)
+			t.Errorf("%s is accepted", odd)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func FuzzParse(f *testing.F) {
 		d.section("host", "", rootOf(d.groups))
 		for _, c := range d.Containers {
 			if c.Grew != 0 || math.IsNaN(c.Good) {
-				t.Errorf("the same differs: %+v", c)
+				t.Errorf("equal recordings differ: %+v", c)
 			}
 		}
 		Summarize(p, 3)

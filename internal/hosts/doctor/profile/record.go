@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Engine names containers.
+// Engine lists containers with their names.
 type Engine interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
 }
@@ -26,37 +26,37 @@ type Engine interface {
 type Recorder struct {
 	Proc   proc.FS
 	Groups cgroup.Mounts
-	// Engine may be nil: containers have no names then, and NoEngine says why.
+	// Engine may be nil. Containers then have no names, and NoEngine holds the reason.
 	Engine   Engine
 	NoEngine error
 	Hz       int           // samples of a busy CPU per second; 0 is DefaultHz
 	For      time.Duration // MinFor to MaxFor
-	// Container keeps one container only, by its name or id; "" keeps all.
+	// Container restricts the recording to one container, by its name or id; "" records
+	// all.
 	Container string
-	Step      func(string) // is told what is being done; nil is nobody
+	Step      func(string) // called with each step; may be nil
 }
 
-// Validate refuses what makes no sense.
+// Validate checks the fields.
 func (r Recorder) Validate() error {
 	if r.For < MinFor || r.For > MaxFor {
-		return fmt.Errorf("a recording of %v: it has to be from %v to %v", r.For, MinFor, MaxFor)
+		return fmt.Errorf("a recording of %v: it must be from %v to %v", r.For, MinFor, MaxFor)
 	}
 	if r.Hz != 0 && (r.Hz < perf.MinHz || r.Hz > perf.MaxHz) {
-		return fmt.Errorf("%d samples a second: it has to be from %d to %d", r.Hz, perf.MinHz, perf.MaxHz)
+		return fmt.Errorf("%d samples a second: it must be from %d to %d", r.Hz, perf.MinHz, perf.MaxHz)
 	}
 	return nil
 }
 
-// collect is how often the kernel's buffers are emptied: they hold half a second of
-// the deepest stacks at 999 Hz. Processes that are seen for the first time are looked
-// up in procfs then.
+// collect returns the interval at which the kernel's buffers are emptied. They hold half
+// a second of the deepest stacks at 999 Hz. New processes are then looked up in procfs.
 func collect(hz int) time.Duration {
 	return max(100*time.Millisecond, min(500*time.Millisecond, 100*time.Second/time.Duration(hz)))
 }
 
-// Run records for as long as is asked for, and a moment more to find the names. One
-// Run at a time. perf.ErrForbidden, perf.ErrUnsupported; holdfast.ErrNotFound where
-// there is no such container.
+// Run records for r.For, and needs some more time to resolve names. Only one Run may be
+// active at a time. It returns perf.ErrForbidden, perf.ErrUnsupported, or
+// holdfast.ErrNotFound if there is no such container.
 func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -83,14 +83,14 @@ func (r Recorder) Run(ctx context.Context) (*Profile, error) {
 	p.Meta.Began, p.Meta.Seconds = began, time.Since(began).Seconds()
 	p.Meta.Lost, p.Meta.Dropped = t.lost, t.dropped
 	r.step("finding names")
-	names.add(r.ask(ctx)) // also those that came meanwhile
+	names.add(r.ask(ctx)) // including containers that were created meanwhile
 	p.Meta.Gaps = append(p.Meta.Gaps, names.gaps()...)
 	gaps := t.assemble(p, names, only)
 	p.Meta.Gaps = append(p.Meta.Gaps, gaps...)
 	return p, ctx.Err()
 }
 
-// sample lets the CPUs be sampled until the time is over.
+// sample samples the CPUs until the time is over.
 func (r Recorder) sample(ctx context.Context, s *perf.Sampler, t *tracker) (began time.Time, err error) {
 	r.step(fmt.Sprintf("recording for %v", r.For.Round(time.Second)))
 	tick := time.NewTicker(collect(r.Hz))
@@ -133,7 +133,7 @@ func (r Recorder) step(what string) {
 	}
 }
 
-// ask asks the engine for its containers.
+// ask lists the engine's containers.
 func (r Recorder) ask(ctx context.Context) ([]engine.Container, error) {
 	if r.Engine == nil {
 		if r.NoEngine == nil {
@@ -144,10 +144,10 @@ func (r Recorder) ask(ctx context.Context) ([]engine.Container, error) {
 	return r.Engine.List(ctx, nil)
 }
 
-// names are those of containers, also of ones that are gone by now.
+// names holds the names of containers, including those that have been removed.
 type names struct {
 	byID map[string]engine.Container
-	err  error // of the first time that the engine did not answer
+	err  error // the first error of the engine
 }
 
 func newNames() *names { return &names{byID: make(map[string]engine.Container)} }
@@ -168,10 +168,10 @@ func (n *names) gaps() []string {
 	return []string{"containers may have no names: " + n.err.Error()}
 }
 
-// shortestID is as much of an id as is taken for one.
+// shortestID is the minimum length of an abbreviated id.
 const shortestID = 4
 
-// find is the id, or its beginning, of the container that somebody named.
+// find returns the id, or its beginning, of the named container.
 func (n *names) find(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -193,8 +193,8 @@ func (n *names) find(name string) (string, error) {
 	return "", holdfast.WithHint(err, "`docker ps` lists those that run")
 }
 
-// who is the owner of what ran in a control group.
-func (n *names) who(group string) Task {
+// task returns the container and control group of a task in a control group.
+func (n *names) task(group string) Task {
 	w := Task{Cgroup: probe.Unit(group), ContainerID: probe.ContainerID(group)}
 	if c, ok := n.byID[w.ContainerID]; ok {
 		w.Container, w.Image = c.Name, c.Image

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// recorder is one of this host.
+// recorder returns a recorder of this host.
 func recorder(t *testing.T, api engine.Engine) Recorder {
 	t.Helper()
 	groups, err := cgroup.Find(proc.Host)
@@ -33,7 +33,7 @@ func recorder(t *testing.T, api engine.Engine) Recorder {
 	return Recorder{Proc: proc.Host, Groups: groups, Engine: api, Hz: 199, For: 4 * time.Second}
 }
 
-// burner builds the program of that name, for containers.
+// burner builds the test program for containers.
 func burner(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "burner")
@@ -64,7 +64,7 @@ func run(t *testing.T, api engine.Engine, name, program string, command ...strin
 	return id
 }
 
-// of are the samples of one container.
+// of returns the samples of one container.
 func of(p *Profile, id string) *Profile {
 	mine := &Profile{Meta: p.Meta, Frames: p.Frames}
 	for _, s := range p.Samples {
@@ -75,9 +75,8 @@ func of(p *Profile, id string) *Profile {
 	return mine
 }
 
-// Each of several containers that burn CPU in their own way is found under its name,
-// with the function that it does it in; and the difference to the time before names
-// them.
+// Each of several containers that use CPU in different ways is found under its name, with
+// its function. The difference from the time before names them.
 func TestContainers(t *testing.T) {
 	_, api := labtest.Either(t)
 	program := burner(t)
@@ -97,7 +96,7 @@ func TestContainers(t *testing.T) {
 		ids["rec-made"] = run(t, api, "rec-made", program, "/burner", "made")
 		functions["rec-made"] = "shop.Cart.total"
 	}
-	// One that is gone before the end.
+	// A container that is removed before the end of the recording.
 	gone := make(chan string, 1)
 	r.Step = func(what string) {
 		if strings.HasPrefix(what, "recording") {
@@ -125,22 +124,22 @@ func TestContainers(t *testing.T) {
 			continue
 		}
 		if f := functions[name]; f != "" && (s.Functions[0].Name != f || s.Functions[0].CPUs < s.CPUs/2) {
-			t.Errorf("%s is not named first: %+v", f, s.Functions[:min(5, len(s.Functions))])
+			t.Errorf("%s is not the first function: %+v", f, s.Functions[:min(5, len(s.Functions))])
 		}
 	}
 	if s := Summarize(of(after, ids["rec-fadvise"]), 1000); !slices.ContainsFunc(s.Kernel, func(p Path) bool {
 		return p.Container == "rec-fadvise" && slices.Contains(p.Path, "ksys_fadvise64_64") && p.CPUs > s.CPUs/4
 	}) {
-		t.Errorf("the call is not named: %+v", s.Kernel)
+		t.Errorf("the call is missing: %+v", s.Kernel)
 	}
 	shortLived(t, of(after, ids["rec-shell"]))
 	if id := <-gone; len(of(after, id).Samples) == 0 {
-		t.Errorf("nothing of container %q, which is gone", id)
+		t.Errorf("no samples of the removed container %q", id)
 	}
 	grewHere(t, Compare(before, after), ids)
 }
 
-// comeAndGo runs a container for a moment and returns its id.
+// comeAndGo runs a container for a short time and returns its id.
 func comeAndGo(ctx context.Context, api engine.Engine, program string) string {
 	id, err := api.Create(ctx, engine.Spec{Image: labtest.Busybox, Network: "none", Command: []string{"/burner", "user"},
 		Mounts: []engine.Mount{{Type: "bind", Source: program, Target: "/burner", ReadOnly: true}}})
@@ -148,15 +147,15 @@ func comeAndGo(ctx context.Context, api engine.Engine, program string) string {
 		return err.Error()
 	}
 	err = api.Start(ctx, id)
-	time.Sleep(time.Second) // what it is to burn
+	time.Sleep(time.Second) // the time for which it uses CPU
 	if err := errors.Join(err, api.Remove(ctx, id)); err != nil {
 		return err.Error()
 	}
 	return id
 }
 
-// shortLived checks processes that live for a millisecond: they have names, but for
-// one that was there before the recording and gone before anybody asked.
+// shortLived checks processes that live for a millisecond. They have names, except for a
+// process from before the recording that ended before it was read.
 func shortLived(t *testing.T, p *Profile) {
 	t.Helper()
 	pids, nameless, stat := make(map[int]bool), 0, false
@@ -168,7 +167,7 @@ func shortLived(t *testing.T, p *Profile) {
 		stat = stat || s.Task.Comm == "stat"
 	}
 	if len(pids) < 5 || nameless > 2 || !stat {
-		t.Errorf("of short-lived processes: %d seen, %d samples without a name, stat is seen: %v", len(pids), nameless, stat)
+		t.Errorf("short-lived processes: %d seen, %d samples without a name, stat seen: %v", len(pids), nameless, stat)
 	}
 }
 
@@ -183,7 +182,7 @@ func grewHere(t *testing.T, d Diff, ids map[string]string) {
 	if i := slices.IndexFunc(d.Kernel, func(c Change) bool {
 		return c.Container == "rec-fadvise" && slices.Contains(c.Path, "ksys_fadvise64_64")
 	}); i < 0 || d.Kernel[i].Grew <= 0 || d.Kernel[i].Chance {
-		t.Errorf("the difference does not name the call: %+v", d.Top(10).Kernel)
+		t.Errorf("the call is missing from the difference: %+v", d.Top(10).Kernel)
 	}
 	if err := d.WritePage(io.Discard); err != nil {
 		t.Error(err)
@@ -211,7 +210,7 @@ func TestOneContainer(t *testing.T) {
 	if _, err := r.Run(t.Context()); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
-	// A kernel that tells no ids of control groups: by procfs.
+	// On a kernel that reports no ids of control groups, they are read from procfs.
 	c, err := api.Inspect(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +222,7 @@ func TestOneContainer(t *testing.T) {
 }
 
 func TestNoEngine(t *testing.T) {
-	labtest.Engine(t) // this is for root
+	labtest.Engine(t) // requires root
 	r := recorder(t, nil)
 	r.Engine, r.NoEngine, r.For = nil, errors.New("it is off"), time.Second
 	p, err := r.Run(t.Context())
@@ -248,7 +247,7 @@ func TestNoEngine(t *testing.T) {
 func TestValidate(t *testing.T) {
 	for _, bad := range []Recorder{{For: 0}, {For: 2 * MaxFor}, {For: time.Minute, Hz: -1}, {For: time.Minute, Hz: 1000}} {
 		if bad.Validate() == nil {
-			t.Errorf("%+v is taken", bad)
+			t.Errorf("%+v is accepted", bad)
 		}
 		if _, err := bad.Run(t.Context()); err == nil {
 			t.Errorf("%+v runs", bad)

@@ -12,16 +12,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ianlancetaylor/demangle"
-
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/perf/symbol"
 )
 
-// assembly is a recording on its way to names: each place has a number.
+// assembly resolves the names of a recording. Each place has a number.
 type assembly struct {
 	*tracker
-	only   string // the beginning of the id of the container that is kept
+	only   string // the beginning of the id of the container to keep
 	owners map[uint64]Task
 	ids    map[place]int
 	places []place
@@ -29,17 +27,17 @@ type assembly struct {
 	stacks map[int][]int
 }
 
-// assemble gives what was counted its names, and says what it could not find out.
-// only keeps the container whose id begins so.
+// assemble resolves the names of what was counted, and returns what it could not resolve.
+// It keeps the container whose id begins with only.
 func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
 	a := &assembly{tracker: t, only: only, owners: make(map[uint64]Task), ids: make(map[place]int), stacks: make(map[int][]int)}
 	for k := range t.counts {
-		who, ok := a.owners[k.group]
+		task, ok := a.owners[k.group]
 		if !ok {
-			who = n.who(t.groups.path(k.group))
-			a.owners[k.group] = who
+			task = n.task(t.groups.path(k.group))
+			a.owners[k.group] = task
 		}
-		if a.keeps(who) && a.stacks[k.stack] == nil {
+		if a.keeps(task) && a.stacks[k.stack] == nil {
 			a.stacks[k.stack] = a.number(decodePlaces(t.places[k.stack]))
 		}
 	}
@@ -67,7 +65,7 @@ func (t *tracker) assemble(p *Profile, n *names, only string) (gaps []string) {
 
 func (a *assembly) keeps(w Task) bool { return strings.HasPrefix(w.ContainerID, a.only) }
 
-// number gives places their numbers.
+// number returns the numbers of places.
 func (a *assembly) number(stack []place) []int {
 	ids := make([]int, len(stack))
 	for i, at := range stack {
@@ -82,7 +80,7 @@ func (a *assembly) number(stack []place) []int {
 	return ids
 }
 
-// fill makes the samples, those that look alike as one.
+// fill creates the samples and merges equal ones.
 func (a *assembly) fill(p *Profile) {
 	known := make(map[Frame]int)
 	frames := make([]int, len(a.places)) // by place
@@ -99,12 +97,12 @@ func (a *assembly) fill(p *Profile) {
 	alike := make(map[string]int)
 	var id []byte
 	for k, count := range a.counts {
-		who := a.owners[k.group]
-		if !a.keeps(who) {
+		task := a.owners[k.group]
+		if !a.keeps(task) {
 			continue
 		}
-		who.Pid, who.Comm = k.pid, k.comm
-		s := Sample{Task: who, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
+		task.Pid, task.Comm = k.pid, k.comm
+		s := Sample{Task: task, Count: count, Stack: make([]int, len(a.stacks[k.stack]))}
 		id = append(binary.AppendUvarint(binary.AppendUvarint(id[:0], k.group), uint64(k.pid)), k.comm...)
 		id = append(id, 0)
 		for i, at := range a.stacks[k.stack] {
@@ -118,12 +116,12 @@ func (a *assembly) fill(p *Profile) {
 		alike[string(id)] = len(p.Samples)
 		p.Samples = append(p.Samples, s)
 	}
-	slices.SortFunc(p.Samples, func(a, b Sample) int { // the file does not depend on chance
+	slices.SortFunc(p.Samples, func(a, b Sample) int { // the order of the file is deterministic
 		return cmp.Or(cmp.Compare(b.Count, a.Count), a.Task.Pid-b.Task.Pid, slices.Compare(a.Stack, b.Stack))
 	})
 }
 
-// frame is a place with its name, or that of its file.
+// frame returns a place with its name, or with that of its file.
 func (t *tracker) frame(at place, name string) Frame {
 	if at.file == 0 {
 		if name == "" {
@@ -145,24 +143,23 @@ func (t *tracker) frame(at place, name string) Frame {
 	default:
 		name = "[" + path.Base(file) + "]"
 	}
-	return Frame{Name: printable(demangle.Filter(name, demangle.NoParams, demangle.MaxLength(maxDemangled))), File: file}
+	return Frame{Name: printable(symbol.Demangle(name, maxDemangled)), File: file}
 }
 
-// maxDemangled bounds what a name of C++ or Rust becomes: 2 to this power.
+// maxDemangled bounds the length of a demangled C++ or Rust name: 2 to this power.
 const maxDemangled = 12
 
-// deleted is behind the path of a file that has none any more.
+// deleted is the suffix of the path of a deleted file.
 const deleted = " (deleted)"
 
-// Bounds of looking for names: a file may lie on a filesystem that never answers.
+// Bounds of resolving names: a file may be on a file system that does not respond.
 const (
 	perFile = 2 * time.Second
 	maxHung = 3
 )
 
-// nameFiles looks for the names of places in files, and in code that was made at
-// run time. A file that does not answer in time is left to itself: there is no way
-// to take a read back.
+// nameFiles resolves the names of places in files, and in code generated at run time. It
+// gives up on a file that does not respond in time.
 func (a *assembly) nameFiles(byFile map[int][]int) (gaps []string) {
 	hung := 0
 	for _, i := range slices.Sorted(maps.Keys(byFile)) {
@@ -174,36 +171,23 @@ func (a *assembly) nameFiles(byFile map[int][]int) (gaps []string) {
 		for j, id := range byFile[i] {
 			at[j] = a.places[id].at
 		}
-		look := a.lookup(f, at)
-		done := make(chan map[uint64]string, 1)
-		go func() {
-			// debug/elf is not hardened against files that somebody made on purpose.
-			defer func() {
-				if recover() != nil {
-					done <- nil
-				}
-			}()
-			done <- look()
-		}()
-		late := time.NewTimer(perFile)
-		select {
-		case found := <-done:
-			for _, id := range byFile[i] {
-				a.names[id] = found[a.places[id].at]
-			}
-		case <-late.C:
+		found, inTime := symbol.Bounded(perFile, a.lookup(f, at))
+		if !inTime {
 			gaps = append(gaps, fmt.Sprintf("no names from %s: it could not be read in %v", printable(f.path), perFile))
 			if hung++; hung == maxHung {
 				return append(gaps, "no names from further programs")
 			}
+			continue
 		}
-		late.Stop()
+		for _, id := range byFile[i] {
+			a.names[id] = found[a.places[id].at]
+		}
 	}
 	return gaps
 }
 
-// lookup is how the names of places in a file are found: it uses nothing that
-// others change. What is not found has no name.
+// lookup returns the func that resolves places in a file. The func uses no data that
+// others change. Places that it does not find have no name.
 func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 	procfs := string(t.proc)
 	group, ok := t.groups.living(f.group)
@@ -213,7 +197,7 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 		}
 		var others []int
 		if ok && isContainer(group.Path) {
-			others, _ = group.Procs() // none: it is gone
+			others, _ = group.Procs() // none if the group has been removed
 		} else {
 			others = []int{os.Getpid()}
 		}
@@ -224,16 +208,17 @@ func (t *tracker) lookup(f file, at []uint64) func() map[uint64]string {
 		defer program.Close()
 		found, err := symbol.ELF(program, at)
 		if err != nil {
-			return nil // a script, a picture: nothing with names
+			return nil // not an ELF file, such as a script
 		}
 		return found
 	}
 }
 
-// maxOthers is in how many processes of a container a file is looked for.
+// maxOthers is the number of processes of a container in which a file is searched.
 const maxOthers = 8
 
-// openProgram opens a file by who has it mapped, or by its path in the container.
+// openProgram opens a file through a process that has it mapped, or by its path in the
+// container.
 func openProgram(procfs string, f file, others []int) (*os.File, error) {
 	for _, h := range f.holders {
 		if program, err := symbol.OpenMapped(procfs, h.pid, h.begin, h.end); err == nil {
@@ -256,7 +241,7 @@ func openProgram(procfs string, f file, others []int) (*os.File, error) {
 	return nil, fs.ErrNotExist
 }
 
-// living is the group of an id, as a directory.
+// living returns the group of an id as a directory.
 func (g *groups) living(id uint64) (cgroup.Group, bool) {
 	m, ok := g.hierarchy()
 	p := g.path(id)

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// Summary says who used a host's CPUs, and in which functions of the kernel. CPUs
-// are of one CPU: 1.5 is one and a half all the time.
+// Summary describes which containers used a host's CPUs, and in which kernel functions.
+// The unit is one CPU: 1.5 is one and a half CPUs all the time.
 type Summary struct {
 	Meta       Meta    `json:"meta"`
 	Samples    int64   `json:"samples"`
 	CPUs       float64 `json:"cpus_used"`
 	Containers []Usage `json:"containers"`
-	// Kernel are paths through the kernel, by container.
+	// Kernel holds paths through the kernel, by container.
 	Kernel []Path `json:"kernel_paths"`
-	// Functions are the innermost ones, by container.
+	// Functions holds the innermost functions, by container.
 	Functions []Function `json:"functions"`
 }
 
-// Usage is what a container used, or a control group that is none.
+// Usage is the CPU use of a container, or of another control group.
 type Usage struct {
-	Container   string  `json:"container"` // its name, or what there is instead
+	Container   string  `json:"container"` // its name, or the best substitute
 	ContainerID string  `json:"container_id,omitempty"`
 	Image       string  `json:"image,omitempty"`
 	Command     string  `json:"command,omitempty"` // the busiest
@@ -29,8 +29,8 @@ type Usage struct {
 	Kernel      float64 `json:"kernel_cpus"`
 }
 
-// Path is a way through the kernel, from the call inwards, as far as most of it
-// goes one way.
+// Path is a path through the kernel, from the call inwards, followed while one callee
+// dominates.
 type Path struct {
 	Container string   `json:"container"`
 	Path      []string `json:"path"`
@@ -38,7 +38,7 @@ type Path struct {
 	CPUs      float64  `json:"cpus"`
 }
 
-// Function is one in which CPUs were seen, not counting what it called.
+// Function is a function with its own CPU time, without its callees.
 type Function struct {
 	Container string  `json:"container"`
 	Name      string  `json:"name"`
@@ -48,18 +48,18 @@ type Function struct {
 	CPUs      float64 `json:"cpus"`
 }
 
-// Summarize lists the busiest, top of each kind.
+// Summarize returns the busiest entries, top of each kind.
 func Summarize(p *Profile, top int) Summary {
 	s := Summary{Meta: p.Meta, Samples: p.Total(), CPUs: p.Meta.cpus(p.Total()), Containers: []Usage{}, Kernel: []Path{}, Functions: []Function{}}
 	for _, g := range fold(apart, false, p) {
-		s.Containers = append(s.Containers, Usage{Container: g.who.Label(), ContainerID: g.who.ContainerID, Image: g.who.Image, Command: g.busiest(good),
+		s.Containers = append(s.Containers, Usage{Container: g.task.Label(), ContainerID: g.task.ContainerID, Image: g.task.Image, Command: g.busiest(good),
 			Samples: g.total[good], CPUs: p.Meta.cpus(g.total[good]), Kernel: p.Meta.cpus(g.inKernel[good])})
 		for _, n := range g.kernel.sorted() {
-			s.Kernel = append(s.Kernel, Path{Container: g.who.Label(), Samples: n.total[good], CPUs: p.Meta.cpus(n.total[good]),
+			s.Kernel = append(s.Kernel, Path{Container: g.task.Label(), Samples: n.total[good], CPUs: p.Meta.cpus(n.total[good]),
 				Path: n.spine(func(n *node) float64 { return float64(n.total[good]) })})
 		}
 		for f, n := range g.self {
-			s.Functions = append(s.Functions, Function{Container: g.who.Label(), Name: f.Name, File: f.File, Kernel: f.Kernel, Samples: n[good], CPUs: p.Meta.cpus(n[good])})
+			s.Functions = append(s.Functions, Function{Container: g.task.Label(), Name: f.Name, File: f.File, Kernel: f.Kernel, Samples: n[good], CPUs: p.Meta.cpus(n[good])})
 		}
 	}
 	slices.SortFunc(s.Containers, func(a, b Usage) int {
@@ -77,7 +77,7 @@ func Summarize(p *Profile, top int) Summary {
 	return s
 }
 
-// apart tells every container from every other, also those of one name.
+// apart labels containers so that all are distinct, including those of the same name.
 func apart(w Task) string {
 	if w.ContainerID != "" {
 		return w.ContainerID

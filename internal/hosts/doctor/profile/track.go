@@ -13,24 +13,24 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// Bounds of what is kept of a recording.
+// Bounds of a recording.
 const (
-	maxSamples   = 50_000 // different ones; what is beyond keeps its owner and loses its stack
+	maxSamples   = 50_000 // distinct samples; further ones keep their task and lose their stack
 	maxFiles     = 20_000
 	maxProcesses = 200_000
 	maxHolders   = 4
 )
 
-// tracker counts samples while they come. It follows what processes run and have
-// mapped, so that an address is a place in a file at once: a process may be gone
-// when the names are looked for, its file mostly is not.
+// tracker counts samples as they arrive. It tracks the processes and their mappings, so
+// that it can turn an address into a place in a file at once. A process may have ended
+// when the names are resolved, but its file usually still exists.
 type tracker struct {
 	proc    proc.FS
 	groups  *groups
 	procs   map[int]*process
-	comms   map[int]string // of threads
+	comms   map[int]string // by thread
 	ended   []int          // threads of the last batch
-	ending  []int          // of this one
+	ending  []int          // threads of the current batch
 	files   []file         // 0 is the kernel
 	fileIDs map[fileKey]int
 	stacks  map[string]int // encoded places → index
@@ -41,22 +41,22 @@ type tracker struct {
 	scratch []byte
 }
 
-// process is what runs as a pid.
+// process is the state of a pid.
 type process struct {
 	maps  []symbol.Mapping // of code, by address; not changed in place
-	whole bool             // maps are all there are: by procfs and by what the kernel told since
-	asked bool             // procfs was
-	lost  uint64           // how much the kernel had not told by then
-	group uint64           // by procfs, where the kernel's id says nothing; 0: not asked
+	whole bool             // maps are complete: by procfs and by the kernel's events since
+	asked bool             // procfs has been read
+	lost  uint64           // number of lost events when procfs was read
+	group uint64           // by procfs, if the kernel's id does not identify it; 0: not read
 }
 
-// file is where code came from.
+// file is the source of code.
 type file struct {
 	path    string
-	jit     bool     // code that was made at run time by the process pid
+	jit     bool     // code generated at run time by the process pid
 	pid     int      // of a jit
-	group   uint64   // of who was first seen with it
-	holders []holder // who has it mapped, the last first
+	group   uint64   // of the first process that was seen with it
+	holders []holder // processes that have it mapped, the last first
 }
 
 type holder struct {
@@ -68,10 +68,10 @@ type fileKey struct {
 	path       string
 	dev, inode uint64
 	pid        int    // of a jit
-	group      uint64 // of what is no file of a disk
+	group      uint64 // of a mapping without a file on a disk
 }
 
-// key is what samples are told apart by.
+// key distinguishes samples.
 type key struct {
 	stack int
 	pid   int
@@ -79,7 +79,7 @@ type key struct {
 	comm  string
 }
 
-// place is a frame before it has a name.
+// place is a frame without its name.
 type place struct {
 	file int
 	at   uint64 // address, or offset in the file
@@ -90,9 +90,9 @@ func newTracker(p proc.FS, g *groups) *tracker {
 		fileIDs: make(map[fileKey]int), stacks: make(map[string]int), counts: make(map[key]int64)}
 }
 
-// read takes what has come.
+// read processes the available records.
 func (t *tracker) read(s *perf.Sampler) error {
-	for _, tid := range t.ended { // of those that ended the last samples are in by now
+	for _, tid := range t.ended { // the last samples of these threads have been read
 		delete(t.comms, tid)
 		delete(t.procs, tid)
 	}
@@ -127,7 +127,7 @@ func (t *tracker) record(r *perf.Record) {
 	}
 }
 
-// fork gives a new thread, or a new process, what its parent has.
+// fork copies the parent's state to a new thread or process.
 func (t *tracker) fork(r *perf.Record) {
 	if r.Tid <= 0 || len(t.comms) >= maxProcesses {
 		return
@@ -141,7 +141,7 @@ func (t *tracker) fork(r *perf.Record) {
 	}
 }
 
-// process is what is known of a pid; nil for one out of sight.
+// process returns the state of a pid, nil for a process that is not visible.
 func (t *tracker) process(pid int) *process {
 	if pid <= 0 {
 		return nil
@@ -161,7 +161,8 @@ func (t *tracker) groupOf(pid int) uint64 {
 	return 0
 }
 
-// comm is the name of a thread. One that was there before the recording is asked.
+// comm returns the name of a thread. For a thread from before the recording it reads
+// procfs.
 func (t *tracker) comm(pid, tid int) string {
 	if tid <= 0 {
 		return ""
@@ -172,12 +173,12 @@ func (t *tracker) comm(pid, tid int) string {
 		if err == nil {
 			c = printable(strings.TrimSuffix(string(b), "\n"))
 		}
-		t.comms[tid] = c // gone: nobody knows
+		t.comms[tid] = c // the thread has ended and its name is unknown
 	}
 	return c
 }
 
-// sample counts one.
+// sample counts a sample.
 func (t *tracker) sample(r *perf.Record) {
 	p := t.process(r.Pid)
 	group := r.Cgroup
@@ -192,7 +193,7 @@ func (t *tracker) sample(r *perf.Record) {
 	t.scratch = t.scratch[:0]
 	for _, a := range r.User {
 		at, ok := t.place(p, r.Pid, group, a)
-		if !ok { // no code: what is further out is chance
+		if !ok { // not code: the rest of the stack is unreliable
 			break
 		}
 		t.scratch = appendPlace(t.scratch, at)
@@ -201,7 +202,7 @@ func (t *tracker) sample(r *perf.Record) {
 	for _, a := range r.Kernel {
 		t.scratch = appendPlace(t.scratch, place{0, a})
 	}
-	// The kernel's part is inside of the user's.
+	// The kernel's frames are inside the user's.
 	t.scratch = append(t.scratch, t.scratch[:user]...)
 	k := key{pid: max(r.Pid, 0), group: group, comm: t.comm(r.Pid, r.Tid)}
 	stack, known := t.stacks[string(t.scratch[user:])]
@@ -223,7 +224,7 @@ func appendPlace(b []byte, p place) []byte {
 	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint32(b, uint32(p.file)), p.at)
 }
 
-// decodePlaces undoes appendPlace.
+// decodePlaces is the inverse of appendPlace.
 func decodePlaces(s string) []place {
 	b := []byte(s)
 	ps := make([]place, 0, len(b)/placeSize)
@@ -243,13 +244,13 @@ func (t *tracker) intern(stack []byte) int {
 	return i
 }
 
-// place finds the file that a user address is in.
+// place returns the file that contains a user address.
 func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 	if p == nil {
 		return place{}, false
 	}
 	m, ok := p.find(addr)
-	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // it was there before us, or an event was lost
+	if !ok && (!p.whole && !p.asked || p.lost < t.lost) { // the process is older than the recording, or an event was lost
 		p.asked, p.lost = true, t.lost
 		if ms, err := symbol.Mappings(string(t.proc), pid); err == nil && len(ms) > 0 {
 			p.maps, p.whole = ms, true
@@ -266,7 +267,7 @@ func (t *tracker) place(p *process, pid int, group, addr uint64) (place, bool) {
 	return place{f, addr - m.Begin + m.Offset}, true
 }
 
-// file is the index of what is mapped.
+// file returns the index of a mapping's file.
 func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	k := fileKey{path: m.Path, dev: m.Dev, inode: m.Inode}
 	made := isMade(m.Path)
@@ -292,7 +293,7 @@ func (t *tracker) file(m symbol.Mapping, pid int, group uint64) int {
 	return i
 }
 
-// other is the file of what there was no room for.
+// other returns the index of the file that stands for those beyond the bounds.
 func (t *tracker) other() int {
 	k := fileKey{path: "[other]"}
 	i, ok := t.fileIDs[k]
@@ -304,7 +305,7 @@ func (t *tracker) other() int {
 	return i
 }
 
-// isMade reports whether a mapping is code that was made at run time.
+// isMade reports whether a mapping is code generated at run time.
 func isMade(path string) bool {
 	return path == "" || strings.HasPrefix(path, "//anon") || strings.HasPrefix(path, "/memfd:") || strings.HasPrefix(path, "/dev/zero") ||
 		strings.HasPrefix(path, "[anon") || path == "[heap]" || path == "[stack]"
@@ -312,7 +313,7 @@ func isMade(path string) bool {
 
 func isContainer(group string) bool { return probe.ContainerID(group) != "" }
 
-// find is the mapping that an address is in.
+// find returns the mapping that contains an address.
 func (p *process) find(addr uint64) (symbol.Mapping, bool) {
 	i, exact := slices.BinarySearchFunc(p.maps, addr, func(m symbol.Mapping, a uint64) int {
 		switch {
@@ -332,7 +333,7 @@ func (p *process) find(addr uint64) (symbol.Mapping, bool) {
 // maxMapped bounds the code mappings of a process.
 const maxMapped = 20_000
 
-// insert adds a mapping, in place of what it covers.
+// insert adds a mapping and removes what it covers.
 func (p *process) insert(m symbol.Mapping) {
 	if m.End <= m.Begin || len(p.maps) >= maxMapped {
 		return
@@ -340,7 +341,7 @@ func (p *process) insert(m symbol.Mapping) {
 	kept := make([]symbol.Mapping, 0, len(p.maps)+2)
 	at := 0
 	for _, o := range p.maps {
-		if o.Begin < m.Begin { // all of it, or what is left before
+		if o.Begin < m.Begin { // the whole mapping, or its part before m
 			before := o
 			before.End = min(o.End, m.Begin)
 			kept = append(kept, before)

@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// maxParts bounds how many things may be in a file: the parser makes an object of
-// up to some hundred bytes of what may be two bytes in the file. With maxSamples a
-// recording has half as many.
+// maxParts bounds the number of parts in a file: the parser creates an object of up to
+// some hundred bytes for as little as two bytes of the file. A recording with maxSamples
+// has half as many parts.
 const maxParts = 16_000_000
 
-// Numbers of the fields of a profile that hold further things
+// Field numbers of a profile that contain further parts
 // (github.com/google/pprof/proto/profile.proto).
 const (
 	fieldSample    = 2
@@ -23,8 +23,8 @@ const (
 	weightOfObject = 4 // an object, in numbers
 )
 
-// weigh refuses a file that would make the parser use far more memory than it is
-// long. It walks over the two outermost levels of protobuf's encoding
+// weigh refuses a file for which the parser would use far more memory than the file's
+// length. It walks over the two outermost levels of the protobuf encoding
 // (protobuf.dev/programming-guides/encoding).
 func weigh(data []byte) error {
 	parts := 0
@@ -32,7 +32,7 @@ func weigh(data []byte) error {
 		parts += weightOfObject
 		if number == fieldSample || number == fieldLocation {
 			err := fields(content, func(_ uint64, inner []byte) error {
-				parts += weightOfObject + len(inner) // packed numbers have a byte each, at least
+				parts += weightOfObject + len(inner) // packed numbers have at least one byte each
 				return over(parts)
 			})
 			if err != nil {
@@ -49,12 +49,12 @@ func weigh(data []byte) error {
 
 func over(parts int) error {
 	if parts > maxParts {
-		return errors.New("there is more in it than a recording can hold")
+		return errors.New("it has more parts than a recording can have")
 	}
 	return nil
 }
 
-// fields calls f for each field of a message, with its content where it has bytes.
+// fields calls f for each field of a message, with its content if it has bytes.
 func fields(b []byte, f func(number uint64, content []byte) error) error {
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)
@@ -89,4 +89,4 @@ func fields(b []byte, f func(number uint64, content []byte) error) error {
 	return nil
 }
 
-var errWire = errors.New("it is damaged, or no profile")
+var errWire = errors.New("it is damaged or not a profile")

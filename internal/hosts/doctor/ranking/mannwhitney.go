@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// exactUpTo is how many values in all are counted exactly; for more it is tried by
-// lot. The usual normal approximation will not do: a fact that is 0 on nearly all
-// nodes makes it far too sure.
+// exactUpTo is the total number of values up to which splits are counted exactly; for
+// more, random splits are sampled. The usual normal approximation is unsuitable: for a
+// fact that is 0 on nearly all nodes it is far too confident.
 const exactUpTo = 40
 
-// separation compares two samples, neither of which is empty: the probability that
-// one of x is larger than one of y, ties counting half, and how probable it is that
-// groups of these sizes drawn at random are separated so far or farther, in either
-// direction.
+// separation compares two non-empty samples. auc is the probability that a value of x is
+// larger than one of y, ties counting half. chance is the probability that random groups
+// of these sizes are separated at least as far, in either direction.
 func separation(x, y []float64) (auc, chance float64) {
 	ranks := midranks(slices.Concat(x, y))
-	sum := 0 // of x's ranks, twice
+	sum := 0 // of x's doubled ranks
 	for _, r := range ranks[:len(x)] {
 		sum += r
 	}
@@ -26,11 +25,11 @@ func separation(x, y []float64) (auc, chance float64) {
 	if len(ranks) <= exactUpTo {
 		return auc, exact(ranks, len(x), sum)
 	}
-	return auc, byLot(ranks, len(x), sum)
+	return auc, sampled(ranks, len(x), sum)
 }
 
-// midranks are the ranks of the values, from 1, twice, so that those of ties are
-// whole: each of them gets the mean of the places they take.
+// midranks returns the doubled ranks of the values, starting at 1. Ties get the mean of
+// their ranks; doubling makes it a whole number.
 func midranks(v []float64) []int {
 	order := make([]int, len(v))
 	for i := range order {
@@ -59,18 +58,17 @@ func midranks(v []float64) []int {
 	return ranks
 }
 
-// exact counts, of all ways to choose n of the ranks, those whose sum is as far from
-// the middle as the given one, or farther. Twice the ranks are whole numbers, and so
-// are their sums.
+// exact counts, among all ways to choose n of the ranks, those whose sum is at least as
+// far from the mean as the given one. Doubled ranks and their sums are whole numbers.
 func exact(ranks []int, n, sum int) float64 {
 	total := 0
 	for _, r := range ranks {
 		total += r
 	}
-	if n > len(ranks)-n { // the others are as far off, and fewer
+	if n > len(ranks)-n { // the complement is equally far off, and smaller
 		n, sum = len(ranks)-n, total-sum
 	}
-	// ways[k][s] is in how many ways k ranks have the sum s.
+	// ways[k][s] is the number of ways in which k ranks have the sum s.
 	ways := make([][]float64, n+1)
 	for k := range ways {
 		ways[k] = make([]float64, total+1)
@@ -96,8 +94,8 @@ func exact(ranks []int, n, sum int) float64 {
 	return min(1, those/all)
 }
 
-// distance is how far from the middle a sum of n of the ranks is, in whole numbers:
-// the middle is n·total/len(ranks).
+// distance returns the distance of a sum of n of the ranks from the mean, scaled to a
+// whole number; the mean is n·total/len(ranks).
 func distance(ranks []int, n, total int) func(sum int) int {
 	return func(sum int) int {
 		d := len(ranks)*sum - n*total
@@ -105,20 +103,20 @@ func distance(ranks []int, n, total int) func(sum int) int {
 	}
 }
 
-// Of how many groups drawn by lot byLot asks: so that the work for one fact is
-// bounded in fleets of thousands, too, and the least that it can say (one of so many)
-// stays well below what a hundred facts leave of five percent.
+// Bounds of the number of random groups that sampled draws. They bound the work for one
+// fact in fleets of thousands. The smallest possible result (one of the number drawn)
+// stays well below five percent divided by a hundred facts.
 const (
-	lotWork  = 4_000_000 // ranks added up
-	fewLots  = 5_000
-	mostLots = 20_000
+	sampleWork = 4_000_000 // ranks added up
+	minSamples = 5_000
+	maxSamples = 20_000
 )
 
-// byLot draws groups of n of the ranks and counts those whose sum is as far from the
-// middle as the given one, or farther; the given one counts as drawn, too, so that no
-// chance is 0 and none is too small (Phipson and Smyth, Permutation p-values should
-// never be zero, 2010). The lots are the same each time.
-func byLot(ranks []int, n, sum int) float64 {
+// sampled draws groups of n of the ranks and counts those whose sum is at least as far
+// from the mean as the given one. The given group counts as drawn, too, so that no
+// probability is 0 or too small (Phipson and Smyth, Permutation p-values should never be
+// zero, 2010). The random numbers are the same each time.
+func sampled(ranks []int, n, sum int) float64 {
 	total := 0
 	for _, r := range ranks {
 		total += r
@@ -128,11 +126,11 @@ func byLot(ranks []int, n, sum int) float64 {
 	}
 	far := distance(ranks, n, total)
 	limit := far(sum)
-	lots := min(max(lotWork/n, fewLots), mostLots)
+	samples := min(max(sampleWork/n, minSamples), maxSamples)
 	random := rand.New(rand.NewPCG(1947, 2010))
 	deck := slices.Clone(ranks)
 	those := 1
-	for range lots {
+	for range samples {
 		s := 0
 		for i := range n { // the first n of a shuffle (Fisher and Yates)
 			j := i + random.IntN(len(deck)-i)
@@ -143,10 +141,10 @@ func byLot(ranks []int, n, sum int) float64 {
 			those++
 		}
 	}
-	return float64(those) / float64(lots+1)
+	return float64(those) / float64(samples+1)
 }
 
-// logChoose is the logarithm of the number of ways to choose k of n.
+// logChoose returns the logarithm of the number of ways to choose k of n.
 func logChoose(n, k int) float64 {
 	f := func(x int) float64 {
 		v, _ := math.Lgamma(float64(x) + 1)

@@ -1,19 +1,20 @@
-// Package ranking says what the slow hosts of a fleet have that the fast ones do not:
-// it splits the nodes by their own spin-up times, and orders facts by how well they
-// separate the two groups. It is pure.
+// Package ranking finds what the slow hosts of a fleet have in common. It splits the
+// nodes by their own spin-up times, and orders facts by how well they separate the two
+// groups. It is pure.
 //
-// The separation of a fact is the probability that a slow node has more of it than a
-// fast one, drawn at random from each group, ties counting half: the area under the
-// ROC curve, which is the Mann-Whitney statistic U over the number of pairs (Mann and
-// Whitney 1947; Hanley and McNeil 1982). It asks nothing of the facts' distributions
-// but their order, so it is the same for bytes and for their logarithm.
+// The separation of a fact is the probability that a slow node has more of it than a fast
+// one, with one node drawn at random from each group and ties counting half. This is the
+// area under the ROC curve, which is the Mann-Whitney statistic U over the number of
+// pairs (Mann and Whitney 1947; Hanley and McNeil 1982). It depends only on the order of
+// the values, so it is the same for bytes and for their logarithm.
 //
-// Whoever looks at fifty facts finds one that separates by chance. So each gets the
-// probability of such a separation among nodes that were split at random, counted
-// exactly for small fleets and by lot for large ones; these are corrected for the number of facts by Holm's method (Holm 1979). A
-// fleet is too small to say anything where not even a perfect separation would pass.
+// Among fifty facts, one separates by chance. Each fact therefore has the probability of
+// such a separation among nodes that were split at random. It is counted exactly for
+// small fleets and by random sampling for large ones, and corrected for the number of
+// facts by Holm's method (Holm 1979). A fleet is too small for a verdict if not even a
+// perfect separation would pass.
 //
-// Facts move together, and what separates is not yet the cause.
+// Facts are correlated, and a separating fact is not necessarily the cause.
 package ranking
 
 import (
@@ -27,38 +28,38 @@ import (
 	"holdfast"
 )
 
-// Record is what a node publishes of its host.
+// Record is what a node publishes about its host.
 type Record struct {
 	Node   holdfast.NodeID `json:"node"`
 	At     time.Time       `json:"at"`
 	Kernel string          `json:"kernel,omitempty"`
 	Role   string          `json:"role,omitempty"`
-	// Facts are its facts by name; see fact.Summary.
+	// Facts holds its facts by name; see fact.Summary.
 	Facts    map[string]float64 `json:"facts"`
 	Degraded string             `json:"degraded,omitempty"`
 	Spinups  Spinups            `json:"spinups"`
 }
 
-// Spinups is how containers came up on a node lately. Seconds are of create and
-// start, which do not depend on how large an image is.
+// Spinups summarises the recent spin-ups of a node. Seconds are those of create and
+// start, which do not depend on the size of an image.
 type Spinups struct {
 	Count int     `json:"count"`
-	Slow  int     `json:"slow"` // with a slow phase, by the node's own rules
+	Slow  int     `json:"slow"` // with a slow phase, by the node's rules
 	P50   float64 `json:"p50_s"`
 	P99   float64 `json:"p99_s"`
 }
 
-// By is what nodes are split by.
+// By is the criterion by which nodes are split.
 type By string
 
-// What nodes can be split by.
+// The criteria.
 const (
 	ByP50  By = "p50"
 	ByP99  By = "p99"
 	BySlow By = "slow" // the share of slow spin-ups
 )
 
-// ParseBy checks the name of one; "" is ByP50.
+// ParseBy parses a criterion; "" is ByP50.
 func ParseBy(s string) (By, error) {
 	switch by := By(s); by {
 	case "":
@@ -66,7 +67,7 @@ func ParseBy(s string) (By, error) {
 	case ByP50, ByP99, BySlow:
 		return by, nil
 	}
-	return "", fmt.Errorf("nodes cannot be split by %q: it is none of %s, %s, %s", s, ByP50, ByP99, BySlow)
+	return "", fmt.Errorf("nodes cannot be split by %q: use %s, %s or %s", s, ByP50, ByP99, BySlow)
 }
 
 func (b By) of(s Spinups) float64 {
@@ -79,77 +80,77 @@ func (b By) of(s Spinups) float64 {
 	return s.P50
 }
 
-// MinSpinups is how many spin-ups a node needs to be counted: the median of fewer
-// says little.
+// MinSpinups is the number of spin-ups that a node needs to be ranked: the median of
+// fewer is not significant.
 const MinSpinups = 5
 
-// leastRatio is how many times slower the slow nodes have to be: below that there is
-// nothing to explain. A judgement.
+// leastRatio is the minimum ratio of slow to fast times. Below it there is nothing to
+// explain. It is a judgement.
 const leastRatio = 1.5
 
-// alpha is the probability at which a separation counts as one.
+// alpha is the significance level of a separation.
 const alpha = 0.05
 
-// Ranking is the answer.
+// Ranking is the result.
 type Ranking struct {
 	By    By     `json:"by"`
-	Nodes []Node `json:"nodes"` // that count, the slowest first
-	// LeftOut are nodes that do not, with the reason.
-	LeftOut []Left `json:"left_out"`
-	Slow    Group  `json:"slow"`
-	Fast    Group  `json:"fast"`
-	// Facts that differ among the nodes, the best separation first; Same have one
-	// value everywhere.
+	Nodes []Node `json:"nodes"` // ranked nodes, the slowest first
+	// LeftOut holds the nodes that are not ranked, with the reason.
+	LeftOut []Excluded `json:"left_out"`
+	Slow    Group      `json:"slow"`
+	Fast    Group      `json:"fast"`
+	// Facts holds the facts that differ among the nodes, the best separation first. Same
+	// holds those with the same value everywhere.
 	Facts []Fact   `json:"facts"`
 	Same  []string `json:"same"`
-	// Verdict is what may be said of it in one sentence; Enough that there are
-	// nodes enough to say something.
+	// Verdict is the result in one sentence. Enough means that there are enough nodes for
+	// a verdict.
 	Verdict string `json:"verdict"`
 	Enough  bool   `json:"enough"`
 }
 
-// Node is one that counts.
+// Node is a ranked node.
 type Node struct {
 	Node  holdfast.NodeID `json:"node"`
 	Value float64         `json:"value"`
 	Slow  bool            `json:"slow"`
 }
 
-// Left is one that does not.
-type Left struct {
+// Excluded is a node that is not ranked.
+type Excluded struct {
 	Node holdfast.NodeID `json:"node"`
 	Why  string          `json:"why"`
 }
 
-// Group is one side of the split.
+// Group is one of the two groups.
 type Group struct {
 	Nodes  int     `json:"nodes"`
-	Median float64 `json:"median"` // of what they are split by: seconds, or a share
+	Median float64 `json:"median"` // of the criterion: seconds, or a share
 }
 
-// Fact is one, and how well it separates.
+// Fact is a fact and its separation.
 type Fact struct {
 	Name string  `json:"name"`
 	Slow float64 `json:"slow_median"`
 	Fast float64 `json:"fast_median"`
-	// AUC is the probability that a slow node has more of it than a fast one, 0 to
-	// 1: at 0.5 it says nothing, at 0 or 1 all.
+	// AUC is the probability that a slow node has more of it than a fast one, 0 to 1. At
+	// 0.5 there is no separation, at 0 or 1 it is perfect.
 	AUC float64 `json:"auc"`
-	// Chance is the probability of such a separation or a better one by chance,
-	// Corrected the same for the best of all facts (Holm).
+	// Chance is the probability of this separation or a better one by chance. Corrected
+	// is the same after the correction for the number of facts (Holm).
 	Chance    float64 `json:"chance"`
 	Corrected float64 `json:"corrected"`
-	NSlow     int     `json:"n_slow"` // nodes that have the fact
+	NSlow     int     `json:"n_slow"` // slow nodes with the fact
 	NFast     int     `json:"n_fast"`
 	Separates bool    `json:"separates"` // Corrected is under 5 %
 }
 
-// Separation is how far AUC is from saying nothing: 0.5 to 1.
+// Separation is the distance of AUC from no separation: 0.5 to 1.
 func (f Fact) Separation() float64 { return max(f.AUC, 1-f.AUC) }
 
-// Rank says what separates the slow nodes from the fast ones.
+// Rank determines which facts separate the slow nodes from the fast ones.
 func Rank(records []Record, by By) Ranking {
-	r := Ranking{By: by, Nodes: []Node{}, LeftOut: []Left{}, Facts: []Fact{}, Same: []string{}}
+	r := Ranking{By: by, Nodes: []Node{}, LeftOut: []Excluded{}, Facts: []Fact{}, Same: []string{}}
 	all := r.count(records)
 	if len(all) < 2 {
 		r.Verdict = fmt.Sprintf("%d of %d nodes have %d spin-ups or more: there is nothing to compare", len(all), len(records), MinSpinups)
@@ -173,16 +174,16 @@ func Rank(records []Record, by By) Ranking {
 	return r
 }
 
-// count are the records that count, the slowest first.
+// count returns the records that are ranked, the slowest first.
 func (r *Ranking) count(records []Record) []Record {
 	var all []Record
 	for _, x := range records {
 		v := r.By.of(x.Spinups)
 		switch {
 		case x.Spinups.Count < MinSpinups:
-			r.LeftOut = append(r.LeftOut, Left{x.Node, fmt.Sprintf("%d spin-ups, it needs %d", x.Spinups.Count, MinSpinups)})
+			r.LeftOut = append(r.LeftOut, Excluded{x.Node, fmt.Sprintf("%d spin-ups, %d are required", x.Spinups.Count, MinSpinups)})
 		case math.IsNaN(v) || math.IsInf(v, 0) || v < 0:
-			r.LeftOut = append(r.LeftOut, Left{x.Node, "its spin-up times are no numbers"})
+			r.LeftOut = append(r.LeftOut, Excluded{x.Node, "its spin-up times are not numbers"})
 		default:
 			all = append(all, x)
 		}
@@ -190,19 +191,19 @@ func (r *Ranking) count(records []Record) []Record {
 	slices.SortFunc(all, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(r.By.of(b.Spinups), r.By.of(a.Spinups)), cmp.Compare(a.Node, b.Node))
 	})
-	slices.SortFunc(r.LeftOut, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(r.LeftOut, func(a, b Excluded) int { return cmp.Compare(a.Node, b.Node) })
 	return all
 }
 
-// floor is added to times before their logarithm is taken, in seconds: a millisecond
-// more or less is no difference.
+// floor is added to times before their logarithm is taken, in seconds: one millisecond is
+// not significant.
 const floor = 0.001
 
-// split is where the sorted nodes fall apart best: how many are slow. It is the cut
-// with the least variance within the two groups (Fisher 1958, of which Otsu's and
-// Jenks' methods are cases), on a scale of powers for times. So a few very slow nodes
-// among many are a group of their own, which a cut at the median would hide. Nodes
-// of one value stay together.
+// split returns the number of slow nodes of the best split of the sorted nodes. It is the
+// cut with the least variance within the two groups (Fisher 1958; Otsu's and Jenks'
+// methods are special cases), on a logarithmic scale for times. A few very slow nodes
+// among many thus become a group of their own, which a cut at the median would hide.
+// Nodes with equal values stay together.
 func split(sorted []Record, by By) int {
 	v := make([]float64, len(sorted))
 	for i, x := range sorted {
@@ -221,7 +222,7 @@ func split(sorted []Record, by By) int {
 			continue
 		}
 		n, m := float64(i), float64(len(v)-i)
-		// The variance between the groups, but for what is the same for all cuts.
+		// The variance between the groups, without the terms that are equal for all cuts.
 		if between := left*left/n + (total-left)*(total-left)/m; between > best {
 			best, at = between, i
 		}
@@ -229,9 +230,9 @@ func split(sorted []Record, by By) int {
 	return at
 }
 
-// differs reports whether there is something to explain.
+// differs reports whether the groups differ enough to be explained.
 func differs(slow, fast float64, by By) bool {
-	if by == BySlow { // of shares near 0 the ratio says little
+	if by == BySlow { // the ratio of shares near 0 is not significant
 		return slow-fast >= 0.05 && slow >= leastRatio*fast
 	}
 	return slow+floor >= leastRatio*(fast+floor)
@@ -245,7 +246,7 @@ func group(records []Record, by By) Group {
 	return Group{Nodes: len(records), Median: median(v)}
 }
 
-// median of none is 0.
+// median returns 0 for no values.
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -258,10 +259,10 @@ func median(v []float64) float64 {
 	}
 }
 
-// maxKernels bounds how many kernels become facts of their own.
+// maxKernels bounds the number of kernels that become facts.
 const maxKernels = 8
 
-// compare fills in the facts.
+// compare computes the facts.
 func (r *Ranking) compare(slow, fast []Record) {
 	values := func(records []Record) map[string][]float64 {
 		m := make(map[string][]float64)
@@ -280,7 +281,7 @@ func (r *Ranking) compare(slow, fast []Record) {
 	for _, name := range names {
 		x, y := a[name], b[name]
 		if len(y) == 0 {
-			continue // nothing to compare with
+			continue // there is no value to compare with
 		}
 		if same(x, y) {
 			r.Same = append(r.Same, name)
@@ -295,7 +296,7 @@ func (r *Ranking) compare(slow, fast []Record) {
 	})
 }
 
-// addKernels makes a fact of each kernel: 1 where a node runs it, 0 elsewhere.
+// addKernels adds a fact for each kernel: 1 if a node runs it, 0 otherwise.
 func addKernels(slow, fast []Record, a, b map[string][]float64) {
 	count := make(map[string]int)
 	for _, x := range slices.Concat(slow, fast) {
@@ -309,7 +310,7 @@ func addKernels(slow, fast []Record, a, b map[string][]float64) {
 	switch len(kernels) {
 	case 0, 1:
 		return
-	case 2: // the other says the same
+	case 2: // the other kernel is the complement
 		kernels = kernels[:1]
 	}
 	for _, k := range kernels[:min(len(kernels), maxKernels)] {
@@ -339,8 +340,8 @@ func same(x, y []float64) bool {
 	return true
 }
 
-// holm corrects for the number of facts: the smallest probability is multiplied by
-// their number, the next by one less, and so on, and none gets below one before it.
+// holm corrects for the number of facts: the smallest probability is multiplied by their
+// number, the next by one less, and so on. None becomes smaller than the one before it.
 func holm(facts []Fact) {
 	order := make([]int, len(facts))
 	for i := range order {
@@ -354,7 +355,7 @@ func holm(facts []Fact) {
 	}
 }
 
-// judge says what may be said.
+// judge sets the verdict.
 func (r *Ranking) judge() {
 	n := 0
 	for _, f := range r.Facts {
@@ -362,18 +363,18 @@ func (r *Ranking) judge() {
 			n++
 		}
 	}
-	// The least that chance could be, of a perfect separation without ties.
+	// The smallest possible Chance, of a perfect separation without ties.
 	least := 2 / math.Exp(logChoose(r.Slow.Nodes+r.Fast.Nodes, r.Slow.Nodes))
 	r.Enough = len(r.Facts) > 0 && least*float64(len(r.Facts)) < alpha
 	switch {
 	case len(r.Facts) == 0:
 		r.Verdict = "the nodes have no fact that differs"
 	case !r.Enough:
-		r.Verdict = fmt.Sprintf("too few nodes to say: with %d slow and %d fast ones, the best of %d facts would separate them perfectly by chance alone with a probability of up to %.0f %%",
+		r.Verdict = fmt.Sprintf("too few nodes to say: with %d slow and %d fast ones, the best of %d facts separates them perfectly by chance with a probability of up to %.0f %%",
 			r.Slow.Nodes, r.Fast.Nodes, len(r.Facts), 100*min(1, least*float64(len(r.Facts))))
 	case n == 0:
-		r.Verdict = fmt.Sprintf("none of %d facts separates them better than chance would", len(r.Facts))
+		r.Verdict = fmt.Sprintf("none of %d facts separates them better than chance", len(r.Facts))
 	default:
-		r.Verdict = fmt.Sprintf("%d of %d facts separate them better than chance would (Holm, 5 %%); what separates is not yet the cause", n, len(r.Facts))
+		r.Verdict = fmt.Sprintf("%d of %d facts separate them better than chance (Holm, 5 %%); a separating fact is not necessarily the cause", n, len(r.Facts))
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"holdfast"
 )
 
-// node has spin-ups of that median.
+// node returns a record with spin-ups of the given median.
 func node(i int, p50 float64, facts map[string]float64) Record {
 	return Record{Node: holdfast.NodeID(fmt.Sprintf("n%03d", i)), Facts: facts, Spinups: Spinups{Count: 20, Slow: int(p50), P50: p50, P99: 2 * p50}}
 }
 
-// shop is a fleet in which old hosts have leaked control groups and are slow, as in
-// the story where that was found by comparing hosts.
+// shop is a fleet in which old hosts have leaked control groups and are slow. It models
+// Shopify's report, in which comparing hosts found the cause.
 func shop(n, slow int, seed uint64) []Record {
 	r := rand.New(rand.NewPCG(seed, 7))
 	var all []Record
@@ -29,7 +29,7 @@ func shop(n, slow int, seed uint64) []Record {
 			p50, dying, uptime = 6+6*r.Float64(), 40000+20000*r.Float64(), 86400*(60+40*r.Float64())
 		}
 		facts := map[string]float64{"memcg.dying": dying, "host.uptime": uptime, "host.cpus": 8}
-		for k := range 28 { // that say nothing
+		for k := range 28 { // without a relation to speed
 			facts[fmt.Sprintf("noise.%02d", k)] = r.NormFloat64()
 		}
 		all = append(all, node(i, p50, facts))
@@ -51,11 +51,11 @@ func TestOldHostsAreFound(t *testing.T) {
 		}
 		for _, f := range r.Facts[2:] {
 			if f.Separates {
-				t.Errorf("%v: noise separates: %+v", c, f)
+				t.Errorf("%v: a random fact separates: %+v", c, f)
 			}
 		}
 		if !slices.Equal(r.Same, []string{"host.cpus"}) {
-			t.Errorf("the same everywhere: %q", r.Same)
+			t.Errorf("same on all nodes: %q", r.Same)
 		}
 		for _, f := range r.Facts {
 			if f.Name == "memcg.dying" && (f.Slow < 40000 || f.Fast > 1000) {
@@ -65,7 +65,7 @@ func TestOldHostsAreFound(t *testing.T) {
 	}
 }
 
-// Three nodes show a difference, and it says that it may be chance.
+// Three nodes show a difference, and the verdict says that it may be chance.
 func TestTooFewNodes(t *testing.T) {
 	r := Rank(shop(3, 1, 1), ByP50)
 	if r.Enough || !strings.HasPrefix(r.Verdict, "too few nodes to say: with 1 slow and 2 fast ones") || len(r.Facts) != 30 {
@@ -76,14 +76,14 @@ func TestTooFewNodes(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	// Twelve would do for one fact, and not for thirty.
+	// Twelve nodes suffice for one fact, but not for thirty.
 	if r := Rank(shop(12, 6, 1), ByP50); r.Enough || r.Slow.Nodes != 6 || !strings.Contains(r.Verdict, "with 6 slow and 6 fast ones, the best of 30 facts") {
 		t.Errorf("%+v: %s", r.Slow, r.Verdict)
 	}
 	if r := Rank(shop(14, 7, 1), ByP50); !r.Enough || !r.Facts[0].Separates {
 		t.Errorf("%s", r.Verdict)
 	}
-	// Fewer facts to choose from need fewer nodes: 4 against 4 can be said of one.
+	// With fewer facts fewer nodes suffice: 4 against 4 suffice for one fact.
 	var eight []Record
 	for i := range 8 {
 		eight = append(eight, node(i, []float64{1, 10}[i%2], map[string]float64{"x": float64(i % 2 * 100)}))
@@ -125,7 +125,7 @@ func TestFleetsWithNothingToSay(t *testing.T) {
 	}
 }
 
-// Kernels are compared, too, and a fact that some nodes lack goes by the rest.
+// Kernels are compared, too, and a fact that some nodes lack is judged by the others.
 func TestKernelsAndMissingFacts(t *testing.T) {
 	var all []Record
 	for i := range 24 {
@@ -158,7 +158,7 @@ func TestKernelsAndMissingFacts(t *testing.T) {
 	}
 }
 
-// By the share of slow spin-ups.
+// Nodes are split by the share of slow spin-ups.
 func TestBySlowShare(t *testing.T) {
 	var all []Record
 	for i := range 20 {
@@ -171,12 +171,12 @@ func TestBySlowShare(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if _, err := ParseBy("mean"); err == nil {
-		t.Error("mean is nothing to split by")
+		t.Error("the criterion mean is accepted")
 	}
 }
 
-// Of fleets in which no fact has anything to do with speed, at most one in twenty is
-// told otherwise.
+// Among fleets in which no fact is related to speed, at most one in twenty has a
+// separating fact.
 func TestChanceIsSeldomTaken(t *testing.T) {
 	const fleets = 100
 	r := rand.New(rand.NewPCG(11, 13))
@@ -194,9 +194,9 @@ func TestChanceIsSeldomTaken(t *testing.T) {
 			wrong++
 		}
 	}
-	// 5 % of 100 is 5; with a probability of 0.999 it is 13 at most (binomial).
+	// 5 % of 100 is 5; with a probability of 0.999 the number is at most 13 (binomial).
 	if wrong > 13 {
-		t.Errorf("%d of %d fleets without a cause have one", wrong, fleets)
+		t.Errorf("%d of %d fleets without a cause have a separating fact", wrong, fleets)
 	}
 }
 
@@ -205,7 +205,7 @@ func anyValues(t *rapid.T, what string, most int) []float64 {
 	return rapid.SliceOfN(rapid.Map(rapid.IntRange(-3, 6), func(i int) float64 { return float64(i) }), 1, most).Draw(t, what)
 }
 
-// What holds of any two samples.
+// Properties of any two samples.
 func TestSeparation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x, y := anyValues(t, "x", 7), anyValues(t, "y", 7)
@@ -229,9 +229,9 @@ func TestSeparation(t *testing.T) {
 		}
 		other, same := separation(y, x)
 		if math.Abs(auc+other-1) > 1e-9 || math.Abs(chance-same) > 1e-9 {
-			t.Fatalf("the other way round: %v and %v, %v and %v", auc, other, chance, same)
+			t.Fatalf("with the samples swapped: %v and %v, %v and %v", auc, other, chance, same)
 		}
-		// Order is all that counts.
+		// Only the order of the values counts.
 		scale := func(v []float64) (w []float64) {
 			for _, a := range v {
 				w = append(w, math.Exp(a))
@@ -280,9 +280,9 @@ func byCounting(x, y []float64) float64 {
 	return float64(those) / float64(ways)
 }
 
-// Where both can be had what is drawn by lot is what is counted, but for the luck of
-// the draw: four standard deviations of 20,000 draws.
-func TestByLot(t *testing.T) {
+// If both methods apply, sampling agrees with counting within four standard deviations of
+// 20,000 draws.
+func TestSampled(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range 40 {
 		x, y := make([]float64, 5+i%14), make([]float64, 20)
@@ -290,23 +290,23 @@ func TestByLot(t *testing.T) {
 			x[i] = math.Floor(10*r.Float64()) + 2*r.Float64()
 		}
 		for j := range y {
-			y[j] = math.Floor(10*r.Float64()) * float64(i%2) // half of the time a tie of all
+			y[j] = math.Floor(10*r.Float64()) * float64(i%2) // in half of the cases all values are tied
 		}
 		ranks := midranks(slices.Concat(x, y))
 		sum := 0
 		for _, k := range ranks[:len(x)] {
 			sum += k
 		}
-		counted, drawn := exact(ranks, len(x), sum), byLot(ranks, len(x), sum)
-		if math.Abs(counted-drawn) > 4*math.Sqrt(counted*(1-counted)/mostLots)+2./mostLots {
-			t.Errorf("counted %v, drawn %v", counted, drawn)
+		counted, drawn := exact(ranks, len(x), sum), sampled(ranks, len(x), sum)
+		if math.Abs(counted-drawn) > 4*math.Sqrt(counted*(1-counted)/maxSamples)+2./maxSamples {
+			t.Errorf("counted %v, sampled %v", counted, drawn)
 		}
 	}
 }
 
-// A fact that is 0 on nearly all of a thousand nodes: two of five that have it are
-// among thirty slow ones. That is no wonder: with the hypergeometric distribution
-// the probability is 0.0082.
+// A fact is 0 on nearly all of a thousand nodes, and two of the five nodes that have it
+// are among the thirty slow ones. By the hypergeometric distribution the probability is
+// 0.0082.
 func TestRareFactsAreNoWonder(t *testing.T) {
 	x, y := make([]float64, 30), make([]float64, 970)
 	x[0], x[1], y[0], y[1], y[2] = 3, 1, 2, 5, 4
@@ -315,8 +315,8 @@ func TestRareFactsAreNoWonder(t *testing.T) {
 	}
 }
 
-// Whatever the fleet: every node is somewhere, nothing is no number, the order is
-// that of the probabilities, and the order of the records does not matter.
+// For any fleet: every node is in exactly one list, no value is NaN, the facts are sorted
+// by probability, and the order of the records does not matter.
 func TestRankKeepsItsBooks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all []Record
@@ -342,12 +342,12 @@ func TestRankKeepsItsBooks(t *testing.T) {
 				t.Fatalf("%+v", f)
 			}
 			if i > 0 && (f.Chance < r.Facts[i-1].Chance || f.Corrected < r.Facts[i-1].Corrected) {
-				t.Fatalf("not in order: %+v", r.Facts)
+				t.Fatalf("not sorted: %+v", r.Facts)
 			}
 		}
 		again := Rank(rapid.Permutation(all).Draw(t, "order"), by)
 		if fmt.Sprintf("%+v", again) != fmt.Sprintf("%+v", r) {
-			t.Fatalf("in another order:\n%+v\n%+v", r, again)
+			t.Fatalf("with the records in another order:\n%+v\n%+v", r, again)
 		}
 	})
 }

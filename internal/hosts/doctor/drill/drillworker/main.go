@@ -1,5 +1,5 @@
-// Command drillworker is the part of a drill that hurts, as a small static program
-// for tests in containers. In the product it is a role of the command holdfast.
+// Command drillworker runs the processes of a drill, as a small static program for tests
+// in containers. In the product this is a role of the command holdfast.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	if err := drill.Work(context.Background(), os.Args[2:]); err != nil { // behind the role
+	if err := drill.Work(context.Background(), os.Args[2:]); err != nil { // after the role
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}

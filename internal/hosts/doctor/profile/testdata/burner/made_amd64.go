@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// made runs a loop that it writes to memory, and says in a perf map what it is, as
-// runtimes with a compiler inside do.
+// made runs a loop that it writes to memory, and names it in a perf map, as runtimes with
+// a JIT compiler do.
 func made() error {
 	code, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE|syscall.PROT_EXEC, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {

@@ -1,5 +1,5 @@
-// The program burner uses a CPU in the way that its argument says: in a function of
-// its own, in a call of the kernel, or in code that it made itself.
+// The program burner uses a CPU as its argument says: in a function of its own, in a
+// system call, or in code generated at run time.
 package main
 
 import (
@@ -26,7 +26,7 @@ func burn(how string) error {
 	case "made":
 		return made()
 	}
-	return fmt.Errorf("there is no way %q to burn", how)
+	return fmt.Errorf("unknown argument %q", how)
 }
 
 var sink uint64
@@ -38,7 +38,7 @@ func burnHere() {
 	}
 }
 
-// fadvise is what a logger does after each line.
+// fadvise makes the calls that a logger makes after each line.
 func fadvise() error {
 	f, err := os.Create("/burner.log")
 	if err != nil {
