@@ -34,7 +34,7 @@ const (
 	CodeTimeout      Code = "timeout"
 	CodeElsewhere    Code = "elsewhere" // another node owns the session, and the request is not passed on
 	CodeNodeDown     Code = "node_down" // the node that must answer does not
-	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and goes on
+	CodeNoMemory     Code = "no_memory" // the session cannot be suspended, and continues
 )
 
 // Codes lists all codes.

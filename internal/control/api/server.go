@@ -19,7 +19,7 @@ import (
 // Options say which callers a listener accepts. The zero value is read-only and
 // accepts only loopback names.
 type Options struct {
-	// Admin is for a listener that authenticates its callers by itself, the
+	// Admin is for a listener that authenticates its callers itself, the
 	// root-only unix socket: every route, no token.
 	Admin bool
 	// Peer is for a listener that only nodes of the fleet can connect to. It

@@ -32,7 +32,7 @@ type SessionService interface {
 
 	// SuspendSession saves the session's memory and stops the session; the next
 	// connect restores it. An error that wraps holdfast.ErrNoMemory means that
-	// nothing was tried and the session goes on. holdfast.ErrNotFound.
+	// nothing was tried and the session continues. holdfast.ErrNotFound.
 	SuspendSession(ctx context.Context, key holdfast.SessionKey) (holdfast.SuspendReport, error)
 
 	// MoveSession is StopSession for a session that is to start again: if
@@ -133,7 +133,7 @@ func ofKey[Q, T any](do func(context.Context, holdfast.SessionKey, Q) (T, error)
 	}
 }
 
-// detached returns a context that goes on when the caller disconnects: once a
+// detached returns a context that continues when the caller disconnects: once a
 // container has begun to die, its death has to be seen.
 func detached(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)

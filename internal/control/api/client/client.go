@@ -124,7 +124,7 @@ func (c *Client) StopSession(ctx context.Context, key holdfast.SessionKey) (r ho
 }
 
 // SuspendSession saves a session's memory for the next connect and stops the session.
-// With holdfast.ErrNoMemory the memory cannot be saved and the session goes on.
+// With holdfast.ErrNoMemory the memory cannot be saved and the session continues.
 func (c *Client) SuspendSession(ctx context.Context, key holdfast.SessionKey) (r holdfast.SuspendReport, err error) {
 	return r, c.post(ctx, sessionPath(key, "/suspend"), api.Empty{}, &r)
 }
