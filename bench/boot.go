@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/docker"
-	"holdfast/internal/sessions/warmpool"
+	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab"
 	"holdfast/test/lab/echoserver"
 )
@@ -54,16 +54,16 @@ func (o BootOptions) Check() error {
 	switch {
 	case o.N < 1:
 		return fmt.Errorf("boots are %d, there has to be one at least", o.N)
-	case o.Claims < 0 || o.Claims > warmpool.MaxSize:
-		return fmt.Errorf("claims are %d, there have to be 0 to %d", o.Claims, warmpool.MaxSize)
+	case o.Claims < 0 || o.Claims > container.MaxSize:
+		return fmt.Errorf("claims are %d, there have to be 0 to %d", o.Claims, container.MaxSize)
 	case o.Rate <= 0 || o.Rate > 1000:
 		return fmt.Errorf("the rate is %v claims a second, it has to be over 0 and at most 1000", o.Rate)
 	case o.Burst < 0 || o.Burst > maxBurst || o.BurstRounds < 1:
 		return fmt.Errorf("a burst is of %d sessions in %d rounds, there have to be 0 to %d in one round at least", o.Burst, o.BurstRounds, maxBurst)
-	case o.Burst > 0 && (o.Warm < 1 || o.Warm > warmpool.MaxSize):
-		return fmt.Errorf("a burst comes to %d warm containers, there have to be 1 to %d", o.Warm, warmpool.MaxSize)
-	case o.Memory < 0 || o.Memory == 1 || o.Memory > warmpool.MaxSize:
-		return fmt.Errorf("the memory of %d is to be measured, there have to be 0 or 2 to %d", o.Memory, warmpool.MaxSize)
+	case o.Burst > 0 && (o.Warm < 1 || o.Warm > container.MaxSize):
+		return fmt.Errorf("a burst comes to %d warm containers, there have to be 1 to %d", o.Warm, container.MaxSize)
+	case o.Memory < 0 || o.Memory == 1 || o.Memory > container.MaxSize:
+		return fmt.Errorf("the memory of %d is to be measured, there have to be 0 or 2 to %d", o.Memory, container.MaxSize)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/control/api"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/engine/containerd"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 	"holdfast/test/lab"
 )
@@ -162,7 +162,7 @@ func (a *bootAgent) settle(ctx context.Context, x *bootBench) error {
 		if err != nil {
 			return err
 		}
-		holders, err := a.engine.List(ctx, map[string]string{netpool.Label: a.node})
+		holders, err := a.engine.List(ctx, map[string]string{network.Label: a.node})
 		if err != nil {
 			return err
 		}

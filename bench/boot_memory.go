@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/proc"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 )
 
@@ -101,7 +101,7 @@ func (p *MemoryParts) look(ctx context.Context, a *bootAgent) (each []float64, e
 	if err != nil {
 		return nil, err
 	}
-	label := netpool.Label
+	label := network.Label
 	if a.mode.warm {
 		label = session.LabelNode
 	}

@@ -38,11 +38,11 @@ import (
 	"holdfast/internal/sessions/guardian"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/move"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/container"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
 	"holdfast/internal/sessions/session"
-	"holdfast/internal/sessions/warmpool"
 )
 
 // Options are what the agent is given beside its configuration.
@@ -123,8 +123,8 @@ type Agent struct {
 	gateway   *gateway.Gateway
 	health    *health
 	serving   atomic.Bool // what comes from other nodes is answered
-	networks  *netpool.Pool
-	warmed    *warmpool.Pool
+	networks  *network.Pool
+	warmed    *container.Pool
 	sessions  *session.Manager
 	prefetch  *prefetch.Keeper
 	load      *hostload.Meter
@@ -243,7 +243,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 	return recorder.NewHost(recorder.HostOptions{
 		Options: recorder.Options{File: filepath.Join(a.cfg.DataDir, spinup.FileName), Config: a.cfg.Spinup, Metrics: a.metrics, Log: a.log},
 		Node:    string(a.node), RunDir: a.cfg.RunDir, Engine: a.engine, Info: info,
-		Own: []string{session.LabelSession, session.LabelWarm, netpool.Label, spinup.LabelJob},
+		Own: []string{session.LabelSession, session.LabelWarm, network.Label, spinup.LabelJob},
 	})
 }
 

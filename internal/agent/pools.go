@@ -10,61 +10,61 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/hostload"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/container"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
-	"holdfast/internal/sessions/warmpool"
 )
 
 // newNetworks makes the pool of ready networks. It keeps none where no template
 // joins one, makes none while the node takes no session, and none beside a session's
 // boot.
-func (a *Agent) newNetworks(dead session.Deadman) *netpool.Pool {
+func (a *Agent) newNetworks(dead session.Deadman) *network.Pool {
 	size := 0
 	if slices.ContainsFunc(a.cfg.SessionTemplates(), func(t session.Template) bool { return t.Pooled }) {
 		size = a.cfg.Sessions.Networks
 	}
-	d := netpool.Deps{
+	d := network.Deps{
 		Engine: a.engine, Opener: a.opener,
 		Wanted:  func() bool { return !a.sessions.Draining() },
 		Busy:    func() bool { return a.sessions.Booting() > 0 },
-		Metrics: netpool.NewMetrics(a.metrics), Log: a.log,
+		Metrics: network.NewMetrics(a.metrics), Log: a.log,
 	}
 	if dead != nil {
 		d.Deadman = dead
 	}
-	return netpool.New(netpool.Config{Node: a.node, Size: size}, d)
+	return network.New(network.Config{Node: a.node, Size: size}, d)
 }
 
 // newWarmed makes the pool of warm containers, by the same rules. It is not beside
 // the adoption, which ends what an earlier agent kept warm.
-func (a *Agent) newWarmed(dead session.Deadman) *warmpool.Pool {
-	var kinds []warmpool.Template
+func (a *Agent) newWarmed(dead session.Deadman) *container.Pool {
+	var kinds []container.Template
 	for i, t := range a.cfg.SessionTemplates() {
 		if most := a.cfg.Templates[i].Warm; most > 0 {
-			kinds = append(kinds, warmpool.Template{
+			kinds = append(kinds, container.Template{
 				Name: t.Name, Image: t.Image, Most: most, Await: t.Await,
 				Spec: func(name, dir, label string) engine.Spec {
-					return t.WarmSpec(a.node, name, dir, warmpool.Dir, label)
+					return t.WarmSpec(a.node, name, dir, container.Dir, label)
 				},
 			})
 		}
 	}
-	d := warmpool.Deps{
+	d := container.Deps{
 		Engine: a.engine, Opener: a.opener, Killer: a.killer,
 		Fetch:    func(ctx context.Context, template string) error { return a.sessions.Fetch(ctx, template) },
 		Wanted:   func() bool { return !a.sessions.Draining() },
 		Busy:     func() bool { return a.sessions.Booting() > 0 },
 		Pressure: (&pressure{load: a.load, log: a.log}).now,
-		Metrics:  warmpool.NewMetrics(a.metrics), Log: a.log,
+		Metrics:  container.NewMetrics(a.metrics), Log: a.log,
 	}
 	if dead != nil {
 		d.Deadman = dead
 	}
-	return warmpool.New(warmpool.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
+	return container.New(container.Config{Node: a.node, Templates: kinds, Dir: filepath.Join(a.cfg.RunDir, "warm")}, d)
 }
 
 // warmContainers are the pool's as sessions want them.
-type warmContainers struct{ *warmpool.Pool }
+type warmContainers struct{ *container.Pool }
 
 func (w warmContainers) Take(template string) (session.WarmContainer, bool) {
 	c := w.Pool.Take(template)
@@ -84,10 +84,10 @@ type pressure struct {
 	load *hostload.Meter
 	log  *slog.Logger
 	at   time.Time
-	last warmpool.Pressure
+	last container.Pressure
 }
 
-func (p *pressure) now() warmpool.Pressure {
+func (p *pressure) now() container.Pressure {
 	if time.Since(p.at) < pressureAge {
 		return p.last
 	}
@@ -101,14 +101,14 @@ func (p *pressure) now() warmpool.Pressure {
 }
 
 // pressureOf judges memory; where it is not known there is no pressure.
-func pressureOf(m hostload.Memory) warmpool.Pressure {
+func pressureOf(m hostload.Memory) container.Pressure {
 	switch free := float64(m.Available) / float64(max(m.Total, 1)); {
 	case m.Total == 0 || free >= tightMemory:
-		return warmpool.NoPressure
+		return container.NoPressure
 	case free >= shortMemory:
-		return warmpool.Tight
+		return container.Tight
 	}
-	return warmpool.Short
+	return container.Short
 }
 
 // endLimit is how long the engine has to remove what the pools have, when the agent

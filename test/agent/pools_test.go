@@ -16,7 +16,7 @@ import (
 	"holdfast"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/platform/engine"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 )
@@ -24,7 +24,7 @@ import (
 // networks are the containers that hold networks for the node's sessions.
 func (h *host) networks() []engine.Container {
 	h.t.Helper()
-	list, err := h.api().List(context.Background(), map[string]string{netpool.Label: h.node})
+	list, err := h.api().List(context.Background(), map[string]string{network.Label: h.node})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"holdfast"
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/session"
-	"holdfast/internal/sessions/warmpool"
 )
 
 // runtimeName matches the names of runtimes in engines: a word, or a shim's name with
@@ -179,8 +179,8 @@ func (m Mount) validate() error {
 func (t Template) validateWarm() error {
 	keyed := func(text string) bool { return strings.Contains(text, "{key}") }
 	switch {
-	case t.Warm < 0 || t.Warm > warmpool.MaxSize:
-		return fmt.Errorf("warm: %d is not between 0 and %d", t.Warm, warmpool.MaxSize)
+	case t.Warm < 0 || t.Warm > container.MaxSize:
+		return fmt.Errorf("warm: %d is not between 0 and %d", t.Warm, container.MaxSize)
 	case t.Warm == 0:
 		return nil
 	case slices.ContainsFunc(t.Command, keyed):
@@ -194,8 +194,8 @@ func (t Template) validateWarm() error {
 		switch {
 		case m.Type == "volume" && keyed(m.Source):
 			return fmt.Errorf("warm: mounts[%d]: a volume cannot be attached to a running container; a bind can", i)
-		case m.Target == warmpool.Dir || strings.HasPrefix(m.Target, warmpool.Dir+"/"):
-			return fmt.Errorf("warm: mounts[%d]: %s is where the container receives its identity", i, warmpool.Dir)
+		case m.Target == container.Dir || strings.HasPrefix(m.Target, container.Dir+"/"):
+			return fmt.Errorf("warm: mounts[%d]: %s is where the container receives its identity", i, container.Dir)
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"holdfast"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool/network"
 )
 
 // Validate checks every value and their combinations. The error names the key by its
@@ -185,8 +185,8 @@ func (c Config) validateLimits() error {
 	if s.IdleStop < 0 || s.Boots < 1 || s.Max < 0 || s.Snapshots < 0 {
 		return fmt.Errorf("sessions: idle_stop %v, max %d and snapshots %d must be 0 or more, boots %d 1 or more", s.IdleStop, s.Max, s.Snapshots, s.Boots)
 	}
-	if s.Networks < 0 || s.Networks > netpool.MaxSize {
-		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, netpool.MaxSize)
+	if s.Networks < 0 || s.Networks > network.MaxSize {
+		return fmt.Errorf("sessions: networks %d must be 0 to %d", s.Networks, network.MaxSize)
 	}
 	if err := c.Preempt.Validate(); err != nil {
 		return fmt.Errorf("preempt.%w", err)

@@ -10,13 +10,13 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
-	"holdfast/internal/sessions/warmpool"
+	"holdfast/internal/sessions/pool/container"
 )
 
 // chaosPool is the warm containers of one agent after the other.
 type chaosPool struct {
 	dir  string
-	pool *warmpool.Pool
+	pool *container.Pool
 	stop func() // as an agent that is killed
 
 	mu    sync.Mutex
@@ -39,13 +39,13 @@ func (p *chaosPool) next(t *testing.T, fake *fakeEngine, tmpl Template) (run fun
 		t.Fatal(err)
 	}
 	const most = 3
-	p.pool = warmpool.New(warmpool.Config{Node: "n1", Dir: p.dir, Templates: []warmpool.Template{{
+	p.pool = container.New(container.Config{Node: "n1", Dir: p.dir, Templates: []container.Template{{
 		Name: tmpl.Name, Image: tmpl.Image, Most: most,
-		Spec:  func(name, dir, label string) engine.Spec { return tmpl.WarmSpec("n1", name, dir, warmpool.Dir, label) },
+		Spec:  func(name, dir, label string) engine.Spec { return tmpl.WarmSpec("n1", name, dir, container.Dir, label) },
 		Await: tmpl.Await,
-	}}}, warmpool.Deps{
+	}}}, container.Deps{
 		Engine: fake, Opener: opener, Killer: &kill.Killer{}, Deadman: holding{&recorder{fake: fake}},
-		Metrics: warmpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Metrics: container.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	p.stop = func() {}
 	return func() {

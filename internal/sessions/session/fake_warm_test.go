@@ -10,7 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/sessions/kill/killtest"
-	"holdfast/internal/sessions/warmpool"
+	"holdfast/internal/sessions/pool/container"
 )
 
 // key is whose container it is: by its label, or by what a warm one holds in its
@@ -19,7 +19,7 @@ func (c *fakeContainer) key() holdfast.SessionKey {
 	if c.told == "" {
 		return holdfast.SessionKey(c.Labels[LabelSession])
 	}
-	text, err := os.ReadFile(filepath.Join(c.told, warmpool.FileName))
+	text, err := os.ReadFile(filepath.Join(c.told, container.FileName))
 	var i holdfast.Identity
 	if err != nil || json.Unmarshal(text, &i) != nil {
 		return ""
@@ -40,7 +40,7 @@ func (f *fakeEngine) onlyOne(c *fakeContainer, what string) {
 // program is what runs in a warm container: it connects before it answers, and says
 // that it has heard who it is. It is not frozen with the container's process.
 func (f *fakeEngine) program(c *fakeContainer) {
-	conn, err := net.Dial("unix", filepath.Join(c.told, warmpool.SocketName))
+	conn, err := net.Dial("unix", filepath.Join(c.told, container.SocketName))
 	if err != nil {
 		return // its agent has ended
 	}

@@ -17,7 +17,8 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
-	"holdfast/internal/sessions/netpool"
+	"holdfast/internal/sessions/pool"
+	"holdfast/internal/sessions/pool/network"
 	"holdfast/test/lab/labtest"
 )
 
@@ -31,7 +32,7 @@ func pooled() Template {
 
 // nets is a pool of networks of a node on the package's engine.
 type nets struct {
-	*netpool.Pool
+	*network.Pool
 	engine engine.Engine
 	node   string
 	busy   atomic.Bool
@@ -51,15 +52,15 @@ func newNetsOn(t *testing.T, e engine.Engine, size int) *nets {
 }
 
 // newNetsWith is newNetsOn with a deadman; nil is none.
-func newNetsWith(t *testing.T, e engine.Engine, dead netpool.Deadman, size int) *nets {
+func newNetsWith(t *testing.T, e engine.Engine, dead pool.Deadman, size int) *nets {
 	t.Helper()
 	n := &nets{engine: e, node: strings.ReplaceAll(t.Name(), "/", "-")}
 	opener, err := kill.NewOpener()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Pool = netpool.New(netpool.Config{Node: holdfast.NodeID(n.node), Size: size}, netpool.Deps{
-		Engine: n.engine, Opener: opener, Deadman: dead, Busy: n.busy.Load, Metrics: netpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+	n.Pool = network.New(network.Config{Node: holdfast.NodeID(n.node), Size: size}, network.Deps{
+		Engine: n.engine, Opener: opener, Deadman: dead, Busy: n.busy.Load, Metrics: network.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	n.stop = func() {}
 	t.Cleanup(func() {
@@ -89,7 +90,7 @@ func (n *nets) full(t *testing.T) {
 // holders are the containers that hold networks, by id.
 func (n *nets) holders(t *testing.T) map[string]bool {
 	t.Helper()
-	list, err := n.engine.List(context.Background(), map[string]string{netpool.Label: n.node})
+	list, err := n.engine.List(context.Background(), map[string]string{network.Label: n.node})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,14 +19,14 @@ import (
 	"holdfast"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
-	"holdfast/internal/sessions/warmpool"
+	"holdfast/internal/sessions/pool/container"
 	"holdfast/test/lab/echoserver"
 	"holdfast/test/lab/labtest"
 )
 
 // warms is a pool of warm containers of one template on the package's engine.
 type warms struct {
-	*warmpool.Pool
+	*container.Pool
 	engine engine.Engine
 	dir    string
 	busy   atomic.Bool
@@ -70,14 +70,14 @@ func newWarmsOn(t *testing.T, e engine.Engine, node string, tmpl Template, most 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Pool = warmpool.New(warmpool.Config{Node: holdfast.NodeID(node), Dir: w.dir, Templates: []warmpool.Template{{
+	w.Pool = container.New(container.Config{Node: holdfast.NodeID(node), Dir: w.dir, Templates: []container.Template{{
 		Name: tmpl.Name, Image: tmpl.Image, Most: most, Await: tmpl.Await,
 		Spec: func(name, dir, label string) engine.Spec {
-			return tmpl.WarmSpec(holdfast.NodeID(node), name, dir, warmpool.Dir, label)
+			return tmpl.WarmSpec(holdfast.NodeID(node), name, dir, container.Dir, label)
 		},
-	}}}, warmpool.Deps{
+	}}}, container.Deps{
 		Engine: w.engine, Opener: opener, Killer: &kill.Killer{}, Busy: w.busy.Load,
-		Metrics: warmpool.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
+		Metrics: container.NewMetrics(prometheus.NewRegistry()), Log: testLog(t),
 	})
 	w.stop = func() {}
 	t.Cleanup(func() {
@@ -204,7 +204,7 @@ func TestWarmContainersServeOneSessionEach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, err := os.ReadFile(filepath.Join(c.Labels[LabelIdentityDir], warmpool.FileName))
+		told, err := os.ReadFile(filepath.Join(c.Labels[LabelIdentityDir], container.FileName))
 		if err != nil || !strings.Contains(string(told), `"session":"`+string(key)+`"`) {
 			t.Errorf("where %s was told: %s, %v", key, told, err)
 		}

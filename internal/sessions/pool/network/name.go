@@ -1,4 +1,4 @@
-package netpool
+package network
 
 import (
 	"fmt"
@@ -6,14 +6,14 @@ import (
 	"regexp"
 )
 
-// hostnameLen is how much of its id an engine calls a container by that was given
-// no host name.
+// hostnameLen is the length of the container id that an engine uses as the host name
+// if none is given.
 const hostnameLen = 12
 
-// call gives the network a session's host name: in the files that the engine
-// shares between the holder and who joins it, /etc/hostname and /etc/hosts. The
-// holder has never run anything but its own program, so its files are as the engine
-// made them.
+// call gives the network a session's host name. It changes /etc/hostname and
+// /etc/hosts, which the engine shares between the holder and the container that joins
+// it. The holder has run only its own program, so its files are as the engine created
+// them.
 func (n *network) call(hostname string) error {
 	if n.holder.Init().Exited() {
 		return fmt.Errorf("container %s has ended", n.holder.Name)
@@ -23,7 +23,7 @@ func (n *network) call(hostname string) error {
 		return fmt.Errorf("name a network: %w", err)
 	}
 	defer root.Close()
-	if n.holder.Init().Exited() { // the pid was another's, perhaps
+	if n.holder.Init().Exited() { // the pid may belong to another process
 		return fmt.Errorf("container %s has ended", n.holder.Name)
 	}
 	hosts, err := root.ReadFile("etc/hosts")
@@ -31,7 +31,7 @@ func (n *network) call(hostname string) error {
 		return fmt.Errorf("name a network: %w", err)
 	}
 	word := regexp.MustCompile(`\b` + regexp.QuoteMeta(n.hostname) + `\b`)
-	if !word.Match(hosts) { // whatever that is, it is not the holder's
+	if !word.Match(hosts) { // this is not the holder's file
 		return fmt.Errorf("name a network: its /etc/hosts does not have %s", n.hostname)
 	}
 	for file, text := range map[string][]byte{
@@ -45,7 +45,7 @@ func (n *network) call(hostname string) error {
 	return nil
 }
 
-// overwrite writes a file in place: it is a mount, which cannot be replaced.
+// overwrite writes a file in place, because it is a mount, which cannot be replaced.
 func overwrite(root *os.Root, file string, text []byte) error {
 	f, err := root.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-package warmpool
+package container
 
 import (
 	"bufio"
@@ -14,15 +14,15 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// maxListeners is how many connections one container may have to its socket.
+// maxListeners bounds the connections of one container to its socket.
 const maxListeners = 8
 
-// talk is the socket in a container's directory. Whoever connects hears nothing until
-// the container is claimed; then a line, which he answers with a line, or by closing
-// the connection, when he has acted on it.
+// talk is the socket in a container's directory. A connected program receives nothing
+// until the container is claimed. Then it receives one line. When it has acted on it,
+// it answers with a line or closes the connection.
 type talk struct {
 	listener net.Listener
-	ended    chan struct{} // of the accepting
+	ended    chan struct{} // closed when accept has returned
 
 	mu        sync.Mutex
 	conns     []net.Conn
@@ -34,9 +34,9 @@ type talk struct {
 func listen(dir string) (*talk, error) {
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(dir, SocketName))
 	if err != nil {
-		return nil, fmt.Errorf("listen for a warm container: %w", err)
+		return nil, fmt.Errorf("listening for a warm container: %w", err)
 	}
-	// Any user of the container may connect; of this host only root gets there.
+	// Any user of the container may connect. On this host only root can reach it.
 	if err := os.Chmod(filepath.Join(dir, SocketName), 0o666); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -50,7 +50,7 @@ func (t *talk) accept() {
 	for {
 		conn, err := t.listener.Accept()
 		if err != nil {
-			return // it is closed; a passing error leaves the file
+			return // it is closed; after a temporary error the file remains
 		}
 		t.mu.Lock()
 		if t.closed || len(t.conns) >= maxListeners {
@@ -66,30 +66,31 @@ func (t *talk) accept() {
 	}
 }
 
-// send writes to who listens. The container is frozen: the line waits in the
-// kernel, whose buffers are larger.
+// send writes to the connected programs. The container is frozen, so the kernel
+// buffers the line; its buffers are larger than that.
 func (t *talk) send(text []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, conn := range t.conns {
-		_ = conn.SetWriteDeadline(time.Now().Add(time.Second)) // a socket takes it
+		_ = conn.SetWriteDeadline(time.Now().Add(time.Second)) // a unix socket supports deadlines
 		if _, err := conn.Write(text); err == nil {
 			t.told = append(t.told, conn)
 		}
 	}
 }
 
-// errNotHeard means that a program holds the socket and does not answer.
+// errNotHeard means that a program is connected to the socket and does not answer.
 var errNotHeard = errors.New("its program has not answered on " + Dir + "/" + SocketName)
 
-// heard returns when all who were told have answered, or have gone.
+// heard returns when all programs that received the line have answered or closed the
+// connection.
 func (t *talk) heard(ctx context.Context, target *kill.Target) error {
 	t.mu.Lock()
 	told := t.told
 	t.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() {
 		for _, conn := range told {
-			_ = conn.SetReadDeadline(time.Now()) // a socket takes it
+			_ = conn.SetReadDeadline(time.Now()) // a unix socket supports deadlines
 		}
 	})
 	defer stop()
@@ -115,7 +116,7 @@ func (t *talk) close() {
 	}
 	t.mu.Unlock()
 	if !closed {
-		t.listener.Close() // and removes its file
+		t.listener.Close() // and removes the socket's file
 	}
 	<-t.ended
 }

@@ -1,4 +1,4 @@
-package netpool
+package network
 
 import (
 	"bufio"
@@ -54,8 +54,8 @@ func started(t *testing.T, size int) (*Pool, engine.Engine) {
 	}
 }
 
-// TestHolderMayDoNothing looks at what holds a network: a program that waits, as
-// nobody, without a capability, which ends at once when it is told to.
+// TestHolderMayDoNothing checks the process that holds a network: it only waits, runs
+// as user `nobody` without capabilities, and exits at once on its stop signal.
 func TestHolderMayDoNothing(t *testing.T) {
 	p, e := started(t, 1)
 	h, ok := p.Take("alice")
@@ -75,7 +75,7 @@ func TestHolderMayDoNothing(t *testing.T) {
 	if err != nil || len(c.Addresses) == 0 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	// Nobody listens in there: a connect is refused, by the network itself.
+	// Nothing listens in the network: it refuses a connect.
 	if conn, err := net.DialTimeout("tcp", net.JoinHostPort(c.Addresses[0], "80"), 5*time.Second); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a connect ends with %v, %v", conn, err)
 	}
@@ -93,14 +93,14 @@ func TestHolderMayDoNothing(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAReadyNetwork measures what docs/pools.md says: what a host has less
-// for each, and the part of it that belongs to processes.
+// TestMemoryOfAReadyNetwork measures the figures of docs/pools.md: the memory that
+// each network costs the host, and the part of it that belongs to processes.
 func TestMemoryOfAReadyNetwork(t *testing.T) {
 	if !labtest.Long() {
 		t.Skip("a measurement: run it with -long")
 	}
 	const n = 24
-	t.Run("the first", func(t *testing.T) { started(t, 1) }) // what it costs is the engine's
+	t.Run("the first", func(t *testing.T) { started(t, 1) }) // the engine's part of the cost
 	before, pids := available(t), shims(t)
 	_, e := started(t, n)
 	after := available(t)
@@ -128,7 +128,7 @@ func TestMemoryOfAReadyNetwork(t *testing.T) {
 // available is the host's MemAvailable in KiB.
 func available(t *testing.T) int64 { return kib(t, "/proc/meminfo", "MemAvailable:") }
 
-// pss is a process's share of memory in KiB: pages that several have count in parts.
+// pss is a process's proportional set size in KiB: shared pages count in part.
 func pss(t *testing.T, pid int) int64 {
 	return kib(t, fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
 }
@@ -153,7 +153,7 @@ func kib(t *testing.T, file, key string) int64 {
 	return 0
 }
 
-// shims are the engine's processes that stand beside a container each.
+// shims are the engine's processes that run beside each container.
 func shims(t *testing.T) map[int]bool {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

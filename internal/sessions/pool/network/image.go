@@ -1,4 +1,4 @@
-package netpool
+package network
 
 import (
 	"archive/tar"
@@ -12,19 +12,19 @@ import (
 	"holdfast/internal/platform/linux/tinyelf"
 )
 
-// Image is what the containers that hold networks are made of. Nothing pulls it:
-// it is loaded into the engine when it is missing. Its number grows when what is
-// in it changes.
+// Image is the image of the containers that hold networks. The pool loads it into the
+// engine if it is missing; it is never pulled. Its number increases when its content
+// changes.
 const Image = "holdfast-pause:1"
 
-// program is the image's only file. Tools know a container that just holds a
-// network by that word.
+// program is the image's only file. Tools recognize a container that only holds a
+// network by this name.
 const program = "pause"
 
-// nobody is who it runs as; no file of the image is his.
+// nobody is the user of the program. No file of the image belongs to it.
 const nobody = "65534:65534"
 
-// load puts the image into the engine.
+// load loads the image into the engine.
 func load(ctx context.Context, e Engine) error {
 	archive, err := archive(runtime.GOARCH)
 	if err != nil {
@@ -33,7 +33,8 @@ func load(ctx context.Context, e Engine) error {
 	return e.Load(ctx, archive)
 }
 
-// archive is the image as `docker save` writes it, the same each time.
+// archive returns the image in the format of `docker save`. Its bytes are always the
+// same.
 func archive(arch string) (io.Reader, error) {
 	code, err := tinyelf.Pause(arch)
 	if err != nil {
@@ -42,7 +43,7 @@ func archive(arch string) (io.Reader, error) {
 	return engine.ProgramImage(Image, &tar.Header{Name: program, Mode: 0o555}, code, v1.ConfigFile{
 		OS: "linux", Architecture: arch, Config: v1.Config{
 			Entrypoint: []string{"/" + program}, User: nobody, Labels: map[string]string{Label: "image"},
-			// As pid 1 it would not hear another (pid_namespaces(7)), and an
+			// As pid 1 the program ignores other signals (pid_namespaces(7)), so an
 			// engine that stops its containers would wait for it.
 			StopSignal: "SIGKILL",
 		},

@@ -1,4 +1,4 @@
-package netpool
+package network
 
 import (
 	"context"
@@ -9,40 +9,26 @@ import (
 	"time"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/sessions/pool"
 )
 
-// Run fills the pool, ends what is not wanted and removes what is dead, until ctx
-// is done. What is ready stays then: End ends it, or the next agent, which does
-// not know what it was used for.
+// Run fills the pool, ends networks that are not wanted and removes dead holders,
+// until ctx is done. Ready networks stay after that. End ends them, or the next agent,
+// which does not know what they were used for.
 func (p *Pool) Run(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		if p.tend(ctx) {
-			continue
-		}
-		var again <-chan time.Time
-		if p.pending() {
-			again = time.After(quietPoll)
-		}
-		select {
-		case <-p.poke:
-		case <-tick.C:
-		case <-again:
-		case <-ctx.Done():
-		}
-	}
+	pool.Loop(ctx, p.poke, p.tend, p.pending)
 	return nil
 }
 
-// tend does one thing, and reports whether it did: the next may follow at once.
+// tend does one thing and reports whether it did something. The next step may follow
+// at once.
 func (p *Pool) tend(ctx context.Context) bool {
 	p.unwanted()
 	if time.Since(p.swept) >= sweepEvery {
 		p.swept = time.Now()
 		p.sweep(ctx)
 	}
-	if !p.quiet.Now() {
+	if !p.idleNode.Now() {
 		return p.crowded() && p.remove(ctx)
 	}
 	if p.lacks() && p.make(ctx) {
@@ -51,8 +37,8 @@ func (p *Pool) tend(ctx context.Context) bool {
 	return p.remove(ctx)
 }
 
-// unwanted ends what is ready and dead, and all that is ready while no session may
-// come.
+// unwanted ends ready networks whose holders are dead, and all ready networks while
+// the node accepts no session.
 func (p *Pool) unwanted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,17 +52,16 @@ func (p *Pool) unwanted() {
 	p.idle = nil
 }
 
-// lacks reports whether a network is to be made now.
+// lacks reports whether a network is to be created now.
 func (p *Pool) lacks() bool {
-	if !p.deps.Wanted() || time.Now().Before(p.makeAt) {
+	if !p.deps.Wanted() || p.making.Waiting() {
 		return false
 	}
 	ready, _, size := p.Counts()
 	return ready < size
 }
 
-// pending reports whether something waits for quiet. It is asked for often only
-// then.
+// pending reports whether there is work that waits for an idle node.
 func (p *Pool) pending() bool {
 	p.mu.Lock()
 	doomed := len(p.doomed)
@@ -84,14 +69,14 @@ func (p *Pool) pending() bool {
 	return doomed > 0 && !time.Now().Before(p.removeAt) || p.lacks()
 }
 
-// crowded reports whether too much waits to be removed.
+// crowded reports whether too many holders wait for removal.
 func (p *Pool) crowded() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.doomed) > maxDoomed
 }
 
-// make makes one network, and reports whether it could.
+// make creates one network and reports whether it succeeded.
 func (p *Pool) make(ctx context.Context) bool {
 	begun := time.Now()
 	n, err := p.makeOne(ctx)
@@ -100,16 +85,14 @@ func (p *Pool) make(ctx context.Context) bool {
 	}
 	p.deps.Metrics.made(time.Since(begun), err)
 	if err != nil {
-		level := slog.LevelDebug // said once
-		if p.pause == 0 {
+		level := slog.LevelDebug // logged once
+		if p.making.Failed() {
 			level = slog.LevelWarn
 		}
-		p.pause = min(max(2*p.pause, firstPause), longestPause)
-		p.makeAt = time.Now().Add(p.pause)
-		p.log.Log(ctx, level, "no network can be kept ready: sessions get theirs as they boot (will be tried again)", "err", err)
+		p.log.Log(ctx, level, "no network can be kept ready: the engine creates sessions' networks during their boot (will retry)", "err", err)
 		return false
 	}
-	p.pause = 0
+	p.making.Succeeded()
 	p.mu.Lock()
 	p.idle = append(p.idle, n)
 	p.mu.Unlock()
@@ -117,50 +100,41 @@ func (p *Pool) make(ctx context.Context) bool {
 }
 
 func (p *Pool) makeOne(ctx context.Context) (_ *network, err error) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	spec := engine.Spec{
-		Name: newName(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node)},
+		Name: "holdfast-network-" + pool.NewID(), Image: Image, Labels: map[string]string{Label: string(p.cfg.Node)},
 		Restart: engine.RestartNo, NoNewPrivileges: true, NoCapabilities: true,
 	}
 	id, err := p.create(ctx, spec)
 	if err != nil {
-		return nil, err // a container that was made all the same is found by its label
+		return nil, err // a container that was created nevertheless is found by its label
 	}
 	defer func() {
 		if err != nil {
 			p.doom(id)
 		}
 	}()
-	if err := p.expect(id); err != nil {
-		return nil, err
-	}
-	if err := p.deps.Engine.Start(ctx, id); err != nil {
-		return nil, err
-	}
-	c, err := p.deps.Engine.Inspect(ctx, id)
+	c, holder, err := p.with.Start(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if len(c.Addresses) == 0 {
+		holder.Close()
 		return nil, errors.New("the engine's default network gives a container no address")
-	}
-	holder, err := p.deps.Opener.Open(c.ID, c.Name, c.Pid)
-	if err != nil {
-		return nil, err
 	}
 	p.hold(holder)
 	return &network{holder: holder, hostname: c.ID[:min(hostnameLen, len(c.ID))], address: c.Addresses[0]}, nil
 }
 
-// create makes the container, with its image where the engine has that no more.
+// create creates the container, and loads its image if the engine no longer has it.
 func (p *Pool) create(ctx context.Context, spec engine.Spec) (string, error) {
 	id, err := p.deps.Engine.Create(ctx, spec)
 	if !errors.Is(err, engine.ErrNoImage) {
 		return id, err
 	}
 	if err := load(ctx, p.deps.Engine); err != nil {
-		return "", fmt.Errorf("the image of what holds a network: %w", err)
+		return "", fmt.Errorf("loading the image of a network's holder: %w", err)
 	}
 	return p.deps.Engine.Create(ctx, spec)
 }
@@ -171,15 +145,15 @@ func (p *Pool) doom(ids ...string) {
 	p.doomed = append(p.doomed, ids...)
 }
 
-// sweep finds containers of the node that this pool does not know: an earlier
-// agent's, and such that were made although the engine answered with an error.
-// Nobody knows who has used them.
+// sweep finds containers of the node that this pool does not know: those of an earlier
+// agent, and those whose creation returned an error. It is not known which sessions
+// have used them, so they are removed.
 func (p *Pool) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	list, err := p.deps.Engine.List(ctx, map[string]string{Label: string(p.cfg.Node)})
 	if err != nil {
-		p.log.Debug("looking for networks that nobody uses (will be done again)", "err", err)
+		p.log.Debug("looking for unused networks (will retry)", "err", err)
 		return
 	}
 	p.mu.Lock()
@@ -194,7 +168,7 @@ func (p *Pool) sweep(ctx context.Context) {
 	}
 }
 
-// remove removes one dead holder, and reports whether it could.
+// remove removes one dead holder and reports whether it succeeded.
 func (p *Pool) remove(ctx context.Context) bool {
 	p.mu.Lock()
 	n := len(p.doomed)
@@ -204,13 +178,14 @@ func (p *Pool) remove(ctx context.Context) bool {
 	}
 	_, err := p.removeOne(ctx)
 	if err != nil {
-		p.removeAt = time.Now().Add(firstPause)
+		p.removeAt = time.Now().Add(removeRetry)
 	}
 	return err == nil
 }
 
-// removeOne removes the first of the doomed, kills it if it lives, and returns how
-// many are left. One that cannot be removed goes to the end.
+// removeOne removes the first of the doomed holders, which kills it if it runs. It
+// returns how many are left. A holder that cannot be removed goes to the end of the
+// list.
 func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	p.mu.Lock()
 	if len(p.doomed) == 0 {
@@ -219,10 +194,10 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	}
 	id := p.doomed[0]
 	p.mu.Unlock()
-	limited, cancel := context.WithTimeout(ctx, engineTimeout)
+	limited, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	if err = p.deps.Engine.Remove(limited, id); err == nil {
-		p.forget(id)
+		p.with.Forget(id)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,7 +205,7 @@ func (p *Pool) removeOne(ctx context.Context) (left int, err error) {
 	if err != nil {
 		p.doomed = append(p.doomed, id)
 		if ctx.Err() == nil {
-			p.log.Debug("removing a network that is over (will be tried again)", "container", id, "err", err)
+			p.log.Debug("removing the holder of an ended network (will retry)", "container", id, "err", err)
 		}
 	}
 	return len(p.doomed), err

@@ -1,4 +1,4 @@
-package warmpool
+package container
 
 import (
 	"bufio"
@@ -25,10 +25,11 @@ import (
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/internal/sessions/pool"
 )
 
-// fake makes a sleeping process, in a control group with a freezer, of every
-// container, and can be at fault. Calls that it does not have panic.
+// fake starts a sleeping process in a cgroup with a freezer for every container, and
+// can inject faults. Calls that it does not implement panic.
 type fake struct {
 	Engine
 	mu         sync.Mutex
@@ -37,8 +38,8 @@ type fake struct {
 	image      string // id
 	containers map[string]*sleeper
 	fail       map[string]bool // by call
-	known      map[string]bool // to the deadman
-	wrong      []string        // what must never be
+	known      map[string]bool // calls of the deadman's methods
+	wrong      []string        // violations
 }
 
 type sleeper struct {
@@ -99,7 +100,7 @@ func (f *fake) Start(_ context.Context, id string) error {
 	}
 	c := f.containers[id]
 	c.cmd, c.State, c.Pid = cmd, "running", cmd.Process.Pid
-	go func() { _ = cmd.Wait() }() // somebody reaps it, as an engine's shim does
+	go func() { _ = cmd.Wait() }() // the test reaps it, as an engine's shim does
 	return nil
 }
 
@@ -151,7 +152,7 @@ func (f *fake) ids() []string {
 	return out
 }
 
-// Expect, Hold and Forget make it a deadman.
+// Expect, Hold and Forget implement the deadman.
 func (f *fake) Expect(id string) error {
 	if err := f.enter("expect"); err != nil {
 		return err
@@ -171,8 +172,8 @@ func (f *fake) Forget(ids ...string) {
 	})
 }
 
-// close ends what is left of a test that failed: what is frozen would not die with
-// the test, and keep it from ending.
+// close kills what a failed test left: a frozen process would not die with the test
+// and would prevent its end.
 func (f *fake) close(killer *kill.Killer, opener *kill.Opener) {
 	for _, id := range f.ids() {
 		c, err := f.Inspect(context.Background(), id)
@@ -187,8 +188,7 @@ func (f *fake) close(killer *kill.Killer, opener *kill.Opener) {
 	}
 }
 
-// fakePool is a pool of one template, whose programs have connected at once, or never
-// do.
+// fakePool is a pool of one template, whose programs connect at once or never.
 func fakePool(t testing.TB, f *fake, dir string, most int, d Deps) *Pool {
 	t.Helper()
 	opener, err := kill.NewOpener()
@@ -211,12 +211,13 @@ func fakePool(t testing.TB, f *fake, dir string, most int, d Deps) *Pool {
 			return "192.0.2.1:80", nil
 		},
 	}}}, d)
-	p.quiet.Least = 1
-	p.quiet.Now()
+	p.idleNode.Least = 1
+	p.idleNode.Now()
 	return p
 }
 
-// program is what runs in a warm container: it answers when it has heard.
+// program simulates the program in a warm container: it answers when it has received
+// its identity.
 func program(conn net.Conn) {
 	defer conn.Close()
 	if _, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
@@ -224,8 +225,8 @@ func program(conn net.Conn) {
 	}
 }
 
-// TestNoContainerIsOfTwoSessions holds a pool to a model of it, over deaths, faults,
-// other images, pressure and closed doors.
+// TestNoContainerIsOfTwoSessions compares a pool with a model of it, with deaths,
+// faults, other images, pressure and a node that accepts no sessions.
 func TestNoContainerIsOfTwoSessions(t *testing.T) {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
@@ -247,7 +248,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 		var held []*Container
 		tend := func() {
 			for _, k := range p.kinds {
-				k.makeAt = time.Time{}
+				k.making = pool.Backoff{}
 			}
 			p.looked, p.images = time.Time{}, time.Time{}
 			for range 50 {
@@ -255,7 +256,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 					return
 				}
 			}
-			rt.Fatal("there is no end to what is to be done")
+			rt.Fatal("the pool does not settle")
 		}
 		remove := func(c *Container) {
 			p.deps.Killer.Kill(t.Context(), []*kill.Target{c.target})
@@ -306,7 +307,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 					rt.Skip()
 				}
 				victim := rapid.SampledFrom(idle).Draw(rt, "which").target
-				if rapid.Bool().Draw(rt, "as a stranger does") { // what is frozen may not die of it yet
+				if rapid.Bool().Draw(rt, "killed from outside the pool") { // a frozen process may not have died yet
 					_ = victim.Init().Signal(unix.SIGKILL) // it may be dead
 					return
 				}
@@ -345,7 +346,7 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 		}
 		p.shut()
 		if p.Take("web") != nil {
-			rt.Fatal("one is given when the pool is shut")
+			rt.Fatal("a stopped pool returned a container")
 		}
 		for _, c := range held {
 			remove(c)
@@ -360,8 +361,8 @@ func TestNoContainerIsOfTwoSessions(t *testing.T) {
 	})
 }
 
-// TestTell: what is told is in the file, and whoever listens is waited for, for as
-// long as that may take.
+// TestTell: the identity is in the file, and Assign waits for a program that listens
+// on the socket until its context ends.
 func TestTell(t *testing.T) {
 	dir := t.TempDir()
 	f := newFake()
@@ -372,7 +373,7 @@ func TestTell(t *testing.T) {
 		if p.Counts()[0].Ready == 0 {
 			return silent(ctx, c, alive)
 		}
-		conn, err := net.Dial("unix", filepath.Join(dir, c.Labels[Label], SocketName)) // which never answers
+		conn, err := net.Dial("unix", filepath.Join(dir, c.Labels[Label], SocketName)) // it never answers
 		t.Cleanup(func() { conn.Close() })
 		return "192.0.2.1:80", err
 	}

@@ -1,20 +1,22 @@
-package warmpool
+package container
 
 import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/sessions/pool"
 )
 
-// Metrics are the figures of a Pool.
+// Metrics are the metrics of a Pool.
 type Metrics struct {
 	reg    prometheus.Registerer
 	claims *prometheus.CounterVec
 	making *prometheus.HistogramVec
 }
 
-// NewMetrics makes the figures and registers them. Templates are in the
-// configuration, so their number is bounded.
+// NewMetrics creates the metrics and registers them. The configuration bounds the
+// number of templates.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reg: reg,
@@ -24,7 +26,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"template", "outcome"}),
 		making: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_warm_make_seconds",
-			Help:    "Time to make a container warm, ahead of need, by template and outcome (ok, failed).",
+			Help:    "Time to create a warm container ahead of need, by template and outcome (ok, failed).",
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"template", "outcome"}),
 	}
@@ -32,7 +34,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// watch shows how many containers a pool has, and that nobody has claimed one yet.
+// watch registers gauges for the number of containers in the pool, and sets the
+// counters of claims to 0.
 func (m *Metrics) watch(p *Pool) {
 	for i, k := range p.kinds {
 		for _, outcome := range []string{"warm", "none"} {
@@ -42,8 +45,8 @@ func (m *Metrics) watch(p *Pool) {
 			help  string
 			value func(Count) int
 		}{
-			"holdfast_warm_ready": {"Containers that are warm.", func(c Count) int { return c.Ready }},
-			"holdfast_warm_want":  {"Containers that are wanted warm, by the demand.", func(c Count) int { return c.Want }},
+			"holdfast_warm_ready": {"Warm containers that wait for a session.", func(c Count) int { return c.Ready }},
+			"holdfast_warm_want":  {"Warm containers that the pool aims for, by demand.", func(c Count) int { return c.Want }},
 		} {
 			m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: name, Help: c.help, ConstLabels: prometheus.Labels{"template": k.Name},
@@ -61,9 +64,5 @@ func (m *Metrics) claimed(template string, warm bool) {
 }
 
 func (m *Metrics) made(template string, took time.Duration, err error) {
-	outcome := "ok"
-	if err != nil {
-		outcome = "failed"
-	}
-	m.making.WithLabelValues(template, outcome).Observe(took.Seconds())
+	pool.ObserveMake(m.making, took, err, template)
 }

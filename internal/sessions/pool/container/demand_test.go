@@ -1,4 +1,4 @@
-package warmpool
+package container
 
 import (
 	"testing"

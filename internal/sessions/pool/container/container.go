@@ -1,4 +1,4 @@
-package warmpool
+package container
 
 import (
 	"context"
@@ -16,38 +16,38 @@ import (
 	"holdfast/internal/sessions/kill"
 )
 
-// Container is a warm container. Its methods are for one goroutine.
+// Container is a warm container. One goroutine uses it.
 type Container struct {
 	id, name, address string
-	label             string // its directory, and the value of Label
-	dir               string // of this host
-	image             string // id; "" for one that is to be ended. Guarded by Pool.mu
+	label             string // name of its directory, and the value of Label
+	dir               string // directory of this host
+	image             string // id; "" if the container is to be ended. Guarded by Pool.mu
 	target            *kill.Target
 	talk              *talk
 }
 
-// ID is the engine's.
+// ID is the engine's id of the container.
 func (c *Container) ID() string { return c.id }
 
-// Name is what the engine calls it.
+// Name is the engine's name of the container.
 func (c *Container) Name() string { return c.name }
 
-// Address is host:port of its server.
+// Address is the host:port of its server.
 func (c *Container) Address() string { return c.address }
 
-// Target is the handle on its init, held by the deadman where there is one.
+// Target is the handle of its init. The deadman, if there is one, holds it, too.
 func (c *Container) Target() *kill.Target { return c.target }
 
-// Names of what a container finds in Dir.
+// Names of the files in Dir.
 const (
 	FileName   = "session.json"
 	SocketName = "session.sock"
 )
 
-// Assign attaches the mounts, tells the container who it is, lets it run, and returns
-// when its program has heard it, if that listens on the socket. told reports, after
-// an error, whether the program may have heard: if not, the container may be given up
-// for another one. Mounts other than binds are an error.
+// Assign attaches the mounts, sends the container its identity and thaws it. If its
+// program listens on the socket, Assign waits for the answer. After an error, told
+// reports whether the program may have received the identity; if not, another
+// container may be used instead. Only bind mounts are supported.
 func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []engine.Mount) (told bool, err error) {
 	defer c.talk.close()
 	if err := c.attach(mounts); err != nil {
@@ -66,7 +66,7 @@ func (c *Container) Assign(ctx context.Context, i holdfast.Identity, mounts []en
 		return true, err
 	}
 	if err := c.talk.heard(ctx, c.target); err != nil {
-		return true, fmt.Errorf("telling the container who it is: %w", err)
+		return true, fmt.Errorf("sending the container its identity: %w", err)
 	}
 	return true, nil
 }
@@ -75,7 +75,7 @@ func (c *Container) attach(mounts []engine.Mount) error {
 	var list []nsmount.Mount
 	for _, m := range mounts {
 		if m.Type != "bind" {
-			return fmt.Errorf("a mount of type %s cannot be attached to a container that runs", m.Type)
+			return fmt.Errorf("a mount of type %s cannot be attached to a running container", m.Type)
 		}
 		list = append(list, nsmount.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
@@ -85,20 +85,20 @@ func (c *Container) attach(mounts []engine.Mount) error {
 	if err := nsmount.Attach(c.target.Pid(), list); err != nil {
 		return err
 	}
-	if c.target.Init().Exited() { // the pid may have been another's
+	if c.target.Init().Exited() { // the pid may belong to another process
 		return errors.New("the container ended")
 	}
 	return nil
 }
 
-// freezer is the container's control group that can be frozen.
+// freezer returns the container's cgroup that can be frozen.
 func (c *Container) freezer() (cgroup.Group, error) {
 	for _, g := range c.target.Groups() {
 		if g.V2 || g.Has("freezer") {
 			return g, nil
 		}
 	}
-	return cgroup.Group{}, errors.New("the container is in no control group with a freezer")
+	return cgroup.Group{}, errors.New("the container is in no cgroup with a freezer")
 }
 
 func (c *Container) freeze() error {
@@ -117,6 +117,6 @@ func (c *Container) thaw() error {
 	return g.Thaw()
 }
 
-// connectGrace is how long a program has, once it answers, to connect to the socket.
-// One that does not is taken for one that reads the file.
+// connectGrace is how long a program has to connect to the socket after its server
+// answers. A program that does not connect is expected to read the file.
 const connectGrace = time.Second

@@ -1,4 +1,4 @@
-package warmpool
+package container
 
 import (
 	"errors"
@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// TestRefill: nothing is made beside a boot, on a host that is short of memory, or while
-// no session may come; what waits then is ended, and what is of another image replaced.
+// TestRefill: no container is created beside a boot, on a host that is short of
+// memory, or while the node accepts no session. In the last case waiting containers
+// are ended. Containers of a replaced image are replaced.
 func TestRefill(t *testing.T) {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
@@ -23,7 +24,7 @@ func TestRefill(t *testing.T) {
 	})
 	defer f.close(p.deps.Killer, p.deps.Opener)
 	p.setOpen(true)
-	// settle has all done that is to be done now; looked and images are due.
+	// settle does all work that is due now, with the checks of pressure and images.
 	settle := func(want int, when string) {
 		t.Helper()
 		p.looked, p.images = time.Time{}, time.Time{}
@@ -41,8 +42,8 @@ func TestRefill(t *testing.T) {
 	busy.Store(true)
 	settle(most-1, "while a session boots")
 	busy.Store(false)
-	p.quiet.Now()
-	time.Sleep(time.Millisecond) // longer than quiet.Least
+	p.idleNode.Now()
+	time.Sleep(time.Millisecond) // longer than Idle.Least
 	pressure = Tight
 	settle(most-1, "with little memory")
 	pressure = NoPressure
@@ -51,7 +52,7 @@ func TestRefill(t *testing.T) {
 	settle(most-1, "with hardly any memory")
 	settle(most-2, "and some seconds later")
 	if p.tend(t.Context()) {
-		t.Error("it does not wait to see what that did")
+		t.Error("it does not wait for the effect")
 	}
 	pressure = NoPressure
 	settle(most, "with enough again")
@@ -60,7 +61,7 @@ func TestRefill(t *testing.T) {
 	settle(most, "with another image")
 	for _, id := range before[len(before)-most:] {
 		if c, err := f.Inspect(t.Context(), id); err == nil {
-			t.Errorf("%s of the image before is there", c.Name)
+			t.Errorf("%s of the previous image still exists", c.Name)
 		}
 	}
 	closed.Store(true)

@@ -1,9 +1,7 @@
-package warmpool
+package container
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,37 +12,22 @@ import (
 
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/sessions/kill"
+	"holdfast/internal/sessions/pool"
 )
 
-// Run keeps containers warm until ctx is done. What waits then stays frozen: End
-// ends it, or the next agent, which does not know what it was used for.
+// Run keeps containers warm until ctx is done. Waiting containers stay frozen after
+// that. End ends them, or the next agent, which does not know what they were used for.
 func (p *Pool) Run(ctx context.Context) error {
 	if len(p.kinds) == 0 {
 		<-ctx.Done()
 		return nil
 	}
 	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("a directory for warm containers: %w", err)
+		return fmt.Errorf("creating a directory for warm containers: %w", err)
 	}
 	p.setOpen(true)
 	defer p.shut()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		if p.tend(ctx) {
-			continue
-		}
-		var again <-chan time.Time
-		if p.lacking() != nil {
-			again = time.After(quietPoll)
-		}
-		select {
-		case <-p.poke:
-		case <-tick.C:
-		case <-again:
-		case <-ctx.Done():
-		}
-	}
+	pool.Loop(ctx, p.poke, p.tend, func() bool { return p.lacking() != nil })
 	return nil
 }
 
@@ -54,7 +37,7 @@ func (p *Pool) setOpen(open bool) {
 	p.open = open
 }
 
-// shut has Take find nothing any more and ends the sockets.
+// shut makes Take return nothing and closes the sockets.
 func (p *Pool) shut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +49,8 @@ func (p *Pool) shut() {
 	}
 }
 
-// tend does one thing, and reports whether it did: the next may follow at once.
+// tend does one thing and reports whether it did something. The next step may follow
+// at once.
 func (p *Pool) tend(ctx context.Context) bool {
 	if time.Since(p.images) >= imageEvery {
 		p.images = time.Now()
@@ -77,7 +61,7 @@ func (p *Pool) tend(ctx context.Context) bool {
 		p.endSoon(ctx, c)
 		return true
 	}
-	if !p.quiet.Now() {
+	if !p.idleNode.Now() {
 		return false
 	}
 	if k := p.lacking(); k != nil {
@@ -86,9 +70,10 @@ func (p *Pool) tend(ctx context.Context) bool {
 	return false
 }
 
-// surplus takes out a container that is dead, or that nobody wants any more.
+// surplus removes a container from the pool that is dead or no longer wanted, and
+// returns it.
 func (p *Pool) surplus() *Container {
-	short := p.deps.Pressure() == Short && time.Since(p.looked) >= lookEvery
+	short := p.deps.Pressure() == Short && time.Since(p.looked) >= pool.LookEvery
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, k := range p.kinds {
@@ -113,14 +98,14 @@ func (p *Pool) surplus() *Container {
 }
 
 func (p *Pool) endSoon(ctx context.Context, c *Container) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pool.EngineTimeout)
 	defer cancel()
 	if err := p.endAll(ctx, []*Container{c}); err != nil {
 		p.log.Warn("ending a warm container", "container", c.name, "err", err)
 	}
 }
 
-// lacking is a template of which a container is to be made now; nil: none.
+// lacking returns a template that needs a container now, or nil.
 func (p *Pool) lacking() *kind {
 	if !p.deps.Wanted() || p.deps.Pressure() != NoPressure {
 		return nil
@@ -129,14 +114,14 @@ func (p *Pool) lacking() *kind {
 	defer p.mu.Unlock()
 	now := time.Now()
 	for _, k := range p.kinds {
-		if len(k.idle) < k.demand.want(k.Most, now) && !now.Before(k.makeAt) {
+		if len(k.idle) < k.demand.want(k.Most, now) && !k.making.Waiting() {
 			return k
 		}
 	}
 	return nil
 }
 
-// make makes one container, and reports whether it could.
+// make creates one container and reports whether it succeeded.
 func (p *Pool) make(ctx context.Context, k *kind) bool {
 	begun := time.Now()
 	c, err := p.makeOne(ctx, k)
@@ -146,16 +131,14 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 	took := time.Since(begun)
 	p.deps.Metrics.made(k.Name, took, err)
 	if err != nil {
-		level := slog.LevelDebug // said once
-		if k.pause == 0 {
+		level := slog.LevelDebug // logged once
+		if k.making.Failed() {
 			level = slog.LevelWarn
 		}
-		k.pause = min(max(2*k.pause, firstPause), longestPause)
-		k.makeAt = time.Now().Add(k.pause)
-		p.log.Log(ctx, level, "no container can be kept warm: sessions boot (will be tried again)", "template", k.Name, "err", err)
+		p.log.Log(ctx, level, "no container can be kept warm: sessions boot (will retry)", "template", k.Name, "err", err)
 		return false
 	}
-	k.pause = 0
+	k.making.Succeeded()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k.demand.made(took)
@@ -164,14 +147,13 @@ func (p *Pool) make(ctx context.Context, k *kind) bool {
 }
 
 func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
-	b := make([]byte, 6)
-	_, _ = rand.Read(b) // never fails
-	label := hex.EncodeToString(b)
+	label := pool.NewID()
 	c := &Container{label: label, name: "holdfast-warm-" + label, dir: filepath.Join(p.cfg.Dir, label)}
 	if c.image, err = p.imageOf(ctx, k); err != nil {
 		return nil, err
 	}
-	// The container's users have to get in; of this host's only root can.
+	// The container's users have to enter the directory. On this host only root can
+	// reach it.
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -185,7 +167,8 @@ func (p *Pool) makeOne(ctx context.Context, k *kind) (_ *Container, err error) {
 	return c, nil
 }
 
-// imageOf is the id of a template's image, which is fetched where it is missing.
+// imageOf returns the id of a template's image, and fetches the image if it is
+// missing.
 func (p *Pool) imageOf(ctx context.Context, k *kind) (string, error) {
 	id, err := p.deps.Engine.ImageID(ctx, k.Image)
 	if !errors.Is(err, engine.ErrNoImage) {
@@ -197,35 +180,20 @@ func (p *Pool) imageOf(ctx context.Context, k *kind) (string, error) {
 	return p.deps.Engine.ImageID(ctx, k.Image)
 }
 
-// bringUp makes a container run, answer, and freeze.
+// bringUp creates and starts a container, waits until it answers, and freezes it.
 func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	if c.id, err = p.deps.Engine.Create(ctx, k.Spec(c.name, c.dir, c.label)); err != nil {
 		return err
 	}
-	if p.deps.Deadman != nil {
-		if err := p.deps.Deadman.Expect(c.id); err != nil {
-			return err
-		}
-	}
-	if err := p.deps.Engine.Start(ctx, c.id); err != nil {
-		return err
-	}
-	now, err := p.deps.Engine.Inspect(ctx, c.id)
+	now, target, err := p.with.Start(ctx, c.id)
 	if err != nil {
 		return err
 	}
-	if !now.Running() {
-		return fmt.Errorf("the container ended with exit code %d", now.ExitCode)
-	}
-	if c.target, err = p.deps.Opener.Open(now.ID, now.Name, now.Pid); err != nil {
+	c.target = target
+	if err := p.with.Hold(target); err != nil {
 		return err
-	}
-	if p.deps.Deadman != nil {
-		if err := p.deps.Deadman.Hold(c.target); err != nil {
-			return err
-		}
 	}
 	if c.address, err = k.Await(ctx, now, c.target.Alive); err != nil {
 		return err
@@ -239,9 +207,9 @@ func (p *Pool) bringUp(ctx context.Context, k *kind, c *Container) (err error) {
 	return c.freeze()
 }
 
-// undo ends a container that did not come up, whatever there is of it.
+// undo removes what exists of a container that did not come up.
 func (p *Pool) undo(ctx context.Context, c *Container) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pool.EngineTimeout)
 	defer cancel()
 	c.talk.close()
 	if c.target != nil {
@@ -253,26 +221,26 @@ func (p *Pool) undo(ctx context.Context, c *Container) {
 	var err error
 	if c.id != "" {
 		err = p.deps.Engine.Remove(ctx, c.id)
-		if err == nil && p.deps.Deadman != nil {
-			p.deps.Deadman.Forget(c.id)
+		if err == nil {
+			p.with.Forget(c.id)
 		}
 	}
 	if err == nil {
 		err = os.RemoveAll(c.dir)
 	}
 	if err != nil {
-		p.log.Warn("removing a container that was to be kept warm (the next agent will)", "container", c.name, "err", err)
+		p.log.Warn("removing an unfinished warm container (left to the next agent)", "container", c.name, "err", err)
 	}
 }
 
-// lookAtImages marks containers whose template's image is another by now.
+// lookAtImages marks the containers whose template has another image now.
 func (p *Pool) lookAtImages(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	for _, k := range p.kinds {
 		now, err := p.deps.Engine.ImageID(ctx, k.Image)
 		if err != nil {
-			continue // it may be away for a moment; what runs is as good as before
+			continue // the engine may be unavailable for a moment; the containers are still usable
 		}
 		p.mu.Lock()
 		for _, c := range k.idle {
@@ -284,9 +252,9 @@ func (p *Pool) lookAtImages(ctx context.Context) {
 	}
 }
 
-// sweep removes directories whose containers are gone.
+// sweep removes directories without a container.
 func (p *Pool) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pool.EngineTimeout)
 	defer cancel()
 	entries, err := os.ReadDir(p.cfg.Dir)
 	if err != nil || len(entries) == 0 {
@@ -294,14 +262,14 @@ func (p *Pool) sweep(ctx context.Context) {
 	}
 	list, err := p.deps.Engine.List(ctx, map[string]string{Label: ""})
 	if err != nil {
-		return // the next look finds them
+		return // the next check finds them
 	}
 	for _, e := range entries {
 		if slices.ContainsFunc(list, func(c engine.Container) bool { return c.Labels[Label] == e.Name() }) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(p.cfg.Dir, e.Name())); err != nil {
-			p.log.Warn("removing what a warm container was told", "err", err)
+			p.log.Warn("removing the directory of a warm container", "err", err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package netpool
+package network
 
 import (
 	"context"
@@ -24,13 +24,14 @@ import (
 	"holdfast/internal/platform/linux/proc"
 	"holdfast/internal/sessions/kill"
 	"holdfast/internal/sessions/kill/killtest"
+	"holdfast/internal/sessions/pool"
 	"holdfast/test/lab/labtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
 
-// fake makes a sleeping process of every container, and can be at fault. Calls that
-// it does not have panic.
+// fake starts a sleeping process for every container, and can inject faults. Calls
+// that it does not implement panic.
 type fake struct {
 	Engine
 	mu         sync.Mutex
@@ -39,11 +40,11 @@ type fake struct {
 	image      bool
 	containers map[string]*sleeper
 	fail       map[string]error // by call
-	lose       bool             // the next create is done, and answered with an error
+	lose       bool             // the next create succeeds and returns an error
 	busy       atomic.Bool
 	starts     int             // while busy
-	known      map[string]bool // to the deadman
-	wrong      []string        // what the deadman was told too late, or too early
+	known      map[string]bool // calls of the deadman's methods
+	wrong      []string        // calls of the deadman's methods in the wrong order
 }
 
 type sleeper struct {
@@ -84,7 +85,7 @@ func (f *fake) Create(_ context.Context, s engine.Spec) (string, error) {
 	f.containers[id] = &sleeper{Container: engine.Container{ID: id, Name: s.Name, Labels: s.Labels, State: "created"}}
 	if f.lose {
 		f.lose = false
-		return "", errors.New("done, but the answer is 500")
+		return "", errors.New("it succeeded, but the answer is 500")
 	}
 	return id, nil
 }
@@ -143,7 +144,7 @@ func (f *fake) Remove(_ context.Context, id string) error {
 	return killtest.Remove(id)
 }
 
-// Expect, Hold and Forget make it a deadman.
+// Expect, Hold and Forget implement the deadman.
 func (f *fake) Expect(id string) error {
 	f.set(func() { f.known[id] = true })
 	return nil
@@ -162,13 +163,13 @@ func (f *fake) Forget(ids ...string) {
 	}
 }
 
-// zombie reports whether a process has ended and nobody has waited for it.
+// zombie reports whether a process has exited and was not reaped.
 func zombie(pid int) bool {
 	s, err := proc.Host.Stat(pid)
 	return err != nil || s.State == 'Z'
 }
 
-// die kills one that runs, as a stranger would.
+// die kills a running holder from outside the pool.
 func (f *fake) die(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,7 +190,7 @@ func (f *fake) ids() []string {
 	return out
 }
 
-// fakePool is a pool on a fake, whose networks need no name.
+// fakePool is a pool on a fake. Its networks are given no host name.
 func fakePool(t testing.TB, f *fake, size int, wanted func() bool) *Pool {
 	if testing.Short() && os.Geteuid() != 0 {
 		t.Skip("-short without root: control groups need root")
@@ -206,21 +207,21 @@ func fakePool(t testing.TB, f *fake, size int, wanted func() bool) *Pool {
 	return p
 }
 
-// TestNothingIsHandedOutTwice holds a pool to a model of it: what was ever handed
-// out, and what nobody may have killed.
+// TestNothingIsHandedOutTwice compares a pool with a model of it: what was ever handed
+// out, and what the pool must not kill.
 func TestNothingIsHandedOutTwice(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFake()
 		const size = 3
 		open := true
 		p := fakePool(t, f, size, func() bool { return open })
-		p.quiet.Least = 1
-		p.quiet.Now()
+		p.idleNode.Least = 1
+		p.idleNode.Now()
 		taken := map[string]bool{} // ever
 		held := []string{}         // and not dropped
 		ctx := t.Context()
 		tend := func() {
-			p.makeAt, p.removeAt = time.Time{}, time.Time{}
+			p.making, p.removeAt = pool.Backoff{}, time.Time{}
 			for p.tend(ctx) {
 			}
 		}
@@ -289,7 +290,7 @@ func TestNothingIsHandedOutTwice(t *testing.T) {
 				}
 			},
 		})
-		// In the end nothing is left, whatever was lost.
+		// At the end nothing is left, whatever answers were lost.
 		f.set(func() { clear(f.fail); f.lose = false })
 		p.swept = time.Time{}
 		tend()
@@ -312,7 +313,7 @@ func TestNothingIsMadeBesideABoot(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = p.Run(ctx) }()
-	time.Sleep(5 * quietPoll)
+	time.Sleep(5 * pool.IdlePoll)
 	if ready, _, _ := p.Counts(); ready != 0 {
 		t.Errorf("%d were made", ready)
 	}
