@@ -283,7 +283,7 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 	rand.Read(big)
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
-	for _, hop := range []bool{true, false} {
+	for _, forwarded := range []bool{true, false} {
 		first := f.join("first", nil, nil)
 		p := &brittlePeers{peers: peers{f.identity("first")}}
 		first.gateway.peers = p
@@ -296,7 +296,7 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 			return c, nil
 		}
 		first.leadTo(owner)
-		if !hop {
+		if !forwarded {
 			first.serveAt(owner.local.address)
 		}
 		for _, c := range []struct {
@@ -328,10 +328,10 @@ func TestDeadKeptAliveConnection(t *testing.T) {
 			}
 			resp, got := first.do(req)
 			if resp.StatusCode != 200 || got != string(want) {
-				t.Errorf("hop %v, %s of %d bytes: %s, %d bytes", hop, c.method, len(want), resp.Status, len(got))
+				t.Errorf("forwarded %v, %s of %d bytes: %s, %d bytes", forwarded, c.method, len(want), resp.Status, len(got))
 			}
 			if n := first.refusals(); n != 0 {
-				t.Errorf("hop %v, %s: %d refusals", hop, c.method, n)
+				t.Errorf("forwarded %v, %s: %d refusals", forwarded, c.method, n)
 			}
 		}
 	}
@@ -407,7 +407,7 @@ func TestFrozenNodeIsGivenUp(t *testing.T) {
 	}
 }
 
-// oddNode is a hop listener that does as f says with each connection.
+// oddNode is a peer listener that does as f says with each connection.
 func oddNode(t *testing.T, f *fleet, id holdfast.NodeID, serve func(net.Conn)) (address string) {
 	t.Helper()
 	ln, err := newTLSListener(f.identity(id))

@@ -8,12 +8,12 @@ import (
 
 // Times of Finish.
 const (
-	// lastWords is for clients who use their connections again and again: each
+	// finishMin is for clients who use their connections again and again: each
 	// has a request answered meanwhile, with which it is told to connect anew.
 	// One that is closed instead may be closed under a request.
-	lastWords = 250 * time.Millisecond
-	// finishLook is between two looks whether anybody is parked.
-	finishLook = 10 * time.Millisecond
+	finishMin = 250 * time.Millisecond
+	// finishPoll is between two looks whether anybody is parked.
+	finishPoll = 10 * time.Millisecond
 )
 
 // Finish comes before the end of a gateway that another one follows on the same
@@ -23,14 +23,14 @@ const (
 // way then go on: the end of Run waits for them.
 func (g *Gateway) Finish(ctx context.Context) {
 	g.finishing.Store(true)
-	least := time.NewTimer(lastWords)
+	least := time.NewTimer(finishMin)
 	defer least.Stop()
 	select {
 	case <-least.C:
 	case <-ctx.Done():
 		return
 	}
-	tick := time.NewTicker(finishLook)
+	tick := time.NewTicker(finishPoll)
 	defer tick.Stop()
 	for {
 		if parked, _, _ := g.InFlight(); parked == 0 {

@@ -55,14 +55,14 @@ func (p peers) Dial(ctx context.Context, node holdfast.NodeID, addr string) (net
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// member is a node: a gateway for clients, and a hop listener in front of the
+// member is a node: a gateway for clients, and a peer listener in front of the
 // same gateway.
 type member struct {
 	*fixture
-	id    holdfast.NodeID
-	hop   string // its hop listener's address
-	local *fakeLocal
-	line  *line
+	id       holdfast.NodeID
+	peerAddr string // its peer listener's address
+	local    *fakeLocal
+	line     *line
 }
 
 // fakeLocal has the epoch 1 of every session ready at address.
@@ -174,7 +174,7 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	m.hop, m.line = ln.Addr().String(), &line{Listener: ln}
+	m.peerAddr, m.line = ln.Addr().String(), &line{Listener: ln}
 	srv := &http.Server{Handler: m.gateway.PeerForwardHandler(m.local), TLSConfig: who.ServerTLS(), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	srv.Protocols = &http.Protocols{}
 	srv.Protocols.SetHTTP1(true)
@@ -191,7 +191,7 @@ func (f *fleet) join(id holdfast.NodeID, handler http.HandlerFunc, change func(*
 
 // route is where m serves key, for others.
 func (m *member) route(key holdfast.SessionKey, left <-chan struct{}) holdfast.Route {
-	return holdfast.Route{Key: key, Node: m.id, Address: m.hop, Epoch: 1, Left: left}
+	return holdfast.Route{Key: key, Node: m.id, Address: m.peerAddr, Epoch: 1, Left: left}
 }
 
 // leadTo has every session of m's clients at these nodes, one after the other:

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/sessions/gateway/keep"
+	"holdfast/internal/sessions/gateway/reattach"
 	"holdfast/internal/sessions/gateway/relay"
 	"holdfast/internal/sessions/gateway/token"
 )
@@ -58,7 +58,7 @@ type Gateway struct {
 	parking   *parking
 	handlers  *handlers
 	relay     *relay.Relay
-	keeper    *keep.Keeper
+	reattach  *reattach.Proxy
 	up        atomic.Bool // the relay and the keeper take upgraded connections
 	finishing atomic.Bool // see Finish
 	upgraded  atomic.Int64
@@ -82,7 +82,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		parking:  newParking(cfg.ParkPerKey, cfg.ParkTotal, m),
 		handlers: newHandlers(),
 		relay:    relay.New(runtime.GOMAXPROCS(0)),
-		keeper:   keep.New(),
+		reattach: reattach.New(),
 		buffers:  &bufferPool{},
 	}
 	if err := g.openTokens(); err != nil {

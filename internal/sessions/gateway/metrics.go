@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/internal/sessions/gateway/keep"
+	"holdfast/internal/sessions/gateway/reattach"
 )
 
 // Metrics are the gateway's collectors.
@@ -75,7 +75,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, r := range reasons {
 		m.errors.WithLabelValues(r)
 	}
-	for _, o := range keep.Outcomes() {
+	for _, o := range reattach.Outcomes() {
 		m.kept.WithLabelValues(string(o))
 	}
 	for _, r := range results {
@@ -89,9 +89,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // handover counts what became of a kept socket whose server went away.
-func (m *Metrics) handover(o keep.Outcome, took time.Duration) {
+func (m *Metrics) handover(o reattach.Outcome, took time.Duration) {
 	m.kept.WithLabelValues(string(o)).Inc()
-	if o == keep.Kept {
+	if o == reattach.Kept {
 		m.keptTime.Observe(took.Seconds())
 	}
 }

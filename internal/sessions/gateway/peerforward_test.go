@@ -189,7 +189,7 @@ func TestHopTakesOnlyForwardedRequests(t *testing.T) {
 	f := newFleet(t)
 	owner := f.join("owner", echoBody("owner"), nil)
 	dial := func() net.Conn {
-		c, err := peers{f.identity("any")}.Dial(t.Context(), "owner", owner.hop)
+		c, err := peers{f.identity("any")}.Dial(t.Context(), "owner", owner.peerAddr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestWrongNodeIsRefused(t *testing.T) {
 		first.sessions.set(func(_ context.Context, key holdfast.SessionKey) (holdfast.Route, error) {
 			r := owner.route(key, nil)
 			if calls++; calls == 1 {
-				r.Address = other.hop
+				r.Address = other.peerAddr
 			}
 			return r, nil
 		})

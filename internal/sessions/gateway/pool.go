@@ -14,7 +14,7 @@ import (
 
 // Peers connects to other nodes. Any goroutine may call it.
 type Peers interface {
-	// Dial connects to the node's hop listener at addr (host:port) and
+	// Dial connects to the node's peer listener at addr (host:port) and
 	// returns when both sides know each other: when the handshake is done
 	// and the other is the node that was asked for. Whatever the error is,
 	// the node has not been sent a byte of a request. The connection has

@@ -54,17 +54,17 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	waiting, unwatch := hangupContext(r)
-	trip := &request{
+	req := &request{
 		target: t, gateway: g, patience: g.cfg.ParkTime,
 		waiting: waiting, unwatch: sync.OnceFunc(unwatch),
 	}
-	defer trip.done()
-	defer trip.unwatch()
+	defer req.done()
+	defer req.unwatch()
 	// A server may answer while the body is still coming. Without this,
 	// HTTP/1 would cut the body off at the answer's first byte. It is how
 	// HTTP/2 always works, and there is an error to ignore.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, trip)))
+	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 
 // admit checks what can be checked before anything waits, and sorts upgrades

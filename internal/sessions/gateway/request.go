@@ -34,7 +34,7 @@ type request struct {
 	target
 	gateway     *Gateway
 	forwarded   bool            // it came from another node's gateway
-	kept        bool            // it is for a client whose socket is kept; the parking is not for it
+	reattaching bool            // asks the next server of a kept WebSocket; the parking limits do not apply
 	keepOffered bool            // by the other node's gateway
 	waiting     context.Context // for parking: ends when the client hangs up
 	unwatch     func()          // ends the looking for it; any number of calls
@@ -182,7 +182,7 @@ func (t *request) pause(ctx context.Context, d time.Duration, left <-chan struct
 // park waits, for as long as the trip has patience left for it.
 func (t *request) park(ctx context.Context, f func(context.Context) error) error {
 	defer t.spend(time.Now())
-	if t.kept {
+	if t.reattaching {
 		ctx, cancel := context.WithTimeoutCause(ctx, t.patience, errParkedTooLong)
 		defer cancel()
 		return f(ctx)

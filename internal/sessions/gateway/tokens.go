@@ -80,7 +80,7 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	if inURL && browses {
 		tokens = slices.Concat([]string{field}, tokens)
 	}
-	text, grant, err := g.firstThatAllows(t.key, tokens)
+	text, grant, err := g.firstAllowed(t.key, tokens)
 	if err != nil {
 		return false, err
 	}
@@ -99,9 +99,9 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	return true, nil
 }
 
-// firstThatAllows returns the first token that lets its bearer connect to key,
+// firstAllowed returns the first token that lets its bearer connect to key,
 // or what is wrong with the best one.
-func (g *Gateway) firstThatAllows(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
+func (g *Gateway) firstAllowed(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
 	best := denied("token_missing", errors.New("there is no token"))
 	for _, text := range tokens {
 		grant, err := g.tokens.Verify(text)

@@ -44,7 +44,7 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 	y.conn = conn
 	conn.SetDeadline(time.Now().Add(g.cfg.ResponseTimeout))
 	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	if y.request.keepsHere(req.Header) != nil {
+	if y.request.localKeepPolicy(req.Header) != nil {
 		req = plainFrames(req)
 	}
 	resp, ahead, err := handshake(conn, req, g.cfg.MaxHeaderBytes, &y.answered)
@@ -127,12 +127,12 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	client, free := takeOut(client)
 
-	policy := t.keeping(req, s)
+	policy := t.keepPolicy(req, s)
 	head := s.resp
 	head.Request = req
 	_ = rewriteResponse(head)
 	if policy != nil && t.forwarded {
-		if err := sayKeep(head.Header, *policy); err != nil {
+		if err := setKeepHeader(head.Header, *policy); err != nil {
 			policy = nil
 		}
 	}
@@ -159,7 +159,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	if policy != nil {
 		err = g.addKept(req, t, s, *policy, client, early, ended)
 	} else {
-		release, over := t.take(), ended // the relay's from now on
+		release, over := t.takeRelease(), ended // the relay's from now on
 		ended = func() { over(); release() }
 		err = g.relay.Add(relay.Spec{
 			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,

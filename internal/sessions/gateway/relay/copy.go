@@ -31,10 +31,10 @@ type copyPair struct {
 // (RFC 8446, 5.1); what does not fit waits decrypted inside the TLS layer.
 const tlsRead = 4 << 10
 
-// lastWords is how long a server behind TLS, another node's gateway, has for what
+// lastReadTime is how long a server behind TLS, another node's gateway, has for what
 // it was about to say when the session left: its own 1012, mostly. What a plain
 // socket holds by then can be read without waiting.
-const lastWords = 100 * time.Millisecond
+const lastReadTime = 100 * time.Millisecond
 
 func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
 	p := &copyPair{spec: s, client: s.Client, pool: pool, grace: goneWait, gone: make(chan struct{})}
@@ -55,7 +55,7 @@ func (p *copyPair) leave() {
 	p.spec.Upstream.SetWriteDeadline(time.Unix(1, 0)) // ends both directions' waits for it
 	wait := time.Unix(1, 0)
 	if p.plain == nil {
-		wait = time.Now().Add(lastWords)
+		wait = time.Now().Add(lastReadTime)
 	}
 	p.spec.Upstream.SetReadDeadline(wait)
 	p.client.SetDeadline(time.Now().Add(linger))
@@ -180,7 +180,7 @@ func (p *copyPair) toClient() {
 
 // sessionLeft waits a moment for the news that explains the server's end.
 func (p *copyPair) sessionLeft() bool {
-	t := time.NewTimer(orphanWait)
+	t := time.NewTimer(leftWait)
 	defer t.Stop()
 	select {
 	case <-p.gone:

@@ -82,7 +82,7 @@ func TestLastWordsComeBeforeServiceRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.start()
-			p.goodbye()
+			p.beginClose()
 			l.stop()
 			go l.run()
 		},
@@ -149,7 +149,7 @@ func TestLeaveDrainsClientOfStuckServer(t *testing.T) {
 		p.client.pump()
 	}
 	write(t, client, make([]byte, 1<<16))
-	p.goodbye()
+	p.beginClose()
 	drained(t, p)
 }
 
@@ -164,10 +164,10 @@ func TestLeaveDrainsClientOfKilledServer(t *testing.T) {
 	}
 	p.upstream.readable = true
 	p.upstream.pump()
-	if !p.orphan {
+	if !p.awaiting {
 		t.Fatal("the pair does not wait for the news")
 	}
-	p.goodbye()
+	p.beginClose()
 	drained(t, p)
 }
 

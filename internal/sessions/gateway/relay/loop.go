@@ -169,13 +169,13 @@ func (l *loop) takeInbox() {
 		case cmdAdd:
 			c.pair.start()
 		case cmdLeave:
-			c.pair.goodbye()
+			c.pair.beginClose()
 		}
 	}
 	if stopping && !l.leaves {
 		l.leaves = true
 		for p := range l.pairs {
-			p.goodbye()
+			p.beginClose()
 		}
 	}
 }

@@ -32,10 +32,10 @@ const (
 	// client are unread, and the reset would overtake the frame.
 	linger = time.Second
 
-	// orphanWait is how long a WebSocket whose server went away without a
+	// leftWait is how long a WebSocket whose server went away without a
 	// Close frame waits to learn that its session left. The kernel tells of
 	// a killed server before anybody else does.
-	orphanWait = 500 * time.Millisecond
+	leftWait = 500 * time.Millisecond
 
 	// goneWait is how long a server may go on that ignores that its client
 	// has gone: to take what the client had said, and to end.

@@ -18,7 +18,7 @@ type socketPair struct {
 	upstream side
 	frames   frames // of what the client was sent, pending bytes included
 	started  bool
-	orphan   bool // the server has gone, and Left may tell why
+	awaiting bool // the server has gone, and Left may tell why
 	waited   bool // the time of an orphan is over
 	leaving  bool // goodbye was called
 	gone     bool // the client has, and the time that its server has is running
@@ -109,7 +109,7 @@ func (p *socketPair) start() {
 	}
 	if p.loop.leaves || p.leaving {
 		p.leaving = false
-		p.goodbye()
+		p.beginClose()
 	}
 }
 
@@ -132,7 +132,7 @@ func (p *socketPair) close() {
 
 // goodbye sends what is there to send, then 1012 where that is possible, and
 // gives the client a moment to hang up.
-func (p *socketPair) goodbye() {
+func (p *socketPair) beginClose() {
 	if !p.started {
 		p.leaving = true // start will come back here
 		return
@@ -148,7 +148,7 @@ func (p *socketPair) goodbye() {
 			return
 		}
 	}
-	p.leaving, p.orphan = true, false
+	p.leaving, p.awaiting = true, false
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && !up.done {
 		up.pending = append(up.pending, closeRestart[:]...)
 	}
@@ -172,7 +172,7 @@ func (p *socketPair) timeUp() {
 		p.close()
 		return
 	}
-	p.orphan, p.waited = false, true
+	p.awaiting, p.waited = false, true
 	p.upstream.pump()
 }
 
@@ -181,8 +181,8 @@ func (p *socketPair) clientGone() {
 	if p.gone || p.leaving || p.closed {
 		return
 	}
-	waits := p.orphan
-	p.gone, p.orphan = true, false
+	waits := p.awaiting
+	p.gone, p.awaiting = true, false
 	p.loop.after(p, goneWait)
 	if waits { // for news that nobody is there to be told
 		p.upstream.pump()
@@ -315,10 +315,10 @@ func (s *side) cut() {
 // directions are finished.
 func (s *side) finish() {
 	p := s.pair
-	if s == &p.upstream && p.mayBeOrphan() {
-		if !p.orphan {
-			p.orphan = true
-			p.loop.after(p, orphanWait)
+	if s == &p.upstream && p.awaitsLeft() {
+		if !p.awaiting {
+			p.awaiting = true
+			p.loop.after(p, leftWait)
 		}
 		return
 	}
@@ -331,9 +331,9 @@ func (s *side) finish() {
 	}
 }
 
-// mayBeOrphan reports whether the server's end calls for a Close frame, should
+// awaitsLeft reports whether the server's end calls for a Close frame, should
 // the session have left: the client is there, and nobody has said goodbye.
-func (p *socketPair) mayBeOrphan() bool {
+func (p *socketPair) awaitsLeft() bool {
 	clientEnded := p.client.done && !p.client.discard
 	return p.spec.WebSocket && !p.leaving && !p.waited && !p.gone && !clientEnded &&
 		!p.upstream.discard && p.frames.between() && !p.frames.sawClose

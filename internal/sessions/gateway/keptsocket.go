@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/internal/sessions/gateway/keep"
+	"holdfast/internal/sessions/gateway/reattach"
 )
 
 // keepHeader is, in a request between gateways, the offer to keep the client's
@@ -26,9 +26,9 @@ var errOtherProtocol = errors.New("the session's next server agrees to another p
 
 func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
 
-// keepsHere is how the upgrade is kept that the trip's session on this node is
+// localKeepPolicy is how the upgrade is kept that the trip's session on this node is
 // asked for; nil for one that is not. Another node's gateway has to offer it.
-func (t *request) keepsHere(h http.Header) *holdfast.KeepSockets {
+func (t *request) localKeepPolicy(h http.Header) *holdfast.KeepSockets {
 	if !isWebSocket(h) || t.route.Node != "" || t.forwarded && !t.keepOffered {
 		return nil
 	}
@@ -45,10 +45,10 @@ func plainFrames(req *http.Request) *http.Request {
 
 // keeping is how a switched connection is to be kept; nil: it is not. It has to
 // be asked before the answer's reserved headers are dropped.
-func (t *request) keeping(req *http.Request, s *switched) *holdfast.KeepSockets {
-	k := t.keepsHere(req.Header)
+func (t *request) keepPolicy(req *http.Request, s *switched) *holdfast.KeepSockets {
+	k := t.localKeepPolicy(req.Header)
 	if t.route.Node != "" && isWebSocket(req.Header) {
-		k = keepSaid(s.resp.Header)
+		k = keepFromHeader(s.resp.Header)
 	}
 	if k == nil || s.resp.Header.Get("Sec-WebSocket-Extensions") != "" {
 		return nil
@@ -56,8 +56,8 @@ func (t *request) keeping(req *http.Request, s *switched) *holdfast.KeepSockets 
 	return k
 }
 
-// sayKeep has another gateway know how the session's sockets are kept.
-func sayKeep(h http.Header, k holdfast.KeepSockets) error {
+// setKeepHeader has another gateway know how the session's sockets are kept.
+func setKeepHeader(h http.Header, k holdfast.KeepSockets) error {
 	b, err := json.Marshal(k)
 	if err == nil {
 		h.Set(keepHeader, base64.StdEncoding.EncodeToString(b))
@@ -65,8 +65,8 @@ func sayKeep(h http.Header, k holdfast.KeepSockets) error {
 	return err
 }
 
-// keepSaid is what another gateway said; nil where that was nothing of use.
-func keepSaid(h http.Header) *holdfast.KeepSockets {
+// keepFromHeader is what another gateway said; nil where that was nothing of use.
+func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 	b, err := base64.StdEncoding.DecodeString(h.Get(keepHeader))
 	if err != nil || len(b) == 0 {
 		return nil
@@ -83,7 +83,7 @@ func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	up, end := make(chan struct{}), make(chan error, 1)
-	go func() { end <- g.keeper.Run(ctx, func() { close(up) }) }()
+	go func() { end <- g.reattach.Run(ctx, func() { close(up) }) }()
 	select {
 	case <-up:
 	case err := <-end:
@@ -95,19 +95,19 @@ func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
 }
 
 // server is the session's end of a switched connection.
-func (t *request) server(s *switched) keep.Server {
-	return keep.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.take()}
+func (t *request) server(s *switched) reattach.Server {
+	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease()}
 }
 
 // take gives what releases the trip's session to the caller.
-func (t *request) take() func() {
+func (t *request) takeRelease() func() {
 	release := t.release
 	t.release = nil
 	return release
 }
 
 // kept is a client's connection whose upgrade is kept.
-type kept struct {
+type keptSocket struct {
 	gateway  *Gateway
 	target   target
 	req      *http.Request // as it goes to a session's server
@@ -120,15 +120,15 @@ type kept struct {
 
 // addKept has a switched connection kept.
 func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
-	k := &kept{
+	k := &keptSocket{
 		gateway: g, target: t.target, policy: policy, last: t.route,
 		req: req.Clone(context.Background()), protocol: s.resp.Header.Get("Sec-WebSocket-Protocol"),
 	}
 	server := t.server(s)
-	err := g.keeper.Add(keep.Spec{
+	err := g.reattach.Add(reattach.Spec{
 		Client: client, Early: early, Server: server, Policy: policy, PeerForward: t.forwarded,
 		Next: k.next,
-		Outcome: func(o keep.Outcome, took time.Duration) {
+		Outcome: func(o reattach.Outcome, took time.Duration) {
 			g.metrics.handover(o, took)
 			g.log.Debug("a kept socket lost its server", "session", t.key, "outcome", o, "took", took)
 		},
@@ -141,12 +141,12 @@ func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy hol
 }
 
 // next asks the session's next server for the upgrade.
-func (k *kept) next(ctx context.Context) (keep.Server, error) {
+func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gateway.sessions.Refused(k.target.key, k.last)
 	t := &request{
-		target: k.target, gateway: k.gateway, kept: true,
+		target: k.target, gateway: k.gateway, reattaching: true,
 		waiting: ctx, unwatch: func() {}, patience: k.policy.Time,
 	}
 	defer t.done()
@@ -155,14 +155,14 @@ func (k *kept) next(ctx context.Context) (keep.Server, error) {
 	switch {
 	case err == nil:
 		resp.Body.Close()
-		return keep.Server{}, fmt.Errorf("the session's next server answers %s", resp.Status)
+		return reattach.Server{}, fmt.Errorf("the session's next server answers %s", resp.Status)
 	case !errors.As(err, &agreed):
-		return keep.Server{}, err
+		return reattach.Server{}, err
 	}
 	h := agreed.resp.Header
 	if h.Get("Sec-WebSocket-Protocol") != k.protocol || h.Get("Sec-WebSocket-Extensions") != "" {
 		agreed.conn.Close()
-		return keep.Server{}, errOtherProtocol
+		return reattach.Server{}, errOtherProtocol
 	}
 	k.last = t.route
 	return t.server(agreed), nil

@@ -1,4 +1,4 @@
-package keep
+package reattach
 
 import (
 	"net"
@@ -17,16 +17,16 @@ type up struct {
 	gone    chan struct{} // closed when the client has gone
 	pinged  chan struct{} // has one when there is a Ping to answer
 
-	mu     sync.Mutex // held while the server is written to
-	room   sync.Cond  // the queue got shorter, there is a server, or it is over
-	server net.Conn   // nil while there is none
-	queue  []byte     // whole frames that no server has got
-	over   bool       // nobody wants any more; what comes is thrown away
-	torn   bool       // a server got a part of a frame, or of a message, and no other can have the rest
-	inside bool       // a message was begun and its last frame is not sent
-	mid    bool       // a long frame was begun and is not sent to its end
-	bye    bool       // the client has sent a Close frame
-	ping   []byte     // payload of the last Ping that no server has got
+	mu      sync.Mutex // held while the server is written to
+	room    sync.Cond  // the queue got shorter, there is a server, or it is over
+	server  net.Conn   // nil while there is none
+	queue   []byte     // whole frames that no server has got
+	over    bool       // nobody wants any more; what comes is thrown away
+	torn    bool       // a server got a part of a frame, or of a message, and no other can have the rest
+	inside  bool       // a message was begun and its last frame is not sent
+	mid     bool       // a long frame was begun and is not sent to its end
+	closing bool       // the client has sent a Close frame
+	ping    []byte     // payload of the last Ping that no server has got
 }
 
 func newUp(client net.Conn, early []byte, limit int, pool *buffers) *up {
@@ -88,7 +88,7 @@ func (u *up) send(p piece) bool {
 	n, err := u.server.Write(p.b)
 	if err != nil {
 		// It reads no more: what it still says is bounded.
-		u.server.SetReadDeadline(time.Now().Add(lastWords))
+		u.server.SetReadDeadline(time.Now().Add(lastReadTime))
 	}
 	if p.long {
 		return u.sentLong(p, err)
@@ -126,7 +126,7 @@ func (u *up) sentLong(p piece, err error) bool {
 func (u *up) passed(f frame) {
 	switch {
 	case f.op() == opClose:
-		u.bye = true
+		u.closing = true
 	case !f.control():
 		u.inside = !f.last()
 	}
@@ -145,7 +145,7 @@ func (u *up) keep(b []byte) bool {
 			u.notify()
 		case opPong: // to a Ping of a server that has gone
 		case opClose:
-			u.bye = true
+			u.closing = true
 			u.notify()
 		default:
 			u.queue = append(u.queue, all...)
@@ -205,14 +205,14 @@ func (u *up) end() {
 
 // state is what the other direction has to know.
 type state struct {
-	torn, bye bool
-	ping      []byte // to be answered; given once
+	torn, closing bool
+	ping          []byte // to be answered; given once
 }
 
 func (u *up) look() state {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	s := state{u.torn, u.bye, u.ping}
+	s := state{u.torn, u.closing, u.ping}
 	u.ping = nil
 	return s
 }

@@ -1,4 +1,4 @@
-package keep
+package reattach
 
 import (
 	"bufio"
@@ -282,9 +282,9 @@ func TestMarkEndsAFarServer(t *testing.T) {
 }
 
 func TestHop(t *testing.T) {
-	hop := func(s *Spec) { s.PeerForward, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
+	forwarded := func(s *Spec) { s.PeerForward, s.Next, s.Policy = true, nil, holdfast.KeepSockets{} }
 	t.Run("own end", func(t *testing.T) {
-		b := start(t, hop)
+		b := start(t, forwarded)
 		send(t, b.server, serverFrame(opText, []byte("x")))
 		b.server.Close()
 		expectFrame(t, b.client, fin|opText, "x")
@@ -293,7 +293,7 @@ func TestHop(t *testing.T) {
 		b.expectDone()
 	})
 	t.Run("leaves", func(t *testing.T) {
-		b := start(t, hop)
+		b := start(t, forwarded)
 		b.leave()
 		if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("%d bytes, %v", n, err)
@@ -302,7 +302,7 @@ func TestHop(t *testing.T) {
 		b.expectDone()
 	})
 	t.Run("stops", func(t *testing.T) {
-		b := start(t, hop)
+		b := start(t, forwarded)
 		b.stop()
 		if n, err := b.client.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("%d bytes, %v", n, err)

@@ -13,7 +13,7 @@
 //
 // A socket costs three goroutines and two buffers of 4 KiB, where a pair of
 // package relay costs neither.
-package keep
+package reattach
 
 import (
 	"context"
@@ -31,13 +31,13 @@ import (
 var ErrClosed = errors.New("no keeper of sockets is running")
 
 const (
-	// lastWords is how long a server that leaves may finish what it says.
-	lastWords = 250 * time.Millisecond
+	// lastReadTime is how long a server that leaves may finish what it says.
+	lastReadTime = 250 * time.Millisecond
 
-	// newsWait is how long to wait, when a server on this node has gone
+	// leftWait is how long to wait, when a server on this node has gone
 	// without a Close frame, for the news that its session left. The kernel
 	// tells of a killed server before anybody else does.
-	newsWait = 500 * time.Millisecond
+	leftWait = 500 * time.Millisecond
 
 	// linger is how long a client may take to read the Close frame and to
 	// hang up. Closing at once would send a reset where bytes of the client
@@ -108,34 +108,34 @@ type Spec struct {
 	Done    func()
 }
 
-// Keeper serves sockets. Its methods may be called from any goroutine.
-type Keeper struct {
+// Proxy serves sockets. Its methods may be called from any goroutine.
+type Proxy struct {
 	pool buffers
 
 	sockets tasks.Group // open while Run is active
 }
 
 // New returns a keeper that does nothing before Run.
-func New() *Keeper { return &Keeper{} }
+func New() *Proxy { return &Proxy{} }
 
 // Run serves until ctx is done, then closes every socket (with 1012 where that
 // can be said) and returns when all are closed and all Done calls have returned.
 // started is called when Add may be used.
-func (k *Keeper) Run(ctx context.Context, started func()) error {
-	if err := k.sockets.Open(ctx); err != nil {
+func (p *Proxy) Run(ctx context.Context, started func()) error {
+	if err := p.sockets.Open(ctx); err != nil {
 		return fmt.Errorf("keeper of sockets: %w", err)
 	}
 	started()
 	<-ctx.Done()
-	k.sockets.Close()
+	p.sockets.Close()
 	return nil
 }
 
 // Add takes both connections over: whatever it returns, the caller must not use
 // them any more. With an error both are closed, and neither Release nor Done is
 // called.
-func (k *Keeper) Add(s Spec) error {
-	if !k.sockets.Go(func(ctx context.Context) { newSocket(s, &k.pool, ctx).run() }) {
+func (p *Proxy) Add(s Spec) error {
+	if !p.sockets.Go(func(ctx context.Context) { newSocket(s, &p.pool, ctx).run() }) {
 		s.Client.Close()
 		s.Server.Conn.Close()
 		return fmt.Errorf("keep a socket: %w", ErrClosed)

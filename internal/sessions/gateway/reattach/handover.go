@@ -1,4 +1,4 @@
-package keep
+package reattach
 
 import (
 	"context"
@@ -25,9 +25,9 @@ func (s *socket) handover() (Server, verdict) {
 	case Kept:
 		return next, lost
 	case Client:
-		return Server{}, plain
+		return Server{}, withoutClose
 	}
-	return Server{}, bye
+	return Server{}, withClose
 }
 
 // await answers the client until the next server is there.
@@ -68,7 +68,7 @@ func (s *socket) await() (Server, Outcome) {
 // goodbye, or takes nothing.
 func (s *socket) answer() bool {
 	u := s.up.look()
-	if u.bye {
+	if u.closing {
 		s.say(closeFrame(restart))
 		s.said = true
 		return false

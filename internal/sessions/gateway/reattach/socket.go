@@ -1,4 +1,4 @@
-package keep
+package reattach
 
 import (
 	"context"
@@ -23,10 +23,10 @@ type socket struct {
 type verdict int
 
 const (
-	lost  verdict = iota // look for the next one
-	plain                // end the client's connection, too
-	bye                  // with a Close frame
-	mark                 // with the mark of a server's own end
+	lost         verdict = iota // look for the next one
+	withoutClose                // end the client's connection, too
+	withClose                   // with a Close frame
+	withMark                    // with the mark of a server's own end
 )
 
 func newSocket(s Spec, pool *buffers, stop context.Context) *socket {
@@ -63,9 +63,9 @@ func (s *socket) run() {
 func (s *socket) sayLast(end verdict) {
 	var b []byte
 	switch {
-	case end == bye && !s.said:
+	case end == withClose && !s.said:
 		b = closeFrame(restart)
-	case end == mark:
+	case end == withMark:
 		b = serverFrame(opEnd, nil)
 	default:
 		return
@@ -119,7 +119,7 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 		case <-served:
 			return
 		}
-		server.Conn.SetDeadline(time.Now().Add(lastWords))
+		server.Conn.SetDeadline(time.Now().Add(lastReadTime))
 		if !s.spec.PeerForward {
 			server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest is the next one's
 		}
@@ -191,21 +191,21 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	u := s.up.look()
 	switch {
 	case why == unread, s.said, closed(s.up.gone):
-		return plain
+		return withoutClose
 	case s.spec.PeerForward && (torn || s.leaves(server)):
-		return plain
+		return withoutClose
 	case s.spec.PeerForward:
-		return mark
+		return withMark
 	case why == marked, !server.Far && !s.leaves(server):
-		return plain // its own will
+		return withoutClose // its own will
 	case torn:
 		s.tell(Torn, 0)
-		return plain // nothing can be said in the middle of a frame
+		return withoutClose // nothing can be said in the middle of a frame
 	case s.inside, u.torn:
 		s.tell(Torn, 0)
-		return bye
-	case u.bye, s.stop.Err() != nil:
-		return bye
+		return withClose
+	case u.closing, s.stop.Err() != nil:
+		return withClose
 	}
 	return lost
 }
@@ -213,7 +213,7 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 // leaves waits a moment for the news that the server's session leaves, or that
 // everybody does.
 func (s *socket) leaves(server Server) bool {
-	t := time.NewTimer(newsWait)
+	t := time.NewTimer(leftWait)
 	defer t.Stop()
 	select {
 	case <-server.Left:

@@ -12,8 +12,8 @@ import (
 // and for what may be sent again only.
 func TestNewsIsWaitedForOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		trip request
-		want time.Duration
+		request request
+		want    time.Duration
 	}{
 		"here":             {request{again: true}, leftWait},
 		"on another node":  {request{again: true, route: holdfast.Route{Node: "n2"}}, 0},
@@ -22,7 +22,7 @@ func TestNewsIsWaitedForOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				if (&history{}).allows(t.Context(), &c.trip, &brokenError{error: errFailed}) {
+				if (&history{}).allows(t.Context(), &c.request, &brokenError{error: errFailed}) {
 					t.Error("it is sent again, to a session that has not left")
 				}
 				if took := time.Since(begun); took != c.want {

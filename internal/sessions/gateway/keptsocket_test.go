@@ -13,7 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast"
-	"holdfast/internal/sessions/gateway/keep"
+	"holdfast/internal/sessions/gateway/reattach"
 )
 
 // life is one life of a session: a server that says who it is before every echo,
@@ -114,7 +114,7 @@ func TestSocketsAreKept(t *testing.T) {
 		lives[2].die() // and none comes after it
 		expectRestart(t, c)
 		m := f.gateway.metrics
-		for o, want := range map[keep.Outcome]float64{keep.Kept: 2, keep.Late: 1} {
+		for o, want := range map[reattach.Outcome]float64{reattach.Kept: 2, reattach.Late: 1} {
 			if got := valueOf(t, m.kept.WithLabelValues(string(o))); got != want {
 				t.Errorf("%v sockets are counted as %s, want %v", got, o, want)
 			}
@@ -194,7 +194,7 @@ func TestSocketsAreKeptAcrossNodes(t *testing.T) {
 			if _, _, err := c.Read(t.Context()); err == nil || websocket.CloseStatus(err) != -1 {
 				t.Errorf("after the server's own end: %v", err)
 			}
-			if got := valueOf(t, first.gateway.metrics.kept.WithLabelValues(string(keep.Kept))); got != 1 {
+			if got := valueOf(t, first.gateway.metrics.kept.WithLabelValues(string(reattach.Kept))); got != 1 {
 				t.Errorf("%v sockets are counted as kept", got)
 			}
 		})
@@ -204,19 +204,19 @@ func TestSocketsAreKeptAcrossNodes(t *testing.T) {
 // What another node says of its sockets is checked.
 func TestKeepSaid(t *testing.T) {
 	h := http.Header{}
-	if err := sayKeep(h, *keepTold); err != nil {
+	if err := setKeepHeader(h, *keepTold); err != nil {
 		t.Fatal(err)
 	}
-	if k := keepSaid(h); k == nil || *k != *keepTold {
+	if k := keepFromHeader(h); k == nil || *k != *keepTold {
 		t.Errorf("got %+v", k)
 	}
 	for _, k := range []holdfast.KeepSockets{{Buffer: 1}, {Time: time.Second}, {Time: 1, Buffer: 1, Tell: strings.Repeat("x", holdfast.MaxTell+1)}} {
-		if err := sayKeep(h, k); err != nil || keepSaid(h) != nil {
+		if err := setKeepHeader(h, k); err != nil || keepFromHeader(h) != nil {
 			t.Errorf("%+v was taken: %v", k, err)
 		}
 	}
 	h.Set(keepHeader, "nonsense")
-	if keepSaid(h) != nil || keepSaid(http.Header{}) != nil {
+	if keepFromHeader(h) != nil || keepFromHeader(http.Header{}) != nil {
 		t.Error("nonsense was taken")
 	}
 }
