@@ -46,7 +46,7 @@ func TestContainersInASharedPidNamespace(t *testing.T) {
 	}
 	mustDie(t, new(kill.Killer).Kill(t.Context(), targets(cs)), cs...)
 	if !other.Alive() {
-		t.Error("the container whose pid namespace was shared died too")
+		t.Error("the container that shared its pid namespace died, too")
 	}
 	mustDie(t, new(kill.Killer).Kill(t.Context(), []*kill.Target{other.Target}), other)
 }

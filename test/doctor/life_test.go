@@ -93,7 +93,7 @@ func TestInterrupted(t *testing.T) {
 func drillIn(t *testing.T, dir string) (cmd *exec.Cmd, wait func() int) {
 	t.Helper()
 	cmd = command(t, "", nil, "doctor", "drill", "throttle", "--for", "5m", "--dir", dir)
-	_, wait = starting(t, cmd, "it stands")
+	_, wait = starting(t, cmd, "the pathology exists")
 	return cmd, wait
 }
 
@@ -179,7 +179,7 @@ func TestDrillKilled(t *testing.T) {
 func TestDrillInContainersKilled(t *testing.T) {
 	api := labtest.Docker(t)
 	cmd := command(t, "", nil, "doctor", "drill", "throttle", "--for", "5m", "--dir", t.TempDir(), "--image", labtest.Busybox)
-	_, wait := starting(t, cmd, "it stands")
+	_, wait := starting(t, cmd, "the pathology exists")
 	if err := cmd.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ var byFiles = []string{"dying-cgroups", "throttling", "own-limit", "limits-near"
 
 func TestNotRoot(t *testing.T) {
 	cmd := command(t, "", nil, "doctor", "--for", "1s", "--json")
-	const nobody = 65534
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	const nobodyID = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
 	r := report(t, cmd)
 	blind(t, r, "", append([]string{"slow-allocation"}, byBPF...)...)
 	judged(t, r, "throttling", "old-kernel", "slow-machine")

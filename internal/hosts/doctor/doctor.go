@@ -94,7 +94,7 @@ type Check struct {
 // Validate checks the duration.
 func (e Examination) Validate() error {
 	if e.For < MinFor || e.For > MaxFor {
-		return fmt.Errorf("an examination of %v: it has to be from %v to %v", e.For, MinFor, MaxFor)
+		return fmt.Errorf("an examination of %v: it must be from %v to %v", e.For, MinFor, MaxFor)
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		if !progress(before, now, n) {
 			next = firstRound
 			if idle++; idle == 2 {
-				r.stopped = fmt.Sprintf("%s is left that does not go: it is in use", size(now.pages))
+				r.stopped = fmt.Sprintf("%s remain because they are in use", size(now.pages))
 				r.notes = append(r.notes, holders(ctx, s.env.Host)...)
 				return r, nil
 			}
@@ -197,7 +197,7 @@ func (s *squeeze) do(ctx context.Context) (result, error) {
 		idle = 0
 	}
 	if now.locked >= least {
-		r.stopped = fmt.Sprintf("%s is left that somebody has locked", size(now.locked))
+		r.stopped = fmt.Sprintf("%s remain that a process has locked", size(now.locked))
 		r.notes = append(r.notes, holders(ctx, s.env.Host)...)
 	}
 	return r, ctx.Err()

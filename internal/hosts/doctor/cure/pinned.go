@@ -145,7 +145,7 @@ func drop(ctx context.Context, h probe.Host, found []pinning, most int64) (resul
 	}
 	for i, p := range left {
 		if i < shownFiles && p.bytes >= pageSize() {
-			r.notes = append(r.notes, fmt.Sprintf("%s of %s cannot be dropped: somebody maps or writes it", size(p.bytes), p.name))
+			r.notes = append(r.notes, fmt.Sprintf("%s of %s cannot be dropped: a process maps or writes them", size(p.bytes), p.name))
 		}
 	}
 	if len(left) > 0 {

@@ -193,7 +193,7 @@ func (s setting) advised(now string) string {
 func (s setting) check(now, value string) error {
 	if s.words != nil {
 		if !slices.Contains(s.words, value) {
-			return fmt.Errorf("%s: %q is none of %s", s.name, value, strings.Join(s.words, ", "))
+			return fmt.Errorf("%s: %q is not one of %s", s.name, value, strings.Join(s.words, ", "))
 		}
 		return nil
 	}

@@ -75,7 +75,7 @@ func logLines(ctx context.Context, name string) error {
 // dentries is a program that looks up files that do not exist.
 func dentries() Drill {
 	return Drill{
-		Name: "dentries", Short: "a program that looks for millions of files that are not there", Rule: "negative-dentries",
+		Name: "dentries", Short: "a program that looks up millions of files that do not exist", Rule: "negative-dentries",
 		Size: 3_000_000, MaxSize: 10_000_000, Unit: "names", Containers: true,
 		parts: []part{{name: "seeker", work: func(ctx context.Context, t Task, ready func()) error {
 			dir, err := unix.Open(t.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

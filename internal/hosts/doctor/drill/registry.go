@@ -73,7 +73,7 @@ func sweepStage(dir string, o Options) error {
 func inhabited(ms cgroup.Mounts, name string) (bool, error) {
 	groups, err := ms.Search(func(n string) bool { return n == name })
 	if err != nil {
-		return false, fmt.Errorf("look for control groups of %s: %w", name, err)
+		return false, fmt.Errorf("search for control groups of %s: %w", name, err)
 	}
 	for _, g := range groups {
 		if empty, err := g.Empty(); err != nil || !empty {

@@ -28,7 +28,7 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 		return err
 	}
 	if err := Sweep(ctx, o); err != nil {
-		return fmt.Errorf("remove what an earlier drill left: %w", err)
+		return fmt.Errorf("remove the remains of an earlier drill: %w", err)
 	}
 	s, err := newStage(o)
 	if err != nil {
@@ -49,12 +49,12 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 		}
 		acts = append(acts, a)
 	}
-	fmt.Fprintf(o.Progress, "making it: %s\n", d.Short)
+	fmt.Fprintf(o.Progress, "creating the pathology: %s\n", d.Short)
 	if err := s.waitReady(ctx, d, ended); err != nil {
 		return fmt.Errorf("drill %s: %w", d.Name, err)
 	}
 	r := Running{Drill: d.Name, Rule: d.Rule, Group: acts[0].group, Container: acts[0].container, For: o.For}
-	fmt.Fprintf(o.Progress, "it stands, for %v: look for %s, by %s\n", o.For, d.Rule, r.Group)
+	fmt.Fprintf(o.Progress, "the pathology exists for %v: expect %s, by %s\n", o.For, d.Rule, r.Group)
 	if o.Ready != nil {
 		o.Ready(r)
 	}
@@ -66,7 +66,7 @@ func Run(ctx context.Context, d Drill, o Options) (err error) {
 	case err := <-ended:
 		return fmt.Errorf("drill %s ended too early: %w", d.Name, err)
 	}
-	fmt.Fprintln(o.Progress, "taking it away")
+	fmt.Fprintln(o.Progress, "removing the pathology")
 	return nil
 }
 

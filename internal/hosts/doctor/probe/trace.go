@@ -126,12 +126,12 @@ func blockProbe() Probe {
 			if err != nil {
 				return nil, traceError(err)
 			}
-			who, err := tracepoint.CountWrites()
+			tally, err := tracepoint.CountWrites()
 			if err != nil {
 				return nil, errors.Join(traceError(err), l.Close())
 			}
 			return func(_ context.Context, over time.Duration) ([]fact.Fact, error) {
-				places, err := readTally(who)
+				places, err := readTally(tally)
 				// without paths: only the process is reported
 				_, fs := countPlaces(newResolver(h, nil), places, fact.DiskBy, over)
 				hist, err2 := readLatency(l)

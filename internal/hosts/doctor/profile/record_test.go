@@ -206,7 +206,7 @@ func TestOneContainer(t *testing.T) {
 			t.Errorf("%d samples, %d of %s: %+v", len(p.Samples), len(of(p, id).Samples), name, p.Meta)
 		}
 	}
-	r.Container = "one-nobody"
+	r.Container = "one-missing"
 	if _, err := r.Run(t.Context()); !errors.Is(err, holdfast.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}

@@ -103,7 +103,7 @@ func TestFleetsWithNothingToSay(t *testing.T) {
 		verdict string
 		left    int
 	}{
-		"nobody":               {nil, "0 of 0 nodes", 0},
+		"no nodes":             {nil, "0 of 0 nodes", 0},
 		"one node":             {[]Record{node(0, 1, map[string]float64{"x": 1})}, "1 of 1 nodes", 0},
 		"too few spin-ups":     {[]Record{node(0, 1, nil), few, none}, "1 of 3 nodes", 2},
 		"no numbers":           {[]Record{node(0, 1, nil), bad}, "1 of 2 nodes", 1},

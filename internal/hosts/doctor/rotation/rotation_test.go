@@ -54,8 +54,8 @@ func auto() Config {
 	return c
 }
 
-// hurried is a configuration that drains earlier than it would retry.
-func hurried() Config {
+// shortDelay is a configuration that drains earlier than it would retry.
+func shortDelay() Config {
 	c := auto()
 	c.DrainAfter = 5 * time.Second
 	return c
@@ -84,10 +84,10 @@ func TestStates(t *testing.T) {
 			{16 * time.Minute, "x", true, true, nothing, true}, {17 * time.Minute, "", true, false, nothing, true}, {30 * time.Minute, "", true, false, comeBack, false}}},
 		"not its turn": {auto(), []step{{0, "x", false, false, nothing, true}, {15 * time.Minute, "x", false, false, drain, true},
 			{15*time.Minute + 30*time.Second, "x", false, false, nothing, true}, {16 * time.Minute, "x", false, false, drain, true}}},
-		"not its turn, and in a hurry": {hurried(), []step{{0, "x", false, false, nothing, true}, {5 * time.Second, "x", false, false, drain, true},
+		"not its turn, short drain_after": {shortDelay(), []step{{0, "x", false, false, nothing, true}, {5 * time.Second, "x", false, false, drain, true},
 			{9 * time.Second, "x", false, false, nothing, true}, {10 * time.Second, "x", false, false, drain, true}}},
-		"a person has cordoned it": {auto(), []step{{0, "x", true, false, nothing, true}, {time.Hour, "x", true, false, nothing, true}, {2 * time.Hour, "", true, false, nothing, false}}},
-		"a person wants it all the same": {auto(), []step{{0, "x", false, false, nothing, true}, {15 * time.Minute, "x", false, false, drain, true}, {16 * time.Minute, "x", true, true, nothing, true},
+		"cordoned by the operator": {auto(), []step{{0, "x", true, false, nothing, true}, {time.Hour, "x", true, false, nothing, true}, {2 * time.Hour, "", true, false, nothing, false}}},
+		"the operator uncordons it": {auto(), []step{{0, "x", false, false, nothing, true}, {15 * time.Minute, "x", false, false, drain, true}, {16 * time.Minute, "x", true, true, nothing, true},
 			{20 * time.Minute, "x", false, false, nothing, true}, {2 * time.Hour, "x", false, false, nothing, true}, {3 * time.Hour, "", false, false, nothing, false},
 			{4 * time.Hour, "x", false, false, nothing, true}, {5 * time.Hour, "x", false, false, drain, true}}},
 	} {

@@ -37,7 +37,7 @@ func dyingCgroups() Rule {
 				Severity: Warning,
 				Title:    fmt.Sprintf("%s memory cgroups are dying and cannot be released", number(dying)),
 				Evidence: []Evidence{
-					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred beside %s living", number(living))},
+					{"dying memory cgroups", number(dying), fmt.Sprintf("a few hundred with %s living", number(living))},
 					{"kernel memory that they hold (estimate)", bytes(dying * dyingCost), "under 1 % of memory"},
 				},
 				Cures: []Cure{

@@ -54,7 +54,7 @@ var cases = []struct {
 	text       string // expected anywhere in the finding
 }{
 	{"dying-cgroups", "a healthy host", []fact.Fact{host(fact.MemcgDying, 300), host(fact.MemcgLiving, 100), host(fact.MemTotal, 8<<30)}, "", fact.Subject{}, ""},
-	{"dying-cgroups", "many beside many living", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 600), host(fact.MemTotal, 64<<30)}, "", fact.Subject{}, ""},
+	{"dying-cgroups", "many, with many living", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 600), host(fact.MemTotal, 64<<30)}, "", fact.Subject{}, ""},
 	{"dying-cgroups", "many, no reclaim", []fact.Fact{host(fact.MemcgDying, 2500), host(fact.MemcgLiving, 100), host(fact.MemTotal, 64<<30)}, Warning, fact.Subject{}, "2,500"},
 	{"dying-cgroups", "over 1 % of memory", []fact.Fact{host(fact.MemcgDying, 2000), host(fact.MemcgLiving, 1000), host(fact.MemTotal, 4<<30)}, Warning, fact.Subject{}, "MiB"},
 	{"dying-cgroups", "memory unknown, few", []fact.Fact{host(fact.MemcgDying, 1900), host(fact.MemcgLiving, 10)}, "", fact.Subject{}, ""},

@@ -70,9 +70,9 @@ func Measure(ctx context.Context, cfg Config, deps Deps, length time.Duration) (
 // processTime returns the CPU time of this process and of its children.
 func processTime() (time.Duration, error) {
 	var sum time.Duration
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+	for _, scope := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
-		if err := unix.Getrusage(who, &u); err != nil {
+		if err := unix.Getrusage(scope, &u); err != nil {
 			return 0, fmt.Errorf("getrusage: %w", err)
 		}
 		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())

@@ -83,7 +83,7 @@ func TestTrackerKeepsItsBooks(t *testing.T) {
 		var tr tracker
 		open := 0
 		rules := []string{"a", "b", "c"}
-		for i := range rapid.IntRange(1, 60).Draw(t, "looks") {
+		for i := range rapid.IntRange(1, 60).Draw(t, "results") {
 			l := examination{at: start.Add(time.Duration(i) * time.Second), judged: map[string]bool{}, deep: rapid.Bool().Draw(t, "deep")}
 			for _, r := range rules {
 				l.judged[r] = rapid.Bool().Draw(t, "judged")

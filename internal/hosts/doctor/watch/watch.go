@@ -231,10 +231,10 @@ func (w *Watch) logEvent(e Event) {
 		level = slog.LevelError
 	}
 	attrs := []any{"rule", e.Finding.Rule, "severity", e.Finding.Severity, "title", e.Finding.Title, "event", e.Kind}
-	if who := e.Finding.Subject; who != nil {
-		attrs = append(attrs, "container", who.Container, "cgroup", who.Cgroup, "pid", who.Pid, "command", who.Command)
-		if who.Pod != nil {
-			attrs = append(attrs, "namespace", who.Pod.Namespace, "pod", who.Pod.Name, "workload", who.Pod.Workload)
+	if s := e.Finding.Subject; s != nil {
+		attrs = append(attrs, "container", s.Container, "cgroup", s.Cgroup, "pid", s.Pid, "command", s.Command)
+		if s.Pod != nil {
+			attrs = append(attrs, "namespace", s.Pod.Namespace, "pod", s.Pod.Name, "workload", s.Pod.Workload)
 		}
 	}
 	if e.Kind == Ended {
