@@ -86,7 +86,7 @@ func TestAFullDisk(t *testing.T) {
 			t.Errorf("%+v, %v", cy, err)
 		}
 		said := strings.Join(cy.Notices, "\n")
-		if !strings.Contains(said, "files are not linked away before a removal: make the trash") || !strings.Contains(said, "no space left") {
+		if !strings.Contains(said, "files are not linked away before a removal: create the trash directory") || !strings.Contains(said, "no space left") {
 			t.Errorf("it said %q", said)
 		}
 		return cy

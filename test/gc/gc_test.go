@@ -202,7 +202,7 @@ func TestBesidePrune(t *testing.T) {
 	}
 	h.expect("kept:1")
 	for _, o := range cy.Skipped {
-		if !strings.Contains(o.Reason, "somebody else removed it") && !strings.Contains(o.Reason, "refuse") {
+		if !strings.Contains(o.Reason, "it was already removed") && !strings.Contains(o.Reason, "refuse") {
 			t.Errorf("skipped %+v", o)
 		}
 	}

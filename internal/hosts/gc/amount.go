@@ -10,10 +10,10 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Amount is a share of something or a number of bytes of it; the zero value is
-// none given.
+// Amount is a share in percent or a number of bytes. The zero value means that no
+// amount was given.
 type Amount struct {
-	Percent float64 `yaml:"-"` // 0 to 100, 0 where Bytes counts
+	Percent float64 `yaml:"-"` // 0 to 100; 0 if Bytes applies
 	Bytes   int64   `yaml:"-"`
 }
 
@@ -28,21 +28,21 @@ func ParseAmount(s string) (Amount, error) {
 	if share, ok := strings.CutSuffix(strings.TrimSpace(s), "%"); ok {
 		p, err := strconv.ParseFloat(strings.TrimSpace(share), 64)
 		if err != nil || !(p >= 0 && p <= 100) {
-			return Amount{}, fmt.Errorf("%q is no share between 0%% and 100%%", s)
+			return Amount{}, fmt.Errorf("%q is not a percentage between 0%% and 100%%", s)
 		}
 		return Percent(p), nil
 	}
 	n, err := units.RAMInBytes(s)
 	if err != nil || n < 0 {
-		return Amount{}, fmt.Errorf("%q is neither a size such as 20GiB nor a share such as 85%%", s)
+		return Amount{}, fmt.Errorf("%q is neither a size such as 20GiB nor a percentage such as 85%%", s)
 	}
 	return Bytes(n), nil
 }
 
-// IsZero reports whether nothing was given.
+// IsZero reports whether no amount was given.
 func (a Amount) IsZero() bool { return a == Amount{} }
 
-// Of is the amount of a whole, in bytes.
+// Of returns the amount in bytes, with a share taken of whole.
 func (a Amount) Of(whole int64) int64 {
 	if a.Percent > 0 {
 		return int64(float64(whole) * a.Percent / 100)

@@ -10,9 +10,10 @@ import (
 	"holdfast"
 )
 
-// Collect runs one cycle: plan, and carry out. told, which may be nil, is called
-// after each deletion. The error says why the cycle ended early; the Cycle says
-// what was done until then. ErrBusy.
+// Collect runs one cycle: it plans and carries the plan out. told is called after
+// each deletion and may be nil. If the cycle ends early, the error gives the
+// cause and the Cycle lists what was done until then. Collect returns ErrBusy
+// while another collection runs on the engine.
 func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome, bool)) (Cycle, error) {
 	if !c.cycle.TryLock() {
 		return Cycle{}, ErrBusy
@@ -23,7 +24,7 @@ func (c *Collector) Collect(ctx context.Context, why Trigger, told func(Outcome,
 		return Cycle{}, err
 	}
 	if !c.running.Load() {
-		if err := c.recall(); err != nil { // what is learnt now is added to it
+		if err := c.recall(); err != nil { // new observations are added to it
 			return Cycle{}, err
 		}
 	}
@@ -53,10 +54,10 @@ type run struct {
 	told func(Outcome, bool)
 
 	planned time.Time
-	saved   time.Time // the cycle, on disk
+	saved   time.Time // the last time the cycle was written to disk
 }
 
-// all does everything between begin and end.
+// all carries out the cycle from recovery of the trash to the last deletion.
 func (r *run) all(ctx context.Context) error {
 	if err := r.recover(ctx); err != nil {
 		return err
@@ -84,13 +85,13 @@ func (r *run) all(ctx context.Context) error {
 		d := left[i]
 		left = slices.Delete(left, i, i+1)
 		if d.Goal.reached(disk) {
-			continue // there is room by now
+			continue // enough space is free by now
 		}
 		o, deleted, err := r.remove(ctx, d)
 		if err != nil && !deleted {
 			o.Reason = err.Error()
 		}
-		if err == nil || o.calls > 0 { // something was done
+		if err == nil || o.calls > 0 { // the engine was called
 			r.note(o, deleted)
 		}
 		if err != nil {
@@ -105,8 +106,8 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// next is the deletion to do next: the first, but on a critically full disk the
-// one that harms least.
+// next returns the index of the next deletion: the first, or on a critically full
+// disk the one with the shortest expected lock.
 func next(left []Deletion, critical bool) int {
 	if !critical {
 		return 0
@@ -120,8 +121,8 @@ func next(left []Deletion, critical bool) int {
 	return best
 }
 
-// harm orders deletions by how long they are likely to lock the engine. One that
-// frees nothing, or nobody knows how much, comes after those that do.
+// harm orders deletions by how long they are likely to lock the engine. Deletions
+// that free nothing, or an unknown amount, come last.
 func harm(a, b Deletion) int {
 	rank := func(d Deletion) int {
 		return slices.Index([]Kind{Networks, Created, Volumes, Stopped, Images, BuildCache}, d.Kind)
@@ -135,7 +136,7 @@ func harm(a, b Deletion) int {
 	return cmp.Or(cmp.Compare(useless(a), useless(b)), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Bytes, b.Bytes))
 }
 
-// recover frees what an earlier cycle left in the trash.
+// recover frees the files that an earlier cycle left in the trash.
 func (r *run) recover(ctx context.Context) error {
 	if r.site.trash == nil || r.site.trash.empty() {
 		return nil
@@ -143,18 +144,20 @@ func (r *run) recover(ctx context.Context) error {
 	f, err := r.site.trash.free(ctx, r.wait)
 	r.cy.Recovered = f.Files
 	if f.Files > 0 {
-		r.c.d.Log.Warn("freed what an earlier garbage collection had left", "files", f.Files, "bytes", f.Bytes)
+		r.c.d.Log.Warn("freed files that an earlier garbage collection left in the trash", "files", f.Files, "bytes", f.Bytes)
 	}
 	return r.stays(ctx, err)
 }
 
-// wait returns when nothing spins up, and counts the time.
+// wait returns when no spin-up is in progress. It adds the waiting time to the
+// cycle.
 func (r *run) wait(ctx context.Context) error {
 	_, _, err := r.quiet(ctx, 0)
 	return err
 }
 
-// quiet is the gate's wait, with the time counted as suspension.
+// quiet calls the gate's wait and adds the waiting time to the cycle's
+// suspension.
 func (r *run) quiet(ctx context.Context, quiet time.Duration) (waited time.Duration, forced bool, err error) {
 	waited, forced, err = r.c.gate.wait(ctx, quiet)
 	if waited >= time.Millisecond {
@@ -165,16 +168,17 @@ func (r *run) quiet(ctx context.Context, quiet time.Duration) (waited time.Durat
 	return waited, forced, err
 }
 
-// share is the part of time that engines may be locked for deletions, unless the
-// disk is critically full: whoever comes by chance then meets one that rarely.
+// share is the fraction of time for which deletions may lock the engine, unless
+// the disk is critically full. A spin-up that begins at a random moment meets a
+// deletion with this probability.
 const share = 0.02
 
-// longestPace bounds the pause after one deletion, and is how long a host has to
-// have been without spin-ups to need none.
+// longestPace is the longest pause after a deletion. No pause is needed if the
+// host has had no spin-up for this long.
 const longestPace = 10 * time.Second
 
-// pace waits after a deletion that locked the engine so long, unless there has
-// been no spin-up for a while.
+// pace pauses after a deletion that locked the engine for locked, unless the host
+// has been idle for longestPace or the disk is critically full.
 func (r *run) pace(ctx context.Context, locked time.Duration) error {
 	if idle, since := r.c.gate.idle(); idle && since >= longestPace || r.c.gate.critical() {
 		return nil
@@ -189,7 +193,7 @@ func (r *run) pace(ctx context.Context, locked time.Duration) error {
 	}
 }
 
-// note keeps what became of a deletion, before the next one begins.
+// note records the outcome of a deletion before the next one begins.
 func (r *run) note(o Outcome, deleted bool) {
 	list, result := &r.cy.Skipped, "skipped"
 	if deleted {
@@ -201,7 +205,7 @@ func (r *run) note(o Outcome, deleted bool) {
 	log := r.c.d.Log.With("kind", o.Kind, "name", o.Name, "reason", o.Reason, "locked", o.Locked, "waited", o.Waited)
 	switch {
 	case o.Forced && deleted:
-		log.Warn("deleted beside spin-ups: the disk is critically full", "critical", r.c.cfg.Critical)
+		log.Warn("deleted during spin-ups: the disk is critically full", "critical", r.c.cfg.Critical)
 	case deleted:
 		log.Info("deleted", "linked", o.Linked)
 	default:
@@ -213,12 +217,14 @@ func (r *run) note(o Outcome, deleted bool) {
 	}
 }
 
-// saveEvery is how often a cycle is written while it runs. A sync of a busy disk
-// takes its time, and in a hurry every deletion counts; all are in the log.
+// saveEvery is the interval at which a running cycle is written. A sync on a busy
+// disk takes time, and on a full disk deletions must not wait for it. The log has
+// every deletion.
 const saveEvery = time.Second
 
-// save keeps the cycle as far as it has come. On a full disk it goes on without:
-// what it deletes makes the room, and the store says it and has it in memory.
+// save writes the cycle as far as it has come. A write error does not stop the
+// cycle, because its deletions free the space: the store logs the error and keeps
+// the cycle in memory.
 func (r *run) save() {
 	if time.Since(r.saved) < saveEvery {
 		return
@@ -227,7 +233,8 @@ func (r *run) save() {
 	r.saved = time.Now()
 }
 
-// end keeps the cycle as it ended. That it cannot be written is no failure of it.
+// end records the end of the cycle. A failed write of the history does not fail
+// the cycle.
 func (r *run) end(failed error) {
 	if disk, err := r.c.disk(r.site); err == nil {
 		r.cy.After = disk
@@ -244,10 +251,10 @@ func (r *run) end(failed error) {
 	}
 	r.c.d.Metrics.cycle(r.cy)
 	if r.cy.Planned+r.cy.Recovered == 0 && failed == nil && r.cy.Trigger != ByHand {
-		return // there was nothing to do, and there is nothing to tell
+		return // nothing was done: nothing to record
 	}
 	if err := r.c.d.Store.SaveCycle(r.cy); err != nil {
 		r.notice(fmt.Sprintf("this cycle is not in the history yet: %v", err))
 	}
-	_ = r.c.saveHarm() // the store says it
+	_ = r.c.saveHarm() // the store logs the error
 }

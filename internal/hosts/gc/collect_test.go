@@ -92,8 +92,8 @@ func TestSpinupsWithoutAPause(t *testing.T) {
 				}
 			}
 		}
-		if said := strings.Count(out.String(), "deleted beside spin-ups"); deleted < 150 || said != deleted {
-			t.Errorf("%d deleted, %d of them said", deleted, said)
+		if said := strings.Count(out.String(), "deleted during spin-ups"); deleted < 150 || said != deleted {
+			t.Errorf("%d deleted, %d of them logged", deleted, said)
 		}
 		if len(m.wrong) > 0 {
 			t.Errorf("in use: %v", m.wrong)
@@ -149,9 +149,9 @@ func TestLooksAgainBeforeEachRemoval(t *testing.T) {
 		left      int
 	}{
 		"nothing":             {4, func(*model, string) {}, "", 0},
-		"a container":         {4, func(m *model, id string) { m.create(id, "") }, "has it by now", 1},
+		"a container":         {4, func(m *model, id string) { m.create(id, "") }, "uses it now", 1},
 		"a container, late":   {7, func(m *model, id string) { m.create(id, "") }, "refuses", 1},
-		"a container, then":   {6, func(m *model, id string) { m.create(id, "") }, "has it by now", 1},
+		"a container, then":   {6, func(m *model, id string) { m.create(id, "") }, "uses it now", 1},
 		"a name":              {4, func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
 		"a name, late":        {7, func(m *model, id string) { m.tag("app:2", id) }, "app:2", 1},
 		"removed":             {4, func(m *model, id string) { delete(m.images, id) }, goneAlready, 0},

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Deps are what a Collector works with.
+// Deps are the dependencies of a Collector.
 type Deps struct {
 	Engine  Engine
 	Store   *Store
-	Spinups Spinups // nil: nobody tells, and nothing is waited for
-	LockDir string  // for the lock of an engine whose data root is not here
+	Spinups Spinups // nil: spin-ups are unknown, and deletions do not wait
+	LockDir string  // for the lock of an engine with a remote data root
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Keep are names of images that stay for now, beside those of the
-	// policy; may be nil. Nothing is planned while it fails.
+	// Keep returns names of images to keep in addition to the policy's. It may be
+	// nil. While it returns an error, no plan is made.
 	Keep func() ([]string, error)
 	Disk func(dir string) (Disk, error) // nil: DiskOf
 }
 
-// Collector carries plans out. Its methods may be called from any goroutine, Run
-// once.
+// Collector plans deletions and carries them out. Its methods may be called from
+// any goroutine; Run may be called once.
 type Collector struct {
 	cfg      Config
 	d        Deps
@@ -39,21 +39,21 @@ type Collector struct {
 	watch    *watch
 	rates    rates
 	running  atomic.Bool // Run follows events
-	caught   atomic.Bool // and what was before it is known
+	caught   atomic.Bool // Run has read the events from before its start
 	last     atomic.Pointer[seen]
 
-	again int        // loop's: the next look that may begin a cycle
-	cycle sync.Mutex // one at a time here; the lock on disk is for others
-	reads sync.Mutex // of the reader
+	again int        // used by loop: the next check that may begin a cycle
+	cycle sync.Mutex // serializes cycles of this process; the lock on disk excludes other processes
+	reads sync.Mutex // guards the reader
 }
 
-// seen is what was found out last about the engine's place.
+// seen is the last known location of the engine's data.
 type seen struct {
 	site site
 	disk Disk
 }
 
-// New returns a Collector that has not started anything.
+// New returns a Collector. It starts nothing.
 func New(cfg Config, d Deps) *Collector {
 	if d.Disk == nil {
 		d.Disk = DiskOf
@@ -66,8 +66,8 @@ func New(cfg Config, d Deps) *Collector {
 	return c
 }
 
-// Run follows what uses images until ctx is done, and collects where that is
-// enabled.
+// Run records image uses until ctx is done and, if collection is enabled, runs
+// cycles.
 func (c *Collector) Run(ctx context.Context) error {
 	if err := c.recall(); err != nil {
 		return err
@@ -84,13 +84,14 @@ func (c *Collector) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// Follow follows what uses images until ctx is done, and nothing else: beside a
-// single Collect, so that a use between its plan and a removal is seen. Not
-// beside Run.
+// Follow records image uses until ctx is done, without collecting. A caller of a
+// single Collect runs Follow beside it, so that a use between the plan and a
+// removal is seen. It must not run beside Run.
 func (c *Collector) Follow(ctx context.Context) error { return c.tracker.Run(ctx) }
 
-// Answers returns once each lock was to be had that deletions and spin-ups need: what a
-// watchdog asks. It waits for no engine and no disk.
+// Answers returns after taking and releasing each lock that deletions and
+// spin-ups need. The watchdog calls it. It does not wait for the engine or the
+// disk.
 func (c *Collector) Answers() {
 	c.watch.now()
 	c.arrivals.learnt()
@@ -99,7 +100,7 @@ func (c *Collector) Answers() {
 	defer c.tracker.mu.Unlock()
 }
 
-// recall reads what was learnt before.
+// recall loads the learnt rates, gaps and harm from the store.
 func (c *Collector) recall() error {
 	h, err := c.d.Store.Harm()
 	if err != nil {
@@ -117,15 +118,15 @@ func (c *Collector) recall() error {
 	return nil
 }
 
-// keepHarm writes what deletions do to spin-ups to disk now and then, and at the
-// end.
+// keepHarm writes the figures about spin-ups beside deletions at intervals and
+// once at the end.
 func (c *Collector) keepHarm(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			_ = errors.Join(c.saveHarm(), c.d.Store.WriteLate()) // the store says it
+			_ = errors.Join(c.saveHarm(), c.d.Store.WriteLate()) // the store logs the error
 		case <-ctx.Done():
 			return errors.Join(c.saveHarm(), c.d.Store.WriteLate())
 		}
@@ -154,15 +155,16 @@ func (c *Collector) saveHarm() error {
 	return err
 }
 
-// clockEvery is how many looks at the disk come before one at the engine, for
-// what leaks without filling the disk.
+// clockEvery is the number of disk checks per check of the engine for leaks,
+// which do not fill the disk.
 const clockEvery = 20
 
-// barrenEvery is how many looks pass after a cycle that found nothing to delete.
+// barrenEvery is the number of checks that are skipped after a cycle that found
+// nothing to delete.
 const barrenEvery = 4
 
-// loop looks at the disk, and collects when there is a reason. It says once what
-// goes wrong, until it goes well again.
+// loop checks the disk every cfg.Every and runs a cycle when there is a reason.
+// It logs an error once until a check succeeds again.
 func (c *Collector) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -177,9 +179,9 @@ func (c *Collector) loop(ctx context.Context) {
 		deleted, err := c.turn(ctx, n)
 		switch urgent := c.critical(); {
 		case urgent && deleted > 0:
-			next = 0 // who fills the disk does not pause either
+			next = 0 // what fills the disk may continue: check again at once
 		case urgent || deleted > 0:
-			next = min(next, look) // more may have come meanwhile
+			next = min(next, look) // more data may have arrived during the cycle
 		}
 		timer.Reset(next)
 		switch {
@@ -194,7 +196,7 @@ func (c *Collector) loop(ctx context.Context) {
 	}
 }
 
-// turn is one look, and the number of deletions that it led to.
+// turn makes one check and returns the number of deletions that followed.
 func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 	s, disk, err := c.look(ctx)
 	if err != nil {
@@ -219,7 +221,7 @@ func (c *Collector) turn(ctx context.Context, n int) (deleted int, err error) {
 	return len(cy.Deleted), err
 }
 
-// leaks reports whether a rule does not depend on the disk.
+// leaks reports whether a rule applies independently of the disk.
 func (c *Collector) leaks() bool {
 	for _, r := range c.cfg.rules() {
 		if !r.limited() || !r.MaxUsed.IsZero() {
@@ -229,7 +231,7 @@ func (c *Collector) leaks() bool {
 	return false
 }
 
-// look finds out where the engine's data is, and how full its disk.
+// look determines where the engine's data is and how full its disk is.
 func (c *Collector) look(ctx context.Context) (site, Disk, error) {
 	s, err := c.site(ctx)
 	if err != nil {
@@ -244,8 +246,8 @@ func (c *Collector) look(ctx context.Context) (site, Disk, error) {
 	return s, disk, nil
 }
 
-// critical reports whether the disk is so full right now that nobody is waited
-// for.
+// critical reports whether the disk is now so full that deletions no longer wait
+// for spin-ups.
 func (c *Collector) critical() bool {
 	at := c.last.Load()
 	if at == nil {
@@ -255,7 +257,7 @@ func (c *Collector) critical() bool {
 	return err == nil && c.cfg.urgent(disk)
 }
 
-// Plan says what would go now.
+// Plan returns what a cycle would delete now.
 func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 	s, disk, err := c.look(ctx)
 	if err != nil {
@@ -263,16 +265,16 @@ func (c *Collector) Plan(ctx context.Context) (Proposal, error) {
 	}
 	p, err := c.plan(ctx, s, disk)
 	if s.local == "" {
-		p.Notices = append(p.Notices, "the engine's data is not on this host: marks and free space are not looked at")
+		p.Notices = append(p.Notices, "the engine's data is not on this host: marks and free space are not checked")
 	}
 	return p, err
 }
 
 func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, error) {
 	now := time.Now()
-	if !c.caught.Load() { // while Run follows events once is enough, but that it takes
+	if !c.caught.Load() { // if Run follows events, one successful catch-up is enough
 		if err := c.tracker.catchUp(ctx, now); err != nil {
-			return Proposal{}, fmt.Errorf("find out what was used: %w", err)
+			return Proposal{}, fmt.Errorf("read what was used: %w", err)
 		}
 		c.caught.Store(c.running.Load())
 	}
@@ -298,13 +300,13 @@ func (c *Collector) plan(ctx context.Context, s site, disk Disk) (Proposal, erro
 	return Plan(state, policy), nil
 }
 
-// Observe takes in a spin-up that has ended, and reports whether a deletion ran
-// in its window.
+// Observe records a spin-up that has ended and reports whether a deletion ran
+// during it.
 func (c *Collector) Observe(begun time.Time, took time.Duration, slow bool) bool {
 	beside := c.watch.observe(begun, took, slow)
 	c.d.Metrics.spinup(beside, slow, took)
 	return beside
 }
 
-// History are the last cycles, the newest first.
+// History returns the last limit cycles, newest first.
 func (c *Collector) History(limit int) ([]Cycle, error) { return c.d.Store.Cycles(limit) }

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DiskOf asks the kernel for the room on the file system that dir is on
-// (statfs(2)). What is reserved for root counts as used, as in df(1).
+// DiskOf returns the space of the file system that contains dir, from statfs(2).
+// Blocks reserved for root count as used, as in df(1).
 func DiskOf(dir string) (Disk, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return Disk{}, fmt.Errorf("ask for the free space of %s: %w", dir, err)
+		return Disk{}, fmt.Errorf("read the free space of %s: %w", dir, err)
 	}
 	block := int64(st.Frsize)
 	if block == 0 {

@@ -1,18 +1,19 @@
-// Package gc frees disk space of a container engine without slowing down what
-// spins up beside it.
+// Package gc frees disk space of a container engine without slowing down
+// concurrent spin-ups.
 //
 // Plan is pure: it turns a State (what the engine has, and how full its disk is)
-// and a Config into deletions in order, each with its reason. A Collector reads
-// the state, carries out the plan one deletion at a time and looks at the disk
-// again after each.
+// and a Config into an ordered list of deletions, each with its reason. A
+// Collector reads the state, carries out one deletion at a time and checks the
+// disk again after each.
 //
-// An engine that removes an image holds locks that the creation of containers
-// needs, for as long as it takes to free the image's files (moby,
-// layer/layer_store.go Release and image/store.go Delete). So no deletion begins
-// while anything spins up, and on overlay2 the files are linked into a trash
-// directory first: the engine only takes names away, and the blocks are freed
-// later, in small steps that stop for spin-ups too.
+// While an engine removes an image it holds locks that container creation needs,
+// for as long as freeing the image's files takes (moby, layer/layer_store.go
+// Release and image/store.go Delete). Therefore no deletion begins during a
+// spin-up. On overlay2 the files are also linked into a trash directory first:
+// the engine then only removes names. The blocks are freed later, in small steps
+// that pause for spin-ups too.
 //
-// Nothing is ever removed by force. What is in use is looked at again right
-// before each removal, and what the engine refuses is skipped with its reason.
+// Nothing is removed by force. Every object is checked for use again right
+// before its removal. A removal that the engine refuses is skipped with its
+// reason.
 package gc

@@ -8,9 +8,9 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Engine is what a Collector needs of a container engine. The removals never
-// force: engine.ErrRefused for what is in use, holdfast.ErrNotFound for what is
-// gone.
+// Engine is the part of a container engine that a Collector uses. Removals never
+// force. They return engine.ErrRefused for an object in use and
+// holdfast.ErrNotFound for one that no longer exists.
 type Engine interface {
 	Info(ctx context.Context) (engine.Info, error)
 	Images(ctx context.Context) ([]engine.Image, error)
@@ -28,13 +28,15 @@ type Engine interface {
 	PruneBuildCache(ctx context.Context, unused time.Duration, keep int64) (int64, error)
 }
 
-// Spinups says what spins up on this host right now, whoever began it: from the
-// first byte of a pull until the container runs. Methods may be called from any
-// goroutine.
+// Spinups reports all spin-ups in progress on this host, including those that
+// Holdfast did not start. A spin-up lasts from the first byte of a pull until the
+// container runs. Methods may be called from any goroutine.
 type Spinups interface {
-	// UnderWay counts them, and says since when there have been some without
-	// a pause; of 0, since when there have been none.
+	// UnderWay returns the number of spin-ups in progress. If n is positive,
+	// since is when the current busy period began; if n is 0, since is when the
+	// idle period began.
 	UnderWay() (n int, since time.Time)
-	// Changed is closed when one begins or ends next.
+	// Changed returns a channel that is closed when the next spin-up begins or
+	// ends.
 	Changed() <-chan struct{}
 }

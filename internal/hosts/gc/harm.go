@@ -9,25 +9,25 @@ import (
 	"holdfast"
 )
 
-// Harm is what is kept of spin-ups beside deletions and of those without, and
-// what was learnt about this host.
+// Harm is the saved record of spin-ups beside deletions and without them, with
+// the learnt rates and gaps of this host.
 type Harm struct {
 	Beside    Sample          `json:"beside"`
 	Without   Sample          `json:"without"`
-	Suspended holdfast.Millis `json:"suspended_ms"` // of all cycles
+	Suspended holdfast.Millis `json:"suspended_ms"` // sum over all cycles
 	Gaps      []time.Duration `json:"gaps_ns,omitempty"`
-	Linked    float64         `json:"linked_rate,omitempty"` // seconds a name
+	Linked    float64         `json:"linked_rate,omitempty"` // seconds per name
 	Plain     float64         `json:"plain_rate,omitempty"`
 }
 
-// Sample is a number of spin-ups: all are counted, the last ones' times are kept.
+// Sample counts spin-ups and keeps the durations of the last ones.
 type Sample struct {
 	Count int               `json:"count"`
 	Slow  int               `json:"slow"`
 	Took  []holdfast.Millis `json:"took_ms"`
 }
 
-// sampleKept is how many times are kept of each kind of spin-up.
+// sampleKept is the number of durations kept per Sample.
 const sampleKept = 2000
 
 func (s *Sample) add(took time.Duration, slow bool) {
@@ -41,7 +41,8 @@ func (s *Sample) add(took time.Duration, slow bool) {
 	s.Took = append(s.Took, holdfast.Millis(took))
 }
 
-// Figures sum a Sample up. Quantiles are by nearest rank, over the times kept.
+// Figures summarize a Sample. Quantiles use the nearest rank over the kept
+// durations.
 type Figures struct {
 	Count       int             `json:"count"`
 	Slow        int             `json:"slow"`
@@ -62,11 +63,12 @@ func (s Sample) figures() Figures {
 	return f
 }
 
-// window is a removal that an engine worked on; end is zero while it does.
+// window is the time range of a removal in the engine. end is zero while the
+// removal runs.
 type window struct{ begin, end time.Time }
 
-// watch knows when deletions ran and judges spin-ups by it. Methods may be called
-// from any goroutine.
+// watch records when deletions ran and attributes spin-ups to them. Methods may
+// be called from any goroutine.
 type watch struct {
 	mu      sync.Mutex
 	windows []window
@@ -74,10 +76,11 @@ type watch struct {
 	changed bool
 }
 
-// windowsKept covers far more than the longest spin-up.
+// windowsKept covers far more time than the longest spin-up takes.
 const windowsKept = 4096
 
-// open notes that a removal begins; the function that it has ended.
+// open records the start of a removal. The returned function records its end and
+// returns its duration.
 func (w *watch) open() (done func() time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +103,7 @@ func (w *watch) open() (done func() time.Duration) {
 	}
 }
 
-// during reports whether a removal ran at any moment between the two.
+// during reports whether a removal ran at any time between begin and end.
 func (w *watch) during(begin, end time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +112,7 @@ func (w *watch) during(begin, end time.Time) bool {
 	})
 }
 
-// observe judges a spin-up that has ended, and counts it.
+// observe counts a finished spin-up and reports whether a deletion ran during it.
 func (w *watch) observe(begin time.Time, took time.Duration, slow bool) bool {
 	beside := w.during(begin, begin.Add(took))
 	w.mu.Lock()
@@ -123,7 +126,7 @@ func (w *watch) observe(begin time.Time, took time.Duration, slow bool) bool {
 	return beside
 }
 
-// suspended adds time that deletions waited.
+// suspended adds time for which deletions waited.
 func (w *watch) suspended(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +134,7 @@ func (w *watch) suspended(d time.Duration) {
 	w.changed = true
 }
 
-// now is all that is known.
+// now returns the current record.
 func (w *watch) now() Harm {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,21 +6,22 @@ import (
 	"holdfast"
 )
 
-// Trigger is why a cycle ran.
+// Trigger is the reason for a cycle.
 type Trigger string
 
 // The triggers.
 const (
 	ByMark  Trigger = "mark"  // the disk is over one of its marks
-	ByClock Trigger = "clock" // it was time to look for what leaks
-	ByHand  Trigger = "hand"  // somebody asked
+	ByClock Trigger = "clock" // the periodic check for leaks
+	ByHand  Trigger = "hand"  // a command or an API request
 )
 
-// Cycle is what one run of the collector did. It is kept while it runs, too.
+// Cycle is the record of one run of the collector. It is also written while the
+// cycle runs.
 type Cycle struct {
 	Begun     time.Time       `json:"begun"`
 	Took      holdfast.Millis `json:"took_ms"`
-	Ended     bool            `json:"ended"` // false: it runs, or its process died
+	Ended     bool            `json:"ended"` // false: still running, or its process died
 	Trigger   Trigger         `json:"trigger"`
 	DryRun    bool            `json:"dry_run,omitempty"`
 	Before    Disk            `json:"before"`
@@ -28,34 +29,34 @@ type Cycle struct {
 	Planned   int             `json:"planned"`
 	Deleted   []Outcome       `json:"deleted"`
 	Skipped   []Outcome       `json:"skipped"`
-	More      int             `json:"more,omitempty"`      // deleted or skipped, beyond those that are listed
-	Suspended holdfast.Millis `json:"suspended_ms"`        // waiting for spin-ups
-	Recovered int             `json:"recovered,omitempty"` // files of an earlier cycle's trash that were freed
+	More      int             `json:"more,omitempty"`      // deleted or skipped objects beyond the listed ones
+	Suspended holdfast.Millis `json:"suspended_ms"`        // time spent waiting for spin-ups
+	Recovered int             `json:"recovered,omitempty"` // files freed from an earlier cycle's trash
 	Notices   []string        `json:"notices,omitempty"`
 	Error     string          `json:"error,omitempty"`
 }
 
-// Outcome is what became of one deletion.
+// Outcome is the result of one planned deletion.
 type Outcome struct {
 	Kind    Kind            `json:"kind"`
 	Name    string          `json:"name"`
 	ID      string          `json:"id,omitempty"`
-	Reason  string          `json:"reason"` // why it went, or why it did not
+	Reason  string          `json:"reason"` // why it was deleted, or why not
 	At      time.Time       `json:"at"`
-	Bytes   int64           `json:"bytes"` // that it was to free, below 0 for unknown
+	Bytes   int64           `json:"bytes"` // expected to be freed; negative: unknown
 	Names   int             `json:"names,omitempty"`
-	Linked  int             `json:"linked,omitempty"` // files that were linked away before
-	Locked  holdfast.Millis `json:"locked_ms"`        // what the engine took for it
-	Guess   holdfast.Millis `json:"guess_ms"`         // what it was thought to take
+	Linked  int             `json:"linked,omitempty"` // files linked into the trash before the removal
+	Locked  holdfast.Millis `json:"locked_ms"`        // duration of the engine's calls
+	Guess   holdfast.Millis `json:"guess_ms"`         // expected duration of the engine's calls
 	Waited  holdfast.Millis `json:"waited_ms"`
-	Forced  bool            `json:"forced,omitempty"` // beside spin-ups: the disk was critically full
+	Forced  bool            `json:"forced,omitempty"` // during spin-ups, because the disk was critically full
 	Partial bool            `json:"partial,omitempty"`
 
-	calls  int    // of the engine, to remove something
-	failed string // what the engine said that could not take a name away
+	calls  int    // removal calls to the engine
+	failed string // the engine's error for a name that it could not remove
 }
 
-// maxOutcomes bounds what a cycle lists.
+// maxOutcomes is the number of outcomes that a cycle lists.
 const maxOutcomes = 500
 
 func (c *Cycle) add(list *[]Outcome, o Outcome) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// images are all that the rule names, in use or not.
+// images returns all images that the rule selects, whether in use or not.
 func (p *planner) images(r Rule) []candidate {
 	var list []candidate
 	for _, img := range p.s.Images {
@@ -25,8 +25,8 @@ func (p *planner) images(r Rule) []candidate {
 	return list
 }
 
-// usedBy is the size of all images that the rule means, whether they may go or
-// not; layers that they share count once.
+// usedBy returns the size in bytes of all images that the rule selects, in use or
+// not. Shared layers count once.
 func (p *planner) usedBy(_ []candidate, r Rule) int64 {
 	if r.MaxUsed.IsZero() && r.Reserved.IsZero() {
 		return 0
@@ -47,8 +47,8 @@ func (p *planner) usedBy(_ []candidate, r Rule) int64 {
 	return sum
 }
 
-// newestOf are the images with one of the n newest tags of a repository; of tags
-// that were built at the same time the last used.
+// newestOf returns the ids of the images with one of the n newest tags of a
+// repository. Among tags built at the same time the last used counts as newer.
 func newestOf(images []Image, n int) map[string]bool {
 	newest := map[string]bool{}
 	if n <= 0 {
@@ -73,7 +73,8 @@ func newestOf(images []Image, n int) map[string]bool {
 	return newest
 }
 
-// tagged is the repository of a name with a tag, "" for one with a digest.
+// tagged returns the repository of a reference with a tag, or "" for one with a
+// digest.
 func tagged(ref string) string {
 	if strings.Contains(ref, "@") {
 		return ""

@@ -11,21 +11,21 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// goneAlready is the reason where there is nothing left to remove.
-const goneAlready = "somebody else removed it"
+// goneAlready is the reason when the object no longer exists.
+const goneAlready = "it was already removed"
 
-// look looks again, right before a step of a removal, whether it is still right,
-// and needed. The reason says what is against it.
+// look checks, right before a step of a removal, whether the step is still
+// allowed and needed. reason says why it is not allowed.
 func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason string, err error) {
 	switch d.Kind {
 	case Stopped, Created:
 		reason, err = r.containerInUse(ctx, d)
 		return true, reason, err
 	case BuildCache:
-		return true, "", nil // the builder knows itself
+		return true, "", nil // the builder checks this itself
 	}
 	if r.c.tracker.usedSince(d.use(), time.Now().Add(-d.keepFor), r.planned) {
-		return false, "it was used meanwhile, or may have been", nil
+		return false, "it was used, or may have been used, since the plan", nil
 	}
 	holders, err := r.c.d.Engine.Holders(ctx)
 	if err != nil {
@@ -33,20 +33,21 @@ func (r *run) look(ctx context.Context, d Deletion, s step) (needed bool, reason
 	}
 	for _, h := range holders {
 		if holds(h, d) {
-			return false, fmt.Sprintf("container %s has it by now", h.Name), nil
+			return false, fmt.Sprintf("container %s uses it now", h.Name), nil
 		}
 	}
 	if d.Kind == Images {
-		// Last, and nothing comes between this and the removal of the name: the
-		// list of containers takes its time, and the engine refuses to remove
-		// what got one meanwhile, but not a name that has moved to an image
-		// that was built meanwhile and has no other.
+		// This check is last, right before the removal of the name. Listing
+		// containers takes time. If a container has taken the image meanwhile,
+		// the engine refuses the removal. But the engine does not refuse to
+		// remove a name that a build has moved to another image with no other
+		// name.
 		return r.lookAtImage(ctx, d, s)
 	}
 	return true, "", nil
 }
 
-// use is the key of the uses of what goes.
+// use returns the key under which the object's uses are recorded.
 func (d Deletion) use() string {
 	switch d.Kind {
 	case Networks:
@@ -57,7 +58,7 @@ func (d Deletion) use() string {
 	return d.ID
 }
 
-// holds reports whether a container has the object.
+// holds reports whether container h uses the object of d.
 func holds(h engine.Holder, d Deletion) bool {
 	switch d.Kind {
 	case Images:
@@ -70,7 +71,8 @@ func holds(h engine.Holder, d Deletion) bool {
 	return false
 }
 
-// containerInUse holds a container to what it was.
+// containerInUse reports why container d may not be removed: its state changed
+// since the plan.
 func (r *run) containerInUse(ctx context.Context, d Deletion) (string, error) {
 	c, err := r.c.d.Engine.Inspect(ctx, d.ID)
 	if errors.Is(err, holdfast.ErrNotFound) {
@@ -84,18 +86,19 @@ func (r *run) containerInUse(ctx context.Context, d Deletion) (string, error) {
 		return "it is " + c.State + " by now", nil
 	}
 	if time.Since(latest(c.Created, c.FinishedAt)) < d.keepFor {
-		return "it ran again meanwhile", nil
+		return "it ran again since the plan", nil
 	}
 	return "", nil
 }
 
-// lookAtImage holds an image to the names that it had. A new one is somebody's
-// who wants it; one that has moved to another image is not touched.
+// lookAtImage compares an image's names with those in the plan. A new name means
+// that the image is wanted. A name that has moved to another image is not
+// touched.
 func (r *run) lookAtImage(ctx context.Context, d Deletion, s step) (needed bool, reason string, err error) {
 	img, _, err := r.c.d.Engine.InspectImage(ctx, d.ID)
 	switch {
 	case errors.Is(err, engine.ErrNoImage) && len(d.Refs) > 0:
-		return false, "", nil // it went with one of its names
+		return false, "", nil // removed with one of its names
 	case errors.Is(err, engine.ErrNoImage):
 		return false, goneAlready, nil
 	case err != nil:
@@ -103,7 +106,7 @@ func (r *run) lookAtImage(ctx context.Context, d Deletion, s step) (needed bool,
 	}
 	for _, ref := range img.Refs {
 		if !slices.Contains(d.Refs, ref) {
-			return false, fmt.Sprintf("it has got the name %s", ref), nil
+			return false, fmt.Sprintf("it has the new name %s", ref), nil
 		}
 	}
 	if s.ref == "" && len(img.Refs) > 0 {

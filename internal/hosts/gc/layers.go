@@ -5,9 +5,9 @@ import (
 	"encoding/hex"
 )
 
-// ChainIDs are the names under which an engine keeps the layers with these
-// digests, the lowest first: each stands for a layer with all below it (OCI image
-// specification, config.md, Layer ChainID).
+// ChainIDs returns the names under which an engine stores the layers with these
+// diff ids, lowest first. Each names a layer together with all layers below it
+// (OCI image specification, config.md, Layer ChainID).
 func ChainIDs(diffIDs []string) []string {
 	chain := make([]string, len(diffIDs))
 	for i, diff := range diffIDs {
@@ -21,9 +21,9 @@ func ChainIDs(diffIDs []string) []string {
 	return chain
 }
 
-// layerCount is how many images have each layer. A container's own image holds
-// its layers for it; layers of containers whose image has lost its last name
-// stay with the engine, whatever is counted here.
+// layerCount counts the images that have each layer. The image of a container
+// holds the container's layers. If the image has lost its last name, the engine
+// keeps the layers of its containers regardless of this count.
 type layerCount struct {
 	users map[string]int
 	size  map[string]int64
@@ -39,8 +39,8 @@ func countLayers(s State) layerCount {
 	return c
 }
 
-// only tells the layers that one image alone has, the lowest first, and their
-// size; below 0 where that of one is not known.
+// only returns the layers that a single image has, lowest first, and their size
+// in bytes, negative if the size of one is unknown.
 func (c layerCount) only(layers []string) (bytes int64, mine []string) {
 	known := true
 	for _, l := range layers {

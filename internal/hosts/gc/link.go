@@ -10,43 +10,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a walk through files that somebody else's image named.
+// Bounds of a walk through files, because any image may have created them.
 const (
 	maxDepth = 100
 	maxNames = 5_000_000
 )
 
-// tally is what a walk found.
+// tally is the result of a walk.
 type tally struct {
-	Names  int   // of files, links and directories: the engine takes each away
-	Linked int   // of them, by a second name in the trash
+	Names  int   // files, links and directories, each of which the engine unlinks
+	Linked int   // files that have a second name in the trash
 	Bytes  int64 // on disk
 }
 
-// walker goes through directories without following links, and links every
-// regular file into a batch, where there is one.
+// walker walks directories without following links. If batch is set, it links
+// every regular file into the batch.
 type walker struct {
 	ctx   context.Context
-	wait  func(context.Context) error // before each handful of names
+	wait  func(context.Context) error // called before each group of names
 	batch *batch                      // nil: only count
 	tally
 }
 
-// errFull says that nothing more can be linked.
+// errFull means that no more files can be linked.
 var errFull = errors.New("no room to link files")
 
 func (w *walker) walk(dir string) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("look at the files of a layer: %w", &os.PathError{Op: "open", Path: dir, Err: err})
+		return fmt.Errorf("read the files of a layer: %w", &os.PathError{Op: "open", Path: dir, Err: err})
 	}
 	if err := w.directory(os.NewFile(uintptr(fd), dir), 0); err != nil {
-		return fmt.Errorf("look at the files of a layer: %w", err)
+		return fmt.Errorf("read the files of a layer: %w", err)
 	}
 	return nil
 }
 
-// directory goes through one directory, and closes it.
+// directory walks one directory and closes d.
 func (w *walker) directory(d *os.File, depth int) error {
 	defer d.Close()
 	w.Names++
@@ -67,7 +67,7 @@ func (w *walker) directory(d *os.File, depth int) error {
 			return err
 		}
 		if w.Names > maxNames {
-			return fmt.Errorf("there are over %d names", maxNames)
+			return fmt.Errorf("more than %d names", maxNames)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (w *walker) directory(d *os.File, depth int) error {
 func (w *walker) entry(d *os.File, e os.DirEntry, depth int) error {
 	if e.IsDir() {
 		if depth >= maxDepth {
-			return nil // what is below stays with the engine
+			return nil // the engine frees what is deeper
 		}
 		fd, err := unix.Openat(int(d.Fd()), e.Name(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
@@ -101,11 +101,11 @@ func (w *walker) entry(d *os.File, e os.DirEntry, depth int) error {
 	case err == nil:
 		w.Linked++
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EPERM):
-		// A full disk; a quota of the project's (EXDEV: ext4 and xfs do
-		// not link across projects); an immutable file.
+		// The disk is full, a project quota applies (EXDEV: ext4 and xfs do not
+		// link across projects), or the file is immutable.
 		return fmt.Errorf("%w: %w", errFull, err)
 	case errors.Is(err, unix.EMLINK), errors.Is(err, unix.ENOENT):
-		// The engine frees this one itself, or it is gone.
+		// The engine frees this file itself, or the file no longer exists.
 	default:
 		return err
 	}

@@ -11,13 +11,13 @@ import (
 	"holdfast"
 )
 
-// ErrBusy says that another collector works on the same engine right now.
+// ErrBusy means that another collector works on the same engine.
 var ErrBusy = fmt.Errorf("another collection runs on this engine: %w", holdfast.ErrBusy)
 
-// lockCycle locks for a cycle, across processes (flock(2)): the kernel gives it
-// back when its holder dies. What is locked is the engine's data root itself, which
-// every collector of that engine finds, whatever its own configuration, and which
-// is there however full the disk is; else a file in fallback.
+// lockCycle takes the lock for a cycle, across processes, with flock(2); the
+// kernel releases it when the holder dies. It locks the engine's data root
+// itself: every collector of that engine finds it under any configuration, and it
+// exists on a full disk. Without a local data root it locks a file in fallback.
 func lockCycle(dataRoot, fallback string) (*os.File, error) {
 	f, err := openLock(dataRoot, fallback)
 	if err != nil {

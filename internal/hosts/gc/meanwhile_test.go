@@ -31,7 +31,7 @@ func TestANetworkUsedMeanwhileStays(t *testing.T) {
 		}
 	}
 	cy, err := col.Collect(t.Context(), ByHand, nil)
-	if err != nil || cy.Planned != 1 || len(m.networks) != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "used meanwhile") {
+	if err != nil || cy.Planned != 1 || len(m.networks) != 1 || len(cy.Skipped) != 1 || !strings.Contains(cy.Skipped[0].Reason, "used, or may have been used, since the plan") {
 		t.Errorf("%+v, %v", cy, err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// containers are those that ended or never started.
+// containers returns the containers that exited or never started.
 func (p *planner) containers(k Kind) []candidate {
 	state := map[Kind][]string{Stopped: {"exited", "dead"}, Created: {"created"}}[k]
 	var list []candidate
@@ -22,8 +22,8 @@ func (p *planner) containers(k Kind) []candidate {
 	return list
 }
 
-// leakedNetworks are those that somebody made. Whether a container names one is
-// asked later.
+// leakedNetworks returns the user-defined networks. free checks later whether a
+// container names one.
 func (p *planner) leakedNetworks() []candidate {
 	var list []candidate
 	for _, n := range p.s.Networks {
@@ -38,7 +38,7 @@ func (p *planner) leakedNetworks() []candidate {
 	return list
 }
 
-// danglingVolumes are all volumes of this host.
+// danglingVolumes returns all volumes with the local driver.
 func (p *planner) danglingVolumes() []candidate {
 	var list []candidate
 	for _, v := range p.s.Volumes {
@@ -53,9 +53,8 @@ func (p *planner) danglingVolumes() []candidate {
 	return list
 }
 
-// buildCache is one call of the builder's own pruning, which knows what was used
-// when; a list of its own the engine only tells by measuring everything (system
-// df).
+// buildCache returns one call of the builder's own prune, which knows the times
+// of use. The engine lists its cache only in a full measurement (system df).
 func (p *planner) buildCache(r Rule) []candidate {
 	if !p.s.Builder {
 		return nil

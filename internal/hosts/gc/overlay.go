@@ -17,9 +17,9 @@ type overlay struct {
 	trees string // the driver's directory
 }
 
-// openOverlay finds the layers of an engine on this host; why says why there are
-// none to be seen. It is "" for containerd itself, of which nobody would want to know:
-// a removal there takes a name away, and files are freed beside what spins up.
+// openOverlay finds the layers of an engine on this host. If it finds none, why
+// gives the cause. For containerd why is "": its removals only remove a name and
+// free the files beside spin-ups, so linking has no use.
 func openOverlay(info engine.Info) (o *overlay, why string) {
 	switch {
 	case info.ImageStore == engine.ClientStore:
@@ -32,33 +32,33 @@ func openOverlay(info engine.Info) (o *overlay, why string) {
 	o = &overlay{db: filepath.Join(info.DataRoot, "image", "overlay2", "layerdb"), trees: filepath.Join(info.DataRoot, "overlay2")}
 	for _, dir := range []string{o.db, o.trees} {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return nil, "the engine's layers are not readable at " + dir
+			return nil, "the engine's layers cannot be read at " + dir
 		}
 	}
 	return o, ""
 }
 
-// Names that the engine gives: nothing else is ever made a part of a path.
+// Names assigned by the engine. No other string becomes part of a path.
 var (
 	chainName  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	objectName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	treeName   = regexp.MustCompile(`^[a-z0-9]{1,64}(-init)?$`)
 )
 
-// size is a layer's, in bytes.
+// size returns the size of a layer in bytes.
 func (o *overlay) size(chain string) (int64, bool) {
 	text, ok := o.chainFile(chain, "size")
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, ok && err == nil && n >= 0
 }
 
-// layer is the directory with a layer's files.
+// layer returns the directory with a layer's files.
 func (o *overlay) layer(chain string) (string, bool) {
 	id, ok := o.chainFile(chain, "cache-id")
 	return o.tree(id), ok && treeName.MatchString(id)
 }
 
-// container is the directory with what a container wrote.
+// container returns the directory with the files that a container wrote.
 func (o *overlay) container(id string) (string, bool) {
 	if !objectName.MatchString(id) {
 		return "", false

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// matches reports whether name fits the pattern, in which * stands for any
-// characters, slashes too. There is no other special character.
+// matches reports whether name matches pattern, in which * stands for any
+// characters including slashes. No other character is special.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -27,7 +27,7 @@ func matches(pattern, name string) bool {
 	return true
 }
 
-// anyMatches reports whether one of the names fits one of the patterns.
+// anyMatches reports whether one of the names matches one of the patterns.
 func anyMatches(patterns, names []string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return matches(p, n) })

@@ -11,39 +11,40 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Deletion is one object that is to go, and why.
+// Deletion is one object to delete, with the reason.
 type Deletion struct {
 	Kind    Kind      `json:"kind"`
-	ID      string    `json:"id,omitempty"` // of a volume its name
-	Name    string    `json:"name"`         // for people
+	ID      string    `json:"id,omitempty"` // for a volume, its name
+	Name    string    `json:"name"`         // for display
 	Refs    []string  `json:"refs,omitempty"`
 	Rule    string    `json:"rule"`
 	Reason  string    `json:"reason"`
 	LastUse time.Time `json:"last_use,omitzero"`
-	// Bytes that should come free, after the deletions before it; below 0
-	// where nobody knows.
+	// Bytes is the space expected to be freed after the deletions before it;
+	// negative: unknown.
 	Bytes int64 `json:"bytes"`
-	// Layers are the chain ids that should go with an image.
+	// Layers are the chain ids of the layers expected to be removed with an
+	// image.
 	Layers []string `json:"layers,omitempty"`
 	Goal   Goal     `json:"goal,omitzero"`
 
-	keepFor  time.Duration // the least age, checked again before the removal
+	keepFor  time.Duration // minimum age, checked again before the removal
 	reserved int64         // of the build cache
 }
 
-// Proposal is what a plan says.
+// Proposal is the result of a plan.
 type Proposal struct {
 	At        time.Time  `json:"at"`
 	Disk      Disk       `json:"disk"`
 	Level     Level      `json:"level"`
 	Deletions []Deletion `json:"deletions"`
-	Bytes     int64      `json:"bytes"` // the known ones, shared layers counted once
+	Bytes     int64      `json:"bytes"` // sum of the known sizes; shared layers count once
 	Unknown   int        `json:"unknown"`
 	Notices   []string   `json:"notices,omitempty"`
 }
 
-// Plan says what should go, in order. It is pure. What a container has is never
-// in it, unless the container goes before.
+// Plan returns what to delete, in order. It is pure. An object that a container
+// uses is included only after that container.
 func Plan(s State, c Config) Proposal {
 	p := newPlanner(s, c)
 	for i, r := range c.rules() {
@@ -57,14 +58,14 @@ type planner struct {
 	s       State
 	c       Config
 	pressed bool
-	disk    Disk // as it should be after the deletions so far
+	disk    Disk // expected state after the planned deletions
 	layers  layerCount
 	imageOf map[string]int  // id → index
 	gone    map[string]bool // kind and id → planned
-	// users counts, by image id, the containers that are left.
+	// users counts the remaining containers per image id.
 	users    map[string]int
-	children map[string]int // image id → images built on it that are left
-	networks map[string]int // word → containers that are left
+	children map[string]int // image id → remaining images built on it
+	networks map[string]int // network name or id → remaining containers
 	volumes  map[string]int
 	newest   map[string]bool // image id → among the newest of a repository
 	list     []Deletion
@@ -89,7 +90,7 @@ func newPlanner(s State, c Config) *planner {
 	return p
 }
 
-// count adds a container's holds.
+// count adds by to the counts of everything that container h uses.
 func (p *planner) count(h engine.Holder, by int) {
 	p.users[h.ImageID] += by
 	for _, n := range h.Networks {
@@ -103,11 +104,11 @@ func (p *planner) count(h engine.Holder, by int) {
 // candidate is an object that a rule could remove.
 type candidate struct {
 	Deletion
-	names  []string // that patterns are held to
+	names  []string // matched against the patterns
 	labels map[string]string
 }
 
-// apply plans what one rule wants.
+// apply plans the deletions of one rule.
 func (p *planner) apply(i int, r Rule) {
 	goal, wanted := p.c.goalOf(r, p.disk, p.pressed)
 	limit := !r.MaxUsed.IsZero() && p.s.Disk.knows(r.MaxUsed)
@@ -124,7 +125,7 @@ func (p *planner) apply(i int, r Rule) {
 	})
 	used := p.usedBy(found, r)
 	for progress := true; progress; {
-		// Again, because a parent can go once its children are planned.
+		// Repeat: an image can be removed once its children are planned.
 		progress = false
 		for _, x := range found {
 			if p.gone[key(x.Kind, x.ID)] || !p.free(x) {
@@ -152,7 +153,7 @@ func (p *planner) apply(i int, r Rule) {
 	}
 }
 
-// candidates of a kind, whether free or not.
+// candidates returns the objects of a kind, whether in use or not.
 func (p *planner) candidates(k Kind, r Rule) []candidate {
 	switch k {
 	case Stopped, Created:
@@ -169,7 +170,7 @@ func (p *planner) candidates(k Kind, r Rule) []candidate {
 	return nil
 }
 
-// may reports whether names, labels and age let the rule have it.
+// may reports whether names, labels and age allow the rule to remove x.
 func (p *planner) may(x candidate, r Rule) bool {
 	if anyMatches(p.c.Keep, x.names) || len(r.Match) > 0 && !anyMatches(r.Match, x.names) {
 		return false
@@ -185,8 +186,8 @@ func (p *planner) may(x candidate, r Rule) bool {
 	return x.Kind == BuildCache || old(p.s, x.LastUse, max(r.KeepFor, p.c.MinAge))
 }
 
-// old reports whether the last use was at least that long ago, where uses that
-// may have been missed count as uses.
+// old reports whether the last use was at least least ago. A use that may have
+// been missed counts as a use.
 func old(s State, last time.Time, least time.Duration) bool {
 	if last.Before(s.Blind) {
 		last = s.Blind
@@ -194,7 +195,7 @@ func old(s State, last time.Time, least time.Duration) bool {
 	return max(s.Now.Sub(last), 0) >= least
 }
 
-// free reports whether nothing that is left holds the object.
+// free reports whether no remaining object uses x.
 func (p *planner) free(x candidate) bool {
 	switch x.Kind {
 	case Images:
@@ -207,7 +208,7 @@ func (p *planner) free(x candidate) bool {
 	return true
 }
 
-// frees tells what would come free.
+// frees returns the bytes and the layers that the removal of x would free.
 func (p *planner) frees(x candidate) (int64, []string) {
 	if x.Kind == Images {
 		return p.layers.only(p.s.Images[p.imageOf[x.ID]].Layers)
@@ -218,7 +219,7 @@ func (p *planner) frees(x candidate) (int64, []string) {
 	return -1, nil
 }
 
-// take plans a deletion.
+// take adds a deletion to the plan.
 func (p *planner) take(d Deletion) {
 	p.gone[key(d.Kind, d.ID)] = true
 	p.disk.Free += max(d.Bytes, 0)
@@ -261,7 +262,7 @@ func key(k Kind, id string) string {
 	return string(k) + " " + id
 }
 
-// reason says in a line why something goes.
+// reason returns one line that says why an object is deleted.
 func reason(p *planner, d Deletion, r Rule, over bool) string {
 	var why string
 	switch {
@@ -270,7 +271,7 @@ func reason(p *planner, d Deletion, r Rule, over bool) string {
 	case r.Pressure && p.pressed:
 		why = fmt.Sprintf("disk over %v", p.c.High)
 	case r.limited():
-		why = "too little free"
+		why = "too little free space"
 	default:
 		why = "not needed"
 	}

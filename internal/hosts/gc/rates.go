@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// rates are what engines took for a name that they removed, in seconds; learnt
-// from each removal. Methods may be called from any goroutine.
+// rates are the seconds per name that the engine takes for a removal, learnt from
+// every removal. Methods may be called from any goroutine.
 type rates struct {
 	mu     sync.Mutex
-	linked float64 // of names that were linked away before
-	plain  float64 // of the others
+	linked float64 // for names linked into the trash before
+	plain  float64 // for all other names
 }
 
-// firstRates are of Docker 20.10 on ext4: 20,000 files of 16 KiB took 0.2 s when
-// linked away, and 2.6 to 17 s when not.
+// firstRates returns the rates of Docker 20.10 on ext4: 20,000 files of 16 KiB
+// took 0.2 s when linked away, and 2.6 to 17 s when not.
 func firstRates() rates { return rates{linked: 10e-6, plain: 400e-6} }
 
-// nameBytes stands in for what is not counted: a file for so many bytes, which
-// is rather many.
+// nameBytes is the assumed size per file if files were not counted. It rather
+// overestimates the number of files.
 const nameBytes = 16 << 10
 
-// unknownGuess is for a removal of which nothing is known before.
+// unknownGuess is the expected duration of a removal of unknown size.
 const unknownGuess = time.Second
 
-// guess is how long an engine will hold its locks for a removal. bytes count
-// where there are no names.
+// guess returns how long the engine is expected to hold its locks for a removal.
+// bytes is used if t has no names.
 func (r *rates) guess(t tally, bytes int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,10 +39,11 @@ func (r *rates) guess(t tally, bytes int64) time.Duration {
 	return time.Duration((float64(t.Linked)*r.linked + plain*r.plain) * float64(time.Second))
 }
 
-// few names say more about the engine's call than about the names.
+// few is the number of names below which a duration reflects the engine's call
+// more than the names.
 const few = 500
 
-// learn takes in what a removal took.
+// learn updates the rates with the duration of a removal.
 func (r *rates) learn(t tally, took time.Duration) {
 	if t.Names < few {
 		return

@@ -11,20 +11,20 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// reader makes a State of what the engine has. It keeps the layers of images,
-// which never change. One goroutine at a time.
+// reader builds a State from the engine's objects. It caches the layers of
+// images, which never change. Only one goroutine may use it at a time.
 type reader struct {
 	engine Engine
 	chains map[string][]string // image id → chain ids
-	sizes  map[string]int64    // chain id → bytes, as the engine keeps them on disk
+	sizes  map[string]int64    // chain id → bytes on disk, as recorded by the engine
 }
 
 func newReader(e Engine) *reader {
 	return &reader{engine: e, chains: map[string][]string{}, sizes: map[string]int64{}}
 }
 
-// read asks the engine for everything that the policy may remove. layers may be
-// nil, where they are not on this host.
+// read lists every object that the policy may remove. layers may be nil if the
+// layers are not on this host.
 func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, disk Disk, now time.Time) (State, error) {
 	s := State{Now: now, Disk: disk, Blind: u.Blind}
 	holders, err := r.engine.Holders(ctx)
@@ -52,12 +52,13 @@ func (r *reader) read(ctx context.Context, c Config, u Uses, layers *overlay, di
 	return s, nil
 }
 
-// means reports whether a rule is for the kind.
+// means reports whether a rule applies to the kind.
 func (c Config) means(k Kind) bool {
 	return slices.ContainsFunc(c.rules(), func(r Rule) bool { return slices.Contains(r.Kinds, k) })
 }
 
-// containers tells when those that do not run ended.
+// containers returns the containers that do not run, each with the time at which
+// it exited.
 func (r *reader) containers(ctx context.Context, holders []engine.Holder, now time.Time) ([]Container, error) {
 	list := make([]Container, 0, len(holders))
 	for _, h := range holders {
@@ -68,7 +69,7 @@ func (r *reader) containers(ctx context.Context, holders []engine.Holder, now ti
 		case "exited", "dead":
 			full, err := r.engine.Inspect(ctx, h.ID)
 			if errors.Is(err, holdfast.ErrNotFound) {
-				continue // it went meanwhile
+				continue // removed meanwhile
 			}
 			if err != nil {
 				return nil, err
@@ -96,7 +97,7 @@ func (r *reader) images(ctx context.Context, s *State, u Uses) error {
 		if !ok {
 			_, diffs, err := r.engine.InspectImage(ctx, img.ID)
 			if errors.Is(err, engine.ErrNoImage) {
-				continue // it went meanwhile
+				continue // removed meanwhile
 			}
 			if err != nil {
 				return fmt.Errorf("read the layers of an image: %w", err)
@@ -106,7 +107,7 @@ func (r *reader) images(ctx context.Context, s *State, u Uses) error {
 		}
 		last, known := u.Last[img.ID]
 		if !known {
-			last = s.Now // not the build's date: it may have come just now
+			last = s.Now // not the build date: it may have been pulled just now
 		}
 		s.Images = append(s.Images, Image{Image: img, Layers: chain, LastUse: latest(last, used[img.ID])})
 	}
@@ -126,7 +127,7 @@ func (r *reader) networks(ctx context.Context, s *State, u Uses) error {
 	for _, n := range networks {
 		last, known := u.Last[networkKey(n.ID)]
 		if !known {
-			last = s.Now // not its creation: it may be in use every day
+			last = s.Now // not its creation time: it may be in daily use
 		}
 		s.Networks = append(s.Networks, Network{Network: n, LastUse: last})
 	}
@@ -148,8 +149,8 @@ func (r *reader) volumes(ctx context.Context, s *State, u Uses) error {
 	return nil
 }
 
-// layerSizes fills in what each layer takes: from the engine's own files where
-// they can be read, else guessed.
+// layerSizes fills in the size of each layer: from the engine's own files if they
+// are readable, otherwise estimated.
 func (r *reader) layerSizes(s *State, layers *overlay) {
 	s.LayerSize = map[string]int64{}
 	known := map[string]int64{}
@@ -164,13 +165,13 @@ func (r *reader) layerSizes(s *State, layers *overlay) {
 			}
 		}
 	}
-	r.sizes = known // forgets those that are gone
+	r.sizes = known // forgets removed layers
 	guessSizes(s)
 }
 
-// guessSizes gives the layers of unknown size what is left of the sizes of
-// images that have them: the image with the fewest layers first, its topmost
-// layer all that the ones below leave.
+// guessSizes estimates the sizes of unknown layers from the sizes of the images.
+// It starts with the image with the fewest layers. The topmost layer gets what
+// the layers below leave.
 func guessSizes(s *State) {
 	byDepth := slices.Clone(s.Images)
 	slices.SortStableFunc(byDepth, func(x, y Image) int { return len(x.Layers) - len(y.Layers) })

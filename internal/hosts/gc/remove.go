@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// remove carries one deletion out, or says why not. The error is for what ends
-// the cycle: ctx is done, or the engine is away.
+// remove carries out one deletion, or gives the reason for skipping it. An error
+// ends the cycle: ctx is done, or the engine does not answer.
 func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, err error) {
 	r.c.reopenTrash(&r.site)
 	o = Outcome{Kind: d.Kind, ID: d.ID, Name: d.Name, Reason: d.Reason, At: time.Now().UTC(), Bytes: d.Bytes}
@@ -44,17 +44,17 @@ func (r *run) remove(ctx context.Context, d Deletion) (o Outcome, deleted bool, 
 		}
 	}
 	if o.calls == 0 {
-		o.Reason = goneAlready // with every name
+		o.Reason = goneAlready // with all of its names
 		return o, false, r.empty(ctx)
 	}
 	r.c.rates.learn(t, time.Duration(o.Locked))
 	return o, true, r.empty(ctx)
 }
 
-// turn waits until something may be done for a deletion, and looks whether it is
-// still right before a single file is touched. What a container wrote is changed
-// by nobody else, so that it is linked only once the time for the removal itself
-// has come, and not while the container may be started again.
+// turn waits until a deletion may begin, and checks it again before the first
+// file is touched. For a container the waiting includes the idle time of the
+// removal itself. Only the container changes its files, so they are linked only
+// when the removal is due and not while the container may be started again.
 func (r *run) turn(ctx context.Context, d Deletion, first step, o *Outcome) (reason string, err error) {
 	if err := r.wait(ctx); err != nil {
 		return "", err
@@ -73,7 +73,7 @@ func (r *run) turn(ctx context.Context, d Deletion, first step, o *Outcome) (rea
 			return "", err
 		}
 	}
-	// That the first name has gone by itself says nothing about the others.
+	// If the first name is already gone, the others may still exist.
 	_, reason, err = r.look(ctx, d, first)
 	return reason, err
 }
@@ -88,8 +88,8 @@ func (r *run) empty(ctx context.Context) error {
 	return r.stays(ctx, err)
 }
 
-// stays makes a notice of why something stays in the trash: that ends nothing.
-// The error is ctx's.
+// stays turns an error of freeing the trash into a notice, which does not end the
+// cycle. It returns only ctx's error.
 func (r *run) stays(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() == nil {
 		r.notice(err.Error())
@@ -97,8 +97,8 @@ func (r *run) stays(ctx context.Context, err error) error {
 	return ctx.Err()
 }
 
-// slowly waits before each step of freeing: for spin-ups, and for as long as a
-// step takes, so that the disk has time for others.
+// slowly waits before each step of freeing: for spin-ups, and for the duration of
+// a step, to leave disk time for others.
 func (r *run) slowly(ctx context.Context) error {
 	if _, forced, err := r.quiet(ctx, 0); err != nil || forced {
 		return err
@@ -114,7 +114,8 @@ func (r *run) slowly(ctx context.Context) error {
 
 const stepPause = 5 * time.Millisecond
 
-// prepare counts what will go with a deletion, and links it away.
+// prepare counts the files that a deletion frees and, if link is set, links them
+// into the trash.
 func (r *run) prepare(ctx context.Context, d Deletion, link bool) (tally, error) {
 	dirs := r.directories(d)
 	if len(dirs) == 0 {
@@ -136,7 +137,7 @@ func (r *run) prepare(ctx context.Context, d Deletion, link bool) (tally, error)
 		if errors.Is(err, errFull) {
 			r.notice(fmt.Sprintf("not all files of %s %s were linked away: %v", d.Kind, d.Name, err))
 			w.batch = nil
-			w.Names = 0 // counted anew, from the bytes
+			w.Names = 0 // counted again, from the bytes
 			break
 		}
 		if ctx.Err() != nil {
@@ -144,20 +145,20 @@ func (r *run) prepare(ctx context.Context, d Deletion, link bool) (tally, error)
 		}
 		if err != nil {
 			// The engine may have removed it meanwhile.
-			r.c.d.Log.Debug("looking at what a deletion will free", "dir", dir, "err", err)
+			r.c.d.Log.Debug("reading the files that a deletion frees", "dir", dir, "err", err)
 		}
 	}
 	return w.tally, nil
 }
 
-// notice keeps a sentence for the cycle, once.
+// notice adds a sentence to the cycle unless it is already there.
 func (r *run) notice(s string) {
 	if !slices.Contains(r.cy.Notices, s) && len(r.cy.Notices) < maxOutcomes {
 		r.cy.Notices = append(r.cy.Notices, s)
 	}
 }
 
-// directories are those whose files an engine will free with a deletion.
+// directories returns the directories that the engine frees with a deletion.
 func (r *run) directories(d Deletion) []string {
 	if r.site.layers == nil {
 		return nil
@@ -178,11 +179,11 @@ func (r *run) directories(d Deletion) []string {
 	return dirs
 }
 
-// step is one call of the engine; all of a deletion's have to be made. An image
-// loses its names one by one, and is removed by its id where it has none or they
-// have moved to another image meanwhile.
+// step is one call to the engine. A deletion consists of all its steps. An image
+// loses its names one by one. It is removed by its id if it has no name or if its
+// names have moved to another image meanwhile.
 type step struct {
-	ref  string // the name that goes, or ""
+	ref  string // the name to remove, or ""
 	call func(context.Context) error
 }
 
@@ -208,8 +209,9 @@ func (r *run) steps(d Deletion) []step {
 	return append(steps, step{"", func(ctx context.Context) error { return e.RemoveImage(ctx, d.ID) }})
 }
 
-// oneStep waits for its time, looks again whether the object is in use, and makes
-// the call. reason says why it was not made, or what the engine had against it.
+// oneStep waits for an idle engine, checks again whether the object is in use,
+// and makes the call. reason says why the call was not made, or why the engine
+// refused it.
 func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Duration, o *Outcome) (reason string, err error) {
 	for {
 		waited, forced, err := r.quiet(ctx, r.c.arrivals.quietFor(guess))
@@ -222,7 +224,7 @@ func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Durati
 			return reason, err
 		}
 		if idle, _ := r.c.gate.idle(); !idle && !forced {
-			continue // one came while we looked
+			continue // a spin-up began during the check
 		}
 		o.Forced = o.Forced || forced
 		break
@@ -245,9 +247,10 @@ func (r *run) oneStep(ctx context.Context, d Deletion, s step, guess time.Durati
 	}
 	r.c.d.Log.Warn("the engine could not remove it", "kind", d.Kind, "name", d.Name, "err", err)
 	if s.ref != "" {
-		// On a disk without a free block the engine cannot write its list of
-		// names, and has let go of this one all the same (moby,
-		// reference/store.go, Delete). The look before the next step tells.
+		// If the disk has no free block the engine cannot write its list of
+		// names, but has already removed this name in memory (moby,
+		// reference/store.go, Delete). The check before the next step shows the
+		// result.
 		o.failed = err.Error()
 		return "", nil
 	}

@@ -10,18 +10,19 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// site is where an engine keeps its data, and what can be done there.
+// site is where an engine keeps its data, and which operations are possible
+// there.
 type site struct {
 	info   engine.Info
-	layers *overlay // nil: not to be seen
-	trash  *trash   // nil: files cannot be linked away
-	why    string   // there is no trash; "" where one would be of no use
-	noRoom bool     // because the disk is full
-	local  string   // data root, "" where it is not on this host
+	layers *overlay // nil: not readable
+	trash  *trash   // nil: files cannot be linked
+	why    string   // why there is no trash; "" if a trash has no use
+	noRoom bool     // no trash because the disk is full
+	local  string   // data root; "" if it is not on this host
 }
 
-// site finds out. An engine whose data is not on this host has no disk that
-// could be looked at.
+// site returns the engine's site. If the data is not on this host, the disk is
+// unknown.
 func (c *Collector) site(ctx context.Context) (site, error) {
 	info, err := c.d.Engine.Info(ctx)
 	if err != nil {
@@ -37,8 +38,8 @@ func (c *Collector) site(ctx context.Context) (site, error) {
 	return s, nil
 }
 
-// openTrash makes links possible where they are. Only who holds the lock may call
-// it.
+// openTrash opens the trash if the layers are readable. The caller holds the lock
+// of the cycle.
 func (c *Collector) openTrash(s *site) {
 	switch {
 	case s.layers == nil && s.why == "":
@@ -55,22 +56,22 @@ func (c *Collector) openTrash(s *site) {
 		s.why = fmt.Sprintf("files are not linked away before a removal: %v", err)
 		return
 	}
-	s.trash = t // with link off too: an earlier cycle may have left something
+	s.trash = t // also if link is off: an earlier cycle may have left files
 }
 
-// reopenTrash tries again where the disk had no room for the directory: by now
-// something may have gone.
+// reopenTrash tries again if the disk had no space for the trash directory. A
+// deletion may have freed some since.
 func (c *Collector) reopenTrash(s *site) {
 	if s.trash == nil && s.noRoom {
 		c.openTrash(s)
 	}
 }
 
-// links reports whether files are linked away.
+// links reports whether files are linked into the trash.
 func (c *Collector) links(s site) bool { return s.trash != nil && c.cfg.Link }
 
-// disk is the room on the engine's disk; of an engine elsewhere nothing is known,
-// and nothing is over any mark.
+// disk returns the space on the engine's disk. For a remote engine it returns the
+// zero Disk, which is over no mark.
 func (c *Collector) disk(s site) (Disk, error) {
 	if s.local == "" {
 		return Disk{}, nil

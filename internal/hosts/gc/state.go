@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// State is all that a plan is made from.
+// State is the input of a plan.
 type State struct {
 	Now        time.Time
 	Disk       Disk
@@ -14,53 +14,53 @@ type State struct {
 	Containers []Container
 	Networks   []Network
 	Volumes    []Volume
-	// LayerSize is the size of layers by chain id, in bytes.
+	// LayerSize maps chain ids to sizes in bytes.
 	LayerSize map[string]int64
-	// Blind is until when uses may have been missed; whatever was used
-	// before may have been used then.
+	// Blind is the end of the last period in which uses may have been missed. An
+	// object last used before it may have been used then.
 	Blind time.Time
-	// Builder is whether the engine's builder may be asked.
+	// Builder reports whether the engine's builder may be called.
 	Builder bool
 }
 
-// Image is one image with what it is made of.
+// Image is one image with its layers.
 type Image struct {
 	engine.Image
-	Layers  []string // chain ids, the lowest first
+	Layers  []string // chain ids, lowest first
 	LastUse time.Time
 }
 
-// Container is one container with when it was of use last.
+// Container is one container with the time of its last use.
 type Container struct {
 	engine.Holder
-	LastUse time.Time // it ended, or was created where it never ran
+	LastUse time.Time // when it exited, or was created if it never ran
 }
 
-// Network is one network with when a container named it last.
+// Network is one network with the last time that a container named it.
 type Network struct {
 	engine.Network
 	LastUse time.Time
 }
 
-// Volume is one volume with when it was seen in use last.
+// Volume is one volume with the last time that it was seen in use.
 type Volume struct {
 	engine.Volume
 	LastUse time.Time
 }
 
-// Disk is the room on the file system of the data root.
+// Disk is the space of the data root's file system.
 type Disk struct {
 	Total      int64 `json:"total"` // bytes
-	Free       int64 `json:"free"`  // bytes that anybody but root can have
+	Free       int64 `json:"free"`  // bytes available without root privileges
 	Inodes     int64 `json:"inodes"`
 	FreeInodes int64 `json:"free_inodes"`
 }
 
-// Used are the bytes that are taken.
+// Used returns the used bytes.
 func (d Disk) Used() int64 { return d.Total - d.Free }
 
-// over reports whether more than the mark is used, of bytes or, where the mark
-// is a share, of inodes.
+// over reports whether the used bytes exceed mark. A mark in percent also applies
+// to inodes.
 func (d Disk) over(mark Amount) bool {
 	if d.Total > 0 && d.Used() > mark.Of(d.Total) {
 		return true
@@ -68,22 +68,22 @@ func (d Disk) over(mark Amount) bool {
 	return mark.Percent > 0 && d.Inodes > 0 && d.Inodes-d.FreeInodes > mark.Of(d.Inodes)
 }
 
-// Level is how full the disk is by the marks.
+// Level is the position of the disk use relative to the marks.
 type Level string
 
 // The levels.
 const (
-	Roomy    Level = "ok"       // at or under the low mark
-	Between  Level = "between"  // over the low mark, under the high one
-	Pressed  Level = "high"     // over the high mark
-	Critical Level = "critical" // over the critical mark
+	Roomy    Level = "ok"       // at or below the low mark
+	Between  Level = "between"  // above the low mark, at or below the high mark
+	Pressed  Level = "high"     // above the high mark
+	Critical Level = "critical" // above the critical mark
 )
 
-// knows reports whether an amount of the disk means something: a share of an
-// unknown total does not.
+// knows reports whether an amount is meaningful for this disk: a share of an
+// unknown total is not.
 func (d Disk) knows(a Amount) bool { return a.Percent == 0 || d.Total > 0 }
 
-// LevelOf tells how full a disk is.
+// LevelOf returns the level of a disk.
 func (c Config) LevelOf(d Disk) Level {
 	switch {
 	case d.over(c.Critical):
@@ -96,9 +96,9 @@ func (c Config) LevelOf(d Disk) Level {
 	return Roomy
 }
 
-// urgent reports whether deletions wait for nobody any more: a tenth of the way
-// from the high mark to the critical one before that, so that there is time to
-// delete something before the disk gets there.
+// urgent reports whether deletions no longer wait for spin-ups. That is from one
+// tenth of the distance between the high and the critical mark below the critical
+// mark, to leave time for deletions before the disk reaches it.
 func (c Config) urgent(d Disk) bool {
 	over := func(used, whole int64) bool {
 		critical := c.Critical.Of(whole)
@@ -107,8 +107,8 @@ func (c Config) urgent(d Disk) bool {
 	return over(d.Used(), d.Total) || c.Critical.Percent > 0 && over(d.Inodes-d.FreeInodes, d.Inodes)
 }
 
-// Goal is the room that a deletion is for: once it is there, it need not be. The
-// zero Goal is never reached.
+// Goal is the free space that a deletion is for. If it is reached, the deletion
+// is skipped. The zero Goal is never reached.
 type Goal struct {
 	Free       int64 `json:"free,omitempty"`        // bytes
 	FreeInodes int64 `json:"free_inodes,omitempty"` //
@@ -118,9 +118,9 @@ func (g Goal) reached(d Disk) bool {
 	return g != Goal{} && d.Free >= g.Free && (g.FreeInodes == 0 || d.FreeInodes >= g.FreeInodes)
 }
 
-// goalOf is what a rule wants of the disk, and whether it wants anything now. Of
-// a disk that is not known, and of inodes that a file system does not count,
-// nobody wants anything: it could never be reached.
+// goalOf returns the goal of a rule, and whether the rule applies now. A rule for
+// an unknown disk, or for inodes that the file system does not count, never
+// applies, because its goal could not be reached.
 func (c Config) goalOf(r Rule, d Disk, pressed bool) (g Goal, wanted bool) {
 	if r.Pressure && pressed {
 		g.Free = d.Total - c.Low.Of(d.Total)

@@ -6,7 +6,7 @@ import (
 	"holdfast"
 )
 
-// Status is how a collector stands.
+// Status is the current state of a collector.
 type Status struct {
 	Enabled  bool   `json:"enabled"`
 	Disk     Disk   `json:"disk"`
@@ -14,21 +14,20 @@ type Status struct {
 	High     Amount `json:"high"`
 	Low      Amount `json:"low"`
 	Critical Amount `json:"critical"`
-	// Links is whether files are linked away before a removal; NoLinks says
-	// why not, "" where that would be of no use.
+	// Links reports whether files are linked into the trash before a removal.
+	// NoLinks gives the reason if they are not, or "" if linking has no use.
 	Links    bool   `json:"links"`
 	NoLinks  string `json:"no_links,omitempty"`
-	Running  bool   `json:"running"`   // a cycle, of this process or another's
-	UnderWay int    `json:"under_way"` // spin-ups, that a deletion would wait for
+	Running  bool   `json:"running"`   // a cycle runs, in this process or another
+	UnderWay int    `json:"under_way"` // spin-ups that a deletion would wait for
 	Last     *Cycle `json:"last,omitempty"`
-	// Beside and Without are spin-ups with a deletion in their window, and
-	// those with none.
+	// Beside counts spin-ups during which a deletion ran, Without all others.
 	Beside    Figures         `json:"beside_deletions"`
 	Without   Figures         `json:"without"`
-	Suspended holdfast.Millis `json:"suspended_ms"` // of all cycles
+	Suspended holdfast.Millis `json:"suspended_ms"` // sum over all cycles
 }
 
-// Status tells how things stand, from what is known and one look at the disk.
+// Status returns the current state. It checks the disk once.
 func (c *Collector) Status(ctx context.Context) (Status, error) {
 	s, disk, err := c.look(ctx)
 	if err != nil {
@@ -60,7 +59,8 @@ func (c *Collector) Status(ctx context.Context) (Status, error) {
 	return out, nil
 }
 
-// harm is what this process knows, or what an earlier one kept.
+// harm returns the record of this process, or the one saved by an earlier
+// process.
 func (c *Collector) harm() (Harm, error) {
 	if c.running.Load() {
 		return c.watch.now(), nil
@@ -68,7 +68,7 @@ func (c *Collector) harm() (Harm, error) {
 	return c.d.Store.Harm()
 }
 
-// held reports whether somebody holds the lock of a cycle.
+// held reports whether any process holds the lock of a cycle.
 func (c *Collector) held(s site) bool {
 	if !c.cycle.TryLock() {
 		return true

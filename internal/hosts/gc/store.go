@@ -16,23 +16,23 @@ import (
 	"holdfast/internal/platform/boltfile"
 )
 
-// Store keeps on disk what a collector must know after a restart: when things
-// were used last, what was done, and what that did to spin-ups. The file is
-// opened for each call only, so that a command can read it beside an agent. Its
-// methods may be called from any goroutine.
+// Store saves what a collector must know after a restart: the times of last use,
+// the cycles, and the effect of deletions on spin-ups. The file is opened for
+// each call only, so that a command can read it while an agent runs. Its methods
+// may be called from any goroutine.
 type Store struct {
 	file boltfile.File
 	log  *slog.Logger
-	most int   // uses that are kept
-	full error // in tests: every write fails with it, as on a full disk
+	most int   // limit of saved uses
+	full error // in tests: the error of every write, as on a full disk
 
-	failing atomic.Bool   // the last write failed, which has been said
-	writing chan struct{} // has one in it while cycles are written
+	failing atomic.Bool   // the last write failed, and that was logged
+	writing chan struct{} // semaphore of capacity 1 for writing cycles
 	mu      sync.Mutex
-	waiting []Cycle // that are not written, the oldest first
+	waiting []Cycle // cycles not yet written, oldest first
 }
 
-// NewStore is the store in a data directory; nothing is opened yet.
+// NewStore returns the store of a data directory. It opens nothing.
 func NewStore(dataDir string, log *slog.Logger) *Store {
 	return &Store{
 		file: boltfile.File{
@@ -52,20 +52,20 @@ var (
 	harmKey      = []byte("harm")
 )
 
-// Bounds of the store.
+// Limits of the store.
 const (
-	openTimeout = 5 * time.Second // for others to close it
+	openTimeout = 5 * time.Second // for other processes to close the file
 	cyclesKept  = 500
-	cyclesWait  = 50 // in memory, for the disk
+	cyclesWait  = 50 // kept in memory if they cannot be written
 	usesKept    = 200_000
 )
 
-// Uses is what is known of when things were used last.
+// Uses are the known times of last use.
 type Uses struct {
 	Last map[string]time.Time // image ids, volumes by volumeKey, networks by networkKey
-	// Seen is up to when events were followed.
+	// Seen is the time up to which events were followed.
 	Seen time.Time
-	// Blind is until when uses may have been missed.
+	// Blind is the end of the last period in which uses may have been missed.
 	Blind time.Time
 }
 
@@ -73,11 +73,11 @@ func volumeKey(name string) string { return "volume " + name }
 
 func networkKey(id string) string { return "network " + id }
 
-// view reads the file; it does not call do where there is none.
+// view reads the file. If there is no file, it does not call do.
 func (s *Store) view(do func(*bbolt.Tx) error) error { return s.file.View(do) }
 
-// update writes the file. When a damaged one is replaced, the times of last use are
-// unknown, which counts as used now.
+// update writes the file. If a damaged file is replaced, the times of last use
+// are unknown, and unknown counts as used now.
 func (s *Store) update(do func(*bbolt.Tx) error) error {
 	err := s.file.Update(func(tx *bbolt.Tx) error {
 		if s.full != nil {
@@ -89,12 +89,12 @@ func (s *Store) update(do func(*bbolt.Tx) error) error {
 	case err != nil && !s.failing.Swap(true):
 		s.log.Error("the garbage collector's records cannot be written; the collector goes on and tries again", "err", err)
 	case err == nil && s.failing.Swap(false):
-		s.log.Info("the garbage collector's records are written again")
+		s.log.Info("the garbage collector's records can be written again")
 	}
 	return err
 }
 
-// Uses reads when things were used last.
+// Uses returns the times of last use.
 func (s *Store) Uses() (Uses, error) {
 	u := Uses{Last: map[string]time.Time{}}
 	err := s.view(func(tx *bbolt.Tx) error {
@@ -107,8 +107,8 @@ func (s *Store) Uses() (Uses, error) {
 	return u, err
 }
 
-// Note adds uses. Of a thing that was used later already, that stays. Those of new
-// things, for which there is no room, count as missed: the store is blind until now.
+// Note adds uses and keeps the later time of each. If there is no space for new
+// objects, the store sets Blind to now, as if uses had been missed.
 func (s *Store) Note(u Uses) error {
 	return s.update(func(tx *bbolt.Tx) error {
 		uses, meta := tx.Bucket(usesBucket), tx.Bucket(metaBucket)
@@ -127,13 +127,13 @@ func (s *Store) Note(u Uses) error {
 		}
 		if dropped > 0 {
 			u.Blind = latest(u.Blind, time.Now())
-			s.log.Warn("there is no room for when things were used: all count as used now", "dropped", dropped, "kept", s.most)
+			s.log.Warn("the list of last uses is full: all objects count as used now", "dropped", dropped, "kept", s.most)
 		}
 		return errors.Join(putLater(meta, seenKey, u.Seen), putLater(meta, blindKey, u.Blind))
 	})
 }
 
-// Forget drops the uses of what is not there any more.
+// Forget drops the uses of objects that no longer exist.
 func (s *Store) Forget(there func(key string) bool) error {
 	return s.update(func(tx *bbolt.Tx) error {
 		uses := tx.Bucket(usesBucket)
@@ -155,7 +155,7 @@ func (s *Store) Forget(there func(key string) bool) error {
 	})
 }
 
-// Harm reads what deletions did to spin-ups.
+// Harm returns the saved effect of deletions on spin-ups.
 func (s *Store) Harm() (Harm, error) {
 	var h Harm
 	err := s.view(func(tx *bbolt.Tx) error {
@@ -168,7 +168,7 @@ func (s *Store) Harm() (Harm, error) {
 	return h, err
 }
 
-// SaveHarm replaces it.
+// SaveHarm replaces the saved Harm.
 func (s *Store) SaveHarm(h Harm) error {
 	value, err := json.Marshal(h)
 	if err != nil {
@@ -188,7 +188,7 @@ func readTime(b []byte) time.Time {
 	return time.Unix(0, int64(binary.BigEndian.Uint64(b)))
 }
 
-// putLater writes a time unless a later one is there.
+// putLater writes a time unless a later one is stored.
 func putLater(b *bbolt.Bucket, key []byte, t time.Time) error {
 	if t.IsZero() || !t.After(readTime(b.Get(key))) {
 		return nil
@@ -196,7 +196,7 @@ func putLater(b *bbolt.Bucket, key []byte, t time.Time) error {
 	return b.Put(key, timeKey(t))
 }
 
-// merge adds what is later in v to u.
+// merge adds to u the times of v that are later.
 func (u *Uses) merge(v Uses) {
 	if u.Last == nil {
 		u.Last = maps.Clone(v.Last)

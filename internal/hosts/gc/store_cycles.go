@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/platform/boltfile"
 )
 
-// SaveCycle keeps a cycle as far as it has come. One that cannot be written is
-// kept in memory, and written with the next one or by WriteLate.
+// SaveCycle saves a cycle as far as it has come. If the write fails, the cycle is
+// kept in memory and written with the next one or by WriteLate.
 func (s *Store) SaveCycle(c Cycle) error {
 	s.mu.Lock()
 	s.waiting = append(slices.DeleteFunc(s.waiting, c.same), c)
@@ -24,7 +24,7 @@ func (c Cycle) same(other Cycle) bool { return c.Begun.Equal(other.Begun) }
 
 // WriteLate writes the cycles that could not be written before.
 func (s *Store) WriteLate() error {
-	s.writing <- struct{}{} // one at a time: nobody writes an older state over a newer one
+	s.writing <- struct{}{} // one at a time: an older state never overwrites a newer one
 	defer func() { <-s.writing }()
 	s.mu.Lock()
 	list := slices.Clone(s.waiting)
@@ -64,7 +64,7 @@ func putCycle(cycles *bbolt.Bucket, c Cycle) error {
 	return cycles.Put(timeKey(c.Begun), value)
 }
 
-// Cycles are the last ones, the newest first; all that are kept for a limit of 0.
+// Cycles returns the last cycles, newest first. A limit of 0 returns all.
 func (s *Store) Cycles(limit int) ([]Cycle, error) {
 	s.mu.Lock()
 	waiting := slices.Clone(s.waiting)
@@ -80,7 +80,7 @@ func (s *Store) Cycles(limit int) ([]Cycle, error) {
 	return list, err
 }
 
-// written are the cycles on disk, as Cycles.
+// written returns the cycles on disk, like Cycles.
 func (s *Store) written(limit int) ([]Cycle, error) {
 	list := []Cycle{}
 	err := s.view(func(tx *bbolt.Tx) error {

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// gate lets deletions through while nothing spins up. One goroutine waits at a
-// time; Run watches beside.
+// gate lets deletions through while no spin-up is in progress. One goroutine
+// waits at a time; Run may run concurrently.
 type gate struct {
-	spinups  Spinups // nil: nobody tells
+	spinups  Spinups // nil: spin-ups are unknown
 	arrivals *arrivals
-	critical func() bool // the disk is over its critical mark now
+	critical func() bool // reports whether the disk is above its critical mark
 }
 
-// look is how often a wait looks at the disk again, and at the clock that others
-// keep.
+// look is the longest interval between two checks of the disk and of the spin-ups
+// during a wait.
 const look = time.Second
 
-// idle reports whether nothing spins up, and for how long.
+// idle reports whether no spin-up is in progress, and for how long.
 func (g *gate) idle() (bool, time.Duration) {
 	if g.spinups == nil {
 		return true, longestQuiet
@@ -26,8 +26,9 @@ func (g *gate) idle() (bool, time.Duration) {
 	return n == 0, max(time.Since(since), 0)
 }
 
-// wait returns once nothing has been spinning up for quiet. It returns at once
-// with forced where the disk is over the critical mark. waited is the time spent.
+// wait returns once no spin-up has been in progress for quiet. If the disk is
+// above the critical mark, it returns at once with forced set. waited is the time
+// spent.
 func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Duration, forced bool, err error) {
 	begin := time.Now()
 	for {
@@ -36,7 +37,7 @@ func (g *gate) wait(ctx context.Context, quiet time.Duration) (waited time.Durat
 		}
 		var changed <-chan struct{}
 		if g.spinups != nil {
-			changed = g.spinups.Changed() // before the look: nothing is missed
+			changed = g.spinups.Changed() // before the check: no change is missed
 		}
 		idle, since := g.idle()
 		if idle && since >= quiet {

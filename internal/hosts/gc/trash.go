@@ -14,39 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trash is a directory on the file system of the engine's layers, where files
-// are kept by a second name until they are freed. Whoever uses it holds the
+// trash is a directory on the file system of the engine's layers. It holds second
+// names of files until the files are freed. The caller of its methods holds the
 // collector's lock.
 type trash struct {
 	dir string // <data root>/holdfast-gc/trash
 }
 
-// ownDir is below an engine's data root. Engines leave names that they do not
-// know alone.
+// ownDir is the directory below an engine's data root. Engines do not touch names
+// that they do not know.
 const ownDir = "holdfast-gc"
 
-const readme = `Holdfast's garbage collection keeps here what it is about to free, by a second
-name, so that the engine need not wait for it. Everything below trash/ may be
-deleted while no ` + "`holdfast`" + ` runs.
+const readme = `Holdfast's garbage collection keeps second names of files here that it is about
+to free, so that the engine does not wait for them. Everything below trash/ may
+be deleted while no ` + "`holdfast`" + ` runs.
 `
 
-// openTrash makes the directory. One on another file system than the layers is
-// an error: nothing can be linked there.
+// openTrash makes the directory. It is an error if the directory is on another
+// file system than the layers, because nothing could be linked there.
 func openTrash(dataRoot, trees string) (*trash, error) {
 	t := &trash{dir: filepath.Join(dataRoot, ownDir, "trash")}
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the trash: %w", err)
+		return nil, fmt.Errorf("create the trash directory: %w", err)
 	}
 	mark := filepath.Join(dataRoot, ownDir, "README")
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
-		_ = os.WriteFile(mark, []byte(readme), 0o600) // for people only; a full disk has no room for it
+		_ = os.WriteFile(mark, []byte(readme), 0o600) // only informative; fails on a full disk
 	}
 	var here, there unix.Stat_t
 	if err := unix.Stat(t.dir, &here); err != nil {
-		return nil, fmt.Errorf("look at the trash: %w", err)
+		return nil, fmt.Errorf("stat the trash directory: %w", err)
 	}
 	if err := unix.Stat(trees, &there); err != nil {
-		return nil, fmt.Errorf("look at the engine's layers: %w", err)
+		return nil, fmt.Errorf("stat the engine's layers: %w", err)
 	}
 	if here.Dev != there.Dev {
 		return nil, fmt.Errorf("the engine's layers are on another file system than %s", dataRoot)
@@ -54,17 +54,17 @@ func openTrash(dataRoot, trees string) (*trash, error) {
 	return t, nil
 }
 
-// batch is what is linked away for one removal.
+// batch holds the files that are linked away for one removal.
 type batch struct {
 	dir   string
 	fd    int // of the newest directory below dir
-	files int // in it
-	names int // in all
+	files int // in the newest directory
+	names int // in all directories
 	parts int
 }
 
-// perDirectory is how many names a directory of the trash gets: small ones are
-// quicker to change, and to take apart in steps.
+// perDirectory is the number of names per directory of the trash. Small
+// directories are faster to change and can be emptied in steps.
 const perDirectory = 4096
 
 func (t *trash) begin(now time.Time) (*batch, error) {
@@ -75,7 +75,8 @@ func (t *trash) begin(now time.Time) (*batch, error) {
 	return b, nil
 }
 
-// add links the file name in the directory from, which it does not follow.
+// add links the file name of directory from into the batch. It does not follow
+// links.
 func (b *batch) add(from int, name string) error {
 	if b.fd < 0 || b.files >= perDirectory {
 		if err := b.part(); err != nil {
@@ -90,7 +91,7 @@ func (b *batch) add(from int, name string) error {
 	return nil
 }
 
-// part begins a new directory.
+// part starts a new directory.
 func (b *batch) part() error {
 	dir := filepath.Join(b.dir, strconv.Itoa(b.parts))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -113,19 +114,19 @@ func (b *batch) close() {
 	}
 }
 
-// freed is what came free.
+// freed counts the freed files and bytes.
 type freed struct {
 	Files int
 	Bytes int64
 }
 
-// stepNames are how many names one step of freeing takes away: some ten
+// stepNames is the number of names that one step of freeing removes: some ten
 // milliseconds on a disk (measured: 150 µs for a file of 16 KiB).
 const stepNames = 64
 
-// free takes apart everything in the trash; what is no directory is taken away.
-// What cannot be freed does not keep the rest. Before each step it calls wait,
-// which may take its time and ends it by an error.
+// free removes everything in the trash. A file that cannot be freed does not stop
+// the rest. Before each step it calls wait, which may block; an error of wait
+// ends the call.
 func (t *trash) free(ctx context.Context, wait func(context.Context) error) (freed, error) {
 	var f freed
 	batches, err := os.ReadDir(t.dir)
@@ -146,10 +147,11 @@ func (t *trash) free(ctx context.Context, wait func(context.Context) error) (fre
 	return f, err
 }
 
-// maxRounds is how often a directory is gone through again.
+// maxRounds is how often a directory is read again.
 const maxRounds = 5
 
-// freeTree takes apart one directory of the trash. Ours have a depth of two.
+// freeTree removes one directory of the trash. The collector's own have a depth
+// of two.
 func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Context) error, f *freed, depth int) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -178,7 +180,7 @@ func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Cont
 			if !errors.Is(err, unix.ENOTEMPTY) || round == maxRounds {
 				return err
 			}
-			// Reading while taking away may pass names over.
+			// A directory that changes while it is read may skip names.
 			round++
 			_, err = d.Seek(0, io.SeekStart)
 			if err == nil {
@@ -191,7 +193,7 @@ func (t *trash) freeTree(ctx context.Context, dir string, wait func(context.Cont
 	}
 }
 
-// freeOne takes one name away and counts what that freed.
+// freeOne removes one name and counts what that freed.
 func freeOne(dir int, name string, f *freed) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Nlink == 1 {
@@ -204,7 +206,7 @@ func freeOne(dir int, name string, f *freed) error {
 	return nil
 }
 
-// empty reports whether nothing is in the trash.
+// empty reports whether the trash is empty.
 func (t *trash) empty() bool {
 	entries, err := os.ReadDir(t.dir)
 	return err == nil && len(entries) == 0

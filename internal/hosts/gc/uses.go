@@ -11,9 +11,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// tracker follows what uses images, and networks and volumes where the policy is
-// about them, and keeps it. Its methods may be called from
-// any goroutine.
+// tracker records the uses of images, and of networks and volumes if the policy
+// applies to them, and saves them. Its methods may be called from any goroutine.
 type tracker struct {
 	engine Engine
 	store  *Store
@@ -21,18 +20,20 @@ type tracker struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	news Uses // not on disk yet
-	// recent are the uses that came in by events, also when they are on disk.
+	news Uses // not yet on disk
+	// recent are the uses received as events, including those already on disk.
 	recent map[string]time.Time
-	// blind is until when uses may have been missed, as far as is known here.
+	// blind is the end of the last known period in which uses may have been
+	// missed.
 	blind time.Time
 }
 
-// flushEvery is how often news are written to disk. What a crash loses of them
-// the engine's own memory of events has, or it counts as unknown.
+// flushEvery is the interval at which new uses are written to disk. After a crash
+// the lost uses are read again from the engine's event history, or count as
+// unknown.
 const flushEvery = 10 * time.Second
 
-// maxNews bounds what is kept in memory; it makes a flush come earlier.
+// maxNews limits the uses kept in memory. At the limit they are flushed early.
 const maxNews = 10_000
 
 // Run follows the engine's events until ctx is done.
@@ -69,7 +70,7 @@ func (t *tracker) Run(ctx context.Context) error {
 	}
 }
 
-// note takes one use in.
+// note records one use.
 func (t *tracker) note(ctx context.Context, a engine.Activity) {
 	if a.Gap {
 		t.mu.Lock()
@@ -83,7 +84,7 @@ func (t *tracker) note(ctx context.Context, a engine.Activity) {
 	}
 }
 
-// keyOf is the key of what was used, "" where nobody needs to know.
+// keyOf returns the key of the used object, or "" if the policy does not need it.
 func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 	switch {
 	case a.Network != "" && t.policy.means(Networks):
@@ -95,18 +96,18 @@ func (t *tracker) keyOf(ctx context.Context, a engine.Activity) string {
 	}
 	img, _, err := t.engine.InspectImage(ctx, a.Image)
 	if err != nil {
-		// Gone, or under another name by now: then who has the name now
-		// is not who was used.
+		// The name is gone or may now belong to another image, so it does not
+		// identify the image that was used.
 		if !errors.Is(err, engine.ErrNoImage) && ctx.Err() == nil {
-			t.log.Debug("whose use this is", "image", a.Image, "err", err)
+			t.log.Debug("resolving the image of an event", "image", a.Image, "err", err)
 		}
 		return ""
 	}
 	return img.ID
 }
 
-// used keeps one use. Where there is no room for it that is not passed over: all
-// may have been used then.
+// used records one use. If there is no space for it, every object counts as
+// possibly used.
 func (t *tracker) used(key string, at time.Time) {
 	if t.crowded(key) {
 		t.keep()
@@ -125,21 +126,21 @@ func (t *tracker) used(key string, at time.Time) {
 		t.recent = map[string]time.Time{}
 	}
 	if !put(t.recent, key, at) {
-		// The uses are kept, and each plan knows those before it: only one
-		// that is being carried out does not know all that it should.
+		// The uses are saved, and each new plan includes them. Only a plan that
+		// is being carried out lacks the dropped ones.
 		t.recent = map[string]time.Time{key: at}
 		t.blind = latest(t.blind, time.Now())
 	}
 }
 
-// missed says that uses until now may not be known. The caller holds mu.
+// missed records that uses until now may be unknown. The caller holds mu.
 func (t *tracker) missed() {
 	now := time.Now()
 	t.blind = latest(t.blind, now)
 	t.news.Blind, t.news.Seen = latest(t.news.Blind, now), latest(t.news.Seen, now)
 }
 
-// crowded reports whether there is no room for another key before a flush.
+// crowded reports whether key does not fit without a flush.
 func (t *tracker) crowded(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +148,7 @@ func (t *tracker) crowded(key string) bool {
 	return !there && len(t.news.Last) >= maxNews
 }
 
-// put keeps the later time, and reports whether there was room.
+// put stores the later time and reports whether there was space.
 func put(uses map[string]time.Time, key string, at time.Time) bool {
 	before, there := uses[key]
 	if !there && len(uses) >= maxNews {
@@ -157,14 +158,14 @@ func put(uses map[string]time.Time, key string, at time.Time) bool {
 	return true
 }
 
-// catchUp takes in what happened until now, for who does not Run.
+// catchUp records the uses until now. It is for callers that do not Run.
 func (t *tracker) catchUp(ctx context.Context, now time.Time) error {
 	before, err := t.store.Uses()
 	if err != nil {
 		return err
 	}
 	if _, err := t.engine.Info(ctx); err != nil {
-		return err // Activity has no error: of an engine that is away nothing is known
+		return err // Activity returns no error: check first that the engine answers
 	}
 	for a := range t.engine.Activity(ctx, before.Seen, now) {
 		t.note(ctx, a)
@@ -179,7 +180,7 @@ func (t *tracker) catchUp(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// last is what is known, on disk and not yet.
+// last returns the known uses, saved and unsaved.
 func (t *tracker) last() (Uses, error) {
 	u, err := t.store.Uses()
 	t.mu.Lock()
@@ -188,20 +189,20 @@ func (t *tracker) last() (Uses, error) {
 	return u, err
 }
 
-// usedSince reports whether what has the key was used after then, as far as events
-// have come in, or may have been: a gap counts that was found after the plan was
-// made, which knows of those before.
+// usedSince reports whether the object with the key was, or may have been, used
+// after then, by the events received so far. It counts a gap in the events only
+// if it was found after planned; the plan already includes earlier gaps.
 func (t *tracker) usedSince(key string, then, planned time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.recent[key].After(then) || t.blind.After(latest(then, planned))
 }
 
-// keep flushes. On a disk that is full of garbage that it cannot must end nothing:
-// the store says it, and what is not written is known here all the same.
+// keep flushes and ignores the error. A full disk must not stop the collector:
+// the store logs the error, and the uses stay in memory.
 func (t *tracker) keep() { _ = t.flush() }
 
-// flush writes the news.
+// flush writes the new uses to the store.
 func (t *tracker) flush() error {
 	t.mu.Lock()
 	news := t.news
@@ -219,8 +220,8 @@ func (t *tracker) flush() error {
 	return err
 }
 
-// settle keeps the uses that a State was made with: what was unknown is now, and
-// grows old from here. What is gone is forgotten.
+// settle saves the uses that a State was made with. Unknown times were set to now
+// and age from here. Removed objects are forgotten.
 func (t *tracker) settle(s State) {
 	u := Uses{Last: make(map[string]time.Time, len(s.Images)+len(s.Volumes))}
 	for _, img := range s.Images {
@@ -244,7 +245,8 @@ func (t *tracker) settle(s State) {
 			u.Last[networkKey(n.ID)] = s.Now
 		}
 	}
-	// Where it cannot be written the store says so; it is forgotten later.
+	// If this cannot be written, the store logs it; the objects are forgotten
+	// later.
 	_ = t.store.Forget(func(key string) bool {
 		_, ok := u.Last[key]
 		return ok || strings.HasPrefix(key, volumeKey("")) && s.Volumes == nil || strings.HasPrefix(key, networkKey("")) && s.Networks == nil

@@ -71,7 +71,7 @@ func SomeCollection() Collection {
 		Kind: gc.Images, Name: "app:1", ID: "sha256:aa", Reason: "disk over 85%, last used 3 days ago", At: Began,
 		Bytes: 2 << 30, Names: 20000, Linked: 19000, Locked: holdfast.Millis(200 * time.Millisecond), Waited: holdfast.Millis(4 * time.Second), Forced: true,
 	}
-	kept := gc.Outcome{Kind: gc.Volumes, Name: "data", Reason: "container web has it by now", At: Began}
+	kept := gc.Outcome{Kind: gc.Volumes, Name: "data", Reason: "container web uses it now", At: Began}
 	cycle := gc.Cycle{
 		Begun: Began, Took: holdfast.Millis(9 * time.Second), Ended: true, Trigger: gc.ByMark, Before: disk, After: after, Planned: 2,
 		Deleted: []gc.Outcome{done}, Skipped: []gc.Outcome{kept}, Suspended: holdfast.Millis(4 * time.Second),
