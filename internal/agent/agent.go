@@ -20,12 +20,15 @@ import (
 	"holdfast/internal/agent/process"
 	"holdfast/internal/control/api"
 	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/doctor/cure"
+	"holdfast/internal/hosts/doctor/service"
 	"holdfast/internal/hosts/gc"
 	"holdfast/internal/hosts/protect"
 	"holdfast/internal/hosts/protect/history"
 	"holdfast/internal/hosts/spinup"
 	"holdfast/internal/hosts/spinup/prefetch"
 	"holdfast/internal/hosts/spinup/recorder"
+	"holdfast/internal/platform/coalesce"
 	"holdfast/internal/platform/engine"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/platform/sdnotify"
@@ -42,6 +45,7 @@ import (
 	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/preempt"
 	"holdfast/internal/sessions/replace"
+	"holdfast/internal/sessions/runtimes"
 	"holdfast/internal/sessions/session"
 )
 
@@ -106,7 +110,7 @@ type Agent struct {
 	metrics   registry
 	drainer   *drain.Drainer
 	replacer  *replace.Sessions
-	kept      *shared[keptSessions] // all sessions, as the store has them
+	kept      *coalesce.Reader[keptSessions] // all sessions, as the store has them
 	store     store.Store
 	engine    engine.Engine
 	socket    string // of the engine
@@ -129,7 +133,7 @@ type Agent struct {
 	prefetch  *prefetch.Keeper
 	load      *hostload.Meter
 	told      atomic.Pointer[holdfast.Node] // what this node published last
-	doctor    *doctorPart                   // nil where it is switched off
+	doctor    *service.Doctor               // nil where it is switched off
 	since     time.Time
 	history   *replace.History
 	replacing sync.Mutex   // one replacement of sessions at a time
@@ -155,7 +159,7 @@ func newAgent(cfg config.Config, opt Options, d *handoff.Listeners, u *handoff.U
 func (a *Agent) Run(ctx context.Context) (err error) {
 	a.since = time.Now()
 	a.metrics = process.NewRegistry()
-	a.kept = newShared(a.readSessions)
+	a.kept = coalesce.New(a.readSessions)
 	a.metrics.MustRegister(history.NewMetrics(protect.LockDir, a.log))
 	a.upgrades.Register(a.metrics)
 
@@ -251,7 +255,7 @@ func (a *Agent) newSpinups(info engine.Info) *recorder.Host {
 // what keeps sessions.
 func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("records of spin-ups", a.spinups.Run)
-	p.Start("cures", a.logCures)
+	p.Start("cures", func(ctx context.Context) error { return cure.Follow(ctx, a.cfg.DataDir, a.log) })
 	p.Start("the engine", a.engine.Run)
 	if err := a.startGuardian(p); err != nil {
 		return err
@@ -275,12 +279,16 @@ func (a *Agent) startSessions(ctx context.Context, p *tasks.Stack) error {
 	p.Start("health", a.health.Run)
 	a.networks, a.warmed = a.newNetworks(dead), a.newWarmed(dead)
 	a.mover = a.newMover()
-	works := a.newRuntimes()
+	var names []string
+	for _, t := range a.cfg.Templates {
+		names = append(names, t.Runtime)
+	}
+	works := runtimes.New(names, a.engine, a.metrics, a.log)
 	p.Start("runtimes", works.Run)
 	deps := session.Deps{
 		Store: a.store, Engine: a.engine, Opener: a.opener, Killer: a.killer, Watcher: watcher, Deadman: dead, Hooks: a.opt.Hook,
 		Lease: a.lease.ID, Metrics: session.NewMetrics(a.metrics), Spinups: a.spinups, Networks: a.networks, Warm: warmContainers{a.warmed}, Log: a.log,
-		Runtime: works.Check, PrewarmCgroupAttach: a.ease,
+		Runtime: works.Check, PrewarmCgroupAttach: a.prewarmCgroupAttach,
 	}
 	if a.mover != nil {
 		deps.Mover = a.mover
@@ -454,7 +462,7 @@ func (a *Agent) self() holdfast.Node {
 		n.Warm, n.WarmWanted = n.Warm+c.Ready, n.WarmWanted+c.Want
 	}
 	if a.doctor != nil {
-		n.Degraded, n.DegradedSince = a.doctor.rotation.Degraded()
+		n.Degraded, n.DegradedSince = a.doctor.Rotation.Degraded()
 	}
 	var busy, waited, free error
 	n.CPULoad, busy = a.load.CPU()

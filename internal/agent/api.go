@@ -30,7 +30,7 @@ func (a *Agent) apiParts() api.Parts {
 		Doctor: api.DoctorOff{}, Recordings: api.DoctorOff{},
 	}
 	if a.doctor != nil {
-		p.Doctor, p.Recordings = hostDoctor{a.doctor.watch, a}, a.doctor.recordings
+		p.Doctor, p.Recordings = hostDoctor{a.doctor, a}, a.doctor.Recordings
 	}
 	return p
 }

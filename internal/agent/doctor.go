@@ -4,101 +4,64 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
 	"holdfast/internal/agent/process"
+	"holdfast/internal/control/api"
 	"holdfast/internal/hosts/doctor"
-	"holdfast/internal/hosts/doctor/baseline"
-	"holdfast/internal/hosts/doctor/fact"
-	"holdfast/internal/hosts/doctor/probe"
-	"holdfast/internal/hosts/doctor/profile"
-	"holdfast/internal/hosts/doctor/recordings"
 	"holdfast/internal/hosts/doctor/rotation"
-	"holdfast/internal/hosts/doctor/watch"
-	"holdfast/internal/platform/linux/cgroup"
-	procfs "holdfast/internal/platform/linux/proc"
+	"holdfast/internal/hosts/doctor/service"
 	"holdfast/internal/platform/store"
 	"holdfast/internal/platform/tasks"
 	"holdfast/internal/sessions/drain"
 )
 
-// doctorPart is the doctor in the agent.
-type doctorPart struct {
-	watch      *watch.Watch
-	rotation   *rotation.Rotation
-	kernel     string
-	local      baseline.Dir
-	recordings *recordings.Store
-	known      atomic.Pointer[[]fact.Fact] // of the baseline that goes for this host
-	saving     sync.Mutex                  // one change of baselines at a time
-}
-
-// newDoctor makes the doctor's part, nil where it is switched off.
-func (a *Agent) newDoctor(e doctor.Engine) *doctorPart {
+// newDoctor returns the doctor, nil where it is switched off.
+func (a *Agent) newDoctor(e doctor.Engine) *service.Doctor {
 	c := a.cfg.Doctor
 	if !c.Watch.Enabled {
 		return nil
 	}
-	host := probe.Host{Proc: procfs.FS(c.Proc), Sys: c.Sys, Child: a.opt.Alloc, Scratch: a.cfg.DataDir}
-	var err error
-	if host.Groups, err = cgroup.Find(host.Proc); err != nil {
-		a.log.Warn("the doctor sees no control groups", "err", err)
-	}
-	groups := host.Groups
-	record := func(ctx context.Context, length time.Duration, container string) (*profile.Profile, error) {
-		return profile.Recorder{Proc: host.Proc, Groups: groups, Engine: e, For: length, Container: container}.Run(ctx)
-	}
-	d := &doctorPart{recordings: recordings.New(filepath.Join(a.cfg.DataDir, recordings.DirName), record), kernel: process.KernelRelease(c.Proc), local: baseline.Dir(filepath.Join(a.cfg.DataDir, baseline.DirName))}
-	drains := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_doctor_drains_total", Help: "Drains of this node by the doctor, by outcome (clean, failed).",
-	}, []string{"outcome"})
-	a.metrics.MustRegister(drains, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "holdfast_doctor_degraded", Help: "1 while this node is degraded: new sessions are placed elsewhere, as far as doctor.max_share goes.",
-	}, func() float64 {
-		if why, _ := d.rotation.Degraded(); why != "" {
-			return 1
-		}
-		return 0
-	}))
-	d.rotation = rotation.New(c.Rotation, a.node, rotating{a}, func(_ bool, err error) {
-		outcome := "clean"
-		if err != nil {
-			outcome = "failed"
-		}
-		drains.WithLabelValues(outcome).Inc()
-	}, a.log)
-	d.watch = watch.New(c.Watch, watch.Deps{
-		Host: host, Engine: e, Store: watch.NewStore(a.cfg.DataDir, c.Watch.Keep, a.log), Metrics: watch.NewMetrics(a.metrics), Log: a.log,
-		Changed: d.rotation.Found, Known: d.baselineFacts,
+	d := service.New(service.Options{
+		Node: a.node, Kernel: process.KernelRelease(c.Proc), Role: c.Role, DataDir: a.cfg.DataDir, Proc: c.Proc, Sys: c.Sys, Alloc: a.opt.Alloc,
+		Watch: c.Watch, Rotation: c.Rotation, Engine: e, Host: rotating{a},
+		Store: func() store.Store { return a.store }, Lease: func() store.LeaseID { return a.lease.ID() },
+		Spinups: a.spinups.Figures, Metrics: a.metrics, Log: a.log,
 	})
-	a.spinups.Suspect = d.watch.Suspect
+	a.spinups.Suspect = d.Suspect
 	return d
 }
 
-func (d *doctorPart) baselineFacts() []fact.Fact {
-	if known := d.known.Load(); known != nil {
-		return *known
-	}
-	return nil
-}
-
-// startDoctor has the doctor watch. Sessions go on without it.
+// startDoctor starts the doctor. Its errors do not end the agent.
 func (a *Agent) startDoctor(p *tasks.Stack) {
 	if a.doctor == nil {
 		return
 	}
-	p.Start("doctor", a.doctor.watch.Run)
-	p.Start("the doctor's record", a.publishHealth)
-	p.Start("rotation", a.doctor.rotation.Run)
+	p.Start("doctor", a.doctor.Run)
+	p.Start("the doctor's record", a.doctor.Publish)
+	p.Start("rotation", a.doctor.Rotation.Run)
 }
 
-// rotating is the node as the doctor takes it out of rotation.
+// hostDoctor implements api.Doctor.
+type hostDoctor struct {
+	*service.Doctor
+	a *Agent
+}
+
+// Status implements api.Doctor. Resting follows the store's list of nodes; if the
+// store does not answer, Resting is false.
+func (h hostDoctor) Status(ctx context.Context) (api.DoctorStatus, error) {
+	c := h.a.cfg.Doctor
+	s := api.DoctorStatus{Status: h.Doctor.Status(), Node: h.a.node, Kernel: process.KernelRelease(c.Proc), Role: c.Role}
+	if s.Degraded, s.DegradedSince = h.Rotation.Degraded(); s.Degraded != "" && h.a.fleet != nil {
+		if all, err := h.a.store.Nodes(ctx); err == nil {
+			s.Resting = holdfast.OutOfRotation(all, c.Rotation.MaxShare)[h.a.node]
+		}
+	}
+	return s, nil
+}
+
+// rotating is the node as the doctor's rotation acts on it.
 type rotating struct{ a *Agent }
 
 var _ rotation.Node = rotating{}
@@ -108,11 +71,11 @@ func (r rotating) Changed()                                           { r.a.leas
 func (r rotating) Refuses() bool                                      { return r.a.sessions.Draining() }
 func (r rotating) Return() error                                      { return r.a.drainer.ClaimAgain() }
 
-// turnNote says whose turn it is to drain.
+// turnNote is the note in the store with the node whose turn it is to drain.
 const turnNote = "doctor/drain"
 
-// Turn takes the fleet's turn, under this node's lease. A node without others to
-// hand its sessions to has none.
+// Turn implements rotation.Node: it takes the turn of the fleet, under this node's
+// lease. A node without other nodes has no turn.
 func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, error) {
 	lease := r.a.lease.ID()
 	if r.a.fleet == nil || lease == 0 {
@@ -128,8 +91,8 @@ func (r rotating) Turn(ctx context.Context) (func(context.Context) error, bool, 
 	return func(ctx context.Context) error { return r.a.store.DropNote(ctx, n) }, true, nil
 }
 
-// Drain hands everything over. Once begun it goes on to its end, also where the
-// agent ends: that drain waits for it.
+// Drain implements rotation.Node. A drain that has begun is completed also where the
+// agent ends: the last drain waits for it.
 func (r rotating) Drain(ctx context.Context) error {
 	c := r.a.cfg.Drain
 	report := r.a.drainer.Drain(context.WithoutCancel(ctx), drain.Options{Budget: c.Budget, Quiet: c.Quiet}, func(holdfast.Step) {})

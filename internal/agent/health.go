@@ -7,30 +7,35 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/vethnet"
+	"holdfast/internal/platform/tasks"
+	"holdfast/internal/sessions/guardian"
 )
 
 const (
 	healthEvery   = 5 * time.Second
-	healthTimeout = 10 * time.Second // an engine under load is slow, not ill
+	healthTimeout = 10 * time.Second // an engine under load is slow, not unhealthy
 )
 
-// health knows whether this node should get new sessions.
+// health checks whether this node can run new sessions.
 type health struct {
-	engine engine.Engine
-	log    *slog.Logger
-	astray bool // the containers' network could not be looked after at the last look
+	engine    engine.Engine
+	log       *slog.Logger
+	netFailed bool // the last upkeep of the containers' network failed
 
 	mu      sync.Mutex
 	trouble string
 }
 
-// Run looks after the engine until ctx is done.
+// Run checks the engine periodically until ctx is done.
 func (h *health) Run(ctx context.Context) error {
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	for {
-		h.look(ctx)
+		h.check(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -39,7 +44,7 @@ func (h *health) Run(ctx context.Context) error {
 	}
 }
 
-func (h *health) look(ctx context.Context) {
+func (h *health) check(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	_, err := h.engine.Info(asking)
@@ -49,35 +54,100 @@ func (h *health) look(ctx context.Context) {
 	trouble := ""
 	if err != nil {
 		trouble = fmt.Sprintf("its engine does not answer: %v", err)
-	} else if err := h.lookAtNet(); err != nil {
-		trouble = fmt.Sprintf("its containers' way out of the host cannot be kept up: %v", err)
+	} else if err := h.checkNet(); err != nil {
+		trouble = fmt.Sprintf("the NAT of its containers cannot be maintained: %v", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.trouble = trouble
 }
 
-// lookAtNet is why the containers' network could not be looked after last, where the
-// engine has one of its own. It logs when that changes.
-func (h *health) lookAtNet() error {
+// checkNet returns the error of the last upkeep of the containers' network, where the
+// engine has a network of its own. It logs changes.
+func (h *health) checkNet() error {
 	n, ok := h.engine.(ownNet)
 	if !ok {
 		return nil
 	}
 	_, err := n.Upkeep()
 	switch {
-	case err != nil && !h.astray:
-		h.log.Error("the way of containers out of this host cannot be kept up (tried again every ten seconds)", "err", err)
-	case err == nil && h.astray:
-		h.log.Info("the way of containers out of this host is kept up again")
+	case err != nil && !h.netFailed:
+		h.log.Error("the NAT of containers on this host cannot be maintained (trying again every ten seconds)", "err", err)
+	case err == nil && h.netFailed:
+		h.log.Info("the NAT of containers on this host is maintained again")
 	}
-	h.astray = err != nil
+	h.netFailed = err != nil
 	return err
 }
 
-// Trouble is why the node should get no new session, "" for none.
+// Trouble says why the node cannot run new sessions, "" for no reason.
 func (h *health) Trouble() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trouble
+}
+
+// ownNet is an engine whose containers are on a network that this program creates.
+type ownNet interface {
+	Net() vethnet.Config
+	Upkeep() (failures int, last error)
+}
+
+// guardNet makes the guardian remove the containers' network and its NAT when this
+// agent has exited, no other agent follows, and no container is left. It replaces a
+// guardian that exits.
+func (a *Agent) guardNet(p *tasks.Stack, g *guardian.Guardian) {
+	n, ok := a.engine.(ownNet)
+	if !ok {
+		return
+	}
+	plan := guardian.Plan{Name: "the containers' network", Undo: []guardian.Undo{{Kind: guardian.Leave, Nets: []vethnet.Config{n.Net()}}}}
+	p.Start("the guard of the containers' network", func(ctx context.Context) error {
+		for {
+			armed, err := g.Arm(plan)
+			if err != nil {
+				if ctx.Err() == nil {
+					a.log.Error("the containers' network would stay if this agent was killed (trying again)", "err", err)
+				}
+				armed = nil
+			}
+			if !guarded(ctx, armed) {
+				return nil
+			}
+		}
+	})
+}
+
+// guarded waits until the guardian of a plan has exited, and reports whether the plan
+// has to be armed again. For nil it waits for healthEvery.
+func guarded(ctx context.Context, armed *guardian.Armed) bool {
+	var lost <-chan struct{}
+	var again <-chan time.Time
+	if armed != nil {
+		lost = armed.Done()
+	} else {
+		again = time.After(healthEvery)
+	}
+	select {
+	case <-lost:
+	case <-again:
+	case <-ctx.Done():
+		return false // the plan stays armed
+	}
+	return ctx.Err() == nil
+}
+
+// upkeepMetric counts failed upkeeps of the containers' network.
+func upkeepMetric(e engine.Engine) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "holdfast_network_upkeep_failures_total",
+		Help: "Failed attempts to maintain the containers' network and its NAT (containerd only).",
+	}, func() float64 {
+		n, ok := e.(ownNet)
+		if !ok {
+			return 0
+		}
+		failures, _ := n.Upkeep()
+		return float64(failures)
+	})
 }

@@ -9,11 +9,24 @@ import (
 	"time"
 
 	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/linux/cgroup"
 	"holdfast/internal/platform/linux/hostload"
 	"holdfast/internal/sessions/pool/container"
 	"holdfast/internal/sessions/pool/network"
 	"holdfast/internal/sessions/session"
 )
+
+// attachLimit is how long a boot keeps the kernel's cgroup migration path active at
+// most. A boot that takes longer goes on without it.
+const attachLimit = 5 * time.Second
+
+// prewarmCgroupAttach keeps the cgroup migration path active until done is closed; see
+// cgroup.ReadyAttach.
+func (a *Agent) prewarmCgroupAttach(done <-chan struct{}) {
+	if err := cgroup.ReadyAttach(done, attachLimit); err != nil {
+		a.log.Debug("boots wait for an RCU grace period", "err", err)
+	}
+}
 
 // newNetworks makes the pool of ready networks. It keeps none where no template
 // joins one, makes none while the node takes no session, and none beside a session's

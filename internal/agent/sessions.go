@@ -38,7 +38,7 @@ func (s sessions) Sessions(ctx context.Context) ([]api.Session, error) {
 	for _, i := range s.a.sessions.List() {
 		here[i.Owner.Key] = wire(i)
 	}
-	kept, err := s.a.kept.get(ctx)
+	kept, err := s.a.kept.Get(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing sessions: %w", err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package coalesce
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Many who ask at once cost two readings: the one under way, which is too old for
-// them, and the next.
+// Concurrent calls cost two reads: the running one, which began before them, and the
+// next.
 func TestSharedReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readings, value atomic.Int64
-		s := newShared(func(ctx context.Context) (int64, error) {
+		s := New(func(ctx context.Context) (int64, error) {
 			readings.Add(1)
 			v := value.Load()
 			time.Sleep(time.Second)
@@ -24,7 +24,7 @@ func TestSharedReadings(t *testing.T) {
 		var all sync.WaitGroup
 		first, leave := context.WithCancel(t.Context())
 		all.Go(func() {
-			if v, err := s.get(first); v != 0 || err != nil {
+			if v, err := s.Get(first); v != 0 || err != nil {
 				t.Errorf("the first got %d, %v", v, err)
 			}
 		})
@@ -32,14 +32,14 @@ func TestSharedReadings(t *testing.T) {
 		value.Store(7) // the one under way does not see it
 		for range 1000 {
 			all.Go(func() {
-				if v, err := s.get(t.Context()); v != 7 || err != nil {
+				if v, err := s.Get(t.Context()); v != 7 || err != nil {
 					t.Errorf("who asked later got %d, %v", v, err)
 				}
 			})
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
-			if _, err := s.get(gone); !errors.Is(err, context.Canceled) {
+			if _, err := s.Get(gone); !errors.Is(err, context.Canceled) {
 				t.Errorf("who left got %v", err)
 			}
 		})
@@ -51,7 +51,7 @@ func TestSharedReadings(t *testing.T) {
 			t.Errorf("%d readings were made, 2 are enough", n)
 		}
 		value.Store(8)
-		if v, err := s.get(t.Context()); v != 8 || err != nil {
+		if v, err := s.Get(t.Context()); v != 8 || err != nil {
 			t.Errorf("an answer was kept: %d, %v", v, err)
 		}
 	})
@@ -59,8 +59,8 @@ func TestSharedReadings(t *testing.T) {
 
 func TestSharedErrors(t *testing.T) {
 	fails := errors.New("no")
-	s := newShared(func(context.Context) (int, error) { return 0, fails })
-	if _, err := s.get(t.Context()); !errors.Is(err, fails) {
+	s := New(func(context.Context) (int, error) { return 0, fails })
+	if _, err := s.Get(t.Context()); !errors.Is(err, fails) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package service
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/hosts/doctor/ranking"
 )
 
-// A record that says nothing new is not written.
+// A record without a changed figure is not written.
 func TestRecordsAlike(t *testing.T) {
 	of := func(dying, uptime float64) ranking.Record {
 		return ranking.Record{Facts: map[string]float64{"memcg.dying": dying, "host.uptime": uptime}, Spinups: ranking.Spinups{Count: 7}}

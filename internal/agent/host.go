@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"holdfast/internal/control/config"
+	"holdfast/internal/hosts/gc"
+	"holdfast/internal/hosts/job"
+	"holdfast/internal/hosts/spinup"
+	"holdfast/internal/hosts/spinup/prefetch"
+	"holdfast/internal/hosts/spinup/puller"
+	"holdfast/internal/platform/engine"
+	"holdfast/internal/platform/tasks"
+)
+
+// newCollector returns the garbage collector. Where collection is not enabled it
+// follows the use of images all the same, so that a plan is right once it is enabled.
+func (a *Agent) newCollector(e gc.Engine) *gc.Collector {
+	c := gc.New(a.cfg.Collection(), gc.Deps{
+		Engine: e, Store: gc.NewStore(a.cfg.DataDir, a.log), Spinups: a.spinups.UnderWay(), LockDir: a.cfg.RunDir,
+		Metrics: gc.NewMetrics(a.metrics), Log: a.log, Keep: a.prefetchNames,
+	})
+	a.spinups.Collected = func(r spinup.Record, slow bool) bool {
+		return c.Observe(r.Begun, time.Duration(r.Took), slow)
+	}
+	return c
+}
+
+// prefetchNames returns the names of the images that the node keeps present. It is
+// called after serve.
+func (a *Agent) prefetchNames() ([]string, error) {
+	var names []string
+	for _, image := range a.prefetch.List() {
+		names = append(names, config.FamiliarName(image.Image))
+	}
+	return names, nil
+}
+
+// runCollector runs the collector. An error of the collector does not end the agent.
+func (a *Agent) runCollector(ctx context.Context) error {
+	if err := a.collector.Run(ctx); err != nil && ctx.Err() == nil {
+		a.log.Error("garbage collection has ended", "err", err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// keepPrefetched starts the keeper that keeps the configured images present on this
+// host.
+func (a *Agent) keepPrefetched(p *tasks.Stack, e engine.Engine) {
+	pulls := puller.New(puller.Config{
+		Engine: e, Logins: puller.DockerLogins{}, Manifests: puller.Registries{},
+		Host: string(a.node), Unpigz: spinup.HasUnpigz(), Log: a.log,
+	})
+	a.prefetch = prefetch.New(a.cfg.Images, prefetch.Deps{
+		Engine: e, File: filepath.Join(a.cfg.DataDir, prefetch.FileName), Log: a.log,
+		Pull: func(ctx context.Context, image string) error {
+			defer a.spinups.Begin(spinup.ForPull, image)()
+			record, err := pulls.Pull(ctx, puller.Request{Image: image, Missing: true, Job: "prefetch"}, nil)
+			a.spinups.Record(record)
+			if err == nil {
+				a.log.Info("pulled an image ahead of use", "image", image, "pull", record.Pull.Line())
+			}
+			return err
+		},
+	})
+	p.Start("prefetch", a.prefetch.Run)
+}
+
+// sweepJobs starts the removal of what dead owners of jobs (`holdfast run`) have left.
+func (a *Agent) sweepJobs(p *tasks.Stack) error {
+	cleaner, ok := a.engine.(job.Cleaner)
+	if !ok {
+		return nil // an engine without networks has had no jobs
+	}
+	self, err := job.Self()
+	if err != nil {
+		return err
+	}
+	p.Start("leftovers of jobs", func(ctx context.Context) error { return job.RunSweeper(ctx, cleaner, self, a.log) })
+	return nil
+}
