@@ -131,6 +131,46 @@ func TestImportsPointUpward(t *testing.T) {
 	}
 }
 
+// wings are the directories of internal, each with those that its packages may import.
+// Exceptions have their reason beside them.
+var wings = map[string][]string{
+	"internal/platform": {"", "internal/platform"},
+	"internal/hosts":    {"", "internal/platform", "internal/hosts"},
+	// A session records its boot as a spin-up.
+	"internal/sessions": {"", "internal/platform", "internal/sessions", "internal/hosts/spinup"},
+	"internal/control":  {"", "internal"},
+	"internal/agent":    {"", "internal"},
+}
+
+// Imports between the directories of internal point one way (docs/adr/wings.md).
+func TestWings(t *testing.T) {
+	n := 0
+	for _, s := range sources(t) {
+		for wing, may := range wings {
+			if s.isTest() || !within(s.dir(), wing+"/...") || testKit(s.dir()) {
+				continue
+			}
+			for _, i := range s.ast.Imports {
+				to, ours := inModule(strings.Trim(i.Path.Value, `"`))
+				if !ours {
+					continue
+				}
+				n++
+				if !slices.ContainsFunc(may, func(m string) bool { return m == to || m != "" && within(to, m+"/...") }) {
+					t.Errorf("%s may not import %s", s.path, to)
+				}
+			}
+		}
+	}
+	if n < 500 {
+		t.Errorf("only %d imports were found", n)
+	}
+}
+
+// testKit reports whether a package is for tests only: its name is that of the package
+// beside it, with test at the end.
+func testKit(dir string) bool { return strings.HasSuffix(dir, "test") }
+
 // TestTableIsHeld shows that the check above can fail.
 func TestTableIsHeld(t *testing.T) {
 	for _, c := range []struct {
