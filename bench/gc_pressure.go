@@ -80,7 +80,7 @@ func (x *gcBench) pressure(ctx context.Context) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	p.judge(&r, cycles, strings.Count(logged.String(), "deleted beside spin-ups"))
+	p.judge(&r, cycles, strings.Count(logged.String(), "deleted during spin-ups"))
 	return r, nil
 }
 

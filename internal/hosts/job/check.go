@@ -13,17 +13,17 @@ import (
 func (j Job) check() error {
 	switch {
 	case len(j.Images) == 0:
-		return holdfast.WithHint(errors.New("images: there is none"), "the first image is where the steps run; docs/jobs.md has an example")
+		return holdfast.WithHint(errors.New("images: the list is empty"), "the first image is where the steps run; docs/jobs.md has an example")
 	case len(j.Images) > MaxImages:
-		return fmt.Errorf("images: there are %d, at most %d are allowed", len(j.Images), MaxImages)
+		return fmt.Errorf("images: %d given, at most %d allowed", len(j.Images), MaxImages)
 	case len(j.Steps) == 0:
-		return holdfast.WithHint(errors.New("steps: there is none"), "a step is a command for the first image's container")
+		return holdfast.WithHint(errors.New("steps: the list is empty"), "a step is a command for the first image's container")
 	case len(j.Steps) > MaxSteps:
-		return fmt.Errorf("steps: there are %d, at most %d are allowed", len(j.Steps), MaxSteps)
+		return fmt.Errorf("steps: %d given, at most %d allowed", len(j.Steps), MaxSteps)
 	case j.Parallelism < 1 || j.Parallelism > MaxParallelism:
-		return fmt.Errorf("parallelism: %d is not within 1 and %d", j.Parallelism, MaxParallelism)
+		return fmt.Errorf("parallelism: %d is not between 1 and %d", j.Parallelism, MaxParallelism)
 	case !slices.Contains([]Policy{PullMissing, PullAlways, PullNever}, j.Pull):
-		return fmt.Errorf("pull: %q is none of missing, always, never", j.Pull)
+		return fmt.Errorf("pull: %q is not one of missing, always, never", j.Pull)
 	}
 	if parts := strings.Split(j.Platform, "/"); j.Platform != "" && (len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "")) {
 		return holdfast.WithHint(fmt.Errorf("platform: %q is not os/arch or os/arch/variant", j.Platform), "for example linux/arm64")
@@ -35,13 +35,13 @@ func (j Job) check() error {
 		}
 		if names[img.Name] {
 			return holdfast.WithHint(fmt.Errorf("images[%d] (%s): the name %q is used twice", i, img.Image, img.Name),
-				"give each a name of its own: `name:` in a job file, --service NAME=IMAGE on the command line")
+				"give each a different name: `name:` in a job file, --service NAME=IMAGE on the command line")
 		}
 		names[img.Name] = true
 	}
 	for i, s := range j.Steps {
 		if (s.Run == "") == (len(s.Command) == 0) {
-			return fmt.Errorf("steps[%d]: it has to have either run or command", i)
+			return fmt.Errorf("steps[%d]: give either run or command", i)
 		}
 	}
 	return nil
@@ -52,20 +52,20 @@ func (i Image) check(primary bool) error {
 	case i.Image == "":
 		return errors.New("image is missing")
 	case i.WorkDir != "" && !path.IsAbs(i.WorkDir):
-		return fmt.Errorf("workdir: %q is no absolute path", i.WorkDir)
+		return fmt.Errorf("workdir: %q is not an absolute path", i.WorkDir)
 	case primary && i.Ready != nil:
-		return errors.New("ready: the first image is where the steps run, and does not serve")
+		return errors.New("ready: not allowed for the first image, in which the steps run")
 	}
-	// It is a host's name, and part of the container's.
+	// The name is a host name and part of the container's name.
 	if _, err := holdfast.ParseSessionKey(i.Name); err != nil {
-		return holdfast.WithHint(fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", i.Name), "the others find it by its name: give it one")
+		return holdfast.WithHint(fmt.Errorf("name: %q is not made of a-z, 0-9 and '-'", i.Name), "the other containers reach it by its name: set name")
 	}
 	for name := range i.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return fmt.Errorf("env: %q is no name of a variable", name)
+			return fmt.Errorf("env: %q is not a valid variable name", name)
 		}
 		if strings.HasPrefix(name, "HOLDFAST_") {
-			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are taken", name)
+			return fmt.Errorf("env: %s: names that begin with HOLDFAST_ are reserved", name)
 		}
 	}
 	for k, m := range i.Mounts {
@@ -84,13 +84,13 @@ func (i Image) check(primary bool) error {
 func (r Ready) check() error {
 	switch {
 	case (r.Port == 0) == (len(r.Command) == 0):
-		return errors.New("it has to have either port or command")
+		return errors.New("give either port or command")
 	case r.Port < 0 || r.Port > 65535:
 		return fmt.Errorf("port: %d is not between 1 and 65535", r.Port)
 	case r.HTTP != "" && (r.Port == 0 || !strings.HasPrefix(r.HTTP, "/")):
-		return fmt.Errorf("http: %q has to be a path that starts with /, beside a port", r.HTTP)
+		return fmt.Errorf("http: %q must be a path that starts with /, and needs port", r.HTTP)
 	case r.Timeout < 0:
-		return fmt.Errorf("timeout: %v is below 0", r.Timeout)
+		return fmt.Errorf("timeout: %v is negative", r.Timeout)
 	}
 	return nil
 }
@@ -98,13 +98,13 @@ func (r Ready) check() error {
 func (m Mount) check() error {
 	switch {
 	case !slices.Contains([]string{"bind", "volume", "tmpfs"}, m.Type):
-		return fmt.Errorf("type: %q is none of bind, volume, tmpfs", m.Type)
+		return fmt.Errorf("type: %q is not one of bind, volume, tmpfs", m.Type)
 	case !path.IsAbs(m.Target):
-		return fmt.Errorf("target: %q is no absolute path", m.Target)
+		return fmt.Errorf("target: %q is not an absolute path", m.Target)
 	case m.Type == "bind" && m.Source == "":
-		return errors.New("source: a bind needs one")
+		return errors.New("source: required for a bind")
 	case m.Type == "tmpfs" && m.Source != "":
-		return errors.New("source: a tmpfs has none")
+		return errors.New("source: not allowed for a tmpfs")
 	}
 	return nil
 }

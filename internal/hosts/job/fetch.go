@@ -11,15 +11,15 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// fetched is an image that is being brought here, for all containers of it.
+// fetched is an image that is pulled on behalf of all containers that use it.
 type fetched struct {
 	done chan struct{} // closed when pull and err are valid
 	pull spinup.Pull
 	err  error
 }
 
-// fetchAll brings each of the job's images here, all at the same time and each
-// once. A failure is the failure of the containers that wait for it.
+// fetchAll pulls each of the job's images once, all at the same time. If a pull
+// fails, the containers that wait for it fail.
 func (x *underway) fetchAll(ctx context.Context, g *errgroup.Group) map[string]*fetched {
 	all := map[string]*fetched{}
 	for _, img := range x.job.Images {
@@ -46,15 +46,15 @@ func (x *underway) fetch(ctx context.Context, image string) (spinup.Pull, error)
 	begun := time.Now()
 	pull := spinup.Pull{Image: image, Begun: begun}
 	if _, err := x.Engine.ImageID(ctx, image); err != nil {
-		return pull, holdfast.WithHint(fmt.Errorf("image %s: %w", image, err), "pull it, or let the job do that (pull: missing)")
+		return pull, holdfast.WithHint(fmt.Errorf("image %s: %w", image, err), "pull it, or set pull: missing in the job")
 	}
 	pull.Done, pull.Cached = true, true
 	return pull, nil
 }
 
-// figures are the pull's as one of the containers that waited for it records
-// them. The bytes are the first one's; the others waited for its pull, and count
-// the waiting.
+// figures returns the pull's figures for the record of one container. The first
+// container gets the bytes. The others waited for the same pull and record the
+// wait.
 func (f *fetched) figures(first bool) spinup.Pull {
 	if first || f.pull.Cached {
 		return f.pull

@@ -17,25 +17,25 @@ import (
 	"holdfast/internal/platform/strictyaml"
 )
 
-// Job is what is to be run.
+// Job describes the containers and steps to run.
 type Job struct {
-	// Images are the containers of one run. The first is the primary one.
+	// Images are the containers of one run. The first is the primary container.
 	Images []Image `yaml:"images"`
-	// Steps run in the primary container, one after the other, until one fails.
+	// Steps run in the primary container, one after another, until one fails.
 	Steps []Step `yaml:"steps"`
-	// Parallelism is how many times all of it is there; 0 is once.
+	// Parallelism is the number of parallel runs; 0 means 1.
 	Parallelism int `yaml:"parallelism"`
-	// Platform is that of all images, os/arch or os/arch/variant; "" is the
-	// engine's own.
+	// Platform is the platform of all images, os/arch or os/arch/variant; "" is
+	// the engine's own.
 	Platform string `yaml:"platform"`
 	Pull     Policy `yaml:"pull"`
 }
 
-// Policy says when an image is pulled.
+// Policy determines when an image is pulled.
 type Policy string
 
-// The policies. Where a platform is named, an image is always pulled unless that
-// is forbidden: the one that is there may be of another.
+// The policies. If a platform is named, an image is always pulled unless the
+// policy is never, because the local image may be for another platform.
 const (
 	PullMissing Policy = "missing" // the default
 	PullAlways  Policy = "always"
@@ -44,21 +44,20 @@ const (
 
 // Image is one container of a job.
 type Image struct {
-	// Name is what the others find it by on their network; by default the
-	// last part of the image's name without its tag, and "primary" for the
-	// first.
+	// Name is the container's host name on the job's network. The default is the
+	// last part of the image's name without its tag, and "primary" for the first
+	// image.
 	Name  string `yaml:"name"`
 	Image string `yaml:"image"`
-	// Entrypoint and Command replace the image's own. In the primary
-	// container, which only has to be there, nothing of the image's is
-	// started: both together are what keeps it running, by default
-	// "tail -f /dev/null".
+	// Entrypoint and Command replace the image's own. The primary container only
+	// has to stay up, so nothing of its image is started: Entrypoint and Command
+	// together keep it running, by default "tail -f /dev/null".
 	Entrypoint []string          `yaml:"entrypoint"`
 	Command    []string          `yaml:"command"`
 	Env        map[string]string `yaml:"env"`
 	WorkDir    string            `yaml:"workdir"`
 	Mounts     []Mount           `yaml:"mounts"`
-	Ready      *Ready            `yaml:"ready"` // of a service; nil: it is ready when it runs
+	Ready      *Ready            `yaml:"ready"` // of a service; nil: ready when it runs
 }
 
 // Mount is one mount of a container.
@@ -69,8 +68,9 @@ type Mount struct {
 	ReadOnly bool   `yaml:"read_only"`
 }
 
-// Ready is when a service can be used: its port takes a connection, or the path
-// on it answers with a status below 400, or the command in it exits with 0.
+// Ready defines when a service is ready: its port accepts a connection, the path
+// on the port answers with a status below 400, or the command exits with 0 in the
+// container.
 type Ready struct {
 	Port    int           `yaml:"port"`
 	HTTP    string        `yaml:"http"`
@@ -79,18 +79,18 @@ type Ready struct {
 }
 
 // DefaultReadyTimeout is how long a service may take to become ready. A database
-// that makes its first files takes seconds, on a busy host tens of them.
+// that creates its first files takes seconds, on a busy host tens of seconds.
 const DefaultReadyTimeout = 2 * time.Minute
 
-// Step is one command in the primary container: Run by its shell, or Command as
-// it is.
+// Step is one command in the primary container: Run is passed to its shell,
+// Command is executed directly.
 type Step struct {
-	Name    string   `yaml:"name"` // default: what it runs
+	Name    string   `yaml:"name"` // default: the command
 	Run     string   `yaml:"run"`
 	Command []string `yaml:"command"`
 }
 
-// argv is the step's command. The shell stops at the first line that fails.
+// argv returns the step's command. The shell stops at the first line that fails.
 func (s Step) argv() []string {
 	if s.Run != "" {
 		return []string{"sh", "-e", "-c", s.Run}
@@ -98,18 +98,18 @@ func (s Step) argv() []string {
 	return s.Command
 }
 
-// Bounds of a job: what one host can be asked to hold.
+// Limits of a job, to bound the load on one host.
 const (
 	MaxImages      = 32
 	MaxSteps       = 256
 	MaxParallelism = 256
 )
 
-// primaryName is the primary container's name unless it is given one.
+// primaryName is the default name of the primary container.
 const primaryName = "primary"
 
-// ErrJob says that a job is not one that can be run, by what it says itself.
-var ErrJob = errors.New("not a job that can be run")
+// ErrJob means that the job's description is invalid.
+var ErrJob = errors.New("invalid job")
 
 // Parse reads a job from YAML. Unknown keys are refused, with line and column.
 // Relative sources of binds are below dir. The error wraps ErrJob.
@@ -130,7 +130,7 @@ func Parse(ctx context.Context, text []byte, dir string) (Job, error) {
 	return j.Complete()
 }
 
-// Complete fills in the defaults and checks all of it. The error wraps ErrJob.
+// Complete fills in the defaults and validates the job. The error wraps ErrJob.
 func (j Job) Complete() (Job, error) {
 	j.Parallelism = cmp.Or(j.Parallelism, 1)
 	j.Pull = cmp.Or(j.Pull, PullMissing)
@@ -158,7 +158,7 @@ func (j Job) Complete() (Job, error) {
 	return j, nil
 }
 
-// nameOf is an image's name without registry, folders, tag and digest.
+// nameOf returns an image's name without registry, folders, tag and digest.
 func nameOf(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	name, _, _ := strings.Cut(path.Base(image), ":")
@@ -171,12 +171,13 @@ func nameOf(image string) string {
 }
 
 // ParseMount reads SOURCE:TARGET[:ro]. A source that begins with a dot or a slash
-// is a path of this host, relative ones below dir; any other is a volume's name.
+// is a path on this host, relative to dir if it begins with a dot. Any other
+// source is a volume's name.
 func ParseMount(s, dir string) (Mount, error) {
 	parts := strings.Split(s, ":")
 	ro := len(parts) == 3 && parts[2] == "ro"
 	if len(parts) != 2 && !ro || parts[0] == "" {
-		return Mount{}, holdfast.WithHint(fmt.Errorf("%q is no mount", s), "a mount is SOURCE:TARGET or SOURCE:TARGET:ro, as in ./src:/src")
+		return Mount{}, holdfast.WithHint(fmt.Errorf("%q is not a mount", s), "a mount is SOURCE:TARGET or SOURCE:TARGET:ro, as in ./src:/src")
 	}
 	m := Mount{Type: "volume", Source: parts[0], Target: parts[1], ReadOnly: ro}
 	if strings.HasPrefix(m.Source, ".") || strings.HasPrefix(m.Source, "/") {
@@ -188,13 +189,13 @@ func ParseMount(s, dir string) (Mount, error) {
 	return m, m.check()
 }
 
-// invalid is an ErrJob that says what is wrong.
+// invalid wraps an error so that it is an ErrJob.
 type invalid struct{ error }
 
 func (e *invalid) Unwrap() error        { return e.error }
 func (e *invalid) Is(target error) bool { return target == ErrJob }
 
-// mounts, env and labels are as the engine takes them.
+// mounts, env and labels convert to the engine's types.
 func (i Image) mounts() []engine.Mount {
 	var out []engine.Mount
 	for _, m := range i.Mounts {

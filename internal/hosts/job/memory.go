@@ -10,14 +10,15 @@ import (
 	"holdfast/internal/platform/linux/proc"
 )
 
-// emptyLimit bounds what is done about memory before a job's containers are removed.
+// emptyLimit bounds the time spent on reclaiming memory before a job's containers
+// are removed.
 const emptyLimit = 2 * time.Second
 
-// emptyMemory has the kernel take back what it can of the memory of the job's
-// containers that still run, just before they are removed: of what they have read
-// nothing keeps their control groups then, which would stay as dying ones
-// (internal/hosts/doctor). Those that have ended have none any more. Nothing depends on
-// it, and so nothing is told of what goes wrong.
+// emptyMemory asks the kernel to reclaim the memory of the job's running
+// containers just before they are removed. Otherwise page cache that they have
+// read keeps their control groups alive as dying ones (internal/hosts/doctor).
+// Exited containers have no memory left. This is best effort, so errors are not
+// reported.
 func (x *underway) emptyMemory(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, emptyLimit)
 	defer cancel()
@@ -41,10 +42,10 @@ func (x *underway) emptyMemory(ctx context.Context) {
 		}
 		g.Go(func() error {
 			if c, err := x.Engine.Inspect(ctx, c.ID); err == nil && c.CgroupPath != "" && c.CgroupPath != "/" {
-				_ = memory.Group(c.CgroupPath).EmptyMemory(ctx) // it may have gone, or be another kernel's
+				_ = memory.Group(c.CgroupPath).EmptyMemory(ctx) // the cgroup may be gone, or belong to another kernel
 			}
 			return nil
 		})
 	}
-	_ = g.Wait() // they return none
+	_ = g.Wait() // the functions return no errors
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// output is where the steps of one run write to.
+// output is where the steps of one run write.
 type output struct {
 	stdout, stderr io.Writer
 	lines          []*lines // to be flushed after each step
@@ -19,13 +19,13 @@ func (o output) flush() {
 	}
 }
 
-// newOutputs are the outputs of n runs: the runner's own where there is one run,
-// else lines behind the run's index.
+// newOutputs returns the outputs of n runs: the runner's own for one run, else
+// line writers that prefix the run's index.
 func newOutputs(r *Runner, n int) []output {
 	if n == 1 {
 		return []output{{stdout: r.Stdout, stderr: r.Stderr}}
 	}
-	var both sync.Mutex // the two may be the same terminal
+	var both sync.Mutex // stdout and stderr may be the same terminal
 	var out []output
 	for i := range n {
 		prefix := fmt.Sprintf("%*d | ", len(fmt.Sprint(n-1)), i)
@@ -45,16 +45,16 @@ func newOutputs(r *Runner, n int) []output {
 	return out
 }
 
-// maxLine is how much of a line is kept back until its end comes.
+// maxLine is the number of bytes of an unfinished line that are buffered.
 const maxLine = 64 << 10
 
-// lines writes whole lines, each behind a prefix. It is used by one goroutine;
-// several that share mu write to the same place.
+// lines writes whole lines, each with a prefix. One goroutine uses it; several
+// lines values with the same mu write to the same place.
 type lines struct {
 	mu     *sync.Mutex
 	to     io.Writer
 	prefix string
-	rest   []byte // of a line that has not ended
+	rest   []byte // an unfinished line
 }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -95,7 +95,7 @@ func (l *lines) write(b []byte) error {
 	return err
 }
 
-// flush writes a line that was not ended. An error was or will be told by Write.
+// flush writes an unfinished line. Write reports errors.
 func (l *lines) flush() {
 	if len(l.rest) > 0 {
 		_ = l.write(l.prefixed(nil, l.rest))

@@ -17,26 +17,27 @@ import (
 const (
 	LabelJob   = "holdfast.job"       // the job's id
 	LabelOwner = "holdfast.job.owner" // the process that runs it
-	LabelIndex = "holdfast.job.index" // which of the parallel runs
+	LabelIndex = "holdfast.job.index" // index of the parallel run
 	LabelName  = "holdfast.job.name"  // the container's name in the job
 )
 
-// nameOfAll begins the name of every container and network of a job.
+// nameOfAll returns the prefix of the names of all containers and networks of a
+// job.
 func nameOfAll(id string) string { return "holdfast-" + id + "-" }
 
-// Owner is the process that runs a job, told from all others: a pid means one
-// process only together with its start time, its pid namespace and the boot.
+// Owner identifies the process that runs a job. A pid is unique only together
+// with the start time, the pid namespace and the boot.
 type Owner struct {
 	Pid   int
 	Start uint64 // ticks after boot, proc_pid_stat(5) field 22
-	Space string // the pid namespace, as its link under /proc/self/ns says
+	Space string // the pid namespace, the target of the link in /proc/self/ns
 	Boot  string // random(4), boot_id
 }
 
-// Self is this process.
+// Self returns the Owner of this process.
 func Self() (Owner, error) {
 	fail := func(err error) (Owner, error) {
-		return Owner{}, fmt.Errorf("find out which process this is: %w", err)
+		return Owner{}, fmt.Errorf("identify this process: %w", err)
 	}
 	stat, err := proc.Host.Stat(os.Getpid())
 	if err != nil {
@@ -53,7 +54,7 @@ func Self() (Owner, error) {
 	return Owner{Pid: stat.Pid, Start: stat.Start, Space: space, Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// String is the value of LabelOwner; parseOwner reads it.
+// String returns the value of LabelOwner; parseOwner reads it.
 func (o Owner) String() string {
 	return fmt.Sprintf("%d %d %s %s", o.Pid, o.Start, o.Space, o.Boot)
 }
@@ -61,28 +62,28 @@ func (o Owner) String() string {
 func parseOwner(s string) (Owner, error) {
 	f := strings.Fields(s)
 	if len(f) != 4 {
-		return Owner{}, fmt.Errorf("%q names no owner", s)
+		return Owner{}, fmt.Errorf("%q is not an owner", s)
 	}
 	pid, err1 := strconv.Atoi(f[0])
-	if err1 == nil && pid <= 0 { // kill(2) has other meanings for those
-		err1 = fmt.Errorf("%q names no owner: no process has this pid", s)
+	if err1 == nil && pid <= 0 { // kill(2) treats such pids specially
+		err1 = fmt.Errorf("%q is not an owner: the pid is not positive", s)
 	}
 	start, err2 := strconv.ParseUint(f[1], 10, 64)
 	return Owner{Pid: pid, Start: start, Space: f[2], Boot: f[3]}, errors.Join(err1, err2)
 }
 
-// fate is what can be said of an owner from here.
+// fate is what this process can determine about an owner.
 type fate int
 
 const (
 	alive   fate = iota
-	dead         // seen: its pid is free, or another process's
-	unknown      // it is, or was, somewhere that cannot be looked into, or is hidden
+	dead         // checked: the pid is free, or belongs to another process
+	unknown      // not visible: another pid namespace or boot, or hidden
 )
 
-// fateOf looks for other from self's place. Another pid namespace is another
-// container that uses the same engine; another boot is an earlier one of this
-// host, or another host's.
+// fateOf determines the fate of other as seen from o. Another pid namespace means
+// another container that uses the same engine. Another boot means an earlier boot
+// of this host, or another host.
 func (o Owner) fateOf(other Owner) fate {
 	if other.Boot != o.Boot || other.Space != o.Space {
 		return unknown
@@ -90,8 +91,8 @@ func (o Owner) fateOf(other Owner) fate {
 	stat, err := proc.Host.Stat(other.Pid)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// Other users' processes are not there either where /proc is mounted
-		// with hidepid=2 (proc(5)). kill(2) knows them.
+		// With hidepid=2 (proc(5)) /proc does not show other users' processes.
+		// kill(2) sees them.
 		if errors.Is(syscall.Kill(other.Pid, 0), syscall.ESRCH) {
 			return dead
 		}

@@ -14,19 +14,19 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Asking a service that is not ready: from firstPoll on, then a tenth of the time
-// waited, so that asking adds at most a tenth to a way up.
+// Polling of a service that is not ready: it starts at firstPoll and continues at
+// a tenth of the time waited, so that polling adds at most a tenth to the start.
 const (
 	firstPoll   = 5 * time.Millisecond
 	longestPoll = 500 * time.Millisecond
 	probeLimit  = 5 * time.Second // for one answer
 )
 
-// errEnded is returned when a service's container does not run any more.
-var errEnded = errors.New("it ended before it was ready")
+// errEnded means that a service's container has exited.
+var errEnded = errors.New("it exited before it was ready")
 
-// awaitReady returns when the service answers. The error says what was wrong the
-// last time it was asked.
+// awaitReady returns when the service is ready. On a timeout the error has the
+// result of the last probe.
 func (u *upward) awaitReady(ctx context.Context) error {
 	limit := cmp.Or(u.image.Ready.Timeout, DefaultReadyTimeout)
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -34,13 +34,13 @@ func (u *upward) awaitReady(ctx context.Context) error {
 	begun := time.Now()
 	var last error
 	for {
-		// It is asked where it is each time: it has no address once it has ended.
+		// The address is read each time, because an exited container has none.
 		c, err := u.Engine.Inspect(limited, u.id)
 		switch {
 		case err == nil && !c.Running():
 			return fmt.Errorf("%w, with exit code %d", errEnded, c.ExitCode)
 		case errors.Is(err, holdfast.ErrNotFound):
-			return fmt.Errorf("%w: somebody removed it", errEnded)
+			return fmt.Errorf("%w: it was removed", errEnded)
 		case err == nil:
 			err = u.probe(limited, c)
 		}
@@ -56,12 +56,12 @@ func (u *upward) awaitReady(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return holdfast.WithHint(fmt.Errorf("not ready after %v: %w", limit, last), "check the service's ready:, or give it more time (ready.timeout)")
+			return holdfast.WithHint(fmt.Errorf("not ready after %v: %w", limit, last), "check the service's ready: key, or raise ready.timeout")
 		}
 	}
 }
 
-// probe asks once.
+// probe checks the service once.
 func (u *upward) probe(ctx context.Context, c engine.Container) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -69,12 +69,12 @@ func (u *upward) probe(ctx context.Context, c engine.Container) error {
 	if len(r.Command) > 0 {
 		code, err := u.Engine.Exec(ctx, u.id, engine.Exec{Command: r.Command})
 		if err == nil && code != 0 {
-			err = fmt.Errorf("its command for that ends with exit code %d", code)
+			err = fmt.Errorf("the ready command exits with code %d", code)
 		}
 		return err
 	}
 	if len(c.Addresses) == 0 {
-		return errors.New("it has no address")
+		return errors.New("the container has no address")
 	}
 	addr := net.JoinHostPort(c.Addresses[0], strconv.Itoa(r.Port))
 	if r.HTTP != "" {
@@ -88,7 +88,7 @@ func (u *upward) probe(ctx context.Context, c engine.Container) error {
 	return conn.Close()
 }
 
-// get asks for a page, and does not follow where it leads.
+// get requests a page and does not follow redirects.
 func get(ctx context.Context, url string) error {
 	client := &http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},

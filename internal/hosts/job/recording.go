@@ -9,26 +9,26 @@ import (
 	"holdfast/internal/hosts/spinup"
 )
 
-// recordLimit bounds the keeping of what has come together: measuring must not
-// hold a job up for long.
+// recordLimit bounds the time for saving one batch of records, because measuring
+// must not delay a job.
 const recordLimit = 15 * time.Second
 
-// recording hands records on while containers come up, and no container waits for
-// it. Those that come while others are being kept go together.
+// recording passes records on while containers start, and no container waits for
+// it. Records that arrive during a save are saved together.
 type recording struct {
 	to  Recorder
 	log *slog.Logger
 
 	mu      sync.Mutex
 	waiting []spinup.Record
-	more    chan struct{} // has room for one
+	more    chan struct{} // buffered, capacity 1
 	ended   chan struct{}
 }
 
-// record begins to hand records on to r, which may be nil.
+// record starts a recording to r, which may be nil.
 func record(ctx context.Context, r Recorder, log *slog.Logger) *recording {
 	c := &recording{to: r, log: log, more: make(chan struct{}, 1), ended: make(chan struct{})}
-	ctx = context.WithoutCancel(ctx) // also what was stopped is recorded
+	ctx = context.WithoutCancel(ctx) // stopped jobs are recorded too
 	go func() {
 		defer close(c.ended)
 		for range c.more {
@@ -39,7 +39,7 @@ func record(ctx context.Context, r Recorder, log *slog.Logger) *recording {
 	return c
 }
 
-// add takes a record. It may be called from any goroutine until end is.
+// add takes a record. Any goroutine may call it until end is called.
 func (c *recording) add(r spinup.Record) {
 	if c.to == nil {
 		return
@@ -49,11 +49,11 @@ func (c *recording) add(r spinup.Record) {
 	c.waiting = append(c.waiting, r)
 	select {
 	case c.more <- struct{}{}:
-	default: // it is told already
+	default: // a wakeup is already pending
 	}
 }
 
-// end returns when all have been handed on.
+// end returns when all records have been passed on.
 func (c *recording) end() {
 	close(c.more)
 	<-c.ended
@@ -70,6 +70,6 @@ func (c *recording) hand(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recordLimit)
 	defer cancel()
 	if err := c.to.Record(ctx, batch...); err != nil {
-		c.log.Warn("spin-ups are not recorded", "count", len(batch), "error", err)
+		c.log.Warn("recording spin-ups failed", "count", len(batch), "error", err)
 	}
 }

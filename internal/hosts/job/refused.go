@@ -5,25 +5,25 @@ import (
 	"io"
 )
 
-// Exit codes of commands that could not be run (POSIX, Shell Command Language,
+// Exit codes for commands that cannot be run (POSIX, Shell Command Language,
 // 2.8.2).
 const (
 	codeNotRun   = 126
 	codeNotFound = 127
 )
 
-// refusal stands before a step's output. Of a command that cannot be run, the
-// engine writes why to where its output would go (moby,
-// api/server/router/container/exec.go postContainerExecStart): that belongs to
-// the errors, and in Docker 20.10 the exit code is 126 also where there is no such
-// program.
+// refusal filters the start of a step's output. If a command cannot be run, the
+// engine writes the reason to the command's output (moby,
+// api/server/router/container/exec.go postContainerExecStart). refusal moves that
+// text to stderr. In Docker 20.10 the exit code is 126 even if the program does
+// not exist.
 type refusal struct {
 	to     io.Writer // may be nil
 	begun  bool
-	saying []byte // kept back, because it may be the engine's
+	saying []byte // held back, because it may come from the engine
 }
 
-// refusalPrefix begins what the runtime says.
+// refusalPrefix begins the runtime's error message.
 var refusalPrefix = []byte("OCI runtime exec failed")
 
 func (r *refusal) Write(p []byte) (int, error) {
@@ -43,7 +43,8 @@ func (r *refusal) Write(p []byte) (int, error) {
 	return r.to.Write(p)
 }
 
-// end says what was kept back, where it belongs, and returns the exit code.
+// end writes the held-back text to the output or to stderr, and returns the exit
+// code.
 func (r *refusal) end(code int, stderr io.Writer) (int, error) {
 	if code != codeNotRun && code != codeNotFound || r.saying == nil {
 		return code, r.pass(r.to)

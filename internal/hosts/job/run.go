@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Engine is what a job needs of a container engine.
+// Engine is the part of a container engine that a job uses.
 type Engine interface {
 	Cleaner
 	ImageID(ctx context.Context, ref string) (string, error)
@@ -33,75 +33,74 @@ type Engine interface {
 	CreateNetwork(ctx context.Context, name string, labels map[string]string) (string, error)
 }
 
-// Puller fetches an image and measures that; with missing, only one that is not
-// on this host. platform may be "". The figures
-// count also where there is an error.
+// Puller pulls an image and measures the pull. With missing it pulls only an
+// image that is not on this host. platform may be "". The figures are valid even
+// if there is an error.
 type Puller interface {
 	Pull(ctx context.Context, image, platform string, missing bool) (spinup.Pull, error)
 }
 
-// Recorder keeps spin-ups, each as soon as it has ended.
+// Recorder saves spin-ups as they end.
 type Recorder interface {
 	Record(ctx context.Context, records ...spinup.Record) error
 }
 
-// Event is something that happened on the way, in words.
+// Event is a progress message.
 type Event struct {
-	Run  int    // -1: of all of them
-	Name string // a container's in the job, an image's where Run is -1
+	Run  int    // -1: all runs
+	Name string // the container's name in the job, or the image's if Run is -1
 	Line string
 }
 
-// Runner runs jobs. Its fields are not changed while it does; Run may be called
-// from several goroutines.
+// Runner runs jobs. Its fields must not change during Run. Run may be called from
+// several goroutines.
 type Runner struct {
 	Engine   Engine
 	Puller   Puller
-	Recorder Recorder // nil: nobody
+	Recorder Recorder // nil: not recorded
 	Cohort   spinup.Cohort
-	Owner    Owner // Self
+	Owner    Owner // from Self
 	Log      *slog.Logger
-	// Tell is told what happens, one event at a time; nil is nobody.
+	// Tell receives the events one at a time; it may be nil.
 	Tell func(Event)
-	// Stdout and Stderr get what the steps write: as it is where there is one
-	// run, else line by line behind the run's index. They may be nil.
+	// Stdout and Stderr receive the output of the steps: unchanged for one run,
+	// else line by line with the run's index as prefix. They may be nil.
 	Stdout, Stderr io.Writer
-	// Attach gives the step of a job that has one step and runs once its
-	// input, and is called when that begins; nil is none. Other jobs' steps
-	// have no input: the first would eat what is meant for the others.
+	// Attach returns the step's input when the step begins; nil: no input. It
+	// applies only to a job with one step and one run. Steps of other jobs have
+	// no input, because the first would read the input meant for the others.
 	Attach func() (Input, error)
-	// AtOnce bounds the containers that are created and started at the same
-	// time; 0 is twice the CPUs and at least 4. What a create takes is mostly
-	// the engine's locks and its runtime's processes: more at once only make
-	// each of them slow.
+	// AtOnce limits concurrent creates and starts of containers; 0 is twice the
+	// CPUs and at least 4. The duration of a create is mostly the engine's locks
+	// and the runtime's processes, so more concurrency only slows each of them.
 	AtOnce int
 }
 
-// Input is what a step gets beside its command.
+// Input is a step's standard input and terminal.
 type Input struct {
 	Stdin   io.Reader // may be nil
-	TTY     bool      // then all output goes to the runner's Stdout
+	TTY     bool      // all output then goes to the runner's Stdout
 	Resize  <-chan engine.Size
 	Release func() // called when the step has ended
 }
 
-// Result is how a job went.
+// Result is the result of a job.
 type Result struct {
 	Job      string `json:"job"`
-	ExitCode int    `json:"exit_code"` // of the first step that failed, in the order of the runs
+	ExitCode int    `json:"exit_code"` // of the first failed step, in the order of the runs
 	Runs     []Run  `json:"runs"`
-	// Spinups are all containers' ways up, run by run in the job's order;
-	// those which were never begun are missing.
+	// Spinups are the starts of all containers, ordered by run and by position in
+	// the job. Containers never begun are missing.
 	Spinups []Spinup `json:"spinups"`
 }
 
-// Spinup is one container's way up.
+// Spinup is the start of one container.
 type Spinup struct {
 	Run   int    `json:"run"`
 	Alias string `json:"alias"` // the container's name in the job
 	spinup.Record
 
-	image int // its place in the job
+	image int // index in the job's images
 }
 
 // Run is one of a job's parallel runs.
@@ -111,14 +110,14 @@ type Run struct {
 	Steps    []StepResult `json:"steps"` // those that ran
 }
 
-// StepResult is how one step went.
+// StepResult is the result of one step.
 type StepResult struct {
 	Name     string          `json:"name"`
 	ExitCode int             `json:"exit_code"`
 	Took     holdfast.Millis `json:"took_ms"`
 }
 
-// NewID is the id for a job.
+// NewID returns a random id for a job.
 func NewID() string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
@@ -128,10 +127,10 @@ func NewID() string {
 // cleanLimit bounds the removal of a job's containers and networks.
 const cleanLimit = 2 * time.Minute
 
-// Run runs the job under an id that no other has, and returns when everything
-// that it made is removed. That a step failed is no error: it is in the result.
-// An error is that the job could not be brought up, was stopped, or left
-// something behind (ErrLeft); the result has what there was until then.
+// Run runs the job under a unique id and returns when everything that it made is
+// removed. A failed step is not an error; it is in the result. An error means
+// that the job could not start, was stopped, or left something behind (ErrLeft).
+// The result then has what was done until that point.
 func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	j, err := j.Complete()
 	if err != nil {
@@ -140,7 +139,7 @@ func (r *Runner) Run(ctx context.Context, id string, j Job) (Result, error) {
 	x := &underway{Runner: r, id: id, job: j, slots: make(chan struct{}, r.atOnce()), recording: record(ctx, r.Recorder, r.Log)}
 	err = x.all(ctx)
 	left := x.clean(ctx)
-	x.recording.end() // last: nothing goes on running while records are written
+	x.recording.end() // last: no container runs while records are written
 	return x.result(), errors.Join(err, left)
 }
 
@@ -151,23 +150,23 @@ func (r *Runner) atOnce() int {
 	return max(4, 2*runtime.NumCPU())
 }
 
-// ErrLeft says that something of a job could not be removed.
-var ErrLeft = errors.New("something of the job is left behind")
+// ErrLeft means that not everything of a job could be removed.
+var ErrLeft = errors.New("not everything of the job could be removed")
 
-// underway is one job that is being run.
+// underway is one running job.
 type underway struct {
 	*Runner
 	id        string
 	job       Job
-	slots     chan struct{} // for creates and starts
+	slots     chan struct{} // limits concurrent creates and starts
 	recording *recording
 
-	mu      sync.Mutex // guards what follows, and Tell
+	mu      sync.Mutex // guards the fields below, and calls of Tell
 	runs    []Run
 	spinups []Spinup
 }
 
-// all brings every run up and runs its steps. The first error ends all of them.
+// all starts every run and executes its steps. The first error stops all runs.
 func (x *underway) all(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	fetched := x.fetchAll(ctx, g)
@@ -199,7 +198,7 @@ func (x *underway) result() Result {
 	return res
 }
 
-// clean removes everything, also when ctx has ended.
+// clean removes everything that the job made, even if ctx is done.
 func (x *underway) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -218,7 +217,7 @@ func (x *underway) tell(run int, name, line string) {
 	}
 }
 
-// keep takes a spin-up that has ended, and has it recorded.
+// keep adds a finished spin-up to the result and has it recorded.
 func (x *underway) keep(s Spinup) {
 	x.mu.Lock()
 	x.spinups = append(x.spinups, s)

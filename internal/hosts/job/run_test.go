@@ -146,7 +146,7 @@ func TestCannotComeUp(t *testing.T) {
 		{name: "ends too early", image: job.Image{Name: "db", Image: labtest.Busybox, Command: []string{"sh", "-c", "echo no password is set; exit 3"}, Ready: &job.Ready{Port: 1, Timeout: long}},
 			want: "ended before it was ready, with exit code 3", phase: spinup.Ready, cause: spinup.Other, log: "no password is set\n"},
 		{name: "never ready", image: job.Image{Name: "db", Image: labtest.Busybox, Ready: &job.Ready{Command: []string{"false"}, Timeout: time.Second}},
-			want: "not ready after 1s: its command for that ends with exit code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
+			want: "not ready after 1s: the ready command exits with code 1", phase: spinup.Ready, cause: spinup.Other, hint: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBed(t)
@@ -196,7 +196,7 @@ func TestServiceRemoved(t *testing.T) {
 	db.Ready = &job.Ready{Command: []string{"false"}, Timeout: time.Hour}
 	_, err := b.run(t.Context(), job.Job{Images: []job.Image{busybox(""), db}, Steps: sh("echo never")})
 	var failed *job.ContainerError
-	if !errors.As(err, &failed) || failed.Name != "db" || failed.Phase != spinup.Ready || !strings.Contains(err.Error(), "somebody removed it") {
+	if !errors.As(err, &failed) || failed.Name != "db" || failed.Phase != spinup.Ready || !strings.Contains(err.Error(), "it was removed") {
 		t.Errorf("%v", err)
 	}
 }

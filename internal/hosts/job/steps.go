@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// steps runs the job's steps in a primary container until one fails. That one
-// did is no error.
+// steps runs the job's steps in a primary container until one fails. A failed
+// step is not an error.
 func (x *underway) steps(ctx context.Context, index int, primary string, out output) error {
 	res := Run{Index: index, Steps: []StepResult{}}
 	defer func() {
@@ -62,19 +62,19 @@ func (x *underway) step(ctx context.Context, primary string, s Step, out output)
 	return stdout.end(code, out.stderr)
 }
 
-// codeKilled is the exit code of a step that died by SIGKILL, as all in a
-// container do when its init ends.
+// codeKilled is the exit code of a step that died by SIGKILL. All processes of a
+// container die that way when its init exits.
 const codeKilled = 128 + 9
 
-// How long the engine may take to see that a container has ended.
+// How long the engine may take to notice that a container has exited.
 const (
 	endedLook  = 50 * time.Millisecond
 	endedLooks = 10
 )
 
-// ended is the error of a primary container that does not run any more, nil of
-// one that does: then a failed step has failed by itself. With likely it looks
-// for a while.
+// ended returns an error if the primary container has exited, and nil if it runs,
+// which means that a failed step failed by itself. With likely set it polls for a
+// while.
 func (x *underway) ended(ctx context.Context, index int, primary string, likely bool) error {
 	looks := 1
 	if likely {
@@ -94,14 +94,14 @@ func (x *underway) ended(ctx context.Context, index int, primary string, likely 
 
 func (x *underway) endedError(index int, c engine.Container) error {
 	img := x.job.Images[0]
-	err := fmt.Errorf("the container of the steps has ended, with exit code %d", c.ExitCode)
+	err := fmt.Errorf("the primary container has exited with code %d", c.ExitCode)
 	switch {
 	case c.OOMKilled:
-		err = holdfast.WithHint(err, "the host had no memory left for it")
+		err = holdfast.WithHint(err, "it was killed for lack of memory")
 	case c.ExitCode == codeNotFound && len(img.Entrypoint)+len(img.Command) == 0:
-		err = holdfast.WithHint(err, "its image has no `tail`, which is to keep it running: give the first image a command that does (command: in a job file)")
+		err = holdfast.WithHint(err, "its image has no `tail`, which would keep it running: give the first image a command that keeps running (command: in a job file)")
 	default:
-		err = holdfast.WithHint(err, "what keeps it running (command: of the first image) has to go on until it is killed")
+		err = holdfast.WithHint(err, "the command of the first image has to keep running until it is killed")
 	}
 	return &ContainerError{Run: index, Name: img.Name, Err: err}
 }

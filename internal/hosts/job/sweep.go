@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// Cleaner is what cleaning up needs of an engine.
+// Cleaner is the part of an engine that cleaning up uses.
 type Cleaner interface {
 	List(ctx context.Context, labels map[string]string) ([]engine.Container, error)
 	Remove(ctx context.Context, id string) error
@@ -21,24 +21,25 @@ type Cleaner interface {
 	RemoveNetwork(ctx context.Context, id string) error
 }
 
-// removals is how many containers are removed at once. The engine does most of a
-// removal under one lock; more only wait there.
+// removals limits concurrent removals of containers. The engine does most of a
+// removal under one lock, so more would only wait.
 const removals = 8
 
-// unclaimed is how old what an owner left has to be where it cannot be seen
-// whether the owner lives. A live one has a container that runs within that time.
+// unclaimed is the minimum age of leftovers whose owner's state is unknown. A
+// live owner has a running container within that time.
 const unclaimed = time.Hour
 
-// remains is what there is of one job.
+// remains is everything found of one job.
 type remains struct {
 	owner      string
 	containers []engine.Container
 	networks   []engine.LabelledNetwork
 }
 
-// find returns what carries the labels, by job. A container whose name is no
-// job's is left out: images inherit labels (docker commit of a job's container),
-// and containers theirs, which no job made. Names are not inherited.
+// find returns the objects that carry the labels, by job. It skips a container
+// without a job's name: images inherit labels (docker commit of a job's
+// container) and pass them on to containers that no job made. Names are not
+// inherited.
 func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]*remains, error) {
 	found := map[string]*remains{}
 	of := func(labels map[string]string) *remains {
@@ -48,7 +49,7 @@ func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]
 		}
 		return found[id]
 	}
-	// Networks first: what is attached to one of these is then listed, too.
+	// Networks first: containers that attach meanwhile are then listed too.
 	networks, err := e.LabelledNetworks(ctx, labels)
 	if err != nil {
 		return nil, err
@@ -69,8 +70,8 @@ func find(ctx context.Context, e Cleaner, labels map[string]string) (map[string]
 	return found, nil
 }
 
-// remove removes it all: containers with their anonymous volumes, then the
-// networks. It goes on past errors.
+// remove removes containers with their anonymous volumes, then the networks. It
+// continues after errors.
 func (r *remains) remove(ctx context.Context, e Cleaner) error {
 	errs := make([]error, len(r.containers))
 	var g errgroup.Group
@@ -88,8 +89,8 @@ func (r *remains) remove(ctx context.Context, e Cleaner) error {
 	return errors.Join(errs...)
 }
 
-// removeJob removes all that one job has made, and reports how many containers
-// and networks that were.
+// removeJob removes everything that one job made, and returns the number of
+// containers and networks removed.
 func removeJob(ctx context.Context, e Cleaner, id string) (int, error) {
 	found, err := find(ctx, e, map[string]string{LabelJob: id})
 	if err != nil || found[id] == nil {
@@ -99,15 +100,15 @@ func removeJob(ctx context.Context, e Cleaner, id string) (int, error) {
 	return len(r.containers) + len(r.networks), r.remove(ctx, e)
 }
 
-// Sweep removes what jobs left whose owners are dead, and reports of how many
-// jobs that was. A job whose owner cannot be seen from here (it belongs to an
-// earlier boot, to another host, or to a container that uses this engine, or is
-// hidden by /proc) is taken for dead when none of its containers runs and all of
-// it is an hour old.
+// Sweep removes what jobs with dead owners left, and returns the number of these
+// jobs. An owner may not be visible from here: it belongs to an earlier boot, to
+// another host or to a container that uses this engine, or /proc hides it. Its
+// job counts as dead if none of its containers runs and all of its objects are an
+// hour old.
 func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, error) {
 	found, err := find(ctx, e, map[string]string{LabelJob: ""})
 	if err != nil {
-		return 0, fmt.Errorf("look for what killed jobs left: %w", err)
+		return 0, fmt.Errorf("list what killed jobs left: %w", err)
 	}
 	swept := 0
 	for id, r := range found {
@@ -127,7 +128,7 @@ func Sweep(ctx context.Context, e Cleaner, self Owner, log *slog.Logger) (int, e
 func (r *remains) abandoned(self Owner, now time.Time) bool {
 	owner, err := parseOwner(r.owner)
 	if err != nil {
-		return false // not ours
+		return false // not from a job
 	}
 	switch self.fateOf(owner) {
 	case dead:

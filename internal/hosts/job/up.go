@@ -15,29 +15,29 @@ import (
 	"holdfast/internal/platform/engine"
 )
 
-// ContainerError says why a container of a job did not come up.
+// ContainerError is the error of a container of a job that did not start.
 type ContainerError struct {
 	Run   int
 	Name  string
-	Phase spinup.Phase // "" while it waited for its image
+	Phase spinup.Phase // "" while waiting for its image
 	Err   error
-	// Log is the container's last lines, at most a few kilobytes; empty
-	// where it never ran.
+	// Log is the last lines of the container's output, at most a few kilobytes;
+	// empty if it never ran.
 	Log string
 }
 
 func (e *ContainerError) Error() string { return e.Name + ": " + e.Err.Error() }
 func (e *ContainerError) Unwrap() error { return e.Err }
 
-// network is that of one run, while it is being made and after.
+// network is the network of one run.
 type network struct {
 	made chan struct{} // closed when id and err are valid
 	id   string
 	err  error
 }
 
-// bringUp makes the run's network and containers and returns the primary one's
-// id when all run and are ready.
+// bringUp makes the run's network and containers. It returns the primary
+// container's id when all containers run and are ready.
 func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fetched) (primary string, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	net := &network{made: make(chan struct{})}
@@ -69,8 +69,8 @@ func (x *underway) bringUp(ctx context.Context, index int, images map[string]*fe
 	return primary, err
 }
 
-// explain adds the hint of what a failure is recorded as, which goes by the phase
-// that failed: "not found" is an image only while that is fetched.
+// explain adds the hint of the recorded cause. The cause depends on the failed
+// phase: "not found" means the image only while it is pulled.
 func explain(err error, cause spinup.Cause) error {
 	if hint := cause.Hint(); hint != "" && holdfast.HintOf(err) == "" {
 		return holdfast.WithHint(err, hint)
@@ -78,7 +78,7 @@ func explain(err error, cause spinup.Cause) error {
 	return err
 }
 
-// isFirst reports whether no container before this one has the same image.
+// isFirst reports whether this container is the first with its image.
 func (x *underway) isFirst(index, image int) bool {
 	for _, img := range x.job.Images[:image] {
 		if img.Image == x.job.Images[image].Image {
@@ -88,8 +88,8 @@ func (x *underway) isFirst(index, image int) bool {
 	return index == 0
 }
 
-// makeLimit bounds the making of a network or a container. It is not called off
-// when the job is: then nobody would know whether it was made after all.
+// makeLimit bounds the creation of a network or a container. Stopping the job
+// does not cancel the creation, because then its outcome would be unknown.
 const makeLimit = 2 * time.Minute
 
 func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err error) {
@@ -102,7 +102,7 @@ func (x *underway) makeNetwork(ctx context.Context, index int) (id string, err e
 	return id, err
 }
 
-// slot calls do while not too many others are at it.
+// slot calls do while holding one of the limited slots.
 func (x *underway) slot(ctx context.Context, do func() error) error {
 	select {
 	case x.slots <- struct{}{}:
@@ -110,7 +110,7 @@ func (x *underway) slot(ctx context.Context, do func() error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := ctx.Err(); err != nil { // both were possible
+	if err := ctx.Err(); err != nil { // select may choose either ready case
 		return err
 	}
 	return do()
@@ -120,7 +120,7 @@ func (x *underway) labels(index int) map[string]string {
 	return map[string]string{LabelJob: x.id, LabelOwner: x.Owner.String(), LabelIndex: strconv.Itoa(index)}
 }
 
-// upward is one container on its way up. It is used by one goroutine.
+// upward is the start of one container. One goroutine uses it.
 type upward struct {
 	*underway
 	index   int
@@ -128,12 +128,12 @@ type upward struct {
 	primary bool
 	timer   *spinup.Timer
 
-	phase spinup.Phase // that it is in
+	phase spinup.Phase // the current phase
 	id    string
-	log   string // of a container that ended too early
+	log   string // of a container that exited too early
 }
 
-// climb takes the container from its image to ready.
+// climb takes the container from its image to readiness.
 func (u *upward) climb(ctx context.Context, image *fetched, first bool, net *network) error {
 	if err := wait(ctx, image.done); err != nil {
 		return err
@@ -170,7 +170,7 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// timed times a phase and says so.
+// timed runs a phase, measures its duration and reports it.
 func (u *upward) timed(phase spinup.Phase, do func() error) error {
 	u.phase = phase
 	begun := time.Now()
@@ -220,7 +220,7 @@ func (u *upward) spec(network string) engine.Spec {
 		Aliases:    []string{img.Name},
 	}
 	if u.primary {
-		// What a step leaves running and forgets is reaped.
+		// The init process reaps processes that a step leaves running.
 		s.Init = true
 		s.Entrypoint, s.Command = append(append([]string{}, img.Entrypoint...), img.Command...), nil
 		if len(s.Entrypoint) == 0 {
@@ -230,7 +230,7 @@ func (u *upward) spec(network string) engine.Spec {
 	return s
 }
 
-// lastLines are what a container wrote last.
+// lastLines returns the last lines of a container's output.
 func (u *upward) lastLines(ctx context.Context) string {
 	var b strings.Builder
 	if err := u.Engine.Logs(ctx, u.id, engine.LogOptions{Tail: 20}, &b); err != nil {

@@ -11,16 +11,17 @@ import (
 	"holdfast/internal/platform/child"
 )
 
-// Watcher is a process that stands by while a job runs, and removes what the job
-// made if its owner dies. The guardian cannot: it knows processes and no engine.
+// Watcher is a process that runs beside a job and removes what the job made if
+// its owner dies. The guardian cannot do that, because it manages processes and
+// does not use an engine.
 type Watcher struct {
 	stdin io.WriteCloser
 	ended chan struct{}
 }
 
-// StartWatcher starts argv with the job's id as the last argument: a process that
-// calls Released on its standard input and, where that says no, Remove. It is in
-// a session of its own, where no Ctrl-C reaches it.
+// StartWatcher starts argv with the job's id as the last argument. That process
+// calls Released on its standard input and, if that returns false, Remove. It
+// runs in its own session, so that Ctrl-C does not reach it.
 func StartWatcher(argv []string, id string) (*Watcher, error) {
 	cmd := child.Command(append(argv[:len(argv):len(argv)], id), append(os.Environ(), "GOMAXPROCS=1")...)
 	stdin, err := cmd.StdinPipe()
@@ -33,38 +34,38 @@ func StartWatcher(argv []string, id string) (*Watcher, error) {
 	w := &Watcher{stdin: stdin, ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
-		_ = cmd.Wait() // told to end, or killed: Sweep does its work then
+		_ = cmd.Wait() // it was told to exit, or was killed: then Sweep cleans up
 	}()
 	return w, nil
 }
 
-// released is what a watcher is told when there is nothing left to do.
+// released is the message that tells a watcher that nothing is left to do.
 const released = "released\n"
 
-// Release ends the watcher, once the job's things are removed, and waits for it.
+// Release tells the watcher to exit, once the job's objects are removed, and
+// waits for it.
 func (w *Watcher) Release() {
-	_, _ = io.WriteString(w.stdin, released) // one that is dead needs no word
+	_, _ = io.WriteString(w.stdin, released) // fails only if the watcher is dead
 	_ = w.stdin.Close()
 	<-w.ended
 }
 
-// Released waits on the watcher's side, and reports whether its owner said that it
-// is done: the kernel closes the pipe of one that dies before.
+// Released waits in the watcher, and reports whether the owner finished its
+// clean-up. If the owner dies before, the kernel closes the pipe.
 func Released(stdin io.Reader) bool {
 	word, err := io.ReadAll(io.LimitReader(stdin, int64(len(released))))
 	return err == nil && string(word) == released
 }
 
-// How Remove goes on: what the engine is still making when its asker dies is
-// there only some time later.
+// How Remove polls: what the engine is still creating when its client dies
+// appears only some time later.
 const (
 	removePause = 2 * time.Second
 	removeLimit = 2 * time.Minute
 )
 
-// Remove removes what a job has made whose owner is dead: what there is at once,
-// and what the engine was still making then. It returns when twice in a row
-// nothing was there.
+// Remove removes what a job with a dead owner made, including objects that the
+// engine was still creating. It returns when two checks in a row find nothing.
 func Remove(ctx context.Context, e Cleaner, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeLimit)
 	defer cancel()
