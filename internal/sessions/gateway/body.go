@@ -5,27 +5,27 @@ import (
 	"io"
 )
 
-// keptBody is how much of a request's body is kept for another try. It has to
-// be more than what is read before the first byte is written: what net/http's
-// and io.Copy's buffers hold, 4 and 32 KiB.
+// keptBody is how many bytes of a request's body are kept for another try. It
+// is larger than what is read before the first byte is written: the buffers of
+// net/http (4 KiB) and io.Copy (32 KiB).
 const keptBody = 64 << 10
 
-// errSpent is a body that cannot be read again.
+// errSpent reports that a body cannot be read again.
 var errSpent = errors.New("too much of the request's body was read for another try")
 
-// body is a request's, readable anew from its beginning for as long as little
-// of it was read. Its Close does nothing: a failed try closes what it was given.
-// One goroutine at a time may use it.
+// body is the body of a request. It can be read again from its start until more
+// than keptBody bytes were read. Close does nothing, because a failed try
+// closes its request's body. One goroutine at a time may use it.
 type body struct {
 	r    io.Reader
-	kept []byte // all that was read, unless spent
-	at   int    // of kept, where the present try reads
-	err  error  // of r, io.EOF included
-	gone bool   // more than keptBody was read
+	kept []byte // everything that was read, unless spent
+	at   int    // read position of the current try in kept
+	err  error  // from r, including io.EOF
+	gone bool   // more than keptBody bytes were read
 }
 
-// again has the next Read start at the beginning. It is false where that cannot
-// be, be it that the client itself has broken off.
+// again makes the next Read start at the beginning. It returns false if that is
+// impossible, also when the client ended the body early.
 func (b *body) again() bool {
 	b.at = 0
 	return !b.spent()
@@ -33,7 +33,7 @@ func (b *body) again() bool {
 
 func (b *body) spent() bool { return b.gone || b.failed() }
 
-// failed reports whether the body could not be read to its end.
+// failed reports whether reading the body ended with an error before its end.
 func (b *body) failed() bool { return b.err != nil && b.err != io.EOF }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -58,8 +58,8 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) Close() error { return nil }
 
-// first waits for the body's first bytes, or its end, and leaves them unread.
-// The error is why there are none and no end.
+// first waits until the body has a first byte or ends, and leaves the bytes
+// unread. The error is that of the body.
 func (b *body) first() error {
 	if len(b.kept) == 0 && b.err == nil {
 		var buf [512]byte

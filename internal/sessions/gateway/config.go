@@ -9,55 +9,58 @@ import (
 	"holdfast"
 )
 
-// Config is the gateway's part of the configuration.
+// Config is the configuration section of the gateway.
 type Config struct {
-	// Domain turns host routing on: <key>.<domain> is session key's. In
-	// lower case, without a leading or trailing dot. "" is off.
+	// Domain enables host routing: requests for <key>.<domain> go to session key.
+	// It is in lower case, without a leading or trailing dot. "" disables host
+	// routing.
 	Domain string `yaml:"domain"`
 
-	// CertFile and KeyFile (PEM) turn TLS and HTTP/2 on. Both or none.
+	// CertFile and KeyFile (PEM) enable TLS and HTTP/2. Set both or neither.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
 
-	// Hosts are the names that requests may be sent to, beside addresses,
-	// loopback names and the domain: those that a proxy in front passes on.
-	// "*" is any, and lets every page on the web that has its own name point
-	// here talk to sessions.
+	// Hosts lists the accepted Host headers, in addition to addresses, loopback
+	// names and the domain; for example the names that a proxy in front passes
+	// on. "*" accepts every name. Then any web page that points its own name at
+	// this address can talk to sessions (DNS rebinding).
 	Hosts []string `yaml:"hosts"`
 
-	// TokensFile has the secrets of connect tokens (see package token), mode
-	// 0600. With it every request needs a token for its session. "" is off.
+	// TokensFile holds the secrets of connect tokens (see package token), mode
+	// 0600. When set, every request needs a token for its session. "" disables
+	// tokens.
 	TokensFile string `yaml:"tokens_file"`
 
-	// Paths serves /s/<key>/ too where Domain is set. All sessions are one
-	// origin there, so that each page can do all that another's could.
+	// Paths serves /s/<key>/ also when Domain is set. All sessions share one
+	// origin there, so a page of one session can act on every other.
 	Paths bool `yaml:"paths"`
 
-	// Origins lists which other origins' pages may change anything (every
-	// method but GET, HEAD and OPTIONS) and open upgraded connections ("https://app.example.org"); "*" is any. A page of the
-	// same host always may. Browsers do not hold WebSockets to the
-	// same-origin policy, so that without this every page that a user opens
-	// could talk to a session on the user's loopback.
+	// Origins lists the other origins ("https://app.example.org") that may send
+	// requests with any method except GET, HEAD and OPTIONS and open upgraded
+	// connections. "*" allows every origin. A page of the same host is always
+	// allowed. Browsers do not apply the same-origin policy to WebSockets.
+	// Without this check, every page that a user opens could talk to a session on
+	// the user's loopback address.
 	Origins []string `yaml:"origins"`
 
-	// MaxConnections is how many connections clients may have open, upgraded
-	// ones included, from 1. More wait in the kernel's queue.
+	// MaxConnections limits the open client connections, including upgraded ones;
+	// at least 1. Further connections wait in the kernel's accept queue.
 	MaxConnections int `yaml:"max_connections"`
 
-	ParkPerKey int           `yaml:"park_per_key"` // requests that may wait for one session, from 1
-	ParkTotal  int           `yaml:"park_total"`   // requests that may wait in all, from 1
-	ParkTime   time.Duration `yaml:"park_time"`    // longest wait of one request for its session, over 0; the time until the session answers is not in it
+	ParkPerKey int           `yaml:"park_per_key"` // requests that may wait for one session, at least 1
+	ParkTotal  int           `yaml:"park_total"`   // requests that may wait in total, at least 1
+	ParkTime   time.Duration `yaml:"park_time"`    // longest wait of one request for its session, over 0; excludes the time that the session takes to answer
 
-	MaxHeaderBytes int   `yaml:"max_header_bytes"` // of a request's header (431 beyond) and a response's, from 4096
-	MaxBodyBytes   int64 `yaml:"max_body_bytes"`   // of a request's body (413 beyond); 0 is no bound
+	MaxHeaderBytes int   `yaml:"max_header_bytes"` // of a request's header (431 above) and of a response's, at least 4096
+	MaxBodyBytes   int64 `yaml:"max_body_bytes"`   // of a request's body (413 above); 0 means no limit
 
-	HeaderTimeout   time.Duration `yaml:"header_timeout"`   // for a client to send its request's header
+	HeaderTimeout   time.Duration `yaml:"header_timeout"`   // for a client to send the header of its request
 	IdleTimeout     time.Duration `yaml:"idle_timeout"`     // of a connection between requests
-	ResponseTimeout time.Duration `yaml:"response_timeout"` // for a session to begin its response (504 beyond)
+	ResponseTimeout time.Duration `yaml:"response_timeout"` // for a session to begin its response (504 after)
 	StopTimeout     time.Duration `yaml:"stop_timeout"`     // for requests to finish when the gateway stops
 }
 
-// DefaultConfig is what a host gets that configures nothing.
+// DefaultConfig returns the configuration of a host that sets nothing.
 func DefaultConfig() Config {
 	return Config{
 		MaxConnections: 65536,
@@ -68,7 +71,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks the ranges given at the fields.
+// Validate checks the ranges that the fields document.
 func (c Config) Validate() error {
 	var bad []error
 	complain := func(wrong bool, format string, args ...any) {
@@ -78,7 +81,7 @@ func (c Config) Validate() error {
 	}
 	complain((c.CertFile == "") != (c.KeyFile == ""), "cert_file and key_file go together")
 	complain(c.Domain != strings.ToLower(strings.Trim(c.Domain, ".")) || strings.ContainsAny(c.Domain, "/: *"),
-		"domain is %q, it has to be a plain name in lower case such as sessions.example.org", c.Domain)
+		"domain is %q, it must be a plain name in lower case such as sessions.example.org", c.Domain)
 	complain(c.MaxConnections < 1, "max_connections is %d, it has to be at least 1", c.MaxConnections)
 	complain(c.ParkPerKey < 1, "park_per_key is %d, it has to be at least 1", c.ParkPerKey)
 	complain(c.ParkTotal < 1, "park_total is %d, it has to be at least 1", c.ParkTotal)

@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// Times of Finish.
+// Durations of Finish.
 const (
-	// finishMin is for clients who use their connections again and again: each
-	// has a request answered meanwhile, with which it is told to connect anew.
-	// One that is closed instead may be closed under a request.
+	// finishMin is the minimum duration of Finish. A client that reuses its
+	// connection usually gets an answer in this time, and the answer tells it to
+	// open a new connection. Closing the connection instead could race with the
+	// next request on it.
 	finishMin = 250 * time.Millisecond
-	// finishPoll is between two looks whether anybody is parked.
+	// finishPoll is the interval at which Finish checks for parked requests.
 	finishPoll = 10 * time.Millisecond
 )
 
-// Finish comes before the end of a gateway that another one follows on the same
-// socket, when nobody accepts connections any more. Every answer from now on
-// tells its client to connect anew. It returns, after a moment in any case, when
-// no request waits for its session, or when ctx is done. Requests that are under
-// way then go on: the end of Run waits for them.
+// Finish prepares the end of a gateway when another gateway takes over its
+// listening socket and this one no longer accepts connections. From now on
+// every answer tells its client to open a new connection. Finish returns when
+// at least finishMin has passed and no request waits for its session, or when
+// ctx is done. Requests in progress continue; Run waits for them at its end.
 func (g *Gateway) Finish(ctx context.Context) {
 	g.finishing.Store(true)
 	least := time.NewTimer(finishMin)
@@ -44,8 +45,9 @@ func (g *Gateway) Finish(ctx context.Context) {
 	}
 }
 
-// LastAnswer marks an answer as its connection's last once Finish has begun. The
-// gateway does so itself; it is for what others answer beside Hop.
+// LastAnswer marks an answer as the last of its connection once Finish has
+// begun. The gateway does this for its own answers. Call it for other answers
+// on the peer listener.
 func (g *Gateway) LastAnswer(w http.ResponseWriter) {
 	if g.finishing.Load() {
 		w.Header().Set("Connection", "close")

@@ -11,21 +11,22 @@ import (
 	"holdfast"
 )
 
-// What gateways say to each other. No client and no session can: headers that
-// begin with reservedPrefix are taken off what comes from them.
+// Headers between gateways. Neither a client nor a session can send them: the
+// gateway removes every header that begins with reservedPrefix from their
+// messages.
 const (
-	sessionHeader = reservedPrefix + "Session" // of a request: whose it is
-	epochHeader   = reservedPrefix + "Epoch"   // of a request: since when the owner has it
+	sessionHeader = reservedPrefix + "Session" // of a request: the session's key
+	epochHeader   = reservedPrefix + "Epoch"   // of a request: the session's epoch
 	refusedHeader = reservedPrefix + "Refused" // of a 421: why nothing was sent to the session
 	failedHeader  = reservedPrefix + "Failed"  // of a 502 or 504: why there is no answer
 )
 
-// Values of refusedHeader, and with that of a metric's label.
+// Values of refusedHeader and of the label reason of the refusals metric.
 const (
-	refusedHold      = "hold"      // the epoch is not ready there
-	refusedLeft      = "left"      // it was, and has just left
-	refusedServer    = "server"    // its server refuses connections
-	refusedStopping  = "stopping"  // the gateway is, or has not begun yet
+	refusedHold      = "hold"      // the epoch is not ready on that node
+	refusedLeft      = "left"      // the session was ready and has just left
+	refusedServer    = "server"    // the session's server refuses connections
+	refusedStopping  = "stopping"  // the gateway is stopping or has not started yet
 	refusedMalformed = "malformed" // not a forwarded request; answered with 400
 )
 
@@ -34,18 +35,18 @@ var refusals = []string{refusedHold, refusedLeft, refusedServer, refusedStopping
 // Values of failedHeader.
 const (
 	failedLeft   = "left"   // the session left before it answered
-	failedBroke  = "broke"  // its server broke off
-	failedTime   = "time"   // it did not begin its answer in time
-	failedClient = "client" // the request itself broke off
+	failedBroke  = "broke"  // the session's server broke off
+	failedTime   = "time"   // the session did not begin its answer in time
+	failedClient = "client" // the request broke off
 )
 
 var (
-	errRefused = errors.New("it refused the request")
-	errFailed  = errors.New("the session's server broke off before its answer")
+	errRefused = errors.New("the node refused the request")
+	errFailed  = errors.New("the session's server closed the connection before its answer")
 )
 
-// forward sends the request to the route's node. A body is offered first. The
-// request is cut off when the session leaves.
+// forward sends the request to the node of the route. It offers a body first
+// (see offer) and cancels the request when the session leaves that node.
 func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	t := y.request
 	ctx, cancel := context.WithCancelCause(out.Context())
@@ -81,8 +82,8 @@ func (y *try) forward(g *Gateway, out *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// cutOff calls cancel a moment after left is closed, or when ctx is done.
-// Without it a machine that has vanished would leave its clients waiting.
+// cutOff calls cancel leftWait after left is closed, or when ctx is done.
+// Without it, clients would wait for a machine that has vanished.
 func cutOff(ctx context.Context, cancel context.CancelCauseFunc, left <-chan struct{}) {
 	defer cancel(errNodeLeft)
 	select {
@@ -98,8 +99,8 @@ func cutOff(ctx context.Context, cancel context.CancelCauseFunc, left <-chan str
 	}
 }
 
-// verdict says what another node's gateway thinks of the request. A session's
-// own answer is nil.
+// verdict returns the error that the gateway of the other node reports, nil for
+// an answer of the session itself.
 func verdict(node holdfast.NodeID, resp *http.Response) error {
 	if why := resp.Header.Get(refusedHeader); why != "" && resp.StatusCode == http.StatusMisdirectedRequest {
 		return &refusedError{error: fmt.Errorf("node %s: %w (%.40q)", node, errRefused, why), byServer: why == refusedServer}
@@ -114,10 +115,12 @@ func verdict(node holdfast.NodeID, resp *http.Response) error {
 	}
 }
 
-// results are the values of a metric's label.
+// results are the values of the label result of the metric of forwarded
+// requests.
 var results = []string{"answered", "refused", "unreachable", "broke", "failed"}
 
-// resultOf says what became of a request to another node.
+// resultOf returns the result label for a request to another node that ended
+// with err.
 func resultOf(err error) string {
 	var (
 		refused *refusedError

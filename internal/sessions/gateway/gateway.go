@@ -1,10 +1,11 @@
-// Package gateway is where clients come in: HTTP and WebSockets for a session
-// by path (/s/<key>/) or by host (<key>.<domain>). A request whose session is
-// not ready is parked until it is, within bounds, instead of being refused.
+// Package gateway is the entry point of clients: HTTP and WebSockets for a
+// session by path (/s/<key>/) or by host (<key>.<domain>). A request whose
+// session is not ready is parked until it is, within limits, instead of being
+// refused.
 //
-// The gateway is an origin of its own. What sessions serve is not trusted: it
-// shares no cookie, no login and no listener with the API, and never sees the
-// connect token that a request came with.
+// The gateway is an origin of its own. The content of sessions is not trusted:
+// it shares no cookie, login or listener with the API. A session never sees the
+// connect token of a request.
 package gateway
 
 import (
@@ -26,27 +27,27 @@ import (
 	"holdfast/internal/sessions/gateway/token"
 )
 
-// Sessions is what the gateway needs to know of sessions. Its methods are
-// called from many goroutines.
+// Sessions locates and boots sessions for the gateway. Its methods are called
+// from many goroutines.
 type Sessions interface {
-	// Acquire says where key is served, booting it if nobody serves it,
-	// and keeps it from being stopped for idleness until release is called
-	// (exactly once). It blocks until the session is ready or ctx is done;
-	// a session that is ready is returned without waiting. Where r.Left is
-	// closed, requests under way to another node are cut off a moment
-	// later: it must not be while that node still serves r.Epoch. Errors:
-	// *holdfast.BootError, holdfast.ErrNotFound, ErrDraining, ErrBusy,
-	// ErrStore, ErrEngine, or ctx's.
+	// Acquire returns where key is served and boots the session if no node serves
+	// it. The session is not stopped for idleness until release is called
+	// (exactly once). Acquire blocks until the session is ready or ctx is done;
+	// for a ready session it returns at once. When r.Left is closed, requests in
+	// progress to another node are cut off leftWait later, so r.Left must stay
+	// open while that node still serves r.Epoch. Errors: *holdfast.BootError,
+	// holdfast.ErrNotFound, ErrDraining, ErrBusy, ErrStore, ErrEngine, or that of
+	// ctx.
 	Acquire(ctx context.Context, key holdfast.SessionKey) (r holdfast.Route, release func(), err error)
 
-	// Refused reports that r could not be reached, before a byte was sent,
-	// or that it broke off as its session left, so that the next Acquire
-	// looks again past any cache.
+	// Refused reports that r was unreachable before any byte was sent, or that
+	// the connection ended because the session left the node. The next Acquire
+	// for key bypasses the cache.
 	Refused(key holdfast.SessionKey, r holdfast.Route)
 }
 
-// Gateway serves clients, and what other nodes forward. Its only methods to call
-// are Run, Finish, LastAnswer, Hop, InFlight and ServeHTTP.
+// Gateway serves clients, and the requests that other nodes forward. Call only
+// Run, Finish, LastAnswer, PeerForwardHandler, InFlight and ServeHTTP.
 type Gateway struct {
 	cfg       Config
 	sessions  Sessions
@@ -54,12 +55,12 @@ type Gateway struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	tls       *tls.Config     // nil: plain HTTP
-	tokens    *token.Verifier // nil: nobody is asked for one
+	tokens    *token.Verifier // nil: no token is required
 	parking   *parking
 	handlers  *handlers
 	relay     *relay.Relay
 	reattach  *reattach.Proxy
-	up        atomic.Bool // the relay and the keeper take upgraded connections
+	up        atomic.Bool // relay and reattach accept upgraded connections
 	finishing atomic.Bool // see Finish
 	upgraded  atomic.Int64
 	dialer    net.Dialer
@@ -71,8 +72,9 @@ type Gateway struct {
 	cutNow    context.CancelFunc
 }
 
-// New returns a gateway; it loads the certificate and the tokens' secrets, and
-// starts nothing. Without peers a route to another node is an error.
+// New returns a gateway. It loads the certificate and the secrets of connect
+// tokens and starts nothing. If peers is nil, a route to another node is an
+// error.
 func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -92,7 +94,7 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
 		if err != nil {
 			return nil, holdfast.WithHint(fmt.Errorf("gateway: certificate: %w", err),
-				"gateway.cert_file and gateway.key_file have to be a PEM certificate chain and its key")
+				"gateway.cert_file and gateway.key_file must be a PEM certificate chain and its key")
 		}
 		g.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
@@ -103,12 +105,12 @@ func New(cfg Config, s Sessions, peers Peers, m *Metrics, log *slog.Logger) (*Ga
 	return g, nil
 }
 
-// Run serves ln until ctx is done. Then it takes no more requests, sends parked
-// ones away with 503, lets the others finish within StopTimeout, closes
-// upgraded connections (WebSockets with 1012), and returns when nothing of it
-// runs any more. ln is closed in any case. Run may be called once.
+// Run serves ln until ctx is done. Then it accepts no more requests, answers
+// parked ones with 503, gives the others StopTimeout to finish and closes
+// upgraded connections (WebSockets with 1012). It returns when all its
+// goroutines have ended. ln is closed in every case. Run may be called once.
 func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
-	// Requests and upgraded connections outlive ctx for as long as they may.
+	// Requests and upgraded connections outlive ctx, bounded by stop.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	relayCtx, stopRelay := context.WithCancel(base)
@@ -146,11 +148,12 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// stop ends requests, the server and upgraded connections, in parallel where
-// they do not hang on each other. cancel ends what takes too long.
+// stop ends the requests, the server and the upgraded connections, in parallel
+// where they are independent. After StopTimeout, cancel ends the remaining
+// requests.
 func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
 	g.parking.close()
-	g.handlers.close() // what comes now on an open connection gets 503
+	g.handlers.close() // a new request on an open connection gets 503
 	stopRelay()
 	defer time.AfterFunc(g.cfg.StopTimeout, g.cutNow).Stop()
 	bound, done := context.WithTimeout(context.Background(), g.cfg.StopTimeout)
@@ -163,9 +166,9 @@ func (g *Gateway) stop(srv *http.Server, cancel, stopRelay context.CancelFunc) {
 	g.handlers.wait()
 }
 
-// InFlight says how many requests wait for their sessions, how many others are
-// under way, and how many upgraded connections are open; other nodes' forwarded
-// ones are among them. Any goroutine may call it.
+// InFlight returns how many requests wait for their session, how many other
+// requests are in progress, and how many upgraded connections are open.
+// Requests that other nodes forward are included. Any goroutine may call it.
 func (g *Gateway) InFlight() (parked, requests, upgraded int) {
 	parked = int(g.parking.parked.Load())
 	return parked, max(0, g.handlers.count()-parked), int(g.upgraded.Load())

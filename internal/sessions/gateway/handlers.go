@@ -2,8 +2,8 @@ package gateway
 
 import "sync"
 
-// handlers counts the requests under way, and can wait until there are none.
-// A sync.WaitGroup does not allow for one that comes while somebody waits.
+// handlers counts the requests in progress and can wait until there are none. A
+// sync.WaitGroup does not allow Add from zero while another goroutine waits.
 type handlers struct {
 	mu     sync.Mutex
 	n      int
@@ -13,7 +13,7 @@ type handlers struct {
 
 func newHandlers() *handlers { return &handlers{none: make(chan struct{})} }
 
-// enter counts a request in; it is false when no more are taken.
+// enter counts a request. It returns false when no more requests are accepted.
 func (h *handlers) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,5 +49,5 @@ func (h *handlers) close() {
 	}
 }
 
-// wait returns when close was called and the last request has left.
+// wait returns when close was called and the last request has ended.
 func (h *handlers) wait() { <-h.none }

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errHangup is the cause of a context whose client has gone.
+// errHangup is the cause of a context that ended because the client hung up.
 var errHangup = errors.New("the client has gone")
 
-// hangupCheck is how often a parked request with a body looks for its client.
+// hangupCheck is the interval at which the connection of a parked request with
+// a body is checked.
 const hangupCheck = 100 * time.Millisecond
 
 type connKey struct{}
@@ -25,9 +26,9 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 }
 
 // hangupContext returns a context that ends when the client hangs up. net/http
-// notices that by itself, except on HTTP/1 while the request's body is unread,
-// which it is as long as the request is parked. unwatch ends the watching, not
-// the context.
+// detects that itself, except on HTTP/1 while the body of the request is
+// unread, as it is while the request is parked. unwatch stops the checks and
+// leaves the context alone.
 func hangupContext(r *http.Request) (ctx context.Context, unwatch func()) {
 	if r.ProtoMajor != 1 || r.ContentLength == 0 {
 		return r.Context(), func() {}
@@ -58,7 +59,7 @@ func hangupContext(r *http.Request) (ctx context.Context, unwatch func()) {
 	return ctx, func() { close(stop) }
 }
 
-// rawConn is the client's socket, nil where there is none.
+// rawConn returns the client's socket, nil if there is none.
 func rawConn(ctx context.Context) syscall.RawConn {
 	c, _ := ctx.Value(connKey{}).(net.Conn)
 	if t, ok := c.(*tls.Conn); ok {
@@ -75,8 +76,9 @@ func rawConn(ctx context.Context) syscall.RawConn {
 	return raw
 }
 
-// hungUp reports whether the peer has shut its sending side, which net/http
-// takes for a client that has gone, too. Unread bytes do not hide it.
+// hungUp reports whether the peer has closed its sending direction. net/http
+// also treats that as a client that has gone. The result is the same when
+// unread bytes are buffered.
 func hungUp(raw syscall.RawConn) bool {
 	gone := false
 	err := raw.Control(func(fd uintptr) {

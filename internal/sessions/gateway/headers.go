@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	reservedPrefix  = "X-Holdfast-"  // what gateways say to each other
-	forwardedPrefix = "X-Forwarded-" // what they say of the client
+	reservedPrefix  = "X-Holdfast-"  // headers between gateways
+	forwardedPrefix = "X-Forwarded-" // headers that describe the client
 )
 
-// begins reports whether a header's name begins with prefix. Many servers take
-// an underscore for a hyphen (RFC 3875, 4.1.18), so that here it is one, too.
+// begins reports whether the name of a header begins with prefix. Many servers
+// treat an underscore as a hyphen (RFC 3875, 4.1.18), and so does begins.
 func begins(name, prefix string) bool {
 	return len(name) >= len(prefix) && strings.EqualFold(strings.ReplaceAll(name[:len(prefix)], "_", "-"), prefix)
 }
 
-// dropReserved takes out of h what only gateways may say.
+// dropReserved removes the headers that only gateways may send.
 func dropReserved(h http.Header) {
 	for name := range h {
 		if begins(name, reservedPrefix) {
@@ -26,8 +26,8 @@ func dropReserved(h http.Header) {
 	}
 }
 
-// dropOurs takes out of a client's h what the gateway alone says of it, in every
-// spelling. Forwarded (RFC 7239) the reverse proxy has dropped.
+// dropOurs removes from a client's headers, in every spelling, those that only
+// the gateway sets. The reverse proxy has already removed Forwarded (RFC 7239).
 func dropOurs(h http.Header) {
 	dropReserved(h)
 	dropLogin(h)
@@ -38,18 +38,18 @@ func dropOurs(h http.Header) {
 	}
 }
 
-// answer is the writer of a response that comes through a proxy.
+// answer is the ResponseWriter of a proxied response.
 type answer struct {
 	http.ResponseWriter
 	gateway *Gateway
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// WriteHeader keeps back what is not the client's: 100 Continue, which net/http
-// sends by itself to those who wait for it, when their body is first read, and
-// in interim responses, which the proxy copies, what only gateways may say.
+// WriteHeader drops a 100 Continue: net/http sends that itself when the body is
+// first read, to clients that wait for it. From interim responses, which the
+// proxy copies, it removes the reserved headers.
 func (a *answer) WriteHeader(status int) {
 	if status == http.StatusContinue {
 		return
@@ -62,17 +62,18 @@ func (a *answer) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// unreadTime is how long a client may take over a body that nobody wants.
+// unreadTime limits how long a client may send a body that the gateway
+// discards.
 const unreadTime = 5 * time.Second
 
-// unread bounds what a request's body may still cost that is answered by the
-// gateway itself, and ends an HTTP/1 connection with the answer. net/http would
-// take what comes of the body after the deadline for the next request.
+// unread limits the cost of a request's body when the gateway answers the
+// request itself. An HTTP/1 connection ends with the answer: otherwise net/http
+// would read the rest of the body after the deadline as the next request.
 func unread(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTime)) // every server of ours can
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTime)) // supported by every server of the gateway
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}

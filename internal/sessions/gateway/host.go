@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// errHost is answered to requests under a name that is not ours. A page of
-// anybody's can have its own name point at a loopback address (DNS rebinding),
-// and would then be of the same origin as the sessions. It cannot choose the
-// Host header that its name makes.
+// errHost answers a request for a host name that the gateway does not serve.
+// Any web page can make its own name resolve to a loopback address (DNS
+// rebinding) and would then share the origin of the sessions. It cannot choose
+// the Host header that its name produces.
 var errHost = errors.New("this host name is not served here")
 
 // knownHost reports whether a request's Host header is an address, a loopback

@@ -16,18 +16,20 @@ import (
 	"holdfast/internal/sessions/gateway/reattach"
 )
 
-// keepHeader is, in a request between gateways, the offer to keep the client's
-// WebSocket, and in the answer 101 how the session wants it kept.
+// keepHeader offers, in a request between gateways, to keep the client's
+// WebSocket while the session moves. In the answer 101 it carries the keep
+// policy of the session.
 const keepHeader = reservedPrefix + "Keep"
 
 const keepOffered = "1"
 
-var errOtherProtocol = errors.New("the session's next server agrees to another protocol than its last one")
+var errOtherProtocol = errors.New("the session's next server chose another protocol than its last one")
 
 func isWebSocket(h http.Header) bool { return strings.EqualFold(h.Get("Upgrade"), "websocket") }
 
-// localKeepPolicy is how the upgrade is kept that the trip's session on this node is
-// asked for; nil for one that is not. Another node's gateway has to offer it.
+// localKeepPolicy returns the keep policy if this node serves the session and
+// the WebSocket is to be kept, else nil. For a request from another node, that
+// node's gateway must have offered it.
 func (t *request) localKeepPolicy(h http.Header) *holdfast.KeepSockets {
 	if !isWebSocket(h) || t.route.Node != "" || t.forwarded && !t.keepOffered {
 		return nil
@@ -35,16 +37,16 @@ func (t *request) localKeepPolicy(h http.Header) *holdfast.KeepSockets {
 	return t.route.Keep
 }
 
-// plainFrames has the server offered no extension (RFC 6455, 9): the state of one
-// would go with the server.
+// plainFrames removes the offer of WebSocket extensions (RFC 6455, 9): the
+// state of an extension would be lost with the server.
 func plainFrames(req *http.Request) *http.Request {
 	req = req.Clone(req.Context())
 	req.Header.Del("Sec-WebSocket-Extensions")
 	return req
 }
 
-// keeping is how a switched connection is to be kept; nil: it is not. It has to
-// be asked before the answer's reserved headers are dropped.
+// keepPolicy returns how a switched connection is kept, nil if it is not. Call
+// it before the reserved headers of the answer are dropped.
 func (t *request) keepPolicy(req *http.Request, s *switched) *holdfast.KeepSockets {
 	k := t.localKeepPolicy(req.Header)
 	if t.route.Node != "" && isWebSocket(req.Header) {
@@ -56,7 +58,7 @@ func (t *request) keepPolicy(req *http.Request, s *switched) *holdfast.KeepSocke
 	return k
 }
 
-// setKeepHeader has another gateway know how the session's sockets are kept.
+// setKeepHeader tells another gateway the keep policy of the session.
 func setKeepHeader(h http.Header, k holdfast.KeepSockets) error {
 	b, err := json.Marshal(k)
 	if err == nil {
@@ -65,7 +67,8 @@ func setKeepHeader(h http.Header, k holdfast.KeepSockets) error {
 	return err
 }
 
-// keepFromHeader is what another gateway said; nil where that was nothing of use.
+// keepFromHeader returns the keep policy that another gateway sent, nil if
+// there is no valid one.
 func keepFromHeader(h http.Header) *holdfast.KeepSockets {
 	b, err := base64.StdEncoding.DecodeString(h.Get(keepHeader))
 	if err != nil || len(b) == 0 {
@@ -94,31 +97,31 @@ func (g *Gateway) runUpgraded(ctx context.Context, started func()) error {
 	return errors.Join(err, <-end)
 }
 
-// server is the session's end of a switched connection.
+// server returns the session's side of a switched connection.
 func (t *request) server(s *switched) reattach.Server {
 	return reattach.Server{Conn: s.conn, Ahead: s.ahead, Left: t.route.Left, Far: t.route.Node != "", Release: t.takeRelease()}
 }
 
-// take gives what releases the trip's session to the caller.
+// takeRelease hands the release function of the session over to the caller.
 func (t *request) takeRelease() func() {
 	release := t.release
 	t.release = nil
 	return release
 }
 
-// kept is a client's connection whose upgrade is kept.
+// keptSocket is a client connection that is kept while its session moves.
 type keptSocket struct {
 	gateway  *Gateway
 	target   target
-	req      *http.Request // as it goes to a session's server
-	protocol string        // that the first server chose
+	req      *http.Request // as it is sent to a session's server
+	protocol string        // chosen by the first server
 	policy   holdfast.KeepSockets
 
 	mu   sync.Mutex
-	last holdfast.Route // of the present server
+	last holdfast.Route // of the current server
 }
 
-// addKept has a switched connection kept.
+// addKept hands a switched connection to g.reattach.
 func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy holdfast.KeepSockets, client net.Conn, early []byte, done func()) error {
 	k := &keptSocket{
 		gateway: g, target: t.target, policy: policy, last: t.route,
@@ -140,7 +143,7 @@ func (g *Gateway) addKept(req *http.Request, t *request, s *switched, policy hol
 	return err
 }
 
-// next asks the session's next server for the upgrade.
+// next sends the upgrade request to the session's next server.
 func (k *keptSocket) next(ctx context.Context) (reattach.Server, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// limitListener accepts so many connections that are open at once; those that
-// come then wait in the kernel's queue until one is closed. It differs from
-// x/net's netutil in that a connection can be taken out of it: the relay works
-// on the sockets themselves, and tells when they are closed.
+// limitListener limits the number of open connections. Further connections wait
+// in the kernel's queue until one is closed. Unlike netutil.LimitListener of
+// golang.org/x/net, a connection can be taken out: the relay works on the
+// sockets themselves and reports when they are closed.
 type limitListener struct {
 	net.Listener
 	slots chan struct{}
@@ -20,7 +20,7 @@ func newLimitListener(ln net.Listener, n int) *limitListener {
 	return &limitListener{Listener: ln, slots: make(chan struct{}, n), ended: make(chan struct{})}
 }
 
-// Accept waits for a place first.
+// Accept waits for a free slot and then for a connection.
 func (l *limitListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
@@ -34,7 +34,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	tcp, ok := c.(*net.TCPConn)
-	if !ok { // nobody listens on anything else
+	if !ok { // every listener in use is a TCP listener
 		free()
 		return c, nil
 	}
@@ -46,19 +46,19 @@ func (l *limitListener) Close() error {
 	return l.Listener.Close()
 }
 
-// limitedConn has a place in a limitListener.
+// limitedConn occupies a slot of a limitListener.
 type limitedConn struct {
 	*net.TCPConn
 	free func()
 }
 
-// Close gives the place up, too.
+// Close closes the connection and frees its slot.
 func (c *limitedConn) Close() error {
 	defer c.free()
 	return c.TCPConn.Close()
 }
 
-// takeOut returns the connection itself, and what is to be called when it is
+// takeOut returns the connection itself and a function to call when it is
 // closed.
 func takeOut(c net.Conn) (net.Conn, func()) {
 	if l, ok := c.(*limitedConn); ok {

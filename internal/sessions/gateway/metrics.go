@@ -22,8 +22,8 @@ type Metrics struct {
 	peerForwardRefusals *prometheus.CounterVec // by reason
 }
 
-// NewMetrics makes the collectors and registers them with reg. It panics where
-// they are registered already.
+// NewMetrics creates the collectors and registers them with reg. It panics if
+// they are already registered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -32,41 +32,41 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_gateway_connect_errors_total",
-			Help: "Requests that the gateway answered itself because they could not be served, by reason.",
+			Help: "Requests that the gateway answered with an error because it could not serve them, by reason.",
 		}, []string{"reason"}),
 		parked: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gateway_parked_requests",
-			Help: "Requests that wait for their session right now.",
+			Help: "Requests that currently wait for their session.",
 		}),
 		parkTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:                        "holdfast_gateway_park_seconds",
-			Help:                        "How long requests waited for their session; a session that is ready falls into the first bucket.",
+			Help:                        "Time that requests waited for their session, in seconds. A request for a ready session falls into the first bucket.",
 			Buckets:                     []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60},
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
 		}),
 		upgraded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_gateway_upgraded_connections",
-			Help: "Open upgraded connections (WebSockets, mostly), those that other nodes forward included.",
+			Help: "Open upgraded connections (mostly WebSockets), including those that other nodes forward.",
 		}),
 		kept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_gateway_kept_sockets_total",
-			Help: "WebSockets of templates with websocket: keep whose server went away, by what became of them.",
+			Help: "WebSockets of templates with websocket: keep that lost their server, by outcome.",
 		}, []string{"outcome"}),
 		keptTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:                        "holdfast_gateway_kept_socket_seconds",
-			Help:                        "How long WebSockets that were kept had no server.",
+			Help:                        "Time that kept WebSockets had no server, in seconds.",
 			Buckets:                     []float64{.05, .1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60},
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
 		}),
 		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_gateway_forwarded_total",
-			Help: "Requests sent to other nodes, by result; each try counts.",
+			Help: "Requests sent to other nodes, by result. Each try counts.",
 		}, []string{"result"}),
 		peerForwardRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_gateway_peer_forward_refusals_total",
-			Help: "Requests of other nodes that were refused before a byte went to their session, by reason.",
+			Help: "Requests from other nodes that were refused before any byte was sent to the session, by reason.",
 		}, []string{"reason"}),
 	}
 	// Known label values start at 0, so that a rate sees the first error.
@@ -88,7 +88,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// handover counts what became of a kept socket whose server went away.
+// handover counts the outcome of a kept socket that lost its server.
 func (m *Metrics) handover(o reattach.Outcome, took time.Duration) {
 	m.kept.WithLabelValues(string(o)).Inc()
 	if o == reattach.Kept {

@@ -6,12 +6,13 @@ import (
 )
 
 // offerTime is how long another node may take to accept a request's body: to
-// look whether it has the session, and to connect to it.
+// check that it has the session, and to connect to it.
 const offerTime = 2 * dialTimeout
 
-// offer is a request's body, held out to another node: it is sent only when the
-// node has accepted it with 100 Continue. Until then nothing of the request has
-// reached the session, so that it may be sent elsewhere.
+// offer tracks whether another node has accepted the body of a request. The
+// body is sent only after the node accepted it with 100 Continue. Until then no
+// byte of the request has reached the session, so the request may be sent to
+// another node.
 type offer struct{ state atomic.Int32 }
 
 const (
@@ -28,7 +29,7 @@ func (o *offer) withdraw() bool  { return o.state.CompareAndSwap(offerOpen, offe
 func (o *offer) open() bool      { return o.state.Load() == offerOpen }
 func (o *offer) withdrawn() bool { return o.state.Load() == offerWithdrawn }
 
-// offeredBody cannot be read before it was accepted.
+// offeredBody is a body that cannot be read before it was accepted.
 type offeredBody struct {
 	*body
 	offer *offer

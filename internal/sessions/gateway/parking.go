@@ -17,13 +17,13 @@ var (
 	errStopping      = errors.New("the gateway is stopping")
 )
 
-// grace is how long a request over the bounds may take to find its session
-// ready. Every request passes through the parking, so the bounds are reached by
-// a burst to a ready session, too; that is not to be refused.
+// grace is how long a request above the limits may take to find its session
+// ready. Every request passes through the parking, so a burst to a ready
+// session also reaches the limits; it must not be refused.
 const grace = 20 * time.Millisecond
 
-// parking bounds how many requests wait for sessions. It is split by key, so
-// that requests for different sessions do not meet on one lock.
+// parking limits how many requests wait for sessions. It is sharded by key, so
+// that requests for different sessions do not contend for one lock.
 type parking struct {
 	perKey, total int
 	metrics       *Metrics
@@ -39,7 +39,7 @@ type shard struct {
 	places map[*place]struct{}
 }
 
-// place is one request's.
+// place is the entry of one waiting request.
 type place struct {
 	cancel context.CancelCauseFunc
 }
@@ -53,9 +53,9 @@ func newParking(perKey, total int, m *Metrics) *parking {
 	return p
 }
 
-// wait calls f with a context that ends when the request has waited too long,
-// the client has gone or the gateway stops; the cause tells which. Over the
-// bounds f gets only a moment.
+// wait calls f with a context that ends when the request has waited for limit,
+// the client has gone or the gateway stops; the cause tells which. Above the
+// limits of parking the context ends after grace.
 func (p *parking) wait(ctx context.Context, key holdfast.SessionKey, limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -106,7 +106,7 @@ func (p *parking) leave(l *shard, key holdfast.SessionKey, pl *place) {
 	p.metrics.parked.Dec()
 }
 
-// close sends every waiting request away, and those that come later.
+// close ends all waiting requests, and every later one, with errStopping.
 func (p *parking) close() {
 	for i := range p.shards {
 		l := &p.shards[i]

@@ -15,36 +15,36 @@ import (
 	"holdfast"
 )
 
-// Local is what the gateway needs to know of the sessions of its own node, to
-// serve what others forward. Any goroutine may call it.
+// Local gives the gateway access to the sessions of its own node, to serve the
+// requests that other nodes forward. Any goroutine may call it.
 type Local interface {
-	// Hold says where this epoch of the session is served on this node, and
-	// keeps it from being stopped for idleness until release is called
-	// (exactly once). It does not block. An error, whatever it is, says that
-	// this epoch is not ready here.
+	// Hold returns where this epoch of the session is served on this node. The
+	// session is not stopped for idleness until release is called (exactly once).
+	// Hold does not block. Any error means that this epoch is not ready here.
 	Hold(key holdfast.SessionKey, epoch holdfast.Epoch) (r holdfast.Route, release func(), err error)
 }
 
-// Forwarded reports whether a request is one that another node's gateway
-// forwards, for Hop.
+// Forwarded reports whether another node's gateway forwards r, which then
+// belongs to the handler of PeerForwardHandler.
 func Forwarded(r *http.Request) bool { return r.Header.Get(epochHeader) != "" }
 
-// PeerForwardHandler returns the handler for requests that the gateways of other nodes forward:
-// those with the header X-Holdfast-Epoch. It is for a listener of the fleet's
-// own (mutual TLS, HTTP/1.1 only); what comes without a client's certificate is
-// answered with 403. The server of that listener needs an IdleTimeout of more
-// than 30 s, a ReadHeaderTimeout, more MaxHeaderBytes than the gateways have, and
-// no ReadTimeout or WriteTimeout.
+// PeerForwardHandler returns the handler for requests that the gateways of
+// other nodes forward: those with the header X-Holdfast-Epoch. Serve it on a
+// listener of the fleet only (mutual TLS, HTTP/1.1). A request without a client
+// certificate is answered with 403. The server of that listener needs an
+// IdleTimeout above 30 s, a ReadHeaderTimeout, a larger MaxHeaderBytes than the
+// gateways, and no ReadTimeout or WriteTimeout.
 //
-// A request is served by the epoch that it names, or refused with 421 and
-// X-Holdfast-Refused before a byte went to the session; it is never forwarded
-// again and waits for nothing. Its body is asked for (100 Continue) when there
-// is a connection to the session's server, and not a byte goes there before the
-// body's first has come: until it has sent that, the other gateway may turn to
-// somebody else. Tokens, origins, paths and cookies were that one's work.
+// The handler serves a request with the epoch that the request names, or
+// refuses it with 421 and X-Holdfast-Refused before any byte was sent to the
+// session. It never forwards a request again and never parks one. It asks for
+// the body (100 Continue) once it is connected to the session's server. It
+// sends nothing to that server before the first byte of the body has arrived,
+// because until then the other gateway may send the request to another node.
+// The other gateway has already handled tokens, origins, paths and cookies.
 //
-// Forwarded requests are refused before Run is ready for them, and when it ends;
-// those under way then end as a client's do.
+// The handler refuses requests before Run has started and when Run ends.
+// Requests in progress then end as those of clients do.
 func (g *Gateway) PeerForwardHandler(local Local) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Transport:      peerForwardTransport{g},
@@ -92,8 +92,8 @@ func (g *Gateway) servePeerForward(local Local, proxy http.Handler, w http.Respo
 	proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(ctx, requestKey{}, t)))
 }
 
-// forwardedFor reads whom a forwarded request is for. What it returns is exact:
-// each header once, and spelled as forward does.
+// forwardedFor returns the session and epoch that a forwarded request names. It
+// is strict: each header occurs once, spelled as forward spells it.
 func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) {
 	keys, epochs := r.Header[sessionHeader], r.Header[epochHeader]
 	if len(keys) != 1 || len(epochs) != 1 {
@@ -113,26 +113,26 @@ func forwardedFor(r *http.Request) (holdfast.SessionKey, holdfast.Epoch, error) 
 	return key, holdfast.Epoch(epoch), nil
 }
 
-// refuse says that nothing was sent to the session. Where the request has a body
-// the connection ends, so that nobody has to read it.
+// refuse reports that nothing was sent to the session. If the request has a
+// body, the connection ends, so the body need not be read.
 func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	g.metrics.peerForwardRefusals.WithLabelValues(why).Inc()
 	unread(w, r)
-	g.LastAnswer(w) // the next try is to reach the gateway that follows
+	g.LastAnswer(w) // the next try must reach the successor of this gateway
 	h := w.Header()
 	h.Set(refusedHeader, why)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusMisdirectedRequest)
 }
 
-// rewriteForwarded leaves the request as the first node's gateway made it.
+// rewriteForwarded keeps the request as the first node's gateway made it.
 func rewriteForwarded(p *httputil.ProxyRequest) {
 	u := url.URL{Path: p.In.URL.Path, RawPath: p.In.URL.RawPath, RawQuery: p.In.URL.RawQuery}
 	p.Out.URL = &u
 	p.Out.Host = p.In.Host
 	p.Out.Trailer = p.In.Trailer
 	dropReserved(p.Out.Header)
-	p.Out.Header.Del("Expect") // was forward's
+	p.Out.Header.Del("Expect") // set by forward
 	for name, values := range p.In.Header {
 		if strings.HasPrefix(name, forwardedPrefix) {
 			p.Out.Header[name] = values
@@ -140,7 +140,7 @@ func rewriteForwarded(p *httputil.ProxyRequest) {
 	}
 }
 
-// peerForwardTransport tries once: what comes next is for the first node to decide.
+// peerForwardTransport tries once; the first node decides about another try.
 type peerForwardTransport struct{ g *Gateway }
 
 func (h peerForwardTransport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
@@ -153,7 +153,7 @@ func (h peerForwardTransport) RoundTrip(req *http.Request) (resp *http.Response,
 	return resp, err
 }
 
-// peerForwardFailed answers what the session did not.
+// peerForwardFailed answers a request that the session did not answer.
 func (g *Gateway) peerForwardFailed(w http.ResponseWriter, out *http.Request, err error) {
 	t := requestOf(out.Context())
 	var (

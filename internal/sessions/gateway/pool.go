@@ -14,11 +14,11 @@ import (
 
 // Peers connects to other nodes. Any goroutine may call it.
 type Peers interface {
-	// Dial connects to the node's peer listener at addr (host:port) and
-	// returns when both sides know each other: when the handshake is done
-	// and the other is the node that was asked for. Whatever the error is,
-	// the node has not been sent a byte of a request. The connection has
-	// keep-alives, so that a machine that vanishes is noticed in the end.
+	// Dial connects to the peer listener of the node at addr (host:port). It
+	// returns when the handshake is done and the other side has proved that it is
+	// that node. On any error, no byte of a request was sent to the node. The
+	// connection uses TCP keep-alives, so that a vanished machine is detected
+	// eventually.
 	Dial(ctx context.Context, node holdfast.NodeID, addr string) (net.Conn, error)
 }
 
@@ -29,13 +29,15 @@ const (
 	idlePerNode    = 64 // to another node
 	idleTotal      = 1024
 
-	// idleTime is how long one is kept. Hop has to be served with a longer
-	// IdleTimeout, so that the side that sends requests closes first.
+	// idleTime is how long an idle connection is kept. The server of
+	// PeerForwardHandler needs a longer IdleTimeout, so that the side that sends
+	// requests closes first.
 	idleTime = 30 * time.Second
 )
 
-// errAlone is a route to another node where there are no fleet's certificates.
-var errAlone = errors.New("the session is on another node, and this one is in no fleet")
+// errAlone is the error for a route to another node if this node has no fleet
+// certificates.
+var errAlone = errors.New("the session is on another node, and this node is in no fleet")
 
 // newPool returns a pool of kept-alive connections.
 func (g *Gateway) newPool(idle int, expect time.Duration) *http.Transport {
@@ -47,13 +49,14 @@ func (g *Gateway) newPool(idle int, expect time.Duration) *http.Transport {
 		ResponseHeaderTimeout:  g.cfg.ResponseTimeout,
 		ExpectContinueTimeout:  expect,
 		MaxResponseHeaderBytes: int64(g.cfg.MaxHeaderBytes),
-		DisableCompression:     true, // bytes go through as they are
+		DisableCompression:     true, // bytes pass through unchanged
 	}
 }
 
-// poolHost stands in for the address in a pool. To a session's server it names
-// this one life of the session, so that no connection is used for another that
-// got the same address later. To a node it names the node at that address.
+// poolHost returns the host name that stands in for the address in a pool. For
+// a server of a session it names the epoch, so that no connection is reused for
+// a later session at the same address. For a node it names the node and its
+// address.
 func poolHost(r holdfast.Route) string {
 	if r.Node != "" {
 		return fmt.Sprintf("%x.at-%x", string(r.Node), r.Address)
@@ -61,11 +64,11 @@ func poolHost(r holdfast.Route) string {
 	return fmt.Sprintf("%s.epoch-%d", r.Key, r.Epoch)
 }
 
-// routeKey is for the route of one attempt. A dial may outlive the attempt that
-// asked for it.
+// routeKey is the context key of the route of one attempt. A dial may outlive
+// the attempt that started it.
 type routeKey struct{}
 
-// dialPooled is called by a pool for a new connection.
+// dialPooled opens a new connection for a pool.
 func (g *Gateway) dialPooled(ctx context.Context, _, _ string) (net.Conn, error) {
 	r, _ := ctx.Value(routeKey{}).(holdfast.Route)
 	c, err := g.dial(ctx, r)
@@ -75,8 +78,8 @@ func (g *Gateway) dialPooled(ctx context.Context, _, _ string) (net.Conn, error)
 	return &countedConn{Conn: c}, nil
 }
 
-// dial connects to the route's server, or to its node. Its error is a
-// *refusedError, or errAlone.
+// dial connects to the server of the route, or to its node. The error is a
+// *refusedError or errAlone.
 func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -94,7 +97,7 @@ func (g *Gateway) dial(ctx context.Context, r holdfast.Route) (net.Conn, error) 
 	if err != nil {
 		return nil, &refusedError{error: err, byServer: true}
 	}
-	// Where the session left meanwhile, the address may be somebody else's.
+	// If the session left meanwhile, the address may belong to another session.
 	if closed(r.Left) {
 		c.Close()
 		return nil, &refusedError{error: fmt.Errorf("session %s left %s during the dial", r.Key, r.Address)}
@@ -111,7 +114,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// countedConn counts what was written.
+// countedConn counts the bytes written.
 type countedConn struct {
 	net.Conn
 	written atomic.Int64

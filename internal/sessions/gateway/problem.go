@@ -14,11 +14,11 @@ import (
 )
 
 var (
-	errOrigin  = errors.New("a page of another origin asks for it")
-	errUnasked = errors.New("the session's server switches protocols unasked")
+	errOrigin  = errors.New("a page of another origin sent the request")
+	errUnasked = errors.New("the session's server switched protocols without an upgrade request")
 )
 
-// problem is a request that the gateway answers itself.
+// problem is the answer to a request that the gateway answers itself.
 type problem struct {
 	Status int    `json:"status"`
 	Reason string `json:"reason"` // one of reasons, or unauthorized or forbidden
@@ -26,21 +26,21 @@ type problem struct {
 	Hint   string `json:"hint,omitempty"`
 	Log    string `json:"log,omitempty"` // the container's last lines
 	Title  string `json:"-"`
-	retry  bool   // worth another try soon
-	label  string // the metrics' label where it is not Reason, and one of reasons, too
+	retry  bool   // another try may succeed soon
+	label  string // label of the metric if it differs from Reason; also one of reasons
 }
 
 // retryAfter is in seconds.
 const retryAfter = "2"
 
-// reasons are all values of the metrics' label.
+// reasons are all values of the label reason of the error metric.
 var reasons = []string{
 	"no_route", "bad_host", "bad_key", "origin", "body_too_large", "not_found", "stopped", "elsewhere", "boot", "busy", "parked_too_long",
 	"draining", "stopping", "store", "engine", "refused", "timeout", "left", "upstream", "client_gone",
 	"token_missing", "token_invalid", "token_expired", "token_scope",
 }
 
-// explain says how err is answered.
+// explain returns the answer for err.
 func explain(t target, err error) problem {
 	p := problem{Status: http.StatusServiceUnavailable, retry: true, Error: err.Error(), Hint: holdfast.HintOf(err)}
 	set := func(status int, reason, title string) {
@@ -62,26 +62,26 @@ func explain(t target, err error) problem {
 		set(denied.status, "forbidden", "Another session's token")
 		p.Error, p.label = "the connect token is for other sessions", denied.reason
 	case errors.As(err, &denied):
-		// What is wrong with a token is nobody's business who has no good one.
+		// Only a client with a valid token learns what is wrong with a token.
 		set(http.StatusUnauthorized, "unauthorized", "A connect token is needed")
-		p.Error, p.label = "a connect token is needed that is valid", denied.reason
-		p.Hint = "open the link anew that led here, or send the header Authorization: Bearer TOKEN"
+		p.Error, p.label = "a valid connect token is needed", denied.reason
+		p.Hint = "open the original link again, or send the header Authorization: Bearer TOKEN"
 	case errors.Is(err, errNoRoute):
 		set(http.StatusNotFound, "no_route", "Nothing here")
-		p.Hint = "sessions are at /s/<key>/, or where a domain is configured at <key>.<domain>"
+		p.Hint = "sessions are at /s/<key>/, or at <key>.<domain> if a domain is configured"
 	case errors.Is(err, errHost):
 		set(http.StatusMisdirectedRequest, "bad_host", "Another host's name")
-		p.Hint = "list the name in gateway.hosts if clients may use it"
+		p.Hint = "add the name to gateway.hosts if clients may use it"
 	case errors.As(err, &key):
 		set(http.StatusBadRequest, "bad_key", "No session key")
 	case errors.Is(err, errOrigin):
 		set(http.StatusForbidden, "origin", "Another origin")
-		p.Hint = "list the page's origin in gateway.origins if it may open connections to sessions"
+		p.Hint = "add the page's origin to gateway.origins if it may open connections to sessions"
 	case errors.As(err, &body):
 		set(http.StatusRequestEntityTooLarge, "body_too_large", "Too large")
 		p.Error = fmt.Sprintf("the request's body is larger than %d bytes", body.Limit)
 	case errors.Is(err, errParkingFull), errors.Is(err, holdfast.ErrBusy):
-		set(http.StatusServiceUnavailable, "busy", "Too many are waiting")
+		set(http.StatusServiceUnavailable, "busy", "Too many requests are waiting")
 	case errors.Is(err, errParkedTooLong):
 		set(http.StatusServiceUnavailable, "parked_too_long", "Not ready yet")
 	case errors.Is(err, errStopping):
@@ -89,9 +89,9 @@ func explain(t target, err error) problem {
 	case errors.Is(err, errHangup), errors.Is(err, context.Canceled):
 		set(statusClientGone, "client_gone", "Client gone")
 	case errors.As(err, &other):
-		// A node that does not forward: with other nodes it is asked there.
-		set(http.StatusServiceUnavailable, "elsewhere", "Another host has it")
-		p.Hint = "nodes that share a store reach each other's sessions with fleet.listen"
+		// Only a node that does not forward gets here.
+		set(http.StatusServiceUnavailable, "elsewhere", "Another host has the session")
+		p.Hint = "set fleet.listen on nodes that share a store, so that they reach each other's sessions"
 	case errors.As(err, &boot):
 		set(http.StatusBadGateway, "boot", "The session did not start")
 		p.Log = boot.Log
@@ -127,11 +127,11 @@ func explain(t target, err error) problem {
 	return p
 }
 
-// statusClientGone is what nginx logs for a client that did not wait. Nobody
-// reads it.
+// statusClientGone is the status that nginx logs for a client that
+// disconnected. It only appears in logs.
 const statusClientGone = 499
 
-// fail answers r with the problem that err is, in the form that the client
+// fail answers r with the problem for err, in the format that the client
 // accepts: JSON, HTML or text.
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, t target, err error) {
 	p := explain(t, err)

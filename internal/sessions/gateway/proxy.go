@@ -60,18 +60,18 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer req.done()
 	defer req.unwatch()
-	// A server may answer while the body is still coming. Without this,
-	// HTTP/1 would cut the body off at the answer's first byte. It is how
-	// HTTP/2 always works, and there is an error to ignore.
+	// A server may answer while the body still arrives. Without full duplex,
+	// HTTP/1 would end the body at the first byte of the answer. HTTP/2 always
+	// works this way and returns an error, which is ignored.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	g.proxy.ServeHTTP(&answer{w, g}, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 
-// admit checks what can be checked before anything waits, and sorts upgrades
-// from requests.
+// admit makes the checks that need no session, and tells upgrades from
+// requests.
 func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != "" && (r.ProtoMajor != 1 || r.ContentLength != 0) {
-		// HTTP/2 knows no Upgrade, and one with a body may be ignored
+		// HTTP/2 has no Upgrade, and an Upgrade with a body may be ignored
 		// (RFC 9110, 7.8): the request is served as an ordinary one.
 		r.Header.Del("Upgrade")
 		r.Header.Del("Connection")
@@ -80,7 +80,7 @@ func (g *Gateway) admit(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != "" {
 		kind = "upgrade"
 	}
-	// A page elsewhere can read no answer, but what it asks for is done.
+	// A page of another origin cannot read the answer, but its request takes effect.
 	if (kind == "upgrade" || !safe(r.Method)) && !allowedOrigin(g.cfg.Origins, r) {
 		return errOrigin
 	}
@@ -99,8 +99,8 @@ func safe(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace
 }
 
-// idempotent reports whether a method does the same when it is done twice (RFC
-// 9110, 9.2.2).
+// idempotent reports whether a method has the same effect when it is repeated
+// (RFC 9110, 9.2.2).
 func idempotent(method string) bool {
 	return safe(method) || method == http.MethodPut || method == http.MethodDelete
 }
@@ -131,10 +131,10 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 func rewrite(p *httputil.ProxyRequest) {
 	t := requestOf(p.In.Context())
 	_ = rewriteURL(p.Out.URL, t.target)
-	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, odd or not
+	p.Out.URL.RawQuery = p.In.URL.RawQuery // as it was sent, even if malformed
 	p.Out.Host = p.In.Host                 // servers check a WebSocket's Origin against it
 
-	p.Out.Trailer = p.In.Trailer // filled in as the body ends
+	p.Out.Trailer = p.In.Trailer // filled in at the end of the body
 
 	h := p.Out.Header
 	dropOurs(h)
@@ -153,9 +153,9 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// rewriteResponse makes a server that knows nothing of its prefix work behind
-// it, and keeps its cookies at home. For a forwarded request the first node's
-// gateway does that. No session speaks for a gateway.
+// rewriteResponse makes a server that does not know its prefix work behind it,
+// and confines its cookies to the prefix. For a forwarded request the first
+// node's gateway does this. It removes the reserved headers in every case.
 func rewriteResponse(resp *http.Response) error {
 	t := requestOf(resp.Request.Context())
 	h := resp.Header
@@ -172,7 +172,7 @@ func rewriteResponse(resp *http.Response) error {
 	return nil
 }
 
-// location puts the prefix before a path on this host that lacks it.
+// location adds the prefix to a path on this host that lacks it.
 func (t target) location(loc, host string) string {
 	origin, path := "", loc
 	for _, scheme := range []string{"http://", "https://", "//"} {
@@ -182,7 +182,7 @@ func (t target) location(loc, host string) string {
 	}
 	outside := origin == "" && (!strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//"))
 	if outside || t.prefix == "" {
-		return loc // relative, or elsewhere
+		return loc // relative, or on another host
 	}
 	return origin + t.prefixed(path)
 }
@@ -194,8 +194,8 @@ func (t target) prefixed(path string) string {
 	return t.prefix + path
 }
 
-// cookie puts the prefix before a cookie's path, and takes its domain away:
-// with one, a session could set cookies for all the others.
+// cookie adds the prefix to the path of a cookie and removes its domain: with a
+// domain, a session could set cookies for all other sessions.
 func (t target) cookie(c string) string {
 	parts := strings.Split(c, ";")
 	kept := parts[:1]

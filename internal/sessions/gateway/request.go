@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// A session that is ready but refuses connections is tried again a few
-	// times, from retryFirst on, doubling: 1.3 s in all. Its server may be
-	// restarting inside its container. Where it is not the server that
-	// refuses, or the session does not stay, there is no such bound: then
-	// the time for parking is.
+	// A session that is ready but refuses connections is tried again up to
+	// retries times, from retryFirst on with exponential backoff: 1.3 s in total.
+	// Its server may be restarting inside its container. If something else than
+	// the server refuses, or the session leaves, the limit is the parking time
+	// instead.
 	retries    = 8
 	retryFirst = 5 * time.Millisecond
 	retryMost  = 640 * time.Millisecond
 
-	// repeats is how often a request is sent again that may have been
-	// received. It is what a session may lose of its servers to a request
-	// that kills them.
+	// repeats is how often a request that the session may have received is sent
+	// again. It limits how many servers of a session one request can crash.
 	repeats = 3
 
-	// leftWait is how long to wait for the news that explains a connection's
-	// end. The kernel tells of a killed server before anybody else does.
+	// leftWait is how long to wait, after a connection has ended, for the signal
+	// that the session left. The kernel reports a killed server before that
+	// signal arrives.
 	leftWait = 500 * time.Millisecond
 )
 
-// request is one request on its way to its session.
+// request is one request and the state of its way to the session.
 type request struct {
 	target
 	gateway     *Gateway
-	forwarded   bool            // it came from another node's gateway
+	forwarded   bool            // by another node's gateway
 	reattaching bool            // asks the next server of a kept WebSocket; the parking limits do not apply
 	keepOffered bool            // by the other node's gateway
 	waiting     context.Context // for parking: ends when the client hangs up
-	unwatch     func()          // ends the looking for it; any number of calls
-	patience    time.Duration   // what is left for its parking
+	unwatch     func()          // stops the hangup checks; idempotent
+	patience    time.Duration   // remaining parking time
 	route       holdfast.Route
 	release     func() // nil: nothing is held
 	body        *body  // nil: there is none
@@ -52,10 +52,10 @@ func requestOf(ctx context.Context) *request {
 	return t
 }
 
-// reach acquires the session and calls do until it succeeds, or fails in a way
-// that another try would not mend. A request that was refused looks for its
-// session again; this is safe for every method, because nothing was sent. One
-// that broke off does so if it may be sent twice and its session has gone.
+// reach acquires the session and calls do until do succeeds or fails in a way
+// that another try would not fix. A refused request is tried again; this is
+// safe for every method, because nothing was sent. A request whose connection
+// broke is tried again if it may be sent twice and its session has left.
 func (t *request) reach(ctx context.Context, do func() error) error {
 	var h history
 	for {
@@ -75,8 +75,8 @@ func (t *request) reach(ctx context.Context, do func() error) error {
 	}
 }
 
-// attempt does not bother to dial a server that is known to be gone. What it
-// takes to be refused is parking, too: nobody has had the request.
+// attempt calls do unless the server is known to be gone. The time that a
+// refusal takes counts as parking, because no session has had the request.
 func (t *request) attempt(do func() error) error {
 	if closed(t.route.Left) {
 		return &refusedError{error: fmt.Errorf("session %s has just left %s", t.key, t.route.Address)}
@@ -90,15 +90,15 @@ func (t *request) attempt(do func() error) error {
 	return err
 }
 
-// history is what became of a request's tries.
+// history records the tries of a request.
 type history struct {
-	last    holdfast.Route // that was tried
-	refused int            // tries that last's server refused in a row, while its session stayed
+	last    holdfast.Route // of the last try
+	refused int            // consecutive refusals by the server of last while its session stayed
 	repeats int
 	paused  int
 }
 
-// allows reports whether there may be another try after err.
+// allows reports whether another try may follow err.
 func (h *history) allows(ctx context.Context, t *request, err error) bool {
 	var (
 		refused *refusedError
@@ -125,15 +125,16 @@ func (h *history) allows(ctx context.Context, t *request, err error) bool {
 	return false
 }
 
-// isGone reports whether a session whose server broke off has left. Of one on
-// another node that node has told; it has waited for the news.
+// isGone reports whether the session has left after its server broke the
+// connection. For a session on another node, that node reports it and has
+// already waited leftWait.
 func (t *request) isGone(ctx context.Context, broken *brokenError) bool {
 	return broken.gone || t.route.Node == "" && t.leaves(ctx)
 }
 
-// pause is how long to wait before the next try. A route that was known to be
-// gone already ends the first pause only: who is given such a one again and
-// again is not to ask for it without a break.
+// pause returns how long to wait before the next try. The end of a route ends
+// only the first pause early: with a route that has already ended at every try,
+// the loop would not pause at all.
 func (h *history) pause(left *<-chan struct{}) time.Duration {
 	if h.paused > 0 && closed(*left) {
 		*left = nil
@@ -143,7 +144,7 @@ func (h *history) pause(left *<-chan struct{}) time.Duration {
 	return d
 }
 
-// leaves waits a moment for the news that the session leaves.
+// leaves waits up to leftWait for the signal that the session leaves.
 func (t *request) leaves(ctx context.Context) bool {
 	timer := time.NewTimer(leftWait)
 	defer timer.Stop()
@@ -163,7 +164,7 @@ func (t *request) acquire(ctx context.Context) error {
 	})
 }
 
-// pause waits for d, or until the route that refused is known to be gone.
+// pause waits for d, or until the route that refused has ended.
 func (t *request) pause(ctx context.Context, d time.Duration, left <-chan struct{}) error {
 	return t.park(ctx, func(ctx context.Context) error {
 		timer := time.NewTimer(d)
@@ -179,7 +180,7 @@ func (t *request) pause(ctx context.Context, d time.Duration, left <-chan struct
 	})
 }
 
-// park waits, for as long as the trip has patience left for it.
+// park calls f with the remaining parking time as its limit.
 func (t *request) park(ctx context.Context, f func(context.Context) error) error {
 	defer t.spend(time.Now())
 	if t.reattaching {
@@ -190,12 +191,12 @@ func (t *request) park(ctx context.Context, f func(context.Context) error) error
 	return t.gateway.parking.wait(ctx, t.key, t.patience, f)
 }
 
-// spend takes the time since start off what is left for parking. The time that a
-// session has had the request for is not parking: a long poll whose session moves
-// has as much patience left as one that has just come.
+// spend subtracts the time since start from the remaining parking time. The
+// time that a session works on the request is not parking: a long poll whose
+// session moves has the full parking time.
 func (t *request) spend(start time.Time) { t.patience -= time.Since(start) }
 
-// done gives back what Acquire held.
+// done releases what Acquire held.
 func (t *request) done() {
 	if t.release != nil {
 		t.release()

@@ -10,7 +10,7 @@ import (
 	"holdfast"
 )
 
-// pathPrefix is where path routing starts: /s/<key>/.
+// pathPrefix is the prefix of path routing: /s/<key>/.
 const pathPrefix = "/s/"
 
 var (
@@ -18,19 +18,18 @@ var (
 	errSlash   = errors.New("the session's root is missing its slash") // answered by a redirect
 )
 
-// target is which session a request means, and what of its path is the
-// session's business.
+// target is the session that a request names, and the part of its path that the
+// session sees.
 type target struct {
 	key    holdfast.SessionKey
 	prefix string // /s/<key>, "" with host routing
 	path   string // escaped, starts with a slash
 }
 
-// parseTarget finds the session in the host, where a domain is configured, or
-// else in the path. path is the escaped path as the client sent it: nothing is
-// decoded or cleaned before the key is cut off, so that no spelling of one
-// session's path can reach another. Errors: *holdfast.KeyError, errNoRoute,
-// errSlash.
+// parseTarget finds the session in the host, if a domain is configured, else in
+// the path. path is the escaped path as the client sent it. Nothing is decoded
+// or cleaned before the key is split off, so no spelling of one session's path
+// can reach another session. Errors: *holdfast.KeyError, errNoRoute, errSlash.
 func parseTarget(domain, host, path string) (target, error) {
 	if domain != "" {
 		if label, ok := strings.CutSuffix(hostName(host), "."+domain); ok {
@@ -58,8 +57,8 @@ func parseTarget(domain, host, path string) (target, error) {
 	return t, nil
 }
 
-// hostName is the host of a Host header in lower case, without port and without
-// the dot of a fully qualified name.
+// hostName returns the host of a Host header in lower case, without the port
+// and without the trailing dot of a fully qualified name.
 func hostName(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -67,22 +66,23 @@ func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// rewriteURL sets u's path to the session's part of it, in the client's own
-// spelling.
+// rewriteURL sets the path of u to the session's part, in the spelling of the
+// client.
 func rewriteURL(u *url.URL, t target) error {
 	path, err := url.PathUnescape(t.path)
 	if err != nil {
-		return err // net/http has parsed it before, so this cannot be
+		return err // impossible: net/http has parsed the path
 	}
 	u.Path, u.RawPath = path, t.path
 	return nil
 }
 
-// allowedOrigin reports whether the page that asks may have what it asks for: it
-// is listed, or of the same origin. Without an Origin header it is not a browser
-// (RFC 6455, 10.2). Over TLS the page has to have come by it, too: one that did
-// not may be anybody's. Without TLS its scheme says nothing, because a proxy in
-// front may have taken the TLS off.
+// allowedOrigin reports whether the page that sent r may send it: its origin is
+// listed, or is the same as that of r. A request without an Origin header does
+// not come from a browser (RFC 6455, 10.2). Over TLS the scheme of the page
+// must be https, since any host on the network path can forge a page without
+// TLS. Without TLS the scheme is not checked, because a proxy in front may have
+// terminated TLS.
 func allowedOrigin(allowed []string, r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {

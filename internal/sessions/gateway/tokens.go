@@ -13,21 +13,22 @@ import (
 	"holdfast/internal/sessions/gateway/token"
 )
 
-// Where a request has its token: in Authorization as a bearer token, in the
-// cookie, or, in the first request of a browser, in this field of the URL's
-// query, which is exchanged for the cookie.
+// A request carries its token in Authorization as a bearer token, in the cookie
+// tokenCookie, or, in the first request of a browser, in the query field
+// tokenField. The gateway exchanges the query field for the cookie.
 const (
 	tokenField  = "holdfast_token"
 	tokenCookie = "holdfast_token"
 
-	// hostCookie is its name where sessions are neighbours: one of them
-	// cannot have browsers send a cookie of that name to another (RFC 6265bis,
-	// 4.1.3.2). Browsers take it over TLS only, and for whole hosts.
+	// hostCookie is the name of the cookie if sessions are hosts of one domain.
+	// The page of one session cannot make browsers send a cookie of that name to
+	// another (RFC 6265bis, 4.1.3.2). Browsers accept the name only over TLS and
+	// for whole hosts.
 	hostCookie = "__Host-" + tokenCookie
 )
 
-// cookieName is which cookie counts. Where a proxy took the TLS off we do not
-// know of it, and take the plain one.
+// cookieName returns the name of the cookie that counts. If a proxy terminated
+// TLS, the gateway does not know it and uses tokenCookie.
 func cookieName(t target, r *http.Request) string {
 	if t.prefix == "" && r.TLS != nil {
 		return hostCookie
@@ -35,12 +36,12 @@ func cookieName(t target, r *http.Request) string {
 	return tokenCookie
 }
 
-// maxTokenCookies bounds how many cookies of that name are looked at. There are
-// several where a page of a neighbouring host has set one (RFC 6265, 8.6).
+// maxTokenCookies limits how many cookies of that name are checked. There are
+// several if a page of a neighbouring host has set one (RFC 6265, 8.6).
 const maxTokenCookies = 4
 
-// deniedError is a request without a token that lets it in. What is wrong with
-// the token is for the log and the metrics only.
+// deniedError reports a request without a valid token for its session. Its
+// reason goes only to the log and the metrics.
 type deniedError struct {
 	reason string // the metrics' label
 	status int
@@ -50,7 +51,8 @@ type deniedError struct {
 func (d *deniedError) Error() string { return d.err.Error() }
 func (d *deniedError) Unwrap() error { return d.err }
 
-// tokenReasons are the labels of deniedErrors, those of the worst tokens first.
+// tokenReasons are the reasons of deniedError, from the worst token to the
+// best.
 var tokenReasons = []string{"token_missing", "token_invalid", "token_expired", "token_scope"}
 
 func denied(reason string, err error) *deniedError {
@@ -61,10 +63,10 @@ func denied(reason string, err error) *deniedError {
 	return d
 }
 
-// admitToken checks the request's token for its session and takes it out of the
-// request: a session has no business with it. A token in the URL of a browser's
-// request is answered by a redirect to the same URL without it, and a cookie;
-// answered is then true. The error is a *deniedError.
+// admitToken checks the token of a request for its session and removes it from
+// the request, since a session must not see it. A token in the URL of a
+// browser's request is answered with a redirect to the same URL without it, and
+// a cookie; then answered is true. The error is a *deniedError.
 func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (answered bool, err error) {
 	bearer := takeBearer(r.Header)
 	cookies := takeCookies(r.Header, cookieName(t, r))
@@ -74,7 +76,7 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	browses := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
 
 	if t.path == "" && !inURL {
-		return false, nil // only to be sent to its slash, where the cookie counts
+		return false, nil // gets a redirect to the path with a slash, where the cookie counts
 	}
 	tokens := slices.Concat(bearer, cookies)
 	if inURL && browses {
@@ -99,8 +101,8 @@ func (g *Gateway) admitToken(w http.ResponseWriter, r *http.Request, t target) (
 	return true, nil
 }
 
-// firstAllowed returns the first token that lets its bearer connect to key,
-// or what is wrong with the best one.
+// firstAllowed returns the first token that allows its bearer to connect to
+// key, or the error of the best token.
 func (g *Gateway) firstAllowed(key holdfast.SessionKey, tokens []string) (text string, grant token.Grant, err error) {
 	best := denied("token_missing", errors.New("there is no token"))
 	for _, text := range tokens {
@@ -122,8 +124,8 @@ func (g *Gateway) firstAllowed(key holdfast.SessionKey, tokens []string) (text s
 	return "", token.Grant{}, best
 }
 
-// cookieFor keeps the token where only the session's own requests bring it:
-// below its path, or on its host.
+// cookieFor returns a cookie that browsers send only to the session: limited to
+// its path, or to its host.
 func cookieFor(text string, g token.Grant, t target, r *http.Request) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName(t, r), Value: text,
@@ -133,10 +135,10 @@ func cookieFor(text string, g token.Grant, t target, r *http.Request) *http.Cook
 	}
 }
 
-// sameOrigin is the reference that leads a browser to the target's own URL with
-// another query. It has no host, so it cannot lead elsewhere: two slashes at the
-// start would be read as one (RFC 3986, 4.2), which the dot keeps apart.
-// t.path is escaped, so that no backslash is in it.
+// sameOrigin returns the reference that leads a browser to the target's own URL
+// with another query. It has no host, so it cannot lead to another one: a path
+// that begins with two slashes would be read as a host (RFC 3986, 4.2), so "/."
+// is put in front. t.path is escaped, so it contains no backslash.
 func sameOrigin(t target, query string) string {
 	path := t.prefix + t.path
 	if t.path == "" {
@@ -151,8 +153,8 @@ func sameOrigin(t target, query string) string {
 	return path
 }
 
-// takeBearer takes our tokens out of Authorization. What does not look like one
-// is the session's.
+// takeBearer removes connect tokens from Authorization. Every other value is
+// for the session.
 func takeBearer(h http.Header) (tokens []string) {
 	var kept []string
 	for _, v := range h["Authorization"] {
@@ -168,8 +170,8 @@ func takeBearer(h http.Header) (tokens []string) {
 	return tokens[:min(len(tokens), 1)]
 }
 
-// takeCookies takes our cookies out of all that came, and leaves the others as
-// they are. It returns those of the name that counts.
+// takeCookies removes the token cookies and leaves all others unchanged. It
+// returns the values of the cookie named counts.
 func takeCookies(h http.Header, counts string) (tokens []string) {
 	cutCookies(h, func(name, value string) bool {
 		if name == counts {
@@ -180,15 +182,15 @@ func takeCookies(h http.Header, counts string) (tokens []string) {
 	return tokens[:min(len(tokens), maxTokenCookies)]
 }
 
-// dropLogin takes the cookie of a dashboard's login out: browsers send it here,
-// too, where the dashboard is another port of the same host. The names are those
+// dropLogin removes the login cookie of the dashboard. Browsers send it here
+// too if the dashboard is on another port of the same host. The names are those
 // of api.LoginCookie.
 func dropLogin(h http.Header) {
 	cutCookies(h, func(name, _ string) bool { return name == "holdfast_login" || name == "__Host-holdfast_login" })
 }
 
-// cutCookies takes out the cookies that cut says, and leaves the others as they
-// are.
+// cutCookies removes the cookies for which cut returns true and leaves the
+// others unchanged.
 func cutCookies(h http.Header, cut func(name, value string) bool) {
 	var lines []string
 	for _, line := range h["Cookie"] {
@@ -214,14 +216,15 @@ func put(h http.Header, name string, values []string) {
 	h[name] = values
 }
 
-// takeField takes our field out of a query and leaves the rest as it was sent.
+// takeField removes the token field from a query and leaves the rest as it was
+// sent.
 func takeField(query string) (text, rest string, found bool) {
 	var kept []string
 	for pair := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(pair, "=")
 		if plain, err := url.QueryUnescape(name); err == nil && plain == tokenField {
 			if !found {
-				text, _ = url.QueryUnescape(value) // "" is no token either
+				text, _ = url.QueryUnescape(value) // "" is not a token either
 			}
 			found = true
 			continue
@@ -234,15 +237,15 @@ func takeField(query string) (text, rest string, found bool) {
 	return text, strings.Join(kept, "&"), true
 }
 
-// takeReferer removes a Referer that has a token in it: that of a page that we
-// refused, for one.
+// takeReferer removes a Referer that contains a token, for example that of a
+// page that the gateway refused.
 func takeReferer(h http.Header) {
 	if strings.Contains(strings.Join(h["Referer"], " "), tokenField) {
 		h.Del("Referer")
 	}
 }
 
-// openTokens reads the secrets, where there are any.
+// openTokens reads the secrets, if a file is configured.
 func (g *Gateway) openTokens() error {
 	if g.cfg.TokensFile == "" {
 		return nil

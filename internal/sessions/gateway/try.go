@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// RoundTrip implements http.RoundTripper for the reverse proxy. For an upgrade
-// that the server agrees to, the error is a *switched.
+// RoundTrip implements http.RoundTripper for the reverse proxy. If the server
+// agrees to an upgrade, the error is a *switched.
 func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	t := requestOf(req.Context())
 	t.begin(req)
@@ -22,7 +22,7 @@ func (g *Gateway) RoundTrip(req *http.Request) (resp *http.Response, err error) 
 	return resp, err
 }
 
-// begin notes what may be done again.
+// begin records what another try needs.
 func (t *request) begin(req *http.Request) {
 	if req.Body != nil {
 		t.body = &body{r: req.Body}
@@ -30,9 +30,9 @@ func (t *request) begin(req *http.Request) {
 	t.again = idempotent(req.Method)
 }
 
-// send sends the request along the trip's route. Where a kept-alive connection
-// turns out to be dead before anything was written, it takes the next one; there
-// are no more of them than the pool keeps.
+// send sends the request along its route. If a kept-alive connection is dead
+// before anything was written, it takes the next one; the pool holds at most
+// idlePerNode of them.
 func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 	for n := 0; ; n++ {
 		if t.body != nil && !t.body.again() {
@@ -50,15 +50,15 @@ func (g *Gateway) send(req *http.Request, t *request) (*http.Response, error) {
 // try is one request on one connection.
 type try struct {
 	request  *request
-	conn     *countedConn // nil: the pool gave none
+	conn     *countedConn // nil: the pool returned none
 	reused   bool         // conn carried other requests before
-	before   int64        // what conn had written before
-	sent     bool         // on an earlier connection: net/http tries by itself, too
-	answered atomic.Bool  // a byte of the answer came
+	before   int64        // bytes that conn had written before
+	sent     bool         // on an earlier connection: net/http retries too
+	answered atomic.Bool  // a byte of the answer arrived
 	offer    offer        // of a body, to another node
 }
 
-// do sends the request and waits for the head of its response.
+// do sends the request and waits for the header of its response.
 func (y *try) do(g *Gateway, req *http.Request) (*http.Response, error) {
 	t := y.request
 	ctx := context.WithValue(req.Context(), routeKey{}, t.route)
@@ -85,14 +85,14 @@ func (y *try) roundTrip(g *Gateway, pool *http.Transport, out *http.Request) (*h
 	}
 	resp, err := pool.RoundTrip(out)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
-		// The connection is the caller's now, and nobody would close it.
+		// The transport has given the connection up, so close it here.
 		resp.Body.Close()
 		return nil, errUnasked
 	}
 	return resp, err
 }
 
-// trace learns what becomes of the request.
+// trace records what happens to the request.
 func (y *try) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -103,22 +103,22 @@ func (y *try) trace() *httptrace.ClientTrace {
 			}
 			y.reused, y.before = info.Reused, y.conn.written.Load()
 			if t := y.request; t.forwarded && t.body != nil && t.body.first() != nil {
-				y.conn.Close() // nothing goes to the session: see Hop
+				y.conn.Close() // nothing may reach the session: see PeerForwardHandler
 			}
 		},
 		GotFirstResponseByte: func() { y.answered.Store(true) },
 		Got100Continue: func() {
 			y.offer.accept()
-			y.answered.Store(false) // it was the other gateway's
+			y.answered.Store(false) // that byte came from the other gateway
 		},
 	}
 }
 
-// wrote reports whether anything was written to the present connection.
+// wrote reports whether anything was written to the current connection.
 func (y *try) wrote() bool { return y.conn != nil && y.conn.written.Load() != y.before }
 
-// explain turns an error into one that says whether there may be another try.
-// ctx is the client's.
+// explain converts err into an error that tells whether another try may follow.
+// ctx is that of the client.
 func (y *try) explain(ctx context.Context, err error) error {
 	var (
 		refused *refusedError

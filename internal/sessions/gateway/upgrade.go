@@ -16,24 +16,25 @@ import (
 	"holdfast/internal/sessions/gateway/relay"
 )
 
-// maxInterim bounds the 1xx responses before the one that counts.
+// maxInterim limits the 1xx responses before the final one.
 const maxInterim = 8
 
-// writeHeadTimeout is how long a client may take to accept the head of a 101.
+// writeHeadTimeout is how long a client may take to accept the header of a 101.
 const writeHeadTimeout = 10 * time.Second
 
-// switched is a server's agreement to an upgrade: from here on its connection
+// switched reports that a server agreed to an upgrade: its connection now
 // carries the other protocol.
 type switched struct {
 	resp  *http.Response
 	conn  net.Conn
-	ahead []byte // read from conn after the head
+	ahead []byte // read from conn after the header
 }
 
 func (*switched) Error() string { return "switching protocols" }
 
-// roundTripUpgrade asks the server for an upgrade, on a connection of its own.
-// Agreement is the error *switched; any other response is a response.
+// roundTripUpgrade sends an upgrade request to the server on a new connection.
+// If the server agrees, the error is a *switched; any other response is
+// returned as such.
 func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, error) {
 	ctx := req.Context()
 	raw, err := g.dial(ctx, y.request.route)
@@ -69,8 +70,8 @@ func (g *Gateway) roundTripUpgrade(req *http.Request, y *try) (*http.Response, e
 	return nil, &switched{resp: resp, conn: raw, ahead: b}
 }
 
-// handshake writes req and reads the head of its response. ahead is what the
-// body is read through; answered is set with its first byte.
+// handshake writes req and reads the header of its response. The body is to be
+// read through ahead. answered is set at the first byte of the response.
 func handshake(conn net.Conn, req *http.Request, maxHeader int, answered *atomic.Bool) (resp *http.Response, ahead *bufio.Reader, err error) {
 	if err := req.Write(conn); err != nil {
 		return nil, nil, err
@@ -106,7 +107,7 @@ func handshake(conn net.Conn, req *http.Request, maxHeader int, answered *atomic
 	return resp, ahead, nil
 }
 
-// connBody is a body whose connection ends with it.
+// connBody is a body that closes its connection when it is closed.
 type connBody struct {
 	io.ReadCloser
 	conn net.Conn
@@ -116,8 +117,8 @@ func (b *connBody) Close() error {
 	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
 }
 
-// upgrade answers the client with the server's 101 and relays from then on.
-// With an error nothing has been answered.
+// upgrade answers the client with the server's 101 and then relays. If it
+// returns an error, nothing has been answered.
 func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, s *switched) error {
 	client, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -159,7 +160,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, req *http.Request, t *request, 
 	if policy != nil {
 		err = g.addKept(req, t, s, *policy, client, early, ended)
 	} else {
-		release, over := t.takeRelease(), ended // the relay's from now on
+		release, over := t.takeRelease(), ended // the relay calls both from now on
 		ended = func() { over(); release() }
 		err = g.relay.Add(relay.Spec{
 			Client: client, Upstream: s.conn, ToUpstream: early, ToClient: s.ahead,

@@ -11,26 +11,28 @@ const (
 	opClose = 0x8
 	opPing  = 0x9
 	opPong  = 0xa
-	// opEnd is reserved for control frames to come. Between gateways it says
-	// that the server itself has ended the connection.
+	// opEnd is a reserved control opcode. Between gateways it means that the
+	// server itself ended the connection.
 	opEnd = 0xb
 )
 
-const fin = 0x80 // in a frame's first byte: its message ends here
+const fin = 0x80 // bit of a frame's first byte: the last frame of its message
 
-// maxControl is how long a control frame's payload may be (RFC 6455, 5.5).
+// maxControl is the maximum payload of a control frame in bytes (RFC 6455,
+// 5.5).
 const maxControl = 125
 
-// maxHeader is the longest header of a frame: two bytes, the length, the key.
+// maxHeader is the longest header of a frame in bytes: two bytes, the length,
+// the key.
 const maxHeader = 2 + 8 + 4
 
-// frame is the header of a WebSocket frame (RFC 6455, 5.2), and where it ends.
+// frame is the header of a WebSocket frame (RFC 6455, 5.2).
 type frame struct {
 	first  byte // FIN, RSV and opcode
 	masked bool
 	key    [4]byte
 	header int    // bytes
-	length uint64 // of the payload
+	length uint64 // of the payload, in bytes
 }
 
 func (f frame) op() byte      { return f.first & 0x0f }
@@ -39,8 +41,7 @@ func (f frame) control() bool { return f.first&0x08 != 0 }
 // last reports whether a data frame ends its message.
 func (f frame) last() bool { return f.first&fin != 0 }
 
-// size is the whole frame's; where that is more than an int can hold it is the
-// most that one can.
+// size returns the size of the whole frame in bytes, at most math.MaxInt.
 func (f frame) size() int {
 	if f.length > math.MaxInt-maxHeader {
 		return math.MaxInt
@@ -48,8 +49,8 @@ func (f frame) size() int {
 	return f.header + int(f.length)
 }
 
-// parse reads the header of the frame that b begins with. It is false where the
-// header is not all there.
+// parse reads the header of the frame at the start of b. It returns false if
+// the header is incomplete.
 func parse(b []byte) (f frame, ok bool) {
 	if len(b) < 2 {
 		return frame{}, false
@@ -81,19 +82,19 @@ func parse(b []byte) (f frame, ok bool) {
 	return f, true
 }
 
-// frames calls do with each frame of b, which holds whole frames only.
+// frames calls do for each frame of b, which contains whole frames only.
 func frames(b []byte, do func(f frame, all []byte)) {
 	for len(b) > 0 {
 		f, ok := parse(b)
 		if !ok || f.size() > len(b) {
-			return // cannot be: see reader
+			return // impossible: see reader
 		}
 		do(f, b[:f.size()])
 		b = b[f.size():]
 	}
 }
 
-// payload returns a frame's payload without its mask, in a copy.
+// payload returns an unmasked copy of a frame's payload.
 func (f frame) payload(all []byte) []byte {
 	p := append([]byte(nil), all[f.header:]...)
 	if f.masked {
@@ -104,8 +105,8 @@ func (f frame) payload(all []byte) []byte {
 	return p
 }
 
-// serverFrame makes a frame as a server sends it: whole, and without a mask. A
-// control frame's payload is cut to what one may have.
+// serverFrame returns a frame as a server sends it: final and unmasked. The
+// payload of a control frame is cut to maxControl.
 func serverFrame(op byte, payload []byte) []byte {
 	n := len(payload)
 	if op&0x08 != 0 {
@@ -123,7 +124,7 @@ func serverFrame(op byte, payload []byte) []byte {
 	return append(b, payload[:n]...)
 }
 
-// closeFrame is a server's Close frame with a status code and nothing else.
+// closeFrame returns an unmasked Close frame with a status code and no reason.
 func closeFrame(code uint16) []byte {
 	return serverFrame(opClose, binary.BigEndian.AppendUint16(nil, code))
 }

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// found is what a search for the next server came to.
+// found is the result of the search for the next server.
 type found struct {
 	server Server
 	err    error
 }
 
-// handover keeps the client while its session has no server, and returns the
-// next one with the verdict lost, or how to end.
+// handover keeps the client connected while its session has no server. It
+// returns the next server with the verdict lost, or the verdict that ends the
+// connection.
 func (s *socket) handover() (Server, verdict) {
 	start := time.Now()
 	next, out := s.await()
@@ -30,7 +31,7 @@ func (s *socket) handover() (Server, verdict) {
 	return Server{}, withClose
 }
 
-// await answers the client until the next server is there.
+// await answers the client until the next server is connected.
 func (s *socket) await() (Server, Outcome) {
 	ctx, cancel := context.WithTimeout(s.stop, s.spec.Policy.Time)
 	defer cancel()
@@ -64,8 +65,8 @@ func (s *socket) await() (Server, Outcome) {
 	return Server{}, Client
 }
 
-// answer answers the client's last Ping. It is false where the client has said
-// goodbye, or takes nothing.
+// answer answers the client's last Ping. It returns false if the client has
+// sent a Close frame or accepts nothing.
 func (s *socket) answer() bool {
 	u := s.up.look()
 	if u.closing {
@@ -76,7 +77,7 @@ func (s *socket) answer() bool {
 	return u.ping == nil || s.say(serverFrame(opPong, u.ping))
 }
 
-// goOn tells the client, where it is to be told, that there is a server again.
+// goOn tells the client, if the policy says so, that there is a server again.
 func (s *socket) goOn() bool {
 	p := s.spec.Policy
 	switch {
@@ -88,7 +89,7 @@ func (s *socket) goOn() bool {
 	return s.say(serverFrame(opText, []byte(p.Tell)))
 }
 
-// say sends the client a frame of our own.
+// say sends the client a frame of the gateway.
 func (s *socket) say(b []byte) bool {
 	s.spec.Client.SetWriteDeadline(time.Now().Add(writeWait))
 	_, err := s.spec.Client.Write(b)

@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// smallBuffer waits for an idle peer. A full one is changed for a big one
-	// from the pool for as long as that is of use.
+	// smallBuffer is the size of the buffer of an idle peer. When it is full, a
+	// big buffer from the pool replaces it while there is enough to read.
 	smallBuffer = 4 << 10
 
-	// bigBuffer is the longest frame that is held until it is whole. A longer
-	// one goes through in pieces.
+	// bigBuffer is the length of the longest frame that is held until it is
+	// complete. A longer frame passes through in pieces.
 	bigBuffer = 64 << 10
 )
 
-// buffers lends big buffers.
+// buffers is a pool of big buffers.
 type buffers struct{ pool sync.Pool }
 
 func (p *buffers) get() *[bigBuffer]byte {
@@ -25,7 +25,7 @@ func (p *buffers) get() *[bigBuffer]byte {
 	return new([bigBuffer]byte)
 }
 
-// reader cuts what a connection says at the ends of its frames. One goroutine
+// reader splits the bytes of a connection at frame boundaries. One goroutine
 // may use it.
 type reader struct {
 	src   io.Reader
@@ -34,26 +34,27 @@ type reader struct {
 	big   *[bigBuffer]byte // nil: small is in use
 	from  int              // buffered bytes are buf[from:to]
 	to    int
-	ahead []byte // was read before, and comes first
-	rest  uint64 // bytes still to come of a long frame that is handed out in pieces
+	ahead []byte // already read; comes first
+	rest  uint64 // bytes still to come of a long frame that is returned in pieces
 }
 
 func newReader(src io.Reader, ahead []byte, pool *buffers) *reader {
 	return &reader{src: src, ahead: ahead, pool: pool, small: make([]byte, smallBuffer)}
 }
 
-// piece is what a reader hands out; it is valid until the next call.
+// piece is what a reader returns; it is valid until the next call.
 type piece struct {
 	b []byte
-	// long says that b is of one frame that is longer than bigBuffer: its
-	// header, and then its payload, bit by bit. Otherwise b is whole frames.
+	// long says that b is a part of one frame that is longer than bigBuffer:
+	// first its header, then its payload piece by piece. Otherwise b contains
+	// whole frames.
 	long bool
 	// head says that b begins with a frame's header.
 	head bool
 }
 
-// next waits for the next piece. What is incomplete when the connection ends is
-// not handed out. The error is the connection's.
+// next waits for the next piece. A frame that is incomplete when the connection
+// ends is not returned. The error is that of the connection.
 func (r *reader) next() (piece, error) {
 	for {
 		if p, ok := r.cut(); ok {
@@ -65,7 +66,8 @@ func (r *reader) next() (piece, error) {
 	}
 }
 
-// midFrame reports whether a long frame was handed out in part.
+// midFrame reports whether a part of a long frame was returned and its rest was
+// not.
 func (r *reader) midFrame() bool { return r.rest > 0 }
 
 func (r *reader) buf() []byte {
@@ -75,7 +77,8 @@ func (r *reader) buf() []byte {
 	return r.small
 }
 
-// cut takes what can be handed out of the buffer.
+// cut takes the complete frames, or the next part of a long frame, out of the
+// buffer.
 func (r *reader) cut() (piece, bool) {
 	b := r.buf()[r.from:r.to]
 	if r.rest > 0 {
@@ -104,14 +107,14 @@ func (r *reader) cut() (piece, bool) {
 	return piece{b: b[:whole], head: true}, whole > 0
 }
 
-// fill reads more behind what is left over in the buffer.
+// fill reads more behind the bytes that are left in the buffer.
 func (r *reader) fill() error {
 	left := r.buf()[r.from:r.to]
 	switch {
 	case r.big == nil && len(left) == len(r.small):
 		r.grow(left)
 	case r.big != nil && len(left) < smallBuffer && r.to < bigBuffer:
-		// The last read did not fill it: back to the small one.
+		// The last read did not fill the big buffer: return to the small one.
 		n := copy(r.small, left)
 		r.release()
 		r.from, r.to = 0, n
@@ -131,19 +134,20 @@ func (r *reader) fill() error {
 		r.grow(r.buf()[r.from:r.to])
 	}
 	if n > 0 {
-		return nil // an error comes again
+		return nil // the next read returns the error again
 	}
 	return err
 }
 
-// grow goes on with a big buffer that begins with left.
+// grow switches to a big buffer that begins with left.
 func (r *reader) grow(left []byte) {
 	big := r.pool.get()
 	r.to = copy(big[:], left)
 	r.from, r.big = 0, big
 }
 
-// release gives the big buffer back. What was handed out is not valid any more.
+// release returns the big buffer to the pool. The last piece is no longer
+// valid.
 func (r *reader) release() {
 	if r.big != nil {
 		r.pool.pool.Put(r.big)

@@ -7,26 +7,27 @@ import (
 	"time"
 )
 
-// socket is a client's connection, and that to one server after the other.
+// socket is a client's connection and the connections to its servers, one after
+// another.
 type socket struct {
 	spec Spec
 	pool *buffers
 	stop context.Context
 	up   *up
 
-	// Of the direction to the client, which belongs to run's goroutine:
-	inside bool // a message was begun and its last frame is still to come
+	// State of the direction to the client, used by the goroutine of run only:
+	inside bool // a message has begun and its last frame was not sent yet
 	said   bool // a Close frame was sent
 }
 
-// verdict is what is to be done when a server says no more.
+// verdict says what to do when a server sends nothing more.
 type verdict int
 
 const (
-	lost         verdict = iota // look for the next one
-	withoutClose                // end the client's connection, too
-	withClose                   // with a Close frame
-	withMark                    // with the mark of a server's own end
+	lost         verdict = iota // look for the next server
+	withoutClose                // end the client's connection without a Close frame
+	withClose                   // end it with a Close frame
+	withMark                    // end it with the mark that the server ended it itself
 )
 
 func newSocket(s Spec, pool *buffers, stop context.Context) *socket {
@@ -59,7 +60,7 @@ func (s *socket) run() {
 	}
 }
 
-// sayLast says what there is to say to the client at the end.
+// sayLast sends the client the last frame, if there is one.
 func (s *socket) sayLast(end verdict) {
 	var b []byte
 	switch {
@@ -74,8 +75,9 @@ func (s *socket) sayLast(end verdict) {
 	_, _ = s.spec.Client.Write(b) // fails where the client has gone
 }
 
-// serve relays between the client and the server until the server says no more,
-// or nobody wants it. The server's connection is closed then.
+// serve relays between the client and the server until the server sends nothing
+// more or the client accepts nothing more. Then it closes the connection to the
+// server.
 func (s *socket) serve(server Server) verdict {
 	defer server.end()
 	s.up.attach(server.Conn)
@@ -101,8 +103,8 @@ func (s Server) end() {
 	}
 }
 
-// watch bounds what the server may still say when it leaves, when the client has
-// gone, or when the keeper stops.
+// watch limits how long a server may still send after its session has left,
+// after the client has gone, or after the Proxy stops.
 func (s *socket) watch(server Server, served <-chan struct{}) {
 	gone := s.up.gone
 	for {
@@ -121,22 +123,23 @@ func (s *socket) watch(server Server, served <-chan struct{}) {
 		}
 		server.Conn.SetDeadline(time.Now().Add(lastReadTime))
 		if !s.spec.PeerForward {
-			server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest is the next one's
+			server.Conn.SetWriteDeadline(time.Unix(1, 0)) // the rest goes to the next server
 		}
 		return
 	}
 }
 
-// reason is why down has returned.
+// reason is why down returned.
 type reason int
 
 const (
-	silent reason = iota // the server says no more
-	unread               // the client takes no more
-	marked               // the server has ended by itself, as another gateway says
+	silent reason = iota // the server sends nothing more
+	unread               // the client accepts nothing more
+	marked               // another gateway marked that the server ended the connection itself
 )
 
-// down passes on what the server says until one of them has had enough.
+// down passes the server's frames on until the server sends nothing more or the
+// client accepts nothing more.
 func (s *socket) down(in *reader, far bool) reason {
 	for {
 		p, err := in.next()
@@ -157,8 +160,8 @@ func (s *socket) down(in *reader, far bool) reason {
 	}
 }
 
-// follow notes the frames of a piece. It returns what of it is the client's, and
-// whether the mark of the server's end follows.
+// follow records the frames of a piece. It returns the part for the client, and
+// whether the mark of the server's end comes next.
 func (s *socket) follow(p piece, far bool) (b []byte, end bool) {
 	if p.long {
 		f, _ := parse(p.b)
@@ -185,8 +188,8 @@ func (s *socket) note(f frame) {
 	}
 }
 
-// judge decides how it goes on when a server has had its say. torn says that it
-// went in the middle of a long frame.
+// judge returns how to continue when a server sends nothing more. torn says
+// that it stopped in the middle of a long frame.
 func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	u := s.up.look()
 	switch {
@@ -197,10 +200,10 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	case s.spec.PeerForward:
 		return withMark
 	case why == marked, !server.Far && !s.leaves(server):
-		return withoutClose // its own will
+		return withoutClose // the server ended the connection itself
 	case torn:
 		s.tell(Torn, 0)
-		return withoutClose // nothing can be said in the middle of a frame
+		return withoutClose // no frame can be sent in the middle of another
 	case s.inside, u.torn:
 		s.tell(Torn, 0)
 		return withClose
@@ -210,8 +213,8 @@ func (s *socket) judge(server Server, why reason, torn bool) verdict {
 	return lost
 }
 
-// leaves waits a moment for the news that the server's session leaves, or that
-// everybody does.
+// leaves waits up to leftWait for the signal that the session leaves, or that
+// the Proxy stops.
 func (s *socket) leaves(server Server) bool {
 	t := time.NewTimer(leftWait)
 	defer t.Stop()

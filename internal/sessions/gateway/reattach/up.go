@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// up is the direction from the client to the server. Its goroutine reads the
-// client for as long as the socket lives.
+// up is the direction from the client to the server. Its goroutine reads from
+// the client for the lifetime of the socket.
 type up struct {
 	client net.Conn
 	in     *reader
@@ -15,18 +15,18 @@ type up struct {
 
 	flushes sync.WaitGroup
 	gone    chan struct{} // closed when the client has gone
-	pinged  chan struct{} // has one when there is a Ping to answer
+	pinged  chan struct{} // has an element when there is a Ping to answer
 
-	mu      sync.Mutex // held while the server is written to
-	room    sync.Cond  // the queue got shorter, there is a server, or it is over
-	server  net.Conn   // nil while there is none
-	queue   []byte     // whole frames that no server has got
-	over    bool       // nobody wants any more; what comes is thrown away
-	torn    bool       // a server got a part of a frame, or of a message, and no other can have the rest
-	inside  bool       // a message was begun and its last frame is not sent
-	mid     bool       // a long frame was begun and is not sent to its end
+	mu      sync.Mutex // held while writing to the server
+	room    sync.Cond  // signals that the queue is shorter, there is a server, or over is set
+	server  net.Conn   // nil if there is none
+	queue   []byte     // whole frames that no server has received
+	over    bool       // the socket ends; further bytes are discarded
+	torn    bool       // a server received part of a frame or message and another cannot continue it
+	inside  bool       // a message has begun and its last frame is not sent
+	mid     bool       // a long frame has begun and is not sent completely
 	closing bool       // the client has sent a Close frame
-	ping    []byte     // payload of the last Ping that no server has got
+	ping    []byte     // payload of the last Ping that no server has received
 }
 
 func newUp(client net.Conn, early []byte, limit int, pool *buffers) *up {
@@ -38,7 +38,7 @@ func newUp(client net.Conn, early []byte, limit int, pool *buffers) *up {
 	return u
 }
 
-// run returns when the client says no more.
+// run returns when the client sends nothing more.
 func (u *up) run() {
 	defer u.in.release()
 	for {
@@ -54,7 +54,7 @@ func (u *up) run() {
 	}
 }
 
-// hangUp passes the client's end on, behind what the client has said.
+// hangUp passes the client's EOF on, after everything that the client sent.
 func (u *up) hangUp() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,8 +63,8 @@ func (u *up) hangUp() {
 	}
 }
 
-// take gives the server a piece, or keeps it, or waits until it can do one of
-// them.
+// take sends a piece to the server or queues it, and waits until one of them is
+// possible.
 func (u *up) take(p piece) {
 	for !u.over {
 		switch {
@@ -72,10 +72,10 @@ func (u *up) take(p piece) {
 			if u.send(p) {
 				return
 			}
-		case u.mid: // its beginning went to a server that has gone
+		case u.mid: // a server that has gone received its beginning
 			u.torn = true
 			return
-		case !p.long && u.keep(p.b):
+		case !p.long && u.enqueue(p.b):
 			return
 		default:
 			u.room.Wait()
@@ -83,11 +83,11 @@ func (u *up) take(p piece) {
 	}
 }
 
-// send is false where the piece has to be given to another server.
+// send returns false if the piece must go to another server.
 func (u *up) send(p piece) bool {
 	n, err := u.server.Write(p.b)
 	if err != nil {
-		// It reads no more: what it still says is bounded.
+		// The server reads no more: limit how long it may still send.
 		u.server.SetReadDeadline(time.Now().Add(lastReadTime))
 	}
 	if p.long {
@@ -101,15 +101,16 @@ func (u *up) send(p piece) bool {
 		}
 	})
 	if err != nil {
-		// A server that has not got all of a frame can have done nothing
-		// with it.
+		// A server cannot have processed a frame that it received only in
+		// part.
 		u.queue = append(u.queue, p.b[sent:]...)
 		u.lose()
 	}
 	return true
 }
 
-// sentLong is send of a piece of a long frame. Its first can be sent again.
+// sentLong is the part of send for a piece of a long frame. The first piece can
+// be sent again.
 func (u *up) sentLong(p piece, err error) bool {
 	if err != nil {
 		u.lose()
@@ -122,7 +123,7 @@ func (u *up) sentLong(p piece, err error) bool {
 	return true
 }
 
-// passed notes a frame that the server has got.
+// passed records a frame that the server has received.
 func (u *up) passed(f frame) {
 	switch {
 	case f.op() == opClose:
@@ -132,9 +133,9 @@ func (u *up) passed(f frame) {
 	}
 }
 
-// keep is for frames that come while there is no server. It is false where they
-// have to wait.
-func (u *up) keep(b []byte) bool {
+// enqueue takes frames that arrive while there is no server. It returns false if
+// they have to wait.
+func (u *up) enqueue(b []byte) bool {
 	if len(u.queue) > 0 && len(u.queue)+len(b) > u.limit {
 		return false
 	}
@@ -143,7 +144,7 @@ func (u *up) keep(b []byte) bool {
 		case opPing:
 			u.ping = f.payload(all)
 			u.notify()
-		case opPong: // to a Ping of a server that has gone
+		case opPong: // answers a Ping of a server that has gone
 		case opClose:
 			u.closing = true
 			u.notify()
@@ -154,7 +155,7 @@ func (u *up) keep(b []byte) bool {
 	return true
 }
 
-// notify has the socket look at ping and bye.
+// notify wakes the socket to check ping and closing.
 func (u *up) notify() {
 	select {
 	case u.pinged <- struct{}{}:
@@ -162,13 +163,13 @@ func (u *up) notify() {
 	}
 }
 
-// lose notes that there is no server any more.
+// lose records that there is no server any more.
 func (u *up) lose() {
 	u.server = nil
 	u.torn = u.torn || u.inside || u.mid
 }
 
-// detach takes the server away. Its Write must not block any more.
+// detach removes the server. A Write to it must not block any more.
 func (u *up) detach() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -177,8 +178,8 @@ func (u *up) detach() {
 	}
 }
 
-// attach gives the client's frames to the next server, those that were kept
-// first. It does not wait for that.
+// attach directs the client's frames to the next server, the queued ones first.
+// It does not wait for the queue to be sent.
 func (u *up) attach(server net.Conn) {
 	u.mu.Lock()
 	queue := u.queue
@@ -195,7 +196,7 @@ func (u *up) attach(server net.Conn) {
 	})
 }
 
-// end has what still comes thrown away.
+// end discards everything that still arrives.
 func (u *up) end() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -203,10 +204,10 @@ func (u *up) end() {
 	u.room.Broadcast()
 }
 
-// state is what the other direction has to know.
+// state is the part of up that the other direction needs.
 type state struct {
 	torn, closing bool
-	ping          []byte // to be answered; given once
+	ping          []byte // to be answered; returned once
 }
 
 func (u *up) look() state {

@@ -12,34 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyPair relays where a side is not a plain socket (TLS): one goroutine per
+// copyPair relays if a side is not a plain socket (TLS), with one goroutine per
 // direction.
 type copyPair struct {
 	spec   Spec
 	client net.Conn
-	plain  syscall.RawConn // the upstream's; nil where it is no plain socket
-	frames frames          // of what the client was sent
-	pool   *sync.Pool      // of *[bufferSize]byte; one is taken only while bytes are there
+	plain  syscall.RawConn // of the upstream; nil if it is not a plain socket
+	frames frames          // of the bytes sent to the client
+	pool   *sync.Pool      // of *[bufferSize]byte; a buffer is taken only while there are bytes
 	grace  time.Duration   // goneWait
 
-	mu     sync.Mutex    // guards the deadlines' order
+	mu     sync.Mutex    // guards the order of the deadlines
 	gone   chan struct{} // closed by leave
 	isGone bool
 }
 
-// tlsRead is the buffer that waits for a TLS peer. A record holds up to 16 KiB
-// (RFC 8446, 5.1); what does not fit waits decrypted inside the TLS layer.
+// tlsRead is the size of the buffer that waits for a TLS peer. A record holds
+// up to 16 KiB (RFC 8446, 5.1); the rest of it waits decrypted inside the TLS
+// layer.
 const tlsRead = 4 << 10
 
-// lastReadTime is how long a server behind TLS, another node's gateway, has for what
-// it was about to say when the session left: its own 1012, mostly. What a plain
-// socket holds by then can be read without waiting.
+// lastReadTime is how long a server behind TLS, which is another node's
+// gateway, may still send when the session leaves; mostly its own 1012. The
+// bytes that a plain socket holds by then can be read without waiting.
 const lastReadTime = 100 * time.Millisecond
 
 func newCopyPair(s Spec, pool *sync.Pool) *copyPair {
 	p := &copyPair{spec: s, client: s.Client, pool: pool, grace: goneWait, gone: make(chan struct{})}
 	if c, ok := s.Upstream.(*net.TCPConn); ok {
-		p.plain, _ = c.SyscallConn() // fails for a nil connection only
+		p.plain, _ = c.SyscallConn() // fails only for a nil connection
 	}
 	return p
 }
@@ -52,7 +53,7 @@ func (p *copyPair) leave() {
 	}
 	p.isGone = true
 	close(p.gone)
-	p.spec.Upstream.SetWriteDeadline(time.Unix(1, 0)) // ends both directions' waits for it
+	p.spec.Upstream.SetWriteDeadline(time.Unix(1, 0)) // ends the waits of both directions
 	wait := time.Unix(1, 0)
 	if p.plain == nil {
 		wait = time.Now().Add(lastReadTime)
@@ -61,7 +62,7 @@ func (p *copyPair) leave() {
 	p.client.SetDeadline(time.Now().Add(linger))
 }
 
-// clientGone bounds what the upstream may still do for nobody.
+// clientGone limits the time of the upstream once the client has gone.
 func (p *copyPair) clientGone() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,8 +90,8 @@ func (p *copyPair) run() {
 	p.spec.Upstream.Close()
 }
 
-// toUpstream copies what the client says. When the upstream takes no more it
-// goes on reading for the linger's sake: see toClient.
+// toUpstream copies from the client. When the upstream accepts nothing more it
+// continues to read, because toClient lingers.
 func (p *copyPair) toUpstream() {
 	discard := false
 	send := func(b []byte) error {
@@ -119,8 +120,9 @@ func closeWrite(c net.Conn) {
 	}
 }
 
-// copyAll sends what c says. It waits with a small buffer and reads on with a
-// big one for as long as that is of use. It returns the first error.
+// copyAll passes the bytes of c to send. It waits with a small buffer and
+// continues with a big one while there is enough to read. It returns the first
+// error.
 func (p *copyPair) copyAll(c net.Conn, send func([]byte) error) error {
 	small := make([]byte, tlsRead)
 	for {
@@ -151,7 +153,8 @@ func (p *copyPair) readOn(c net.Conn, send func([]byte) error) error {
 	}
 }
 
-// toClient copies what the upstream says, and says the last word.
+// toClient copies from the upstream and sends the final Close frame if one is
+// due.
 func (p *copyPair) toClient() {
 	err := p.write(p.spec.ToClient)
 	if p.plain == nil && err == nil {
@@ -161,7 +164,7 @@ func (p *copyPair) toClient() {
 		err = p.copyOnce()
 	}
 	var failed *writeError
-	if errors.As(err, &failed) { // the client has gone; what it said before may be on its way
+	if errors.As(err, &failed) { // the client has gone; its earlier bytes may still be in transit
 		p.clientGone()
 		p.client.SetReadDeadline(time.Now().Add(linger))
 		return
@@ -172,13 +175,13 @@ func (p *copyPair) toClient() {
 	if _, ok := p.client.(interface{ CloseWrite() error }); ok {
 		closeWrite(p.client)
 		if errors.Is(err, io.EOF) {
-			return // only a true end leaves the other direction open
+			return // only a real EOF leaves the other direction open
 		}
 	}
 	p.client.SetReadDeadline(time.Now().Add(linger))
 }
 
-// sessionLeft waits a moment for the news that explains the server's end.
+// sessionLeft waits up to leftWait for the signal that the session left.
 func (p *copyPair) sessionLeft() bool {
 	t := time.NewTimer(leftWait)
 	defer t.Stop()
@@ -205,8 +208,8 @@ func (p *copyPair) write(b []byte) error {
 	return nil
 }
 
-// copyOnce waits for bytes of the upstream without a buffer, then copies what
-// is there. io.EOF is the upstream's end.
+// copyOnce waits for bytes of the upstream without a buffer, then copies them.
+// io.EOF is the end of the upstream.
 func (p *copyPair) copyOnce() error {
 	var buf *[bufferSize]byte
 	var n int
@@ -237,7 +240,7 @@ func (p *copyPair) copyOnce() error {
 	return p.write(buf[:n])
 }
 
-// readRest copies what the upstream had said when the session left.
+// readRest copies the bytes that the upstream had sent when the session left.
 func (p *copyPair) readRest() error {
 	buf := p.pool.Get().(*[bufferSize]byte)
 	defer p.pool.Put(buf)

@@ -2,11 +2,11 @@ package relay
 
 import "encoding/binary"
 
-// frames follows the WebSocket frames of a byte stream (RFC 6455, 5.2) as far
-// as it takes to know whether the stream is between two frames, and whether a
-// Close frame has begun. The zero value is at the start of a stream.
+// frames follows the WebSocket frames of a byte stream (RFC 6455, 5.2). It
+// tells whether the stream is between two frames, and whether a Close frame has
+// begun. The zero value is at the start of a stream.
 type frames struct {
-	head     [14]byte // of the frame whose header is incomplete
+	head     [14]byte // incomplete header of a frame
 	have     int8     // bytes in head
 	sawClose bool
 	payload  uint64 // bytes of the current frame's payload still to come
@@ -33,7 +33,7 @@ func (f *frames) feed(b []byte) {
 		n := copy(f.head[f.have:f.headLen()], b)
 		f.have += int8(n)
 		b = b[n:]
-		// With the second byte the header may turn out to be longer.
+		// The second byte tells the full length of the header.
 		if int(f.have) == f.headLen() {
 			f.begin()
 		}
@@ -58,7 +58,7 @@ func (f *frames) headLen() int {
 	return n
 }
 
-// begin takes a complete header.
+// begin processes a complete header.
 func (f *frames) begin() {
 	switch n := f.head[1] & 0x7f; n {
 	case 126:

@@ -2,8 +2,8 @@ package relay
 
 import "sync"
 
-// leaveWatch tells pairs that their session leaves: one goroutine per session
-// that has pairs, not one per pair.
+// leaveWatch tells pairs that their session leaves. It uses one goroutine per
+// session that has pairs, not one per pair.
 type leaveWatch struct {
 	ends *sync.WaitGroup // counts the goroutines
 

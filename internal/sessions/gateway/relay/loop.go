@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes of a loop. A side that has more to read than turns buffers goes to the
+// Sizes of a loop. A side that has more to read than turns buffers moves to the
 // end of the queue, so that one stream cannot starve the others.
 const (
 	eventBatch = 256
 	turns      = 8
-	spareKept  = 8 // buffers kept for readers that are slow
+	spareKept  = 8 // spare buffers for slow readers
 )
 
 type commandKind int8
@@ -29,8 +29,8 @@ type command struct {
 	kind commandKind
 }
 
-// loop serves pairs of sockets on one goroutine. Everything below mu belongs to
-// that goroutine alone.
+// loop serves pairs of sockets on one goroutine. Only that goroutine uses the
+// fields below epoll.
 type loop struct {
 	ended func(pair, Spec)
 
@@ -43,17 +43,17 @@ type loop struct {
 
 	slots  []*side // by the index that epoll returns
 	free   []int32
-	gen    int32 // tells a slot's present side from past ones
+	gen    int32 // tells the current side of a slot from earlier ones
 	pairs  map[*socketPair]struct{}
-	queue  []*side // have something to do without a new event
+	queue  []*side // sides with work but without a new event
 	timed  map[*socketPair]time.Time
-	next   time.Time // no timed pair is due before
+	next   time.Time // the earliest time in timed, or before it
 	buf    []byte
 	spare  [][]byte
-	leaves bool // stop was seen
+	leaves bool // stop was received
 }
 
-// open makes the loop's descriptors.
+// open creates the descriptors of the loop.
 func (l *loop) open() (err error) {
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("epoll_create1: %w", err)
@@ -78,7 +78,7 @@ func (l *loop) open() (err error) {
 	return nil
 }
 
-// close gives the descriptors back; from then on post refuses.
+// close closes the descriptors; post refuses from then on.
 func (l *loop) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *loop) close() {
 	unix.Close(l.epoll)
 }
 
-// post hands a command to the loop. It is false when the loop has ended.
+// post hands a command to the loop. It returns false if the loop has ended.
 func (l *loop) post(c command) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,13 +111,15 @@ func (l *loop) stop() {
 	}
 }
 
-// ring wakes the loop. A full counter (EAGAIN) means that it is being woken.
+// ring wakes the loop. A full counter (EAGAIN) means that the wake-up is
+// already pending.
 func (l *loop) ring() {
 	one := [8]byte{1}
 	_, _ = unix.Write(l.wake, one[:])
 }
 
-// run serves until stop and the end of all pairs, or until epoll fails.
+// run serves until stop was called and all pairs have ended, or until epoll
+// fails.
 func (l *loop) run() error {
 	defer l.drop()
 	events := make([]unix.EpollEvent, eventBatch)
@@ -139,7 +141,7 @@ func (l *loop) run() error {
 	return nil
 }
 
-// drop closes what is left when the loop ends.
+// drop closes the remaining pairs when the loop ends.
 func (l *loop) drop() {
 	l.close()
 	l.mu.Lock()
@@ -180,8 +182,8 @@ func (l *loop) takeInbox() {
 	}
 }
 
-// register gives the side a slot and adds its socket to epoll: once, edge
-// triggered, for everything (epoll(7)).
+// register gives the side a slot and adds its socket to epoll once,
+// edge-triggered, for all events (epoll(7)).
 func (l *loop) register(s *side) error {
 	if n := len(l.free); n > 0 {
 		s.slot = l.free[n-1]
@@ -233,7 +235,7 @@ func (l *loop) runQueue() {
 	}
 }
 
-// timeout is what epoll_wait may wait, in milliseconds; -1 is for ever.
+// timeout returns the timeout of epoll_wait in milliseconds; -1 means no limit.
 func (l *loop) timeout() int {
 	switch {
 	case len(l.queue) > 0:
@@ -244,7 +246,7 @@ func (l *loop) timeout() int {
 	return -1
 }
 
-// after has the pair told when d has passed.
+// after calls p.timeUp when d has passed.
 func (l *loop) after(p *socketPair, d time.Duration) {
 	due := time.Now().Add(d)
 	if len(l.timed) == 0 || due.Before(l.next) {
@@ -253,7 +255,7 @@ func (l *loop) after(p *socketPair, d time.Duration) {
 	l.timed[p] = due
 }
 
-// expire tells the timed pairs that are due.
+// expire calls timeUp of the timed pairs that are due.
 func (l *loop) expire() {
 	if len(l.timed) == 0 {
 		return
@@ -274,7 +276,7 @@ func (l *loop) expire() {
 	l.next = next
 }
 
-// hold copies bytes that have to wait for their reader.
+// hold copies bytes that wait for their reader.
 func (l *loop) hold(b []byte) []byte {
 	if n := len(l.spare); n > 0 {
 		s := l.spare[n-1]
@@ -284,7 +286,7 @@ func (l *loop) hold(b []byte) []byte {
 	return append(make([]byte, 0, bufferSize), b...)
 }
 
-// unhold takes a buffer of hold back.
+// unhold takes a buffer of hold back for reuse.
 func (l *loop) unhold(b []byte) {
 	if cap(b) >= bufferSize && len(l.spare) < spareKept {
 		l.spare = append(l.spare, b)

@@ -1,13 +1,17 @@
 // Package relay moves bytes between the two connections of an upgraded request
-// (a WebSocket, mostly) until both directions have ended.
+// (mostly a WebSocket) until both directions have ended.
 //
-// Pairs of plain TCP sockets are served by a few epoll loops that share one
-// buffer each, so that an idle pair costs no goroutine and no buffer. Where
-// one side is not a plain socket (TLS), two goroutines copy. Both keep the same
-// promises: bytes arrive in order and complete, a slow reader holds its writer
-// back, a half close is passed on (the client's end of a WebSocket is none: it
-// has gone, and its server has goneWait to end, too), and when the session leaves, a WebSocket
-// whose stream is between two frames gets a Close frame with code 1012.
+// A few epoll loops, which share one buffer each, serve the pairs of plain TCP
+// sockets. An idle pair therefore costs no goroutine and no buffer. If one side
+// is not a plain socket (TLS), two goroutines copy. Both kinds guarantee the
+// same:
+//
+//   - Bytes arrive in order and complete.
+//   - A slow reader holds its writer back.
+//   - A half close is passed on. The client's end of a WebSocket is not a half
+//     close: the client has gone, and its server has goneWait to end.
+//   - When the session leaves, a WebSocket that is between two frames gets a
+//     Close frame with code 1012.
 package relay
 
 import (
@@ -19,26 +23,26 @@ import (
 	"time"
 )
 
-// ErrClosed says that the relay does not run (yet, or any more).
+// ErrClosed reports that the relay is not running (yet, or any more).
 var ErrClosed = errors.New("relay is not running")
 
 const (
-	// bufferSize is what one read takes at most, and with it what a pair
-	// keeps per direction for a reader that is slow.
+	// bufferSize is the maximum of one read in bytes, and of the bytes that a
+	// pair buffers per direction for a slow reader.
 	bufferSize = 64 << 10
 
-	// linger is how long a client may take to read the Close frame and to
-	// hang up. Closing at once would send a reset where bytes of the
-	// client are unread, and the reset would overtake the frame.
+	// linger is how long a client may take to read the Close frame and to hang
+	// up. Closing at once would send a reset if bytes of the client are unread,
+	// and the reset would overtake the frame.
 	linger = time.Second
 
-	// leftWait is how long a WebSocket whose server went away without a
-	// Close frame waits to learn that its session left. The kernel tells of
-	// a killed server before anybody else does.
+	// leftWait is how long a WebSocket waits, when its server has gone without a
+	// Close frame, for the signal that its session left. The kernel reports a
+	// killed server before that signal arrives.
 	leftWait = 500 * time.Millisecond
 
-	// goneWait is how long a server may go on that ignores that its client
-	// has gone: to take what the client had said, and to end.
+	// goneWait is how long a server may take, after its client has gone, to read
+	// what the client had sent, and to end.
 	goneWait = 10 * time.Second
 )
 
@@ -46,12 +50,12 @@ const (
 type Spec struct {
 	Client, Upstream net.Conn
 
-	// ToUpstream and ToClient are bytes that were read ahead from the
-	// other side; they are delivered first.
+	// ToUpstream and ToClient are bytes that were already read from the other
+	// side; they are delivered first.
 	ToUpstream, ToClient []byte
 
 	// WebSocket says that both sides speak RFC 6455 from the first byte of
-	// ToClient on; only then is 1012 sent.
+	// ToClient on; 1012 is sent only then.
 	WebSocket bool
 
 	// Left is closed when the session leaves. nil for never.
@@ -62,10 +66,10 @@ type Spec struct {
 	Done func()
 }
 
-// pair is what both kinds of relaying have in common.
+// pair is the common interface of both kinds of relaying.
 type pair interface {
-	// leave starts the end of the pair: last words, then close. It does
-	// not block and may be called from any goroutine, any number of times.
+	// leave starts the end of the pair: the last bytes, then close. It does not
+	// block, is idempotent, and may be called from any goroutine.
 	leave()
 }
 
@@ -78,9 +82,9 @@ type Relay struct {
 
 	mu      sync.Mutex
 	running bool
-	next    int            // loop that gets the next pair
+	next    int            // index of the loop for the next pair
 	copies  map[pair]bool  // pairs served by goroutines
-	ends    sync.WaitGroup // Done calls, copies and watchers under way
+	ends    sync.WaitGroup // running Done calls, copies and watchers
 }
 
 // New returns a relay with n loops, at least 1. It does nothing before Run.
@@ -94,8 +98,8 @@ func New(n int) *Relay {
 	return r
 }
 
-// Run serves until ctx is done, then lets every pair leave (1012 to WebSockets)
-// and returns when all are closed and all Done calls have returned. started is
+// Run serves until ctx is done, then ends every pair (WebSockets with 1012). It
+// returns when all are closed and all Done calls have returned. started is
 // called when Add may be used.
 func (r *Relay) Run(ctx context.Context, started func()) error {
 	for i, l := range r.loops {
@@ -136,7 +140,8 @@ func (r *Relay) Run(ctx context.Context, started func()) error {
 	return nil
 }
 
-// setRunning switches Add on or off and returns the pairs served by goroutines.
+// setRunning enables or disables Add and returns the pairs served by
+// goroutines.
 func (r *Relay) setRunning(on bool) []pair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,8 +153,8 @@ func (r *Relay) setRunning(on bool) []pair {
 	return ps
 }
 
-// Add takes both connections over: whatever it returns, the caller must not use
-// them any more. With an error both are closed, and Done is not called.
+// Add takes both connections over; the caller must not use them any more,
+// whatever Add returns. On an error both are closed, and Done is not called.
 func (r *Relay) Add(s Spec) error {
 	client, plain := s.Client.(*net.TCPConn)
 	upstream, both := s.Upstream.(*net.TCPConn)
@@ -202,7 +207,7 @@ func (r *Relay) addCopy(s Spec) error {
 	return nil
 }
 
-// end is told of every pair that was added and is closed now.
+// end is called for every added pair when it is closed.
 func (r *Relay) end(p pair, s Spec) {
 	go func() {
 		defer r.ends.Done()

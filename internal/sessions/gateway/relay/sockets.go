@@ -16,16 +16,16 @@ type socketPair struct {
 	spec     Spec // without its connections
 	client   side
 	upstream side
-	frames   frames // of what the client was sent, pending bytes included
+	frames   frames // of the bytes sent to the client, including pending ones
 	started  bool
-	awaiting bool // the server has gone, and Left may tell why
-	waited   bool // the time of an orphan is over
+	awaiting bool // the server has gone; wait for Left
+	waited   bool // leftWait is over
 	leaving  bool // goodbye was called
-	gone     bool // the client has, and the time that its server has is running
+	gone     bool // the client has gone and goneWait is running
 	closed   bool
 }
 
-// side is one socket of a pair, and the direction that reads from it.
+// side is one socket of a pair and the direction that reads from it.
 type side struct {
 	pair *socketPair
 	peer *side
@@ -33,16 +33,16 @@ type side struct {
 	slot int32
 	gen  int32 // 0: not registered
 
-	readable bool // the kernel may have bytes (or the end) for us
-	hup      bool // the end is in sight: a short read does not mean empty
-	writable bool // the kernel may take bytes
+	readable bool // the kernel may have bytes or EOF
+	hup      bool // EOF follows: a short read does not mean an empty socket
+	writable bool // the kernel may accept bytes
 	queued   bool
-	eof      bool // nothing will be read any more
-	discard  bool // what is read is thrown away
-	done     bool // all that was read is delivered, and the peer told of the end
+	eof      bool // nothing more will be read
+	discard  bool // bytes that are read are discarded
+	done     bool // all bytes are delivered, and EOF is passed on to the peer
 
-	pending []byte // read, and not yet taken by the peer
-	sent    int    // bytes of pending that the peer took
+	pending []byte // read, but not yet accepted by the peer
+	sent    int    // bytes of pending that the peer accepted
 }
 
 // newSocketPair moves both sockets out of the runtime's poller: it takes a
@@ -124,17 +124,17 @@ func (p *socketPair) close() {
 		l.unregister(s)
 		s.drop()
 	}
-	p.closeSockets() // takes them out of epoll, too
+	p.closeSockets() // also removes them from epoll
 	delete(l.pairs, p)
 	delete(l.timed, p)
 	l.ended(p, p.spec)
 }
 
-// goodbye sends what is there to send, then 1012 where that is possible, and
-// gives the client a moment to hang up.
+// beginClose sends the remaining bytes, then 1012 if the stream is between two
+// frames, and gives the client linger to hang up.
 func (p *socketPair) beginClose() {
 	if !p.started {
-		p.leaving = true // start will come back here
+		p.leaving = true // start calls beginClose again
 		return
 	}
 	if p.closed || p.leaving {
@@ -143,7 +143,7 @@ func (p *socketPair) beginClose() {
 	up := &p.upstream
 	if !up.eof {
 		up.readable = true
-		up.pump() // the server's last words, a bounded number of them
+		up.pump() // the server's last bytes, a bounded number
 		if p.closed {
 			return
 		}
@@ -152,7 +152,7 @@ func (p *socketPair) beginClose() {
 	if p.spec.WebSocket && p.frames.between() && !p.frames.sawClose && !up.done {
 		up.pending = append(up.pending, closeRestart[:]...)
 	}
-	if p.client.discard { // cut off by the dead server; from now on it is read to see its end
+	if p.client.discard { // the server had ended; read the client until its EOF
 		p.client.done, p.client.eof = false, false
 	}
 	p.client.discard = true
@@ -166,7 +166,7 @@ func (p *socketPair) beginClose() {
 	}
 }
 
-// timeUp is called when the time given to after has passed.
+// timeUp is called when the duration given to after has passed.
 func (p *socketPair) timeUp() {
 	if p.leaving || p.gone {
 		p.close()
@@ -176,7 +176,7 @@ func (p *socketPair) timeUp() {
 	p.upstream.pump()
 }
 
-// clientGone bounds what the server may still do for nobody.
+// clientGone limits the time of the server once the client has gone.
 func (p *socketPair) clientGone() {
 	if p.gone || p.leaving || p.closed {
 		return
@@ -184,12 +184,12 @@ func (p *socketPair) clientGone() {
 	waits := p.awaiting
 	p.gone, p.awaiting = true, false
 	p.loop.after(p, goneWait)
-	if waits { // for news that nobody is there to be told
+	if waits { // for a signal that only matters to the client
 		p.upstream.pump()
 	}
 }
 
-// event takes what epoll tells of the side's socket.
+// event handles the epoll events of the side's socket.
 func (s *side) event(ev uint32) {
 	if ev&(unix.EPOLLERR|unix.EPOLLHUP|unix.EPOLLRDHUP) != 0 {
 		s.hup = true
@@ -205,8 +205,8 @@ func (s *side) event(ev uint32) {
 	if s.readable && !s.pair.closed {
 		s.pump()
 	}
-	// Both directions of the client's socket are over. What it had said may
-	// have to wait for a slow server; nobody waits for what the server says.
+	// Both directions of the client's socket have ended. Its earlier bytes may
+	// still wait for a slow server; the bytes of the server are discarded.
 	if p := s.pair; s == &p.client && ev&(unix.EPOLLERR|unix.EPOLLHUP) != 0 && !p.closed && !p.leaving {
 		p.clientGone()
 		p.upstream.drop()
@@ -215,7 +215,7 @@ func (s *side) event(ev uint32) {
 	}
 }
 
-// pump moves bytes from s to its peer until one of them has had enough.
+// pump moves bytes from s to its peer until one of them would block.
 func (s *side) pump() {
 	l := s.pair.loop
 	for turn := 0; !s.done; turn++ {
@@ -238,7 +238,7 @@ func (s *side) pump() {
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
 			s.readable = false
-		case errno != 0 || n == 0: // a reset ends the stream as an end does
+		case errno != 0 || n == 0: // a reset ends the stream like EOF
 			s.readable, s.eof = false, true
 		default:
 			// A short read has emptied the socket (epoll(7), Q9).
@@ -248,7 +248,7 @@ func (s *side) pump() {
 	}
 }
 
-// deliver writes b to the peer and keeps what the peer does not take.
+// deliver writes b to the peer and buffers what the peer does not accept.
 func (s *side) deliver(b []byte) {
 	if s.discard {
 		return
@@ -264,7 +264,7 @@ func (s *side) deliver(b []byte) {
 	}
 }
 
-// flush writes pending bytes; it is false while some are left.
+// flush writes pending bytes. It returns false while some are left.
 func (s *side) flush() bool {
 	n, ok := s.peer.write(s.pending[s.sent:])
 	if s.sent += n; ok && s.sent < len(s.pending) {
@@ -277,8 +277,8 @@ func (s *side) flush() bool {
 	return true
 }
 
-// write gives b to the socket and returns how much it took. ok is false when it
-// will never take any more.
+// write writes b to the socket and returns how many bytes it accepted. ok is
+// false if it will never accept more.
 func (s *side) write(b []byte) (sent int, ok bool) {
 	for s.writable && sent < len(b) {
 		n, errno := send(s.fd, b[sent:])
@@ -295,15 +295,15 @@ func (s *side) write(b []byte) (sent int, ok bool) {
 	return sent, true
 }
 
-// drop forgets what the peer has not taken.
+// drop discards the bytes that the peer has not accepted.
 func (s *side) drop() {
 	s.pair.loop.unhold(s.pending)
 	s.pending, s.sent = nil, 0
 }
 
-// cut ends the direction that reads from s: its peer takes no more. The other
-// direction goes on, because what the peer had said before may still be unread;
-// epoll tells of the peer's end by itself.
+// cut ends the direction that reads from s, because its peer accepts nothing
+// more. The other direction continues, since earlier bytes of the peer may
+// still be unread; epoll reports the EOF of the peer.
 func (s *side) cut() {
 	s.readable, s.eof, s.discard = false, true, true
 	if p := s.pair; s == &p.upstream {
@@ -311,8 +311,8 @@ func (s *side) cut() {
 	}
 }
 
-// finish tells the peer that nothing more comes, and closes the pair when both
-// directions are finished.
+// finish passes EOF on to the peer, and closes the pair when both directions
+// have finished.
 func (s *side) finish() {
 	p := s.pair
 	if s == &p.upstream && p.awaitsLeft() {
@@ -323,7 +323,7 @@ func (s *side) finish() {
 		return
 	}
 	s.done = true
-	_ = unix.Shutdown(s.peer.fd, unix.SHUT_WR) // fails when the peer has gone already
+	_ = unix.Shutdown(s.peer.fd, unix.SHUT_WR) // fails if the peer has already gone
 	if s.peer.done {
 		p.close()
 	} else if s == &p.client && p.spec.WebSocket && !s.discard {
@@ -331,16 +331,17 @@ func (s *side) finish() {
 	}
 }
 
-// awaitsLeft reports whether the server's end calls for a Close frame, should
-// the session have left: the client is there, and nobody has said goodbye.
+// awaitsLeft reports whether the end of the server calls for a Close frame if
+// the session has left: the client is still there, and neither side has sent a
+// Close frame.
 func (p *socketPair) awaitsLeft() bool {
 	clientEnded := p.client.done && !p.client.discard
 	return p.spec.WebSocket && !p.leaving && !p.waited && !p.gone && !clientEnded &&
 		!p.upstream.discard && p.frames.between() && !p.frames.sawClose
 }
 
-// recv and send are the two calls that every relayed byte costs. They never
-// block, so the scheduler need not be told of them.
+// recv and send are the two system calls of every relayed byte. They never
+// block, so they bypass the Go scheduler.
 func recv(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 	return int(n), errno

@@ -21,18 +21,19 @@ import (
 const (
 	MinSecret  = 32 // bytes, the size of the hash (RFC 2104, 3)
 	maxSecret  = 512
-	maxSecrets = 16 // that count at the same time
+	maxSecrets = 16 // valid at the same time
 	maxID      = 32
 )
 
-// Secret signs tokens. ID tells secrets apart and is in every token: 1 to 32 of
-// a-z, A-Z, 0-9, '-' and '_'.
+// Secret signs tokens. ID identifies the secret and is part of every token: 1
+// to 32 characters of a-z, A-Z, 0-9, '-' and '_'.
 type Secret struct {
 	ID  string
 	Key []byte
 }
 
-// NewSecret makes a secret of random bytes. id "" is a random one.
+// NewSecret creates a secret of random bytes. If id is "", the id is random
+// too.
 func NewSecret(id string) (Secret, error) {
 	if id == "" {
 		b := make([]byte, 4)
@@ -47,13 +48,13 @@ func NewSecret(id string) (Secret, error) {
 	return s, nil
 }
 
-// Line is the secret as a line of a secrets file.
+// Line returns the secret as a line of a secrets file.
 func (s Secret) Line() string { return s.ID + " " + base64.StdEncoding.EncodeToString(s.Key) }
 
 // String keeps the key out of logs.
 func (s Secret) String() string { return "secret " + s.ID }
 
-// GoString keeps it out of %#v, too.
+// GoString keeps the key out of %#v.
 func (s Secret) GoString() string { return s.String() }
 
 func (s Secret) mac(text string) []byte {
@@ -78,14 +79,14 @@ func validID(s string) bool {
 }
 
 func badID(id string) error {
-	return holdfast.WithHint(fmt.Errorf("%q is no id of a secret", id), "an id has 1 to 32 of a-z, A-Z, 0-9, '-' and '_'")
+	return holdfast.WithHint(fmt.Errorf("%q is not a valid id of a secret", id), "an id has 1 to 32 of a-z, A-Z, 0-9, '-' and '_'")
 }
 
-// ReadSecrets reads a secrets file: a line for each, its id, a space, and at
-// least MinSecret random bytes in base64 as `openssl rand -base64 32` prints
-// them. The first signs, all count. Empty lines and those that begin with '#'
-// are skipped. Others must not be able to read the file. No error has a secret
-// in it.
+// ReadSecrets reads a secrets file. Each line holds an id, a space, and at
+// least MinSecret random bytes in base64, as `openssl rand -base64 32` prints
+// them. The first secret signs; all of them verify. Empty lines and lines that
+// begin with '#' are skipped. Only the owner may have access to the file. No
+// error contains a secret.
 func ReadSecrets(path string) ([]Secret, error) {
 	text, err := keyfile.ReadSecret(path)
 	if err != nil {
@@ -111,31 +112,32 @@ func parseSecrets(text string) ([]Secret, error) {
 		key, err := base64.StdEncoding.DecodeString(words[1])
 		switch _, twice := find(all, words[0]); {
 		case err != nil:
-			return nil, fmt.Errorf("line %d: the secret is no base64", n)
+			return nil, fmt.Errorf("line %d: the secret is not valid base64", n)
 		case len(key) < MinSecret || len(key) > maxSecret:
 			return nil, fmt.Errorf("line %d: the secret has %d bytes, from %d to %d are allowed", n, len(key), MinSecret, maxSecret)
 		case twice:
-			return nil, fmt.Errorf("line %d: the id %s is there twice", n, words[0])
+			return nil, fmt.Errorf("line %d: the id %s occurs twice", n, words[0])
 		}
 		all = append(all, Secret{words[0], key})
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no secret in it")
+		return nil, errors.New("it contains no secret")
 	}
 	if len(all) > maxSecrets {
-		return nil, fmt.Errorf("there are %d secrets, at most %d count at the same time", len(all), maxSecrets)
+		return nil, fmt.Errorf("it contains %d secrets, at most %d are allowed", len(all), maxSecrets)
 	}
 	return all, nil
 }
 
-// Verifier checks tokens against a secrets file as it is now: it is read again
-// when it changes, at most once in keyfile.Every. A file that cannot be used
-// leaves what was read before. Any goroutine may use it. It runs nothing.
+// Verifier checks tokens against the current content of a secrets file. It
+// reads the file again when it changes, at most once per keyfile.Every. If the
+// new content is not usable, the previous secrets stay valid. Any goroutine may
+// use it. It starts no goroutine.
 type Verifier struct {
 	secrets *keyfile.Watched[[]Secret]
 }
 
-// OpenVerifier reads the file a first time.
+// OpenVerifier reads the file and returns its Verifier.
 func OpenVerifier(path string, log *slog.Logger) (*Verifier, error) {
 	w, err := keyfile.Watch(log, func() ([]Secret, error) { return ReadSecrets(path) }, path)
 	if err != nil {
@@ -144,7 +146,7 @@ func OpenVerifier(path string, log *slog.Logger) (*Verifier, error) {
 	return &Verifier{w}, nil
 }
 
-// Verify is the function Verify with the file's secrets, now.
+// Verify calls the function Verify with the current secrets and time.
 func (v *Verifier) Verify(token string) (Grant, error) {
 	return Verify(v.secrets.Get(), token, time.Now())
 }

@@ -1,14 +1,14 @@
-// Package token makes and checks connect tokens: short texts that say which
-// sessions their bearer may connect to, and until when. They are signed, not
-// encrypted, and hold no secret but themselves. Nobody keeps a list of them:
-// one ends by running out, or with the secret that signed it.
+// Package token creates and verifies connect tokens: short texts that name the
+// sessions that their bearer may connect to, and the time of expiry. They are
+// signed, not encrypted, and contain no secret. There is no list of tokens: a
+// token ends when it expires, or when the secret that signed it is removed.
 //
 //	hf1.<id of the secret>.<payload>.<mac>
 //
 // The payload is JSON, {"keys":["alice"],"prefix":"team-","iat":1,"exp":2}, in
-// base64url without padding; the mac is HMAC-SHA256 over all before its dot, in
-// the same encoding. keys or prefix may be missing, iat and exp are Unix
-// seconds. docs/connect-tokens.md has it for other programs that sign.
+// base64url without padding. The mac is HMAC-SHA256 over everything before its
+// dot, in the same encoding. keys or prefix may be missing; iat and exp are Unix
+// seconds. docs/connect-tokens.md describes the format for other programs.
 package token
 
 import (
@@ -28,28 +28,28 @@ import (
 
 // Bounds of a token.
 const (
-	MaxLen  = 2048 // bytes; a browser takes 4096 of a cookie (RFC 6265, 6.1)
+	MaxLen  = 2048 // bytes; a browser accepts cookies of 4096 bytes (RFC 6265, 6.1)
 	MaxKeys = 16
 	MaxTTL  = 366 * 24 * time.Hour
-	// Skew is how far the clocks of who signs and who checks may be apart: a
-	// token counts from Skew before its iat until Skew after its exp.
+	// Skew is how far the clocks of signer and verifier may differ: a token is
+	// valid from Skew before its iat until Skew after its exp.
 	Skew = 30 * time.Second
 )
 
-// Version is what every token begins with, before a dot.
+// Version is the prefix of every token, before the first dot.
 const Version = "hf1"
 
-// Why a token is none that counts.
+// Errors of Verify.
 var (
-	ErrInvalid = errors.New("the token is not valid") // malformed, or not signed by a secret that counts
-	ErrExpired = errors.New("the token has run out")
+	ErrInvalid = errors.New("the token is not valid") // malformed, or not signed by a known secret
+	ErrExpired = errors.New("the token has expired")
 )
 
-// Grant is what a token says.
+// Grant is the content of a token.
 type Grant struct {
 	Keys     []holdfast.SessionKey // these sessions,
-	Prefix   string                // and those whose key begins so; "" is none
-	IssuedAt time.Time             // in whole seconds, as is Expires
+	Prefix   string                // and those with a key that begins with Prefix; "" means none
+	IssuedAt time.Time             // in whole seconds, like Expires
 	Expires  time.Time
 }
 
@@ -63,7 +63,7 @@ func (g Grant) Allows(key holdfast.SessionKey) bool {
 	return g.Prefix != "" && strings.HasPrefix(string(key), g.Prefix)
 }
 
-// check holds a grant to its bounds, for who signs and for who checks.
+// check checks the limits of a grant, both when signing and when verifying.
 func (g Grant) check() error {
 	if len(g.Keys) == 0 && g.Prefix == "" {
 		return errors.New("the token is for no session")
@@ -77,18 +77,18 @@ func (g Grant) check() error {
 		}
 	}
 	if g.Prefix != "" {
-		// What keys begin with: a key, which may go on after a hyphen.
+		// A prefix is a valid key, optionally followed by hyphens.
 		if _, err := holdfast.ParseSessionKey(strings.TrimRight(g.Prefix, "-")); err != nil || len(g.Prefix) > holdfast.MaxKeyLen {
 			return holdfast.WithHint(fmt.Errorf("no session key begins with %q", g.Prefix), "a prefix is the beginning of keys, such as team-")
 		}
 	}
 	if ttl := g.Expires.Sub(g.IssuedAt); ttl < time.Second || ttl > MaxTTL {
-		return fmt.Errorf("the token is good for %v, it has to be from 1s to %v", ttl, MaxTTL)
+		return fmt.Errorf("the token is valid for %v, it must be from 1s to %v", ttl, MaxTTL)
 	}
 	return nil
 }
 
-// payload is a grant as it is signed.
+// payload is the signed JSON form of a grant.
 type payload struct {
 	Keys    []holdfast.SessionKey `json:"keys,omitempty"`
 	Prefix  string                `json:"prefix,omitempty"`
@@ -98,8 +98,8 @@ type payload struct {
 
 var encoding = base64.RawURLEncoding.Strict()
 
-// Sign makes a token with the secret. The grant's times lose what is below a
-// second.
+// Sign creates a token with the secret. The times of the grant are truncated to
+// seconds.
 func Sign(s Secret, g Grant) (string, error) {
 	if err := g.check(); err != nil {
 		return "", err
@@ -116,27 +116,27 @@ func Sign(s Secret, g Grant) (string, error) {
 	return t, nil
 }
 
-// Verify checks a token against the secrets that count, at the time now. The
-// error is ErrInvalid or ErrExpired, wrapped.
+// Verify checks a token against the secrets at the time now. The error wraps
+// ErrInvalid or ErrExpired.
 func Verify(secrets []Secret, token string, now time.Time) (Grant, error) {
 	signed, id, text, mac, err := split(token)
 	if err != nil {
 		return Grant{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	s, ok := find(secrets, id)
-	if !ok { // the id is no secret, so that the time this takes tells nothing
-		return Grant{}, fmt.Errorf("%w: it is signed by %q, which is not known", ErrInvalid, id)
+	if !ok { // ids are not secret, so the timing reveals nothing
+		return Grant{}, fmt.Errorf("%w: it is signed by %q, which is unknown", ErrInvalid, id)
 	}
 	if !hmac.Equal(mac, s.mac(signed)) {
 		return Grant{}, fmt.Errorf("%w: its signature is wrong", ErrInvalid)
 	}
-	// From here on it is ours, and still held to its bounds.
+	// The signature is valid; the limits still apply.
 	g, err := parsePayload(text)
 	if err != nil {
 		return Grant{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if now.Before(g.IssuedAt.Add(-Skew)) {
-		return Grant{}, fmt.Errorf("%w: it is from the future, which is a clock that is wrong", ErrInvalid)
+		return Grant{}, fmt.Errorf("%w: it was issued in the future, so a clock is wrong", ErrInvalid)
 	}
 	if !now.Before(g.Expires.Add(Skew)) {
 		return Grant{}, fmt.Errorf("%w at %s", ErrExpired, g.Expires.UTC().Format(time.RFC3339))
@@ -144,7 +144,8 @@ func Verify(secrets []Secret, token string, now time.Time) (Grant, error) {
 	return g, nil
 }
 
-// split takes a token apart and decodes it; signed is what the mac is over.
+// split splits a token and decodes its parts; signed is the text that the mac
+// covers.
 func split(token string) (signed, id string, text, mac []byte, err error) {
 	if len(token) > MaxLen {
 		return "", "", nil, nil, fmt.Errorf("it has more than %d bytes", MaxLen)
@@ -153,9 +154,9 @@ func split(token string) (signed, id string, text, mac []byte, err error) {
 	if len(parts) != 4 || parts[0] != Version || !validID(parts[1]) {
 		return "", "", nil, nil, fmt.Errorf("it is not of the form %s.ID.PAYLOAD.MAC", Version)
 	}
-	// The decoder skips line breaks; a token has one spelling.
+	// The decoder skips line breaks, but a token has only one valid spelling.
 	if strings.ContainsAny(token, "\r\n") {
-		return "", "", nil, nil, errors.New("it has a line break")
+		return "", "", nil, nil, errors.New("it contains a line break")
 	}
 	text, err = encoding.DecodeString(parts[2])
 	if err == nil {
@@ -168,8 +169,8 @@ func split(token string) (signed, id string, text, mac []byte, err error) {
 	return signed, parts[1], text, mac, err
 }
 
-// parsePayload refuses what it does not know: a field of a later version could
-// be one that narrows the grant.
+// parsePayload rejects unknown fields: a field of a later version could
+// restrict the grant.
 func parsePayload(text []byte) (Grant, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -178,9 +179,9 @@ func parsePayload(text []byte) (Grant, error) {
 		return Grant{}, fmt.Errorf("its payload: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Grant{}, errors.New("its payload goes on after its end")
+		return Grant{}, errors.New("its payload has data after the JSON object")
 	}
-	const far = 1 << 40 // seconds; beyond, time's arithmetic would overflow
+	const far = 1 << 40 // seconds; larger values overflow the arithmetic of package time
 	if p.Issued < 0 || p.Expires < 0 || p.Issued > far || p.Expires > far {
 		return Grant{}, errors.New("its times are out of range")
 	}

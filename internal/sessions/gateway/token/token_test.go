@@ -261,7 +261,7 @@ func TestSecretsFile(t *testing.T) {
 		"one word":  {"a", "line 1"},
 		"words":     {a.Line() + "\n" + b.Line() + " x", "line 2"},
 		"bad id":    {"a.b " + strings.Fields(a.Line())[1], "line 1"},
-		"no base64": {"a ???", "no base64"},
+		"no base64": {"a ???", "not valid base64"},
 		"short":     {"a c2hvcnQ=", "has 5 bytes"},
 		"twice":     {a.Line() + "\n" + a.Line(), "twice"},
 	} {
