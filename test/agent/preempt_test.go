@@ -78,7 +78,7 @@ func TestNodeKeepsItsID(t *testing.T) {
 	h.must("agent", "stop", "--keep")
 	h.wait()
 	r := h.cli("agent", "--config", h.configFile(), "--node", "another")
-	wantError(t, r, 1, "is node "+h.node+"'s", "call the node "+h.node+" again")
+	wantError(t, r, 1, "belongs to node "+h.node+", not to node another", "call the node "+h.node+" again")
 	h.start()
 	h.open("alice")
 	if n := len(h.running()["alice"]); n != 1 {

@@ -320,7 +320,7 @@ func (d debian) seesAsMuch() {
 	t.Helper()
 	d.Run(`cd /run/systemd/system
 { printf '[Service]\nType=oneshot\nExecStart=/bin/sh -c "/usr/bin/holdfast doctor --for 2s --json >/run/within.json; true"\n'
-  sed -n '/^# What the agent and its guardians may do/,/^\[Install\]/{/^\[/d;p}' /usr/lib/systemd/system/holdfast.service; } >look.service
+  sed -n '/^# The privileges of the agent/,/^\[Install\]/{/^\[/d;p}' /usr/lib/systemd/system/holdfast.service; } >look.service
 grep -c ^CapabilityBoundingSet= look.service
 systemctl daemon-reload; systemctl start look`)
 	var within, without struct {
